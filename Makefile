@@ -1,0 +1,66 @@
+# Every target makes what it needs. With uv on PATH it is used; Python >= 3.11 and make are enough.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+RESULTS ?= results
+
+.PHONY: help
+help: ## show this help
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  \033[36mmake %-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(STAMP): pyproject.toml requirements/dev.txt hack/venv
+	@hack/venv $(VENV)
+	@touch $(STAMP)
+
+.PHONY: venv
+venv: $(STAMP) ## make .venv with the locked dependencies
+
+.PHONY: demo
+demo: $(STAMP) ## run ten real debugging episodes on this machine
+	@$(BIN)/dgym run --bundled mini_nightmare --agent replay --force --results $(RESULTS)/demo
+	@printf '\nResults are in %s. Try next:\n' '$(RESULTS)/demo'
+	@printf '  %s\n' \
+	  "$(BIN)/dgym replay $(RESULTS)/demo/local/*/*/1/trajectory.jsonl" \
+	  "$(BIN)/dgym run examples/episode.yaml --agent human" \
+	  "$(BIN)/dgym tools pdb"
+
+.PHONY: test
+test: $(STAMP) ## unit and integration tests with coverage; no cluster
+	@hack/system-packages
+	@$(BIN)/python hack/run_tests.py
+
+.PHONY: test-matrix
+test-matrix: $(STAMP) ## the runner and debugger under every Python and pytest version found
+	@hack/system-packages
+	@$(BIN)/python -m pytest -m matrix -o addopts="--import-mode=importlib --strict-markers -ra" tests/integration
+
+.PHONY: lint
+lint: $(STAMP) ## ruff, mypy --strict, import-linter, the runner's own checks
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/python hack/check_runner.py
+	@$(BIN)/python hack/check_sizes.py
+
+.PHONY: format
+format: $(STAMP) ## format the code
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+.PHONY: perf
+perf: $(STAMP) ## measure and print medians, ratios and counts; JSON into perf-results/
+	@hack/system-packages
+	@$(BIN)/python -m tests.perf
+
+.PHONY: lock
+lock: ## resolve the dependencies again (needs uv)
+	@hack/lock
+
+.PHONY: clean
+clean: ## remove what the other targets made
+	rm -rf $(VENV) build dist .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis perf-results

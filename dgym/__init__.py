@@ -1,0 +1,1 @@
+"""Debugging episodes for LLM agents."""

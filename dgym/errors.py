@@ -1,0 +1,77 @@
+"""Every exception dgym raises on purpose.
+
+::
+
+    DgymError
+    ├── ManifestError            a manifest, a value given with -p, or a task is wrong; the user repairs it
+    ├── EpisodeOver              a step or reset after the episode's end (the driver's mistake)
+    ├── ConflictError            a step number was reused with another call, or one was left out
+    ├── PluginError              a tool or an agent cannot be found or loaded; named
+    └── InfrastructureError      never the agent's doing; ``reason`` is one of the reasons of ``Finished``
+        ├── SandboxStartFailed   the sandbox did not come up
+        ├── SandboxLost          the sandbox or its runner died while no step of the agent ran
+        ├── SourceFailed         the repository could not be obtained
+        ├── SetupFailed          ``setupCommands``, ``activate`` or ``requirements`` failed
+        └── VerifierFailed       scoring could not run
+
+What a *tool* cannot do is not an exception of this tree: it is an observation (see ``dgym.tools.ToolError``),
+because infrastructure faults and tool failures are never confused.
+"""
+
+from typing import ClassVar
+
+
+class DgymError(Exception):
+    """Base of all exceptions of dgym."""
+
+
+class ManifestError(DgymError):
+    """A manifest or an override is wrong; the message names file, document, field, value and remedy."""
+
+
+class EpisodeOver(DgymError):
+    """The episode has ended; call ``reset()`` for a new one."""
+
+
+class ConflictError(DgymError):
+    """A step number was reused with another call, or a number was left out."""
+
+
+class PluginError(DgymError):
+    """A tool or an agent of that name does not exist or cannot be loaded."""
+
+
+class InfrastructureError(DgymError):
+    """Something that is not the agent's doing went wrong; ``reason`` is the reason of ``Finished``."""
+
+    reason: ClassVar[str] = "InternalError"
+
+
+class SandboxStartFailed(InfrastructureError):
+    """The sandbox did not come up."""
+
+    reason = "SandboxStartFailed"
+
+
+class SandboxLost(InfrastructureError):
+    """The sandbox or its runner is gone."""
+
+    reason = "SandboxLost"
+
+
+class SourceFailed(InfrastructureError):
+    """The repository could not be obtained."""
+
+    reason = "SourceFailed"
+
+
+class SetupFailed(InfrastructureError):
+    """``setupCommands``, ``activate`` or ``requirements`` failed."""
+
+    reason = "SetupFailed"
+
+
+class VerifierFailed(InfrastructureError):
+    """Scoring could not run."""
+
+    reason = "VerifierFailed"

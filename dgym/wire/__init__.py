@@ -1,0 +1,29 @@
+"""The verbs between whoever drives an episode and whoever runs it: calls, observations, results.
+
+Files and HTTP bodies use camelCase, Python uses snake_case; ``msgspec`` translates.
+"""
+
+from dgym.wire.breakpoints import Breakpoint, Frame
+from dgym.wire.messages import (
+    OBSERVATION_LIMIT,
+    EndReason,
+    Observation,
+    Outcome,
+    Result,
+    Score,
+    Step,
+    ToolCall,
+)
+
+__all__ = [
+    "OBSERVATION_LIMIT",
+    "Breakpoint",
+    "EndReason",
+    "Frame",
+    "Observation",
+    "Outcome",
+    "Result",
+    "Score",
+    "Step",
+    "ToolCall",
+]

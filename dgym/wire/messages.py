@@ -1,0 +1,142 @@
+"""Calls, observations and results."""
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from dgym.wire.breakpoints import Breakpoint, Frame
+
+OBSERVATION_LIMIT = 64 * 1024
+"""Bytes of text in one observation; head and tail are kept and the cut is marked."""
+
+
+class EndReason(StrEnum):
+    """Why an episode ended: the reasons of the condition ``Finished``."""
+
+    RESOLVED = "Resolved"
+    UNRESOLVED = "Unresolved"
+    STEP_LIMIT_REACHED = "StepLimitReached"
+    REWRITE_LIMIT_REACHED = "RewriteLimitReached"
+    TOKEN_BUDGET_EXHAUSTED = "TokenBudgetExhausted"  # noqa: S105 - tokens of a model, not a secret
+    DEADLINE_EXCEEDED = "DeadlineExceeded"
+    SANDBOX_KILLED = "SandboxKilled"
+    CANCELLED = "Cancelled"
+    UNSCHEDULABLE = "Unschedulable"
+    IMAGE_PULL_FAILED = "ImagePullFailed"
+    QUOTA_EXCEEDED = "QuotaExceeded"
+    TASK_NOT_FOUND = "TaskNotFound"
+    AGENT_LOST = "AgentLost"
+    MODEL_ERROR = "ModelError"
+    SANDBOX_LOST = "SandboxLost"
+    SANDBOX_START_FAILED = "SandboxStartFailed"
+    INVALID_SPEC = "InvalidSpec"
+    POD_REJECTED = "PodRejected"
+    SOURCE_FAILED = "SourceFailed"
+    SETUP_FAILED = "SetupFailed"
+    VERIFIER_FAILED = "VerifierFailed"
+    INTERNAL_ERROR = "InternalError"
+
+    @property
+    def is_verdict(self) -> bool:
+        """True for ends that say something about the agent and are never retried."""
+        return self in _VERDICTS
+
+    @property
+    def is_truncation(self) -> bool:
+        """True for the limits and the deadline: Gymnasium's ``truncated``."""
+        return self in _TRUNCATIONS
+
+
+_TRUNCATIONS = frozenset(
+    {
+        EndReason.STEP_LIMIT_REACHED,
+        EndReason.REWRITE_LIMIT_REACHED,
+        EndReason.TOKEN_BUDGET_EXHAUSTED,
+        EndReason.DEADLINE_EXCEEDED,
+    }
+)
+_VERDICTS = _TRUNCATIONS | {
+    EndReason.RESOLVED,
+    EndReason.UNRESOLVED,
+    EndReason.SANDBOX_KILLED,
+    EndReason.CANCELLED,
+}
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One action: a tool and its arguments. Two calls are the same call when both parts are equal."""
+
+    tool: str
+    arguments: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class Score(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """``score`` of ``max_score`` tests passed (0 or 1 of 1 when scored by exit status)."""
+
+    score: int
+    max_score: int
+
+    @property
+    def resolved(self) -> bool:
+        """Whether everything that counts passed, and something did count."""
+        return self.score == self.max_score >= 1
+
+
+class Observation(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What a tool answered. ``text`` is what a model reads; the rest is the same in a structured form.
+
+    ``ok`` is False when the tool could not do what was asked; ``exit_status`` is of the command or the program
+    (negative: the signal that ended it); ``truncated_bytes`` were cut from the middle; ``end_reason`` is set on
+    the observation that ends the episode.
+    """
+
+    text: str
+    tool: str = ""
+    ok: bool = True
+    truncated_bytes: int = 0
+    duration_seconds: float = 0.0
+    exit_status: int | None = None
+    frame: Frame | None = None
+    breakpoints: tuple[Breakpoint, ...] | None = None
+    diff: str | None = None
+    score: Score | None = None
+    focus_file: str | None = None
+    end_reason: EndReason | None = None
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One entry of an episode's history. Reset is number 0 and has no call; steps count from 1."""
+
+    seq: int
+    call: ToolCall | None
+    observation: Observation
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """``status.outcome`` of an Episode."""
+
+    resolved: bool
+    score: int = 0
+    max_score: int = 0
+    steps: int = 0
+    rewrites: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    result_uri: str = msgspec.field(default="", name="resultURI")
+    message: str = ""
+
+
+class Result(Outcome, frozen=True, kw_only=True, rename="camel"):
+    """``result.json``: the outcome, the reason, and what scoring has to say about it.
+
+    ``notes`` are for people: what was not carried to the verifier, what looked like tampering. ``tests`` maps
+    test ids that counted to "passed", "failed", "skipped", "error" or "missing". ``patch`` is the agent's change
+    as ``git apply`` takes it; it is stored beside ``result.json`` as ``patch.diff`` too.
+    """
+
+    reason: EndReason
+    notes: tuple[str, ...] = ()
+    tests: dict[str, str] = msgspec.field(default_factory=dict)
+    duration_seconds: float = 0.0
+    patch: str = ""
