@@ -31,7 +31,10 @@ demo: $(STAMP) ## run ten real debugging episodes on this machine
 .PHONY: test
 test: $(STAMP) ## unit and integration tests with coverage; no cluster
 	@hack/system-packages
-	@$(BIN)/python hack/run_tests.py
+	@$(BIN)/coverage erase
+	@$(BIN)/coverage run -m pytest -q
+	@$(BIN)/coverage combine -q
+	@$(BIN)/coverage report --fail-under=90
 
 .PHONY: test-matrix
 test-matrix: $(STAMP) ## the runner and debugger under every Python and pytest version found

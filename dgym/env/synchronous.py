@@ -1,0 +1,87 @@
+"""``RepoEnv``: an episode with Gymnasium's vocabulary, blocking."""
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+from dgym.env.asynchronous import Action, AsyncRepoEnv
+from dgym.env.loop import run_blocking
+from dgym.wire import EndReason, Result, Step
+
+
+class RepoEnv:
+    """One repository with a bug, as an environment with Gymnasium's ``reset`` and ``step``.
+
+    ::
+
+        with RepoEnv("task.yaml") as env:
+            observation, info = env.reset()
+            observation, reward, terminated, truncated, info = env.step("pdb b calc.py:12")
+
+    ``observation`` is a dictionary whose ``text`` is what a model reads, with frame, breakpoints, diff, exit_status
+    and score beside it. ``info`` has resolved, score, max_score, steps, rewrites, reason, instructions (by tool) and
+    tools (name, description, JSON Schema of the parameters). The arguments and exceptions are those of
+    ``AsyncRepoEnv``. An environment can be pickled; the copy is not reset.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = AsyncRepoEnv.metadata
+
+    def __init__(self, task: Any, **options: Any) -> None:
+        self._arguments = (task, options)
+        self._env = AsyncRepoEnv(task, **options)
+
+    @property
+    def render_mode(self) -> str | None:
+        """None or "ansi"."""
+        return self._env.render_mode
+
+    @property
+    def result(self) -> Result | None:
+        """The verdict, once there is one."""
+        return self._env.result
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Start a fresh episode; see ``AsyncRepoEnv.reset``."""
+        return run_blocking(self._env.reset(seed=seed, options=options))
+
+    def step(self, action: Action) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        """Execute one call; see ``AsyncRepoEnv.step``."""
+        return run_blocking(self._env.step(action))
+
+    def finish(self, reason: EndReason = EndReason.UNRESOLVED) -> Result:
+        """End the episode now and score it."""
+        return run_blocking(self._env.finish(reason))
+
+    def patch(self) -> str:
+        """What the agent has changed, as ``git apply`` takes it."""
+        return run_blocking(self._env.patch())
+
+    def history(self) -> list[Step]:
+        """The steps so far; number 0 is the reset."""
+        return self._env.history()
+
+    def render(self) -> str | None:
+        """The last observation's text in render mode "ansi"."""
+        return self._env.render()
+
+    def close(self) -> None:
+        """End everything, without scoring what was not finished. Idempotent."""
+        run_blocking(self._env.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        task, options = self._arguments
+        return _remake, (task, options)
+
+
+def _remake(task: Any, options: dict[str, Any]) -> RepoEnv:
+    return RepoEnv(task, **options)

@@ -1,0 +1,79 @@
+"""Run one call through its tool and turn whatever comes of it into an observation."""
+
+import time
+from collections.abc import Mapping
+
+import msgspec
+
+from dgym.tools.base import Tool, ToolError, ToolResult
+from dgym.tools.context import ToolContext
+from dgym.tools.grammar import validate_arguments
+from dgym.wire import OBSERVATION_LIMIT, Observation, ToolCall
+
+
+class Execution(msgspec.Struct, frozen=True, kw_only=True):
+    """An observation, and what the call means for the episode."""
+
+    observation: Observation
+    rewrote: bool = False
+    submitted: bool = False
+    killed_sandbox: bool = False
+
+
+async def execute(tools: Mapping[str, Tool], context: ToolContext, call: ToolCall) -> Execution:
+    """Use the tool that ``call`` names. What the tool cannot do, and a call it does not understand, is an observation.
+
+    Raises:
+        SandboxLost: The sandbox died under the call.
+    """
+    started = time.monotonic()
+    try:
+        result = await _use(tools, context, call)
+    except ToolError as error:
+        result = ToolResult(text=str(error), ok=False)
+    text, cut = bounded(result.text)
+    observation = Observation(
+        text=text,
+        tool=call.tool,
+        ok=result.ok,
+        truncated_bytes=cut,
+        duration_seconds=round(time.monotonic() - started, 6),
+        exit_status=result.exit_status,
+        frame=result.frame,
+        breakpoints=result.breakpoints,
+        diff=result.diff,
+        score=result.score,
+        focus_file=result.focus_file,
+    )
+    return Execution(observation=observation, rewrote=result.rewrote, submitted=result.submitted)
+
+
+async def _use(tools: Mapping[str, Tool], context: ToolContext, call: ToolCall) -> ToolResult:
+    tool = tools.get(call.tool)
+    if tool is None:
+        raise ToolError(f"there is no tool {call.tool!r}; the tools are: {', '.join(tools)}")
+    answer = await tool.use(context, **validate_arguments(tool, call))
+    result = answer if isinstance(answer, ToolResult) else ToolResult(text=answer)
+    if result.rewrote:
+        result = await _after_rewrite(tools, context, result)
+    return result
+
+
+async def _after_rewrite(tools: Mapping[str, Tool], context: ToolContext, result: ToolResult) -> ToolResult:
+    texts = [result.text]
+    for tool in tools.values():
+        said = await tool.on_rewrite(context, result.focus_file or "")
+        if said:
+            texts.append(said)
+    return msgspec.structs.replace(result, text="\n\n".join(texts))
+
+
+def bounded(text: str, limit: int = OBSERVATION_LIMIT) -> tuple[str, int]:
+    """``text`` within ``limit`` bytes of UTF-8, head and tail kept and the cut marked, and how many bytes were cut."""
+    data = text.encode("utf-8", "replace")
+    if len(data) <= limit:
+        return text, 0
+    half = (limit - 64) // 2
+    cut = len(data) - 2 * half
+    head, tail = data[:half].decode("utf-8", "ignore"), data[-half:].decode("utf-8", "ignore")
+    return f"{head}\n[… {cut:,} bytes cut …]\n{tail}", cut

@@ -1,0 +1,343 @@
+"""One episode from reset to verdict.
+
+A session owns the two sandboxes of an episode, the tools, the journal, the limits and the final scoring. It is what
+``dgym run`` drives in this process and what a sidecar serves over HTTP; it knows neither.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dgym.api import DebugTask
+from dgym.errors import ConflictError, EpisodeOver, SandboxLost
+from dgym.sandbox import Sandbox, SandboxProvider
+from dgym.session.collection import ChangeSet, collect
+from dgym.session.ending import Ending, score
+from dgym.session.execution import Execution, execute
+from dgym.session.journal import Journal
+from dgym.session.limits import EpisodeLimits
+from dgym.session.preparation import Baseline, prepare
+from dgym.tools.base import Tool
+from dgym.tools.context import ToolContext, ToolSettings
+from dgym.tools.grammar import parse_action
+from dgym.wire import EndReason, Observation, Result, Step, ToolCall
+from dgym.workspace.apply import apply_patch
+from dgym.workspace.patch import FileVersion
+
+REPLAY_TIMEOUT_SECONDS = 600.0
+STOP_TIMEOUT_SECONDS = 30.0
+_LAST_DEATH = 2
+"""A second sandbox that dies under the agent's steps ends the episode."""
+
+
+class Session:
+    """The engine of one episode.
+
+    Args:
+        task: The bug.
+        provider: Opens the sandbox and the verifier; the session stops what it opened.
+        tools: What the agent may call.
+        source: A tar of the repository; None when the sandbox's image holds it.
+        limits: Steps, rewrites, deadline.
+
+    The order of calls is ``reset``, ``step`` with numbers from 1, ``finish``, ``close``. ``finish`` is implied by the
+    step that ends the episode and by the deadline; ``close`` without ``finish`` discards the episode.
+    """
+
+    def __init__(
+        self,
+        task: DebugTask,
+        *,
+        provider: SandboxProvider,
+        tools: Sequence[Tool],
+        source: Path | None,
+        limits: EpisodeLimits,
+    ) -> None:
+        self.task = task
+        self.limits = limits
+        self.tools = {tool.name: tool for tool in tools}
+        self.rewrites = 0
+        self.result: Result | None = None
+        self._provider = provider
+        self._source = source
+        self._journal = Journal()
+        self._poisoned: set[int] = set()
+        self._sandbox: Sandbox | None = None
+        self._verifier: Sandbox | None = None
+        self._baseline: Baseline | None = None
+        self._context: ToolContext | None = None
+        self._started = 0.0
+        self._deadline: asyncio.Task[None] | None = None
+        self._finishing: asyncio.Task[Result] | None = None
+
+    @property
+    def steps(self) -> int:
+        """Steps taken, the reset not counted."""
+        return max(0, self._journal.next_seq - 1)
+
+    @property
+    def next_seq(self) -> int:
+        """The number of the next step."""
+        return self._journal.next_seq
+
+    def history(self, *, start: int = 0) -> list[Step]:
+        """The recorded steps from number ``start`` on."""
+        return self._journal.steps[start:]
+
+    async def reset(self, *, evaluate: bool = False) -> Observation:
+        """Start the episode; once a session. With ``evaluate`` the observation ends with the output of ``eval``.
+
+        Raises:
+            ConflictError: The session was reset before.
+            SandboxStartFailed, SetupFailed: The episode could not start.
+        """
+        if self._sandbox is not None:
+            raise ConflictError("this session was reset before; a new episode needs a new session")
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._open_sandbox())
+                if self.task.spec.setup_commands:
+                    group.create_task(self._pristine())
+        except* Exception as failures:
+            await self.close()
+            raise failures.exceptions[0] from None
+        self._started = time.monotonic()
+        observation = await self._first_observation(evaluate=evaluate)
+        self._journal.record_reset(observation)
+        if self.limits.deadline_seconds is not None:
+            self._deadline = asyncio.create_task(self._watch_deadline(self.limits.deadline_seconds))
+        return observation
+
+    async def step(self, seq: int, action: ToolCall | Mapping[str, Any] | str) -> Observation:
+        """Execute ``action`` as step ``seq``, once; see ``Journal``.
+
+        A bad action costs a step and is answered by an observation. The observation of the step that ends the episode
+        has ``end_reason``, and ``result`` is set.
+
+        Raises:
+            EpisodeOver: The episode ended, and an earlier answer said so.
+            ConflictError: The number was used for another call, or one was left out.
+            InfrastructureError: Something that is not the agent's doing.
+        """
+        call = self._parse(action)
+        if seq >= self._journal.next_seq and self._end_was_told():
+            raise EpisodeOver("the episode is over; reset() starts a new one")
+        return await self._journal.once(seq, call, self._execute)
+
+    async def finish(self, reason: EndReason = EndReason.UNRESOLVED) -> Result:
+        """End the episode: take the changes out, kill the sandbox, score on the pristine copy. Idempotent.
+
+        ``reason`` is what ended it; the result says Resolved whenever everything that counts passed.
+        """
+        if self._finishing is None:
+            self._finishing = asyncio.create_task(self._finish(reason), name="dgym-finish")
+        return await asyncio.shield(self._finishing)
+
+    async def changes(self) -> ChangeSet:
+        """What the agent has changed so far."""
+        sandbox, baseline = self._open()
+        return await collect(sandbox, await self._pristine(), baseline)
+
+    async def apply_solution(self) -> Observation:
+        """Apply the task's gold patch to the agent's workspace. For the role that prepares, never for one that drives.
+
+        Raises:
+            PatchError: The patch does not apply.
+        """
+        sandbox, _ = self._open()
+        solution = self.task.spec.solution
+        if not solution:
+            return Observation(text="the task has no solution", ok=False)
+        manifest = await sandbox.manifest()
+        originals: dict[str, FileVersion | None] = {}
+        for path, entry in manifest.items():
+            if entry.type == "file" and path in solution:
+                originals[path] = FileVersion(
+                    data=await sandbox.read_file(path), mode=0o100000 | entry.mode, is_symlink=False
+                )
+        updates = apply_patch(solution, originals.get)
+        for path, version in updates.items():
+            await sandbox.remove([path])
+            if version is not None and version.data is not None:
+                await sandbox.write_file(path, version.data, mode=version.mode & 0o777)
+        return Observation(text="applied the solution to " + ", ".join(sorted(updates)))
+
+    async def close(self) -> None:
+        """End everything the session started, without scoring what was not finished. Idempotent."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+            await asyncio.wait([self._deadline])
+        await self._journal.abandon()
+        if self._finishing is not None and not self._finishing.done():
+            self._finishing.cancel()
+            await asyncio.wait([self._finishing])
+        await self._stop_sandboxes()
+
+    # How a session opens its sandboxes
+
+    async def _open_sandbox(self) -> None:
+        self._sandbox = await self._provider.sandbox()
+        self._baseline = await prepare(self._sandbox, self.task, self._source)
+        spec = self.task.spec
+        settings = ToolSettings(
+            entrypoint=spec.entrypoint,
+            debug_entrypoint=spec.debug_entrypoint or spec.entrypoint,
+            entrypoint_timeout_seconds=float(spec.entrypoint_timeout_seconds),
+        )
+        previous = self._context
+        self._context = ToolContext(self._sandbox, self._baseline.policy, settings)
+        if previous is not None:
+            self._context.breakpoints = previous.breakpoints
+            self._context.focus_file = previous.focus_file
+
+    async def _pristine(self) -> Sandbox:
+        if self._verifier is None:
+            self._verifier = await self._provider.verifier()
+            await prepare(self._verifier, self.task, self._source)
+        return self._verifier
+
+    def _open(self) -> tuple[Sandbox, Baseline]:
+        if self._sandbox is None or self._baseline is None:
+            raise EpisodeOver("the session was not reset, or is closed")
+        return self._sandbox, self._baseline
+
+    async def _stop_sandboxes(self) -> None:
+        sandboxes = [sandbox for sandbox in (self._sandbox, self._verifier) if sandbox is not None]
+        self._sandbox = self._verifier = None
+        for sandbox in sandboxes:
+            await sandbox.stop()
+
+    async def _first_observation(self, *, evaluate: bool) -> Observation:
+        assert self._context is not None
+        sections = [self.task.spec.instructions.strip() or "Find and repair the bug."]
+        for tool in self.tools.values():
+            text = await tool.on_reset(self._context)
+            if text:
+                sections.append(text)
+        shown = await self._show("listdir", {"depth": 2})
+        if shown is not None:
+            sections.append(shown.text)
+        evaluated = await self._show("eval", {}) if evaluate else None
+        if evaluated is not None:
+            sections.append(evaluated.text)
+        return msgspec.structs.replace(evaluated or Observation(text=""), text="\n\n".join(sections), tool="reset")
+
+    async def _show(self, name: str, arguments: dict[str, Any]) -> Observation | None:
+        if name not in self.tools:
+            return None
+        assert self._context is not None
+        execution = await execute(self.tools, self._context, ToolCall(tool=name, arguments=arguments))
+        return execution.observation
+
+    # How a step runs
+
+    def _parse(self, action: ToolCall | Mapping[str, Any] | str) -> ToolCall:
+        return action if isinstance(action, ToolCall) else parse_action(action, self.tools)
+
+    def _end_was_told(self) -> bool:
+        steps = self._journal.steps
+        return bool(steps) and steps[-1].observation.end_reason is not None
+
+    async def _execute(self, call: ToolCall) -> Observation:
+        self._open_or_ended()
+        if self._finishing is not None:
+            result = await self.finish()
+            return Observation(
+                text=f"Not executed: the episode has ended ({result.reason}).", ok=False, end_reason=result.reason
+            )
+        reason: EndReason | None = None
+        try:
+            async with asyncio.timeout(self._remaining_seconds()):
+                execution = await self._execute_in_sandbox(call)
+        except TimeoutError:
+            reason = EndReason.DEADLINE_EXCEEDED
+            text = "The episode's deadline passed while this ran; it was stopped."
+            execution = Execution(observation=Observation(text=text, tool=call.tool, ok=False))
+        self.rewrites += execution.rewrote
+        reason = reason or self._why_it_ends(execution)
+        if reason is None:
+            return execution.observation
+        result = await self.finish(reason)
+        return msgspec.structs.replace(execution.observation, end_reason=result.reason)
+
+    def _open_or_ended(self) -> None:
+        if self._finishing is None:
+            self._open()
+
+    async def _execute_in_sandbox(self, call: ToolCall) -> Execution:
+        assert self._context is not None
+        try:
+            return await execute(self.tools, self._context, call)
+        except SandboxLost as death:
+            return await self._recover(call, death)
+
+    async def _recover(self, call: ToolCall, death: SandboxLost) -> Execution:
+        """What the agent does to its own sandbox is the agent's doing: the step is poisoned, the rest is replayed."""
+        self._poisoned.add(self._journal.next_seq)
+        if self._sandbox is not None:
+            await self._sandbox.stop()
+        async with asyncio.timeout(REPLAY_TIMEOUT_SECONDS):
+            await self._open_sandbox()
+            await self._replay()
+        observation = Observation(
+            text=f"sandbox killed ({death}). A new one was started and your earlier changes were made again in it; "
+            "this call was not repeated.",
+            tool=call.tool,
+            ok=False,
+        )
+        fatal = len(self._poisoned) >= _LAST_DEATH
+        return Execution(observation=observation, killed_sandbox=fatal)
+
+    async def _replay(self) -> None:
+        assert self._context is not None
+        for step in self._journal.steps:
+            if step.call is None or step.seq in self._poisoned:
+                continue
+            tool = self.tools.get(step.call.tool)
+            if tool is not None and tool.mutates:
+                await execute(self.tools, self._context, step.call)
+
+    def _why_it_ends(self, execution: Execution) -> EndReason | None:
+        score = execution.observation.score
+        if execution.killed_sandbox:
+            return EndReason.SANDBOX_KILLED
+        if execution.submitted:
+            return EndReason.UNRESOLVED
+        if self.task.spec.scoring.stop_when_eval_passes and score is not None and score.resolved:
+            return EndReason.UNRESOLVED
+        return self.limits.reached(steps=self._journal.next_seq, rewrites=self.rewrites)
+
+    # How an episode ends
+
+    def _remaining_seconds(self) -> float | None:
+        if self.limits.deadline_seconds is None:
+            return None
+        return self._started + self.limits.deadline_seconds - time.monotonic()
+
+    async def _watch_deadline(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        if not self._journal.busy:
+            await self.finish(EndReason.DEADLINE_EXCEEDED)
+
+    async def _finish(self, reason: EndReason) -> Result:
+        sandbox, baseline = self._open()
+        pristine = await self._pristine()
+        changes = await collect(sandbox, pristine, baseline)
+        try:
+            async with asyncio.timeout(STOP_TIMEOUT_SECONDS):
+                await sandbox.stop()
+        except TimeoutError:
+            reason = EndReason.SANDBOX_KILLED
+        self._sandbox = None
+        ending = Ending(
+            reason=reason,
+            steps=self.steps + self._journal.busy,
+            rewrites=self.rewrites,
+            seconds=time.monotonic() - self._started,
+        )
+        self.result = await score(pristine, self.task, baseline, changes, ending)
+        return self.result
