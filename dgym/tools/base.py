@@ -1,0 +1,119 @@
+"""What a tool is: one class, one ``use`` method, everything else derived from it.
+
+A tool's schema comes from the typed signature of ``use`` and its docstring, so that a tool of ten lines is complete
+and its description cannot drift from what it accepts::
+
+    class WordCount(Tool):
+        \"\"\"Count the words of a file.\"\"\"
+
+        async def use(self, context, path: str) -> str:
+            return f"{len((await context.read_text(path)).split())} words"
+
+Tools run on the trusted side; everything they know of the repository comes through ``ToolContext``.
+"""
+
+import re
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+
+from dgym.tools.schema import Signature, describe_signature, read_signature
+from dgym.tools.text import split_words
+from dgym.wire import Breakpoint, Frame, Score
+
+if TYPE_CHECKING:
+    from dgym.tools.context import ToolContext
+
+_WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+
+class ToolError(Exception):
+    """The tool cannot do what was asked; the message tells the model what was wrong and what is valid."""
+
+
+class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a tool answers when it has more to say than text.
+
+    ``rewrote`` counts against ``maxRewrites`` and fires ``on_rewrite`` with ``focus_file``; ``submitted`` ends the
+    episode. The other fields go into the observation under the same name.
+    """
+
+    text: str
+    ok: bool = True
+    truncated_bytes: int = 0
+    exit_status: int | None = None
+    frame: Frame | None = None
+    breakpoints: tuple[Breakpoint, ...] | None = None
+    diff: str | None = None
+    score: Score | None = None
+    focus_file: str | None = None
+    rewrote: bool = False
+    submitted: bool = False
+
+
+class Tool:
+    """Base of all tools. Subclasses write ``use`` and a docstring; the rest has good defaults.
+
+    Attributes:
+        name: What a call names; by default the class's name in snake_case.
+        mutates: Whether a replay into a new sandbox must execute the call again. Only tools that certainly leave
+            files, processes and breakpoints alone may say False.
+        verbatim: The parameter that takes the rest of the line, unquoted, in the text form of a call.
+        examples: Calls in text form, shown in the instructions.
+    """
+
+    name: ClassVar[str] = ""
+    mutates: ClassVar[bool] = True
+    verbatim: ClassVar[str | None] = None
+    examples: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "name" not in cls.__dict__:
+            cls.name = _WORD_START.sub("_", cls.__name__).lower()
+
+    async def use(self, context: "ToolContext", *args: Any, **kwargs: Any) -> str | ToolResult:
+        """Do it. Raise ``ToolError`` for what the model can put right."""
+        raise NotImplementedError
+
+    async def on_reset(self, context: "ToolContext") -> str | None:  # noqa: ARG002 - for subclasses
+        """Called once when the sandbox stands; what is returned is added to the first observation."""
+        return None
+
+    async def on_rewrite(self, context: "ToolContext", path: str) -> str | None:  # noqa: ARG002 - for subclasses
+        """Called after a tool changed ``path``; what is returned is added to that observation."""
+        return None
+
+    @cached_property
+    def signature(self) -> Signature:
+        """Parameters of ``use``; ``TypeError`` when they cannot be described to a model."""
+        return read_signature(type(self).use, owner=type(self), skip=2)
+
+    @property
+    def description(self) -> str:
+        """What the tool does, for people and models."""
+        return self.signature.description
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """JSON Schema of the arguments, as function calling APIs take it."""
+        return self.signature.json_schema
+
+    @property
+    def instructions(self) -> str:
+        """What an agent's prompt says about this tool."""
+        lines = [self.description, "", describe_signature(self.name, self.signature)]
+        if self.examples:
+            lines += ["As one line of text:", *(f"  {example}" for example in self.examples)]
+        return "\n".join(lines)
+
+    def parse_text(self, rest: str) -> dict[str, Any]:
+        """Arguments from what follows the tool's name in a line of text; ``ToolError`` when it has another form."""
+        if self.verbatim is not None:
+            return {self.verbatim: rest.strip()} if rest.strip() else {}
+        try:
+            return self.signature.from_words(split_words(rest))
+        except ValueError as error:
+            usage = describe_signature(self.name, self.signature)
+            raise ToolError(f"{self.name}: {error}\n{usage}") from None

@@ -1,0 +1,241 @@
+"""From a typed signature and a docstring to a JSON Schema, and from a model's arguments to checked values.
+
+msgspec does the checking, one argument at a time, so that one answer can name everything that is wrong.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, get_origin, get_type_hints
+
+import msgspec
+
+from dgym.tools.text import nearest
+
+_ARGUMENT = re.compile(r"^(\w+)(?:\s*\([^)]*\))?:\s*(.*)$")
+_SECTIONS = ("Args:", "Returns:", "Raises:", "Yields:", "Attributes:", "Example:", "Examples:", "Note:")
+_KINDS = {"integer": "an integer", "number": "a number", "string": "text", "boolean": "true or false", "null": "null"}
+_VALUE_KINDS = ((bool, "a truth value"), (int, "an integer"), (float, "a float"), (str, "text"), (list, "a list"))
+
+
+class Parameter(msgspec.Struct, frozen=True, kw_only=True):
+    """One parameter of a tool."""
+
+    name: str
+    type: Any
+    schema: dict[str, Any]
+    required: bool
+    default: Any = None
+    positional: bool = True
+
+    @property
+    def is_list(self) -> bool:
+        """Whether it takes several words of a line of text."""
+        return get_origin(self.type) is list
+
+    @property
+    def takes_text(self) -> bool:
+        """Whether a word of a line of text is a value as it stands."""
+        kinds = [option.get("type") for option in self.schema.get("anyOf", [self.schema])]
+        return "string" in kinds or kinds == [None]
+
+
+class Signature(msgspec.Struct, frozen=True, kw_only=True):
+    """What a tool (or a tool's constructor) accepts."""
+
+    description: str
+    parameters: tuple[Parameter, ...]
+    definitions: dict[str, Any] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """The parameters' names in order."""
+        return [parameter.name for parameter in self.parameters]
+
+    @property
+    def json_schema(self) -> dict[str, Any]:
+        """JSON Schema of an object with these parameters."""
+        schema: dict[str, Any] = {
+            "type": "object",
+            "properties": {parameter.name: parameter.schema for parameter in self.parameters},
+            "required": [parameter.name for parameter in self.parameters if parameter.required],
+            "additionalProperties": False,
+        }
+        return schema | ({"$defs": self.definitions} if self.definitions else {})
+
+    def check(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+        """Checked values, and a sentence for everything that is wrong."""
+        problems = [
+            f"there is no argument `{name}`.{nearest(str(name), self.names)}"
+            for name in arguments
+            if name not in self.names
+        ]
+        values: dict[str, Any] = {}
+        for parameter in self.parameters:
+            if parameter.name in arguments:
+                try:
+                    values[parameter.name] = _checked(parameter, arguments[parameter.name])
+                except ValueError as error:
+                    problems.append(str(error))
+            elif parameter.required:
+                problems.append(f"`{parameter.name}` is missing; it must be {describe(parameter.schema)}.")
+        return values, problems
+
+    def from_words(self, words: list[str]) -> dict[str, Any]:
+        """Arguments from words in order; numbers and the like are converted, a list takes all that is left."""
+        arguments: dict[str, Any] = {}
+        rest = list(words)
+        for parameter in self.parameters:
+            if not rest or not parameter.positional:
+                break
+            if parameter.is_list:
+                arguments[parameter.name] = [_from_word(word, parameter.type.__args__[0]) for word in rest]
+                rest = []
+            else:
+                word = rest.pop(0)
+                arguments[parameter.name] = word if parameter.takes_text else _from_word(word, parameter.type)
+        if rest:
+            raise ValueError(f"too many words, from `{rest[0]}` on. Quote a word that contains spaces.")
+        return arguments
+
+
+def read_signature(function: Callable[..., Any], *, owner: type | None = None, skip: int = 1) -> Signature:
+    """Describe ``function`` without its first ``skip`` parameters; ``TypeError`` when that is impossible."""
+    hints = get_type_hints(function, include_extras=True)
+    parameters = list(inspect.signature(function).parameters.values())[skip:]
+    for parameter in parameters:
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise TypeError(f"parameter `{parameter.name}` must have a name that a call can use")
+    types = [hints.get(parameter.name, Any) for parameter in parameters]
+    schemas, definitions = msgspec.json.schema_components(types, ref_template="#/$defs/{name}")
+    summary, documented = read_docstring(inspect.getdoc(function) or "")
+    if owner is not None and owner.__doc__:
+        summary, more = read_docstring(inspect.cleandoc(owner.__doc__))
+        documented = more | documented
+    return Signature(
+        description=summary,
+        parameters=tuple(
+            _describe_parameter(parameter, kind, schema, documented.get(parameter.name))
+            for parameter, kind, schema in zip(parameters, types, schemas, strict=True)
+        ),
+        definitions=definitions,
+    )
+
+
+def read_docstring(text: str) -> tuple[str, dict[str, str]]:
+    """What stands before the sections of a Google-style docstring, and its arguments by name."""
+    summary: list[str] = []
+    arguments: dict[str, str] = {}
+    section, last, indent = "", "", 0
+    for line in text.splitlines():
+        if line in _SECTIONS:
+            section, last = line, ""
+        elif not section:
+            summary.append(line)
+        elif section == "Args:" and line.strip():
+            depth = len(line) - len(line.lstrip())
+            found = _ARGUMENT.match(line.strip())
+            if found and (not last or depth <= indent):
+                last, indent = found[1], depth
+                arguments[last] = found[2]
+            elif last:
+                arguments[last] = f"{arguments[last]} {line.strip()}".strip()
+    return "\n".join(summary).strip(), arguments
+
+
+def describe(schema: Mapping[str, Any]) -> str:
+    """A JSON Schema in words: ``an integer of at least 1 or null``."""
+    if "anyOf" in schema:
+        return " or ".join(describe(option) for option in schema["anyOf"])
+    if "enum" in schema:
+        return "one of " + ", ".join(_literal(value) for value in schema["enum"])
+    if schema.get("type") == "array":
+        return f"a list, each item {describe(schema.get('items', {}))}"
+    kind = _KINDS.get(schema.get("type", ""), "an object" if "$ref" in schema else "a value")
+    low, high = schema.get("minimum"), schema.get("maximum")
+    if low is not None and high is not None:
+        return f"{kind} from {low} to {high}"
+    if low is not None or high is not None:
+        return f"{kind} of at {'least' if high is None else 'most'} {low if high is None else high}"
+    return kind
+
+
+def describe_signature(name: str, signature: Signature) -> str:
+    """The arguments of a tool, one a line, for instructions and for answers to wrong calls."""
+    if not signature.parameters:
+        return f"{name} takes no arguments."
+    lines = [f"Arguments of {name}:"]
+    for parameter in signature.parameters:
+        default = "" if parameter.required else f", default {_literal(parameter.default)}"
+        text = parameter.schema.get("description", "")
+        lines.append(f"  {parameter.name}: {describe(parameter.schema)}{default}{'. ' + text if text else ''}")
+    return "\n".join(lines)
+
+
+def _describe_parameter(parameter: inspect.Parameter, kind: Any, schema: dict[str, Any], text: str | None) -> Parameter:
+    required = parameter.default is parameter.empty
+    described = dict(schema)
+    if not required:
+        described["default"] = msgspec.to_builtins(parameter.default)
+    if text:
+        described["description"] = text
+    return Parameter(
+        name=parameter.name,
+        type=kind,
+        schema=described,
+        required=required,
+        default=None if required else parameter.default,
+        positional=parameter.kind == parameter.POSITIONAL_OR_KEYWORD,
+    )
+
+
+def _checked(parameter: Parameter, value: Any) -> Any:
+    try:
+        checked = msgspec.convert(value, parameter.type)
+    except msgspec.ValidationError as error:
+        place = re.search(r"at `\$(.+)`", str(error))
+        where = f" ({place[1]} is wrong)" if place else ""
+        expected = describe(parameter.schema)
+        raise ValueError(f"`{parameter.name}` must be {expected}, not {_shown(value)}{where}.") from None
+    _refuse_unusable_text(parameter.name, checked)
+    return checked
+
+
+def _refuse_unusable_text(name: str, value: Any) -> None:
+    """No program, path or file takes NUL, and half of a surrogate pair cannot leave this process."""
+    if isinstance(value, str):
+        if "\0" in value:
+            raise ValueError(f"`{name}` contains a NUL character; remove it.")
+        if any("\ud800" <= character <= "\udfff" for character in value):
+            raise ValueError(f"`{name}` contains half of a surrogate pair; it must be valid Unicode text.")
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _refuse_unusable_text(name, item)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            _refuse_unusable_text(name, key)
+            _refuse_unusable_text(name, item)
+
+
+def _from_word(word: str, kind: Any) -> Any:
+    """The word as ``kind``; one that does not fit stays text, for ``check`` to say so."""
+    try:
+        return msgspec.convert(word, kind, strict=False)
+    except msgspec.ValidationError:
+        return word
+
+
+def _literal(value: Any) -> str:
+    try:
+        return msgspec.json.encode(value).decode()
+    except (TypeError, ValueError, OverflowError):
+        return repr(value)
+
+
+def _shown(value: Any) -> str:
+    text = _literal(value).encode("utf-8", "replace").decode()
+    text = text if len(text) <= 80 else text[:77] + "..."
+    for kind, words in _VALUE_KINDS:
+        if isinstance(value, kind):
+            return f"{text} ({words})"
+    return text

@@ -1,0 +1,57 @@
+"""Text in and out of tools: words of a call, numbered lines, bounds."""
+
+import shlex
+from collections.abc import Collection, Iterable, Sequence
+from difflib import get_close_matches
+
+from dgym.wire import OBSERVATION_LIMIT
+
+
+def split_words(text: str) -> list[str]:
+    """Split as a shell would; ``ValueError`` says what is not closed."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        reason = str(error).lower().rstrip(".")
+        raise ValueError(f"cannot be split into words: {reason}. Quote words as in a shell.") from None
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """``" Did you mean `x`?"`` for the closest known word, or nothing."""
+    matches = get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f" Did you mean `{matches[0]}`?" if matches else ""
+
+
+def bound_text(text: str, limit: int = OBSERVATION_LIMIT) -> tuple[str, int]:
+    """At most ``limit`` bytes of UTF-8, keeping head and tail; also the number of bytes cut from the middle."""
+    data = text.encode("utf-8", "replace")
+    if len(data) <= limit:
+        return data.decode(), 0
+    room = max(limit - 64, 0)
+    head = data[: room - room // 2].decode("utf-8", "ignore")
+    tail = data[len(data) - room // 2 :].decode("utf-8", "ignore")
+    cut = len(data) - len(head.encode()) - len(tail.encode())
+    return f"{head}\n[... {cut} bytes cut ...]\n{tail}", cut
+
+
+def numbered(
+    lines: Sequence[str], first: int, *, breakpoints: Collection[int] = (), current: int | None = None
+) -> list[str]:
+    """Lines with their numbers, ``B`` at breakpoints and ``->`` at the current line."""
+    width = len(str(first + len(lines)))
+    arrow = "   " if current is not None else ""
+    rendered = []
+    for number, line in enumerate(lines, first):
+        pointer = "-> " if number == current else arrow
+        mark = "B" if number in breakpoints else " "
+        rendered.append(f"{pointer}{mark} {number:>{width}}  {line}".rstrip())
+    return rendered
+
+
+def plural(count: int, noun: str) -> str:
+    """``"1 line"``, ``"2 lines"``, ``"2 matches"``."""
+    if count == 1:
+        return f"1 {noun}"
+    if noun.endswith("y"):
+        return f"{count} {noun[:-1]}ies"
+    return f"{count} {noun}{'es' if noun.endswith(('s', 'ch')) else 's'}"
