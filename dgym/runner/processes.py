@@ -1,0 +1,213 @@
+"""Every process the runner starts: started tagged and limited, reaped by one thread, killed without leftovers.
+
+Three ways find what a command left behind, because each alone lets some escape: its process group, its tag in
+/proc/*/environ, and the orphans that the kernel hands to us (PR_SET_CHILD_SUBREAPER, or being PID 1).
+"""
+
+import os
+import resource
+import signal
+import subprocess
+import threading
+import time
+
+from . import proctree
+
+TAG = "DGYM_TAG"
+_PR_SET_CHILD_SUBREAPER = 36
+# On a desktop a user's own threads count against RLIMIT_NPROC too: this much is left to them, and the watchdog
+# enforces the real bound. The limit only slows a fork bomb between two looks of the watchdog.
+_NPROC_HEADROOM = 4096
+
+
+def become_subreaper():
+    """Have orphaned descendants handed to this process; False where the C library cannot be asked to."""
+    if os.getpid() == 1:
+        return True
+    try:
+        import ctypes
+
+        return ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+    except (ImportError, OSError, AttributeError):
+        return False
+
+
+class Entry(object):
+    """What is known of one process we started."""
+
+    def __init__(self, popen, tag):
+        self.popen = popen
+        self.tag = tag
+        self.done = threading.Event()
+        self.ended_by = None
+
+
+class ProcessTable(object):
+    """Starts, awaits and kills processes. One per runner: its reaper is the only caller of waitpid."""
+
+    def __init__(self, token=None, limits=None):
+        self.token = token or os.urandom(8).hex()
+        self._rlimits = []
+        self._entries = {}
+        self._count = 0
+        self._closed = False
+        # Held while a process is started, so that the reaper cannot reap it before it is registered.
+        self._lock = threading.Lock()
+        self._started = threading.Condition(self._lock)
+        self.set_limits(limits)
+        threading.Thread(target=self._reap, name="reaper", daemon=True).start()
+
+    def set_limits(self, limits):
+        """Resource limits for commands started from now on: an object with the fields of ``Limits``, or None."""
+        wanted = [(resource.RLIMIT_CORE, 0)]
+        if limits is not None:
+            if limits.cpu_seconds:
+                wanted.append((resource.RLIMIT_CPU, limits.cpu_seconds))
+            if limits.file_size_bytes:
+                wanted.append((resource.RLIMIT_FSIZE, limits.file_size_bytes))
+            if limits.processes:
+                wanted.append((resource.RLIMIT_NPROC, limits.processes + _NPROC_HEADROOM))
+            if limits.memory_bytes:
+                # Twice the bound, since reserved memory counts here: what this stops is one allocation that would
+                # be through before the watchdog looks again.
+                wanted.append((resource.RLIMIT_DATA, 2 * limits.memory_bytes))
+        self._rlimits = [_below_hard_limit(which, value) for which, value in wanted]
+
+    def spawn(self, argv, *, env, cwd, pass_fds=(), stdin=None, stdout=None, stderr=None):
+        """Start a process in a session and process group of its own; raises OSError as ``subprocess.Popen`` does."""
+        limits = self._rlimits
+
+        def prepare():
+            # Runs in the child after fork: plain C calls only, since other threads' locks are copied as they were.
+            for which, bounds in limits:
+                try:
+                    resource.setrlimit(which, bounds)
+                except (OSError, ValueError):
+                    pass
+            try:
+                # When the machine runs out of memory the command goes before the runner does.
+                adjust = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
+                os.write(adjust, b"1000")
+                os.close(adjust)
+            except OSError:
+                pass
+
+        with self._lock:
+            if self._closed:
+                raise OSError("the runner is shutting down")
+            self._count += 1
+            tag = "%s.%d" % (self.token, self._count)
+            popen = subprocess.Popen(
+                argv,
+                env=dict(env, **{TAG: tag}),
+                cwd=cwd,
+                pass_fds=pass_fds,
+                stdin=subprocess.DEVNULL if stdin is None else stdin,
+                stdout=stdout,
+                stderr=stderr,
+                close_fds=True,
+                start_new_session=True,
+                preexec_fn=prepare,
+            )
+            self._entries[popen.pid] = Entry(popen, tag)
+            popen.dgym_entry = self._entries[popen.pid]
+            self._started.notify_all()
+        return popen
+
+    def wait(self, popen, timeout=None):
+        """The exit status (negative: a signal), or None when it still runs after ``timeout`` seconds."""
+        return popen.returncode if popen.dgym_entry.done.wait(timeout) else None
+
+    def kill_group(self, popen, grace=1.0):
+        """End a command and whatever it started: ask the group, then kill it and everything found by other ways."""
+        entry = popen.dgym_entry
+        family = self._family(popen)
+        if grace and not entry.done.is_set() and proctree.send_group(popen.pid, signal.SIGTERM):
+            entry.done.wait(grace)
+        family.update(self._family(popen))
+        proctree.send_group(popen.pid, signal.SIGKILL)
+        proctree.kill_all_of(lambda: self._strays(entry.tag, family))
+        entry.done.wait(5)
+
+    def end_group(self, popen):
+        """Kill what is left of the group of a command that has ended: background jobs end with their command."""
+        proctree.send_group(popen.pid, signal.SIGKILL)
+
+    def running(self):
+        """The entries of the processes we started that have not ended."""
+        with self._lock:
+            return list(self._entries.values())
+
+    def alive(self):
+        """Process ids of everything that descends from this runner or carries its tag, zombies left out."""
+        return [pid for pid in self._everything() if proctree.is_alive(pid)]
+
+    def kill_all(self):
+        """Kill everything and refuse to start more; True once nothing is left."""
+        with self._lock:
+            self._closed = True
+        clean = proctree.kill_all_of(self.alive)
+        deadline = time.monotonic() + 5
+        for entry in self.running():
+            entry.done.wait(max(0.0, deadline - time.monotonic()))
+        return clean
+
+    def _everything(self):
+        found = set(proctree.descendants(os.getpid()))
+        for pid in proctree.all_pids():
+            if pid not in found and pid != os.getpid():
+                tag = proctree.environment_value(pid, TAG)
+                if tag is not None and tag.partition(".")[0] == self.token:
+                    found.add(pid)
+        return found
+
+    def _family(self, popen):
+        if popen.dgym_entry.done.is_set():
+            return {}
+        return {pid: proctree.start_time(pid) for pid in proctree.descendants(popen.pid)}
+
+    def _strays(self, tag, family):
+        # An orphan without a tag of ours emptied its environment to hide. Nobody can say whose it is, so it goes.
+        own = os.getpid()
+        registered = {entry.popen.pid for entry in self.running()}
+        lookup = proctree.child_lookup()
+        orphans = {pid for pid in lookup(own) if pid not in registered}
+        found = set()
+        for pid in self._everything():
+            carried = proctree.environment_value(pid, TAG) or ""
+            known = carried.partition(".")[0] == self.token
+            if carried == tag or (pid in orphans and not known):
+                found.add(pid)
+                found.update(proctree.descendants(pid, lookup))
+            elif pid in family and family[pid] == proctree.start_time(pid):
+                found.add(pid)
+        return [pid for pid in found if proctree.is_alive(pid)]
+
+    def _reap(self):
+        while True:
+            try:
+                # Look without reaping: the pid stays ours until the lock says its Popen is registered.
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+            except ChildProcessError:
+                with self._started:
+                    if not self._entries:
+                        self._started.wait()
+                continue
+            with self._lock:
+                self._collect(ended.si_pid)
+
+    def _collect(self, pid):
+        try:
+            reaped, status = os.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:
+            return
+        entry = self._entries.pop(pid, None) if reaped else None
+        if entry is not None:
+            entry.popen.returncode = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+            entry.done.set()
+
+
+def _below_hard_limit(which, value):
+    hard = resource.getrlimit(which)[1]
+    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    return which, (value, value)

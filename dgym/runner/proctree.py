@@ -1,0 +1,152 @@
+"""Reading /proc: who descends from whom, who carries our tag, who holds how much memory.
+
+Everything here tolerates processes that vanish while they are looked at.
+"""
+
+import os
+import signal
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def _read(path):
+    try:
+        with open(path, "rb") as stream:
+            return stream.read()
+    except OSError:
+        return b""
+
+
+def _stat_fields(pid):
+    # The command name, in parentheses, may hold spaces and parentheses itself: split after the last one.
+    return _read("/proc/%d/stat" % pid).rpartition(b")")[2].split()
+
+
+def start_time(pid):
+    """The boot-relative start of a process: with the pid it names one process for ever; None when it is gone."""
+    fields = _stat_fields(pid)
+    return int(fields[19]) if len(fields) > 19 else None
+
+
+def is_alive(pid):
+    """Whether the process exists and is not a zombie."""
+    fields = _stat_fields(pid)
+    return bool(fields) and fields[0] not in (b"Z", b"X")
+
+
+def all_pids():
+    """Every process id this /proc shows."""
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _children_from_tasks(pid):
+    try:
+        tasks = os.listdir("/proc/%d/task" % pid)
+    except OSError:
+        return []
+    found = []
+    for task in tasks:
+        found.extend(int(child) for child in _read("/proc/%d/task/%s/children" % (pid, task)).split())
+    return found
+
+
+def _children_by_scan():
+    children = {}
+    for pid in all_pids():
+        fields = _stat_fields(pid)
+        if fields:
+            children.setdefault(int(fields[1]), []).append(pid)
+    return lambda pid: children.get(pid, [])
+
+
+def child_lookup():
+    """A function from a process id to its children: cheap where the kernel lists them, else from one full scan."""
+    if os.path.exists("/proc/self/task/%d/children" % os.getpid()):
+        return _children_from_tasks
+    return _children_by_scan()
+
+
+def descendants(pid, lookup=None):
+    """Every process below ``pid``, parents before their children."""
+    lookup = lookup or child_lookup()
+    found, queue = [], [pid]
+    seen = {pid}
+    while queue:
+        for child in lookup(queue.pop()):
+            if child not in seen:
+                seen.add(child)
+                found.append(child)
+                queue.append(child)
+    return found
+
+
+def environment_value(pid, name):
+    """The value of a variable in the environment a process was started with; None when unset or unreadable."""
+    prefix = name.encode("ascii") + b"="
+    for entry in _read("/proc/%d/environ" % pid).split(b"\0"):
+        if entry.startswith(prefix):
+            return entry[len(prefix) :].decode("utf-8", "replace")
+    return None
+
+
+def resident_bytes(pid):
+    """Private resident memory: an over-estimate where pages are shared after fork."""
+    fields = _read("/proc/%d/statm" % pid).split()
+    return (int(fields[1]) - int(fields[2])) * PAGE if len(fields) > 2 else 0
+
+
+def proportional_bytes(pid):
+    """Resident memory with shared pages divided among their holders: exact but slow; falls back to the estimate."""
+    for line in _read("/proc/%d/smaps_rollup" % pid).splitlines():
+        if line.startswith(b"Pss:"):
+            return int(line.split()[1]) * 1024
+    return resident_bytes(pid)
+
+
+def send(pid, number):
+    """Signal one process; a vanished one is fine."""
+    try:
+        os.kill(pid, number)
+    except OSError:
+        pass
+
+
+def send_group(group, number):
+    """Signal a process group; False when nobody is left in it."""
+    try:
+        os.killpg(group, number)
+    except OSError:
+        return False
+    return True
+
+
+def kill_all_of(find, rounds=200):
+    """SIGKILL whatever ``find()`` names until it names nobody.
+
+    Everyone is stopped first: a program that forks as fast as it is killed would win otherwise.
+    """
+    for _ in range(rounds):
+        stopped = set()
+        while True:
+            fresh = [pid for pid in find() if pid not in stopped]
+            if not fresh:
+                break
+            for pid in fresh:
+                send(pid, signal.SIGSTOP)
+            stopped.update(fresh)
+        if not stopped:
+            return True
+        for pid in stopped:
+            send(pid, signal.SIGKILL)
+        _wait_gone(stopped)
+    return False
+
+
+def _wait_gone(pids):
+    import time
+
+    deadline = time.monotonic() + 0.5
+    pause = 0.0005
+    while any(is_alive(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(pause)
+        pause = min(pause * 2, 0.02)
