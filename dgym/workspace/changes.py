@@ -1,0 +1,154 @@
+"""What changed between two manifests, and which changes leave the sandbox.
+
+A change is refused when its path is protected, when a directory above it is, or when it would take something
+protected away below it: swapping ``tests/`` for a symbolic link matches no ``test_*.py``, yet moves every test.
+"""
+
+import stat
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from dgym.sandbox.protocol import ManifestEntry
+from dgym.workspace.paths import ancestors, resolve_link
+from dgym.workspace.policy import Policy, is_policy_file
+
+ChangeKind = Literal["added", "modified", "mode", "deleted"]
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """One path that differs; ``before`` is None where it is new, ``after`` where it is gone."""
+
+    path: str
+    before: ManifestEntry | None
+    after: ManifestEntry | None
+
+    @property
+    def kind(self) -> ChangeKind:
+        """What happened; "mode" when nothing but the executable bit did."""
+        if self.before is None:
+            return "added"
+        if self.after is None:
+            return "deleted"
+        return "mode" if _content(self.before) == _content(self.after) else "modified"
+
+
+class Changes(msgspec.Struct, frozen=True):
+    """Every change, ordered by path. ``links`` are the symbolic links that there are afterwards."""
+
+    items: tuple[Change, ...] = ()
+    links: dict[str, str] = {}
+
+    @property
+    def added(self) -> tuple[str, ...]:
+        """Paths that are new."""
+        return self._of("added")
+
+    @property
+    def modified(self) -> tuple[str, ...]:
+        """Paths whose content, target or type differs."""
+        return self._of("modified")
+
+    @property
+    def mode_changed(self) -> tuple[str, ...]:
+        """Paths of which only the executable bit differs."""
+        return self._of("mode")
+
+    @property
+    def deleted(self) -> tuple[str, ...]:
+        """Paths that are gone."""
+        return self._of("deleted")
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """All of them."""
+        return tuple(change.path for change in self.items)
+
+    def __bool__(self) -> bool:
+        return bool(self.items)
+
+    def _of(self, kind: ChangeKind) -> tuple[str, ...]:
+        return tuple(change.path for change in self.items if change.kind == kind)
+
+
+class Refusal(NamedTuple):
+    """A change that stays behind, and why, in words for people. A ``path`` with a final slash is a whole directory."""
+
+    path: str
+    why: str
+
+
+def compare(before: Mapping[str, ManifestEntry], after: Mapping[str, ManifestEntry]) -> Changes:
+    """What leads from ``before`` to ``after``. Of a mode only the executable bit counts, as in git."""
+    items = tuple(
+        Change(path=path, before=before.get(path), after=after.get(path))
+        for path in sorted(before.keys() | after.keys())
+        if _identity(before.get(path)) != _identity(after.get(path))
+    )
+    return Changes(items, {path: entry.target for path, entry in after.items() if entry.type == "symlink"})
+
+
+def _content(entry: ManifestEntry) -> tuple[str, str]:
+    return entry.type, entry.target if entry.type == "symlink" else entry.sha256
+
+
+def _identity(entry: ManifestEntry | None) -> tuple[str, str, bool] | None:
+    if entry is None:
+        return None
+    return *_content(entry), entry.type == "file" and bool(entry.mode & stat.S_IXUSR)
+
+
+def refuse(changes: Changes, policy: Policy) -> tuple[Changes, list[Refusal]]:
+    """Divide changes into those that count and those that stay behind."""
+    lost = _protected_directories(changes, policy)
+    allowed: list[Change] = []
+    refused: dict[str, str] = {}
+    for change in changes.items:
+        why = _why_refused(change, changes.links, policy) or lost.get(change.path)
+        if why is None:
+            allowed.append(change)
+        elif why is _NOT_SOURCE:
+            refused.setdefault(_topmost_excluded(change.path, policy), why)
+        else:
+            refused[change.path] = why
+    return Changes(tuple(allowed), changes.links), [Refusal(path, why) for path, why in sorted(refused.items())]
+
+
+_NOT_SOURCE = "it is generated or named by .gitignore"
+
+
+def _why_refused(change: Change, links: Mapping[str, str], policy: Policy) -> str | None:
+    path, after = change.path, change.after
+    # A link may stand for a directory, so patterns for directories bind it too.
+    as_directory = after is not None and after.type == "symlink"
+    if is_policy_file(path):
+        return "policy files cannot be changed"
+    if policy.ignored(path) or (as_directory and policy.ignored(path, True)):
+        return "it is hidden by .debugignore"
+    if policy.read_only(path) or (as_directory and policy.read_only(path, True)):
+        return "it is read-only"
+    if policy.excluded_from_patch(path) or (as_directory and policy.excluded_from_patch(path, True)):
+        return _NOT_SOURCE
+    if after is not None and after.type == "other":
+        return "it is neither a file nor a symbolic link"
+    if after is not None and after.type == "symlink" and resolve_link(path, after.target, links) is None:
+        return f"the symbolic link leads outside the workspace ({after.target})"
+    return None
+
+
+def _protected_directories(changes: Changes, policy: Policy) -> dict[str, str]:
+    """Paths that stand where a directory with something protected in it stood."""
+    return {
+        above: f"{change.path} below it is protected"
+        for change in changes.items
+        if change.after is None and policy.read_only(change.path)
+        for above in ancestors(change.path)
+    }
+
+
+def _topmost_excluded(path: str, policy: Policy) -> str:
+    for directory in ancestors(path):
+        if policy.excluded_from_patch(directory, True):
+            return directory + "/"
+    return path

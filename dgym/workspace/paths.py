@@ -1,0 +1,95 @@
+"""One spelling for every path: relative to the workspace, POSIX, normalised.
+
+Purely lexical. Whether a symbolic link leads out of the workspace is only known inside the sandbox: callers ask for
+the real path there and pass it through :func:`normalize` again.
+"""
+
+import posixpath
+from collections.abc import Mapping
+
+from dgym.workspace.errors import PathError
+
+PATH_LIMIT = 4096
+"""Bytes in a path: Linux's PATH_MAX."""
+
+
+def normalize(path: str, workspace: str) -> str:
+    """Give ``path`` relative to ``workspace`` ("." for the workspace itself).
+
+    Args:
+        path: absolute inside the sandbox, or relative to the workspace.
+        workspace: absolute path of the workspace inside the sandbox.
+
+    Raises:
+        PathError: the path is empty, holds a NUL, is too long, cannot be a file name, or leaves the workspace.
+    """
+    if not path or path.isspace():
+        raise PathError("the path is empty; give one relative to the workspace, such as 'src/main.py'")
+    if "\0" in path:
+        raise PathError("the path holds a NUL character")
+    if len(encode_path(path)) > PATH_LIMIT:
+        raise PathError(f"the path is longer than {PATH_LIMIT} bytes")
+    root = posixpath.normpath("/" + workspace.lstrip("/"))
+    whole = posixpath.normpath(posixpath.join(root, path))
+    if whole.startswith("//"):
+        whole = whole[1:]
+    if whole == root:
+        return "."
+    prefix = root if root.endswith("/") else root + "/"
+    if not whole.startswith(prefix):
+        raise PathError(f"{path!r} is outside the workspace; paths are relative to {root}")
+    return whole[len(prefix) :]
+
+
+def encode_path(path: str) -> bytes:
+    """The bytes of a path as the file system has them (undecodable bytes travel as surrogate escapes)."""
+    try:
+        return path.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise PathError(f"{path!r} cannot be the name of a file") from None
+
+
+def decode_path(path: bytes) -> str:
+    """The inverse of :func:`encode_path`."""
+    return path.decode("utf-8", "surrogateescape")
+
+
+def ancestors(path: str) -> list[str]:
+    """The directories above a normalised relative path, outermost first, the workspace itself left out."""
+    parts = path.split("/")
+    return ["/".join(parts[:count]) for count in range(1, len(parts))]
+
+
+def resolve_link(path: str, target: str, links: Mapping[str, str]) -> str | None:
+    """Where the symbolic link at ``path`` leads inside the tree, or None when it leaves it.
+
+    ``links`` maps every symbolic link of the tree to its target, so that a chain of innocent links that leaves
+    together is seen. Absolute targets leave: sandbox and verifier need not have the tree at the same place. A loop
+    stays inside: following it fails there and nowhere else.
+    """
+    stack = path.split("/")[:-1]
+    pending = target.split("/")[::-1]
+    if target.startswith("/"):
+        return None
+    hops = 0
+    while pending:
+        part = pending.pop()
+        if part in ("", "."):
+            continue
+        if part == "..":
+            if not stack:
+                return None
+            stack.pop()
+            continue
+        stack.append(part)
+        onward = links.get("/".join(stack))
+        if onward is None:
+            continue
+        hops += 1
+        if onward.startswith("/"):
+            return None
+        if hops > 40:
+            return "/".join(stack)
+        stack.pop()
+        pending.extend(onward.split("/")[::-1])
+    return "/".join(stack) or "."
