@@ -1,0 +1,69 @@
+"""Types of conditions, and the reasons an episode shows before it is finished and once it is."""
+
+from enum import StrEnum
+
+
+class ConditionType(StrEnum):
+    """Conditions of an Episode; a set has ``Finished`` and ``Suspended``."""
+
+    SANDBOX_READY = "SandboxReady"
+    FINISHED = "Finished"
+    RESOLVED = "Resolved"
+    SUSPENDED = "Suspended"
+
+
+class ResolvedReason(StrEnum):
+    """Reasons of the condition ``Resolved``: what is not solved was either scored and failed, or never scored."""
+
+    SOLVED = "Solved"
+    UNSOLVED = "Unsolved"
+    NOT_SCORED = "NotScored"
+
+
+class ProgressReason(StrEnum):
+    """``status.reason`` while an episode is under way."""
+
+    PENDING = "Pending"
+    WAITING_FOR_SLOT = "WaitingForSlot"
+    WAITING_FOR_TASK = "WaitingForTask"
+    STARTING = "Starting"
+    RUNNING = "Running"
+    VERIFYING = "Verifying"
+    STORING = "Storing"
+    RESULT_STORE_UNAVAILABLE = "ResultStoreUnavailable"
+
+
+class Treatment(StrEnum):
+    """What becomes of an episode by the reason it stopped: each reason has exactly one treatment."""
+
+    VERDICT = "verdict"
+    WAIT = "wait"
+    REASSIGN = "reassign"
+    NEW_POD = "new pod"
+    TERMINAL = "terminal"
+
+
+TREATMENTS: dict[str, Treatment] = {
+    "Resolved": Treatment.VERDICT,
+    "Unresolved": Treatment.VERDICT,
+    "StepLimitReached": Treatment.VERDICT,
+    "RewriteLimitReached": Treatment.VERDICT,
+    "TokenBudgetExhausted": Treatment.VERDICT,
+    "DeadlineExceeded": Treatment.VERDICT,
+    "SandboxKilled": Treatment.VERDICT,
+    "Cancelled": Treatment.VERDICT,
+    "Unschedulable": Treatment.WAIT,
+    "ImagePullFailed": Treatment.WAIT,
+    "QuotaExceeded": Treatment.WAIT,
+    "TaskNotFound": Treatment.WAIT,
+    "AgentLost": Treatment.REASSIGN,
+    "ModelError": Treatment.REASSIGN,
+    "SandboxLost": Treatment.NEW_POD,
+    "SandboxStartFailed": Treatment.NEW_POD,
+    "InvalidSpec": Treatment.TERMINAL,
+    "PodRejected": Treatment.TERMINAL,
+    "SourceFailed": Treatment.TERMINAL,
+    "SetupFailed": Treatment.TERMINAL,
+    "VerifierFailed": Treatment.TERMINAL,
+    "InternalError": Treatment.TERMINAL,
+}

@@ -1,0 +1,10 @@
+"""Labels and annotations dgym puts on what it makes."""
+
+SET = "dgym.dev/set"
+INDEX = "dgym.dev/index"
+SAMPLE = "dgym.dev/sample"
+TASK = "dgym.dev/task"
+EPISODE = "dgym.dev/episode"
+ATTEMPT = "dgym.dev/attempt"
+BENCHMARK = "dgym.dev/benchmark"
+DRIVER = "dgym.dev/driver"

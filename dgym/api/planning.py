@@ -1,0 +1,148 @@
+"""From sets to episodes, from episodes to tasks, and the digest by which a result is found again."""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from dgym.api import labels
+from dgym.api.episode import AgentSpec, Episode, TaskRef, ToolSpec
+from dgym.api.episodeset import EpisodeSet
+from dgym.api.meta import ObjectMeta
+from dgym.api.problems import nearest
+from dgym.api.task import DebugTask, DebugTaskSpec
+from dgym.errors import ManifestError
+
+NAME_LIMIT = 52
+"""Longest name of an episode a set makes: room for the attempt in the pod's name, which becomes a host name."""
+
+
+class PlannedEpisode(msgspec.Struct, frozen=True, kw_only=True):
+    """An episode with its task found. ``index`` = task x samples + sample; both 0 outside a set."""
+
+    episode: Episode
+    task: DebugTask
+    index: int = 0
+    sample: int = 0
+
+    @property
+    def digest(self) -> str:
+        """What this episode is, whatever its name."""
+        return digest(self.task, self.episode.spec.agent, self.sample, tools=self.episode.spec.tools)
+
+
+def digest(
+    task: DebugTask | DebugTaskSpec,
+    agent: AgentSpec | None,
+    sample: int = 0,
+    *,
+    tools: Sequence[str | ToolSpec] = (),
+) -> str:
+    """A short digest of task, agent, sample and tools: equal exactly when a stored result answers for this run.
+
+    Fields that hold their default do not count, so that fields added later leave old digests as they are.
+    """
+    spec = task.spec if isinstance(task, DebugTask) else task
+    parts = {"task": _canonical(spec), "agent": _canonical(agent), "sample": sample, "tools": _canonical(tuple(tools))}
+    encoded = msgspec.json.encode({name: part for name, part in parts.items() if part}, order="sorted")
+    return hashlib.sha256(encoded).hexdigest()[:16]
+
+
+def _canonical(value: Any) -> Any:
+    """Plain data without what equals its default, at any depth."""
+    if isinstance(value, msgspec.Struct):
+        fields = msgspec.structs.fields(value)
+        pairs = ((field, getattr(value, field.name)) for field in fields)
+        return {field.encode_name: _canonical(item) for field, item in pairs if item != _default(field)}
+    if isinstance(value, tuple | list):
+        return [_canonical(item) for item in value]
+    return value
+
+
+def _default(field: msgspec.structs.FieldInfo) -> Any:
+    if field.default_factory is not msgspec.NODEFAULT:
+        return field.default_factory()
+    return field.default
+
+
+def find_task(episode: Episode, tasks: Iterable[DebugTask]) -> DebugTask:
+    """The episode's task: its own inline one (named like the episode), or the one ``taskRef`` names.
+
+    Raises:
+        ManifestError: No task has that name; the nearest one is named.
+    """
+    spec, metadata = episode.spec, episode.metadata
+    if spec.task is not None:
+        return DebugTask(metadata=ObjectMeta(name=metadata.name, namespace=metadata.namespace), spec=spec.task)
+    if spec.task_ref is None:
+        raise ManifestError(f"Episode {metadata.name}: spec.taskRef: is missing; give exactly one of taskRef and task")
+    return _by_name(spec.task_ref, tasks, f"Episode {metadata.name}: spec.taskRef.name")
+
+
+def expand(episode_set: EpisodeSet, tasks: Iterable[DebugTask]) -> list[PlannedEpisode]:
+    """All episodes of a set in the order of their indexes; names depend on set and index alone.
+
+    Raises:
+        ManifestError: A task is missing, or the selector selects none.
+    """
+    samples = episode_set.spec.samples
+    return [
+        _planned(episode_set, task, number * samples + sample, sample)
+        for number, task in enumerate(_chosen(episode_set, list(tasks)))
+        for sample in range(samples)
+    ]
+
+
+def _chosen(episode_set: EpisodeSet, tasks: list[DebugTask]) -> list[DebugTask]:
+    spec, name = episode_set.spec, episode_set.metadata.name
+    if spec.task_selector is None:
+        return [
+            _by_name(ref, tasks, f"EpisodeSet {name}: spec.tasks[{index}].name") for index, ref in enumerate(spec.tasks)
+        ]
+    selected = [task for task in tasks if spec.task_selector.matches(task.metadata.labels)]
+    if not selected:
+        remedy = "give manifests of DebugTasks with these labels, or change the selector"
+        raise ManifestError(f"EpisodeSet {name}: spec.taskSelector: selects none of {len(tasks)} tasks; {remedy}")
+    return sorted(selected, key=lambda task: task.metadata.name)
+
+
+def _by_name(ref: TaskRef, tasks: Iterable[DebugTask], where: str) -> DebugTask:
+    known = {task.metadata.name: task for task in tasks}
+    if ref.name in known:
+        return known[ref.name]
+    guess = nearest(ref.name, known)
+    remedy = f"did you mean '{guess}'?" if guess else "give the manifest that holds it too"
+    raise ManifestError(f"{where}: no DebugTask is named '{ref.name}'; {remedy}")
+
+
+def _planned(episode_set: EpisodeSet, task: DebugTask, index: int, sample: int) -> PlannedEpisode:
+    metadata = episode_set.metadata
+    marks = {
+        labels.SET: _label(metadata.name),
+        labels.TASK: _label(task.metadata.name),
+        labels.INDEX: str(index),
+        labels.SAMPLE: str(sample),
+    }
+    episode = Episode(
+        metadata=ObjectMeta(
+            name=child_name(metadata.name, index), namespace=metadata.namespace, labels={**metadata.labels, **marks}
+        ),
+        spec=msgspec.structs.replace(episode_set.spec.template, task_ref=TaskRef(name=task.metadata.name)),
+    )
+    return PlannedEpisode(episode=episode, task=task, index=index, sample=sample)
+
+
+def child_name(set_name: str, index: int) -> str:
+    """``<set>-<index>`` in at most 52 characters; a set's long name is cut and told apart by a digest."""
+    return _shorten(set_name, NAME_LIMIT - len(f"-{index}")) + f"-{index}"
+
+
+def _label(name: str) -> str:
+    return _shorten(name, 63)
+
+
+def _shorten(name: str, limit: int) -> str:
+    if len(name) <= limit:
+        return name
+    return f"{name[: limit - 9].rstrip('-.')}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
