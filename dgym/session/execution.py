@@ -1,14 +1,23 @@
 """Run one call through its tool and turn whatever comes of it into an observation."""
 
+import logging
 import time
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
+from dgym.errors import DgymError
+
 from dgym.tools.base import Tool, ToolError, ToolResult
 from dgym.tools.context import ToolContext
-from dgym.tools.grammar import validate_arguments
+from dgym.tools.grammar import find_tool, parse_action, validate_arguments
 from dgym.wire import OBSERVATION_LIMIT, Observation, ToolCall
+
+log = logging.getLogger(__name__)
+
+UNREADABLE = ""
+"""The tool of a call whose action could not be read; the action itself is its only argument."""
 
 
 class Execution(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,6 +27,16 @@ class Execution(msgspec.Struct, frozen=True, kw_only=True):
     rewrote: bool = False
     submitted: bool = False
     killed_sandbox: bool = False
+
+
+def read_action(action: ToolCall | Mapping[str, Any] | str, tools: Mapping[str, Tool]) -> ToolCall:
+    """The call that an action means; one that cannot be read becomes a call that says so when it is executed."""
+    if isinstance(action, ToolCall):
+        return action
+    try:
+        return parse_action(action, tools)
+    except ToolError:
+        return ToolCall(tool=UNREADABLE, arguments={"action": action})
 
 
 async def execute(tools: Mapping[str, Tool], context: ToolContext, call: ToolCall) -> Execution:
@@ -31,12 +50,17 @@ async def execute(tools: Mapping[str, Tool], context: ToolContext, call: ToolCal
         result = await _use(tools, context, call)
     except ToolError as error:
         result = ToolResult(text=str(error), ok=False)
+    except DgymError:
+        raise
+    except Exception as error:
+        log.exception("the tool %s failed", call.tool)
+        result = ToolResult(text=f"The tool {call.tool} failed: {type(error).__name__}: {error}", ok=False)
     text, cut = bounded(result.text)
     observation = Observation(
         text=text,
         tool=call.tool,
         ok=result.ok,
-        truncated_bytes=cut,
+        truncated_bytes=cut + result.truncated_bytes,
         duration_seconds=round(time.monotonic() - started, 6),
         exit_status=result.exit_status,
         frame=result.frame,
@@ -49,9 +73,9 @@ async def execute(tools: Mapping[str, Tool], context: ToolContext, call: ToolCal
 
 
 async def _use(tools: Mapping[str, Tool], context: ToolContext, call: ToolCall) -> ToolResult:
-    tool = tools.get(call.tool)
-    if tool is None:
-        raise ToolError(f"there is no tool {call.tool!r}; the tools are: {', '.join(tools)}")
+    if call.tool == UNREADABLE:
+        call = parse_action(call.arguments.get("action", ""), tools)
+    tool = find_tool(call.tool, tools)
     answer = await tool.use(context, **validate_arguments(tool, call))
     result = answer if isinstance(answer, ToolResult) else ToolResult(text=answer)
     if result.rewrote:

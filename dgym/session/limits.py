@@ -6,7 +6,10 @@ from dgym.wire import EndReason
 
 
 class EpisodeLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of one episode. ``deadline_seconds`` counts from the first reset; None means unbounded."""
+    """Limits of one episode. ``deadline_seconds`` counts from the first reset; None means unbounded.
+
+    The rewrite that reaches ``max_rewrites`` ends the episode; with 0 the first one does.
+    """
 
     max_steps: int = 50
     max_rewrites: int | None = None
@@ -14,7 +17,7 @@ class EpisodeLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     def reached(self, *, steps: int, rewrites: int) -> EndReason | None:
         """The limit that ends the episode after ``steps`` steps with ``rewrites`` successful rewrites, if any."""
-        if self.max_rewrites is not None and rewrites >= self.max_rewrites:
+        if self.max_rewrites is not None and rewrites >= max(self.max_rewrites, 1):
             return EndReason.REWRITE_LIMIT_REACHED
         if steps >= self.max_steps:
             return EndReason.STEP_LIMIT_REACHED

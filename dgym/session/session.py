@@ -17,13 +17,12 @@ from dgym.errors import ConflictError, EpisodeOver, SandboxLost
 from dgym.sandbox import Sandbox, SandboxProvider
 from dgym.session.collection import ChangeSet, collect
 from dgym.session.ending import Ending, score
-from dgym.session.execution import Execution, execute
+from dgym.session.execution import Execution, execute, read_action
 from dgym.session.journal import Journal
 from dgym.session.limits import EpisodeLimits
 from dgym.session.preparation import Baseline, prepare
 from dgym.tools.base import Tool
 from dgym.tools.context import ToolContext, ToolSettings
-from dgym.tools.grammar import parse_action
 from dgym.wire import EndReason, Observation, Result, Step, ToolCall
 from dgym.workspace.apply import apply_patch
 from dgym.workspace.patch import FileVersion
@@ -123,7 +122,7 @@ class Session:
             ConflictError: The number was used for another call, or one was left out.
             InfrastructureError: Something that is not the agent's doing.
         """
-        call = self._parse(action)
+        call = read_action(action, self.tools)
         if seq >= self._journal.next_seq and self._end_was_told():
             raise EpisodeOver("the episode is over; reset() starts a new one")
         return await self._journal.once(seq, call, self._execute)
@@ -185,8 +184,10 @@ class Session:
         spec = self.task.spec
         settings = ToolSettings(
             entrypoint=spec.entrypoint,
-            debug_entrypoint=spec.debug_entrypoint or spec.entrypoint,
+            debug_entrypoint=spec.debug_entrypoint,
             entrypoint_timeout_seconds=float(spec.entrypoint_timeout_seconds),
+            scored_tests=spec.scoring.fail_to_pass + spec.scoring.pass_to_pass,
+            interpreter=spec.interpreter,
         )
         previous = self._context
         self._context = ToolContext(self._sandbox, self._baseline.policy, settings)
@@ -234,9 +235,6 @@ class Session:
         return execution.observation
 
     # How a step runs
-
-    def _parse(self, action: ToolCall | Mapping[str, Any] | str) -> ToolCall:
-        return action if isinstance(action, ToolCall) else parse_action(action, self.tools)
 
     def _end_was_told(self) -> bool:
         steps = self._journal.steps

@@ -1,0 +1,64 @@
+"""``python -m tests.perf``: measure everything, print a table with ratios, write ``perf-results/perf.json``."""
+
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from tests.perf.measure import Figure
+from tests.perf.parallel import parallel_figures
+from tests.perf.resets import reset_figures
+from tests.perf.startup import startup_figures
+from tests.perf.steps import step_figures
+
+BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
+    "startup": startup_figures,
+    "steps": step_figures,
+    "resets": reset_figures,
+    "parallel": parallel_figures,
+}
+
+
+def main(names: list[str]) -> None:
+    """Run the named benchmarks (default: all)."""
+    console = Console(stderr=True)
+    figures: dict[str, list[Figure]] = {}
+    for name in names or BENCHMARKS:
+        with console.status(f"measuring {name} …"), tempfile.TemporaryDirectory(prefix="dgym-perf-") as scratch:
+            figures[name] = BENCHMARKS[name](Path(scratch))
+    Console(width=None if sys.stdout.isatty() else 140).print(_table(figures))
+    target = Path("perf-results/perf.json")
+    target.parent.mkdir(exist_ok=True)
+    machine = {"python": platform.python_version(), "cores": os.cpu_count(), "system": platform.platform()}
+    target.write_bytes(msgspec.json.format(msgspec.json.encode({"machine": machine, "figures": figures})))
+    console.print(f"written to {target}")
+
+
+def _table(figures: dict[str, list[Figure]]) -> Table:
+    table = Table(title="dgym perf")
+    for heading in ("what", "median", "p95", "aim", "baseline", "ratio", "samples"):
+        table.add_column(heading, justify="left" if heading in ("what", "baseline") else "right")
+    for group in figures.values():
+        for one in group:
+            baseline = f"{one.baseline:,.2f} ({one.baseline_name})" if one.baseline is not None else ""
+            table.add_row(
+                one.name,
+                f"{one.median:,.2f} {one.unit}",
+                f"{one.p95:,.2f}" if one.p95 is not None else "",
+                f"{one.aim:g}" if one.aim is not None else "",
+                baseline,
+                f"{one.ratio:,.1f}x" if one.ratio is not None else "",
+                str(one.samples),
+            )
+        table.add_section()
+    return table
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,41 @@
+"""What users import is a promise."""
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+import dgym
+
+
+def test_the_public_names_are_pinned():
+    assert dgym.__all__ == [
+        "AsyncRepoEnv",
+        "DebugTask",
+        "DgymError",
+        "Episode",
+        "EpisodeSet",
+        "RepoEnv",
+        "Tool",
+        "load",
+    ]
+    for name in dgym.__all__:
+        assert getattr(dgym, name) is not None
+    assert set(dgym.__all__) <= set(dir(dgym))
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="Nothing"):
+        getattr(dgym, "Nothing")  # noqa: B009
+
+
+def test_importing_dgym_imports_nothing_heavy():
+    heavy = {"msgspec", "yaml", "asyncio", "click", "rich", "pathspec"}
+    code = f"import sys, dgym; print(sorted({heavy} & set(sys.modules)))"
+    output = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert output.strip() == "[]"
+
+
+def test_the_package_does_not_shadow_the_standard_library():
+    assert importlib.import_module("operator").itemgetter is not None
