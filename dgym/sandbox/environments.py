@@ -1,0 +1,204 @@
+"""Virtual environments for tasks, made once for each list of requirements and kept in the cache.
+
+They are made outside the sandbox, which has no network, and shown to it read-only. Nothing of dgym is in them. A
+virtual environment knows its own path, so it is built where it will stay and counts only once its marker is written.
+"""
+
+import asyncio
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from dgym.errors import ManifestError, SetupFailed
+from dgym.sandbox.local_distributions import copy_distributions, pytest_distributions
+from dgym.sandbox.local_files import cache_directory
+from dgym.sandbox.local_interpreter import Interpreter, inspect_interpreter, resolve_python
+
+__all__ = ["cache_directory", "ensure_environment", "resolve_python"]
+
+_READY = ".dgym-ready"
+_LOCK_SECONDS = 1800.0
+_BUILD_SECONDS = 1800.0
+_LOOK_SECONDS = 0.1
+_LINES_SHOWN = 15
+_LAYOUT = 1
+"""Raised when environments built by an older dgym must not be used any more."""
+
+_NAME = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
+_UNREACHABLE = re.compile(
+    r"name resolution|failed to establish a new connection|network is unreachable|connection refused|dns error"
+    r"|error sending request|could not connect|connection timed out|failed to lookup|proxyerror|newconnectionerror",
+    re.IGNORECASE,
+)
+_UNWANTED = ("PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PIP_REQUIRE_VIRTUALENV")
+
+Progress = Callable[[str], None]
+
+
+async def ensure_environment(
+    requirements: Sequence[str], *, python: str | None = None, progress: Progress | None = None
+) -> str:
+    """The path of a virtual environment with these requirements and pytest, built if it is not in the cache.
+
+    Args:
+        requirements: as pip takes them on its command line; options and paths are refused.
+        python: the interpreter it is made from; by default the one that runs dgym.
+        progress: is told what is being done, a line at a time.
+
+    Raises:
+        ManifestError: a requirement is not one, or ``python`` is not an interpreter.
+        SetupFailed: it could not be built; the message ends with the last lines of the installer.
+    """
+    wanted = _checked(requirements)
+    interpreter = await asyncio.to_thread(lambda: inspect_interpreter(resolve_python(python or sys.executable)))
+    bare = not wanted and bool(pytest_distributions(interpreter))
+    if not any(_name(requirement) == "pytest" for requirement in wanted):
+        wanted = [*wanted, "pytest"]
+    contents = pytest_distributions(interpreter) if bare else wanted
+    path = cache_directory() / "environments" / _digest(interpreter, contents)
+    tell = progress or (lambda _: None)
+    if not _is_ready(path):
+        async with _only_one(path.with_name(f"{path.name}.lock"), tell):
+            if not _is_ready(path):
+                await _build(path, interpreter, [] if bare else wanted, tell)
+    return str(path)
+
+
+def _checked(requirements: Sequence[str]) -> list[str]:
+    checked = [requirement.strip() for requirement in requirements]
+    for index, requirement in enumerate(checked):
+        if _NAME.match(requirement) is None or "\n" in requirement:
+            raise ManifestError(
+                f"requirements[{index}]: {requirement!r} is not a requirement; write a name with an optional version, "
+                "such as 'numpy>=1.26', or 'name @ https://…'"
+            )
+    return sorted(set(checked))
+
+
+def _name(requirement: str) -> str:
+    match = _NAME.match(requirement)
+    return re.sub(r"[-_.]+", "-", match.group(1)).lower() if match else ""
+
+
+def _digest(interpreter: Interpreter, contents: Sequence[str]) -> str:
+    base = str(Path(interpreter.base_executable).resolve())
+    described = json.dumps([_LAYOUT, base, interpreter.version, list(contents)])
+    return hashlib.sha256(described.encode()).hexdigest()[:20]
+
+
+def _is_ready(path: Path) -> bool:
+    """True for a finished environment whose interpreter still exists."""
+    return (path / _READY).is_file() and os.access(path / "bin" / "python", os.X_OK)
+
+
+@asynccontextmanager
+async def _only_one(path: Path, tell: Progress) -> AsyncIterator[None]:
+    """Hold a lock across processes; whoever waits for it finds the work done."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    end = time.monotonic() + _LOCK_SECONDS
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        told = False
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise SetupFailed(f"another process has been building an environment since long: {path}") from None
+                if not told:
+                    tell("waiting for another process that builds the same environment")
+                told = True
+                await asyncio.sleep(_LOOK_SECONDS)
+        yield
+    finally:
+        os.close(lock)
+
+
+async def _build(path: Path, interpreter: Interpreter, requirements: Sequence[str], tell: Progress) -> None:
+    await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
+    try:
+        if requirements:
+            tell(f"installing {', '.join(requirements)}")
+            await _install(path, interpreter, requirements, tell)
+        else:
+            await _run(
+                [interpreter.executable, "-m", "venv", "--without-pip", str(path)], "a virtual environment", tell
+            )
+            await asyncio.to_thread(copy_distributions, pytest_distributions(interpreter), path)
+            python = str(path / "bin" / "python")
+            await _run([python, "-I", "-m", "compileall", "-q", str(path / "lib")], "bytecode", tell)
+    except BaseException:
+        await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
+        raise
+    (path / _READY).touch()
+
+
+async def _install(path: Path, interpreter: Interpreter, requirements: Sequence[str], tell: Progress) -> None:
+    python = str(path / "bin" / "python")
+    uv = shutil.which("uv")
+    if uv is not None:
+        make = [uv, "venv", "--quiet", "--python", interpreter.executable, str(path)]
+        install = [uv, "pip", "install", "--compile-bytecode", "--python", python, *requirements]
+    else:
+        make = [interpreter.executable, "-m", "venv", str(path)]
+        install = [python, "-I", "-m", "pip", "install", "--no-input", "--disable-pip-version-check", *requirements]
+    await _run(make, "a virtual environment", tell)
+    await _run(install, "the requirements", tell)
+
+
+async def _run(command: Sequence[str], what: str, tell: Progress) -> None:
+    """Run one program of the build, passing on its lines; it does not outlive a cancelled wait."""
+    environment = {name: value for name, value in os.environ.items() if name not in _UNWANTED}
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env=environment,
+            cwd="/",
+            limit=1024**2,
+        )
+    except OSError as error:
+        raise SetupFailed(f"{what} could not be made: {command[0]}: {error.strerror}") from error
+    lines: list[str] = []
+    try:
+        async with asyncio.timeout(_BUILD_SECONDS):
+            await _follow(process, lines, tell)
+            status = await process.wait()
+    except TimeoutError:
+        raise SetupFailed(_explain(what, f"did not end within {_BUILD_SECONDS:g} s", lines)) from None
+    finally:
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+    if status != 0:
+        raise SetupFailed(_explain(what, f"{Path(command[0]).name} ended with status {status}", lines))
+
+
+async def _follow(process: asyncio.subprocess.Process, lines: list[str], tell: Progress) -> None:
+    assert process.stdout is not None
+    async for raw in process.stdout:
+        line = raw.decode("utf-8", "replace").rstrip()
+        if line:
+            lines.append(line)
+            del lines[:-200]
+            tell(line)
+
+
+def _explain(what: str, end: str, lines: Sequence[str]) -> str:
+    shown = "\n".join(lines[-_LINES_SHOWN:])
+    cause = ""
+    if any(_UNREACHABLE.search(line) for line in lines):
+        cause = "the package index cannot be reached (is there a network?); "
+    return f"{what} could not be made: {cause}{end}\n{shown}".rstrip()

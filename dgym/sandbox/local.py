@@ -1,0 +1,273 @@
+"""Sandboxes on this machine: under bubblewrap where it works, else a plain process with a warning.
+
+Both run the very runner that pods run, reached over an inherited socket pair.
+"""
+
+import asyncio
+import logging
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from dgym.errors import DgymError, SandboxLost, SandboxStartFailed
+from dgym.sandbox import bubblewrap
+from dgym.sandbox.bubblewrap import bubblewrap_problem, bubblewrap_works
+from dgym.sandbox.client import RunnerClient
+from dgym.sandbox.environments import ensure_environment, resolve_python
+from dgym.sandbox.local_cgroup import ControlGroup
+from dgym.sandbox.local_files import PrivateDirectory, compiled_runner, remove_abandoned
+from dgym.sandbox.local_interpreter import Interpreter, inspect_interpreter
+from dgym.sandbox.local_process import RunnerProcess, descendants, kill_leftovers
+from dgym.sandbox.protocol import Sandbox, SandboxProvider, SandboxSpec
+
+__all__ = ["LocalProvider", "LocalSandbox", "bubblewrap_works"]
+
+Kind = Literal["bubblewrap", "none"]
+
+_log = logging.getLogger(__name__)
+_START_SECONDS = 60.0
+_POLITE_SECONDS = 10.0
+_SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
+
+
+class LocalProvider(SandboxProvider):
+    """Opens sandboxes on this machine.
+
+    Args:
+        spec: what the task needs.
+        kind: "bubblewrap" and "none" insist; "auto" takes bubblewrap where a trial run of it works.
+        warn: told once in a process when "auto" has to do without isolation; by default it is logged.
+    """
+
+    def __init__(
+        self,
+        spec: SandboxSpec,
+        *,
+        kind: Literal["auto", "bubblewrap", "none"] = "auto",
+        warn: Callable[[str], None] | None = None,
+    ) -> None:
+        self._spec = spec
+        self._kind = kind
+        self._warn = warn or _log.warning
+
+    async def sandbox(self) -> Sandbox:
+        """Start the agent's sandbox."""
+        return await self._open()
+
+    async def verifier(self) -> Sandbox:
+        """Start the verifier: an equal sandbox with an empty workspace of its own."""
+        return await self._open()
+
+    async def _open(self) -> "LocalSandbox":
+        python = self._spec.python or await ensure_environment(())
+        prepared = await asyncio.to_thread(self._prepare, python)
+        try:
+            return await _start(prepared, self._spec)
+        except BaseException:
+            await asyncio.to_thread(prepared.remove)
+            raise
+
+    def _prepare(self, python: str) -> "_Prepared":
+        kind = self._choose()
+        _remove_abandoned_once()
+        interpreter = inspect_interpreter(resolve_python(python))
+        if kind == "bubblewrap":
+            bubblewrap.check_workspace(self._spec.workspace)
+        directory = PrivateDirectory.make()
+        group = ControlGroup.make(directory.path.name, self._spec.limits)
+        return _Prepared(kind, directory, interpreter, compiled_runner(interpreter), group)
+
+    def _choose(self) -> Kind:
+        if self._kind == "none":
+            return "none"
+        problem = bubblewrap_problem()
+        if problem is None:
+            return "bubblewrap"
+        if self._kind == "bubblewrap":
+            raise SandboxStartFailed(
+                f"bubblewrap does not work on this machine ({problem}); install it, or choose the sandbox 'none' for "
+                "code you trust"
+            )
+        _warn_once(self._warn, problem)
+        return "none"
+
+
+class LocalSandbox(RunnerClient):
+    """A running sandbox of this machine."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, process: RunnerProcess, prepared: "_Prepared"
+    ) -> None:
+        super().__init__(reader, writer)
+        self._process = process
+        self._prepared = prepared
+        self._stopping: asyncio.Task[None] | None = None
+
+    @property
+    def kind(self) -> Kind:
+        """How much stands between the sandbox and the machine: "bubblewrap" or "none"."""
+        return self._prepared.kind
+
+    @property
+    def main_process(self) -> int:
+        """The id, on this machine, of the process whose death ends the sandbox."""
+        return self._process.main_process
+
+    async def stop(self) -> None:
+        """End everything inside, return once it is known dead, and remove the workspace. Idempotent."""
+        if self._stopping is None:
+            self._stopping = asyncio.ensure_future(self._stop())
+        # Who waits may be cancelled; what was begun is finished all the same, or processes and files would stay.
+        await asyncio.shield(self._stopping)
+
+    async def _stop(self) -> None:
+        if self.kind == "bubblewrap":
+            await self._process.kill()
+            await self._close()
+        else:
+            known = await asyncio.to_thread(descendants, self._process.main_process)
+            await self._close()
+            await self._process.ended(_POLITE_SECONDS)
+            await self._process.kill()
+            left = await kill_leftovers(self._prepared.directory.path, known)
+            if left:
+                _log.warning("processes %s of a sandbox could not be killed", left)
+        await asyncio.to_thread(self._prepared.remove)
+
+    async def _close(self) -> None:
+        try:
+            await asyncio.wait_for(self.close(), _POLITE_SECONDS)
+        except (DgymError, OSError, TimeoutError) as error:
+            _log.debug("the runner was gone before it was told to go: %s", error)
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """What a sandbox has on this machine before its runner starts."""
+
+    kind: Kind
+    directory: PrivateDirectory
+    interpreter: Interpreter
+    runner: Path
+    group: ControlGroup | None
+
+    def remove(self) -> None:
+        self.directory.remove()
+        if self.group is not None:
+            self.group.remove()
+
+
+async def _start(prepared: _Prepared, spec: SandboxSpec) -> LocalSandbox:
+    prepare = _under_bubblewrap if prepared.kind == "bubblewrap" else _in_the_open
+    prefix, runner, environment, inside = await asyncio.to_thread(prepare, prepared, spec)
+    process = await RunnerProcess.start(prefix, runner, environment, deadline_seconds=_START_SECONDS)
+    try:
+        if prepared.group is not None:
+            prepared.group.add(process.main_process)
+        reader, writer = await asyncio.open_connection(sock=process.connection)
+        sandbox = LocalSandbox(reader, writer, process, prepared)
+    except BaseException:
+        await process.kill()
+        raise
+    try:
+        await asyncio.wait_for(sandbox.configure(inside), _START_SECONDS)
+    except (SandboxLost, TimeoutError, OSError) as error:
+        said = process.last_words() or str(error) or type(error).__name__
+        await sandbox.stop()
+        raise SandboxStartFailed(f"the runner did not come up: {said}") from error
+    except BaseException:
+        await sandbox.stop()
+        raise
+    return sandbox
+
+
+def _under_bubblewrap(
+    prepared: _Prepared, spec: SandboxSpec
+) -> tuple[list[str], list[str], dict[str, str], SandboxSpec]:
+    interpreter, directory = prepared.interpreter, prepared.directory
+    shims = _shims(prepared)
+    memory = spec.limits.memory_bytes
+    layout = bubblewrap.Layout(
+        workspace=directory.workspace,
+        workspace_inside=spec.workspace,
+        etc=bubblewrap.write_etc(directory.path),
+        runner=prepared.runner,
+        shims=shims,
+        interpreter=interpreter,
+        **({} if memory is None else {"tmp_bytes": min(memory, bubblewrap.TMP_BYTES)}),
+    )
+    python = interpreter.executable if shims is None else f"{bubblewrap.SHIMS_INSIDE}/python"
+    return (
+        bubblewrap.command_line(layout),
+        _runner_command(interpreter, bubblewrap.RUNNER_INSIDE),
+        _environment(python, home=bubblewrap.HOME_INSIDE, tmp="/tmp"),  # noqa: S108 - the sandbox's own
+        msgspec.structs.replace(spec, python=python),
+    )
+
+
+def _in_the_open(prepared: _Prepared, spec: SandboxSpec) -> tuple[list[str], list[str], dict[str, str], SandboxSpec]:
+    interpreter, directory = prepared.interpreter, prepared.directory
+    shims = _shims(prepared)
+    # A copy: what these programs do to the runner's files must not reach the next sandbox.
+    runner = shutil.copytree(prepared.runner, directory.path / "runner")
+    python = interpreter.executable if shims is None else str(shims / "python")
+    return (
+        [],
+        _runner_command(interpreter, str(runner)),
+        _environment(python, home=str(directory.path / "home"), tmp=str(directory.path / "tmp")),
+        msgspec.structs.replace(spec, python=python, workspace=str(directory.workspace)),
+    )
+
+
+def _runner_command(interpreter: Interpreter, directory: str) -> list[str]:
+    return [interpreter.executable, "-I", "-S", "-B", f"{directory}/__main__.py"]
+
+
+def _environment(python: str, *, home: str, tmp: str) -> dict[str, str]:
+    """Everything the runner knows of this machine's environment: nothing that could hold a key is among it."""
+    return {
+        "PATH": f"{Path(python).parent}:{_SYSTEM_PATH}",
+        "HOME": home,
+        "TMPDIR": tmp,
+        "LANG": "C.UTF-8",
+        "TZ": os.environ.get("TZ", "UTC"),
+    }
+
+
+def _shims(prepared: _Prepared) -> Path | None:
+    """A directory in which ``python`` is the task's interpreter, where its own has no such name (python3.8)."""
+    interpreter = prepared.interpreter
+    if interpreter.answers_to_python:
+        return None
+    shims = prepared.directory.path / "bin"
+    shims.mkdir()
+    for name in ("python", "python3"):
+        (shims / name).symlink_to(interpreter.executable)
+    return shims
+
+
+@cache
+def _remove_abandoned_once() -> None:
+    # In a thread of its own: nobody waits for the removal of what another process left.
+    threading.Thread(
+        target=remove_abandoned, args=(ControlGroup.remove_named,), name="remove-abandoned", daemon=True
+    ).start()
+
+
+_warned = threading.Event()
+
+
+def _warn_once(warn: Callable[[str], None], problem: str) -> None:
+    if not _warned.is_set():
+        _warned.set()
+        warn(
+            f"bubblewrap does not work here ({problem}): programs run WITHOUT isolation, with your files and network "
+            "within reach; run only code you trust"
+        )

@@ -1,0 +1,127 @@
+"""What the machine's interpreters are made of: which one a task runs under, and what it needs to be able to start.
+
+An interpreter is asked rather than guessed at: pyenv shims, uv's managed builds, conda environments and
+distribution packages all lay their files out differently, but each knows its own prefixes.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from dgym.errors import ManifestError
+
+OLDEST = (3, 6)
+"""The oldest Python the runner is written for."""
+
+_QUESTIONS = """
+import json, sys
+print(json.dumps({
+    "executable": sys.executable,
+    "version": list(sys.version_info[:3]),
+    "tag": sys.implementation.cache_tag,
+    "prefixes": [sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix],
+    "base": getattr(sys, "_base_executable", None) or sys.executable,
+}))
+"""
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """One interpreter as it described itself.
+
+    ``executable`` keeps its symbolic links: through them a virtual environment knows itself.
+    """
+
+    executable: str
+    version: tuple[int, ...]
+    cache_tag: str
+    prefixes: tuple[str, ...]
+    base_executable: str
+
+    @property
+    def bin_directory(self) -> Path:
+        """Where the interpreter and the console scripts of its packages stand."""
+        return Path(self.executable).parent
+
+    @property
+    def answers_to_python(self) -> bool:
+        """True when ``python`` found in its own directory is this interpreter."""
+        named = self.bin_directory / "python"
+        return named.exists() and named.samefile(self.executable)
+
+
+def resolve_python(path: str) -> str:
+    """The interpreter that ``--python PATH`` means.
+
+    Args:
+        path: an interpreter, the directory of a virtual environment, or a command on PATH.
+
+    Returns:
+        The interpreter's absolute path, symbolic links kept.
+
+    Raises:
+        ManifestError: it is none of these, does not start, or is older than Python 3.6.
+    """
+    return inspect_interpreter(str(_locate(path))).executable
+
+
+def inspect_interpreter(executable: str) -> Interpreter:
+    """Ask an interpreter about itself; the answer is remembered while the file stays the same."""
+    try:
+        changed = Path(executable).stat().st_mtime_ns
+    except OSError as error:
+        raise ManifestError(f"python {executable!r} cannot be used: {error.strerror}") from None
+    return _inspect(executable, changed)
+
+
+def _locate(path: str) -> Path:
+    given = Path(path).expanduser()
+    if given.is_dir():
+        for name in ("bin/python", "bin/python3"):
+            if os.access(given / name, os.X_OK):
+                return (given / name).absolute()
+        raise ManifestError(
+            f"python {path!r} is a directory without bin/python; name an interpreter, or the directory of a virtual "
+            f"environment (python -m venv {path})"
+        )
+    if given.is_file() and os.access(given, os.X_OK):
+        return given.absolute()
+    found = shutil.which(path) if os.sep not in path else None
+    if found is None:
+        raise ManifestError(
+            f"python {path!r} is neither an interpreter nor the directory of a virtual environment; name one of the "
+            "two, such as /usr/bin/python3 or .venv"
+        )
+    return Path(found).absolute()
+
+
+@lru_cache(maxsize=64)
+def _inspect(executable: str, _changed: int) -> Interpreter:
+    try:
+        answer = subprocess.run(
+            [executable, "-I", "-c", _QUESTIONS],
+            capture_output=True,
+            timeout=60,
+            check=True,
+            stdin=subprocess.DEVNULL,
+        )
+        facts = json.loads(answer.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        said = getattr(error, "stderr", None) or b""
+        why = said.decode("utf-8", "replace").strip().partition("\n")[0][:200] or str(error)
+        raise ManifestError(f"python {executable!r} is not an interpreter of Python 3.6 or later: {why}") from None
+    version = tuple(facts["version"])
+    if version < OLDEST:
+        found = ".".join(map(str, version))
+        raise ManifestError(f"python {executable!r} is Python {found}; tasks run under Python 3.6 or later")
+    return Interpreter(
+        executable=str(Path(facts["executable"] or executable).absolute()),
+        version=version,
+        cache_tag=facts["tag"],
+        prefixes=tuple(dict.fromkeys(facts["prefixes"])),
+        base_executable=facts["base"],
+    )
