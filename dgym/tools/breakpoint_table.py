@@ -12,7 +12,8 @@ import msgspec
 from dgym.sandbox.protocol import FileStat, Sandbox
 from dgym.wire import Breakpoint
 from dgym.workspace.breakpoints import shift_for_change, shift_for_edit
-from dgym.workspace.edits import split_lines
+from dgym.workspace.edits import Span, split_lines
+from dgym.workspace.encodings import decode_text
 
 
 class _Snapshot(msgspec.Struct, frozen=True):
@@ -47,6 +48,7 @@ class BreakpointTable:
 
     async def follow_edits(self) -> list[str]:
         """Move breakpoints with changes nobody told of; sentences about those dropped."""
+        await self._remember({point.file for point in self.breakpoints} - self._snapshots.keys())
         if not self._snapshots:
             return []
         files = list(self._snapshots)
@@ -63,18 +65,18 @@ class BreakpointTable:
         self._forget_unused()
         return told
 
-    async def follow_rewrite(self, path: str, edited: tuple[int, int] | None, old: str, new_code: str) -> list[str]:
-        """Move breakpoints of ``path``: by arithmetic when lines ``edited`` were replaced, else by comparison."""
+    async def follow_rewrite(self, path: str, span: Span, old: str, new_code: str) -> list[str]:
+        """Move breakpoints of ``path`` after lines ``span`` of ``old`` were replaced by ``new_code``."""
         if all(point.file != path for point in self.breakpoints):
             return []
-        (found,) = await self._sandbox.stat([path])
-        new = await self._snapshot(path, found)
-        if edited is None:
-            kept, dropped = shift_for_change(self.breakpoints, path, old, new.text)
-        else:
-            kept, dropped = shift_for_edit(self.breakpoints, path, *edited, line_count(new_code))
+        replaced = [line.rstrip("\r\n") for line in split_lines(old)[span.first - 1 : span.last]]
+        replacement = [line.rstrip("\r\n") for line in split_lines(new_code)]
+        kept, dropped = shift_for_edit(
+            self.breakpoints, path, *span, len(replacement), replaced=replaced, replacement=replacement
+        )
         told = self._take(kept, dropped, "its line was replaced")
-        self._snapshots[path] = new
+        (found,) = await self._sandbox.stat([path])
+        self._snapshots[path] = await self._snapshot(path, found)
         self._forget_unused()
         return told
 
@@ -100,12 +102,7 @@ class BreakpointTable:
             data = await self._sandbox.read_file(file)
         except OSError:
             data = b""
-        return _Snapshot(data.decode("utf-8", "surrogateescape"), _identity(found))
-
-
-def line_count(text: str) -> int:
-    """Lines that ``text`` becomes in a file."""
-    return len(split_lines(text))
+        return _Snapshot(decode_text(data), _identity(found))
 
 
 def _identity(found: FileStat) -> tuple[str, int, int]:

@@ -12,14 +12,31 @@ import msgspec
 from dgym.sandbox.protocol import FileStat, FileType, Sandbox
 from dgym.tools.base import ToolError
 from dgym.tools.breakpoint_table import BreakpointTable
-from dgym.tools.settings import ToolSettings
 from dgym.tools.text import nearest
 from dgym.wire import Breakpoint
-from dgym.workspace.edits import decode_text
-from dgym.workspace.paths import PathError, normalize
+from dgym.workspace.encodings import decode_text, is_wide
+from dgym.workspace.errors import PathError
+from dgym.workspace.paths import normalize
 from dgym.workspace.policy import Policy
 
 READ_LIMIT = 16 * 1024**2
+
+
+class ToolSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the tools must know of the task; times in seconds.
+
+    ``debug_entrypoint``: what pdb runs, if not ``entrypoint``. ``scored_tests``: the ids that count (empty: every
+    test that eval ran and did not skip). ``interpreter``: a Python 3 inside the sandbox for the tools' own helpers.
+    """
+
+    entrypoint: str = "python -m pytest -q"
+    debug_entrypoint: str | None = None
+    entrypoint_timeout_seconds: float = 300.0
+    pdb_timeout_seconds: float = 60.0
+    bash_timeout_seconds: float = 30.0
+    persistent_breakpoints: bool = True
+    scored_tests: tuple[str, ...] = ()
+    interpreter: str = "python3"
 
 
 class Resolved(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +66,8 @@ class ToolContext:
         self.policy = policy
         self.settings = settings
         self.focus_file: str | None = None
+        self.debugged: str | None = None
+        """The entrypoint pdb was last asked to debug, if not the task's."""
         self.table = BreakpointTable(sandbox)
         self._root: str | None = None
 
@@ -56,6 +75,10 @@ class ToolContext:
     def breakpoints(self) -> tuple[Breakpoint, ...]:
         """The session's breakpoints, by number."""
         return self.table.breakpoints
+
+    @breakpoints.setter
+    def breakpoints(self, breakpoints: tuple[Breakpoint, ...]) -> None:
+        self.table.breakpoints = breakpoints
 
     def breakpoint_lines(self, path: str) -> set[int]:
         """Lines of ``path`` that have one."""
@@ -68,17 +91,15 @@ class ToolContext:
     async def resolve(self, path: str, *, for_writing: bool = False, must_exist: bool = True) -> Resolved:
         """Apply policy to ``path``; ``ToolError`` when a tool may not touch it or misses it."""
         shown = self._normalize(path)
-        if self.policy.ignored(shown):
-            raise await self._refusal(shown, for_writing=for_writing)
         root, found = await self._stat(shown)
         real = self._inside(root, found, shown)
-        if real != shown and self.policy.ignored(real):
-            raise await self._refusal(shown, for_writing=for_writing)
         if found.type == "symlink":
             (found,) = await self.sandbox.stat([found.real_path])
+        directory = found.type == "directory"
+        if self._ignored(shown, directory) or self._ignored(real, directory):
+            raise await self._refusal(shown, for_writing=for_writing)
         if found.type == "missing" and must_exist:
             raise await self._refusal(shown, for_writing=False)
-        directory = found.type == "directory"
         protected = self.policy.read_only(shown, directory) or self.policy.read_only(real, directory)
         if for_writing and protected:
             raise ToolError(f"`{shown}` is read-only and cannot be changed.")
@@ -125,11 +146,14 @@ class ToolContext:
         """Whether an entry of a listing may be shown."""
         return not self.policy.ignored(path, entry.type == "directory")
 
+    def _ignored(self, path: str, directory: bool) -> bool:
+        return path != "." and self.policy.ignored(path, directory)
+
     def _normalize(self, path: str) -> str:
         try:
             return normalize(path, self.sandbox.workspace)
         except PathError as error:
-            raise ToolError(f"{error} Paths are relative to the workspace and stay inside it.") from None
+            raise ToolError(f"{error}.") from None
 
     async def _stat(self, path: str) -> tuple[str, FileStat]:
         """Where the workspace really is, and what stands at ``path``."""
@@ -172,6 +196,6 @@ def require_file(resolved: Resolved) -> None:
 
 def as_text(data: bytes, shown: str) -> str:
     """Decoded text; ``ToolError`` for a binary file."""
-    if b"\0" in data[:8192]:
+    if b"\0" in data[:8192] and not is_wide(data):
         raise ToolError(f"`{shown}` is a binary file of {len(data)} bytes.")
     return decode_text(data)

@@ -7,8 +7,7 @@ from dgym.errors import DgymError
 from dgym.tools.base import Tool, ToolError, ToolResult
 from dgym.tools.context import ToolContext
 from dgym.tools.grammar import validate_arguments
-from dgym.tools.text import bound_text
-from dgym.wire import Observation, ToolCall
+from dgym.wire import ToolCall
 
 _log = logging.getLogger(__name__)
 
@@ -49,21 +48,3 @@ async def _ask(tool: Tool, event: Awaitable[str | None]) -> str | None:
     except Exception as error:
         _log.exception("an event of tool %s failed", tool.name)
         return f"{tool.name} failed: {type(error).__name__}: {error}"
-
-
-def to_observation(tool: str, result: ToolResult, *, more: Iterable[str] = ()) -> Observation:
-    """The observation a result becomes, with ``more`` paragraphs (of events, say), within bounds."""
-    text, cut = bound_text("\n".join([result.text, *more]))
-    diff = result.diff if result.diff is None else bound_text(result.diff)[0]
-    return Observation(
-        text=text,
-        tool=tool,
-        ok=result.ok,
-        truncated_bytes=cut + result.truncated_bytes,
-        exit_status=result.exit_status,
-        frame=result.frame,
-        breakpoints=result.breakpoints,
-        diff=diff,
-        score=result.score,
-        focus_file=result.focus_file,
-    )

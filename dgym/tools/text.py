@@ -4,8 +4,6 @@ import shlex
 from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
 
-from dgym.wire import OBSERVATION_LIMIT
-
 
 def split_words(text: str) -> list[str]:
     """Split as a shell would; ``ValueError`` says what is not closed."""
@@ -20,18 +18,6 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """``" Did you mean `x`?"`` for the closest known word, or nothing."""
     matches = get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f" Did you mean `{matches[0]}`?" if matches else ""
-
-
-def bound_text(text: str, limit: int = OBSERVATION_LIMIT) -> tuple[str, int]:
-    """At most ``limit`` bytes of UTF-8, keeping head and tail; also the number of bytes cut from the middle."""
-    data = text.encode("utf-8", "replace")
-    if len(data) <= limit:
-        return data.decode(), 0
-    room = max(limit - 64, 0)
-    head = data[: room - room // 2].decode("utf-8", "ignore")
-    tail = data[len(data) - room // 2 :].decode("utf-8", "ignore")
-    cut = len(data) - len(head.encode()) - len(tail.encode())
-    return f"{head}\n[... {cut} bytes cut ...]\n{tail}", cut
 
 
 def numbered(

@@ -1,0 +1,69 @@
+"""A persistent shell in the sandbox."""
+
+import signal
+from typing import Annotated
+
+from msgspec import Meta
+
+from dgym.sandbox.protocol import RunResult
+from dgym.tools.base import Tool, ToolResult
+from dgym.tools.context import ToolContext
+
+_OUTPUT_BYTES = 60 * 1024
+
+
+class Bash(Tool):
+    """Run a command in bash. Directory, variables, functions and aliases persist between calls.
+
+    Background jobs do not: they end with the call. Standard input is empty. Changes to read-only files do not count.
+    """
+
+    verbatim = "command"
+    examples = ("bash python -m pytest -x -q tests/test_calc.py", "bash git log --oneline | head")
+
+    async def use(
+        self,
+        context: ToolContext,
+        command: str,
+        timeout_seconds: Annotated[int, Meta(ge=1, le=3600)] | None = None,
+    ) -> ToolResult:
+        """Run.
+
+        Args:
+            context: The episode's files, breakpoints and sandbox.
+            command: One or more lines of bash.
+            timeout_seconds: When the command is stopped. Default: 30, unless the task says otherwise.
+        """
+        timeout = context.settings.bash_timeout_seconds if timeout_seconds is None else timeout_seconds
+        run = await context.sandbox.shell(command, timeout_seconds=timeout, output_limit=_OUTPUT_BYTES)
+        notices = await context.follow_edits()
+        output = run.text.rstrip("\n")
+        parts = [output or "(no output)", describe_end(run, timeout), *notices]
+        return ToolResult(
+            text="\n".join(part for part in parts if part),
+            ok=run.ended_by == "exit",
+            truncated_bytes=run.truncated_bytes,
+            exit_status=run.exit_status,
+            breakpoints=context.breakpoints,
+        )
+
+
+def describe_end(run: RunResult, timeout_seconds: float) -> str:
+    """How a command ended, in a sentence; nothing when it ended well."""
+    if run.ended_by == "timeout":
+        return f"Stopped after {timeout_seconds:g} s; the output is what it wrote until then."
+    if run.ended_by == "memory":
+        return "Killed: it used more memory than the sandbox has."
+    if run.exit_status is None:
+        return "The command could not be started."
+    if run.exit_status < 0:
+        return f"Killed by {signal_name(-run.exit_status)}."
+    return f"Exit status {run.exit_status}." if run.exit_status else ""
+
+
+def signal_name(number: int) -> str:
+    """``SIGSEGV`` for 11."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

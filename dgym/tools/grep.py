@@ -1,0 +1,129 @@
+"""Searching the visible files.
+
+The model's regular expression runs inside the sandbox, with a timeout: one that backtracks for ever must not stop the
+trusted side. Which files are searched is decided outside, by policy, and handed in.
+"""
+
+import json
+from functools import cache
+from importlib.resources import files
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from dgym.sandbox.protocol import RunResult
+from dgym.tools.base import Tool, ToolError
+from dgym.tools.context import ToolContext, require_file
+from dgym.tools.listdir import join, visible_entries
+from dgym.tools.text import plural
+
+TIMEOUT_SECONDS = 20.0
+_DEPTH = 64
+
+
+class _Match(msgspec.Struct, frozen=True):
+    path: str
+    line: int
+    text: str
+
+
+class _End(msgspec.Struct, frozen=True):
+    """What the search says last: an error in the pattern, or whether there was more to find."""
+
+    error: str = ""
+    more: bool = False
+    skipped: int = 0
+
+
+class Grep(Tool):
+    """Search files with a Python regular expression, line by line. Binary files are skipped."""
+
+    mutates = False
+    examples = ("grep 'def .*total' src", r"grep 'cache\[' . 20")
+
+    async def use(
+        self,
+        context: ToolContext,
+        pattern: str,
+        path: str = ".",
+        max_results: Annotated[int, Meta(ge=1, le=500)] = 100,
+    ) -> str:
+        """Search.
+
+        Args:
+            context: The episode's files, breakpoints and sandbox.
+            pattern: The regular expression; it begins with (?i) to ignore case.
+            path: A file or directory, relative to the workspace.
+            max_results: How many matching lines are shown.
+        """
+        if not pattern:
+            raise ToolError("`pattern` is empty; give a regular expression.")
+        paths = await _searched(context, path)
+        matches, end, timed_out = await _search(context, pattern, paths, max_results)
+        if end.error:
+            raise ToolError(f"The pattern is not a regular expression: {end.error}.")
+        lines = [f"{match.path}:{match.line}: {match.text}" for match in matches]
+        if timed_out:
+            lines.append(
+                f"The search was stopped after {TIMEOUT_SECONDS:g} s; simplify the pattern or narrow the path."
+            )
+        elif not matches:
+            lines.append(f"No line matches in {plural(len(paths), 'file')}.")
+        elif end.more:
+            lines.append(f"Only the first {plural(len(matches), 'match')} shown.")
+        if end.skipped:
+            lines.append(f"{plural(end.skipped, 'file')} skipped: binary, very large or unreadable.")
+        return "\n".join(lines)
+
+
+async def _searched(context: ToolContext, path: str) -> list[str]:
+    resolved = await context.resolve(path)
+    if resolved.type == "directory":
+        entries = await visible_entries(context, resolved.path, _DEPTH)
+        return [join(resolved.path, entry.path) for entry in entries if entry.type == "file"]
+    require_file(resolved)
+    return [resolved.path]
+
+
+async def _search(
+    context: ToolContext, pattern: str, paths: list[str], max_results: int
+) -> tuple[list[_Match], _End, bool]:
+    question = json.dumps({"pattern": pattern, "paths": paths, "max_results": max_results})
+    run = await context.sandbox.run(
+        [context.settings.interpreter, "-I", "-S", "-c", _script()],
+        stdin=question.encode(),
+        timeout_seconds=TIMEOUT_SECONDS,
+        output_limit=4096,
+        report=True,
+    )
+    matches, end = _read(run.report, max_results)
+    timed_out = run.ended_by == "timeout"
+    if end is None and not timed_out:
+        raise ToolError(f"The search could not run.{_why(run)}")
+    return matches, end or _End(), timed_out
+
+
+def _read(report: bytes, max_results: int) -> tuple[list[_Match], _End | None]:
+    """What the search reported; lines it did not finish, or that are something else, are left out."""
+    matches: list[_Match] = []
+    end: _End | None = None
+    for line in report.splitlines():
+        try:
+            entry: Any = json.loads(line)
+            if isinstance(entry, list):
+                matches.append(_Match(*msgspec.convert(entry, tuple[str, int, str])))
+            else:
+                end = msgspec.convert(entry, _End)
+        except (ValueError, RecursionError):
+            continue
+    return matches[:max_results], end
+
+
+def _why(run: RunResult) -> str:
+    return f" {run.text.strip()[-500:]}" if run.text.strip() else f" It ended by {run.ended_by}."
+
+
+@cache
+def _script() -> str:
+    return files("dgym.tools").joinpath("search_script.py").read_text(encoding="utf-8")

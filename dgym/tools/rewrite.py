@@ -1,0 +1,108 @@
+"""Changing a file."""
+
+import re
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from dgym.tools.base import Tool, ToolError, ToolResult
+from dgym.tools.context import Resolved, ToolContext, require_file
+from dgym.tools.text import split_words
+from dgym.workspace.edits import line_count, resolve_span, rewrite_text
+from dgym.workspace.encodings import decode_text
+from dgym.workspace.errors import EditError
+from dgym.workspace.patch import unified_diff
+
+_TEXT_FORM = re.compile(r"\A(?P<head>.*?)<c>(?:\r?\n)?(?P<code>.*)</c>\s*\Z", re.DOTALL)
+_RANGE = re.compile(r"\A(\d+)(?::(\d+))?\Z")
+_USAGE = "The text form is: rewrite PATH START:END <c>new code</c>, or without START:END for the whole file."
+
+
+class Rewrite(Tool):
+    """Replace lines of a file, insert lines, replace a whole file or make a new one.
+
+    With `start` and `end` those lines are replaced (both included); with `start` alone, that line; with neither, the
+    whole file. `end` = `start` - 1 inserts before `start`; `start` = last line + 1 appends. Everything else in the
+    file stays as it is. The answer is the difference made.
+    """
+
+    examples = (
+        "rewrite calc.py 3:5 <c>    total = 0\n    for item in items:</c>",
+        "rewrite notes/new.py <c>print('hello')</c>",
+    )
+
+    async def use(
+        self,
+        context: ToolContext,
+        path: str,
+        start: Annotated[int, Meta(ge=1)] | None = None,
+        end: Annotated[int, Meta(ge=0)] | None = None,
+        *,
+        new_code: str,
+    ) -> ToolResult:
+        """Rewrite.
+
+        Args:
+            context: The episode's files, breakpoints and sandbox.
+            path: The file, relative to the workspace; missing directories are made.
+            start: First line to replace; lines count from 1.
+            end: Last line to replace.
+            new_code: What stands there afterwards, with its indentation; empty to delete the lines.
+        """
+        notices = await context.follow_edits()
+        resolved = await context.resolve(path, for_writing=True, must_exist=False)
+        old = await _old_content(context, resolved, start, end)
+        new = _edited(resolved.shown, old, start, end, new_code)
+        if new == old and resolved.exists:
+            raise ToolError(f"`{resolved.shown}` already reads like that; nothing was changed.")
+        await context.write_bytes(resolved.path, new)
+        span = resolve_span(line_count(old), start, end)
+        told = await context.table.follow_rewrite(resolved.path, span, decode_text(old), new_code)
+        context.focus_file = resolved.path
+        diff = unified_diff(resolved.shown, old, new)
+        return ToolResult(
+            text="\n".join([_summary(resolved), diff.rstrip("\n"), *notices, *told]),
+            breakpoints=context.breakpoints,
+            diff=diff,
+            focus_file=resolved.path,
+            rewrote=True,
+        )
+
+    def parse_text(self, rest: str) -> dict[str, Any]:
+        """``PATH [START[:END]] <c>new code</c>``; a line break right after ``<c>`` is not part of the code."""
+        match = _TEXT_FORM.match(rest)
+        if match is None:
+            raise ToolError(f"rewrite: the new code must stand between <c> and </c>. {_USAGE}")
+        try:
+            words = split_words(match["head"])
+        except ValueError as error:
+            raise ToolError(f"rewrite: {error} {_USAGE}") from None
+        lines = _RANGE.match(words[1]) if len(words) == 2 else None
+        if not words or len(words) > 2 or (len(words) == 2 and lines is None):
+            raise ToolError(f"rewrite: before <c> stand a path and perhaps a range such as 3:5. {_USAGE}")
+        arguments: dict[str, Any] = {"path": words[0], "new_code": match["code"]}
+        if lines is not None:
+            arguments["start"] = int(lines[1])
+            if lines[2] is not None:
+                arguments["end"] = int(lines[2])
+        return arguments
+
+
+async def _old_content(context: ToolContext, resolved: Resolved, start: int | None, end: int | None) -> bytes:
+    if resolved.exists:
+        require_file(resolved)
+        return await context.read_resolved(resolved)
+    if end is not None or start not in (None, 1):
+        raise ToolError(f"`{resolved.shown}` does not exist; leave `start` and `end` out to make it.")
+    return b""
+
+
+def _edited(shown: str, old: bytes, start: int | None, end: int | None, new_code: str) -> bytes:
+    try:
+        return rewrite_text(old, start, end, new_code)
+    except EditError as error:
+        raise ToolError(f"`{shown}` was not changed: {error}.") from None
+
+
+def _summary(resolved: Resolved) -> str:
+    return f"{'Rewrote' if resolved.exists else 'Created'} {resolved.shown}."
