@@ -1,0 +1,117 @@
+"""Read what a test run reported on its descriptor.
+
+The bytes come from a process in which untrusted code ran, so a line counts only with the run's token in front of it,
+and the worst of two outcomes of one test wins. What is left over is kept as a sign of tampering, never as a result.
+"""
+
+from typing import Any, ClassVar, Literal, get_args
+
+import msgspec
+
+TestOutcome = Literal["passed", "failed", "skipped", "error", "xfailed", "xpassed"]
+Form = Literal["pytest", "python", "shell"]
+
+_OUTCOMES: tuple[str, ...] = get_args(TestOutcome)
+_FORMS: tuple[str, ...] = get_args(Form)
+_SEVERITY = ("passed", "xpassed", "skipped", "xfailed", "failed", "error")
+_MAXIMUM_REASONS = 20
+
+
+class TestReport(msgspec.Struct, kw_only=True):
+    """What pytest (or the wrapper of another program) said about one run.
+
+    ``collected``: ids in order, deselected ones left out. ``outcomes``: tests whose setup, call and teardown all ran.
+    ``collection_errors``: files that could not be collected. ``finished``: every session that began also ended and
+    said so. ``exit_status``: the status the run meant to exit with, None when it never said. ``canary``: the outcome of
+    the test that must fail, None when it did not run. ``tampering``: why the run cannot be trusted, in sentences.
+    """
+
+    __test__: ClassVar[bool] = False
+
+    form: Form | None = None
+    sessions: int = 0
+    collected: list[str] = msgspec.field(default_factory=list)
+    outcomes: dict[str, str] = msgspec.field(default_factory=dict)
+    collection_errors: list[str] = msgspec.field(default_factory=list)
+    finished: bool = False
+    exit_status: int | None = None
+    canary: str | None = None
+    tampering: list[str] = msgspec.field(default_factory=list)
+
+
+class _Reader:
+    def __init__(self, report: TestReport) -> None:
+        self.report = report
+        self.ended = 0
+        self.abnormal = False
+
+    def read(self, record: dict[str, Any]) -> None:
+        handler = getattr(self, f"_read_{record.get('kind')}", None)
+        if handler is None:
+            raise ValueError("unknown kind")
+        handler(record)
+
+    def _read_form(self, record: dict[str, Any]) -> None:
+        if record["form"] not in _FORMS:
+            raise ValueError("unknown form")
+        self.report.form = record["form"]
+
+    def _read_start(self, record: dict[str, Any]) -> None:
+        self.report.sessions += 1
+
+    def _read_collected(self, record: dict[str, Any]) -> None:
+        self.report.collected.extend(str(identifier) for identifier in record["ids"])
+
+    def _read_collection_error(self, record: dict[str, Any]) -> None:
+        self.report.collection_errors.append(str(record["id"]))
+
+    def _read_test(self, record: dict[str, Any]) -> None:
+        identifier, outcome = str(record["id"]), record["outcome"]
+        if outcome not in _OUTCOMES:
+            raise ValueError("unknown outcome")
+        known = self.report.outcomes.get(identifier, outcome)
+        self.report.outcomes[identifier] = max(known, outcome, key=_SEVERITY.index)
+
+    def _read_canary(self, record: dict[str, Any]) -> None:
+        self.report.canary = str(record["outcome"])
+
+    def _read_tampering(self, record: dict[str, Any]) -> None:
+        add_reason(self.report, str(record["why"])[:500])
+
+    def _read_end(self, record: dict[str, Any]) -> None:
+        self.ended += 1
+
+    def _read_status(self, record: dict[str, Any]) -> None:
+        self.report.exit_status = int(record["status"])
+        if record.get("abnormal"):
+            self.abnormal = True
+            add_reason(self.report, str(record["abnormal"])[:500])
+
+
+def add_reason(report: TestReport, why: str) -> None:
+    """Note a sign of tampering once, and not more of them than a person reads."""
+    if why not in report.tampering and len(report.tampering) < _MAXIMUM_REASONS:
+        report.tampering.append(why)
+
+
+def parse_report(data: bytes, token: str) -> TestReport | None:
+    """The report in ``data``; None when nothing at all was reported."""
+    if not data.strip():
+        return None
+    report = TestReport()
+    reader = _Reader(report)
+    prefix = token.encode() + b" "
+    for line in data.split(b"\n"):
+        if not line:
+            continue
+        if not line.startswith(prefix):
+            add_reason(report, "something other than the test run wrote to its report")
+            continue
+        try:
+            reader.read(msgspec.json.decode(line[len(prefix) :], type=dict[str, Any]))
+        except (msgspec.DecodeError, ValueError, KeyError, TypeError, AttributeError):
+            add_reason(report, "the report has a record that cannot be read")
+    report.finished = reader.ended == report.sessions and not reader.abnormal
+    if report.form != "shell":
+        report.finished = report.finished and report.exit_status is not None
+    return report
