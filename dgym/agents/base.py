@@ -1,0 +1,94 @@
+"""What an agent is: something that drives an environment until it is done.
+
+An agent sees the environment and the public part of the task. It knows neither where the sandbox is nor who stores
+what it does, so the same class runs on a laptop and in an agent pod.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from dgym.wire import EndReason, Observation, Step
+
+STANDARD_TOOLS = ("listdir", "view", "grep", "eval", "pdb", "rewrite", "bash", "submit")
+
+ObservationDict = dict[str, Any]
+InfoDict = dict[str, Any]
+
+
+class Env(Protocol):
+    """The part of ``AsyncRepoEnv`` that agents use."""
+
+    async def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[ObservationDict, InfoDict]:
+        """Start the session."""
+        ...
+
+    async def step(self, action: str | Mapping[str, Any]) -> tuple[ObservationDict, float, bool, bool, InfoDict]:
+        """Make one call: a line of text, or ``{"tool", "arguments"}``."""
+        ...
+
+    async def patch(self) -> str:
+        """The changes so far as ``git apply`` takes them."""
+        ...
+
+    def history(self) -> list[Step]:
+        """Every step so far, reset included."""
+        ...
+
+    async def apply_solution(self) -> Observation:
+        """Apply the task's gold patch; for agents that check tasks, never offered to a model."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentContext:
+    """What an agent is told besides its environment.
+
+    ``parameters`` are ``agent.parameters`` of the manifest, ``seed`` is ``agent.seed``; relative paths in
+    parameters start from ``base``. ``solution`` is the gold patch, given only to agents that set
+    ``needs_solution``. ``log`` writes a line to the episode's log.
+    """
+
+    task_name: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    model: str | None = None
+    seed: int | None = None
+    base: Path = Path()
+    solution: str | None = None
+    log: Callable[[str], None] = logging.getLogger("dgym.agents").info
+
+
+class Agent(Protocol):
+    """The interface of agents. Register a class under the entry-point group ``dgym.agents``.
+
+    ``default_tools`` are used where the manifest names none; ``banned_tools`` are taken away even where it does.
+    An ``interactive`` agent talks to the terminal and therefore runs alone, in the main process.
+    """
+
+    name: ClassVar[str]
+    default_tools: ClassVar[tuple[str, ...]]
+    banned_tools: ClassVar[tuple[str, ...]]
+    interactive: ClassVar[bool]
+    needs_solution: ClassVar[bool]
+
+    async def run(self, env: Env, context: AgentContext) -> EndReason | None:
+        """Reset ``env`` and drive it until it has ended or the agent is done.
+
+        The caller scores whatever is left in the workspace. A reason is returned only for ends that the environment
+        cannot know: the user cancelled, the token budget is used up.
+        """
+        ...
+
+
+class BaseAgent:
+    """Defaults for the class attributes of ``Agent``."""
+
+    name: ClassVar[str] = ""
+    default_tools: ClassVar[tuple[str, ...]] = STANDARD_TOOLS
+    banned_tools: ClassVar[tuple[str, ...]] = ()
+    interactive: ClassVar[bool] = False
+    needs_solution: ClassVar[bool] = False

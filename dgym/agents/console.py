@@ -1,0 +1,147 @@
+"""The terminal of a person who debugs: a prompt with completion on a terminal, plain lines on a pipe."""
+
+import asyncio
+import codecs
+import os
+import re
+import sys
+import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_PATH = re.compile(r"(?<![\w./-])(?:[\w.-]+/)*[\w-]+\.[A-Za-z]\w{0,5}\b")
+
+META_COMMANDS = {"help": "what the tools do: help [TOOL]", "quit": "end the episode (Ctrl-D)"}
+PDB_COMMANDS = (
+    *("b", "tbreak", "cl", "condition", "ignore", "enable", "disable", "commands"),
+    *("n", "s", "unt", "r", "c", "j", "u", "d", "w", "l", "ll"),
+    *("a", "p", "pp", "display", "whatis", "q", "restart"),
+)
+
+
+def printable(text: str) -> str:
+    """``text`` without control characters: what a program printed must not drive the terminal."""
+    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text.replace("\r\n", "\n"))
+
+
+class Console(Protocol):
+    """Reads commands and shows text."""
+
+    async def read(self, prompt: str) -> str | None:
+        """The next line; None at the end of the input. An interrupted line is empty."""
+        ...
+
+    def show(self, text: str, style: str = "") -> None:
+        """Print ``text``; styles are "dim", "good", "bad", "title" and "diff"."""
+        ...
+
+    def learn(self, text: str) -> None:
+        """Offer the paths that ``text`` mentions as completions."""
+        ...
+
+
+def open_console(tools: Mapping[str, Mapping[str, Any]]) -> Console:
+    """A prompt where both ends are a terminal, else plain lines."""
+    if sys.stdin.isatty() and sys.stdout.isatty():
+        return TerminalConsole(tools)
+    return PlainConsole()
+
+
+class PlainConsole:
+    """Lines from standard input.
+
+    They are read in a thread that nobody waits for, because a blocking read cannot be cancelled, and with ``os.read``,
+    because a thread that holds the lock of ``sys.stdin`` makes the interpreter's exit fail.
+    """
+
+    def __init__(self) -> None:
+        self._lines: asyncio.Queue[str | None] = asyncio.Queue()
+        self._loop = asyncio.get_running_loop()
+        threading.Thread(target=self._pump, name="dgym-stdin", daemon=True).start()
+
+    async def read(self, prompt: str) -> str | None:
+        """The next line of standard input, echoed after the prompt so that a transcript reads well."""
+        line = await self._lines.get()
+        if line is not None:
+            self.show(f"{prompt}{line}")
+        return line
+
+    def show(self, text: str, style: str = "") -> None:  # noqa: ARG002 - a pipe has no styles
+        """Print ``text``."""
+        print(printable(text), flush=True)
+
+    def learn(self, text: str) -> None:
+        """There is no completion on a pipe."""
+
+    def _pump(self) -> None:
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        pending = ""
+        while data := os.read(0, 65536):
+            *lines, pending = (pending + decoder.decode(data)).split("\n")
+            self._put(lines)
+        self._put([pending, None] if pending else [None])
+
+    def _put(self, lines: Iterable[str | None]) -> None:
+        for line in lines:
+            try:
+                self._loop.call_soon_threadsafe(self._lines.put_nowait, line)
+            except RuntimeError:  # the loop is closed: nobody reads any more
+                return
+
+
+class TerminalConsole:
+    """A prompt_toolkit session: history across runs, completion of tools, arguments and seen paths, colours."""
+
+    def __init__(self, tools: Mapping[str, Mapping[str, Any]]) -> None:
+        from prompt_toolkit import PromptSession
+        from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+
+        from dgym.agents.completion import CallCompleter
+
+        self._completer = CallCompleter(tools)
+        path = history_path()
+        history: History = FileHistory(str(path)) if path is not None else InMemoryHistory()
+        self._session: PromptSession[str] = PromptSession(
+            history=history, completer=self._completer, complete_while_typing=False
+        )
+
+    async def read(self, prompt: str) -> str | None:
+        """Prompt for a line; Ctrl-C drops what was typed, Ctrl-D ends the input."""
+        try:
+            return await self._session.prompt_async(prompt)
+        except KeyboardInterrupt:
+            return ""
+        except EOFError:
+            return None
+
+    def show(self, text: str, style: str = "") -> None:
+        """Print ``text`` in colour."""
+        print("\n".join(_coloured(line, style) for line in printable(text).split("\n")), flush=True)
+
+    def learn(self, text: str) -> None:
+        """Remember the paths in ``text`` for completion."""
+        self._completer.paths.update(_PATH.findall(text))
+
+
+_COLOURS = {"dim": "2", "good": "32", "bad": "31", "title": "1;36"}
+
+
+def _coloured(line: str, style: str) -> str:
+    code = _COLOURS.get(style, "")
+    if style == "diff":
+        code = {"+": "32", "-": "31", "@": "36"}.get(line[:1], "")
+    return f"\x1b[{code}m{line}\x1b[0m" if code and line and "NO_COLOR" not in os.environ else line
+
+
+def history_path() -> Path | None:
+    """The history file under the user's state directory; None where it cannot be written."""
+    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    path = Path(state).expanduser() / "dgym" / "history"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o600)
+    except OSError:
+        return None
+    return path

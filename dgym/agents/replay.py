@@ -1,0 +1,107 @@
+"""Makes the calls of a recorded trajectory or a written walkthrough, one after the other."""
+
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dgym.agents.base import AgentContext, BaseAgent, Env
+from dgym.errors import ManifestError
+from dgym.wire import EndReason, ToolCall
+
+_PACKAGE = "package:"
+_WALKTHROUGH = "walkthrough.jsonl"
+_PARAMETER = "agent.parameters.trajectory"
+
+
+class ReplayAgent(BaseAgent):
+    """``agent.parameters.trajectory`` names the calls: JSON lines, a file, or ``package:NAME`` for shipped ones."""
+
+    name = "replay"
+
+    async def run(self, env: Env, context: AgentContext) -> EndReason | None:
+        """Reset, then make every call until the episode ends or there is none left."""
+        calls = read_calls(context)
+        await env.reset(seed=context.seed)
+        for call in calls:
+            action = {"tool": call.tool, "arguments": call.arguments}
+            _, _, terminated, truncated, _ = await env.step(action)
+            if terminated or truncated:
+                break
+        return None
+
+
+def read_calls(context: AgentContext) -> list[ToolCall]:
+    """The calls that the parameters name.
+
+    Raises:
+        ManifestError: The parameter is missing, or names nothing that can be read.
+    """
+    reference = context.parameters.get("trajectory")
+    if not isinstance(reference, str) or not reference.strip():
+        raise ManifestError(
+            f"agent replay needs {_PARAMETER}: a trajectory or walkthrough file, its JSON lines, or package:NAME"
+        )
+    if reference.lstrip().startswith("{"):
+        return parse_calls(reference, source=_PARAMETER)
+    if reference.startswith(_PACKAGE):
+        return _from_package(reference.removeprefix(_PACKAGE), context.task_name)
+    path = _find(reference, context.base)
+    try:
+        return parse_calls(path.read_text("utf-8"), source=str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ManifestError(f"{_PARAMETER}: cannot read {path}: {error}") from None
+
+
+def _find(reference: str, base: Path) -> Path:
+    """The file beside the manifest, or, as with a path typed at the prompt, in the current directory."""
+    path = Path(reference).expanduser()
+    return path if not (base / path).exists() and path.exists() else base / path
+
+
+def parse_calls(text: str, *, source: str) -> list[ToolCall]:
+    """The calls of a trajectory (steps with a ``call``) or of a walkthrough (one ``{"tool", "arguments"}`` a line).
+
+    A last line cut short by a killed process is left out.
+
+    Raises:
+        ManifestError: A line is neither; named by its number.
+    """
+    lines = text.split("\n")
+    calls = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            call = _parse_line(msgspec.json.decode(line))
+        except (msgspec.MsgspecError, TypeError) as error:
+            if number == len(lines) and number > 1:
+                break
+            raise ManifestError(f"{source}:{number}: not a call or a step: {error}") from None
+        if call is not None:
+            calls.append(call)
+    return calls
+
+
+def _parse_line(value: Any) -> ToolCall | None:
+    if not isinstance(value, dict):
+        raise TypeError('expected an object such as {"tool": "eval", "arguments": {}}')
+    if "schemaVersion" in value:
+        return None
+    if "seq" in value:
+        return None if value.get("call") is None else msgspec.convert(value["call"], ToolCall)
+    return msgspec.convert(value, ToolCall)
+
+
+def _from_package(package: str, task: str) -> list[ToolCall]:
+    """The walkthrough beside a bundled task, found by the task's name."""
+    try:
+        folder = resources.files(package)
+    except (ImportError, TypeError, ValueError) as error:
+        raise ManifestError(f"{_PARAMETER}: there is no package {package}: {error}") from None
+    for name in dict.fromkeys((task, task.replace("-", "_"))):
+        file = folder / name / _WALKTHROUGH
+        if file.is_file():
+            return parse_calls(file.read_text("utf-8"), source=f"package:{package}/{name}/{_WALKTHROUGH}")
+    raise ManifestError(f"{_PARAMETER}: package {package} has no walkthrough for the task {task!r}")

@@ -1,0 +1,15 @@
+"""The command ``dgym``."""
+
+
+def main() -> None:
+    """Entry point; says what to install where the command line's own dependencies are missing."""
+    try:
+        from dgym.cli.app import cli
+    except ModuleNotFoundError as error:
+        if error.name != "click":
+            raise
+        import sys
+
+        sys.stderr.write("Error: the command line needs more packages; install them with: pip install 'dgym[cli]'\n")
+        sys.exit(2)
+    cli()

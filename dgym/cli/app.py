@@ -1,0 +1,59 @@
+"""The group of commands. A command's module is imported when the command is used, not before."""
+
+import difflib
+import importlib
+from typing import Any
+
+import click
+
+from dgym.cli.failures import translated
+
+COMMANDS = {
+    "replay": "Run recorded trajectories again and compare what comes out.",
+    "run": "Run episodes on this machine.",
+    "tools": "List the tools, or show one with its schema and instructions.",
+    "validate": "Check manifests without running anything.",
+    "version": "Show the versions of dgym and of its wire.",
+}
+
+
+class LazyGroup(click.Group):
+    """Knows its commands by name and one line of help, so that ``--help`` imports none of them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """The names of all commands."""
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's
+        """Import the command's module."""
+        if cmd_name not in COMMANDS:
+            return None
+        found: Any = importlib.import_module(f"dgym.cli.{cmd_name}")
+        command: click.Command = found.command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; an unknown one is answered with the nearest."""
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            nearest = difflib.get_close_matches(name, COMMANDS, n=1)
+            hint = f" Did you mean {nearest[0]!r}?" if nearest else f" Commands: {', '.join(COMMANDS)}."
+            ctx.fail(f"No such command {name!r}.{hint}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
+        """List the commands from the table above."""
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted(COMMANDS.items()))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; exceptions of dgym become messages and exit statuses."""
+        with translated(ctx):
+            return super().invoke(ctx)
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=True)
+def cli() -> None:
+    """Run debugging episodes: one agent, one buggy repository, one sandbox."""

@@ -1,0 +1,43 @@
+"""Options that several commands share."""
+
+from typing import Any
+
+import click
+
+output_option = click.option(
+    "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Form of the output."
+)
+sandbox_option = click.option(
+    "--sandbox",
+    type=click.Choice(["auto", "bubblewrap", "none"]),
+    default="auto",
+    show_default=True,
+    help="Where programs run; auto: bubblewrap where it works, else none with a warning.",
+)
+python_option = click.option(
+    "--python",
+    metavar="PATH",
+    help="An interpreter or a virtual environment for the tasks' programs, in place of their requirements.",
+)
+
+
+def check_python(python: str | None) -> str | None:
+    """``--python`` as an absolute path; a usage error when nothing is there."""
+    if python is None:
+        return None
+    from pathlib import Path
+
+    path = Path(python).expanduser()
+    if not path.exists():
+        raise click.BadParameter(
+            f"{python} does not exist; give an interpreter or a virtual environment", param_hint="--python"
+        )
+    # Not resolved: the link to the interpreter is what makes a virtual environment one.
+    return str(path.absolute())
+
+
+def echo_json(value: Any) -> None:
+    """Print ``value`` as indented JSON."""
+    import msgspec
+
+    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())

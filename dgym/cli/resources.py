@@ -1,0 +1,73 @@
+"""From arguments to resources: manifests, folders of manifests, bundled benchmarks, and bare repositories."""
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from dgym.api import DebugTask, Episode, Loaded, ObjectMeta, Resource, apply_overrides, load_documents
+from dgym.api.task import DebugTaskSpec, SourceSpec
+from dgym.errors import ManifestError
+
+_MANIFEST_SUFFIXES = (".yaml", ".yml", ".json")
+
+
+def read_manifests(arguments: Iterable[str], folders_or_files: Iterable[str] = ()) -> list[Loaded]:
+    """Every resource; the faults of all files are reported together.
+
+    A directory among ``arguments`` is a repository to debug; manifests of a folder are asked for with ``-f``.
+    """
+    found: list[Loaded] = []
+    faults: list[str] = []
+    files = [*map(Path, arguments), *(file for path in folders_or_files for file in _manifests_in(Path(path)))]
+    for file in files:
+        try:
+            found.extend([_repository(file)] if file.is_dir() else load_documents(file))
+        except ManifestError as error:
+            faults.append(str(error))
+    if faults:
+        raise ManifestError("\n".join(faults))
+    _refuse_duplicates(found)
+    return found
+
+
+def override(loaded: Sequence[Loaded], assignments: Sequence[str]) -> list[Loaded]:
+    """Apply ``-p`` to every Episode and EpisodeSet; tasks stay as they are."""
+    return [Loaded(_changed(item.resource, assignments), item.file, item.document) for item in loaded]
+
+
+def _changed(resource: Resource, assignments: Sequence[str]) -> Resource:
+    if isinstance(resource, DebugTask):
+        return resource
+    if isinstance(resource, Episode):
+        return apply_overrides(resource, assignments)
+    return apply_overrides(resource, assignments)
+
+
+def _manifests_in(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    files = sorted(file for file in path.iterdir() if file.suffix in _MANIFEST_SUFFIXES and file.is_file())
+    if not files:
+        raise ManifestError(f"-f {path}: the folder holds no manifest ({', '.join(_MANIFEST_SUFFIXES)})")
+    return files
+
+
+def _repository(path: Path) -> Loaded:
+    root = path.resolve()
+    name = re.sub(r"[^a-z0-9]+", "-", root.name.lower()).strip("-") or "repository"
+    task = DebugTask(metadata=ObjectMeta(name=name), spec=DebugTaskSpec(source=SourceSpec(local_path=str(root))))
+    return Loaded(task, str(root / name), 1)
+
+
+def _refuse_duplicates(found: Sequence[Loaded]) -> None:
+    places: dict[tuple[str, str | None, str], Loaded] = {}
+    for item in found:
+        metadata = item.resource.metadata
+        other = places.setdefault((item.resource.kind, metadata.namespace, metadata.name), item)
+        if other is not item and msgspec.to_builtins(other.resource) != msgspec.to_builtins(item.resource):
+            raise ManifestError(
+                f"{item.file}: document {item.document}: {item.resource.kind} {metadata.name} stands in {other.file},"
+                f" document {other.document}, too, and differently; give each its own name"
+            )

@@ -1,0 +1,162 @@
+"""``dgym run``."""
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from dgym.cli.failures import FAILED, INTERRUPTED
+from dgym.cli.options import check_python, output_option, python_option, sandbox_option
+
+if TYPE_CHECKING:
+    from dgym.api import Loaded
+    from dgym.worker.jobs import Job
+    from dgym.worker.plan import Plan, RunOptions
+
+
+@click.command("run")
+@click.argument("manifests", nargs=-1, metavar="MANIFEST...")
+@click.option("-f", "folders", multiple=True, metavar="PATH", help="A manifest, or a folder of manifests.")
+@click.option("--bundled", metavar="NAME", help="A benchmark that comes with dgym, such as mini_nightmare.")
+@click.option("--agent", metavar="NAME", help="The agent; the same as -p agent.name=NAME.")
+@click.option(
+    "-p",
+    "assignments",
+    multiple=True,
+    metavar="PATH=VALUE",
+    help="Change a field of the episodes' spec, such as agent.maxSteps=20; of a set's own spec: set.samples=4.",
+)
+@click.option("--workers", type=click.IntRange(1, 10_000), metavar="N", help="Episodes at a time. [default: CPUs]")
+@sandbox_option
+@python_option
+@click.option(
+    "--results", default="results", show_default=True, metavar="DIR", help="Where results are, and are stored."
+)
+@click.option("--force", is_flag=True, help="Run finished episodes again too.")
+@click.option("--force-failed", is_flag=True, help="Run again those that ended without a verdict.")
+@click.option("-v", "--verbose", is_flag=True, help="Show every step and what episodes log.")
+@click.option("--debug", is_flag=True, help="Stop in Python's debugger after each step; c goes on. One worker.")
+@output_option
+def command(
+    manifests: tuple[str, ...],
+    folders: tuple[str, ...],
+    bundled: str | None,
+    agent: str | None,
+    assignments: tuple[str, ...],
+    workers: int | None,
+    sandbox: str,
+    python: str | None,
+    results: str,
+    force: bool,
+    force_failed: bool,
+    verbose: bool,
+    debug: bool,
+    output: str,
+) -> None:
+    """Run the Episodes and EpisodeSets of MANIFESTs on this machine.
+
+    Tasks they refer to are found among the manifests given and the bundled benchmarks. A MANIFEST that is a directory
+    is a repository to debug (name the agent). Episodes whose result is in the results directory are not run again.
+
+    Exit status: 0 every episode has a verdict, 1 some failed for other reasons, 2 usage or manifest, 130 Ctrl-C.
+    """
+    from dgym.worker.plan import RunOptions
+
+    if not manifests and not folders and not bundled:
+        raise click.UsageError("name at least one manifest, or a benchmark with --bundled")
+    if force and force_failed:
+        raise click.UsageError("--force runs everything again; --force-failed does not go with it")
+    options = RunOptions(results=results, sandbox=sandbox, python=check_python(python))
+    if agent:
+        assignments = (f"agent.name={agent}", *assignments)
+    plan = _plan(manifests, folders, bundled, agent, assignments, options)
+    _run(plan, workers or _cpus(), force=force, force_failed=force_failed, verbose=verbose, debug=debug, output=output)
+
+
+def _plan(
+    manifests: tuple[str, ...],
+    folders: tuple[str, ...],
+    bundled: str | None,
+    agent: str | None,
+    assignments: tuple[str, ...],
+    options: "RunOptions",
+) -> "Plan":
+    from dgym.cli.bundles import bundled_tasks, load_bundle
+    from dgym.cli.resources import override, read_manifests
+    from dgym.worker.plan import episodes_for, make_plan
+
+    loaded = read_manifests(manifests, folders)
+    if loaded and agent and all(item.resource.kind == "DebugTask" for item in loaded):
+        loaded = [*loaded, *episodes_for(loaded, agent)]
+    if bundled:
+        loaded = [*loaded, *load_bundle(bundled, agent)]
+    loaded = override(loaded, assignments)
+    return make_plan(loaded, options=options, bundled=bundled_tasks() if _needs_bundled(loaded) else ())
+
+
+def _needs_bundled(loaded: "list[Loaded]") -> bool:
+    """Whether a reference to a task is not answered by the manifests themselves."""
+    from dgym.api import DebugTask, Episode, EpisodeSet
+
+    given = {item.resource.metadata.name for item in loaded if isinstance(item.resource, DebugTask)}
+    wanted: set[str] = set()
+    for item in loaded:
+        if isinstance(item.resource, Episode) and item.resource.spec.task_ref is not None:
+            wanted.add(item.resource.spec.task_ref.name)
+        elif isinstance(item.resource, EpisodeSet):
+            wanted.update(ref.name for ref in item.resource.spec.tasks)
+            if item.resource.spec.task_selector is not None and not given:
+                return True
+    return not wanted <= given
+
+
+def _run(
+    plan: "Plan", workers: int, *, force: bool, force_failed: bool, verbose: bool, debug: bool, output: str
+) -> None:
+    from dgym.cli.summary import print_json, print_table
+    from dgym.worker.plan import stored_results, unfinished
+
+    jobs = list(unfinished(plan.jobs, force=force, force_failed=force_failed))
+    interrupted = _execute(jobs, workers, skipped=len(plan.jobs) - len(jobs), verbose=verbose, debug=debug)
+    results = stored_results(plan.jobs)
+    (print_json if output == "json" else print_table)(plan.jobs, results, plan.left_out)
+    failed = any(result is not None and not result.reason.is_verdict for result in results)
+    if interrupted:
+        click.echo("Interrupted; the same command goes on where this one stopped.", err=True)
+        sys.exit(INTERRUPTED)
+    if failed:
+        click.echo("Some episodes failed; --force-failed runs them again.", err=True)
+        sys.exit(FAILED)
+
+
+def _execute(jobs: "list[Job]", workers: int, *, skipped: int, verbose: bool, debug: bool) -> bool:
+    """Run the jobs; True when interrupted."""
+    from dgym.agents import load_agent
+    from dgym.cli.interrupts import terminated_like_interrupted
+    from dgym.cli.progress import Progress
+    from dgym.worker.pool import Pool, run_inline
+
+    interactive = any(load_agent(name).interactive for name in {job.agent.name for job in jobs})
+    progress = Progress(total=len(jobs), verbose=verbose, live=not (interactive or debug))
+    if skipped:
+        progress.say(f"{skipped} finished before and not run again (--force runs them again)")
+    try:
+        with terminated_like_interrupted():
+            if debug:
+                from dgym.cli.stepping import stop_after_step
+
+                run_inline(jobs, progress, on_step=stop_after_step)
+            elif interactive:
+                run_inline(jobs, progress)
+            else:
+                Pool(workers=workers, listener=progress).run(jobs)
+    except KeyboardInterrupt:
+        return True
+    finally:
+        progress.close()
+    return False
+
+
+def _cpus() -> int:
+    return len(os.sched_getaffinity(0))

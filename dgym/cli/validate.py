@@ -1,0 +1,20 @@
+"""``dgym validate``."""
+
+import click
+
+
+@click.command("validate")
+@click.argument("manifests", nargs=-1, metavar="MANIFEST...")
+@click.option("-f", "folders", multiple=True, metavar="PATH", help="A manifest, or a folder of manifests.")
+def command(manifests: tuple[str, ...], folders: tuple[str, ...]) -> None:
+    """Check manifests without running anything.
+
+    All faults of all files are reported, with file, document, field, value and remedy. References to tasks in other
+    manifests are not followed.
+    """
+    from dgym.cli.resources import read_manifests
+
+    if not manifests and not folders:
+        raise click.UsageError("name at least one manifest")
+    for item in read_manifests(manifests, folders):
+        click.echo(f"{item.file}: document {item.document}: {item.resource.kind} {item.resource.metadata.name}: valid")

@@ -1,0 +1,91 @@
+"""What a worker is given, and what it reports while it works. All of it crosses process boundaries."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from dgym.api import AgentSpec, DebugTask, EpisodeSpec
+from dgym.results import EpisodeFolder, ResultsStore, StoredResult, TrajectoryHeader
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """One episode to run.
+
+    ``digest`` covers task, agent and sample. ``group`` is the EpisodeSet it belongs to, whose ``parallelism`` and
+    ``max_failed`` bound the group as a whole. ``manifest`` is where the episode was found, ``base`` the directory
+    that relative paths in it start from.
+    """
+
+    namespace: str
+    episode: str
+    sample: int
+    task: DebugTask
+    task_digest: str
+    agent: AgentSpec
+    spec: EpisodeSpec
+    digest: str
+    manifest: str
+    base: str
+    results: str
+    sandbox: str = "auto"
+    python: str | None = None
+    priority: int = 0
+    group: str = ""
+    parallelism: int | None = None
+    max_failed: int | None = None
+
+    @property
+    def folder(self) -> EpisodeFolder:
+        """Where this episode's attempts are stored."""
+        from pathlib import Path
+
+        return ResultsStore(Path(self.results)).episode(self.namespace, self.episode, self.digest)
+
+    def header(self, *, attempt: int, start_time: str, version: str, tools: tuple[str, ...]) -> TrajectoryHeader:
+        """The first line of this episode's trajectory; ``tools`` are the effective ones."""
+        return TrajectoryHeader(
+            dgym_version=version,
+            namespace=self.namespace,
+            episode=self.episode,
+            sample=self.sample,
+            attempt=attempt,
+            task=self.task.metadata.name,
+            task_digest=self.task_digest,
+            digest=self.digest,
+            manifest=self.manifest,
+            agent=msgspec.to_builtins(self.agent),
+            tools=tools,
+            sandbox=self.sandbox,
+            start_time=start_time,
+        )
+
+
+class Started(msgspec.Struct, frozen=True):
+    """The episode's attempt began; its files are in ``path``."""
+
+    path: str
+
+
+class Stepped(msgspec.Struct, frozen=True):
+    """Step ``seq`` was recorded."""
+
+    seq: int
+    tool: str
+    ok: bool
+    seconds: float
+
+
+class Logged(msgspec.Struct, frozen=True):
+    """A line of the episode's log."""
+
+    text: str
+
+
+class Finished(msgspec.Struct, frozen=True):
+    """The episode is over and its result stored."""
+
+    result: StoredResult
+
+
+Event = Started | Stepped | Logged | Finished
+Report = Callable[[Event], None]

@@ -1,0 +1,178 @@
+"""A pool of worker processes, one episode in each at a time.
+
+A process per episode, because an episode can take its process with it (memory, a crash in an extension) and must take
+nothing else. Processes are forked from a server that has imported what an episode needs, so that one more costs
+milliseconds and few pages. The main process does nothing but wait for pipes.
+"""
+
+import asyncio
+import contextlib
+import multiprocessing
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerProcess
+from typing import cast
+
+from dgym.results import StoredResult
+from dgym.wire import Step
+from dgym.worker.episode import run_episode, store_lost
+from dgym.worker.jobs import Event, Finished, Job
+from dgym.worker.schedule import Schedule
+from dgym.worker.serve import serve
+
+Listener = Callable[[Job, Event], None]
+
+STOP_SECONDS = 3.5
+"""How long cancelled episodes may take to clean up after Ctrl-C before their processes are killed."""
+
+_RETRIES = 1
+_TICK_SECONDS = 0.5
+
+
+class _Worker:
+    """One worker process and the job it has."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["dgym.worker.serve"])
+        ours, theirs = context.Pipe()
+        self.pipe = cast("Connection[Job | None, Event]", ours)
+        self.process: ForkServerProcess = context.Process(target=serve, args=(theirs,), name="dgym-worker")
+        with _interrupts_blocked():
+            self.process.start()
+        theirs.close()
+        self.job: Job | None = None
+
+    def give(self, job: Job) -> None:
+        """Start ``job``; a worker that died meanwhile shows when its pipe is read."""
+        self.job = job
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.pipe.send(job)
+
+    def discard(self) -> None:
+        """Free what a process that has ended still holds here."""
+        self.pipe.close()
+        self.process.join()
+
+
+class Pool:
+    """Runs jobs in ``workers`` processes and tells ``listener`` what happens, in the calling thread."""
+
+    def __init__(self, *, workers: int, listener: Listener, tick: Callable[[], None] = lambda: None) -> None:
+        self._size = workers
+        self._listener = listener
+        self._tick = tick
+        self._workers: list[_Worker] = []
+        self._deaths: Counter[int] = Counter()
+
+    def run(self, jobs: Sequence[Job]) -> None:
+        """Run every job to its stored result. ``KeyboardInterrupt`` passes through once all processes have ended."""
+        schedule = Schedule(jobs)
+        try:
+            self._fill(schedule)
+            while not schedule.finished:
+                self._wait(schedule)
+                self._fill(schedule)
+                self._tick()
+        finally:
+            self._stop()
+
+    def _fill(self, schedule: Schedule) -> None:
+        """Give work to idle workers, starting new ones up to the pool's size."""
+        idle = [worker for worker in self._workers if worker.job is None]
+        while idle or len(self._workers) < self._size:
+            job = schedule.next()
+            if job is None:
+                return
+            if idle:
+                worker = idle.pop()
+            else:
+                worker = _Worker()
+                self._workers.append(worker)
+            worker.give(job)
+
+    def _wait(self, schedule: Schedule) -> None:
+        """Handle what workers have sent, and the death of those that died."""
+        pipes = {worker.pipe: worker for worker in self._workers}
+        for ready in wait(list(pipes), timeout=_TICK_SECONDS):
+            worker = pipes[cast("Connection[Job | None, Event]", ready)]
+            try:
+                event = worker.pipe.recv()
+            except (EOFError, OSError):
+                self._bury(worker, schedule)
+            else:
+                self._handle(worker, event, schedule)
+
+    def _handle(self, worker: _Worker, event: Event, schedule: Schedule) -> None:
+        job = worker.job
+        if job is None:
+            return
+        if isinstance(event, Finished):
+            worker.job = None
+            schedule.done(job, failed=not event.result.reason.is_verdict)
+        self._listener(job, event)
+
+    def _bury(self, worker: _Worker, schedule: Schedule) -> None:
+        """A worker died: its episode runs once more in another one, then counts as lost."""
+        self._workers.remove(worker)
+        worker.discard()
+        job = worker.job
+        if job is None:
+            return
+        self._deaths[id(job)] += 1
+        if self._deaths[id(job)] <= _RETRIES:
+            schedule.again(job)
+            return
+        status = worker.process.exitcode
+        result = store_lost(job, f"the worker process died {_RETRIES + 1} times, last with status {status}")
+        schedule.done(job, failed=True)
+        self._listener(job, Finished(result))
+
+    def _stop(self) -> None:
+        """End every process: those at work are asked to cancel their episodes, and killed when they take too long."""
+        try:
+            for worker in self._workers:
+                worker.process.terminate()
+            deadline = time.monotonic() + STOP_SECONDS
+            for worker in self._workers:
+                worker.process.join(max(0.0, deadline - time.monotonic()))
+        finally:
+            for worker in self._workers:
+                if worker.process.is_alive():
+                    worker.process.kill()
+                worker.discard()
+            self._workers.clear()
+
+
+def run_inline(jobs: Sequence[Job], listener: Listener, *, on_step: Callable[[Job, Step], None] | None = None) -> None:
+    """Run the jobs in this process, one after the other: for a person at the terminal, or in a debugger."""
+    schedule = Schedule(jobs)
+    while (job := schedule.next()) is not None:
+        result = asyncio.run(_run_one(job, listener, on_step))
+        schedule.done(job, failed=not result.reason.is_verdict)
+
+
+async def _run_one(job: Job, listener: Listener, on_step: Callable[[Job, Step], None] | None) -> StoredResult:
+    return await run_episode(
+        job,
+        lambda event: listener(job, event),
+        on_step=None if on_step is None else lambda step: on_step(job, step),
+    )
+
+
+@contextlib.contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Children start with SIGINT blocked until they can handle it; here it waits until the child is known.
+
+    The resource tracker, which starting a process starts too, would unblock it on its way.
+    """
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,56 @@
+"""An environment that writes every step down before the agent sees its observation."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dgym.agents import Env
+from dgym.results import TrajectoryWriter
+from dgym.wire import Observation, Step
+
+
+class RecordingEnv:
+    """The environment an agent is given: the real one, with a trajectory behind it.
+
+    What a session records on its own account, such as a step that its deadline ended, is written down too: the
+    history is compared after every call, whatever the call was and however it ended.
+    """
+
+    def __init__(self, env: Env, trajectory: TrajectoryWriter, on_step: Callable[[Step], None]) -> None:
+        self._env = env
+        self._trajectory = trajectory
+        self._on_step = on_step
+        self.recorded: list[Step] = []
+
+    async def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Start the session; once, since a trajectory holds one."""
+        answer = await self._env.reset(seed=seed, options=options)
+        self.record()
+        return answer
+
+    async def step(self, action: str | Mapping[str, Any]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        """Make one call."""
+        try:
+            return await self._env.step(action)
+        finally:
+            self.record()
+
+    async def patch(self) -> str:
+        """The changes so far."""
+        return await self._env.patch()
+
+    def history(self) -> list[Step]:
+        """Every step so far."""
+        return self._env.history()
+
+    async def apply_solution(self) -> Observation:
+        """Apply the gold patch."""
+        return await self._env.apply_solution()
+
+    def record(self) -> None:
+        """Write down what the history holds beyond what was written."""
+        for step in self._env.history()[len(self.recorded) :]:
+            self._trajectory.write(step)
+            self.recorded.append(step)
+            self._on_step(step)
