@@ -77,7 +77,7 @@ class _Stretch(Generic[Line]):
 
     def divide(self) -> list["_Stretch[Line]"]:
         """The stretches between lines that occur once on each side; nothing when there is no such line."""
-        anchors = self._anchors()
+        anchors: list[tuple[int, int]] = self._anchors()
         if not anchors:
             return []
         starts = [(self.i, self.j), *anchors]

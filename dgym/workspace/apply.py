@@ -1,0 +1,180 @@
+"""Applying a patch to files in memory: strict, pure, and without git.
+
+Images may lack git, and a tree may configure git to do more than patch. Context must be found exactly where a hunk
+says, unlike ``git apply``, which searches: a task whose solution needs searching has been changed and should say so.
+"""
+
+from collections.abc import Callable
+from typing import NoReturn
+
+from dgym.workspace.delta import apply_delta
+from dgym.workspace.errors import PatchError
+from dgym.workspace.files import FileVersion
+from dgym.workspace.patch import split_on_newline
+from dgym.workspace.patch_format import FilePatch, Hunk, parse_patch
+from dgym.workspace.paths import ancestors
+
+__all__ = ["PatchError", "apply_patch", "patched_paths"]
+
+Read = Callable[[str], FileVersion | None]
+
+_SYMLINK_MODE = 0o120000
+
+
+def patched_paths(patch: bytes | str) -> list[str]:
+    """Every path a patch reads or writes, sorted: what must be fetched before :func:`apply_patch`."""
+    files = parse_patch(_bytes(patch))
+    return sorted({path for file in files for path in (file.old_path, file.new_path) if path is not None})
+
+
+def apply_patch(patch: bytes | str, read: Read) -> dict[str, FileVersion | None]:
+    """The files that ``patch`` changes, as they are afterwards; None for those that are gone.
+
+    Args:
+        patch: as ``git diff --binary`` or ``diff -u`` write it.
+        read: gives the present version of a path, None where there is no file.
+
+    Raises:
+        PatchError: the patch is malformed or does not apply; nothing has been changed.
+    """
+    files = parse_patch(_bytes(patch))
+    application = _Application(read, leaving={file.old_path for file in files if _leaves(file)})
+    for file in files:
+        application.apply(file)
+    application.check_directories(files)
+    return application.result
+
+
+def _bytes(patch: bytes | str) -> bytes:
+    if isinstance(patch, bytes):
+        return patch
+    try:
+        return patch.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise PatchError(f"the patch is no text: {error.reason}") from None
+
+
+def _leaves(file: FilePatch) -> bool:
+    return file.is_rename or file.new_path is None
+
+
+class _Application:
+    """The state between the files of one patch."""
+
+    def __init__(self, read: Read, leaving: set[str | None]) -> None:
+        self._read = read
+        self._leaving = leaving
+        self.result: dict[str, FileVersion | None] = {}
+
+    def apply(self, file: FilePatch) -> None:
+        old = self._preimage(file)
+        if file.new_path is not None and file.new_path != file.old_path:
+            self._check_free(file)
+        data = _new_data(file, old.data if old else b"")
+        if file.is_rename and file.old_path not in self.result and file.old_path is not None:
+            self.result[file.old_path] = None
+        if file.new_path is None:
+            assert file.old_path is not None
+            if data:
+                raise PatchError(f"{file.name}: line {file.line} of the patch: the deletion leaves lines behind")
+            self.result[file.old_path] = None
+        else:
+            self.result[file.new_path] = _version(file, old, data)
+
+    def _preimage(self, file: FilePatch) -> FileVersion | None:
+        path = file.old_path
+        if path is None:
+            return None
+        # Renames and copies start from the original, whatever the patch does to it elsewhere: git orders them freely.
+        from_original = file.is_rename or file.is_copy
+        version = self._read(path) if from_original or path not in self.result else self.result[path]
+        if version is None:
+            raise PatchError(f"{path}: line {file.line} of the patch: there is no such file to change")
+        return version
+
+    def _check_free(self, file: FilePatch) -> None:
+        path = file.new_path
+        assert path is not None
+        present = self.result[path] if path in self.result else self._read(path)
+        if present is not None and (path in self.result or path not in self._leaving):
+            raise PatchError(f"{path}: line {file.line} of the patch: the file to create exists already")
+
+    def check_directories(self, files: list[FilePatch]) -> None:
+        """No path may lie below a file or a symbolic link."""
+        for file in files:
+            for above in ancestors(file.new_path or ""):
+                present = self.result[above] if above in self.result else self._read(above)
+                if present is not None:
+                    kind = "a symbolic link" if present.is_symlink else "a file"
+                    raise PatchError(f"{file.name}: line {file.line} of the patch: {above} is {kind}, no directory")
+
+
+def _version(file: FilePatch, old: FileVersion | None, data: bytes) -> FileVersion:
+    if file.mode is None:
+        return FileVersion(data, old.mode, old.is_symlink) if old else FileVersion(data)
+    if file.mode == _SYMLINK_MODE:
+        return FileVersion(data, 0o777, is_symlink=True)
+    return FileVersion(data, file.mode)
+
+
+def _new_data(file: FilePatch, old: bytes) -> bytes:
+    if file.binary is None:
+        return _apply_hunks(file, old)
+    version = FileVersion(old)
+    if len(file.old_id) == 40 and file.old_path is not None and file.old_id != version.object_id:
+        raise PatchError(f"{file.name}: line {file.binary.line} of the patch: the file is not the one it was made from")
+    data = file.binary.data
+    if file.binary.kind == "delta":
+        try:
+            data = apply_delta(old, data)
+        except ValueError as error:
+            raise PatchError(f"{file.name}: line {file.binary.line} of the patch: {error}") from None
+    if len(file.new_id) == 40 and file.new_path is not None and file.new_id != FileVersion(data).object_id:
+        raise PatchError(f"{file.name}: line {file.binary.line} of the patch: the result is not the one announced")
+    return data
+
+
+def _apply_hunks(file: FilePatch, old: bytes) -> bytes:
+    lines = split_on_newline(old)
+    result: list[bytes] = []
+    at = 0
+    for hunk in file.hunks:
+        if hunk.start < at:
+            raise PatchError(f"{_place(file, hunk)}: it begins before the hunk above it ends")
+        end = hunk.start + len(hunk.old)
+        if tuple(lines[hunk.start : end]) != hunk.old or hunk.start > len(lines):
+            _mismatch(file, hunk, lines)
+        result += lines[at : hunk.start]
+        result += hunk.new
+        at = end
+    result += lines[at:]
+    for line in result[:-1]:
+        if not line.endswith(b"\n"):
+            raise PatchError(f"{file.name}: a line without a newline would not be the last one")
+    return b"".join(result)
+
+
+def _place(file: FilePatch, hunk: Hunk) -> str:
+    return f"{file.name}: hunk {hunk.number}: line {hunk.line} of the patch"
+
+
+def _mismatch(file: FilePatch, hunk: Hunk, lines: list[bytes]) -> NoReturn:
+    """Say which line differs and, where the lines stand elsewhere, where."""
+    size = len(hunk.old)
+    places = [at + 1 for at in range(len(lines) - size + 1) if size and tuple(lines[at : at + size]) == hunk.old]
+    if places:
+        raise PatchError(f"{_place(file, hunk)}: its lines are not at line {hunk.start + 1} but at line {places[0]}")
+    for offset, wanted in enumerate(hunk.old):
+        at = hunk.start + offset
+        if at >= len(lines):
+            break
+        if lines[at] != wanted:
+            raise PatchError(
+                f"{_place(file, hunk)}: line {at + 1} of the file is {_shown(lines[at])}, not {_shown(wanted)}"
+            )
+    raise PatchError(f"{_place(file, hunk)}: it wants line {hunk.start + size}, but the file has {len(lines)} lines")
+
+
+def _shown(line: bytes) -> str:
+    text = line.decode("utf-8", "replace")
+    return repr(text if len(text) <= 120 else text[:117] + "...")
