@@ -7,10 +7,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Literal, Self
 
+import msgspec
+
 from dgym.api import DebugTask, ToolSpec
 from dgym.env.opening import Opening, open_source, open_task
 from dgym.env.views import info_view, observation_view
-from dgym.errors import EpisodeOver
+from dgym.errors import EpisodeOver, PluginError
 from dgym.sandbox.local import LocalProvider
 from dgym.session import EpisodeLimits, Session
 from dgym.tools.base import Tool
@@ -61,10 +63,8 @@ class AsyncRepoEnv:
             raise ValueError(f'render_mode is {render_mode!r}; it must be None or "ansi"')
         self.task = open_task(task)
         self.render_mode = render_mode
-        self.limits = EpisodeLimits(
-            max_steps=max_steps, max_rewrites=max_rewrites, deadline_seconds=deadline_seconds
-        )
-        self._tool_specs = tuple(tools)
+        self.limits = EpisodeLimits(max_steps=max_steps, max_rewrites=max_rewrites, deadline_seconds=deadline_seconds)
+        self._tool_specs = tuple(_tool_spec(tool) for tool in tools)
         self._opening = Opening(sandbox=sandbox, python=python, progress=progress)
         load_tools(self._tool_specs)
         self._session: Session | None = None
@@ -177,6 +177,17 @@ class AsyncRepoEnv:
         self._session = self._last = None
         resources, self._resources = self._resources, contextlib.AsyncExitStack()
         await resources.aclose()
+
+
+def _tool_spec(tool: str | Mapping[str, Any] | ToolSpec | Tool) -> str | ToolSpec | Tool:
+    if not isinstance(tool, Mapping):
+        return tool
+    try:
+        return msgspec.convert(tool, ToolSpec)
+    except msgspec.ValidationError as error:
+        raise PluginError(
+            f'{dict(tool)!r} is not a tool: {error}; write "name" or {{"name": …, "options": …}}'
+        ) from None
 
 
 def _known_options(options: Mapping[str, Any] | None) -> Mapping[str, Any]:

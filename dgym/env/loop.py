@@ -29,7 +29,7 @@ def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
 
 def _shared_loop() -> asyncio.AbstractEventLoop:
     """The loop, made on first use and again after a fork, which threads do not survive."""
-    global _loop, _loop_process  # noqa: PLW0603 - the one piece of process-wide state, as its name says
+    global _loop, _loop_process
     with _lock:
         if _loop is None or _loop_process != os.getpid():
             _loop = asyncio.new_event_loop()

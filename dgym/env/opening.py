@@ -53,7 +53,7 @@ def open_task(task: DebugTask | str | Path) -> DebugTask:
         return task
     tasks = [resource for resource in load(task) if isinstance(resource, DebugTask)]
     if len(tasks) != 1:
-        raise ManifestError(f"{task}: {len(tasks)} DebugTasks; name a file with one, or pick one of dgym.load({task!r})")
+        raise ManifestError(f"{task}: has {len(tasks)} DebugTasks, not one; pass one of dgym.load() instead")
     return tasks[0]
 
 

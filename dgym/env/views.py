@@ -18,9 +18,7 @@ def observation_view(observation: Observation) -> dict[str, Any]:
     Keys: text, tool, ok, truncated_bytes, exit_status, frame, breakpoints, diff, score, focus_file, end_reason.
     """
     view = {
-        name: _plain(getattr(observation, name))
-        for name in observation.__struct_fields__
-        if name not in _RUN_DEPENDENT
+        name: _plain(getattr(observation, name)) for name in observation.__struct_fields__ if name not in _RUN_DEPENDENT
     }
     view["end_reason"] = observation.end_reason.value if observation.end_reason is not None else None
     return view

@@ -1,5 +1,6 @@
 """Take the agent's changes out of its sandbox: what changed, what of it may travel, and both versions of each file."""
 
+import stat
 from collections.abc import Sequence
 
 import msgspec
@@ -7,7 +8,9 @@ import msgspec
 from dgym.sandbox import ManifestEntry, Sandbox
 from dgym.session.preparation import Baseline
 from dgym.workspace.changes import Refusal, compare, refuse
-from dgym.workspace.patch import FileVersion, write_patch
+from dgym.workspace.files import FileVersion
+from dgym.workspace.patch import write_patch
+from dgym.workspace.paths import encode_path
 
 MAXIMUM_FILE_BYTES = 16 * 1024**2
 MAXIMUM_TOTAL_BYTES = 256 * 1024**2
@@ -48,7 +51,7 @@ async def collect(sandbox: Sandbox, pristine: Sandbox, baseline: Baseline) -> Ch
         entry = after.get(path)
         size = entry.size if entry is not None else 0
         if size > MAXIMUM_FILE_BYTES or total + size > MAXIMUM_TOTAL_BYTES:
-            refusals.append(Refusal(path=path, why=f"too large to carry ({size:,} bytes)"))
+            refusals.append(Refusal(path, f"it is too large to carry ({size:,} bytes)"))
             continue
         total += size
         changes[path] = Change(
@@ -62,6 +65,5 @@ async def _version(sandbox: Sandbox, path: str, entry: ManifestEntry | None) -> 
     if entry is None:
         return None
     if entry.type == "symlink":
-        return FileVersion(data=entry.target.encode("utf-8", "surrogateescape"), mode=0o120000, is_symlink=True)
-    data = await sandbox.read_file(path, limit=MAXIMUM_FILE_BYTES)
-    return FileVersion(data=data, mode=entry.mode, is_symlink=False)
+        return FileVersion(encode_path(entry.target), is_symlink=True)
+    return FileVersion(await sandbox.read_file(path, limit=MAXIMUM_FILE_BYTES), stat.S_IMODE(entry.mode))

@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 
 from dgym.errors import DgymError
-
 from dgym.tools.base import Tool, ToolError, ToolResult
 from dgym.tools.context import ToolContext
 from dgym.tools.grammar import find_tool, parse_action, validate_arguments

@@ -12,7 +12,7 @@ import msgspec
 from dgym.api import DebugTask
 from dgym.errors import SetupFailed
 from dgym.sandbox import ManifestEntry, Sandbox
-from dgym.workspace.policy import POLICY_FILE_NAMES, Policy
+from dgym.workspace.policy import Policy, policy_files
 
 SETUP_TIMEOUT_SECONDS = 1800.0
 _CHUNK_BYTES = 256 * 1024
@@ -43,8 +43,8 @@ async def read_policy(sandbox: Sandbox, task: DebugTask) -> Policy:
     """The rules of the repository's own policy files and of the task."""
     manifest = await sandbox.manifest()
     texts = {}
-    for path, entry in manifest.items():
-        if entry.type == "file" and path.rpartition("/")[2] in POLICY_FILE_NAMES:
+    for path in policy_files(manifest):
+        if manifest[path].type == "file":
             data = await sandbox.read_file(path, limit=_POLICY_FILE_LIMIT_BYTES)
             texts[path] = data.decode("utf-8", "replace")
     return Policy.parse(texts, ignore=task.spec.ignore_patterns, read_only=task.spec.read_only_patterns)

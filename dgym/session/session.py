@@ -5,6 +5,7 @@ A session owns the two sandboxes of an episode, the tools, the journal, the limi
 """
 
 import asyncio
+import stat
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,9 +24,9 @@ from dgym.session.limits import EpisodeLimits
 from dgym.session.preparation import Baseline, prepare
 from dgym.tools.base import Tool
 from dgym.tools.context import ToolContext, ToolSettings
-from dgym.wire import EndReason, Observation, Result, Step, ToolCall
+from dgym.wire import Breakpoint, EndReason, Observation, Result, Step, ToolCall
 from dgym.workspace.apply import apply_patch
-from dgym.workspace.patch import FileVersion
+from dgym.workspace.files import FileVersion
 
 REPLAY_TIMEOUT_SECONDS = 600.0
 STOP_TIMEOUT_SECONDS = 30.0
@@ -155,14 +156,12 @@ class Session:
         originals: dict[str, FileVersion | None] = {}
         for path, entry in manifest.items():
             if entry.type == "file" and path in solution:
-                originals[path] = FileVersion(
-                    data=await sandbox.read_file(path), mode=0o100000 | entry.mode, is_symlink=False
-                )
+                originals[path] = FileVersion(await sandbox.read_file(path), stat.S_IMODE(entry.mode))
         updates = apply_patch(solution, originals.get)
         for path, version in updates.items():
             await sandbox.remove([path])
-            if version is not None and version.data is not None:
-                await sandbox.write_file(path, version.data, mode=version.mode & 0o777)
+            if version is not None:
+                await sandbox.write_file(path, version.data, mode=version.mode)
         return Observation(text="applied the solution to " + ", ".join(sorted(updates)))
 
     async def close(self) -> None:
@@ -189,11 +188,7 @@ class Session:
             scored_tests=spec.scoring.fail_to_pass + spec.scoring.pass_to_pass,
             interpreter=spec.interpreter,
         )
-        previous = self._context
         self._context = ToolContext(self._sandbox, self._baseline.policy, settings)
-        if previous is not None:
-            self._context.breakpoints = previous.breakpoints
-            self._context.focus_file = previous.focus_file
 
     async def _pristine(self) -> Sandbox:
         if self._verifier is None:
@@ -276,11 +271,15 @@ class Session:
     async def _recover(self, call: ToolCall, death: SandboxLost) -> Execution:
         """What the agent does to its own sandbox is the agent's doing: the step is poisoned, the rest is replayed."""
         self._poisoned.add(self._journal.next_seq)
+        breakpoints = self._context.breakpoints if self._context is not None else ()
         if self._sandbox is not None:
             await self._sandbox.stop()
-        async with asyncio.timeout(REPLAY_TIMEOUT_SECONDS):
-            await self._open_sandbox()
-            await self._replay()
+        try:
+            async with asyncio.timeout(REPLAY_TIMEOUT_SECONDS):
+                await self._open_sandbox()
+                await self._replay(breakpoints)
+        except TimeoutError:
+            raise SandboxLost(f"replaying the episode took longer than {REPLAY_TIMEOUT_SECONDS:.0f} s") from None
         observation = Observation(
             text=f"sandbox killed ({death}). A new one was started and your earlier changes were made again in it; "
             "this call was not repeated.",
@@ -290,7 +289,7 @@ class Session:
         fatal = len(self._poisoned) >= _LAST_DEATH
         return Execution(observation=observation, killed_sandbox=fatal)
 
-    async def _replay(self) -> None:
+    async def _replay(self, breakpoints: tuple[Breakpoint, ...]) -> None:
         assert self._context is not None
         for step in self._journal.steps:
             if step.call is None or step.seq in self._poisoned:
@@ -298,6 +297,7 @@ class Session:
             tool = self.tools.get(step.call.tool)
             if tool is not None and tool.mutates:
                 await execute(self.tools, self._context, step.call)
+        await self._context.table.replace(breakpoints)
 
     def _why_it_ends(self, execution: Execution) -> EndReason | None:
         score = execution.observation.score
