@@ -14,6 +14,7 @@ Tools run on the trusted side; everything they know of the repository comes thro
 
 import re
 from functools import cached_property
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
@@ -87,8 +88,16 @@ class Tool:
 
     @cached_property
     def signature(self) -> Signature:
-        """Parameters of ``use``; ``TypeError`` when they cannot be described to a model."""
-        return read_signature(type(self).use, owner=type(self), skip=2)
+        """Parameters of ``use``; ``TypeError`` when the class is not one that a model can be told of."""
+        kind = type(self)
+        if kind.use is Tool.use or not iscoroutinefunction(kind.use):
+            raise TypeError(f"{kind.__name__} needs a method `async def use(self, context, ...)`")
+        signature = read_signature(kind.use, owner=kind, skip=2)
+        if not signature.description:
+            raise TypeError(f"{kind.__name__} needs a docstring: it is what a model reads of the tool")
+        if self.verbatim is not None and self.verbatim not in signature.names:
+            raise TypeError(f"{kind.__name__}.verbatim is {self.verbatim!r}, which is not a parameter of its use()")
+        return signature
 
     @property
     def description(self) -> str:

@@ -108,7 +108,7 @@ def read_signature(function: Callable[..., Any], *, owner: type | None = None, s
             raise TypeError(f"parameter `{parameter.name}` must have a name that a call can use")
     types = [hints.get(parameter.name, Any) for parameter in parameters]
     schemas, definitions = msgspec.json.schema_components(types, ref_template="#/$defs/{name}")
-    summary, documented = read_docstring(inspect.getdoc(function) or "")
+    summary, documented = read_docstring(inspect.cleandoc(function.__doc__ or ""))
     if owner is not None and owner.__doc__:
         summary, more = read_docstring(inspect.cleandoc(owner.__doc__))
         documented = more | documented
