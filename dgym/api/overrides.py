@@ -28,7 +28,7 @@ def apply_overrides(resource: R, assignments: Sequence[str]) -> R:
     """
     if not assignments:
         return resource
-    data = msgspec.to_builtins(resource)
+    data = msgspec.json.decode(msgspec.json.encode(resource))
     for assignment in assignments:
         _apply(data, resource, assignment)
     problems: list[Problem] = []
@@ -45,11 +45,14 @@ def _apply(data: Any, resource: DebugTask | Episode | EpisodeSet, assignment: st
     if not equals or not path.strip():
         raise ManifestError(f"-p {assignment}: not of the form path=value; write for example -p agent.maxSteps=20")
     prefix, inside = _address(resource, path.strip())
-    type_: inspect.Type = struct_type(type(resource))
     for part in prefix:
         data = data.setdefault(part, {})
-        type_ = _field(type_, part) or type_
-    _assign(data, type_, inside, _read(assignment, text), assignment)
+    try:
+        _assign(data, _type_at(type(resource), prefix), inside, text)
+    except LookupError:
+        raise ManifestError(f"-p {assignment}: {_unknown(type(resource), path.strip())}") from None
+    except ValueError as error:
+        raise ManifestError(f"-p {assignment}: {error}") from None
 
 
 def _address(resource: DebugTask | Episode | EpisodeSet, path: str) -> tuple[tuple[str, ...], str]:
@@ -61,63 +64,73 @@ def _address(resource: DebugTask | Episode | EpisodeSet, path: str) -> tuple[tup
     return ("spec", "template"), path
 
 
-def _read(assignment: str, text: str) -> Any:
-    from dgym.api.reader import read_value
-
-    try:
-        return read_value(text)
-    except ValueError as error:
-        raise ManifestError(f"-p {assignment}: the value is {error}") from None
+def _type_at(cls: type[msgspec.Struct], prefix: Sequence[str]) -> inspect.Type:
+    type_: inspect.Type = struct_type(cls)
+    for part in prefix:
+        type_ = _field(type_, part)
+    return type_
 
 
-def _field(type_: inspect.Type, name: str) -> inspect.Type | None:
-    if not isinstance(type_, inspect.StructType):
-        return None
-    return next((inner_type(field.type) for field in type_.fields if field.encode_name == name), None)
+def _field(type_: inspect.Type, name: str) -> inspect.Type:
+    if isinstance(type_, inspect.StructType):
+        for field in type_.fields:
+            if field.encode_name == name:
+                return inner_type(field.type)
+    raise LookupError(name)
 
 
-def _assign(data: Any, root: inspect.Type, path: str, value: Any, assignment: str) -> None:
+def _assign(data: Any, type_: inspect.Type, path: str, text: str) -> None:
     parts = path.split(".")
-    type_: inspect.Type = root
-    for index, part in enumerate(parts):
-        last = index == len(parts) - 1
+    while parts:
+        part = parts.pop(0)
         if isinstance(type_, inspect.DictType) and not isinstance(type_.value_type, inspect.AnyType):
-            part, last = ".".join(parts[index:]), True  # the keys of labels and quantities hold dots
-        key, type_ = _step(data, type_, part, root, path, assignment)
-        if last:
-            data[key] = value
-            return
-        if isinstance(data, dict) and not isinstance(data.get(key), dict | list):
+            part, parts = ".".join([part, *parts]), []  # the keys of labels and quantities hold dots
+        key, type_ = _step(data, type_, part)
+        if not parts:
+            data[key] = _value(type_, text)
+        elif isinstance(data, dict) and not isinstance(data.get(key), dict | list):
             data[key] = {}
         data = data[key]
 
 
-def _step(
-    data: Any, type_: inspect.Type, part: str, root: inspect.Type, path: str, assignment: str
-) -> tuple[str | int, inspect.Type]:
+def _step(data: Any, type_: inspect.Type, part: str) -> tuple[str | int, inspect.Type]:
     """The key for one part of a path, and the type behind it."""
+    if isinstance(data, list):
+        if not part.isdecimal() or int(part) >= len(data):
+            raise ValueError(f"a list of {len(data)} items has no item {part!r}; set the whole list")
+        return int(part), inner_type(type_.item_type) if isinstance(type_, inspect.VarTupleType) else type_
+    if isinstance(type_, inspect.VarTupleType):
+        raise ValueError(f"an empty list has no item {part!r}; set the whole list")
     if isinstance(type_, inspect.DictType):
         return part, inner_type(type_.value_type)
-    if isinstance(data, list):
-        if part.isdecimal() and int(part) < len(data):
-            item = type_.item_type if isinstance(type_, inspect.VarTupleType) else inspect.AnyType()
-            return int(part), inner_type(item)
-        raise ManifestError(f"-p {assignment}: a list of {len(data)} items has no item {part!r}; set the whole list")
-    if isinstance(type_, inspect.AnyType) and isinstance(data, dict):
-        return part, type_
-    field = _field(type_, part)
-    if field is None or not isinstance(data, dict):
-        raise ManifestError(f"-p {assignment}: {_unknown(root, path)}")
-    return part, field
+    return part, type_ if isinstance(type_, inspect.AnyType) else _field(type_, part)
 
 
-def _unknown(root: inspect.Type, path: str) -> str:
-    known = list(known_paths(root))
-    same_name = [candidate for candidate in known if candidate.rpartition(".")[2] == path.rpartition(".")[2]]
-    guess = nearest(path, known) if path.count(".") or not same_name else same_name[0]
-    guess = guess or nearest(path, [candidate.rpartition(".")[2] for candidate in known])
+def _value(type_: inspect.Type, text: str) -> Any:
+    """The value as YAML; where text is wanted, ``0.2`` and ``true`` are text without quotes too."""
+    from dgym.api.reader import read_value
+
+    try:
+        value = read_value(text)
+    except ValueError as error:
+        raise ValueError(f"the value is {error}") from None
+    return text.strip() if isinstance(type_, inspect.StrType) and isinstance(value, bool | int | float) else value
+
+
+def _unknown(cls: type[msgspec.Struct], path: str) -> str:
+    if path.startswith("set.") and cls is not EpisodeSet:
+        return f"'set.' is for EpisodeSets, and this is of kind {cls.__name__}; leave the prefix out"
+    known = list(known_paths(_type_at(cls, ("spec", "template") if cls is EpisodeSet else ("spec",))))
+    if cls is EpisodeSet:
+        own = known_paths(_type_at(cls, ("spec",)))
+        known += [f"set.{name}" for name in own if name.partition(".")[0] != "template"]
+    last = path.rpartition(".")[2]
+    same_name = [name for name in known if name.rpartition(".")[2] == last]
+    guess = nearest(path, same_name) or (same_name[0] if same_name else nearest(path, known))
+    if guess is None:
+        by_last = {name.rpartition(".")[2]: name for name in reversed(known)}
+        guess = by_last.get(nearest(last, by_last) or "")
     if guess:
-        guess = next(candidate for candidate in known if candidate == guess or candidate.endswith(f".{guess}"))
         return f"unknown path; did you mean '{guess}'?"
     return f"unknown path; known ones begin with {', '.join(name for name in known if '.' not in name)}"
 

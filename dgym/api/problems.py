@@ -42,7 +42,7 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     import difflib
 
     folded = {name.replace("_", "").replace("-", "").lower(): name for name in known}
-    matches = difflib.get_close_matches(word.replace("_", "").replace("-", "").lower(), folded, n=1, cutoff=0.6)
+    matches = difflib.get_close_matches(word.replace("_", "").replace("-", "").lower(), folded, n=1, cutoff=0.65)
     return folded[matches[0]] if matches else None
 
 

@@ -1,0 +1,127 @@
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dgym.api import (
+    AgentSpec,
+    DebugTask,
+    DebugTaskSpec,
+    Episode,
+    EpisodeSet,
+    EpisodeSetSpec,
+    EpisodeSpec,
+    LabelRequirement,
+    LabelSelector,
+    ObjectMeta,
+    TaskRef,
+    child_name,
+    digest,
+    expand,
+    find_task,
+)
+from dgym.errors import ManifestError
+
+
+def task(name: str, **labels: str) -> DebugTask:
+    return DebugTask(metadata=ObjectMeta(name=name, labels=labels), spec=DebugTaskSpec(instructions=name))
+
+
+def test_indexes_are_task_times_samples_plus_sample():
+    episodes = EpisodeSet(
+        metadata=ObjectMeta(name="many", namespace="lab", labels={"team": "a"}),
+        spec=EpisodeSetSpec(
+            tasks=(TaskRef(name="b"), TaskRef(name="a")),
+            samples=2,
+            template=EpisodeSpec(agent=AgentSpec(name="human")),
+        ),
+    )
+    planned = expand(episodes, [task("a"), task("b"), task("c")])
+    assert [(one.index, one.sample, one.task.metadata.name) for one in planned] == [
+        (0, 0, "b"),
+        (1, 1, "b"),
+        (2, 0, "a"),
+        (3, 1, "a"),
+    ]
+    first = planned[0].episode
+    assert (first.metadata.name, first.metadata.namespace) == ("many-0", "lab")
+    assert first.metadata.labels == {
+        "team": "a",
+        "dgym.dev/set": "many",
+        "dgym.dev/task": "b",
+        "dgym.dev/index": "0",
+        "dgym.dev/sample": "0",
+    }
+    assert first.spec.task_ref == TaskRef(name="b")
+    assert first.spec.agent == AgentSpec(name="human")
+    assert len({one.digest for one in planned}) == 4
+
+
+def test_selectors_choose_by_label_in_order_of_names():
+    spec = EpisodeSetSpec(task_selector=LabelSelector(match_labels={"level": "easy"}))
+    episodes = EpisodeSet(metadata=ObjectMeta(name="s"), spec=spec)
+    tasks = [task("z", level="easy"), task("m", level="hard"), task("a", level="easy")]
+    assert [one.task.metadata.name for one in expand(episodes, tasks)] == ["a", "z"]
+    with pytest.raises(ManifestError, match="selects none of 1 tasks"):
+        expand(episodes, [task("m", level="hard")])
+
+
+@pytest.mark.parametrize(
+    ("operator", "values", "expected"),
+    [
+        ("In", ("easy",), ["easy"]),
+        ("NotIn", ("easy",), ["hard", "none"]),
+        ("Exists", (), ["easy", "hard"]),
+        ("DoesNotExist", (), ["none"]),
+    ],
+)
+def test_operators_of_selectors(operator, values, expected):
+    requirement = LabelRequirement(key="level", operator=operator, values=values)
+    selector = LabelSelector(match_expressions=(requirement,))
+    labels = {"easy": {"level": "easy"}, "hard": {"level": "hard"}, "none": {}}
+    assert [name for name, of in labels.items() if selector.matches(of)] == expected
+    assert LabelSelector().matches({})
+
+
+def test_tasks_are_found_inline_or_by_name():
+    inline = Episode(metadata=ObjectMeta(name="e"), spec=EpisodeSpec(task=DebugTaskSpec(instructions="x")))
+    assert find_task(inline, []).metadata.name == "e"
+    assert find_task(inline, []).spec.instructions == "x"
+    named = Episode(metadata=ObjectMeta(name="e"), spec=EpisodeSpec(task_ref=TaskRef(name="ledgr")))
+    with pytest.raises(ManifestError, match=r"no DebugTask is named 'ledgr'; did you mean 'ledger'\?"):
+        find_task(named, [task("ledger")])
+    with pytest.raises(ManifestError, match="give the manifest that holds it too"):
+        find_task(named, [])
+
+
+@given(st.from_regex(r"[a-z0-9]([-a-z0-9.]{0,120}[a-z0-9])?", fullmatch=True), st.integers(0, 10**7))
+def test_names_of_children_are_short_valid_and_unique(name, index):
+    child = child_name(name, index)
+    assert len(child) <= 52
+    assert child.endswith(f"-{index}")
+    assert child[0].isalnum()
+    assert child_name(name + "x", index) != child
+    assert child_name(name, index) == child
+
+
+def test_digests_tell_runs_apart():
+    agent = AgentSpec(name="human")
+    base = digest(task("a"), agent, 0)
+    assert base == digest(task("a").spec, AgentSpec(name="human", max_steps=50), 0)
+    assert base == digest(task("a", level="easy"), agent)
+    others = [
+        digest(task("b"), agent),
+        digest(task("a"), None),
+        digest(task("a"), AgentSpec(name="human", max_steps=51)),
+        digest(task("a"), agent, 1),
+        digest(task("a"), agent, tools=("pdb",)),
+    ]
+    assert len({base, *others}) == 6
+
+
+def test_a_default_written_out_does_not_change_the_digest():
+    written = msgspec.convert(
+        {"instructions": "a", "entrypoint": "python -m pytest -q", "scoring": {"parser": "auto"}, "env": []},
+        DebugTaskSpec,
+    )
+    assert digest(written, None) == digest(task("a"), None)
