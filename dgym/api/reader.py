@@ -50,10 +50,9 @@ class Document(msgspec.Struct):
 def read_yaml(text: str) -> Iterator[Document]:
     """Every document that is not empty; one with a syntax error is the last."""
     loader = _Loader(text)
-    number = 0
+    number = 1
     try:
         while loader.check_node():
-            number += 1
             node = loader.get_node()
             document = Document(number, None)
             _survey(node, (), document, ())
@@ -61,10 +60,11 @@ def read_yaml(text: str) -> Iterator[Document]:
                 document.value = loader.construct_document(node)
             if document.value is not None or document.problems:
                 yield document
+            number += 1
     except yaml.MarkedYAMLError as error:
-        yield Document(number + (0 if error.context == "while constructing" else 1), None, problems=[_syntax(error)])
+        yield Document(number, None, problems=[_syntax(error)])
     except (yaml.YAMLError, ValueError) as error:
-        yield Document(number + 1, None, problems=[Problem((), f"not valid YAML: {error}; correct the syntax")])
+        yield Document(number, None, problems=[Problem((), f"not valid YAML: {error}; correct the syntax")])
     finally:
         loader.dispose()
 
