@@ -58,7 +58,7 @@ def _repository(path: Path) -> Loaded:
     root = path.resolve()
     name = re.sub(r"[^a-z0-9]+", "-", root.name.lower()).strip("-") or "repository"
     task = DebugTask(metadata=ObjectMeta(name=name), spec=DebugTaskSpec(source=SourceSpec(local_path=str(root))))
-    return Loaded(task, str(root / name), 1)
+    return Loaded(task, str(root), 1)
 
 
 def _refuse_duplicates(found: Sequence[Loaded]) -> None:

@@ -1,0 +1,88 @@
+"""``dgym replay``."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from dgym.cli.failures import FAILED
+from dgym.cli.options import check_python, echo_json, output_option, python_option, sandbox_option
+from dgym.errors import ManifestError
+
+if TYPE_CHECKING:
+    from dgym.api import DebugTask
+    from dgym.results import Trajectory
+    from dgym.worker.comparing import Comparison
+
+
+@click.command("replay")
+@click.argument("trajectories", nargs=-1, required=True, metavar="TRAJECTORY...")
+@click.option("--task", "manifest", metavar="MANIFEST", help="Where the task is, when the recorded manifest is gone.")
+@sandbox_option
+@python_option
+@output_option
+def command(trajectories: tuple[str, ...], manifest: str | None, sandbox: str, python: str | None, output: str) -> None:
+    """Run recorded trajectories again and compare what comes out.
+
+    The recorded calls are made in a fresh session of the same task. Observations are compared without addresses,
+    process ids, durations and temporary paths. Exit status: 0 all the same, 1 something differs.
+    """
+    import asyncio
+
+    from dgym.results import read_trajectory
+    from dgym.worker.comparing import run_again
+
+    python = check_python(python)
+    compared = {}
+    for path in trajectories:
+        trajectory = read_trajectory(Path(path))
+        task = _find_task(trajectory, manifest)
+        comparison = asyncio.run(run_again(trajectory, task, sandbox=sandbox, python=python))
+        compared[path] = comparison
+        if output == "table":
+            _show(path, trajectory, comparison)
+    if output == "json":
+        echo_json(compared)
+    if any(comparison.differences for comparison in compared.values()):
+        sys.exit(FAILED)
+
+
+def _find_task(trajectory: "Trajectory", manifest: str | None) -> "DebugTask":
+    """The task of the recorded name; a changed one is announced, because its observations will differ."""
+    from dgym.worker.plan import task_digest
+
+    header = trajectory.header
+    where = manifest or header.manifest
+    for task in _tasks_in(where):
+        if task.metadata.name == header.task:
+            if task_digest(task) != header.task_digest:
+                click.echo(f"Warning: task {header.task} has changed since {header.episode} was recorded", err=True)
+            return task
+    raise ManifestError(f"{where} holds no task {header.task!r}; give the manifest that does: --task MANIFEST")
+
+
+def _tasks_in(where: str) -> "list[DebugTask]":
+    from dgym.api import DebugTask, Episode, find_task
+    from dgym.cli.bundles import PREFIX, bundled_tasks
+    from dgym.cli.resources import read_manifests
+
+    if where.startswith(PREFIX):
+        return bundled_tasks()
+    resources = [item.resource for item in read_manifests([where])]
+    tasks = [resource for resource in resources if isinstance(resource, DebugTask)]
+    inline = [find_task(resource, ()) for resource in resources if isinstance(resource, Episode) and resource.spec.task]
+    return [*tasks, *inline, *([] if tasks or inline else bundled_tasks())]
+
+
+def _show(path: str, trajectory: "Trajectory", comparison: "Comparison") -> None:
+    from dgym.agents.console import printable
+
+    torn = " (its last line is cut short and was left out)" if trajectory.torn else ""
+    number = len({difference.seq for difference in comparison.differences})
+    verdict = f"{number} differ" if number else "all the same"
+    click.echo(f"{path}: {trajectory.header.episode}: {comparison.steps} steps, {verdict}{torn}")
+    for difference in comparison.differences:
+        click.echo(f"  step {difference.seq} ({difference.tool}): {difference.field}")
+        for line in printable(difference.text).split("\n"):
+            click.echo(f"    {line}")

@@ -1,0 +1,101 @@
+"""Runs a recorded trajectory again in a fresh session and compares what comes out."""
+
+import difflib
+from collections.abc import Iterator
+from typing import Literal, cast
+
+import msgspec
+
+from dgym.api import DebugTask, ToolSpec
+from dgym.env import AsyncRepoEnv
+from dgym.errors import ManifestError
+from dgym.results import Trajectory
+from dgym.results.normalize import normalize
+from dgym.wire import Observation, Step
+
+_SHOWN_LINES = 40
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A step that came out otherwise: ``field`` differs; ``text`` shows how, as a unified diff for texts."""
+
+    seq: int
+    tool: str
+    field: str
+    text: str
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """How many steps were run again, and what differed."""
+
+    steps: int
+    differences: tuple[Difference, ...]
+
+
+async def run_again(trajectory: Trajectory, task: DebugTask, *, sandbox: str, python: str | None) -> Comparison:
+    """Make the recorded calls in a fresh session of ``task`` with the recorded tools and limits.
+
+    Observations are compared without addresses, process ids, durations and the like.
+
+    Raises:
+        ManifestError: The trajectory is of an agent that did more than make calls.
+    """
+    header = trajectory.header
+    if header.agent.get("name") == "solution":
+        raise ManifestError(
+            f"the trajectory of {header.episode} is the solution agent's, which applies the gold patch without a call;"
+            " run the agent again instead"
+        )
+    async with AsyncRepoEnv(
+        task,
+        tools=msgspec.convert(header.tools, tuple[str | ToolSpec, ...]),
+        sandbox=cast('Literal["auto", "bubblewrap", "none"]', sandbox),
+        python=python,
+        max_steps=header.agent.get("maxSteps", 50),
+        max_rewrites=header.agent.get("maxRewrites"),
+        deadline_seconds=None,
+    ) as env:
+        await env.reset()
+        for step in trajectory.steps:
+            if step.call is None:
+                continue
+            _, _, terminated, truncated, _ = await env.step({"tool": step.call.tool, "arguments": step.call.arguments})
+            if terminated or truncated:
+                break
+        again = env.history()
+    return Comparison(steps=len(again) - 1, differences=tuple(compare(trajectory.steps, again)))
+
+
+def compare(recorded: tuple[Step, ...], again: list[Step]) -> Iterator[Difference]:
+    """What differs between two histories of the same calls."""
+    for before, after in zip(recorded, again, strict=False):
+        yield from _compare_step(before, after)
+    if len(again) < len(recorded):
+        missed = recorded[len(again)]
+        text = f"the episode ended before step {missed.seq}"
+        yield Difference(seq=missed.seq, tool=_tool(missed), field="endReason", text=text)
+
+
+def _compare_step(before: Step, after: Step) -> Iterator[Difference]:
+    old, new = before.observation, after.observation
+    old_text, new_text = normalize(old.text), normalize(new.text)
+    if old_text != new_text:
+        yield Difference(seq=before.seq, tool=_tool(before), field="text", text=_diff(old_text, new_text))
+    for field in ("ok", "exit_status", "score", "end_reason"):
+        if getattr(old, field) != getattr(new, field):
+            text = f"{_plain(old, field)} -> {_plain(new, field)}"
+            yield Difference(seq=before.seq, tool=_tool(before), field=field, text=text)
+
+
+def _tool(step: Step) -> str:
+    return step.call.tool if step.call is not None else "reset"
+
+
+def _plain(observation: Observation, field: str) -> str:
+    return msgspec.json.encode(getattr(observation, field)).decode()
+
+
+def _diff(before: str, after: str) -> str:
+    lines = list(difflib.unified_diff(before.splitlines(), after.splitlines(), "recorded", "now", lineterm="", n=1))
+    rest = len(lines) - _SHOWN_LINES
+    return "\n".join([*lines[:_SHOWN_LINES], f"… {rest} more lines"] if rest > 0 else lines)
