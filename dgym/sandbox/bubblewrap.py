@@ -127,8 +127,11 @@ def check_workspace(path: str) -> None:
         ManifestError: the path is relative, not in its shortest form, or a directory of the system.
     """
     pure = Path(path)
-    if not pure.is_absolute() or str(pure) != path or ".." in pure.parts:
-        raise ManifestError(f"workingDirectory {path!r} must be an absolute path without '..', such as /workspace")
+    if not pure.is_absolute() or str(pure) != path or path.startswith("//") or ".." in pure.parts:
+        raise ManifestError(
+            f"workingDirectory {path!r} must be an absolute path without '..' and without a slash at its end, such as "
+            "/workspace"
+        )
     below = [reserved for reserved in ("/proc", "/dev", "/sys", "/etc", "/opt/dgym") if pure.is_relative_to(reserved)]
     above = [reserved for reserved in (*_RESERVED, HOME_INSIDE, "/tmp") if Path(reserved).is_relative_to(pure)]  # noqa: S108
     if below or above:

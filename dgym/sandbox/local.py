@@ -207,8 +207,8 @@ def _under_bubblewrap(
     return (
         bubblewrap.command_line(layout),
         _runner_command(interpreter, bubblewrap.RUNNER_INSIDE),
-        _environment(python, home=bubblewrap.HOME_INSIDE, tmp="/tmp"),  # noqa: S108 - the sandbox's own
-        msgspec.structs.replace(spec, python=python),
+        _environment(tmp="/tmp"),  # noqa: S108 - the sandbox's own
+        _inside(spec, python=python, home=bubblewrap.HOME_INSIDE, tmp="/tmp"),  # noqa: S108
     )
 
 
@@ -221,8 +221,13 @@ def _in_the_open(prepared: _Prepared, spec: SandboxSpec) -> tuple[list[str], lis
     return (
         [],
         _runner_command(interpreter, str(runner)),
-        _environment(python, home=str(directory.path / "home"), tmp=str(directory.path / "tmp")),
-        msgspec.structs.replace(spec, python=python, workspace=str(directory.workspace)),
+        _environment(tmp=str(directory.path / "tmp")),
+        _inside(
+            msgspec.structs.replace(spec, workspace=str(directory.workspace)),
+            python=python,
+            home=str(directory.path / "home"),
+            tmp=str(directory.path / "tmp"),
+        ),
     )
 
 
@@ -230,15 +235,19 @@ def _runner_command(interpreter: Interpreter, directory: str) -> list[str]:
     return [interpreter.executable, "-I", "-S", "-B", f"{directory}/__main__.py"]
 
 
-def _environment(python: str, *, home: str, tmp: str) -> dict[str, str]:
+def _environment(*, tmp: str) -> dict[str, str]:
     """Everything the runner knows of this machine's environment: nothing that could hold a key is among it."""
-    return {
-        "PATH": f"{Path(python).parent}:{_SYSTEM_PATH}",
-        "HOME": home,
-        "TMPDIR": tmp,
-        "LANG": "C.UTF-8",
-        "TZ": os.environ.get("TZ", "UTC"),
-    }
+    return {"PATH": _SYSTEM_PATH, "TMPDIR": tmp, "LANG": "C.UTF-8", "TZ": os.environ.get("TZ", "UTC")}
+
+
+def _inside(spec: SandboxSpec, *, python: str, home: str, tmp: str) -> SandboxSpec:
+    """The specification as it is true inside.
+
+    Fixed paths for home and temporary files make two runs of an episode print the same; without bubblewrap they are
+    how ``kill_leftovers`` knows its processes.
+    """
+    environment = {"HOME": home, "TMPDIR": tmp, **spec.environment}
+    return msgspec.structs.replace(spec, python=python, environment=environment)
 
 
 def _shims(prepared: _Prepared) -> Path | None:

@@ -1,0 +1,128 @@
+"""Directories of sandboxes: private, removable whatever is in them, and not left behind."""
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from dgym.sandbox import local_files
+from dgym.sandbox.local_files import PrivateDirectory, cache_directory, compiled_runner, remove_abandoned, remove_tree
+from dgym.sandbox.local_interpreter import inspect_interpreter
+
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_nobody_else_can_enter(temporary):
+    directory = PrivateDirectory.make()
+    assert stat.S_IMODE(directory.path.stat().st_mode) == 0o700
+    assert directory.workspace.is_dir()
+    directory.remove()
+
+
+def test_removal_may_be_repeated(temporary):
+    directory = PrivateDirectory.make()
+    directory.remove()
+    directory.remove()
+    assert list(temporary.iterdir()) == []
+
+
+def test_removes_what_nobody_may_read(tmp_path):
+    tree = tmp_path / "tree"
+    (tree / "closed" / "inner").mkdir(parents=True)
+    (tree / "closed" / "inner" / "file").write_text("x")
+    (tree / "closed" / "inner").chmod(0)
+    (tree / "closed").chmod(0o500)
+    remove_tree(tree)
+    assert not tree.exists()
+
+
+def test_removes_a_tree_deeper_than_any_path_may_be_long(tmp_path):
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    here = os.open(tree, os.O_RDONLY)
+    for _ in range(3000):
+        os.mkdir("d", dir_fd=here)
+        deeper = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = deeper
+    os.close(here)
+    remove_tree(tree)
+    assert not tree.exists()
+
+
+def test_a_link_out_of_the_tree_is_removed_and_not_followed(tmp_path):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept").touch()
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    (tree / "link").symlink_to(outside)
+    remove_tree(tree)
+    assert (outside / "kept").exists()
+
+
+def test_what_a_killed_process_left_is_removed_and_what_a_live_one_uses_is_kept(temporary):
+    script = (
+        "import os, sys, tempfile; tempfile.tempdir = sys.argv[1]\n"
+        "from dgym.sandbox.local_files import PrivateDirectory\n"
+        "PrivateDirectory.make(); os.kill(os.getpid(), 9)"
+    )
+    subprocess.run([sys.executable, "-c", script, str(temporary)], check=False)
+    (left,) = temporary.iterdir()
+    used = PrivateDirectory.make()
+    old = time.time() - 3600
+    for path in (left, used.path):
+        os.utime(path, (old, old))
+    removed = []
+    remove_abandoned(removed.append)
+    assert removed == [left.name]
+    assert list(temporary.iterdir()) == [used.path]
+    used.remove()
+
+
+def test_a_directory_just_made_is_not_taken_for_abandoned(temporary):
+    (temporary / f"dgym-{os.getuid()}-young").mkdir()
+    (temporary / f"dgym-{os.getuid()}-young" / "lock").touch()
+    remove_abandoned()
+    assert (temporary / f"dgym-{os.getuid()}-young").exists()
+
+
+def test_cache_follows_the_xdg_variable(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_directory() == tmp_path / "dgym"
+
+
+def test_cache_of_a_user_without_a_home_is_private(temporary, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
+    assert stat.S_IMODE(cache_directory().stat().st_mode) == 0o700
+
+
+def test_the_runner_is_copied_with_bytecode_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    source = tmp_path / "runner"
+    (source / "inner").mkdir(parents=True)
+    (source / "__main__.py").write_text("print(1)\n")
+    (source / "inner" / "part.py").write_text("x = 1\n")
+    monkeypatch.setattr(local_files, "RUNNER_SOURCE", source)
+    local_files._runner_digest.cache_clear()
+    try:
+        interpreter = inspect_interpreter(sys.executable)
+        first = compiled_runner(interpreter)
+        assert sorted(path.suffix for path in first.rglob("*") if path.is_file()) == [".py", ".py", ".pyc", ".pyc"]
+        assert compiled_runner(interpreter) == first
+        assert sorted(path.name for path in first.parent.iterdir()) == [first.name]
+    finally:
+        local_files._runner_digest.cache_clear()
+        local_files._compiled_runner.cache_clear()
+    shutil.rmtree(first)
+    assert Path(source).exists()
