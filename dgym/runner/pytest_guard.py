@@ -7,6 +7,7 @@ the same objects as before any code of the workspace was imported; no hook that 
 the agent changed; and a canary test, run last through the same hooks as every other test, must fail.
 """
 
+import functools
 import os
 import sys
 import types
@@ -52,6 +53,15 @@ HOOKS = (
     "pytest_collection_modifyitems",
 )
 BUILTINS = ("AssertionError", "BaseException", "Exception", "all", "any", "bool", "isinstance", "len", "repr", "type")
+UNITTEST_CHECKS = (
+    ("assertEqual", (1, 2)),
+    ("assertNotEqual", (1, 1)),
+    ("assertTrue", (False,)),
+    ("assertFalse", (True,)),
+    ("assertIn", (1, [2])),
+    ("assertIs", (1, 2)),
+    ("fail", ()),
+)
 _MEMBERS = (types.FunctionType, classmethod, staticmethod, property)
 _MISSING = object()
 
@@ -249,14 +259,11 @@ def broken_checks():
         ("pytest.fail", lambda: pytest.fail("must fail")),
         ("pytest.raises", lambda: _expect_nothing_raised(pytest.raises)),
         ("pytest.raises", lambda: _raise_the_wrong_thing(pytest.raises)),
-        ("unittest.TestCase.assertEqual", lambda: case.assertEqual(1, 2)),
-        ("unittest.TestCase.assertTrue", lambda: case.assertTrue(False)),
-        ("unittest.TestCase.assertFalse", lambda: case.assertFalse(True)),
-        ("unittest.TestCase.assertIn", lambda: case.assertIn(1, [2])),
-        ("unittest.TestCase.assertRaises", lambda: _expect_nothing_raised(case.assertRaises)),
-        ("unittest.TestCase.fail", lambda: case.fail("must fail")),
         ("pytest.approx", lambda: _assert_unequal_is_equal(getattr(pytest, "approx", None))),
+        ("unittest.TestCase.assertRaises", lambda: _expect_nothing_raised(case.assertRaises)),
     ]
+    for name, arguments in UNITTEST_CHECKS:
+        checks.append(("unittest.TestCase." + name, functools.partial(getattr(case, name), *arguments)))
     return sorted(set(name for name, check in checks if not _fails(check)))
 
 

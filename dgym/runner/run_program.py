@@ -10,7 +10,6 @@ import types
 
 
 def run(orders, write):
-    write("form", form="python")
     launch = orders["launch"]
     workspace = orders["workspace"]
     changed = [os.path.realpath(os.path.join(workspace, path)) for path in orders["changed"] or ()]

@@ -19,7 +19,6 @@ def make_reporter(load, orders, write):
 
 
 def run(orders, write):
-    write("form", form="pytest")
     launch = orders["launch"]
     pytest = import_pytest(launch)
     from_wrapper = sys.modules["__main__"]
@@ -36,7 +35,7 @@ def arguments(orders):
     if orders["collect_only"]:
         extra.append("--collect-only")
     if orders["setup_only"]:
-        extra.append("--setup-only")
+        extra += ["--setup-only", "--continue-on-collection-errors"]
     return list(orders["launch"]["argv"]) + extra + list(orders["select"])
 
 

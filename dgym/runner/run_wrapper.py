@@ -16,20 +16,19 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 LOWEST_DESCRIPTOR = 900
 ORDERS_VARIABLE = "DGYM_REPORT_ORDERS_FD"
 REPORT_VARIABLE = "DGYM_REPORT_FD"
+PACKAGE = "dgym_runner"
 PLUGIN = "dgym_shell_plugin"
 
 
 def load(name):
     """Import a file of this directory without putting the directory on ``sys.path``."""
-    import importlib.util
+    import importlib
 
-    full_name = "dgym_" + name
-    if full_name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(full_name, os.path.join(HERE, name + ".py"))
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[full_name] = module
-        spec.loader.exec_module(module)
-    return sys.modules[full_name]
+    if PACKAGE not in sys.modules:
+        package = type(sys)(PACKAGE)
+        package.__path__ = [HERE]
+        sys.modules[PACKAGE] = package
+    return importlib.import_module(PACKAGE + "." + name)
 
 
 # The descriptors
@@ -97,8 +96,11 @@ def main():
     launch = parse(orders["entrypoint"])
     report = int(os.environ[REPORT_VARIABLE])
     os.set_inheritable(report, True)
+    # Said here, where no code of the task runs: a run without this record never began, which is not the agent's doing.
+    write = open_writer(report, orders["token"])
+    write("form", form="shell" if launch is None else "pytest" if launch.is_pytest else "python")
     if launch is None:
-        run_shell(orders, report)
+        run_shell(orders)
     orders["launch"] = {
         "kind": launch.kind,
         "target": launch.target,
@@ -117,14 +119,12 @@ def parse(entrypoint):
     launch = load("launch")
     try:
         return launch.parse_entrypoint(entrypoint, dict(os.environ), os.getcwd())
-    except launch.LaunchError:
+    except (launch.LaunchRefused, OSError):
         return None
 
 
-def run_shell(orders, report):
+def run_shell(orders):
     """Run a shell line with the plugin in pytest's own variable; the shell's status is the result."""
-    write = open_writer(report, orders["token"])
-    write("form", form="shell")
     environment = dict(os.environ)
     environment[ORDERS_VARIABLE] = str(pack_orders(orders))
     environment["PYTEST_ADDOPTS"] = " ".join(filter(None, [environment.get("PYTEST_ADDOPTS"), "-p", PLUGIN]))

@@ -56,7 +56,7 @@ class _Reader:
             raise ValueError("unknown form")
         self.report.form = record["form"]
 
-    def _read_start(self, record: dict[str, Any]) -> None:
+    def _read_start(self, _record: dict[str, Any]) -> None:
         self.report.sessions += 1
 
     def _read_collected(self, record: dict[str, Any]) -> None:
@@ -78,7 +78,7 @@ class _Reader:
     def _read_tampering(self, record: dict[str, Any]) -> None:
         add_reason(self.report, str(record["why"])[:500])
 
-    def _read_end(self, record: dict[str, Any]) -> None:
+    def _read_end(self, _record: dict[str, Any]) -> None:
         self.ended += 1
 
     def _read_status(self, record: dict[str, Any]) -> None:

@@ -1,4 +1,6 @@
-"""Report from a pytest that a shell line starts: ``PYTEST_ADDOPTS`` names this module, ``PYTHONPATH`` has its directory.
+"""Report from a pytest that a shell line starts.
+
+``PYTEST_ADDOPTS`` names this module, and ``PYTHONPATH`` has its directory, which holds nothing else.
 
 PYTEST_DONT_REWRITE: pytest must not touch this module.
 """

@@ -1,0 +1,150 @@
+"""Move files into the verifier's workspace and keep copies of those that must be put back."""
+
+import io
+import tarfile
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import IO
+
+from dgym.errors import VerifierFailed
+from dgym.sandbox import ManifestEntry, Sandbox
+from dgym.workspace.apply import apply_patch, patched_paths
+from dgym.workspace.errors import PatchError
+from dgym.workspace.files import FileVersion
+
+_CHUNK_BYTES = 256 * 1024
+_COPY_SECONDS = 600.0
+_PERMISSIONS = 0o777
+
+_SAVE = 'umask 077; d=$(mktemp -d) && cp -a . "$d/" && printf %s "$d"'
+_RESTORE = 'find . -mindepth 1 -maxdepth 1 -exec rm -rf {} + && cp -a "$DGYM_COPY/." . && rm -rf "$DGYM_COPY"'
+
+
+async def write_versions(sandbox: Sandbox, versions: Mapping[str, FileVersion | None]) -> None:
+    """Make every path what its version is; None removes it.
+
+    Whatever stood at a path goes first, so that nothing is ever written through a link.
+    """
+    if not versions:
+        return
+    await sandbox.remove(sorted(versions))
+    present = {path: version for path, version in versions.items() if version is not None}
+    if present:
+        await sandbox.put_archive(_chunks(_tar(present)))
+
+
+async def read_versions(
+    sandbox: Sandbox, manifest: Mapping[str, ManifestEntry], paths: Iterable[str]
+) -> dict[str, FileVersion]:
+    """The present versions of those ``paths`` that exist."""
+    versions = {}
+    for path in paths:
+        entry = manifest.get(path)
+        if entry is None:
+            continue
+        if entry.type == "symlink":
+            data = entry.target.encode("utf-8", "surrogateescape")
+            versions[path] = FileVersion(data, 0o777, is_symlink=True)
+        else:
+            versions[path] = FileVersion(await sandbox.read_file(path), entry.mode)
+    return versions
+
+
+async def apply_test_patch(sandbox: Sandbox, patch: str) -> None:
+    """Apply the task's ``testPatch``.
+
+    Raises:
+        VerifierFailed: It does not apply, which is the task's fault.
+    """
+    try:
+        paths = patched_paths(patch)
+        versions = await read_versions(sandbox, await sandbox.manifest(), paths)
+        await write_versions(sandbox, apply_patch(patch, versions.get))
+    except PatchError as error:
+        raise VerifierFailed(f"scoring.testPatch does not apply: {error}") from None
+
+
+class WorkspaceCopy:
+    """The whole workspace set aside inside the verifier, while nothing but trusted code runs there."""
+
+    def __init__(self, sandbox: Sandbox, place: str) -> None:
+        self._sandbox = sandbox
+        self._place = place
+
+    @classmethod
+    async def save(cls, sandbox: Sandbox) -> "WorkspaceCopy":
+        """Copy the workspace to a temporary directory."""
+        result = await sandbox.run(_SAVE, timeout_seconds=_COPY_SECONDS)
+        if result.exit_status != 0:
+            raise VerifierFailed(f"the workspace could not be set aside: {result.text.strip()[-500:]}")
+        return cls(sandbox, result.text.rpartition("\n")[2])
+
+    async def restore(self) -> None:
+        """Make the workspace what it was, and drop the copy."""
+        environment = {"DGYM_COPY": self._place}
+        result = await self._sandbox.run(_RESTORE, environment=environment, timeout_seconds=_COPY_SECONDS)
+        if result.exit_status != 0:
+            raise VerifierFailed(f"the workspace could not be restored: {result.text.strip()[-500:]}")
+
+
+class SavedFiles:
+    """Files of the verifier's workspace kept on the trusted side, while the agent's code may run in the verifier."""
+
+    def __init__(self, sandbox: Sandbox, entries: Mapping[str, ManifestEntry], archive: IO[bytes]) -> None:
+        self._sandbox = sandbox
+        self._entries = entries
+        self._archive = archive
+
+    @classmethod
+    async def save(cls, sandbox: Sandbox, entries: Mapping[str, ManifestEntry], archive: IO[bytes]) -> "SavedFiles":
+        """Keep the files that ``entries`` describe in ``archive``."""
+        if entries:
+            async for chunk in sandbox.get_archive(sorted(entries)):
+                archive.write(chunk)
+        return cls(sandbox, entries, archive)
+
+    async def restore(self, manifest: Mapping[str, ManifestEntry]) -> list[str]:
+        """Put back whatever differs from the workspace that ``manifest`` describes; gives the paths."""
+        differing = sorted(path for path, entry in self._entries.items() if not _same(entry, manifest.get(path)))
+        if differing:
+            obstacles = [above for path in differing for above in _ancestors(path) if above in manifest]
+            await self._sandbox.remove(sorted({*differing, *obstacles}))
+            self._archive.seek(0)
+            await self._sandbox.put_archive(_chunks(self._archive))
+        return differing
+
+
+def _same(before: ManifestEntry, after: ManifestEntry | None) -> bool:
+    return after is not None and (before.type, before.sha256, before.target, before.mode) == (
+        after.type,
+        after.sha256,
+        after.target,
+        after.mode,
+    )
+
+
+def _ancestors(path: str) -> Sequence[str]:
+    parts = path.split("/")[:-1]
+    return ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]
+
+
+def _tar(versions: Mapping[str, FileVersion]) -> io.BytesIO:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT, encoding="utf-8") as archive:
+        for path in sorted(versions):
+            version = versions[path]
+            member = tarfile.TarInfo(path)
+            if version.is_symlink:
+                member.type = tarfile.SYMTYPE
+                member.linkname = version.data.decode("utf-8", "surrogateescape")
+                archive.addfile(member)
+                continue
+            member.size = len(version.data)
+            member.mode = version.mode & _PERMISSIONS
+            archive.addfile(member, io.BytesIO(version.data))
+    buffer.seek(0)
+    return buffer
+
+
+async def _chunks(file: IO[bytes]) -> AsyncIterator[bytes]:
+    while chunk := file.read(_CHUNK_BYTES):
+        yield chunk

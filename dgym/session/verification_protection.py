@@ -1,0 +1,144 @@
+"""Which files decide about tests, and so are taken from the untouched repository whatever the agent made of them.
+
+This is on top of the task's own policy: an author who protects nothing still gets tests that mean something.
+"""
+
+import tomllib
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from dgym.workspace.files import FileVersion
+
+CONFIGURATION_NAMES = frozenset(
+    {
+        "conftest.py",
+        "pytest.ini",
+        ".pytest.ini",
+        "pytest.toml",
+        ".pytest.toml",
+        "tox.ini",
+        "setup.cfg",
+        "sitecustomize.py",
+        "usercustomize.py",
+    }
+)
+_HIJACKING_MODULES = frozenset({"pytest", "_pytest", "sitecustomize", "usercustomize"})
+_TEST_DIRECTORIES = frozenset({"test", "tests"})
+_MODULE_SUFFIXES = (".py", ".so", ".pyc")
+
+
+class Protection(msgspec.Struct, frozen=True, kw_only=True):
+    """``files`` and everything below ``directories`` stay as they are in the untouched repository (``pristine``)."""
+
+    pristine: frozenset[str]
+    files: frozenset[str]
+    directories: frozenset[str]
+
+    def why_refused(self, path: str) -> str | None:
+        """Why a change of ``path`` does not count; None when it does."""
+        if path in self.pristine:
+            if path in self.files or decides_about_tests(path):
+                return "it decides about the tests"
+        elif (why := why_dropped(path)) is not None:
+            return why
+        below = path + "/"
+        if any(path.startswith(directory + "/") or directory == path for directory in self.directories):
+            return "it stands among the tests"
+        if any(file.startswith(below) for file in self.files) or any(d.startswith(below) for d in self.directories):
+            return "tests stand below it"
+        if any(path.startswith(file + "/") for file in self.files):
+            return "a file of the tests stands above it"
+        return None
+
+    def holds(self, path: str) -> bool:
+        """Whether ``path`` of the untouched repository is put back after commands that run the agent's code."""
+        return (
+            path in self.files
+            or decides_about_tests(path)
+            or any(path.startswith(directory + "/") for directory in self.directories)
+        )
+
+
+def protect(pristine: Iterable[str], test_ids: Iterable[str], more: Iterable[str] = ()) -> Protection:
+    """The protection of the repository with the paths ``pristine`` whose tests are ``test_ids``.
+
+    An id names its file relative to pytest's root directory, which may be below the workspace, so a file is found by
+    the end of its path. ``more`` are paths that scoring itself writes.
+    """
+    paths = frozenset(pristine)
+    wanted = {identifier.partition("::")[0] for identifier in test_ids}
+    files = {path for path in paths if any(tail in wanted for tail in _tails(path))} | set(more)
+    directories = {directory for file in files if (directory := _test_directory(file)) is not None}
+    return Protection(pristine=paths, files=frozenset(files), directories=frozenset(directories))
+
+
+def decides_about_tests(path: str) -> bool:
+    """Whether pytest or Python reads a file of this name by itself."""
+    name = path.rpartition("/")[2]
+    return name in CONFIGURATION_NAMES or name.endswith(".pth")
+
+
+def why_dropped(path: str) -> str | None:
+    """Why a new file of this name takes no part in scoring; None when it does."""
+    *directories, name = path.split("/")
+    stem = name.partition(".")[0]
+    if decides_about_tests(path):
+        return "a new file of this name would decide about the tests"
+    hijacks = stem in _HIJACKING_MODULES or stem.startswith("pluggy")
+    if hijacks and (name.endswith(_MODULE_SUFFIXES) or "." not in name):
+        return "a new module of this name would stand in for the test framework"
+    if any(part in _HIJACKING_MODULES or part.startswith("pluggy") for part in directories):
+        return "a new package of this name would stand in for the test framework"
+    if name.endswith(".py") and (name.startswith("test_") or stem.endswith("_test")):
+        return "tests that were added do not count"
+    return None
+
+
+def select_changes(
+    changed: Mapping[str, FileVersion | None], protection: Protection, pyproject: bytes | None
+) -> tuple[dict[str, FileVersion | None], dict[str, str]]:
+    """Divide ``changed`` into what reaches the verifier and what does not, and why.
+
+    ``pyproject``: the original pyproject.toml of the workspace; its pytest section cannot be changed.
+    """
+    allowed: dict[str, FileVersion | None] = {}
+    refused: dict[str, str] = {}
+    for path, version in changed.items():
+        why = protection.why_refused(path)
+        if why is None and path.rpartition("/")[2] == "pyproject.toml":
+            why = _why_pyproject_refused(path, version, pyproject)
+        if why is None:
+            allowed[path] = version
+        else:
+            refused[path] = why
+    return allowed, refused
+
+
+def _why_pyproject_refused(path: str, version: FileVersion | None, original: bytes | None) -> str | None:
+    before = _pytest_section(original) if path == "pyproject.toml" else {}
+    after = _pytest_section(version.data if version is not None else None)
+    return None if before == after else "its section about pytest differs"
+
+
+def _pytest_section(data: bytes | None) -> object:
+    if data is None:
+        return {}
+    try:
+        return tomllib.loads(data.decode()).get("tool", {}).get("pytest", {})
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, AttributeError):
+        return None
+
+
+def _tails(path: str) -> Iterable[str]:
+    parts = path.split("/")
+    return ("/".join(parts[start:]) for start in range(len(parts)))
+
+
+def _test_directory(path: str) -> str | None:
+    """The topmost directory above ``path`` that is named as directories of tests are."""
+    directories = path.split("/")[:-1]
+    for index, name in enumerate(directories):
+        if name in _TEST_DIRECTORIES:
+            return "/".join(directories[: index + 1])
+    return None
