@@ -138,6 +138,13 @@ class ProcessTable(object):
         with self._lock:
             return list(self._entries.values())
 
+    def wait_until_busy(self):
+        """Return at once while anything runs below us, else when something is started."""
+        while not proctree.child_lookup()(os.getpid()):
+            with self._started:
+                if not self._entries:
+                    self._started.wait()
+
     def alive(self):
         """Process ids of everything that descends from this runner or carries its tag, zombies left out."""
         return [pid for pid in self._everything() if proctree.is_alive(pid)]

@@ -1,0 +1,109 @@
+"""Start the runner: ``PYTHON -I -S <this directory>/__main__.py --fd N | --socket PATH | --stdio``.
+
+``-I -S`` keep the workspace and site-packages off ``sys.path``: a ``traceback.py`` in the agent's repository must not
+be imported by us. For the same reason this directory is made a package by hand instead of being put there.
+"""
+
+import os
+import signal
+import sys
+
+_NAME = "dgym_runner"
+
+
+def _make_package():
+    package = type(sys)(_NAME)
+    package.__path__ = [os.path.dirname(os.path.abspath(__file__))]
+    sys.modules[_NAME] = package
+
+
+def _open(mode, value):
+    """Descriptors to read from and write to."""
+    if mode == "--fd":
+        descriptor = int(value)
+        os.set_inheritable(descriptor, False)
+        os.set_blocking(descriptor, True)
+        return descriptor, descriptor
+    if mode == "--stdio":
+        return _take_standard_streams()
+    return (_accept(value),) * 2
+
+
+def _take_standard_streams():
+    # Moved away, so that nothing printed by mistake can get between the frames.
+    reading, writing = os.dup(0), os.dup(1)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nowhere, 0)
+    os.dup2(2, 1)
+    return reading, writing
+
+
+def _accept(path):
+    import socket
+
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    # Renamed into place when it is ready, so that whoever sees it may connect.
+    listener.bind(path + ".new")
+    os.chmod(path + ".new", 0o660)
+    listener.listen(1)
+    os.rename(path + ".new", path)
+    client = listener.accept()[0]
+    listener.close()
+    os.unlink(path)
+    client.setblocking(True)
+    return client.detach()
+
+
+class _Told(Exception):
+    """A signal asked the runner to end."""
+
+
+def _end_on_signals():
+    def tell(_number, _frame):
+        for each in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            signal.signal(each, _ignore)
+        raise _Told
+
+    # As PID 1 a process is sent only the signals it has handlers for. A handler, unlike SIG_IGN, is not inherited.
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, tell)
+
+
+def _ignore(_number, _frame):
+    pass
+
+
+def main(arguments):
+    if not arguments or arguments[0] not in ("--fd", "--socket", "--stdio") or len(arguments) > 2:
+        sys.stderr.write(__doc__)
+        return 2
+    _make_package()
+    from dgym_runner import frames, processes, server
+
+    import threading
+
+    threading.stack_size(512 * 1024)
+    os.umask(0o022)
+    _end_on_signals()
+    status = 0
+    running = None
+    try:
+        connection = frames.Connection(*_open(arguments[0], arguments[-1]))
+        processes.become_subreaper()
+        running = server.Server(connection, processes.ProcessTable())
+        running.serve()
+    except (_Told, ConnectionError):
+        pass
+    except frames.FrameError as error:
+        sys.stderr.write("dgym runner: %s\n" % error)
+        status = 70
+    if running is not None and not running.end():
+        status = 71
+    return status
+
+
+if __name__ == "__main__":
+    ended = main(sys.argv[1:])
+    sys.stderr.flush()
+    # Worker threads may still wait for a client that is gone: no joining them.
+    os._exit(ended)

@@ -1,0 +1,176 @@
+"""Running one command to its end: output in bounds, timeouts kept, nothing left holding us up."""
+
+import fcntl
+import os
+import select
+import threading
+import time
+
+from . import configuration as configuration_module
+from . import output
+
+REPORT_LIMIT = 16 * 1024 * 1024
+MAX_OUTPUT = 16 * 1024 * 1024
+# Programs close low descriptors they do not know; one up here survives that.
+_HIGH_DESCRIPTOR = 900
+_LOOK = 0.05
+_LINGER = 0.5
+
+
+def high_descriptor(descriptor):
+    """Move a descriptor out of the way of programs that close or reuse low numbers; still close-on-exec."""
+    try:
+        moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _HIGH_DESCRIPTOR)
+    except (OSError, ValueError):
+        return descriptor
+    os.close(descriptor)
+    return moved
+
+
+class Job(object):
+    """One command from start to result."""
+
+    def __init__(self, table, timeout, limit, cancelled=None):
+        self._table = table
+        self._timeout = timeout
+        self._cancelled = cancelled or threading.Event()
+        self._sinks = {}
+        self._output = output.HeadAndTail(min(limit, MAX_OUTPUT))
+        self._report = _Report()
+        self._killer = None
+        self._ended_by = None
+
+    def run(self, argv, env, cwd, stdin=None, report=False):
+        """Run ``argv``; returns the fields of the result, the output and the report."""
+        begin = time.monotonic()
+        try:
+            popen = self._start(argv, env, cwd, stdin, report)
+        except (OSError, ValueError) as error:
+            self._close()
+            return _never_started(argv, cwd, error)
+        try:
+            self._attend(popen, begin + self._timeout)
+        finally:
+            self._table.end_group(popen)
+            self._drain()
+            self._close()
+        text, cut = self._output.finish()
+        result = {
+            "exit_status": popen.returncode,
+            "ended_by": popen.dgym_entry.ended_by or self._ended_by or "exit",
+            "truncated_bytes": cut,
+            "duration_seconds": time.monotonic() - begin,
+        }
+        return result, text, self._report.value()
+
+    def _start(self, argv, env, cwd, stdin, report):
+        reading, writing = os.pipe()
+        self._sinks[reading] = self._output
+        ends = [writing]
+        try:
+            if report:
+                report_reading, report_writing = os.pipe()
+                self._sinks[report_reading] = self._report
+                ends.append(high_descriptor(report_writing))
+                env = dict(env, DGYM_REPORT_FD=str(ends[1]))
+            return self._table.spawn(
+                argv, env=env, cwd=cwd, pass_fds=tuple(ends[1:]), stdin=stdin, stdout=writing, stderr=writing
+            )
+        finally:
+            for end in ends:
+                os.close(end)
+
+    def _attend(self, popen, deadline):
+        """Read until the command has ended and its pipes are closed, or merely held by what it left behind."""
+        done = popen.dgym_entry.done
+        linger_until = None
+        while True:
+            if self._sinks:
+                quiet = not self._read_some(_LOOK)
+            else:
+                quiet = not done.wait(_LOOK)
+            now = time.monotonic()
+            if done.is_set():
+                linger_until = linger_until or now + _LINGER
+                if not self._sinks or quiet or now > linger_until:
+                    break
+            elif self._killer is None:
+                if self._cancelled.is_set():
+                    self._kill(popen, "killed")
+                elif now >= deadline:
+                    self._kill(popen, "timeout")
+            elif not self._killer.is_alive():
+                break
+        if self._killer is not None:
+            self._killer.join()
+
+    def _kill(self, popen, why):
+        # In a thread of its own, since a program that writes while it terminates must find a reader.
+        self._ended_by = why
+        self._killer = threading.Thread(target=self._table.kill_group, args=(popen,), daemon=True)
+        self._killer.start()
+
+    def _read_some(self, timeout):
+        poller = select.poll()
+        for descriptor in self._sinks:
+            poller.register(descriptor, select.POLLIN)
+        ready = poller.poll(timeout * 1000)
+        for descriptor, _ in ready:
+            data = os.read(descriptor, 64 * 1024)
+            if data:
+                self._sinks[descriptor].write(data)
+            else:
+                del self._sinks[descriptor]
+                os.close(descriptor)
+        return bool(ready)
+
+    def _drain(self):
+        until = time.monotonic() + _LINGER
+        while self._sinks and self._read_some(0) and time.monotonic() < until:
+            pass
+
+    def _close(self):
+        for descriptor in self._sinks:
+            os.close(descriptor)
+        self._sinks.clear()
+
+
+class _Report(object):
+    """What came through the report descriptor, up to the limit; the rest is read and dropped."""
+
+    def __init__(self):
+        self._data = bytearray()
+
+    def write(self, data):
+        self._data += data[: REPORT_LIMIT - len(self._data)]
+
+    def value(self):
+        return bytes(self._data)
+
+
+def _never_started(argv, cwd, error):
+    blamed = cwd if not os.path.isdir(cwd) else argv[0] if argv else ""
+    message = "cannot run %s: %s\n" % (blamed, getattr(error, "strerror", None) or error)
+    result = {"exit_status": None, "ended_by": "exit", "truncated_bytes": 0, "duration_seconds": 0.0}
+    return result, message.encode("utf-8", "backslashreplace"), b""
+
+
+def shell_argv(line, environment):
+    """The argument list that runs a shell line: by bash where there is one, which is what people test lines with."""
+    return [configuration_module.find_program("bash", environment) or "/bin/sh", "-c", line]
+
+
+def spool(chunks, directory):
+    """Standard input for a command: an unlinked file, so that neither side waits for the other. None when empty."""
+    descriptor = None
+    for chunk in chunks:
+        if descriptor is None:
+            path = os.path.join(directory, "stdin-%s" % os.urandom(6).hex())
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            os.unlink(path)
+        view = memoryview(chunk)
+        while view:
+            view = view[os.write(descriptor, view) :]
+    if descriptor is not None:
+        os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor

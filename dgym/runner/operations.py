@@ -1,0 +1,156 @@
+"""What the runner can do, one method per operation of the protocol."""
+
+import errno
+import os
+import sys
+import threading
+
+from . import configuration as configuration_module
+from . import execution
+from . import files
+from . import pending
+from . import shell
+from . import trees
+from . import watchdog
+
+VERSION = 1
+
+
+class Operations(object):
+    """The operations on one configured workspace. Methods named ``do_<op>`` take a request and answer it."""
+
+    def __init__(self, table):
+        self._table = table
+        self._configuration = None
+        self._shell = None
+        self._trees = None
+        self._debugger = None
+        self._debugging = threading.Lock()
+
+    @property
+    def scratch(self):
+        """The private directory to remove at the end; None before ``configure``."""
+        return self._configuration.scratch if self._configuration else None
+
+    def handle(self, request):
+        """Carry out one request and answer it."""
+        method = getattr(self, "do_%s" % request.op, None)
+        if method is None:
+            raise pending.Invalid("there is no operation %r" % (request.op,))
+        if self._configuration is None and request.op != "configure":
+            raise pending.Invalid("configure comes first")
+        method(request, **request.args)
+
+    def do_configure(self, request, workspace, environment, activate, python, limits, inherit):
+        if self._configuration is not None:
+            raise pending.Invalid("configured already")
+        bounds = configuration_module.Limits(**limits)
+        scratch = configuration_module.make_scratch()
+        os.makedirs(workspace, exist_ok=True)
+        base = configuration_module.base_environment(scratch, python, inherit, environment)
+        configuration = configuration_module.Configuration(workspace, base, bounds, scratch)
+        self._configuration = configuration
+        self._table.set_limits(bounds)
+        watchdog.Watchdog(self._table, bounds).start()
+        self._shell = shell.Shell(self._table, configuration)
+        self._trees = trees.Trees(self._table, configuration)
+        if activate:
+            configuration.environment = configuration_module.activated_environment(
+                activate, configuration, self._run_in_workspace
+            )
+        request.answer(
+            {
+                "version": VERSION,
+                "python": "%d.%d.%d" % sys.version_info[:3],
+                "pid": os.getpid(),
+                "token": self._table.token,
+                "workspace": workspace,
+                "runner_directory": configuration.runner_directory,
+                "scratch": scratch,
+                "environment": {files.printable(k): files.printable(v) for k, v in configuration.environment.items()},
+            }
+        )
+
+    def _run_in_workspace(self, argv, timeout, report):
+        job = execution.Job(self._table, timeout, 16 * 1024)
+        return job.run(argv, self._configuration.environment, self._configuration.workspace, report=report)
+
+    def do_run(self, request, command, cwd, environment, timeout, limit, report):
+        configuration = self._configuration
+        env = dict(configuration.environment, **environment)
+        argv = execution.shell_argv(command, env) if isinstance(command, str) else command
+        stdin = execution.spool(request.body(), os.path.join(configuration.scratch, "state"))
+        try:
+            job = execution.Job(self._table, timeout, limit, request.cancelled)
+            result, text, reported = job.run(argv, env, configuration.path(cwd or ""), stdin, report)
+        finally:
+            if stdin is not None:
+                os.close(stdin)
+        result["output_bytes"] = len(text)
+        request.answer(result, text + reported)
+
+    def do_shell(self, request, command, timeout, limit):
+        result, text = self._shell.run(command, timeout, limit, request.cancelled)
+        result["output_bytes"] = len(text)
+        request.answer(result, text)
+
+    def do_stat(self, request, paths):
+        request.answer([files.describe(self._configuration.path(path), path) for path in paths])
+
+    def do_list(self, request, path, depth, limit):
+        request.answer(files.list_directory(self._configuration.path(path), depth, limit))
+
+    def do_read(self, request, path, limit):
+        descriptor, size = files.open_regular(self._configuration.path(path), limit)
+        chunks = files.read_chunks(descriptor, limit)
+        if size <= 64 * 1024:
+            request.answer({}, b"".join(chunks))
+            return
+        for chunk in chunks:
+            request.send_chunk(chunk)
+        request.answer({})
+
+    def do_write(self, request, path, mode):
+        files.write_atomically(self._configuration.path(path), request.body(), mode)
+        request.answer({})
+
+    def do_remove(self, request, paths):
+        root = os.path.realpath(self._configuration.workspace)
+        for path in paths:
+            absolute = self._configuration.path(path)
+            if (root + "/").startswith(absolute.rstrip("/") + "/"):
+                raise OSError(errno.EBUSY, "the workspace itself cannot be removed", path)
+            files.remove(absolute)
+        request.answer({})
+
+    def do_manifest(self, request, exclude):
+        text = self._trees.manifest(exclude)
+        request.send_chunk(text)
+        request.answer({})
+
+    def do_unpack(self, request, path):
+        self._trees.unpack(self._configuration.path(path), request.body())
+        request.answer({})
+
+    def do_pack(self, request, paths):
+        self._trees.pack(paths, request.send_chunk)
+        request.answer({})
+
+    def do_debug(self, request, **fields):
+        with self._debugging:
+            if self._debugger is None:
+                # Only here, since most of its memory is needed only by episodes that debug.
+                from . import debug_host
+
+                self._debugger = debug_host.DebugHost(self._configuration, self._table.spawn)
+            answer = self._debugger.handle(fields)
+        request.answer(answer)
+
+    def do_debug_stop(self, request):
+        with self._debugging:
+            if self._debugger is not None:
+                self._debugger.stop()
+        request.answer({})
+
+    def do_processes(self, request):
+        request.answer(sorted(self._table.alive()))

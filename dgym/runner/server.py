@@ -1,0 +1,123 @@
+"""The runner's main loop: frames in, operations on worker threads, answers out; and an end that leaves nothing."""
+
+import errno
+import queue
+import threading
+import traceback
+
+from . import configuration
+from . import files
+from . import frames
+from . import operations
+from . import pending
+from . import trees
+
+MAX_PENDING = 64
+_MAX_WORKERS = 40
+
+
+class Server(object):
+    """Serves one client on one connection."""
+
+    def __init__(self, connection, table):
+        self._connection = connection
+        self._table = table
+        self._operations = operations.Operations(table)
+        self._pending = {}
+        self._lock = threading.Lock()
+        self._queue = queue.Queue()
+        self._workers = 0
+        self._idle = 0
+
+    def serve(self):
+        """Serve until the client says exit or is gone."""
+        while True:
+            frame = self._connection.receive()
+            if frame is None or frame[0].get("op") == "exit":
+                return
+            self._dispatch(*frame)
+
+    def end(self):
+        """Kill everything and remove what we kept; True once nothing is left."""
+        clean = self._table.kill_all()
+        if self._operations.scratch:
+            try:
+                files.remove(self._operations.scratch)
+            except OSError:
+                pass
+        return clean
+
+    def _dispatch(self, header, payload):
+        ident, op = header.get("id"), header.get("op")
+        if not isinstance(ident, int):
+            raise frames.FrameError("a request without id")
+        with self._lock:
+            request = self._pending.get(ident)
+        if op in ("body", "credit", "cancel"):
+            # The request may have been answered meanwhile: such a frame crossed the answer on its way.
+            if request is not None:
+                self._continue(request, op, header, payload)
+            return
+        if request is not None:
+            raise frames.FrameError("request %d is in use" % ident)
+        self._begin(pending.Request(self._connection, ident, op, header.get("args") or {}, payload, header.get("more")))
+
+    def _continue(self, request, op, header, payload):
+        if op == "body":
+            request.feed(payload, bool(header.get("more")))
+        elif op == "credit":
+            request.grant(int(header.get("count", 1)))
+        else:
+            request.cancel()
+
+    def _begin(self, request):
+        with self._lock:
+            if len(self._pending) >= MAX_PENDING:
+                raise frames.FrameError("more than %d requests at once" % MAX_PENDING)
+            self._pending[request.ident] = request
+            start = self._idle <= self._queue.qsize() and self._workers < _MAX_WORKERS
+            self._workers += start
+        self._queue.put(request)
+        if start:
+            threading.Thread(target=self._work, daemon=True).start()
+
+    def _work(self):
+        while True:
+            with self._lock:
+                self._idle += 1
+            request = self._queue.get()
+            with self._lock:
+                self._idle -= 1
+            try:
+                self._answer(request)
+            except OSError:
+                return  # the client is gone; the main loop ends us
+
+    def _answer(self, request):
+        error = None
+        try:
+            self._operations.handle(request)
+        except pending.Cancelled:
+            error = {"type": "cancelled", "message": "cancelled"}
+        except Exception as problem:
+            error = describe(problem)
+        with self._lock:
+            del self._pending[request.ident]
+        if error is not None:
+            request.fail(error)
+
+
+def describe(problem):
+    """An exception as the protocol's error object."""
+    if isinstance(problem, (configuration.SetupError, pending.Invalid, trees.TreeError)):
+        kind = {configuration.SetupError: "setup", pending.Invalid: "invalid", trees.TreeError: "tree"}[type(problem)]
+        return {"type": kind, "message": str(problem)[:16384]}
+    if isinstance(problem, OSError):
+        return {
+            "type": "os",
+            "errno": problem.errno or errno.EIO,
+            "message": problem.strerror or str(problem),
+            "path": files.printable(problem.filename) if isinstance(problem.filename, (str, bytes)) else "",
+        }
+    text = "".join(traceback.format_exception(type(problem), problem, problem.__traceback__))
+    return {"type": "internal", "message": text[-16384:]}

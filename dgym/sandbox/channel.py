@@ -1,0 +1,241 @@
+"""Many concurrent calls over one framed connection to a runner that is not trusted.
+
+Each call has a number. Payloads travel in chunks, at most ``WINDOW`` of them unconsumed in either direction, so that
+one slow stream holds up no other call; a runner that sends more than it was granted or asked for is cut off.
+"""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+
+from dgym.errors import InfrastructureError, SandboxLost, SetupFailed
+from dgym.sandbox import frames
+
+WINDOW = 8
+MAX_CONCURRENT = 32
+
+
+class Call:
+    """One call in flight: what has arrived of its answer, and leave to send more of its body."""
+
+    def __init__(self, number: int, limit: int | None) -> None:
+        self.number = number
+        self.done: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self.credit = asyncio.Semaphore(WINDOW)
+        self.collected = bytearray()
+        # A limit means that the answer is collected; without one it is streamed through the queue.
+        self.limit = limit
+        self.stream: asyncio.Queue[bytes | None] = asyncio.Queue()
+
+    def receive(self, payload: bytes) -> bool:
+        """Take a chunk; True when it is consumed already."""
+        if self.limit is None:
+            if self.stream.qsize() > WINDOW:
+                raise frames.FrameError("the runner sent more than it was granted")
+            self.stream.put_nowait(payload)
+            return False
+        if len(self.collected) + len(payload) > self.limit:
+            raise frames.FrameError("the runner sent more than it was asked for")
+        self.collected += payload
+        return True
+
+    def finish(self, outcome: dict[str, Any] | Exception) -> None:
+        """End the call with the final header or with an error."""
+        if not self.done.done():
+            if isinstance(outcome, Exception):
+                self.done.set_exception(outcome)
+                self.done.exception()  # a call that was given up is not a programming error
+            else:
+                self.done.set_result(outcome)
+        self.stream.put_nowait(None)
+        self.credit.release()
+
+
+class Channel:
+    """The connection. Once it is lost every pending and later call raises ``SandboxLost``."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._calls: dict[int, Call] = {}
+        self._last = 0
+        self._lost: str | None = None
+        self._slots = asyncio.Semaphore(MAX_CONCURRENT)
+        self._receiver = asyncio.get_running_loop().create_task(self._receive())
+
+    @property
+    def lost(self) -> bool:
+        """Whether the connection is gone."""
+        return self._lost is not None
+
+    async def call(
+        self,
+        op: str,
+        arguments: dict[str, Any],
+        *,
+        body: AsyncIterator[bytes] | bytes = b"",
+        limit: int,
+        deadline: float,
+    ) -> tuple[Any, bytes]:
+        """Make a call and wait for its whole answer: the result and its payload (at most ``limit`` bytes)."""
+        async with self._slots, self._open(op, limit) as call:
+            try:
+                async with asyncio.timeout(deadline):
+                    await self._send_request(call, op, arguments, body)
+                    final = await call.done
+            except TimeoutError:
+                self._lose(f"the runner did not answer {op!r} within {deadline:.0f} s")
+                raise SandboxLost(self._lost) from None
+        return self._result(final, call)
+
+    async def stream(self, op: str, arguments: dict[str, Any], *, idle: float) -> AsyncIterator[bytes]:
+        """Make a call whose payload is consumed as it arrives; ``idle`` bounds the wait for each chunk."""
+        async with self._slots, self._open(op, None) as call:
+            await self._send_request(call, op, arguments, b"")
+            while True:
+                try:
+                    chunk = await asyncio.wait_for(call.stream.get(), idle)
+                except TimeoutError:
+                    self._lose(f"the runner did not answer {op!r} within {idle:.0f} s")
+                    raise SandboxLost(self._lost) from None
+                if chunk is None:
+                    break
+                yield chunk
+                self._send({"id": call.number, "op": "credit", "count": 1})
+            raise_for_error(await call.done)
+
+    async def close(self, *, tell: bool = True) -> None:
+        """End the connection; with ``tell`` the runner is asked to exit first."""
+        if tell and self._lost is None:
+            with contextlib.suppress(OSError, RuntimeError):
+                self._writer.write(frames.encode({"op": "exit"}))
+                await asyncio.wait_for(self._writer.drain(), 1)
+        self._lose("the sandbox was closed")
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._receiver
+        with contextlib.suppress(OSError):
+            await self._writer.wait_closed()
+
+    @contextlib.asynccontextmanager
+    async def _open(self, op: str, limit: int | None) -> AsyncIterator[Call]:
+        if self._lost is not None:
+            raise SandboxLost(self._lost)
+        self._last += 1
+        call = self._calls[self._last] = Call(self._last, limit)
+        try:
+            yield call
+        finally:
+            if self._calls.pop(call.number, None) is not None and self._lost is None and op != "exit":
+                self._send({"id": call.number, "op": "cancel"})
+
+    async def _send_request(
+        self, call: Call, op: str, arguments: dict[str, Any], body: AsyncIterator[bytes] | bytes
+    ) -> None:
+        header = {"id": call.number, "op": op, "args": arguments}
+        if isinstance(body, bytes) and len(body) <= frames.CHUNK:
+            await self._send_and_drain(header, body)
+            return
+        await self._send_and_drain({**header, "more": True})
+        async for chunk in _chunks(body):
+            await call.credit.acquire()
+            if call.done.done():
+                return
+            await self._send_and_drain({"id": call.number, "op": "body", "more": True}, chunk)
+        await self._send_and_drain({"id": call.number, "op": "body", "more": False})
+
+    def _send(self, header: dict[str, Any], payload: bytes = b"") -> None:
+        if self._lost is None:
+            self._writer.write(frames.encode(header, payload))
+
+    async def _send_and_drain(self, header: dict[str, Any], payload: bytes = b"") -> None:
+        try:
+            frame = frames.encode(header, payload)
+        except frames.FrameError as error:
+            raise OSError(7, f"the request does not fit into a frame: {error}") from None
+        if self._lost is not None:
+            raise SandboxLost(self._lost)
+        try:
+            self._writer.write(frame)
+            await self._writer.drain()
+        except OSError as error:
+            self._lose(f"the connection to the sandbox failed: {error}")
+            raise SandboxLost(self._lost) from None
+
+    async def _receive(self) -> None:
+        why = "the sandbox's runner is gone"
+        try:
+            while (frame := await frames.read(self._reader)) is not None:
+                self._take(*frame)
+        except (frames.FrameError, OSError, ValueError, TypeError) as error:
+            why = f"the connection to the sandbox failed: {error}"
+        finally:
+            self._lose(why)
+
+    def _take(self, header: dict[str, Any], payload: bytes) -> None:
+        number = header.get("id")
+        call = self._calls.get(number) if isinstance(number, int) else None
+        if call is None:
+            return  # it was given up meanwhile
+        if "credit" in header:
+            call.credit.release()
+        elif header.get("more"):
+            if call.receive(payload):
+                self._send({"id": call.number, "op": "credit", "count": 1})
+        else:
+            if payload:
+                call.receive(payload)
+            del self._calls[call.number]
+            call.finish(header)
+
+    def _lose(self, why: str) -> None:
+        if self._lost is not None:
+            return
+        self._lost = why
+        calls, self._calls = self._calls, {}
+        for call in calls.values():
+            call.finish(SandboxLost(why))
+        self._receiver.cancel()
+        with contextlib.suppress(RuntimeError):  # the event loop may be closing
+            self._writer.close()
+
+    @staticmethod
+    def _result(final: dict[str, Any], call: Call) -> tuple[Any, bytes]:
+        raise_for_error(final)
+        payload = bytes(call.collected)
+        if final.get("encoded"):
+            try:
+                return msgspec.json.decode(payload), b""
+            except msgspec.DecodeError as error:
+                raise SandboxLost(f"the runner's answer is not JSON: {error}") from None
+        return final.get("result"), payload
+
+
+async def _chunks(body: AsyncIterator[bytes] | bytes) -> AsyncIterator[bytes]:
+    if isinstance(body, bytes):
+        for start in range(0, len(body), frames.CHUNK):
+            yield body[start : start + frames.CHUNK]
+        return
+    async for piece in body:
+        for start in range(0, len(piece), frames.CHUNK):
+            yield bytes(piece[start : start + frames.CHUNK])
+
+
+def raise_for_error(final: dict[str, Any]) -> None:
+    """Raise what the runner reported, as the exception the protocol promises."""
+    error = final.get("error")
+    if error is None:
+        return
+    if not isinstance(error, dict):
+        raise SandboxLost("the runner's error is not one")
+    kind, message = error.get("type"), str(error.get("message", ""))
+    if kind == "os" and isinstance(error.get("errno"), int):
+        raise OSError(error["errno"], message or os.strerror(error["errno"]), str(error.get("path", "")))
+    if kind == "tree":
+        raise OSError(5, message)
+    if kind == "setup":
+        raise SetupFailed(message)
+    raise InfrastructureError(f"the runner failed: {message}")

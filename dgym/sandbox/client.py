@@ -1,0 +1,227 @@
+"""The runner's client: the ``Sandbox`` protocol (but ``kind`` and ``stop``) over one connection to a runner.
+
+Whoever starts a runner (bubblewrap, a plain process, a container) wraps this. Everything that comes back is checked
+for shape and bounded in size; what does not fit is the sandbox's end, never an exception of ours.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from dgym.errors import SandboxLost
+from dgym.sandbox.channel import Channel
+from dgym.sandbox.protocol import (
+    DebugRequest,
+    DebugResult,
+    FileStat,
+    ManifestEntry,
+    RunResult,
+    SandboxSpec,
+)
+
+T = TypeVar("T")
+
+_SMALL = 60.0
+_LARGE = 900.0
+_MARGIN = 60.0
+_MiB = 1024**2
+_REPORT_LIMIT = 16 * _MiB
+_LISTING_LIMIT = 64 * _MiB
+_MANIFEST_LIMIT = 256 * _MiB
+
+
+class RunnerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What a runner says of itself once it is configured.
+
+    ``token`` begins the value of ``DGYM_TAG`` in the environment of everything it starts; ``environment`` is what
+    commands get (after ``activate``).
+    """
+
+    version: int
+    python: str
+    pid: int
+    token: str
+    workspace: str
+    runner_directory: str
+    scratch: str
+    environment: dict[str, str]
+
+
+class RunnerClient:
+    """All operations of one runner. Calls may be concurrent; debugger calls queue."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._channel = Channel(reader, writer)
+        self._debugging = asyncio.Lock()
+        self._workspace = ""
+
+    @property
+    def workspace(self) -> str:
+        """The workspace's absolute path as programs inside see it (after ``configure``)."""
+        return self._workspace
+
+    @property
+    def lost(self) -> bool:
+        """Whether the runner is gone."""
+        return self._channel.lost
+
+    async def configure(self, spec: SandboxSpec, *, inherit_environment: bool = False) -> RunnerInfo:
+        """Tell the runner its task; ``SetupFailed`` when ``activate`` fails.
+
+        ``inherit_environment`` keeps the environment the runner was started with (a container image's own).
+        """
+        arguments = {
+            "workspace": spec.workspace,
+            "environment": spec.environment,
+            "activate": spec.activate,
+            "python": spec.python,
+            "limits": msgspec.to_builtins(spec.limits),
+            "inherit": inherit_environment,
+        }
+        result, _ = await self._channel.call("configure", arguments, limit=_MiB, deadline=360.0)
+        info = _convert(result, RunnerInfo)
+        self._workspace = info.workspace
+        return info
+
+    async def run(
+        self,
+        command: str | Sequence[str],
+        *,
+        cwd: str | None = None,
+        environment: dict[str, str] | None = None,
+        stdin: bytes = b"",
+        timeout_seconds: float = 30.0,
+        output_limit: int = 64 * 1024,
+        report: bool = False,
+    ) -> RunResult:
+        """Run a shell line or an argument list; see ``Sandbox.run``."""
+        arguments = {
+            "command": command if isinstance(command, str) else list(command),
+            "cwd": cwd,
+            "environment": environment or {},
+            "timeout": timeout_seconds,
+            "limit": output_limit,
+            "report": report,
+        }
+        result, payload = await self._channel.call(
+            "run",
+            arguments,
+            body=stdin,
+            limit=output_limit + 4096 + (_REPORT_LIMIT if report else 0),
+            deadline=timeout_seconds + _MARGIN,
+        )
+        return _run_result(result, payload)
+
+    async def shell(self, command: str, *, timeout_seconds: float = 30.0, output_limit: int = 64 * 1024) -> RunResult:
+        """Run in the persistent shell; see ``Sandbox.shell``. Calls queue, the timeout counts from the start."""
+        result, payload = await self._channel.call(
+            "shell",
+            {"command": command, "timeout": timeout_seconds, "limit": output_limit},
+            limit=output_limit + 4096,
+            deadline=2 * timeout_seconds + _MARGIN,
+        )
+        return _run_result(result, payload)
+
+    async def stat(self, paths: Sequence[str]) -> list[FileStat]:
+        """Describe each path."""
+        result = await self._listing("stat", {"paths": list(paths)})
+        if len(result) != len(paths):
+            raise SandboxLost("the runner described other paths than it was asked for")
+        return result
+
+    async def list_directory(self, path: str = ".", *, depth: int = 1, limit: int = 10_000) -> list[FileStat]:
+        """Entries below ``path``, sorted by path; see ``Sandbox.list_directory``."""
+        return (await self._listing("list", {"path": path, "depth": depth, "limit": limit}))[:limit]
+
+    async def read_file(self, path: str, *, limit: int = 16 * 1024**2) -> bytes:
+        """The file's bytes; ``OSError`` (EFBIG) above ``limit``."""
+        _, payload = await self._channel.call("read", {"path": path, "limit": limit}, limit=limit, deadline=_LARGE)
+        return payload
+
+    async def write_file(self, path: str, data: bytes, *, mode: int | None = None) -> None:
+        """Replace or create atomically; a symbolic link at ``path`` is replaced, not followed."""
+        await self._channel.call("write", {"path": path, "mode": mode}, body=data, limit=0, deadline=_LARGE)
+
+    async def remove(self, paths: Sequence[str]) -> None:
+        """Remove files, links and whole directories; a missing one is fine."""
+        await self._channel.call("remove", {"paths": list(paths)}, limit=0, deadline=_LARGE)
+
+    async def manifest(self, *, exclude: Sequence[str] = ()) -> dict[str, ManifestEntry]:
+        """Every path of the workspace with its hash; see ``Sandbox.manifest``."""
+        _, payload = await self._channel.call(
+            "manifest", {"exclude": list(exclude)}, limit=_MANIFEST_LIMIT, deadline=_LARGE
+        )
+        try:
+            manifest = msgspec.json.decode(payload, type=dict[str, ManifestEntry])
+        except msgspec.DecodeError as error:
+            raise SandboxLost(f"the runner's manifest is not one: {error}") from None
+        for path in manifest:
+            if path.startswith("/") or "\0" in path or not {"", ".", ".."}.isdisjoint(path.split("/")):
+                raise SandboxLost(f"the runner's manifest names {path!r}")
+        return manifest
+
+    async def put_archive(self, chunks: AsyncIterator[bytes], *, path: str = ".") -> None:
+        """Unpack an uncompressed tar below ``path``."""
+        await self._channel.call("unpack", {"path": path}, body=chunks, limit=0, deadline=_LARGE)
+
+    def get_archive(self, paths: Sequence[str]) -> AsyncIterator[bytes]:
+        """The named workspace paths as an uncompressed tar; the consumer bounds how much it takes."""
+        return self._channel.stream("pack", {"paths": list(paths)}, idle=_SMALL)
+
+    async def debug(self, request: DebugRequest) -> DebugResult:
+        """Run one debugger command."""
+        arguments = msgspec.structs.asdict(request)
+        arguments["breakpoints"] = [msgspec.structs.asdict(each) for each in request.breakpoints]
+        async with self._debugging:
+            result, _ = await self._channel.call(
+                "debug",
+                arguments,
+                limit=16 * request.output_limit + 16 * _MiB,
+                deadline=request.timeout_seconds + 2 * _MARGIN,
+            )
+        return _debug_result(result)
+
+    async def debug_stop(self) -> None:
+        """End the debugged program, if any."""
+        async with self._debugging:
+            await self._channel.call("debug_stop", {}, limit=0, deadline=_SMALL)
+
+    async def processes(self) -> list[int]:
+        """Process ids alive inside, other than the runner's own."""
+        result, _ = await self._channel.call("processes", {}, limit=_MiB, deadline=_SMALL)
+        return _convert(result, list[int])
+
+    async def close(self) -> None:
+        """Tell the runner to exit (it kills everything it started) and close the connection. Idempotent."""
+        await self._channel.close()
+
+    async def _listing(self, op: str, arguments: dict[str, Any]) -> list[FileStat]:
+        result, _ = await self._channel.call(op, arguments, limit=_LISTING_LIMIT, deadline=_SMALL)
+        return _convert(result, list[FileStat])
+
+
+def _convert(value: Any, kind: type[T]) -> T:
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise SandboxLost(f"the runner's answer makes no sense: {error}") from None
+
+
+def _run_result(result: Any, payload: bytes) -> RunResult:
+    if not isinstance(result, dict) or not isinstance(size := result.pop("output_bytes", None), int):
+        raise SandboxLost("the runner's answer makes no sense")
+    return _convert({**result, "output": memoryview(payload[:size]), "report": memoryview(payload[size:])}, RunResult)
+
+
+def _debug_result(result: Any) -> DebugResult:
+    """Breakpoints are camelCase wherever they are stored, and snake_case between us and the runner."""
+    if isinstance(result, dict) and isinstance(breakpoints := result.get("breakpoints"), list):
+        result["breakpoints"] = [
+            {("ignoreCount" if name == "ignore_count" else name): value for name, value in each.items()}
+            if isinstance(each, dict)
+            else each
+            for each in breakpoints
+        ]
+    return _convert(result, DebugResult)
