@@ -135,7 +135,9 @@ async def _build(path: Path, interpreter: Interpreter, requirements: Sequence[st
             )
             await asyncio.to_thread(copy_distributions, pytest_distributions(interpreter), path)
             python = str(path / "bin" / "python")
-            await _run([python, "-I", "-m", "compileall", "-q", str(path / "lib")], "bytecode", tell)
+            await _run(
+                [python, "-I", "-m", "compileall", "-q", str(path / "lib")], "pytest could not be compiled", tell
+            )
     except BaseException:
         await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
         raise
@@ -150,14 +152,17 @@ async def _install(path: Path, interpreter: Interpreter, requirements: Sequence[
         install = [uv, "pip", "install", "--compile-bytecode", "--python", python, *requirements]
     else:
         make = [interpreter.executable, "-m", "venv", str(path)]
-        install = [python, "-I", "-m", "pip", "install", "--no-input", "--disable-pip-version-check", *requirements]
-    await _run(make, "a virtual environment", tell)
-    await _run(install, "the requirements", tell)
+        quiet = ["--no-input", "--disable-pip-version-check", "--progress-bar", "off"]
+        install = [python, "-I", "-m", "pip", "install", *quiet, *requirements]
+    await _run(make, "the virtual environment could not be made", tell)
+    await _run(install, "the requirements could not be installed", tell)
 
 
-async def _run(command: Sequence[str], what: str, tell: Progress) -> None:
+async def _run(command: Sequence[str], failure: str, tell: Progress) -> None:
     """Run one program of the build, passing on its lines; it does not outlive a cancelled wait."""
     environment = {name: value for name, value in os.environ.items() if name not in _UNWANTED}
+    # Links into the cache of uv would be dangling inside, and its files would be open to programs without a sandbox.
+    environment["UV_LINK_MODE"] = "copy"
     try:
         process = await asyncio.create_subprocess_exec(
             *command,
@@ -169,21 +174,21 @@ async def _run(command: Sequence[str], what: str, tell: Progress) -> None:
             limit=1024**2,
         )
     except OSError as error:
-        raise SetupFailed(f"{what} could not be made: {command[0]}: {error.strerror}") from error
+        raise SetupFailed(f"{failure}: {command[0]}: {error.strerror}") from error
     lines: list[str] = []
     try:
         async with asyncio.timeout(_BUILD_SECONDS):
             await _follow(process, lines, tell)
             status = await process.wait()
     except TimeoutError:
-        raise SetupFailed(_explain(what, f"did not end within {_BUILD_SECONDS:g} s", lines)) from None
+        raise SetupFailed(_explain(failure, f"did not end within {_BUILD_SECONDS:g} s", lines)) from None
     finally:
         if process.returncode is None:
             with suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
     if status != 0:
-        raise SetupFailed(_explain(what, f"{Path(command[0]).name} ended with status {status}", lines))
+        raise SetupFailed(_explain(failure, f"{Path(command[0]).name} ended with status {status}", lines))
 
 
 async def _follow(process: asyncio.subprocess.Process, lines: list[str], tell: Progress) -> None:
@@ -196,9 +201,9 @@ async def _follow(process: asyncio.subprocess.Process, lines: list[str], tell: P
             tell(line)
 
 
-def _explain(what: str, end: str, lines: Sequence[str]) -> str:
+def _explain(failure: str, end: str, lines: Sequence[str]) -> str:
     shown = "\n".join(lines[-_LINES_SHOWN:])
     cause = ""
     if any(_UNREACHABLE.search(line) for line in lines):
         cause = "the package index cannot be reached (is there a network?); "
-    return f"{what} could not be made: {cause}{end}\n{shown}".rstrip()
+    return f"{failure}: {cause}{end}\n{shown}".rstrip()

@@ -171,13 +171,14 @@ async def _start(prepared: _Prepared, spec: SandboxSpec) -> LocalSandbox:
     try:
         if prepared.group is not None:
             prepared.group.add(process.main_process)
-        reader, writer = await asyncio.open_connection(sock=process.connection)
+        reader, writer = await process.connect()
         sandbox = LocalSandbox(reader, writer, process, prepared)
     except BaseException:
         await process.kill()
         raise
     try:
-        await asyncio.wait_for(sandbox.configure(inside), _START_SECONDS)
+        # An ``activate`` line may take minutes; the runner has a deadline of its own for it.
+        await asyncio.wait_for(sandbox.configure(inside), None if spec.activate else _START_SECONDS)
     except (SandboxLost, TimeoutError, OSError) as error:
         said = process.last_words() or str(error) or type(error).__name__
         await sandbox.stop()

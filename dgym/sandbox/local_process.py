@@ -30,7 +30,7 @@ class RunnerProcess:
     """One runner process with its end of the socket, its last words and its death."""
 
     def __init__(self, popen: "subprocess.Popen[bytes]", connection: socket.socket, errors: int) -> None:
-        self.connection = connection
+        self._connection: socket.socket | None = connection
         self._popen = popen
         self._errors = errors
         self._init = -1
@@ -62,6 +62,13 @@ class RunnerProcess:
             os.close(information)
         return process
 
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Our end of the socket pair as streams; whoever asked for them closes them."""
+        assert self._connection is not None
+        streams = await asyncio.open_connection(sock=self._connection)
+        self._connection = None
+        return streams
+
     def last_words(self) -> str:
         """What the runner or bubblewrap wrote to standard error (the first 64 KiB)."""
         if self._errors < 0:
@@ -70,7 +77,8 @@ class RunnerProcess:
 
     async def kill(self) -> None:
         """Kill the runner and, under bubblewrap, all of its namespace; return once they are dead. Idempotent."""
-        self.connection.close()
+        if self._connection is not None:
+            self._connection.close()
         if self._init >= 0:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._init, signal.SIGKILL)
