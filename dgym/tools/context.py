@@ -20,6 +20,8 @@ from dgym.workspace.paths import normalize
 from dgym.workspace.policy import Policy
 
 READ_LIMIT = 16 * 1024**2
+LIST_LIMIT = 10_000
+_NOISE = frozenset({".git", "__pycache__"})
 
 
 class ToolSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +58,16 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True):
     def exists(self) -> bool:
         """Whether something stands there."""
         return self.type != "missing"
+
+
+class Listing(msgspec.Struct, frozen=True, kw_only=True):
+    """Entries with their paths in the workspace, each directory directly before what it holds.
+
+    Not ``complete`` when there are more than ``LIST_LIMIT``.
+    """
+
+    entries: list[tuple[str, FileStat]]
+    complete: bool
 
 
 class ToolContext:
@@ -142,9 +154,20 @@ class ToolContext:
             raise ToolError(f"`{resolved.shown}` cannot be written: {error.strerror or error}.") from error
         return resolved
 
-    def visible(self, path: str, entry: FileStat) -> bool:
-        """Whether an entry of a listing may be shown."""
-        return not self.policy.ignored(path, entry.type == "directory")
+    async def list_visible(self, path: str, depth: int) -> Listing:
+        """What stands below the directory ``path`` (as ``resolve`` gave it) and may be shown."""
+        try:
+            entries = await self.sandbox.list_directory(path, depth=depth, limit=LIST_LIMIT)
+        except OSError as error:
+            raise ToolError(f"`{path}` cannot be listed: {error.strerror or error}.") from error
+        above = "" if path == "." else f"{path}/"
+        named = [(above + entry.path, entry) for entry in entries]
+        shown = [(full, entry) for full, entry in named if not _is_noise(full) and not self._hides(full, entry)]
+        shown.sort(key=lambda item: item[0].split("/"))
+        return Listing(entries=shown, complete=len(entries) < LIST_LIMIT)
+
+    def _hides(self, path: str, entry: FileStat) -> bool:
+        return self.policy.ignored(path, entry.type == "directory")
 
     def _ignored(self, path: str, directory: bool) -> bool:
         return path != "." and self.policy.ignored(path, directory)
@@ -157,11 +180,13 @@ class ToolContext:
 
     async def _stat(self, path: str) -> tuple[str, FileStat]:
         """Where the workspace really is, and what stands at ``path``."""
-        if self._root is None:
-            root, found = await self.sandbox.stat([".", path])
-            self._root = root.real_path or self.sandbox.workspace
-            return self._root, found
-        (found,) = await self.sandbox.stat([path])
+        try:
+            if self._root is None:
+                (root,) = await self.sandbox.stat(["."])
+                self._root = root.real_path or self.sandbox.workspace
+            (found,) = await self.sandbox.stat([path])
+        except OSError as error:
+            raise ToolError(f"`{path}` cannot be reached: {error.strerror or error}.") from error
         return self._root, found
 
     def _inside(self, root: str, found: FileStat, shown: str) -> str:
@@ -176,14 +201,17 @@ class ToolContext:
         """Hidden and missing files look alike to a reader; a writer learns that the name is taken."""
         if for_writing:
             return ToolError(f"`{shown}` is protected and cannot be written.")
-        parent, _, name = shown.rpartition("/")
+        parent = shown.rpartition("/")[0]
         try:
-            siblings = await self.sandbox.list_directory(parent or ".", depth=1, limit=1000)
-        except OSError:
+            siblings = [path for path, _ in (await self.list_visible(parent or ".", depth=1)).entries]
+        except ToolError:
             siblings = []
-        join = f"{parent}/" if parent else ""
-        names = [join + entry.path for entry in siblings if self.visible(join + entry.path, entry)]
-        return ToolError(f"`{shown}` does not exist.{nearest(join + name, names)}")
+        return ToolError(f"`{shown}` does not exist.{nearest(shown, siblings)}")
+
+
+def _is_noise(path: str) -> bool:
+    """Version control's own files and bytecode are never what an agent looks for."""
+    return not _NOISE.isdisjoint(path.split("/")) or path.endswith((".pyc", ".pyo"))
 
 
 def require_file(resolved: Resolved) -> None:

@@ -15,7 +15,6 @@ from msgspec import Meta
 from dgym.sandbox.protocol import RunResult
 from dgym.tools.base import Tool, ToolError
 from dgym.tools.context import ToolContext, require_file
-from dgym.tools.listdir import join, visible_entries
 from dgym.tools.text import plural
 
 TIMEOUT_SECONDS = 20.0
@@ -59,7 +58,7 @@ class Grep(Tool):
         """
         if not pattern:
             raise ToolError("`pattern` is empty; give a regular expression.")
-        paths = await _searched(context, path)
+        paths, complete = await _searched(context, path)
         matches, end, timed_out = await _search(context, pattern, paths, max_results)
         if end.error:
             raise ToolError(f"The pattern is not a regular expression: {end.error}.")
@@ -72,18 +71,21 @@ class Grep(Tool):
             lines.append(f"No line matches in {plural(len(paths), 'file')}.")
         elif end.more:
             lines.append(f"Only the first {plural(len(matches), 'match')} shown.")
+        if not complete:
+            lines.append(f"Only {plural(len(paths), 'file')} were searched; there are more: narrow the path.")
         if end.skipped:
             lines.append(f"{plural(end.skipped, 'file')} skipped: binary, very large or unreadable.")
         return "\n".join(lines)
 
 
-async def _searched(context: ToolContext, path: str) -> list[str]:
+async def _searched(context: ToolContext, path: str) -> tuple[list[str], bool]:
+    """The visible files, and whether these are all."""
     resolved = await context.resolve(path)
     if resolved.type == "directory":
-        entries = await visible_entries(context, resolved.path, _DEPTH)
-        return [join(resolved.path, entry.path) for entry in entries if entry.type == "file"]
+        listing = await context.list_visible(resolved.path, _DEPTH)
+        return [path for path, entry in listing.entries if entry.type == "file"], listing.complete
     require_file(resolved)
-    return [resolved.path]
+    return [resolved.path], True
 
 
 async def _search(

@@ -10,7 +10,6 @@ from dgym.tools.context import ToolContext
 from dgym.tools.text import plural
 
 SHOWN_ENTRIES = 500
-_HIDDEN = frozenset({".git", "__pycache__"})
 
 
 class ListDir(Tool):
@@ -31,37 +30,18 @@ class ListDir(Tool):
         resolved = await context.resolve(path)
         if resolved.type != "directory":
             raise ToolError(f"`{resolved.shown}` is a file, not a directory; view shows its content.")
-        entries = await visible_entries(context, resolved.path, depth)
-        lines = [_line(context, resolved.path, entry) for entry in entries[:SHOWN_ENTRIES]]
-        if not entries:
-            lines = ["  (empty)"]
-        if len(entries) > SHOWN_ENTRIES:
-            lines.append(f"{plural(len(entries) - SHOWN_ENTRIES, 'entry')} more; list a directory below, or less deep.")
+        listing = await context.list_visible(resolved.path, depth)
+        above = 0 if resolved.path == "." else resolved.path.count("/") + 1
+        entries = listing.entries[:SHOWN_ENTRIES]
+        lines = [_line(context, path, entry, path.count("/") - above + 1) for path, entry in entries]
+        more = len(listing.entries) - len(entries)
+        if more:
+            lines.append(f"{'' if listing.complete else 'At least '}{plural(more, 'entry')} more; list less at once.")
         marks = " (read-only)" if resolved.read_only else ""
-        return "\n".join([f"{resolved.shown}/{marks}", *lines])
+        return "\n".join([f"{resolved.shown}/{marks}", *(lines or ["  (empty)"])])
 
 
-async def visible_entries(context: ToolContext, path: str, depth: int) -> list[FileStat]:
-    """What a listing of ``path`` may show, each directory directly before what it holds."""
-    entries = await context.sandbox.list_directory(path, depth=depth)
-    shown = [
-        entry
-        for entry in entries
-        if _HIDDEN.isdisjoint(entry.path.split("/"))
-        and not entry.path.endswith((".pyc", ".pyo"))
-        and context.visible(join(path, entry.path), entry)
-    ]
-    return sorted(shown, key=lambda entry: entry.path.split("/"))
-
-
-def join(directory: str, name: str) -> str:
-    """``name`` below ``directory``, relative to the workspace."""
-    return name if directory == "." else f"{directory}/{name}"
-
-
-def _line(context: ToolContext, directory: str, entry: FileStat) -> str:
-    *above, name = entry.path.split("/")
+def _line(context: ToolContext, path: str, entry: FileStat, level: int) -> str:
     ending = {"directory": "/", "symlink": f" -> {entry.target}", "other": " (special file)"}.get(entry.type, "")
-    is_directory = entry.type == "directory"
-    mark = " (read-only)" if context.policy.read_only(join(directory, entry.path), is_directory) else ""
-    return "  " * (len(above) + 1) + name + ending + mark
+    mark = " (read-only)" if context.policy.read_only(path, entry.type == "directory") else ""
+    return "  " * level + path.rpartition("/")[2] + ending + mark

@@ -1,0 +1,73 @@
+"""A workspace in a real sandbox, and the tools on it."""
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
+
+import pytest
+
+from dgym.sandbox.local import LocalProvider, bubblewrap_works
+from dgym.sandbox.protocol import Sandbox, SandboxSpec
+from dgym.session.execution import Execution, execute, read_action
+from dgym.tools.base import Tool
+from dgym.tools.context import ToolContext, ToolSettings
+from dgym.tools.registry import available_tools, load_tools
+from dgym.wire import Observation
+from dgym.workspace.policy import Policy, policy_files
+
+
+class Bench:
+    """One workspace with tools; ``use`` takes an action as an agent gives it."""
+
+    def __init__(self, sandbox: Sandbox, context: ToolContext, tools: list[Tool]) -> None:
+        self.sandbox = sandbox
+        self.context = context
+        self.tools = {tool.name: tool for tool in tools}
+
+    async def use(self, action: str | Mapping[str, Any]) -> Observation:
+        return (await self.execute(action)).observation
+
+    async def execute(self, action: str | Mapping[str, Any]) -> Execution:
+        return await execute(self.tools, self.context, read_action(action, self.tools))
+
+    async def call(self, tool: str, **arguments: Any) -> Observation:
+        return await self.use({"tool": tool, "arguments": arguments})
+
+    async def text(self, action: str | Mapping[str, Any]) -> str:
+        return (await self.use(action)).text
+
+
+MakeBench = Callable[..., Awaitable[Bench]]
+
+
+@pytest.fixture(params=["none", "bubblewrap"])
+async def sandbox(request: pytest.FixtureRequest) -> AsyncIterator[Sandbox]:
+    if request.param == "bubblewrap" and not bubblewrap_works():
+        if "bubblewrap" in os.environ.get("DGYM_TEST_REQUIRE", ""):
+            pytest.fail("bubblewrap is required and does not work here")
+        pytest.skip("bubblewrap does not work here")
+    opened = await LocalProvider(SandboxSpec(), kind=request.param).sandbox()
+    try:
+        yield opened
+    finally:
+        await opened.stop()
+
+
+@pytest.fixture
+def make_bench(sandbox: Sandbox) -> MakeBench:
+    async def make(
+        files: Mapping[str, str | bytes],
+        *,
+        tools: list[Any] | None = None,
+        settings: ToolSettings | None = None,
+    ) -> Bench:
+        texts = {}
+        for path, content in files.items():
+            data = content.encode() if isinstance(content, str) else content
+            await sandbox.write_file(path, data)
+            texts[path] = data.decode("utf-8", "replace")
+        policy = Policy.parse({path: texts[path] for path in policy_files(texts)})
+        context = ToolContext(sandbox, policy, settings or ToolSettings())
+        return Bench(sandbox, context, load_tools(available_tools() if tools is None else tools))
+
+    return make

@@ -1,0 +1,170 @@
+"""listdir, view and grep on real files, and what policy hides from them."""
+
+import pytest
+
+FILES = {
+    "calc.py": "def add(a, b):\n    return a + b\n",
+    "pkg/deep/mod.py": "VALUE = 1\n",
+    "pkg/.debugignore": "hidden.py\n",
+    "pkg/hidden.py": "SECRET = 'add'\n",
+    "secret/keep.py": "SECRET = 'add'\n",
+    "tests/test_calc.py": "from calc import add\n",
+    ".debugignore": "secret/\n!secret/keep.py\n",
+    ".debugreadonly": "tests/\n",
+    "blob.bin": b"add\0add",
+}
+
+
+@pytest.fixture
+async def bench(make_bench):
+    return await make_bench(FILES)
+
+
+async def test_listdir_shows_a_tree_with_marks_and_without_hidden_files(bench):
+    assert (await bench.text("listdir . 3")).splitlines() == [
+        "./",
+        "  .debugignore (read-only)",
+        "  .debugreadonly (read-only)",
+        "  blob.bin",
+        "  calc.py",
+        "  pkg/",
+        "    .debugignore (read-only)",
+        "    deep/",
+        "      mod.py",
+        "  tests/ (read-only)",
+        "    test_calc.py (read-only)",
+    ]
+    assert (await bench.text("listdir pkg/deep")).splitlines() == ["pkg/deep/", "  mod.py"]
+
+
+async def test_listdir_is_bounded_and_says_so(make_bench, sandbox):
+    bench = await make_bench({})
+    await sandbox.run("mkdir empty many && cd many && touch $(seq 1 700)")
+    text = await bench.text("listdir many")
+    assert len(text.splitlines()) == 502
+    assert text.endswith("200 entries more; list less at once.")
+    assert await bench.text("listdir empty") == "empty/\n  (empty)"
+
+
+async def test_listdir_shows_links_and_does_not_follow_them_out(bench, sandbox):
+    await sandbox.run("ln -s /etc out; ln -s pkg in; mkfifo pipe")
+    text = await bench.text("listdir . 2")
+    assert "  out -> /etc\n" in text
+    assert "  in -> pkg\n" in text
+    assert "  pipe (special file)\n" in text
+    observation = await bench.use("listdir out")
+    assert not observation.ok
+    assert "leads outside the workspace" in observation.text
+    assert (await bench.text("listdir in/deep")).splitlines() == ["in/deep/", "  mod.py"]
+
+
+async def test_view_numbers_lines_and_takes_a_range(bench):
+    observation = await bench.use("view calc.py")
+    assert observation.text.splitlines() == [
+        "calc.py, lines 1 to 2 of 2:",
+        "  1  def add(a, b):",
+        "  2      return a + b",
+    ]
+    assert observation.focus_file == "calc.py"
+    assert (await bench.text("view calc.py 2 99")).splitlines()[1:] == ["  2      return a + b"]
+    plain = await bench.call("view", path="calc.py", include_line_numbers_and_breakpoints=False)
+    assert plain.text.splitlines()[1:] == ["def add(a, b):", "    return a + b"]
+
+
+async def test_view_marks_read_only_files(bench):
+    assert (await bench.text("view tests/test_calc.py")).startswith(
+        "tests/test_calc.py (read-only), lines 1 to 1 of 1:"
+    )
+
+
+@pytest.mark.parametrize(
+    ("action", "told"),
+    [
+        ("view calk.py", "`calk.py` does not exist. Did you mean `calc.py`?"),
+        ("view pkg/deep/mud.py", "Did you mean `pkg/deep/mod.py`?"),
+        ("view pkg", "is a directory"),
+        ("view blob.bin", "is a binary file of 7 bytes"),
+        ("view calc.py 3", "`start` is 3, but `calc.py` has 2 lines."),
+        ("view calc.py 2 1", "`end` is 1, before `start`, which is 2"),
+        ("view ../etc/passwd", "outside the workspace"),
+        ("view /etc/passwd", "outside the workspace"),
+        ("view ''", "path is empty"),
+        ("listdir calc.py", "is a file, not a directory"),
+        ("listdir nowhere", "does not exist"),
+        ("grep '(' .", "not a regular expression"),
+        ("grep ''", "`pattern` is empty"),
+        (f"view {'x' * 300}", "x"),
+    ],
+)
+async def test_a_wrong_path_or_range_is_answered_with_what_is_valid(bench, action, told):
+    observation = await bench.use(action)
+    assert not observation.ok
+    assert told in observation.text
+
+
+@pytest.mark.parametrize(
+    "path", ["secret/keep.py", "secret", "pkg/hidden.py", "through/keep.py", "pkg/../secret/keep.py"]
+)
+async def test_hidden_files_look_like_missing_ones(bench, sandbox, path):
+    await sandbox.run("ln -s secret through")
+    for action in (f"view {path}", f"listdir {path}", f"grep SECRET {path}"):
+        observation = await bench.use(action)
+        assert not observation.ok
+        assert "does not exist" in observation.text
+        assert "SECRET" not in observation.text
+
+
+async def test_absolute_paths_within_the_workspace_are_taken(bench, sandbox):
+    assert (await bench.use(f"view {sandbox.workspace}/calc.py")).ok
+
+
+async def test_view_of_a_long_file_says_where_to_go_on(make_bench):
+    bench = await make_bench(
+        {"long.py": "".join(f"line = {number:06}\n" for number in range(10_000)), "wide": "x" * 200_000}
+    )
+    text = await bench.text("view long.py")
+    shown = text.splitlines()
+    assert len(text.encode()) < 64 * 1024
+    last = int(shown[-2].split()[0])
+    assert shown[-1] == f"{10_000 - last} lines more: view them from line {last + 1} on."
+    assert (await bench.text("view wide")).splitlines()[1].endswith("[line cut]")
+
+
+async def test_view_decodes_as_python_would(make_bench):
+    bench = await make_bench({
+        "latin.py": "# coding: latin-1\nname = 'é'\n".encode("latin-1"),
+        "wide.txt": "één\nb\n".encode("utf-16"),
+        "odd.txt": b"a\x0cb\x85c\r\nd\re",
+        "empty.py": "",
+    })  # fmt: skip
+    assert "name = 'é'" in await bench.text("view latin.py")
+    assert "één" in await bench.text("view wide.txt")
+    assert "lines 1 to 3 of 3" in await bench.text("view odd.txt")
+    assert await bench.text("view empty.py") == "empty.py, an empty file:"
+
+
+async def test_grep_finds_lines_in_visible_text_files_only(bench):
+    assert (await bench.text("grep add")).splitlines() == [
+        "calc.py:1: def add(a, b):",
+        "tests/test_calc.py:1: from calc import add",
+        "1 file skipped: binary, very large or unreadable.",
+    ]
+    assert (await bench.text("grep '^    return' calc.py")).splitlines() == ["calc.py:2:     return a + b"]
+    assert (await bench.text("grep 'VALUE|add' . 1")).splitlines()[:2] == [
+        "calc.py:1: def add(a, b):",
+        "Only the first 1 match shown.",
+    ]
+    assert (await bench.text("grep nothing_like_it pkg")) == "No line matches in 2 files."
+
+
+async def test_grep_does_not_follow_links(bench, sandbox):
+    await sandbox.run("ln -s secret/keep.py peek.py; ln -s /etc/passwd users")
+    text = await bench.text("grep 'SECRET|root'")
+    assert text.startswith("No line matches")
+
+
+async def test_a_pattern_that_never_ends_is_stopped(make_bench, monkeypatch):
+    monkeypatch.setattr("dgym.tools.grep.TIMEOUT_SECONDS", 0.5)
+    bench = await make_bench({"a.txt": "hit\n" + "a" * 40 + "!\n"})
+    text = await bench.text("grep 'hit|(a+)+$'")
+    assert "The search was stopped after 0.5 s; simplify the pattern" in text

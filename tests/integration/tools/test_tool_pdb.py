@@ -1,0 +1,160 @@
+"""The debugger through the tool: stops, breakpoints that follow edits, ends."""
+
+import pytest
+
+from dgym.tools.context import ToolSettings
+
+CALC = """\
+def add(a, b):
+    total = a
+    total += b
+    return total
+
+
+def main():
+    print("adding")
+    result = add(1, 2)
+    print(result)
+
+
+main()
+"""
+SCRIPT = ToolSettings(entrypoint="python calc.py")
+
+
+class Spec:
+    def __init__(self, name, **options):
+        self.name = name
+        self.options = options
+
+
+@pytest.fixture
+async def bench(make_bench):
+    return await make_bench({"calc.py": CALC}, settings=SCRIPT)
+
+
+def lines(bench):
+    return [(point.number, point.line) for point in bench.context.breakpoints]
+
+
+async def test_a_session_stops_shows_the_place_and_ends(bench):
+    observation = await bench.use("pdb b calc.py:3")
+    assert "calc.py:3" in observation.text
+    assert lines(bench) == [(1, 3)]
+    observation = await bench.use("pdb c")
+    assert "Program output:\nadding" in observation.text
+    assert "At calc.py:3 in add:" in observation.text
+    assert "->" in next(line for line in observation.text.splitlines() if "total += b" in line)
+    assert (observation.frame.file, observation.frame.line, observation.frame.function) == ("calc.py", 3, "add")
+    assert (await bench.text("pdb p (a, b)")).startswith("(1, 2)")
+    await bench.use("pdb cl 1")
+    observation = await bench.use("pdb c")
+    assert "Program output:\n3" in observation.text
+    assert "The program ended with exit status 0. The next command starts it again." in observation.text
+    assert observation.exit_status == 0
+    assert observation.breakpoints == ()
+
+
+async def test_listing_commands_do_not_show_the_source_twice(bench):
+    text = await bench.text("pdb ll")
+    assert text.count("total += b") == 1
+
+
+async def test_breakpoints_follow_a_rewrite_and_those_replaced_are_dropped(bench):
+    for line in (2, 3, 8):
+        await bench.use(f"pdb b calc.py:{line}")
+    observation = await bench.use("rewrite calc.py 2:3 <c>    # both at once\n    total = a + b</c>")
+    assert "Breakpoint 1 at calc.py:2 was dropped: its line was replaced." in observation.text
+    assert "Breakpoint 2 at calc.py:3 was dropped: its line was replaced." in observation.text
+    assert lines(bench) == [(3, 8)]
+    await bench.use("rewrite calc.py 1:0 <c># a\n# b</c>")
+    assert lines(bench) == [(3, 10)]
+    assert "B 10      print" in await bench.text("view calc.py")
+    observation = await bench.use("pdb c")
+    assert observation.frame.line == 10
+    assert lines(bench) == [(3, 10)]
+
+
+async def test_breakpoints_follow_edits_by_a_shell(bench):
+    await bench.use("pdb b calc.py:3, total > 0")
+    await bench.use("pdb b calc.py:9")
+    observation = await bench.use("bash sed -i -e '1i import os' -e '9d' calc.py")
+    assert "Breakpoint 2 at calc.py:9 was dropped: its line is gone." in observation.text
+    assert lines(bench) == [(1, 4)]
+    assert bench.context.breakpoints[0].condition == "total > 0"
+
+
+async def test_breakpoints_follow_edits_by_the_program_itself(make_bench):
+    source = "from pathlib import Path\nvalue = 1\n\nme = Path(__file__)\nme.write_text('# new\\n' + me.read_text())\n"
+    bench = await make_bench({"self.py": source}, settings=ToolSettings(entrypoint="python self.py"))
+    await bench.use("pdb tbreak self.py:5")
+    await bench.use("pdb b self.py:2")
+    await bench.use("pdb c")
+    await bench.use("pdb c")
+    await bench.use("pdb c")
+    await bench.use("view self.py")
+    (point,) = bench.context.breakpoints
+    (line,) = [
+        number
+        for number, text in enumerate((await bench.sandbox.read_file("self.py")).splitlines(), 1)
+        if text == b"value = 1"
+    ]
+    assert point.line == line > 2
+
+
+async def test_a_deleted_file_loses_its_breakpoints(bench):
+    await bench.use("pdb b calc.py:3")
+    assert "was dropped" in await bench.text("bash rm calc.py")
+    assert bench.context.breakpoints == ()
+
+
+async def test_an_entrypoint_given_once_stays(bench, sandbox):
+    await sandbox.write_file("other.py", b"x = 'other'\nprint(x)\n")
+    observation = await bench.call("pdb", command="n", entrypoint="python other.py")
+    assert observation.frame.file == "other.py"
+    assert (await bench.use("pdb p x")).text.startswith("'other'")
+    assert (await bench.call("pdb", command="w", entrypoint="python calc.py")).frame.file == "calc.py"
+
+
+async def test_the_tasks_own_debug_entrypoint_is_used(make_bench):
+    settings = ToolSettings(entrypoint="false | true", debug_entrypoint="python calc.py")
+    bench = await make_bench({"calc.py": CALC}, settings=settings)
+    assert (await bench.use("pdb w")).frame.file == "calc.py"
+
+
+@pytest.mark.parametrize("command", ["interact", "debug add(1, 2)"])
+async def test_what_is_not_supported_is_answered(bench, command):
+    observation = await bench.use(f"pdb {command}")
+    assert not observation.ok
+    assert command.split()[0] in observation.text
+
+
+async def test_an_entrypoint_that_cannot_be_debugged_says_what_to_do(make_bench):
+    bench = await make_bench({}, settings=ToolSettings(entrypoint="ls | wc -l"))
+    observation = await bench.use("pdb n")
+    assert not observation.ok
+    assert "debugEntrypoint" in observation.text
+
+
+async def test_a_loop_is_interrupted_and_the_session_goes_on(make_bench):
+    settings = ToolSettings(entrypoint="python loop.py", pdb_timeout_seconds=1)
+    bench = await make_bench({"loop.py": "n = 0\nwhile True:\n    n += 1\n"}, settings=settings)
+    observation = await bench.use("pdb c")
+    assert "Interrupted: the command ran longer than 1 s." in observation.text
+    assert observation.frame.file == "loop.py"
+    assert (await bench.use("pdb p n > 0")).text.startswith("True")
+
+
+async def test_options_turn_off_persistence_and_the_listing(make_bench):
+    spec = Spec("pdb", persistentBreakpoints=False, autoList=False)
+    bench = await make_bench({"calc.py": CALC}, tools=[spec, "rewrite"], settings=SCRIPT)
+    await bench.use("pdb b 3")
+    text = await bench.text("pdb c")
+    assert "At calc.py:3 in add" in text
+    assert "total += b" not in text
+    assert "The breakpoints were cleared by the change." in await bench.text("rewrite calc.py 8 <c>    print('x')</c>")
+    assert bench.context.breakpoints == ()
+    await bench.use("pdb b 3")
+    await bench.use("pdb c")
+    assert "The breakpoints were cleared with the program's end." in await bench.text("pdb c")
+    assert bench.context.breakpoints == ()

@@ -1,0 +1,96 @@
+"""bash and eval with real processes."""
+
+import pytest
+
+from dgym.tools.context import ToolSettings
+from dgym.wire import Score
+
+
+async def test_the_shell_keeps_directory_variables_and_functions(make_bench):
+    bench = await make_bench({"src/a.txt": "hello\n"})
+    await bench.use('bash cd src; export NAME=value; greet() { echo "hi $1"; }')
+    observation = await bench.use("bash pwd; cat a.txt; echo $NAME; greet you")
+    assert observation.text.splitlines()[0].endswith("/src")
+    assert observation.text.splitlines()[1:] == ["hello", "value", "hi you"]
+    assert observation.exit_status == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "ok", "told"),
+    [
+        ("true", True, "(no output)"),
+        ("echo oops >&2; exit 3", True, "oops\nExit status 3."),
+        ("kill -SEGV $$", True, "SIGSEGV"),
+    ],
+)
+async def test_how_a_command_ended_is_told(make_bench, command, ok, told):
+    bench = await make_bench({})
+    observation = await bench.use(f"bash {command}")
+    assert observation.ok is ok
+    assert told in observation.text
+
+
+async def test_a_command_that_runs_too_long_is_stopped_with_its_output(make_bench):
+    bench = await make_bench({})
+    observation = await bench.call("bash", command="echo begun; sleep 600", timeout_seconds=1)
+    assert not observation.ok
+    assert observation.text == "begun\nStopped after 1 s; the output is what it wrote until then."
+    assert await bench.text("bash echo still here") == "still here"
+
+
+async def test_megabytes_of_output_are_cut_in_the_middle(make_bench):
+    bench = await make_bench({})
+    observation = await bench.use("bash echo first; head -c 3000000 /dev/zero | tr '\\0' x; echo; echo last")
+    assert observation.text.startswith("first")
+    assert observation.text.endswith("last")
+    assert len(observation.text.encode()) <= 64 * 1024
+    assert observation.truncated_bytes > 2_900_000
+
+
+TESTS = """\
+import pytest
+
+def test_good():
+    assert 1 + 1 == 2
+
+def test_bad():
+    assert 1 + 1 == 3
+
+@pytest.mark.skip
+def test_skipped():
+    pass
+"""
+
+
+async def test_eval_runs_the_tests_and_counts_them(make_bench):
+    bench = await make_bench({"test_it.py": TESTS})
+    observation = await bench.use("eval")
+    assert "assert (1 + 1) == 3" in observation.text
+    assert observation.text.endswith("Tests: 1 passed, 1 failed, 1 skipped. Exit status 1.")
+    assert observation.exit_status == 1
+    assert observation.score == Score(score=1, max_score=2)
+    await bench.use("rewrite test_it.py 7 <c>    assert 1 + 2 == 3</c>")
+    assert (await bench.use("eval")).score == Score(score=2, max_score=2)
+
+
+async def test_eval_counts_the_named_tests(make_bench):
+    settings = ToolSettings(scored_tests=("test_it.py::test_good",))
+    bench = await make_bench({"test_it.py": TESTS}, settings=settings)
+    assert (await bench.use("eval")).score == Score(score=1, max_score=1)
+
+
+async def test_eval_of_a_script_goes_by_its_exit_status(make_bench):
+    settings = ToolSettings(entrypoint="python main.py")
+    bench = await make_bench({"main.py": "print('ran')\nraise SystemExit(2)\n"}, settings=settings)
+    observation = await bench.use("eval")
+    assert observation.text == "ran\nExit status 2."
+    assert observation.score == Score(score=0, max_score=1)
+
+
+async def test_eval_that_runs_too_long_is_stopped(make_bench):
+    settings = ToolSettings(entrypoint="python main.py", entrypoint_timeout_seconds=1)
+    bench = await make_bench({"main.py": "import time\nprint('ran', flush=True)\ntime.sleep(600)\n"}, settings=settings)
+    observation = await bench.use("eval")
+    assert not observation.ok
+    assert observation.text.startswith("ran\nStopped after 1 s")
+    assert observation.score == Score(score=0, max_score=1)
