@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, Self
 import msgspec
 
 from dgym.api import DebugTask, ToolSpec
-from dgym.env.opening import Opening, open_source, open_task
+from dgym.env.opening import Opening, open_source, open_task, suite_cache
 from dgym.env.views import info_view, observation_view
 from dgym.errors import EpisodeOver, PluginError
 from dgym.sandbox.local import LocalProvider
@@ -163,12 +163,14 @@ class AsyncRepoEnv:
     async def _open_session(self) -> Session:
         directory = Path(self._resources.enter_context(tempfile.TemporaryDirectory(prefix="dgym-source-")))
         spec = await self._opening.sandbox_spec(self.task)
+        source = await open_source(self.task, directory)
         session = Session(
             self.task,
             provider=LocalProvider(spec, kind=self._opening.sandbox),
             tools=load_tools(self._tool_specs),
-            source=await open_source(self.task, directory),
+            source=source,
             limits=self.limits,
+            suite_cache=suite_cache(self.task, source, spec.python),
         )
         self._resources.push_async_callback(session.close)
         return session

@@ -1,16 +1,19 @@
 """From a task to what a session needs: a sandbox's specification and a tar of the repository."""
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from dgym.api import DebugTask, load
+from dgym.api import DebugTask, digest, load
 from dgym.api.quantities import parse_quantity
 from dgym.errors import ManifestError
 from dgym.sandbox import Limits, SandboxSpec
-from dgym.sandbox.environments import cache_directory, ensure_environment, resolve_python
+from dgym.sandbox.environments import ensure_environment, resolve_python
+from dgym.sandbox.local_files import cache_directory
+from dgym.session.ending import SuiteCache
 from dgym.workspace.sources import pack_source
 
 
@@ -66,6 +69,19 @@ async def open_source(task: DebugTask, directory: Path) -> Path | None:
     if task.spec.source is None:
         return None
     return await pack_source(task.spec.source, base=directory, cache=cache_directory() / "sources")
+
+
+def suite_cache(task: DebugTask, source: Path | None, python: str | None) -> SuiteCache:
+    """Where the suite of this task's untouched repository is remembered.
+
+    The key has the sources themselves, since a local path stays the same while its files change.
+    """
+    hashed = hashlib.sha256(msgspec.json.encode([digest(task, None), python]))
+    if source is not None:
+        with source.open("rb") as file:
+            while chunk := file.read(1024**2):
+                hashed.update(chunk)
+    return SuiteCache(cache_directory() / "suites", hashed.hexdigest())
 
 
 def _limits(task: DebugTask) -> Limits:

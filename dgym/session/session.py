@@ -17,7 +17,7 @@ from dgym.api import DebugTask
 from dgym.errors import ConflictError, EpisodeOver, SandboxLost
 from dgym.sandbox import Sandbox, SandboxProvider
 from dgym.session.collection import ChangeSet, collect
-from dgym.session.ending import Ending, score
+from dgym.session.ending import Ending, SuiteCache, score
 from dgym.session.execution import Execution, execute, read_action
 from dgym.session.journal import Journal
 from dgym.session.limits import EpisodeLimits
@@ -25,7 +25,7 @@ from dgym.session.preparation import Baseline, prepare
 from dgym.tools.base import Tool
 from dgym.tools.context import ToolContext, ToolSettings
 from dgym.wire import Breakpoint, EndReason, Observation, Result, Step, ToolCall
-from dgym.workspace.apply import apply_patch
+from dgym.workspace.apply import apply_patch, patched_paths
 from dgym.workspace.files import FileVersion
 
 REPLAY_TIMEOUT_SECONDS = 600.0
@@ -43,6 +43,7 @@ class Session:
         tools: What the agent may call.
         source: A tar of the repository; None when the sandbox's image holds it.
         limits: Steps, rewrites, deadline.
+        suite_cache: Where the suite of the untouched repository is remembered between episodes of a task.
 
     The order of calls is ``reset``, ``step`` with numbers from 1, ``finish``, ``close``. ``finish`` is implied by the
     step that ends the episode and by the deadline; ``close`` without ``finish`` discards the episode.
@@ -56,6 +57,7 @@ class Session:
         tools: Sequence[Tool],
         source: Path | None,
         limits: EpisodeLimits,
+        suite_cache: SuiteCache | None = None,
     ) -> None:
         self.task = task
         self.limits = limits
@@ -64,6 +66,7 @@ class Session:
         self.result: Result | None = None
         self._provider = provider
         self._source = source
+        self._suite_cache = suite_cache
         self._journal = Journal()
         self._poisoned: set[int] = set()
         self._sandbox: Sandbox | None = None
@@ -153,10 +156,11 @@ class Session:
         if not solution:
             return Observation(text="the task has no solution", ok=False)
         manifest = await sandbox.manifest()
-        originals: dict[str, FileVersion | None] = {}
-        for path, entry in manifest.items():
-            if entry.type == "file" and path in solution:
-                originals[path] = FileVersion(await sandbox.read_file(path), stat.S_IMODE(entry.mode))
+        originals: dict[str, FileVersion | None] = {
+            path: FileVersion(await sandbox.read_file(path), stat.S_IMODE(manifest[path].mode))
+            for path in patched_paths(solution)
+            if path in manifest and manifest[path].type == "file"
+        }
         updates = apply_patch(solution, originals.get)
         for path, version in updates.items():
             await sandbox.remove([path])
@@ -337,5 +341,5 @@ class Session:
             rewrites=self.rewrites,
             seconds=time.monotonic() - self._started,
         )
-        self.result = await score(pristine, self.task, baseline, changes, ending)
+        self.result = await score(pristine, self.task, baseline, changes, ending, self._suite_cache)
         return self.result

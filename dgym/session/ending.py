@@ -1,0 +1,85 @@
+"""From the agent's changes to the result of the episode."""
+
+from pathlib import Path
+
+import msgspec
+
+from dgym.api import DebugTask
+from dgym.sandbox import Sandbox
+from dgym.session.collection import ChangeSet
+from dgym.session.preparation import Baseline
+from dgym.session.scoring import Verdict
+from dgym.session.verification import ExpectedTestsCache, VerificationPlan, verify
+from dgym.wire import EndReason, Result
+from dgym.workspace.files import FileVersion
+
+
+class SuiteCache(msgspec.Struct, frozen=True):
+    """Where the suites of untouched repositories are remembered, and under what key this task's is.
+
+    The key must change with everything that can change the suite: the task, its sources, its interpreter.
+    """
+
+    directory: Path
+    key: str
+
+
+class Ending(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the episode came before it was scored, and what ended it."""
+
+    reason: EndReason
+    steps: int
+    rewrites: int
+    seconds: float
+
+
+async def score(
+    pristine: Sandbox,
+    task: DebugTask,
+    baseline: Baseline,
+    changes: ChangeSet,
+    ending: Ending,
+    suite_cache: SuiteCache | None = None,
+) -> Result:
+    """Score ``changes`` in ``pristine``, which is used up, and write the result of the episode."""
+    verdict = await verify(pristine, verification_plan(task, baseline, changes, suite_cache))
+    return result(verdict, changes, ending)
+
+
+def verification_plan(
+    task: DebugTask, baseline: Baseline, changes: ChangeSet, suite_cache: SuiteCache | None
+) -> VerificationPlan:
+    """What the verifier must know."""
+    spec = task.spec
+    return VerificationPlan(
+        entrypoint=spec.entrypoint,
+        changed=changes.new_versions,
+        timeout_seconds=float(spec.entrypoint_timeout_seconds),
+        fail_to_pass=spec.scoring.fail_to_pass,
+        pass_to_pass=spec.scoring.pass_to_pass,
+        parser=spec.scoring.parser,
+        hidden_files={file.path: FileVersion(file.data(), file.mode) for file in spec.scoring.hidden_files},
+        test_patch=spec.scoring.test_patch,
+        build_commands=spec.build_commands,
+        protected=baseline.policy.read_only,
+        cache=ExpectedTestsCache(suite_cache.directory) if suite_cache is not None else None,
+        digest=suite_cache.key if suite_cache is not None else "",
+    )
+
+
+def result(verdict: Verdict, changes: ChangeSet, ending: Ending) -> Result:
+    """The result: Resolved whenever everything that counts passed, else what ended the episode."""
+    notes = [f"not carried to the verifier: {refusal.path} ({refusal.why})" for refusal in changes.refused]
+    return Result(
+        resolved=verdict.resolved,
+        score=verdict.score.score,
+        max_score=verdict.score.max_score,
+        steps=ending.steps,
+        rewrites=ending.rewrites,
+        message=verdict.message,
+        reason=EndReason.RESOLVED if verdict.resolved else ending.reason,
+        notes=(*verdict.notes, *notes),
+        tests=verdict.tests,
+        duration_seconds=round(ending.seconds, 3),
+        patch=changes.patch.decode("utf-8", "surrogateescape"),
+    )
