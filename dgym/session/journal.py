@@ -87,6 +87,8 @@ class Journal:
         _, task = self._running
         task.cancel()
         await asyncio.wait([task])
+        # A task that is cancelled before it began runs nothing of its body, its ``finally`` included.
+        self._running = None
 
 
 def _describe(call: ToolCall | None) -> str:
