@@ -81,10 +81,10 @@ def changed_lines(patch: str) -> Iterator[str]:
             path, line = (name.removeprefix("a/") if name.endswith(".py") else ""), 0
         elif hunk := _HUNK.match(text):
             line = int(hunk[1])
-        elif path and line and text[:1] in ("-", " "):
+        elif path and line and text[:1] in ("-", " ", ""):
             code = text[1:].strip()
             if code and not code.startswith(("#", '"""', "'''", ")", "]", "}")):
-                (removed if text[0] == "-" else context).append(f"{path}:{line}")
+                (removed if text.startswith("-") else context).append(f"{path}:{line}")
             line += 1
     yield from removed
     yield from context

@@ -10,7 +10,7 @@ from dgym.cli.failures import translated
 
 COMMANDS = {
     "replay": "Run recorded trajectories again and compare what comes out.",
-    "run": "Run episodes on this machine.",
+    "run": "Run the Episodes and EpisodeSets of MANIFESTs on this machine.",
     "tools": "List the tools, or show one with its schema and instructions.",
     "validate": "Check manifests without running anything.",
     "version": "Show the versions of dgym and of its wire.",
@@ -54,6 +54,6 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
 
 
-@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=True)
+@click.command("dgym", cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=True)
 def cli() -> None:
     """Run debugging episodes: one agent, one buggy repository, one sandbox."""

@@ -5,7 +5,6 @@ import difflib
 import msgspec
 
 from dgym.api import DebugTask, EpisodeSet, Loaded
-from dgym.benchmarks import bundled, episode_set, load_bundled
 from dgym.errors import ManifestError
 
 PREFIX = "bundled:"
@@ -13,6 +12,8 @@ PREFIX = "bundled:"
 
 def load_bundle(name: str, agent: str | None) -> list[Loaded]:
     """The benchmark's tasks and its EpisodeSet; the agent replay gets the walkthroughs that come with the tasks."""
+    from dgym.benchmarks import bundled, episode_set, load_bundled
+
     known = list(bundled())
     if name not in known:
         nearest = difflib.get_close_matches(name, known, n=1)
@@ -28,6 +29,8 @@ def load_bundle(name: str, agent: str | None) -> list[Loaded]:
 
 def bundled_tasks() -> list[DebugTask]:
     """The tasks of all benchmarks."""
+    from dgym.benchmarks import bundled, load_bundled
+
     return [task for name in bundled() for task in load_bundled(name)]
 
 

@@ -31,12 +31,13 @@ def command(trajectories: tuple[str, ...], manifest: str | None, sandbox: str, p
     import asyncio
 
     from dgym.results import read_trajectory
-    from dgym.worker.comparing import run_again
 
     python = check_python(python)
+    recorded = {path: read_trajectory(Path(path)) for path in trajectories}
+    from dgym.worker.comparing import run_again
+
     compared = {}
-    for path in trajectories:
-        trajectory = read_trajectory(Path(path))
+    for path, trajectory in recorded.items():
         task = _find_task(trajectory, manifest)
         comparison = asyncio.run(run_again(trajectory, task, sandbox=sandbox, python=python))
         compared[path] = comparison

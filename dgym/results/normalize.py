@@ -15,7 +15,7 @@ _RULES: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"/tmp/pytest-of-[\w.-]+/pytest-\d+"), "/tmp/PYTEST"),  # noqa: S108 - text, not a file of ours
 )
 # pytest draws its last line to the terminal's width, so the number of '=' depends on the duration inside it.
-_RULER = re.compile(r"={3,} (.*DURATION.*?) ={3,}")
+_RULER = re.compile(r"^=+ (.*DURATION.*?) =+$", re.MULTILINE)
 _TEMPORARY_WORKSPACE = re.compile(r"/[^\s'\":,()]*/dgym-[\w.-]+(?:/workspace)?(?=[/\s'\":,()]|$)")
 
 

@@ -17,10 +17,11 @@ from dgym.agents import Agent, AgentContext, load_agent
 from dgym.api import ToolSpec
 from dgym.env import AsyncRepoEnv
 from dgym.errors import DgymError, InfrastructureError
-from dgym.results import Attempt, StoredResult, TrajectoryWriter
+from dgym.results import StoredResult, TrajectoryWriter
 from dgym.wire import EndReason, Result, Step
-from dgym.worker.jobs import Finished, Job, Logged, Report, Started, Stepped
+from dgym.worker.jobs import Finished, Job, Logged, Report, Started, Stepped, effective_tools
 from dgym.worker.recording import RecordingEnv
+from dgym.worker.storing import store
 
 OnStep = Callable[[Step], None]
 
@@ -47,19 +48,9 @@ async def run_episode(job: Job, report: Report, *, on_step: OnStep | None = None
         with TrajectoryWriter(attempt.trajectory, header) as trajectory:
             result = await _Play(job, agent, tools, trajectory, report, on_step, log).run()
         log.info("finished: %s, score %d of %d %s", result.reason, result.score, result.max_score, result.message)
-        stored = _store(job, attempt, result, start_time)
+        stored = store(job, attempt, result, start_time=start_time)
     report(Finished(stored))
     return stored
-
-
-def effective_tools(job: Job, agent: type[Agent]) -> tuple[str | ToolSpec, ...]:
-    """The episode's tools, else the agent's default ones, without those the agent bans."""
-    wanted: tuple[str | ToolSpec, ...] = job.spec.tools or agent.default_tools
-    return tuple(tool for tool in wanted if _tool_name(tool) not in agent.banned_tools)
-
-
-def _tool_name(tool: str | ToolSpec) -> str:
-    return tool if isinstance(tool, str) else tool.name
 
 
 class _Play:
@@ -147,31 +138,6 @@ class _Play:
         self._report(Stepped(step.seq, tool, observation.ok, observation.duration_seconds))
         if self._on_step is not None:
             self._on_step(step)
-
-
-def store_lost(job: Job, message: str) -> StoredResult:
-    """Store the failure of an episode whose worker processes died; the last attempt holds its trajectory."""
-    attempts = job.folder.attempts()
-    attempt = attempts[-1] if attempts and attempts[-1].load() is None else job.folder.new_attempt()
-    result = Result(resolved=False, reason=EndReason.AGENT_LOST, message=message)
-    return _store(job, attempt, result, "")
-
-
-def _store(job: Job, attempt: Attempt, result: Result, start_time: str) -> StoredResult:
-    fields = {name: getattr(result, name) for name in Result.__struct_fields__}
-    return attempt.save(
-        StoredResult(
-            **fields,
-            namespace=job.namespace,
-            episode=job.episode,
-            task=job.task.metadata.name,
-            agent=job.agent.name,
-            model=job.agent.model or "",
-            sample=job.sample,
-            digest=job.digest,
-            start_time=start_time,
-        )
-    )
 
 
 @contextlib.contextmanager

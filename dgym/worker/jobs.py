@@ -1,10 +1,12 @@
 """What a worker is given, and what it reports while it works. All of it crosses process boundaries."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
-from dgym.api import AgentSpec, DebugTask, EpisodeSpec
+from dgym.agents import Agent
+from dgym.api import AgentSpec, DebugTask, EpisodeSpec, ToolSpec
 from dgym.results import EpisodeFolder, ResultsStore, StoredResult, TrajectoryHeader
 
 
@@ -37,8 +39,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def folder(self) -> EpisodeFolder:
         """Where this episode's attempts are stored."""
-        from pathlib import Path
-
         return ResultsStore(Path(self.results)).episode(self.namespace, self.episode, self.digest)
 
     def header(self, *, attempt: int, start_time: str, version: str, tools: tuple[str, ...]) -> TrajectoryHeader:
@@ -58,6 +58,13 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
             sandbox=self.sandbox,
             start_time=start_time,
         )
+
+
+def effective_tools(job: Job, agent: type[Agent]) -> tuple[str | ToolSpec, ...]:
+    """The episode's tools, else the agent's default ones, without those the agent bans."""
+    wanted: tuple[str | ToolSpec, ...] = job.spec.tools or agent.default_tools
+    names = (tool if isinstance(tool, str) else tool.name for tool in wanted)
+    return tuple(tool for tool, name in zip(wanted, names, strict=True) if name not in agent.banned_tools)
 
 
 class Started(msgspec.Struct, frozen=True):

@@ -13,8 +13,7 @@ from dgym.api.planning import child_name
 from dgym.errors import ManifestError
 from dgym.results import StoredResult
 from dgym.tools.registry import load_tools
-from dgym.worker.episode import effective_tools
-from dgym.worker.jobs import Job
+from dgym.worker.jobs import Job, effective_tools
 
 _NEVER_DELIVERED = frozenset({".git", "__pycache__"})
 
@@ -96,7 +95,9 @@ def stored_results(jobs: Iterable[Job]) -> list[StoredResult | None]:
 def _held_back(resource: Episode | EpisodeSet) -> str | None:
     if resource.spec.cancel:
         return "cancelled"
-    return "suspended" if resource.spec.suspend else None
+    if resource.spec.suspend:
+        return "suspended"
+    return "its parallelism is 0" if isinstance(resource, EpisodeSet) and not resource.spec.parallelism else None
 
 
 def _jobs(planned: Iterable[PlannedEpisode], item: Loaded, options: RunOptions) -> Iterator[Job]:

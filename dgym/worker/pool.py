@@ -19,10 +19,11 @@ from typing import cast
 
 from dgym.results import StoredResult
 from dgym.wire import Step
-from dgym.worker.episode import run_episode, store_lost
+from dgym.worker.episode import run_episode
 from dgym.worker.jobs import Event, Finished, Job
 from dgym.worker.schedule import Schedule
 from dgym.worker.serve import serve
+from dgym.worker.storing import store_lost
 
 Listener = Callable[[Job, Event], None]
 

@@ -1,0 +1,35 @@
+import pytest
+
+from dgym.agents import agent_names, load_agent
+from dgym.errors import PluginError
+
+
+def test_the_shipped_agents_load():
+    assert {"human", "replay", "solution"} <= set(agent_names())
+    for name in ("human", "replay", "solution"):
+        assert load_agent(name).name == name
+
+
+def test_a_dotted_path_loads_from_the_current_directory(tmp_path, monkeypatch):
+    (tmp_path / "agents_of_mine.py").write_text(
+        "from dgym.agents import BaseAgent\n"
+        "class Mine(BaseAgent):\n    name = 'mine'\n    async def run(self, env, context):\n        return None\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert load_agent("agents_of_mine:Mine").name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("replya", "did you mean 'replay'"),
+        ("zzz", "installed: human, replay, solution"),
+        ("no_such_module:Agent", "no_such_module"),
+        ("dgym.agents:Nothing", "Nothing"),
+        ("dgym.wire:ToolCall", "it has no"),
+        ("dgym.agents:agent_names", "not an agent"),
+    ],
+)
+def test_what_cannot_be_loaded_is_named(name, complaint):
+    with pytest.raises(PluginError, match=complaint):
+        load_agent(name)

@@ -1,0 +1,70 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prompt_toolkit.completion import CompleteEvent
+from prompt_toolkit.document import Document
+
+from dgym.agents.completion import CallCompleter
+from dgym.agents.console import history_path, printable
+
+TOOLS = {
+    "pdb": {"description": "Debug. With pdb.", "parameters": {"properties": {"command": {"type": "string"}}}},
+    "view": {
+        "description": "Show a file.",
+        "parameters": {
+            "properties": {"path": {"type": "string"}, "numbers": {"type": "boolean"}, "how": {"enum": ["all", "few"]}}
+        },
+    },
+}
+
+
+@pytest.fixture
+def completed():
+    completer = CallCompleter(TOOLS)
+    completer.paths |= {"src/calc.py", "tests/test_calc.py"}
+
+    def complete(text):
+        found = completer.get_completions(Document(text), CompleteEvent())
+        return [text[: len(text) + one.start_position] + one.text for one in found]
+
+    return complete
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("p", ["pdb"]),
+        ("", ["pdb", "view", "help", "quit"]),
+        ("help v", ["help view"]),
+        ("pdb tb", ["pdb tbreak"]),
+        ("view s", ["view src/calc.py"]),
+        ("view src/calc.py t", ["view src/calc.py true", "view src/calc.py tests/test_calc.py"]),
+        ("view src/calc.py true a", ["view src/calc.py true all"]),
+        ("nothing ", []),
+    ],
+)
+def test_completion_knows_tools_arguments_and_paths(completed, typed, offered):
+    assert completed(typed) == offered
+
+
+@given(st.text())
+def test_printable_text_cannot_drive_a_terminal(text):
+    shown = printable(text)
+    assert not any(ord(char) < 32 and char not in "\t\n" for char in shown)
+    assert "\x7f" not in shown
+    assert not any(0x80 <= ord(char) < 0xA0 for char in shown)
+
+
+def test_printable_text_keeps_what_is_harmless():
+    assert printable("a\tb\nü → 漢字\r\n") == "a\tb\nü → 漢字\n"
+    assert printable("\x1b[2J") == "\\x1b[2J"
+
+
+def test_history_is_private_and_optional(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    path = history_path()
+    assert path is not None
+    assert path.stat().st_mode & 0o077 == 0
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    assert history_path() is None

@@ -1,0 +1,139 @@
+import json
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from dgym.cli.app import COMMANDS, cli
+
+TASK = """
+apiVersion: dgym.dev/v1alpha1
+kind: DebugTask
+metadata: {name: calc}
+spec:
+  source: {files: [{path: calc.py, content: "x = 1"}]}
+"""
+EPISODE = """
+apiVersion: dgym.dev/v1alpha1
+kind: Episode
+metadata: {name: one}
+spec:
+  taskRef: {name: calc}
+  agent: {name: replay}
+"""
+
+
+@pytest.fixture
+def dgym(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    runner = CliRunner()
+
+    def run(*arguments):
+        return runner.invoke(cli, list(arguments))
+
+    return run
+
+
+@pytest.fixture
+def manifest(tmp_path):
+    path = tmp_path / "x.yaml"
+    path.write_text(f"{TASK}\n---{EPISODE}")
+    return str(path)
+
+
+def test_help_names_every_command_with_the_line_its_module_has(dgym):
+    text = dgym("--help").output
+    for name, line in COMMANDS.items():
+        assert name in text
+        assert line in dgym(name, "--help").output
+
+
+def test_help_imports_nothing_that_only_commands_need():
+    code = (
+        "import sys\nfrom dgym.cli.app import cli\n"
+        "try:\n    cli(['--help'])\nexcept SystemExit:\n    pass\n"
+        "heavy = {'rich', 'yaml', 'asyncio', 'prompt_toolkit', 'msgspec', 'multiprocessing', 'pathspec'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_without_click_the_command_says_what_to_install():
+    code = "import sys\nsys.modules['click'] = None\nfrom dgym.cli import main\nmain()\n"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == ("Error: the command line needs more packages; install them with: pip install 'dgym[cli]'\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["rnu"], "Did you mean 'run'?"),
+        (["run"], "name at least one manifest"),
+        (["run", "x.yaml", "--force", "--force-failed"], "--force"),
+        (["run", "x.yaml", "--workers", "0"], "--workers"),
+        (["run", "x.yaml", "--sandbox", "docker"], "bubblewrap"),
+        (["run", "x.yaml", "--python", "/no/such/python"], "/no/such/python does not exist"),
+        (["run", "none.yaml"], "none.yaml: no such file"),
+        (["run", "-f", "empty"], "holds no manifest"),
+        (["run", "x.yaml", "-p", "agent.maxStep=3"], "did you mean 'agent.maxSteps'?"),
+        (["run", "x.yaml", "-p", "agent.maxSteps"], "path=value"),
+        (["run", "x.yaml", "-p", "agent.maxSteps=0"], "agent.maxSteps"),
+        (["run", "x.yaml", "--agent", "humam"], "did you mean 'human'?"),
+        (["run", "x.yaml", "-p", "tools=[pbd]"], "pbd"),
+        (["run", "x.yaml", "-p", "taskRef.name=clac"], "did you mean 'calc'?"),
+        (["run", "empty"], "no Episode"),
+        (["validate"], "name at least one manifest"),
+        (["tools", "pbd"], "pbd"),
+        (["replay"], "TRAJECTORY"),
+        (["replay", "none.jsonl"], "cannot read the trajectory"),
+        (["replay", "x.yaml"], "not a trajectory"),
+    ],
+)
+def test_mistakes_exit_with_2_and_say_what_is_right(dgym, manifest, tmp_path, arguments, complaint):
+    (tmp_path / "empty").mkdir()
+    done = dgym(*arguments)
+    assert done.exit_code == 2, done.output
+    assert "Error: " in done.output
+    assert complaint in done.output
+    assert "Traceback" not in done.output
+    assert not (tmp_path / "results").exists()
+
+
+def test_validate_lists_what_is_valid(dgym, manifest):
+    done = dgym("validate", manifest)
+    assert done.exit_code == 0
+    assert done.output.splitlines() == [
+        f"{manifest}: document 1: DebugTask calc: valid",
+        f"{manifest}: document 2: Episode one: valid",
+    ]
+
+
+def test_validate_reports_the_faults_of_all_files(dgym, tmp_path):
+    (tmp_path / "a.yaml").write_text(TASK.replace("source:", "sorce:"))
+    (tmp_path / "b.yaml").write_text(EPISODE.replace("name: replay", "name: replay, maxSteps: 0"))
+    done = dgym("validate", "-f", str(tmp_path))
+    assert done.exit_code == 2
+    assert "source" in done.output
+    assert "spec.agent.maxSteps" in done.output
+
+
+def test_the_same_name_with_two_meanings_is_refused(dgym, tmp_path, manifest):
+    (tmp_path / "y.yaml").write_text(TASK.replace("x = 1", "x = 2"))
+    done = dgym("validate", manifest, str(tmp_path / "y.yaml"))
+    assert done.exit_code == 2
+    assert "stands in" in done.output
+
+
+def test_tools_are_listed_and_shown(dgym):
+    listed = dgym("tools").output
+    assert all(name in listed for name in ("pdb", "rewrite", "view", "eval", "submit"))
+    assert "command" in dgym("tools", "pdb").output
+    assert json.loads(dgym("tools", "pdb", "--output", "json").output)["parameters"]["type"] == "object"
+    assert len(json.loads(dgym("tools", "--output", "json").output)) >= 8
+
+
+def test_version_names_dgym_and_its_wire(dgym):
+    assert set(json.loads(dgym("version", "--output", "json").output)) == {"dgym", "wire"}
+    assert dgym("version").output.startswith("dgym ")
