@@ -48,10 +48,13 @@ def blob_id(data: bytes) -> str:
 
 
 def quote_path(path: str, prefix: str = "") -> bytes:
-    """``prefix`` + ``path`` as git prints it: in C's quotes where a byte is not plain ASCII."""
+    """``prefix`` + ``path`` as git reads it: in C's quotes where a byte is not plain ASCII.
+
+    Git itself leaves spaces unquoted, and then cannot tell where a name like "b /a" ends; quoted it can.
+    """
     raw = prefix.encode() + encode_path(path)
     quoted = b"".join(_quote_byte(byte) for byte in raw)
-    return raw if quoted == raw else b'"' + quoted + b'"'
+    return raw if quoted == raw and b" " not in raw else b'"' + quoted + b'"'
 
 
 def _quote_byte(byte: int) -> bytes:

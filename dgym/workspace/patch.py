@@ -36,7 +36,7 @@ def unified_diff(path: str, old: bytes, new: bytes) -> str:
     hunks = b"".join(_hunks(before, after))
     if not hunks:
         return "" if old == new else f"{path}: only its byte order mark or encoding changed\n"
-    header = _marker("---", path, "a/") + _marker("+++", path, "b/")
+    header = b"--- %s\n+++ %s\n" % (quote_path(path, "a/"), quote_path(path, "b/"))
     return (header + hunks).decode("utf-8", "replace")
 
 
@@ -77,18 +77,8 @@ def _content(path: str, old: FileVersion | None, new: FileVersion | None) -> byt
     hunks = b"".join(_hunks(before, after))
     if not hunks:
         return b""
-    names = (
-        _marker("---", path, "a/") if old else b"--- /dev/null\n",
-        _marker("+++", path, "b/") if new else b"+++ /dev/null\n",
-    )
-    return b"".join(names) + hunks
-
-
-def _marker(sign: str, path: str, prefix: str) -> bytes:
-    """A ``---`` or ``+++`` line; after a name with spaces a tab says where the name ends."""
-    name = quote_path(path, prefix)
-    end = b"\t\n" if b" " in name and not name.startswith(b'"') else b"\n"
-    return sign.encode() + b" " + name + end
+    names = (quote_path(path, "a/") if old else b"/dev/null", quote_path(path, "b/") if new else b"/dev/null")
+    return b"--- %s\n+++ %s\n" % names + hunks
 
 
 def _literal(data: bytes) -> bytes:

@@ -1,0 +1,158 @@
+"""Repositories on git servers.
+
+Git runs in a directory of ours with an environment of ours: no configuration of the machine or its user, no hooks, no
+prompts, no filters, network protocols only. What it fetched is packed by us; an ``export-ignore`` in the tree has no
+say. Submodules are not fetched.
+"""
+
+import os
+import re
+import resource
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from dgym.api.task import GitSource
+from dgym.errors import SourceFailed
+from dgym.workspace.source_archive import shown_url
+from dgym.workspace.source_tree import SIZE_LIMIT
+from dgym.workspace.source_work import Work
+
+TIMEOUT_SECONDS = 900
+"""For one command of git; a server that sends next to nothing for a minute is given up earlier."""
+
+_PROTOCOLS = ("http", "https", "ssh", "git")
+_PASSED_ON = (
+    *("PATH", "SSH_AUTH_SOCK", "SSL_CERT_FILE", "SSL_CERT_DIR", "GIT_SSL_CAINFO"),
+    *("http_proxy", "https_proxy", "no_proxy", "all_proxy", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY"),
+)
+_SETTINGS = (
+    "core.hooksPath=/dev/null",
+    "core.fsmonitor=false",
+    "core.autocrlf=false",
+    "core.symlinks=true",
+    "credential.helper=",
+    "gc.auto=0",
+    "advice.detachedHead=false",
+    "http.lowSpeedLimit=1000",
+    "http.lowSpeedTime=60",
+)
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_ABBREVIATED = re.compile(r"[0-9a-f]{7,39}")
+
+
+class _Answer(NamedTuple):
+    status: int
+    output: str
+    complaint: str
+
+
+class GitFetch:
+    """Fetches one revision into ``directory``, which must be empty."""
+
+    def __init__(self, source: GitSource, directory: Path, work: Work) -> None:
+        self._source = source
+        self._directory = directory
+        self._work = work
+        self._where = f"source.git: {shown_url(source.url)}"
+        if urlsplit(source.url).scheme not in _PROTOCOLS:
+            raise SourceFailed(f"{self._where}: only {', '.join(_PROTOCOLS)} addresses are fetched")
+        if source.revision.startswith("-"):
+            raise SourceFailed(f"{self._where}: {source.revision!r} is no revision")
+
+    def resolve(self) -> str | None:
+        """The commit that the revision is now, as far as the server's list of branches and tags tells."""
+        revision = self._source.revision
+        if _COMMIT.fullmatch(revision):
+            return revision
+        answer = self._git("ls-remote", "--", self._source.url)
+        if answer.status:
+            self._fail("the server does not answer", answer)
+        rows = (line.split("\t", 1) for line in answer.output.splitlines() if "\t" in line)
+        refs = {name: commit for commit, name in rows}
+        for name in (f"refs/tags/{revision}^{{}}", f"refs/tags/{revision}", f"refs/heads/{revision}", revision):
+            if name in refs:
+                return refs[name]
+        if not _ABBREVIATED.fullmatch(revision):
+            raise SourceFailed(f"{self._where}: there is no branch, tag or commit {revision!r}")
+        return None
+
+    def checkout(self, commit: str | None) -> str:
+        """Make the directory the tree of ``commit`` (None: of an abbreviated revision); gives the commit."""
+        self._must("init", "--quiet", "--template=", ".")
+        if commit is None or self._git("fetch", "--quiet", "--depth=1", "--", self._source.url, commit).status:
+            # Some servers serve branches and tags only, and those of plain files cannot cut a history off.
+            everything = ("+refs/heads/*:refs/remotes/origin/*", "+refs/tags/*:refs/tags/*")
+            self._must("fetch", "--quiet", "--", self._source.url, *everything)
+        wanted = f"{commit or self._source.revision}^{{commit}}"
+        found = self._git("rev-parse", "--verify", "--quiet", "--end-of-options", wanted)
+        if found.status:
+            raise SourceFailed(f"{self._where}: there is no commit {self._source.revision!r}")
+        resolved = found.output.strip()
+        self._must("checkout", "--quiet", "--force", "--detach", resolved)
+        return resolved
+
+    def _must(self, *arguments: str) -> None:
+        answer = self._git(*arguments)
+        if answer.status:
+            self._fail(f"git {arguments[0]} failed", answer)
+
+    def _fail(self, what: str, answer: _Answer) -> None:
+        last = answer.complaint.strip().replace(self._source.url, shown_url(self._source.url)).splitlines()[-3:]
+        raise SourceFailed(f"{self._where}: {what}: {' / '.join(last) or f'exit status {answer.status}'}")
+
+    def _git(self, *arguments: str) -> _Answer:
+        settings = [word for setting in _SETTINGS for word in ("-c", setting)]
+        try:
+            process = subprocess.Popen(
+                ["git", *settings, *arguments],
+                cwd=self._directory,
+                env=_environment(self._directory),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+        except FileNotFoundError:
+            raise SourceFailed(f"{self._where}: git is not installed on this machine") from None
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (SIZE_LIMIT, SIZE_LIMIT))
+        try:
+            output, complaint = self._wait(process)
+        finally:
+            _end(process)
+        return _Answer(process.returncode, output.decode("utf-8", "replace"), complaint.decode("utf-8", "replace"))
+
+    def _wait(self, process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        while True:
+            try:
+                return process.communicate(timeout=0.2)
+            except subprocess.TimeoutExpired:
+                self._work.check()
+                if time.monotonic() > deadline:
+                    raise SourceFailed(f"{self._where}: git took longer than {TIMEOUT_SECONDS} s") from None
+
+
+def _environment(home: Path) -> dict[str, str]:
+    return {
+        **{name: os.environ[name] for name in _PASSED_ON if name in os.environ},
+        "HOME": str(home),
+        "LC_ALL": "C.UTF-8",
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_ASKPASS": "true",
+        "GIT_SSH_COMMAND": "ssh -oBatchMode=yes",
+        "GIT_ALLOW_PROTOCOL": ":".join(_PROTOCOLS),
+        "GIT_LFS_SKIP_SMUDGE": "1",
+    }
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Leave nothing behind, whether git ended by itself or was given up."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()

@@ -1,0 +1,124 @@
+"""Writing a repository as one uncompressed tar: the same tree gives the same bytes, and no entry leads outside.
+
+Of a repository's metadata only what git keeps survives: names, contents, the executable bit, links. What would falsify
+a run or is not source (``.git``, bytecode) is left out here, for every kind of source alike.
+"""
+
+import hashlib
+import io
+import tarfile
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Final, Literal, Self
+
+from dgym.errors import SourceFailed
+from dgym.workspace.paths import ancestors, resolve_link
+
+SIZE_LIMIT: Final = 2 * 1024**3
+"""Bytes of one workspace."""
+
+ENTRY_LIMIT: Final = 500_000
+"""Files and directories of one workspace."""
+
+_MTIME: Final = 1_000_000_000
+"""One time for everything, so that packing is reproducible; zip archives cannot hold times before 1980."""
+
+_LEFT_OUT: Final = frozenset({".git", "__pycache__"})
+_BYTECODE: Final = (".pyc", ".pyo")
+
+
+def left_out(path: str) -> bool:
+    """Whether a path is never delivered: version control and bytecode."""
+    return any(part in _LEFT_OUT or part.endswith(_BYTECODE) for part in path.split("/"))
+
+
+def entry_path(name: str, source: str) -> str:
+    """The path an archive or manifest means by ``name``; "." for the root.
+
+    Raises:
+        SourceFailed: it leaves the repository.
+    """
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    if name.startswith("/") or ".." in parts or "\0" in name:
+        raise SourceFailed(f"{source}: {name!r} leads outside the repository")
+    return "/".join(parts) or "."
+
+
+class TreeWriter:
+    """Writes entries into a tar at ``path``; the check of links and clashes comes with leaving the context."""
+
+    def __init__(self, path: Path, source: str) -> None:
+        self._path = path
+        self.source = source
+        self._kinds: dict[str, Literal["file", "directory", "link"]] = {}
+        self._links: dict[str, str] = {}
+        self._size = 0
+
+    def __enter__(self) -> Self:
+        # GNU names are raw bytes, which every Python reads back whatever its locale is.
+        self._tar = tarfile.open(self._path, "w", format=tarfile.GNU_FORMAT, encoding="utf-8", errors="surrogateescape")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._tar.close()
+        if kind is None:
+            self._check()
+
+    def directory(self, path: str) -> None:
+        """Add a directory; those above entries need not be added."""
+        if path == "." or left_out(path) or self._kinds.get(path) == "directory":
+            return
+        entry = self._entry(path, "directory", 0)
+        entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+        self._tar.addfile(entry)
+
+    def file(self, path: str, stream: IO[bytes], size: int, *, executable: bool = False) -> None:
+        """Add a file of exactly ``size`` bytes."""
+        if left_out(path):
+            return
+        entry = self._entry(path, "file", size)
+        entry.mode = 0o755 if executable else 0o644
+        self._tar.addfile(entry, stream)
+
+    def data(self, path: str, data: bytes, *, executable: bool = False) -> None:
+        """Add a file from memory."""
+        self.file(path, io.BytesIO(data), len(data), executable=executable)
+
+    def link(self, path: str, target: str) -> None:
+        """Add a symbolic link."""
+        if left_out(path):
+            return
+        entry = self._entry(path, "link", 0)
+        entry.type, entry.mode, entry.linkname = tarfile.SYMTYPE, 0o777, target
+        self._links[path] = target
+        self._tar.addfile(entry)
+
+    def _entry(self, path: str, kind: Literal["file", "directory", "link"], size: int) -> tarfile.TarInfo:
+        if path == "." or path in self._kinds:
+            raise SourceFailed(f"{self.source}: {path!r} is there twice")
+        self._kinds[path] = kind
+        self._size += size
+        if self._size > SIZE_LIMIT:
+            raise SourceFailed(f"{self.source}: the repository holds more than {SIZE_LIMIT} bytes")
+        if len(self._kinds) > ENTRY_LIMIT:
+            raise SourceFailed(f"{self.source}: the repository holds more than {ENTRY_LIMIT} entries")
+        entry = tarfile.TarInfo(path)
+        entry.size, entry.mtime = size, _MTIME
+        return entry
+
+    def _check(self) -> None:
+        for path in self._kinds:
+            for above in ancestors(path):
+                if self._kinds.get(above, "directory") != "directory":
+                    raise SourceFailed(f"{self.source}: {path!r} lies below {above!r}, which is no directory")
+        for path, target in self._links.items():
+            if resolve_link(path, target, self._links) is None:
+                raise SourceFailed(f"{self.source}: the symbolic link {path} leads outside the repository ({target})")
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

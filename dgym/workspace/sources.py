@@ -1,0 +1,149 @@
+"""Where a repository comes from: every kind of source becomes one uncompressed tar in a cache directory.
+
+Fetched sources are kept by what they are (an archive's digest, a commit), so that a thousand samples of one task fetch
+it once; packing runs under a lock that other processes respect too. Local sources are packed anew each time, named by
+their content, and go when they have not been used for longer than an episode can last.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from dgym.api.task import SourceSpec
+from dgym.errors import SourceFailed
+from dgym.workspace.source_archive import download, repack, shown_url
+from dgym.workspace.source_git import GitFetch
+from dgym.workspace.source_local import write_directory, write_files
+from dgym.workspace.source_tree import TreeWriter, file_digest
+from dgym.workspace.source_work import Work, in_thread
+
+_FORMAT = 1
+"""Part of every key; raised when packing changes, so that older tars are not found."""
+
+_KEPT_SECONDS = 8 * 86400
+"""A day longer than the longest episode."""
+
+_TAR_NAME = re.compile(r"[0-9a-f]{64}\.tar")
+
+
+async def pack_source(source: SourceSpec | None, *, base: Path, cache: Path) -> Path:
+    """Give a tar of the repository, without ``.git``, bytecode and special files.
+
+    Args:
+        source: None or empty gives an empty tar: the image already holds the repository.
+        base: the directory that ``localPath`` is relative to.
+        cache: where tars are kept; made if missing. The file given stays valid for at least a week.
+
+    Raises:
+        SourceFailed: the repository cannot be obtained, or holds something that leads outside.
+    """
+    return await in_thread(lambda work: _pack(source or SourceSpec(), base, cache, work))
+
+
+def _pack(source: SourceSpec, base: Path, cache: Path, work: Work) -> Path:
+    if source.config_map_ref is not None:
+        raise SourceFailed(
+            f"source.configMapRef: the ConfigMap {source.config_map_ref.name!r} exists in a cluster only; a local run "
+            "needs files, git, archive or localPath"
+        )
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        if source.archive is not None:
+            return _pack_archive(source, cache, work)
+        if source.git is not None:
+            return _pack_git(source, cache, work)
+        if source.local_path is not None:
+            root = base / Path(source.local_path).expanduser()
+            return _pack_local(lambda tree: write_directory(root, tree), f"source.localPath: {root}", cache)
+        return _pack_local(lambda tree: write_files(source.files, tree), "source.files", cache)
+    except OSError as error:
+        raise SourceFailed(f"source: {error}") from error
+
+
+def _pack_local(write: Callable[[TreeWriter], None], source: str, cache: Path) -> Path:
+    directory = cache / "local"
+    directory.mkdir(exist_ok=True)
+    _forget_unused(directory)
+    with _scratch(directory) as scratch:
+        packed = scratch / "packed.tar"
+        with TreeWriter(packed, source) as tree:
+            write(tree)
+        return packed.replace(directory / f"{file_digest(packed)}.tar")
+
+
+def _forget_unused(directory: Path) -> None:
+    oldest = time.time() - _KEPT_SECONDS
+    for file in directory.iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            if _TAR_NAME.fullmatch(file.name) and file.stat().st_mtime < oldest:
+                file.unlink()
+
+
+def _pack_archive(source: SourceSpec, cache: Path, work: Work) -> Path:
+    assert source.archive is not None
+    archive = source.archive
+    name = f"source.archive: {shown_url(archive.url)}"
+
+    def make(scratch: Path, packed: Path) -> None:
+        fetched = scratch / "fetched"
+        download(archive, fetched, work)
+        with TreeWriter(packed, name) as tree:
+            repack(fetched, tree, name, work)
+
+    return _cached(cache, f"archive {archive.sha256}", make, work)
+
+
+def _pack_git(source: SourceSpec, cache: Path, work: Work) -> Path:
+    assert source.git is not None
+    git = source.git
+    with _scratch(cache) as scratch:
+        commit = GitFetch(git, scratch, work).resolve()
+
+    def make(scratch: Path, packed: Path) -> None:
+        tree_directory = scratch / "tree"
+        tree_directory.mkdir()
+        GitFetch(git, tree_directory, work).checkout(commit)
+        with TreeWriter(packed, f"source.git: {shown_url(git.url)}") as tree:
+            write_directory(tree_directory, tree)
+
+    return _cached(cache, f"git {git.url} {commit or git.revision}", make, work)
+
+
+def _cached(cache: Path, identity: str, make: Callable[[Path, Path], None], work: Work) -> Path:
+    """The tar of something that never changes, made by ``make(scratch, packed)`` if it is not there yet."""
+    directory = cache / "remote"
+    directory.mkdir(exist_ok=True)
+    key = hashlib.sha256(f"{_FORMAT} {identity}".encode()).hexdigest()
+    kept = directory / f"{key}.tar"
+    with _lock(directory / f"{key}.lock", work):
+        if not kept.exists():
+            with _scratch(directory) as scratch:
+                packed = scratch / "packed.tar"
+                make(scratch, packed)
+                packed.replace(kept)
+    return kept
+
+
+@contextlib.contextmanager
+def _lock(path: Path, work: Work) -> Iterator[None]:
+    with path.open("w") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                work.pause(0.05)
+        yield
+
+
+@contextlib.contextmanager
+def _scratch(directory: Path) -> Iterator[Path]:
+    """A temporary directory on the file system of its result, so that the result can be moved atomically."""
+    with tempfile.TemporaryDirectory(prefix=".packing-", dir=directory, ignore_cleanup_errors=True) as name:
+        yield Path(os.path.realpath(name))
