@@ -146,16 +146,34 @@ class ToolContext:
     async def write_bytes(self, path: str, data: bytes) -> Resolved:
         """Replace or create a file that policy lets a tool write, with the directories above it."""
         resolved = await self.resolve(path, for_writing=True, must_exist=False)
+        await self.write_resolved(resolved, data)
+        return resolved
+
+    async def write_resolved(self, resolved: Resolved, data: bytes) -> None:
+        """Replace or create a file that ``resolve`` gave for writing."""
         if resolved.exists:
             require_file(resolved)
         try:
             await self.sandbox.write_file(resolved.path, data)
         except OSError as error:
             raise ToolError(f"`{resolved.shown}` cannot be written: {error.strerror or error}.") from error
-        return resolved
 
     async def list_visible(self, path: str, depth: int) -> Listing:
-        """What stands below the directory ``path`` (as ``resolve`` gave it) and may be shown."""
+        """What stands below the directory ``path`` (as ``resolve`` gave it) and may be shown.
+
+        Each directory directly below is listed by a request of its own: whole trees that nobody may see, such as
+        ``.git``, then do not count against the limit.
+        """
+        listing = await self._list(path, 1)
+        entries, complete = listing.entries, listing.complete
+        for directory, entry in list(entries) if depth > 1 else []:
+            if entry.type == "directory":
+                below = await self._list(directory, depth - 1)
+                complete = complete and below.complete and len(entries) + len(below.entries) <= LIST_LIMIT
+                entries += below.entries[: max(LIST_LIMIT - len(entries), 0)]
+        return Listing(entries=sorted(entries, key=lambda item: item[0].split("/")), complete=complete)
+
+    async def _list(self, path: str, depth: int) -> Listing:
         try:
             entries = await self.sandbox.list_directory(path, depth=depth, limit=LIST_LIMIT)
         except OSError as error:
@@ -163,11 +181,18 @@ class ToolContext:
         above = "" if path == "." else f"{path}/"
         named = [(above + entry.path, entry) for entry in entries]
         shown = [(full, entry) for full, entry in named if not _is_noise(full) and not self._hides(full, entry)]
-        shown.sort(key=lambda item: item[0].split("/"))
         return Listing(entries=shown, complete=len(entries) < LIST_LIMIT)
 
     def _hides(self, path: str, entry: FileStat) -> bool:
-        return self.policy.ignored(path, entry.type == "directory")
+        """Whether policy hides an entry, or what a symbolic link leads to."""
+        if self.policy.ignored(path, entry.type == "directory"):
+            return True
+        root = f"{self._root}/"
+        return (
+            entry.type == "symlink"
+            and entry.real_path.startswith(root)
+            and self._ignored(entry.real_path[len(root) :], True)
+        )
 
     def _ignored(self, path: str, directory: bool) -> bool:
         return path != "." and self.policy.ignored(path, directory)

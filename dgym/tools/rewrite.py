@@ -55,7 +55,7 @@ class Rewrite(Tool):
         new = _edited(resolved.shown, old, start, end, new_code)
         if new == old and resolved.exists:
             raise ToolError(f"`{resolved.shown}` already reads like that; nothing was changed.")
-        await context.write_bytes(resolved.path, new)
+        await context.write_resolved(resolved, new)
         span = resolve_span(line_count(old), start, end)
         told = await context.table.follow_rewrite(resolved.path, span, decode_text(old), new_code)
         context.focus_file = resolved.path

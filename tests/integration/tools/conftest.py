@@ -1,6 +1,5 @@
 """A workspace in a real sandbox, and the tools on it."""
 
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
@@ -40,13 +39,26 @@ class Bench:
 MakeBench = Callable[..., Awaitable[Bench]]
 
 
-@pytest.fixture(params=["none", "bubblewrap"])
+BOTH_KINDS = ("none", "bubblewrap")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Tests that ask for ``both_kinds`` run in each kind of sandbox, the others in the best there is."""
+    if "sandbox" in metafunc.fixturenames and "both_kinds" in metafunc.fixturenames:
+        metafunc.parametrize("sandbox", BOTH_KINDS, indirect=True)
+
+
+@pytest.fixture
+def both_kinds() -> None:
+    """Asked for by tests that run in each kind of sandbox."""
+
+
+@pytest.fixture
 async def sandbox(request: pytest.FixtureRequest) -> AsyncIterator[Sandbox]:
-    if request.param == "bubblewrap" and not bubblewrap_works():
-        if "bubblewrap" in os.environ.get("DGYM_TEST_REQUIRE", ""):
-            pytest.fail("bubblewrap is required and does not work here")
+    kind = getattr(request, "param", "bubblewrap" if bubblewrap_works() else "none")
+    if kind == "bubblewrap" and not bubblewrap_works():
         pytest.skip("bubblewrap does not work here")
-    opened = await LocalProvider(SandboxSpec(), kind=request.param).sandbox()
+    opened = await LocalProvider(SandboxSpec(), kind=kind).sandbox()
     try:
         yield opened
     finally:

@@ -20,7 +20,7 @@ async def bench(make_bench):
     return await make_bench(FILES)
 
 
-async def test_listdir_shows_a_tree_with_marks_and_without_hidden_files(bench):
+async def test_listdir_shows_a_tree_with_marks_and_without_hidden_files(bench, both_kinds):
     assert (await bench.text("listdir . 3")).splitlines() == [
         "./",
         "  .debugignore (read-only)",
@@ -37,12 +37,15 @@ async def test_listdir_shows_a_tree_with_marks_and_without_hidden_files(bench):
     assert (await bench.text("listdir pkg/deep")).splitlines() == ["pkg/deep/", "  mod.py"]
 
 
-async def test_listdir_is_bounded_and_says_so(make_bench, sandbox):
+async def test_listdir_is_bounded_and_says_so(make_bench, sandbox, monkeypatch):
     bench = await make_bench({})
     await sandbox.run("mkdir empty many && cd many && touch $(seq 1 700)")
     text = await bench.text("listdir many")
     assert len(text.splitlines()) == 502
     assert text.endswith("200 entries more; list less at once.")
+    monkeypatch.setattr("dgym.tools.context.LIST_LIMIT", 600)
+    assert (await bench.text("listdir . 2")).endswith("At least 100 entries more; list less at once.")
+    assert "Only 598 files were searched" in await bench.text("grep nothing")
     assert await bench.text("listdir empty") == "empty/\n  (empty)"
 
 
@@ -58,7 +61,7 @@ async def test_listdir_shows_links_and_does_not_follow_them_out(bench, sandbox):
     assert (await bench.text("listdir in/deep")).splitlines() == ["in/deep/", "  mod.py"]
 
 
-async def test_view_numbers_lines_and_takes_a_range(bench):
+async def test_view_numbers_lines_and_takes_a_range(bench, both_kinds):
     observation = await bench.use("view calc.py")
     assert observation.text.splitlines() == [
         "calc.py, lines 1 to 2 of 2:",
@@ -107,6 +110,7 @@ async def test_a_wrong_path_or_range_is_answered_with_what_is_valid(bench, actio
 )
 async def test_hidden_files_look_like_missing_ones(bench, sandbox, path):
     await sandbox.run("ln -s secret through")
+    assert "through" not in await bench.text("listdir")
     for action in (f"view {path}", f"listdir {path}", f"grep SECRET {path}"):
         observation = await bench.use(action)
         assert not observation.ok
@@ -114,7 +118,7 @@ async def test_hidden_files_look_like_missing_ones(bench, sandbox, path):
         assert "SECRET" not in observation.text
 
 
-async def test_absolute_paths_within_the_workspace_are_taken(bench, sandbox):
+async def test_absolute_paths_within_the_workspace_are_taken(bench, sandbox, both_kinds):
     assert (await bench.use(f"view {sandbox.workspace}/calc.py")).ok
 
 
@@ -143,7 +147,7 @@ async def test_view_decodes_as_python_would(make_bench):
     assert await bench.text("view empty.py") == "empty.py, an empty file:"
 
 
-async def test_grep_finds_lines_in_visible_text_files_only(bench):
+async def test_grep_finds_lines_in_visible_text_files_only(bench, both_kinds):
     assert (await bench.text("grep add")).splitlines() == [
         "calc.py:1: def add(a, b):",
         "tests/test_calc.py:1: from calc import add",

@@ -37,7 +37,7 @@ def lines(bench):
     return [(point.number, point.line) for point in bench.context.breakpoints]
 
 
-async def test_a_session_stops_shows_the_place_and_ends(bench):
+async def test_a_session_stops_shows_the_place_and_ends(bench, both_kinds):
     observation = await bench.use("pdb b calc.py:3")
     assert "calc.py:3" in observation.text
     assert lines(bench) == [(1, 3)]
@@ -75,7 +75,7 @@ async def test_breakpoints_follow_a_rewrite_and_those_replaced_are_dropped(bench
     assert lines(bench) == [(3, 10)]
 
 
-async def test_breakpoints_follow_edits_by_a_shell(bench):
+async def test_breakpoints_follow_edits_by_a_shell(bench, both_kinds):
     await bench.use("pdb b calc.py:3, total > 0")
     await bench.use("pdb b calc.py:9")
     observation = await bench.use("bash sed -i -e '1i import os' -e '9d' calc.py")

@@ -15,7 +15,7 @@ async def content(bench, path="a.py"):
     return (await bench.sandbox.read_file(path)).decode()
 
 
-async def test_lines_are_replaced_and_the_difference_is_told(bench):
+async def test_lines_are_replaced_and_the_difference_is_told(bench, both_kinds):
     execution = await bench.execute("rewrite a.py 5:6 <c>    return x + 2</c>")
     assert await content(bench) == "import os\n\n\ndef f(x):\n    return x + 2\n"
     assert execution.rewrote
@@ -91,7 +91,7 @@ async def test_what_cannot_be_done_is_told_and_changes_nothing(bench, sandbox, a
     assert await sandbox.manifest() == before
 
 
-async def test_a_link_inside_the_workspace_stays_a_link(bench, sandbox):
+async def test_a_link_inside_the_workspace_stays_a_link(bench, sandbox, both_kinds):
     await sandbox.run("ln -s a.py alias.py")
     observation = await bench.use("rewrite alias.py 1 <c>import sys</c>")
     assert observation.focus_file == "a.py"

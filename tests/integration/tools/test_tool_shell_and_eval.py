@@ -6,7 +6,7 @@ from dgym.tools.context import ToolSettings
 from dgym.wire import Score
 
 
-async def test_the_shell_keeps_directory_variables_and_functions(make_bench):
+async def test_the_shell_keeps_directory_variables_and_functions(make_bench, both_kinds):
     bench = await make_bench({"src/a.txt": "hello\n"})
     await bench.use('bash cd src; export NAME=value; greet() { echo "hi $1"; }')
     observation = await bench.use("bash pwd; cat a.txt; echo $NAME; greet you")
@@ -62,7 +62,7 @@ def test_skipped():
 """
 
 
-async def test_eval_runs_the_tests_and_counts_them(make_bench):
+async def test_eval_runs_the_tests_and_counts_them(make_bench, both_kinds):
     bench = await make_bench({"test_it.py": TESTS})
     observation = await bench.use("eval")
     assert "assert (1 + 1) == 3" in observation.text
