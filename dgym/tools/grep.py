@@ -6,7 +6,7 @@ trusted side. Which files are searched is decided outside, by policy, and handed
 
 import json
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -128,4 +128,4 @@ def _why(run: RunResult) -> str:
 
 @cache
 def _script() -> str:
-    return files("dgym.tools").joinpath("search_script.py").read_text(encoding="utf-8")
+    return Path(__file__).with_name("search_script.py").read_text(encoding="utf-8")

@@ -45,8 +45,9 @@ class Pdb(Tool):
         if self._forgets(context) and context.table.moved:
             context.table.clear()
         result = await context.sandbox.debug(self._request(context, command, entrypoint))
-        await context.table.replace(result.breakpoints)
-        context.table.moved = False
+        if not result.refused:
+            await context.table.replace(result.breakpoints)
+            context.table.moved = False
         if self._forgets(context) and result.state != "stopped" and result.breakpoints:
             context.table.clear()
             notices.append("The breakpoints were cleared with the program's end.")
