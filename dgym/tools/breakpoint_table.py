@@ -44,6 +44,7 @@ class BreakpointTable:
 
     def clear(self) -> None:
         """Forget every breakpoint."""
+        self.moved = self.moved or bool(self.breakpoints)
         self.breakpoints, self._snapshots = (), {}
 
     async def follow_edits(self) -> list[str]:
