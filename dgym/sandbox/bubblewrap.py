@@ -23,6 +23,7 @@ from dgym.sandbox.local_interpreter import Interpreter
 RUNNER_INSIDE = "/opt/dgym/runner"
 SHIMS_INSIDE = "/opt/dgym/bin"
 HOME_INSIDE = "/home/agent"
+RUN_INSIDE = "/run/dgym"
 USER_ID = 1000
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
@@ -44,8 +45,8 @@ _ETC = (
     "timezone",
 )
 _STORES = ("/nix/store", "/gnu/store")
-_RESERVED = ("/proc", "/dev", "/sys", "/etc", "/opt/dgym", *_SYSTEM)
-_SHM_BYTES = 64 * 1024**2
+_RESERVED = ("/proc", "/dev", "/sys", "/etc", "/opt/dgym", "/run/dgym", *_SYSTEM)
+_SMALL_BYTES = 64 * 1024**2
 TMP_BYTES = 512 * 1024**2
 """The most that each of the temporary directory and the home may hold: they are memory of the machine."""
 
@@ -100,7 +101,9 @@ def command_line(layout: Layout) -> list[str]:
     arguments = [shutil.which("bwrap") or "bwrap", *_namespaces()]
     for path in (*_SYSTEM, "/sys/devices/system/cpu"):
         arguments += _bind(Path(path), inside)
-    arguments += ["--proc", "/proc", "--dev", "/dev", *_tmpfs("/dev/shm", _SHM_BYTES)]  # noqa: S108 - inside
+    arguments += ["--proc", "/proc", "--dev", "/dev"]
+    for path in ("/dev/shm", RUN_INSIDE):  # noqa: S108 - the sandbox's own
+        arguments += _tmpfs(path, _SMALL_BYTES)
     for path in ("/tmp", HOME_INSIDE):  # noqa: S108 - the sandbox's own
         arguments += _tmpfs(path, layout.tmp_bytes)
     arguments += _etc(layout.etc)
@@ -132,7 +135,11 @@ def check_workspace(path: str) -> None:
             f"workingDirectory {path!r} must be an absolute path without '..' and without a slash at its end, such as "
             "/workspace"
         )
-    below = [reserved for reserved in ("/proc", "/dev", "/sys", "/etc", "/opt/dgym") if pure.is_relative_to(reserved)]
+    below = [
+        reserved
+        for reserved in ("/proc", "/dev", "/sys", "/etc", "/opt/dgym", "/run/dgym")
+        if pure.is_relative_to(reserved)
+    ]
     above = [reserved for reserved in (*_RESERVED, HOME_INSIDE, "/tmp") if Path(reserved).is_relative_to(pure)]  # noqa: S108
     if below or above:
         reserved = (below + above)[0]

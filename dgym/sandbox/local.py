@@ -8,6 +8,7 @@ import logging
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -34,6 +35,8 @@ Kind = Literal["bubblewrap", "none"]
 _log = logging.getLogger(__name__)
 _START_SECONDS = 60.0
 _POLITE_SECONDS = 10.0
+_GROUP_SECONDS = 2.0
+_LOOK_SECONDS = 0.005
 _SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 
 
@@ -159,9 +162,11 @@ class _Prepared:
     group: ControlGroup | None
 
     def remove(self) -> None:
+        """Remove all of it; the kernel may count a dead process in its group for a moment longer."""
         self.directory.remove()
-        if self.group is not None:
-            self.group.remove()
+        end = time.monotonic() + _GROUP_SECONDS
+        while self.group is not None and not self.group.remove() and time.monotonic() < end:
+            time.sleep(_LOOK_SECONDS)
 
 
 async def _start(prepared: _Prepared, spec: SandboxSpec) -> LocalSandbox:
@@ -208,8 +213,8 @@ def _under_bubblewrap(
     return (
         bubblewrap.command_line(layout),
         _runner_command(interpreter, bubblewrap.RUNNER_INSIDE),
-        _environment(tmp="/tmp"),  # noqa: S108 - the sandbox's own
-        _inside(spec, python=python, home=bubblewrap.HOME_INSIDE, tmp="/tmp"),  # noqa: S108
+        _environment(bubblewrap.RUN_INSIDE),
+        _inside(spec, python=python, home=bubblewrap.HOME_INSIDE, tmp="/tmp"),  # noqa: S108 - the sandbox's own
     )
 
 
@@ -222,7 +227,7 @@ def _in_the_open(prepared: _Prepared, spec: SandboxSpec) -> tuple[list[str], lis
     return (
         [],
         _runner_command(interpreter, str(runner)),
-        _environment(tmp=str(directory.path / "tmp")),
+        _environment(str(directory.path / "run")),
         _inside(
             msgspec.structs.replace(spec, workspace=str(directory.workspace)),
             python=python,
@@ -236,9 +241,12 @@ def _runner_command(interpreter: Interpreter, directory: str) -> list[str]:
     return [interpreter.executable, "-I", "-S", "-B", f"{directory}/__main__.py"]
 
 
-def _environment(*, tmp: str) -> dict[str, str]:
-    """Everything the runner knows of this machine's environment: nothing that could hold a key is among it."""
-    return {"PATH": _SYSTEM_PATH, "TMPDIR": tmp, "LANG": "C.UTF-8", "TZ": os.environ.get("TZ", "UTC")}
+def _environment(scratch: str) -> dict[str, str]:
+    """Everything the runner knows of this machine's environment: nothing that could hold a key is among it.
+
+    The runner's own temporary files stand apart from the task's, where programs would see them.
+    """
+    return {"PATH": _SYSTEM_PATH, "TMPDIR": scratch, "LANG": "C.UTF-8", "TZ": os.environ.get("TZ", "UTC")}
 
 
 def _inside(spec: SandboxSpec, *, python: str, home: str, tmp: str) -> SandboxSpec:

@@ -6,6 +6,7 @@ takes seconds and needs one.
 
 import shutil
 import sys
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from dgym.sandbox.local_interpreter import Interpreter
 _NAMES = ("pytest", "iniconfig", "packaging", "pluggy", "pygments")
 
 
+@cache
 def pytest_distributions(interpreter: Interpreter) -> tuple[str, ...]:
     """``name==version`` of pytest and what it needs; nothing where they cannot be copied for ``interpreter``.
 

@@ -25,7 +25,7 @@ _YOUNG_SECONDS = 60.0
 
 
 class PrivateDirectory:
-    """A directory of one sandbox that only this user can enter; ``workspace``, ``home`` and ``tmp`` are inside."""
+    """A directory of one sandbox that only this user can enter; the workspace is inside."""
 
     def __init__(self, path: Path, lock: int) -> None:
         self.path = path
@@ -42,7 +42,7 @@ class PrivateDirectory:
             path = Path(tempfile.mkdtemp(prefix=_prefix())).resolve()
             lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(lock, fcntl.LOCK_EX)
-            for name in ("workspace", "home", "tmp"):
+            for name in ("workspace", "home", "tmp", "run"):
                 (path / name).mkdir()
         except OSError as error:
             raise SandboxStartFailed(f"a directory for the sandbox could not be made: {error}") from error

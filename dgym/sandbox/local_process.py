@@ -83,8 +83,8 @@ class RunnerProcess:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._init, signal.SIGKILL)
             await readable(self._init, _DEAD_SECONDS)
-        elif self._popen.poll() is None:
-            self._popen.kill()
+        else:
+            await self._kill_tree()
         await self.ended(_DEAD_SECONDS)
         for descriptor in (self._init, self._errors):
             if descriptor >= 0:
@@ -100,6 +100,16 @@ class RunnerProcess:
             finally:
                 os.close(descriptor)
         return self._popen.poll() is not None
+
+    async def _kill_tree(self) -> None:
+        """Kill the process and what descends from it: half-made, bubblewrap does not yet die with its parent."""
+        if self._popen.poll() is not None:
+            return
+        below = await asyncio.to_thread(descendants, self._popen.pid)
+        self._popen.kill()
+        for process in below:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
 
     async def _find_init(self, information: int, deadline_seconds: float) -> None:
         """Learn which process is number 1 inside, from the JSON that bubblewrap writes once it exists."""

@@ -1,0 +1,109 @@
+"""Real sandboxes of both kinds, stopped after each test, and a look at the machine's processes."""
+
+import asyncio
+import os
+import sys
+import textwrap
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from dgym.sandbox import SandboxSpec
+from dgym.sandbox.bubblewrap import bubblewrap_problem
+from dgym.sandbox.local import LocalProvider
+
+DEADLINE = 30.0
+
+DAEMON = textwrap.dedent(
+    """
+    import os, signal, sys, time
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    os.chdir("/")
+    os.closerange(0, 1024)
+    while True:
+        time.sleep(1000)
+    """
+)
+
+
+def need(kind):
+    """Bubblewrap is needed for this test: without it CI fails and a laptop skips."""
+    problem = bubblewrap_problem() if kind == "bubblewrap" else None
+    if problem is None:
+        return
+    if "bubblewrap" in os.environ.get("DGYM_TEST_REQUIRE", "").split(","):
+        pytest.fail(f"DGYM_TEST_REQUIRE names bubblewrap, which does not work: {problem}", pytrace=False)
+    pytest.skip(f"bubblewrap does not work here: {problem}")
+
+
+@pytest.fixture(params=["bubblewrap", "none"])
+def kind(request):
+    need(request.param)
+    return request.param
+
+
+@pytest.fixture
+def isolated():
+    need("bubblewrap")
+    return "bubblewrap"
+
+
+@pytest.fixture
+async def open_sandbox():
+    opened = []
+
+    async def open_one(kind, **fields):
+        fields.setdefault("python", sys.executable)
+        sandbox = await LocalProvider(SandboxSpec(**fields), kind=kind).sandbox()
+        opened.append(sandbox)
+        return sandbox
+
+    yield open_one
+    for sandbox in opened:
+        await sandbox.stop()
+
+
+@pytest.fixture
+async def sandbox(open_sandbox, kind):
+    return await open_sandbox(kind)
+
+
+class Machine:
+    """The processes of this machine that carry a mark of their own in their command line."""
+
+    daemon = DAEMON
+
+    def __init__(self):
+        self.mark = f"mark-{uuid.uuid4().hex}"
+
+    def marked(self):
+        found = []
+        for entry in Path("/proc").iterdir():
+            try:
+                if entry.name.isdigit() and self.mark.encode() in (entry / "cmdline").read_bytes():
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+        return found
+
+    async def until(self, condition):
+        end = time.monotonic() + DEADLINE
+        while not condition():
+            assert time.monotonic() < end, "it did not happen in time"
+            await asyncio.sleep(0.01)
+
+    def command(self, script=DAEMON):
+        return ["python", "-c", script, self.mark]
+
+
+@pytest.fixture
+def machine():
+    return Machine()

@@ -1,0 +1,112 @@
+"""Nothing survives a sandbox, however it ends."""
+
+import asyncio
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from dgym.errors import SandboxLost
+from dgym.sandbox import SandboxSpec
+from dgym.sandbox.local import LocalProvider
+
+
+async def test_daemons_that_ignore_signals_are_dead_when_stop_returns(sandbox, machine):
+    for _ in range(3):
+        await sandbox.run(machine.command())
+    await machine.until(lambda: len(machine.marked()) == 3)
+    await sandbox.stop()
+    assert machine.marked() == []
+
+
+async def test_a_running_command_ends_with_the_sandbox(sandbox, machine):
+    running = asyncio.ensure_future(sandbox.run(machine.command("import time; time.sleep(1000)"), timeout_seconds=900))
+    await machine.until(machine.marked)
+    await sandbox.stop()
+    assert machine.marked() == []
+    with pytest.raises(SandboxLost):
+        await running
+
+
+async def test_the_directory_is_gone_whatever_modes_were_set(sandbox, kind):
+    await sandbox.run("mkdir -p a/b && touch a/b/c && chmod 000 a/b a && ln -s /etc out && mkfifo pipe")
+    directory = sandbox._prepared.directory.path
+    assert directory.exists()
+    await sandbox.stop()
+    assert not directory.exists()
+
+
+async def test_stop_may_be_called_again_and_at_once(sandbox):
+    await asyncio.gather(sandbox.stop(), sandbox.stop())
+    await sandbox.stop()
+
+
+async def test_a_cancelled_stop_is_completed(sandbox, machine):
+    await sandbox.run(machine.command())
+    await machine.until(machine.marked)
+    stopping = asyncio.ensure_future(sandbox.stop())
+    await asyncio.sleep(0)
+    stopping.cancel()
+    await asyncio.gather(stopping, return_exceptions=True)
+    await sandbox.stop()
+    assert machine.marked() == []
+
+
+async def test_calls_after_stop_say_that_the_sandbox_is_gone(sandbox):
+    await sandbox.stop()
+    with pytest.raises(SandboxLost):
+        await sandbox.run("true")
+
+
+async def test_a_program_cannot_kill_the_runner_from_inside(open_sandbox, isolated):
+    sandbox = await open_sandbox(isolated)
+    await sandbox.run("kill -9 1; kill -9 -1", timeout_seconds=20)
+    assert (await sandbox.run("echo alive")).text == "alive\n"
+
+
+async def test_nothing_is_left_of_a_runner_that_its_program_killed(open_sandbox, machine):
+    sandbox = await open_sandbox("none")
+    await sandbox.run(machine.command())
+    await machine.until(machine.marked)
+    with pytest.raises(SandboxLost):
+        await sandbox.run(["python", "-c", "import os, sys; os.kill(int(sys.argv[1]), 9)", str(sandbox.main_process)])
+    await sandbox.stop()
+    assert machine.marked() == []
+
+
+async def test_nothing_survives_the_death_of_its_owner(kind, machine):
+    owner = textwrap.dedent(
+        """
+        import asyncio, sys
+        from dgym.sandbox import SandboxSpec
+        from dgym.sandbox.local import LocalProvider
+        async def main():
+            sandbox = await LocalProvider(SandboxSpec(python=sys.executable), kind=sys.argv[1]).sandbox()
+            await sandbox.run(["python", "-c", sys.argv[2], sys.argv[3]])
+            print("ready", flush=True)
+            await sandbox.run(["python", "-c", "import time; time.sleep(1000)", sys.argv[3]], timeout_seconds=900)
+        asyncio.run(main())
+        """
+    )
+    # The mark must not be on the owner's own command line, or the owner would be counted.
+    prepared = f"import sys; sys.argv[1:] = {[kind, machine.daemon]!r} + [sys.stdin.readline().strip()]\n" + owner
+    process = subprocess.Popen([sys.executable, "-c", prepared], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process:
+        process.stdin.write(machine.mark.encode() + b"\n")
+        process.stdin.flush()
+        assert await asyncio.to_thread(process.stdout.readline) == b"ready\n"
+        await machine.until(lambda: len(machine.marked()) == 2)
+        process.kill()
+        await machine.until(lambda: not machine.marked())
+
+
+async def test_a_failed_start_leaves_nothing_behind(kind, machine):
+    provider = LocalProvider(
+        SandboxSpec(python=sys.executable, activate=f"(exec -a {machine.mark} sleep 1000) & exit 7"), kind=kind
+    )
+    with pytest.raises(Exception, match="activate"):
+        await provider.sandbox()
+    assert machine.marked() == []

@@ -1,0 +1,83 @@
+"""What a program may use, and that the sandbox stays usable when it wants more."""
+
+import os
+import time
+
+import pytest
+
+from dgym.sandbox import Limits
+from dgym.sandbox.local_cgroup import ControlGroup
+
+MEGABYTE = 1024**2
+
+
+async def still_works(sandbox):
+    return (await sandbox.run("echo works", timeout_seconds=60)).text == "works\n"
+
+
+async def test_a_file_cannot_grow_beyond_its_limit(open_sandbox, kind):
+    sandbox = await open_sandbox(kind, limits=Limits(file_size_bytes=MEGABYTE))
+    result = await sandbox.run("head -c 3000000 /dev/zero > large; stat -c %s large")
+    assert result.text.splitlines()[-1] == str(MEGABYTE)
+    assert await still_works(sandbox)
+
+
+async def test_a_busy_program_is_ended_by_its_processor_time(open_sandbox, kind):
+    sandbox = await open_sandbox(kind, limits=Limits(cpu_seconds=1))
+    result = await sandbox.run(["python", "-c", "while True: pass"], timeout_seconds=100)
+    assert result.exit_status is not None
+    assert result.exit_status < 0
+    assert result.ended_by != "timeout"
+    assert await still_works(sandbox)
+
+
+async def test_a_program_cannot_have_more_memory_than_its_limit(open_sandbox, kind):
+    sandbox = await open_sandbox(kind, limits=Limits(memory_bytes=200 * MEGABYTE))
+    hungry = "kept = []\nfor _ in range(1000): kept.append(bytearray(10 * 1024 ** 2))\nprint('had it all')"
+    result = await sandbox.run(["python", "-c", hungry], timeout_seconds=100)
+    assert "had it all" not in result.text
+    assert result.exit_status != 0
+    assert await still_works(sandbox)
+
+
+async def test_a_fork_bomb_is_contained(open_sandbox, kind, machine):
+    sandbox = await open_sandbox(kind, limits=Limits(processes=40))
+    bomb = "import os, time\nfor _ in range(2000):\n    try: os.fork()\n    except OSError: time.sleep(0.01)"
+    await sandbox.run(machine.command(bomb), timeout_seconds=3)
+    await machine.until(lambda: not machine.marked())
+    assert await still_works(sandbox)
+
+
+async def test_the_private_temporary_directory_cannot_fill_the_memory(open_sandbox, isolated):
+    sandbox = await open_sandbox(isolated, limits=Limits(memory_bytes=64 * MEGABYTE))
+    result = await sandbox.run("head -c 100M /dev/zero > /tmp/large; stat -c %s /tmp/large")
+    assert "No space left" in result.text
+    assert int(result.text.splitlines()[-1]) <= 64 * MEGABYTE
+
+
+def test_a_control_group_holds_its_processes_and_goes_with_them():
+    name = f"dgym-test-{os.getpid()}"
+    group = ControlGroup.make(name, Limits(processes=10, memory_bytes=100 * MEGABYTE))
+    if group is None:
+        pytest.skip("this machine lets us make no control group")
+    child = os.fork()
+    if child == 0:
+        time.sleep(1000)
+        os._exit(0)
+    try:
+        group.add(child)
+        assert group.processes() == {child}
+        assert not group.remove()
+    finally:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+    end = time.monotonic() + 30
+    while not group.remove():
+        assert time.monotonic() < end
+    assert not any(directory.exists() for directory in group.directories)
+
+
+async def test_the_control_group_of_a_sandbox_is_removed(sandbox):
+    group = sandbox._prepared.group
+    await sandbox.stop()
+    assert group is None or not any(directory.exists() for directory in group.directories)

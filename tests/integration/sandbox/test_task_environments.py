@@ -1,0 +1,125 @@
+"""Virtual environments of tasks: complete, made once, and without dgym."""
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dgym.errors import SandboxStartFailed, SetupFailed
+from dgym.sandbox import SandboxSpec, local
+from dgym.sandbox.environments import ensure_environment
+from dgym.sandbox.local import LocalProvider
+from dgym.sandbox.local_distributions import pytest_distributions
+from dgym.sandbox.local_interpreter import inspect_interpreter
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    # Without an index and without patience: whatever needs one fails at once.
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("UV_INDEX_URL", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("PIP_RETRIES", "1")
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    return tmp_path / "cache"
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield Path(asyncio.run(ensure_environment(())))
+
+
+def test_a_bare_environment_runs_pytest_without_a_network(bare, tmp_path):
+    (tmp_path / "test_one.py").write_text("def test_one(): assert True\n")
+    for command in (["bin/pytest"], ["bin/python", "-m", "pytest"]):
+        ran = subprocess.run(
+            [bare / command[0], *command[1:], "-q", "-p", "no:cacheprovider"],
+            cwd=tmp_path,
+            env={},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert "1 passed" in ran.stdout, ran.stdout + ran.stderr
+
+
+def test_a_bare_environment_holds_nothing_of_dgym(bare):
+    assert (
+        subprocess.run([bare / "bin/python", "-I", "-c", "import dgym"], capture_output=True, check=False).returncode
+        == 1
+    )
+    assert list(bare.rglob("*dgym*/*")) == []
+
+
+def test_what_is_there_is_not_compiled_again(bare):
+    packages = next(bare.glob("lib/python*/site-packages"))
+    assert list((packages / "_pytest" / "__pycache__").glob("*.pyc"))
+
+
+async def test_many_who_want_the_same_build_it_once(cache):
+    told: list[str] = []
+    paths = await asyncio.gather(*(ensure_environment((), progress=told.append) for _ in range(3)))
+    assert len(set(paths)) == 1
+    assert (Path(paths[0]) / ".dgym-ready").exists()
+    assert sum("waiting for another process" in line for line in told) == 2
+
+
+async def test_an_unfinished_environment_is_built_anew(cache):
+    path = Path(await ensure_environment(()))
+    (path / ".dgym-ready").unlink()
+    (path / "bin" / "python").unlink()
+    assert await ensure_environment(()) == str(path)
+    assert (path / "bin" / "python").exists()
+
+
+async def test_a_missing_index_is_said_plainly(cache):
+    told: list[str] = []
+    with pytest.raises(SetupFailed, match="package index cannot be reached"):
+        await ensure_environment(["dgym-test-requirement==1"], progress=told.append)
+    assert told[0] == "installing dgym-test-requirement==1, pytest"
+    assert not any((path / ".dgym-ready").exists() for path in (cache / "dgym" / "environments").iterdir())
+
+
+def test_another_version_of_python_gets_no_copy_of_ours(bare):
+    interpreter = inspect_interpreter(str(bare / "bin" / "python"))
+    assert pytest_distributions(interpreter)
+    assert pytest_distributions(type(interpreter)(**{**vars(interpreter), "version": (3, 8, 1)})) == ()
+
+
+async def test_the_environment_comes_first_in_the_sandbox(kind, bare):
+    sandbox = await LocalProvider(SandboxSpec(python=str(bare)), kind=kind).sandbox()
+    try:
+        result = await sandbox.run("command -v python pytest; python -m pytest --version")
+        assert result.text.splitlines()[:2] == [f"{bare}/bin/python", f"{bare}/bin/pytest"]
+        assert result.exit_status == 0, result.text
+    finally:
+        await sandbox.stop()
+
+
+async def test_an_interpreter_by_another_name_is_python_inside(open_sandbox, kind, tmp_path):
+    link = tmp_path / "bin" / "python3.99"
+    link.parent.mkdir()
+    link.symlink_to(Path(sys.executable).resolve())
+    sandbox = await open_sandbox(kind, python=str(link))
+    result = await sandbox.run("python -c 'import sys; print(sys.version_info[:2])'")
+    assert result.text == f"{sys.version_info[:2]}\n"
+
+
+async def test_without_bubblewrap_auto_warns_once_and_insisting_fails(monkeypatch):
+    monkeypatch.setattr(local, "bubblewrap_problem", lambda: "there is none")
+    monkeypatch.setattr(local, "_warned", type(local._warned)())
+    said: list[str] = []
+    for _ in range(2):
+        sandbox = await LocalProvider(SandboxSpec(python=sys.executable), warn=said.append).sandbox()
+        assert sandbox.kind == "none"
+        await sandbox.stop()
+    assert len(said) == 1
+    assert "WITHOUT isolation" in said[0]
+    with pytest.raises(SandboxStartFailed, match="there is none"):
+        await LocalProvider(SandboxSpec(python=sys.executable), kind="bubblewrap").sandbox()
