@@ -1,5 +1,6 @@
 """Repositories in tar and zip archives somewhere on the network."""
 
+import base64
 import contextlib
 import lzma
 import stat
@@ -9,10 +10,10 @@ import urllib.request
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from http.client import HTTPException, HTTPMessage
+from http.client import HTTPException
 from pathlib import Path
 from typing import IO, Literal, NamedTuple
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from dgym.api.task import ArchiveSource
 from dgym.errors import SourceFailed
@@ -21,6 +22,7 @@ from dgym.workspace.source_work import Work
 
 _STALL_SECONDS = 30
 _TRIES = 3
+_PAUSE_SECONDS = 1.0
 _CHUNK = 1024 * 1024
 _DAMAGED = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, ValueError)
 
@@ -40,27 +42,21 @@ def download(archive: ArchiveSource, target: Path, work: Work) -> None:
         try:
             _fetch(archive.url, target, work, where)
             break
-        except (OSError, HTTPException) as error:
-            if not left or (isinstance(error, urllib.error.HTTPError) and error.code < 500):
+        except urllib.error.HTTPError as error:
+            error.close()
+            if not left or error.code < 500:
                 raise SourceFailed(f"{where}: {error}") from None
-            work.pause(1.0)
+        except (OSError, HTTPException) as error:
+            if not left:
+                raise SourceFailed(f"{where}: {error}") from None
+        work.pause(_PAUSE_SECONDS)
     digest = file_digest(target)
     if digest != archive.sha256:
         raise SourceFailed(f"{where}: its SHA-256 is {digest}, not {archive.sha256}")
 
 
-class _HttpOnly(urllib.request.HTTPRedirectHandler):
-    """A server may not redirect to this machine's files."""
-
-    def redirect_request(
-        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
-    ) -> urllib.request.Request | None:
-        if urlsplit(newurl).scheme not in ("http", "https"):
-            raise urllib.error.HTTPError(newurl, code, "redirected to something that is not http", headers, fp)
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
-
-
 def _opener() -> urllib.request.OpenerDirector:
+    """Handlers for http alone: a server cannot redirect to this machine's files."""
     opener = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.ProxyHandler(),
@@ -68,7 +64,7 @@ def _opener() -> urllib.request.OpenerDirector:
         urllib.request.HTTPHandler(),
         urllib.request.HTTPSHandler(),
         urllib.request.HTTPDefaultErrorHandler(),
-        _HttpOnly(),
+        urllib.request.HTTPRedirectHandler(),
         urllib.request.HTTPErrorProcessor(),
     ):
         opener.add_handler(handler)
@@ -76,8 +72,8 @@ def _opener() -> urllib.request.OpenerDirector:
 
 
 def _fetch(url: str, target: Path, work: Work, where: str) -> None:
-    request = urllib.request.Request(url, headers={"User-Agent": "dgym", "Accept-Encoding": "identity"})  # noqa: S310
     size = 0
+    request = _request(url)
     with contextlib.closing(_opener().open(request, timeout=_STALL_SECONDS)) as response, target.open("wb") as file:
         while chunk := response.read(_CHUNK):
             work.check()
@@ -88,6 +84,16 @@ def _fetch(url: str, target: Path, work: Work, where: str) -> None:
         expected = response.headers.get("Content-Length")
         if expected is not None and int(expected) != size:
             raise OSError(f"the connection ended after {size} of {expected} bytes")
+
+
+def _request(url: str) -> urllib.request.Request:
+    """A user name and password in the address become a header, which redirections do not carry elsewhere."""
+    parts = urlsplit(url)
+    request = urllib.request.Request(shown_url(url), headers={"User-Agent": "dgym", "Accept-Encoding": "identity"})  # noqa: S310
+    if parts.username is not None:
+        credentials = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
+        request.add_unredirected_header("Authorization", "Basic " + base64.b64encode(credentials).decode())
+    return request
 
 
 class Entry(NamedTuple):

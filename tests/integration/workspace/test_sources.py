@@ -1,0 +1,412 @@
+"""Sources become tars: what is in them, what is refused, and that remote ones are fetched once."""
+
+import asyncio
+import base64
+import hashlib
+import http.server
+import io
+import os
+import socket
+import tarfile
+import threading
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from dgym.api.task import ArchiveSource, ConfigMapSource, GitSource, InlineFile, SourceSpec
+from dgym.errors import SourceFailed
+from dgym.workspace import source_archive, source_tree
+from dgym.workspace.sources import pack_source
+
+
+def listing(packed: Path) -> dict[str, object]:
+    """Files with content and executable bit, links with an arrow, directories as None."""
+    found: dict[str, object] = {}
+    with tarfile.open(packed, "r:", errors="surrogateescape") as tar:
+        for member in tar:
+            if member.isfile():
+                found[member.name] = (tar.extractfile(member).read(), bool(member.mode & 0o100))
+            else:
+                found[member.name] = f"-> {member.linkname}" if member.issym() else None
+    return found
+
+
+@pytest.fixture
+def pack(tmp_path):
+    async def run(**source: object) -> dict[str, object]:
+        return listing(await pack_source(SourceSpec(**source), base=tmp_path, cache=tmp_path / "cache"))
+
+    return run
+
+
+@pytest.fixture
+def web(tmp_path):
+    """A directory served on the loopback interface, with a record of the requests."""
+    root = tmp_path / "web"
+    root.mkdir()
+    requests: list[str] = []
+    credentials: list[str | None] = []
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, directory=str(root), **options)
+
+        def do_GET(self):
+            requests.append(self.path)
+            credentials.append(self.headers.get("Authorization"))
+            if self.path == "/elsewhere":
+                self.send_response(302)
+                self.send_header("Location", (root / "location").read_text())
+                self.end_headers()
+            elif self.path == "/broken":
+                self.send_error(503)
+            else:
+                super().do_GET()
+
+        def log_message(self, *arguments):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        server.root, server.requests, server.credentials = root, requests, credentials
+        server.url = f"http://127.0.0.1:{server.server_address[1]}"
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def archive(web):
+    """Publish bytes and give the source that names them."""
+
+    def publish(data: bytes, name: str = "archive") -> ArchiveSource:
+        (web.root / name).write_bytes(data)
+        return ArchiveSource(url=f"{web.url}/{name}", sha256=hashlib.sha256(data).hexdigest())
+
+    return publish
+
+
+def tar_of(*members: tuple[str, bytes, str, str], mode: str = "w:gz") -> bytes:
+    """A tar of (name, type, target, content)."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode=mode) as tar:
+        for name, kind, target, content in members:
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname, member.size, member.mode = kind, target, len(content), 0o755
+            tar.addfile(member, io.BytesIO(content.encode()))
+    return stream.getvalue()
+
+
+FILE, DIRECTORY, SYMLINK, HARDLINK = tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE
+
+
+async def test_files_of_a_manifest(pack):
+    files = (
+        InlineFile(path="src/main.py", content="print('é')\n"),
+        InlineFile(path="./data.bin", content_base64=base64.b64encode(b"\0\xff").decode(), mode=0o755),
+        InlineFile(path="empty", content=""),
+    )
+    assert await pack(files=files) == {
+        "src/main.py": ("print('é')\n".encode(), False),
+        "data.bin": (b"\0\xff", True),
+        "empty": (b"", False),
+    }
+
+
+async def test_no_source_is_an_empty_tar(tmp_path):
+    assert listing(await pack_source(None, base=tmp_path, cache=tmp_path / "cache")) == {}
+
+
+@pytest.mark.parametrize("path", ["../up", "a/../../up", "/etc/passwd"])
+async def test_files_stay_inside(pack, path):
+    with pytest.raises(SourceFailed, match="outside the repository"):
+        await pack(files=(InlineFile(path=path, content=""),))
+
+
+@pytest.mark.parametrize("paths", [("a", "a"), ("a", "./a"), ("a", "a/b"), ("a/b", "a")])
+async def test_files_do_not_clash(pack, paths):
+    with pytest.raises(SourceFailed, match=r"twice|no directory"):
+        await pack(files=tuple(InlineFile(path=path, content="") for path in paths))
+
+
+async def test_bad_base64_names_the_file(pack):
+    with pytest.raises(SourceFailed, match=r"logo\.png"):
+        await pack(files=(InlineFile(path="logo.png", content_base64="A"),))
+
+
+async def test_config_map_needs_a_cluster(pack):
+    with pytest.raises(SourceFailed, match="'code' exists in a cluster only"):
+        await pack(config_map_ref=ConfigMapSource(name="code"))
+
+
+async def test_local_directory(pack, tmp_path):
+    root = tmp_path / "repo"
+    (root / "pkg/__pycache__").mkdir(parents=True)
+    (root / "pkg/__pycache__/x.cpython-311.pyc").write_bytes(b"stale")
+    (root / "pkg/old.pyc").write_bytes(b"stale")
+    (root / "pkg/x.py").write_text("x = 1\n")
+    (root / "pkg/link.py").symlink_to("x.py")
+    (root / "run.sh").write_text("true\n")
+    (root / "run.sh").chmod(0o700)
+    (root / ".git").mkdir()
+    (root / ".git/config").write_text("[core]\n")
+    (root / "empty").mkdir()
+    os.mkfifo(root / "fifo")
+    (root / ".venv/bin").mkdir(parents=True)
+    (root / ".venv/pyvenv.cfg").write_text("home = /usr/bin\n")
+    (root / ".venv/bin/python").symlink_to("/usr/bin/python3")
+    (root / os.fsdecode(b"\xff\xfe")).write_text("")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(root / "socket"))
+        found = await pack(local_path="repo")
+    assert found == {
+        "pkg": None,
+        "pkg/x.py": (b"x = 1\n", False),
+        "pkg/link.py": "-> x.py",
+        "run.sh": (b"true\n", True),
+        "empty": None,
+        ".venv": None,
+        os.fsdecode(b"\xff\xfe"): (b"", False),
+    }
+
+
+async def test_packing_is_reproducible(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.py").write_text("a\n")
+    os.utime(tmp_path / "one/a.py", (1, 1))
+    packed = [
+        await pack_source(SourceSpec(local_path=name), base=tmp_path, cache=tmp_path / "cache")
+        for name in ("one", "two")
+    ]
+    assert packed[0] == packed[1]
+    assert [entry.name for entry in (tmp_path / "cache/local").iterdir()] == [packed[0].name]
+
+
+async def test_unused_local_tars_are_forgotten(tmp_path):
+    async def packed(content: str) -> Path:
+        files = (InlineFile(path="a", content=content),)
+        return await pack_source(SourceSpec(files=files), base=tmp_path, cache=tmp_path / "cache")
+
+    old, recent = await packed("old"), await packed("recent")
+    os.utime(old, (1, 1))
+    await packed("new")
+    assert not old.exists()
+    assert recent.exists()
+
+
+@pytest.mark.parametrize("target", ["../outside", "/etc/passwd", "sub/../../outside", "hop/../../.."])
+async def test_links_stay_inside(pack, tmp_path, target):
+    root = tmp_path / "repo"
+    (root / "sub/deep").mkdir(parents=True)
+    (root / "hop").symlink_to("sub/deep")
+    (root / "link").symlink_to(target)
+    with pytest.raises(SourceFailed, match="link link leads outside the repository"):
+        await pack(local_path="repo")
+
+
+async def test_a_missing_directory_and_a_file_are_named(pack, tmp_path):
+    with pytest.raises(SourceFailed, match="nowhere does not exist"):
+        await pack(local_path="nowhere")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SourceFailed, match="file is a file"):
+        await pack(local_path="file")
+
+
+async def test_size_and_number_are_bounded(pack, monkeypatch):
+    files = (InlineFile(path="a", content="12345"), InlineFile(path="b", content="67890"))
+    monkeypatch.setattr(source_tree, "SIZE_LIMIT", 9)
+    with pytest.raises(SourceFailed, match="more than 9 bytes"):
+        await pack(files=files)
+    monkeypatch.setattr(source_tree, "SIZE_LIMIT", 10)
+    monkeypatch.setattr(source_tree, "ENTRY_LIMIT", 1)
+    with pytest.raises(SourceFailed, match="more than 1 entries"):
+        await pack(files=files)
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz", "w:bz2", "w:xz"])
+async def test_tar_archives(pack, archive, mode):
+    data = tar_of(
+        ("repo-1.0", DIRECTORY, "", ""),
+        ("repo-1.0/a.py", FILE, "", "first\n"),
+        ("repo-1.0/hard.py", HARDLINK, "repo-1.0/a.py", ""),
+        ("repo-1.0/soft.py", SYMLINK, "a.py", ""),
+        ("repo-1.0/fifo", tarfile.FIFOTYPE, "", ""),
+        ("repo-1.0/device", tarfile.CHRTYPE, "", ""),
+        ("repo-1.0/.git/config", FILE, "", "x"),
+        ("repo-1.0/b.py", FILE, "", "earlier\n"),
+        ("repo-1.0/b.py", FILE, "", "later\n"),
+        mode=mode,
+    )
+    assert await pack(archive=archive(data)) == {
+        "a.py": (b"first\n", True),
+        "hard.py": (b"first\n", True),
+        "soft.py": "-> a.py",
+        "b.py": (b"later\n", True),
+    }
+
+
+async def test_the_top_directory_stays_where_the_archive_names_its_root(pack, archive):
+    data = tar_of((".", DIRECTORY, "", ""), ("./calc", DIRECTORY, "", ""), ("./calc/a.py", FILE, "", "a"))
+    assert list(await pack(archive=archive(data))) == ["calc", "calc/a.py"]
+    data = tar_of(("a.py", FILE, "", "a"))
+    assert list(await pack(archive=archive(data))) == ["a.py"]
+
+
+async def test_zip_archives(pack, archive):
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr("repo/plain.txt", "plain\n")
+        for name, mode, content in (("repo/run.sh", 0o100755, "true\n"), ("repo/link", 0o120777, "plain.txt")):
+            member = zipfile.ZipInfo(name)
+            member.external_attr, member.create_system = mode << 16, 3
+            packed.writestr(member, content)
+        packed.mkdir("repo/empty")
+    assert await pack(archive=archive(stream.getvalue())) == {
+        "plain.txt": (b"plain\n", False),
+        "run.sh": (b"true\n", True),
+        "link": "-> plain.txt",
+        "empty": None,
+    }
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        [("../up", FILE, "", "x")],
+        [("/etc/passwd", FILE, "", "x")],
+        [("a", FILE, "", ""), ("link", SYMLINK, "/etc", "")],
+        [("a", FILE, "", ""), ("link", SYMLINK, "..", "")],
+        [("d", DIRECTORY, "", ""), ("link", SYMLINK, "d", ""), ("link/x", FILE, "", "x")],
+        [("a", FILE, "", ""), ("hard", HARDLINK, "/etc/passwd", "")],
+    ],
+)
+async def test_unsafe_archives_are_refused(pack, archive, members):
+    with pytest.raises(SourceFailed, match=r"source\.archive"):
+        await pack(archive=archive(tar_of(*members)))
+
+
+@pytest.mark.parametrize("data", [b"", b"no archive", b"PK\x03\x04 cut off", tar_of(("a", FILE, "", "x" * 9999))[:60]])
+async def test_damaged_archives_are_refused(pack, archive, data):
+    with pytest.raises(SourceFailed, match="cannot be read"):
+        await pack(archive=archive(data))
+
+
+async def test_another_digest_is_refused(pack, archive):
+    with pytest.raises(SourceFailed, match=f"SHA-256 is .*, not {'0' * 64}"):
+        await pack(archive=ArchiveSource(url=archive(b"x").url, sha256="0" * 64))
+
+
+async def test_an_archive_is_fetched_once(archive, web, tmp_path):
+    source = SourceSpec(archive=archive(tar_of(("a.py", FILE, "", "a"))))
+    cache = tmp_path / "cache"
+    packed = await asyncio.gather(*(pack_source(source, base=tmp_path, cache=cache) for _ in range(5)))
+    assert len({str(path) for path in packed}) == 1
+    assert web.requests == ["/archive"]
+    assert not [entry for entry in (cache / "remote").iterdir() if entry.suffix not in (".tar", ".lock")]
+
+
+async def test_only_http_is_fetched(pack, web, tmp_path):
+    (tmp_path / "secret").write_text("x")
+    for url in (f"file://{tmp_path}/secret", "ftp://127.0.0.1/x", "data:,x"):
+        with pytest.raises(SourceFailed, match="only http and https"):
+            await pack(archive=ArchiveSource(url=url, sha256="0" * 64))
+    (web.root / "location").write_text(f"file://{tmp_path}/secret")
+    with pytest.raises(SourceFailed, match="is not allowed"):
+        await pack(archive=ArchiveSource(url=f"{web.url}/elsewhere", sha256="0" * 64))
+
+
+async def test_redirects_are_followed(pack, archive, web):
+    source = archive(tar_of(("a.py", FILE, "", "a")))
+    (web.root / "location").write_text("/archive")
+    assert list(await pack(archive=ArchiveSource(url=f"{web.url}/elsewhere", sha256=source.sha256))) == ["a.py"]
+
+
+async def test_a_missing_archive_is_asked_for_once_and_credentials_are_not_shown(pack, web):
+    url = web.url.replace("http://", "http://user:secret@") + "/nothing"
+    with pytest.raises(SourceFailed, match="404") as failure:
+        await pack(archive=ArchiveSource(url=url, sha256="0" * 64))
+    assert "secret" not in str(failure.value)
+    assert web.requests == ["/nothing"]
+    assert web.credentials == ["Basic " + base64.b64encode(b"user:secret").decode()]
+
+
+async def test_a_failing_server_is_asked_again(pack, web, monkeypatch):
+    monkeypatch.setattr(source_archive, "_PAUSE_SECONDS", 0.0)
+    with pytest.raises(SourceFailed, match="503"):
+        await pack(archive=ArchiveSource(url=f"{web.url}/broken", sha256="0" * 64))
+    assert web.requests == ["/broken"] * 3
+
+
+@pytest.fixture
+def repository(git, web):
+    """A git repository served as plain files, with what an attacker or a careless author would put into it."""
+    root = web.root / "repo"
+    root.mkdir()
+    git(root, "init", "-q", "-b", "main")
+    (root / "a.py").write_bytes(b"old\r\n")
+    (root / ".gitattributes").write_text("hidden.py export-ignore\n*.py filter=evil\n")
+    (root / "hidden.py").write_text("needed\n")
+    (root / "link").symlink_to("a.py")
+    git(root, "add", "-A")
+    git(root, "commit", "-q", "-m", "one")
+    git(root, "tag", "-a", "v1", "-m", "v1")
+    (root / "a.py").write_bytes(b"new\r\n")
+    git(root, "commit", "-q", "-a", "-m", "two")
+    git(root, "update-server-info")
+    return f"{web.url}/repo/.git"
+
+
+async def test_git_revisions(pack, repository, git, web):
+    commits = git(web.root / "repo", "rev-list", "main").stdout.decode().split()
+    for revision, content in (
+        ("main", b"new\r\n"),
+        ("HEAD", b"new\r\n"),
+        ("v1", b"old\r\n"),
+        (commits[1], b"old\r\n"),
+        (commits[1][:10], b"old\r\n"),
+    ):
+        found = await pack(git=GitSource(url=repository, revision=revision))
+        assert found["a.py"] == (content, False)
+        assert set(found) == {"a.py", "hidden.py", "link", ".gitattributes"}
+
+
+async def test_a_commit_is_fetched_once(pack, repository, git, web):
+    commit = git(web.root / "repo", "rev-parse", "main").stdout.decode().strip()
+    await pack(git=GitSource(url=repository, revision=commit))
+    web.requests.clear()
+    await pack(git=GitSource(url=repository, revision=commit))
+    assert web.requests == []
+    await pack(git=GitSource(url=repository, revision="main"))
+    assert not [path for path in web.requests if "/objects/" in path]
+
+
+async def test_git_refuses(pack, repository, web, tmp_path):
+    for url, revision, message in (
+        (repository, "nowhere", "no branch, tag or commit 'nowhere'"),
+        (repository, "0" * 40, "no commit|not our ref|failed"),
+        (repository, "0" * 10, "no commit"),
+        (repository, "--upload-pack=touch", "is no revision"),
+        (f"{web.url}/none", "main", "does not answer"),
+        (f"file://{web.root}/repo", "main", "only http"),
+        ("ext::sh", "main", "only http"),
+    ):
+        with pytest.raises(SourceFailed, match=message):
+            await pack(git=GitSource(url=url, revision=revision))
+
+
+async def test_giving_up_ends_the_fetch(tmp_path):
+    """A server that accepts and never answers: cancelling returns at once and git is gone."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        source = SourceSpec(git=GitSource(url=f"http://127.0.0.1:{server.getsockname()[1]}/x", revision="main"))
+        task = asyncio.create_task(pack_source(source, base=tmp_path, cache=tmp_path / "cache"))
+        connection, _ = await asyncio.to_thread(server.accept)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        with connection:
+            connection.settimeout(30)
+            while await asyncio.to_thread(connection.recv, 4096):
+                pass
