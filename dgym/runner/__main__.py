@@ -78,18 +78,19 @@ def main(arguments):
         sys.stderr.write(__doc__)
         return 2
     _make_package()
-    from dgym_runner import frames, processes, server
+    from dgym_runner import clibrary, frames, processes, server
 
     import threading
 
     threading.stack_size(512 * 1024)
+    clibrary.share_one_heap()
     os.umask(0o022)
     _end_on_signals()
     status = 0
     running = None
     try:
         connection = frames.Connection(*_open(arguments[0], arguments[-1]))
-        processes.become_subreaper()
+        clibrary.become_subreaper()
         running = server.Server(connection, processes.ProcessTable())
         running.serve()
     except (_Told, ConnectionError):

@@ -1,11 +1,11 @@
 """A short-lived program that hashes the workspace: its memory goes with it, the runner stays small.
 
-Arguments: the workspace, the cache file, names to leave out. Prints a JSON object of path to entry. Hashes are reused
+Arguments: the workspace, the cache file, the file to write, names to leave out. Writes a JSON object of path to entry.
+Hashes are reused
 for files whose identity, size and both times are as they were, unless they changed so shortly before they were hashed
 that a second change could bear the same times. The change time decides: programs cannot set it back.
 """
 
-import hashlib
 import json
 import os
 import stat
@@ -14,7 +14,7 @@ import time
 
 _LEFT_OUT = {".git", "__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis"}
 _BYTECODE = (".pyc", ".pyo")
-_SETTLED_NS = 100 * 1000 * 1000
+SETTLED_NS = 100 * 1000 * 1000
 
 
 def load_cache(path):
@@ -26,15 +26,33 @@ def load_cache(path):
         return {}
 
 
-def save_cache(path, cache):
-    temporary = path + ".%d" % os.getpid()
-    with open(temporary, "w") as stream:
-        json.dump(cache, stream)
-    os.rename(temporary, path)
+def save(path, value):
+    with open(path + ".new", "w") as stream:
+        json.dump(value, stream, separators=(",", ":"))
+    os.rename(path + ".new", path)
+
+
+def now_ns():
+    return int(time.time() * 1e9)
+
+
+def fingerprint(root, exclude):
+    """A number that changes with any change of the tree, and the newest change in it; nothing is read for it."""
+    value, newest = 0, 0
+    for relative, status in walk(root, _LEFT_OUT.union(exclude)):
+        value = hash((value, relative, status.st_mode) + tuple(identity_of(status)))
+        newest = max(newest, status.st_ctime_ns)
+    return value, newest
+
+
+def identity_of(status):
+    return [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 
 def digest(path):
     """The file's SHA-256; empty when it cannot be read, which no readable file has."""
+    import hashlib
+
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError:
@@ -70,12 +88,12 @@ def walk(root, left_out):
 
 def hashed(path, status, known, fresh, key):
     """The digest of one regular file, from the cache where that is safe."""
-    identity = [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+    identity = identity_of(status)
     old = known.get(key)
-    if old and old[0] == identity and status.st_ctime_ns + _SETTLED_NS < old[1]:
+    if old and old[0] == identity and status.st_ctime_ns + SETTLED_NS < old[1]:
         fresh[key] = old
         return old[2]
-    begin = time.time_ns() if hasattr(time, "time_ns") else int(time.time() * 1e9)
+    begin = now_ns()
     value = digest(path)
     fresh[key] = [identity, begin, value]
     return value
@@ -101,11 +119,10 @@ def build(root, left_out, known):
 
 
 def main(arguments):
-    root, cache = arguments[:2]
-    manifest, fresh = build(root, _LEFT_OUT.union(arguments[2:]), load_cache(cache))
-    json.dump(manifest, sys.stdout, separators=(",", ":"))
-    sys.stdout.flush()
-    save_cache(cache, fresh)
+    root, cache, target = arguments[:3]
+    manifest, fresh = build(root, _LEFT_OUT.union(arguments[3:]), load_cache(cache))
+    save(target, manifest)
+    save(cache, fresh)
 
 
 if __name__ == "__main__":

@@ -124,8 +124,9 @@ class Operations(object):
         request.answer({})
 
     def do_manifest(self, request, exclude):
-        text = self._trees.manifest(exclude)
-        request.send_chunk(text)
+        descriptor = self._trees.manifest(exclude)
+        for chunk in files.read_chunks(descriptor, os.fstat(descriptor).st_size):
+            request.send_chunk(chunk)
         request.answer({})
 
     def do_unpack(self, request, path):

@@ -14,22 +14,9 @@ import time
 from . import proctree
 
 TAG = "DGYM_TAG"
-_PR_SET_CHILD_SUBREAPER = 36
 # On a desktop a user's own threads count against RLIMIT_NPROC too: this much is left to them, and the watchdog
 # enforces the real bound. The limit only slows a fork bomb between two looks of the watchdog.
 _NPROC_HEADROOM = 4096
-
-
-def become_subreaper():
-    """Have orphaned descendants handed to this process; False where the C library cannot be asked to."""
-    if os.getpid() == 1:
-        return True
-    try:
-        import ctypes
-
-        return ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
-    except (ImportError, OSError, AttributeError):
-        return False
 
 
 class Entry(object):

@@ -5,6 +5,8 @@ import subprocess
 import sys
 import threading
 
+from . import child_manifest
+
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _ERROR_LIMIT = 4096
@@ -21,16 +23,28 @@ class Trees(object):
         self._table = table
         self._configuration = configuration
         self._hashing = threading.Lock()
+        self._seen = None
+        self._hashed_at = 0
 
     def manifest(self, exclude):
-        """The manifest as the JSON text the child printed."""
-        cache = os.path.join(self._configuration.scratch, "state", "manifest.json")
+        """A descriptor of the manifest as JSON text.
+
+        Nothing is hashed anew, and no child started, while the tree is as it was; which is most of the time.
+        """
+        state = os.path.join(self._configuration.scratch, "state")
+        target = os.path.join(state, "manifest.json")
         with self._hashing:
-            child = self._start("child_manifest.py", [self._configuration.workspace, cache] + list(exclude))
-            with child.stdout:
-                text = child.stdout.read()
-            self._finish(child)
-        return text
+            begin = child_manifest.now_ns()
+            value, newest = child_manifest.fingerprint(self._configuration.workspace, exclude)
+            seen = (value, tuple(exclude))
+            if seen != self._seen or newest + child_manifest.SETTLED_NS >= self._hashed_at:
+                self._seen = None
+                arguments = [self._configuration.workspace, os.path.join(state, "hashes.json"), target]
+                child = self._start("child_manifest.py", arguments + list(exclude))
+                child.stdout.close()
+                self._finish(child)
+                self._seen, self._hashed_at = seen, begin
+            return os.open(target, os.O_RDONLY)
 
     def unpack(self, path, chunks):
         """Extract the tar that arrives in chunks below ``path``."""

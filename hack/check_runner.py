@@ -1,0 +1,125 @@
+#!/usr/bin/env python3
+"""Check that the runner's files can be what they must be: Python 3.6, and nothing but the standard library.
+
+They are compiled by the oldest Python found under pyenv (3.6 where it is there), looked at by vermin for modules and
+functions that 3.6 lacks, and their imports are read.
+"""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+RUNNER = ROOT / "dgym" / "runner"
+OLDEST = (3, 6)
+# The plugins are imported by the task's own pytest, never by the runner.
+TEST_FRAMEWORK = {"pytest", "_pytest", "pluggy", "xdist"}
+
+
+def sources() -> list[Path]:
+    """Every Python file of the runner."""
+    return sorted(path for path in RUNNER.rglob("*.py") if "__pycache__" not in path.parts)
+
+
+def interpreters() -> list[tuple[tuple[int, ...], Path]]:
+    """The Pythons of pyenv that the runner claims, oldest first."""
+    root = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    found = []
+    for path in root.glob("versions/*/bin/python"):
+        match = re.fullmatch(r"(\d+)\.(\d+)\.(\d+)", path.parent.parent.name)
+        if match:
+            found.append((tuple(int(part) for part in match.groups()), path))
+    return sorted(entry for entry in found if entry[0] >= OLDEST)
+
+
+def check_syntax(paths: list[Path]) -> list[str]:
+    """What the oldest Python at hand refuses to compile."""
+    available = interpreters()
+    if not available:
+        print("check_runner: no pyenv here; the syntax is checked by this Python's parser alone", file=sys.stderr)
+        return [problem for path in paths if (problem := _parse(path))]
+    version, python = available[0]
+    program = (
+        "import sys\n"
+        "for path in sys.argv[1:]:\n"
+        "    try: compile(open(path, encoding='utf-8').read(), path, 'exec')\n"
+        "    except SyntaxError as error: print('%s:%s: %s' % (path, error.lineno, error.msg))\n"
+    )
+    answer = subprocess.run(
+        [str(python), "-I", "-S", "-W", "error", "-c", program, *map(str, paths)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    name = ".".join(map(str, version))
+    return [f"{line} (Python {name})" for line in (answer.stdout + answer.stderr).splitlines()]
+
+
+def _parse(path: Path) -> str:
+    try:
+        ast.parse(path.read_text(encoding="utf-8"), feature_version=OLDEST)
+    except SyntaxError as error:
+        return f"{path}:{error.lineno}: {error.msg}"
+    return ""
+
+
+def check_vermin(paths: list[Path]) -> list[str]:
+    """What vermin knows to be newer than the oldest Python."""
+    answer = subprocess.run(
+        [
+            *(
+                sys.executable,
+                "-m",
+                "vermin",
+                "--no-tips",
+                "--violations",
+                "--eval-annotations",
+                "--backport",
+                "typing",
+            ),
+            *("--target=3.6-", *map(str, paths)),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return [] if answer.returncode == 0 else (answer.stdout + answer.stderr).splitlines()
+
+
+def check_imports(path: Path) -> list[str]:
+    """Imports of anything but the standard library and the runner's own files."""
+    allowed = set(sys.stdlib_module_names) | {"dgym_runner"} | {each.stem for each in sources()}
+    if "pytest" in path.as_posix() or "plugin" in path.as_posix():
+        allowed |= TEST_FRAMEWORK
+    problems = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names = [node.module or ""]
+            if node.module == "__future__" and any(alias.name == "annotations" for alias in node.names):
+                problems.append(f"{path}:{node.lineno}: Python 3.6 has no 'from __future__ import annotations'")
+        for name in names:
+            if name.partition(".")[0] not in allowed:
+                problems.append(f"{path}:{getattr(node, 'lineno', 0)}: imports {name}, which the sandbox may not have")
+    return problems
+
+
+def main() -> int:
+    """Print every problem; 1 if there is one."""
+    paths = sources()
+    problems = check_syntax(paths)
+    problems += check_vermin(paths)
+    for path in paths:
+        problems += check_imports(path)
+    for problem in problems:
+        print(problem)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
