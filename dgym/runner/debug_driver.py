@@ -1,0 +1,31 @@
+"""Becomes the debugged program: the task's interpreter starts this file, and it runs the program under the debugger.
+
+The standard library is imported with the workspace out of the way, so that a ``code.py`` or ``cmd.py`` there is not
+taken for the library's.
+"""
+
+import sys
+
+
+def main():
+    """Import the debugger, put things back as the program expects them, and run it."""
+    loaded = frozenset(sys.modules)
+    path = list(sys.path)
+    import os
+
+    here = os.path.dirname(os.path.abspath(__file__))
+    library = os.path.dirname(os.path.abspath(os.__file__))
+    installed = ("site-packages", "dist-packages")
+    sys.path[:] = [here] + [
+        entry
+        for entry in path
+        if entry.endswith(".zip") or os.path.abspath(entry).startswith(library) and not entry.endswith(installed)
+    ]
+    import debug_program
+
+    sys.path[:] = path
+    debug_program.run(loaded, here)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,425 @@
+"""pdb as the agent sees it: its commands and its words, over a channel instead of a terminal."""
+
+import io
+import linecache
+import os
+import pdb
+import pprint
+import reprlib
+import sys
+import threading
+import time
+import traceback
+
+import debug_eval
+import debug_locate
+import debug_table
+from debug_commands import COMMANDS, is_statement, refusal, split_commands
+from debug_owner import PROGRAM
+from debug_trace import Tracing
+from debug_wire import HeadTail
+
+_CONTEXT = 5
+_ABOUT_BREAKPOINTS = frozenset("b break tbreak cl clear condition ignore commands enable disable".split())
+START = "<not started>"
+_START_TEXT = (
+    "%s is about to start: no line of the program has run yet.\n"
+    "Set breakpoints and continue with c; n or s stops at the first line of the program's own code."
+)
+
+
+class Answer(io.TextIOBase):
+    """What the debugger says until the next command; bounded."""
+
+    encoding = "utf-8"
+
+    def __init__(self, limit):
+        self._kept = HeadTail(limit)
+
+    def writable(self):
+        return True
+
+    def write(self, text):
+        self._kept.add(text.encode("utf-8", "backslashreplace"))
+        return len(text)
+
+    def take(self, limit):
+        kept, self._kept = self._kept, HeadTail(limit)
+        return kept.text()
+
+
+class Debugger(Tracing, pdb.Pdb):
+    """The debugger inside the program; ``stdin`` of pdb is this object, whose ``readline`` answers and waits."""
+
+    def __init__(self, channel, limit):
+        self.answer = Answer(limit)
+        pdb.Pdb.__init__(self, stdin=self, stdout=self.answer, nosigint=True, readrc=False)
+        self.use_rawinput = 0
+        self.prompt = ""
+        self.channel = channel
+        self.limit = limit
+        self.title = ""
+        self.notices = []
+        self.evaluating = None  # the thread in which a command is being evaluated
+        self.interacting = False
+        self.quiet = False
+        self._turn = threading.RLock()
+        self._modules = set()
+        self._new_files = []
+
+    # the channel
+
+    def readline(self):
+        """End the answer to the previous command, and wait for the next one."""
+        self.evaluating = None
+        flush_streams()
+        self.channel.send(self._stop())
+        message = self.channel.receive()
+        if message is None:
+            self._leave("quit")
+        self.limit = message.get("limit", self.limit)
+        self.answer.take(self.limit)
+        if message.get("breakpoints") is not None:
+            self.notices += debug_table.restore(self, message["breakpoints"], message["next_number"])
+        commands = split_commands(message["command"]) or ["p None"]
+        self.cmdqueue[:0] = commands[1:]
+        return commands[0] + "\n"
+
+    def _stop(self):
+        output, cut = self.answer.take(self.limit)
+        frame, line = self.stack[self.curindex] if self.stack else (None, 0)
+        message = {"type": "stop", "output": output, "cut": cut, "frame": None, "source": [], "source_start": 0}
+        if frame is not None and frame.f_code.co_filename != START:
+            filename = frame.f_code.co_filename
+            function = frame.f_code.co_name
+            message["frame"] = {"file": self.relative(filename), "line": line or 0, "function": function}
+            start = max((line or 1) - _CONTEXT, 1)
+            lines = linecache.getlines(filename, frame.f_globals)[start - 1 : (line or 1) + _CONTEXT]
+            message["source"] = [text.rstrip("\r\n")[:2000] for text in lines]
+            message["source_start"] = start if lines else 0
+        message.update(self.state())
+        message["lost"] = self._not_restorable()
+        return message
+
+    def state(self):
+        """What every frame to the host carries."""
+        notices, self.notices = self.notices, []
+        return {
+            "breakpoints": debug_table.report(self),
+            "next_number": debug_table.next_number(),
+            "files": self._loaded(),
+            "notices": notices,
+        }
+
+    def _not_restorable(self):
+        lost = ["the commands of breakpoint %d" % number for number in sorted(self.commands) if self.commands[number]]
+        if any(self.displaying.values()):
+            lost.append("the display expressions")
+        return lost
+
+    def _loaded(self):
+        """Source files of the workspace loaded since last asked, each with what tells whether it changes."""
+        if len(sys.modules) != len(self._modules):
+            for name, module in list(sys.modules.items()):
+                if name not in self._modules:
+                    self._modules.add(name)
+                    self.note_file(getattr(module, "__dict__", {}).get("__file__"))
+        files, self._new_files = self._new_files, []
+        return files
+
+    def note_file(self, filename):
+        """Remember that the program runs this file."""
+        if not isinstance(filename, str) or self.owners.of(filename) != PROGRAM:
+            return
+        try:
+            found = os.stat(self.canonic(filename))
+        except OSError:
+            return
+        self._new_files.append([self.canonic(filename), found.st_mtime_ns, found.st_size])
+
+    def _leave(self, how):
+        """The rest is the host's: it kills this process."""
+        self.channel.send({"type": how})
+        while True:
+            time.sleep(3600)
+
+    def relative(self, filename):
+        """A path as the agent writes it."""
+        path = self.canonic(filename)
+        prefix = os.path.join(self.workspace, "")
+        return path[len(prefix) :] if path.startswith(prefix) else path
+
+    # stops
+
+    def interaction(self, frame, traceback):  # noqa: F811 - pdb's name for it
+        """Let the agent work at this place. One thread at a time; the others wait at their breakpoints."""
+        if os.getpid() != self.pid or not self.channel.usable():
+            self.detach()
+            return
+        with self._turn:
+            thread = threading.current_thread()
+            if thread is not threading.main_thread():
+                self.message("--Thread %s--" % thread.name)
+            self.interacting = True
+            try:
+                pdb.Pdb.interaction(self, frame, traceback)
+            finally:
+                self.interacting = False
+            if frame is not None:
+                self._resume(frame)
+
+    def _resume(self, frame):
+        before = frame.f_code.co_filename == START
+        if before and self.stoplineno != -1:
+            self.set_step()
+        self.arm(frame)
+        if before:
+            self.stopped_at = None
+
+    def post_mortem(self, error, trace):
+        """Let the agent look at an exception where it was raised."""
+        if os.getpid() != self.pid:
+            return
+        tracing = sys.gettrace()
+        sys.settrace(None)
+        self.message("".join(traceback.format_exception_only(type(error), error)).strip())
+        self.message("Uncaught exception: post-mortem debugging; continuing goes on after it.")
+        self.interaction(None, error if sys.version_info >= (3, 13) and error.__traceback__ is trace else trace)
+        if tracing is not None and self.tracing_needed():
+            sys.settrace(tracing)
+
+    def set_trace(self, frame=None, **_ignored):
+        """What ``breakpoint()`` lands in."""
+        if self.evaluating is None:
+            Tracing.set_trace(self, frame or sys._getframe().f_back)
+
+    def user_line(self, frame):
+        if self.bp_commands(frame):
+            self.interaction(frame, None)
+        else:
+            self.arm(frame)
+
+    def get_stack(self, f, t):
+        """The stack without the debugger's frames and without what called the program's own code."""
+        stack = []
+        current = t.tb_frame if f is None and t else f
+        walk = current.f_back if f is None and current is not None else f
+        while walk is not None:
+            stack.append((walk, walk.f_lineno))
+            walk = walk.f_back
+        stack.reverse()
+        trace = t.tb_next if t and t.tb_frame is f else t
+        while trace is not None:
+            stack.append((trace.tb_frame, trace.tb_lineno))
+            current = trace.tb_frame if f is None else current
+            trace = trace.tb_next
+        return self._worth_seeing(stack, current)
+
+    def _worth_seeing(self, stack, current):
+        kinds = [self.owners.of(frame.f_code.co_filename) for frame, _ in stack]
+        if PROGRAM in kinds:
+            # A breakpoint in a library may stop before the program's first frame; the current frame always stays.
+            first = min(kinds.index(PROGRAM), next(i for i, (frame, _) in enumerate(stack) if frame is current))
+            stack, kinds = stack[first:], kinds[first:]
+        shown = [entry for entry, kind in zip(stack, kinds) if kind or entry[0] is current] or stack[-1:]
+        return shown, max(index for index, (frame, _) in enumerate(shown) if frame is current)
+
+    def format_stack_entry(self, frame_lineno, lprefix=": "):
+        frame, line = frame_lineno
+        filename = frame.f_code.co_filename
+        text = "%s(%r)%s()" % (self.relative(filename), line, frame.f_code.co_name or "<lambda>")
+        # Before 3.13 reading f_locals would undo what the agent has assigned: take the copy that pdb holds.
+        values = getattr(self, "curframe_locals", None) if frame is self.curframe else None
+        if values is not None and "__return__" in values:
+            text += "->" + reprlib.repr(values["__return__"])
+        source = linecache.getline(filename, line or 0, frame.f_globals).strip()
+        return text + lprefix + source if source else text
+
+    def print_stack_entry(self, frame_lineno, prompt_prefix="\n-> "):
+        if frame_lineno[0].f_code.co_filename == START:
+            self.message(_START_TEXT % self.title)
+        else:
+            pdb.Pdb.print_stack_entry(self, frame_lineno, prompt_prefix)
+
+    # commands
+
+    def onecmd(self, line):
+        if self.commands_defining:
+            return pdb.Pdb.onecmd(self, line)
+        word = line.split(None, 1)[0] if line.strip() else ""
+        refused = refusal(line) if word in COMMANDS and word != "commands" else None
+        if refused:
+            self.error(refused)
+            return None
+        if is_statement(line) or "\n" in line and word not in COMMANDS:
+            line = "!" + line.lstrip("!")
+        stdout = self.stdout
+        if word in _ABOUT_BREAKPOINTS:
+            self.stdout = _RelativePaths(self)
+        self.evaluating = threading.get_ident()
+        try:
+            return pdb.Pdb.onecmd(self, line)
+        except KeyboardInterrupt:
+            self.error("KeyboardInterrupt")
+        except Exception:
+            self.show_error()
+        finally:
+            self.evaluating = None
+            self.stdout = stdout
+        return None
+
+    def show_error(self):
+        """The exception being handled, in pdb's form."""
+        kind, value = sys.exc_info()[:2]
+        try:
+            text = traceback.format_exception_only(kind, value)[-1].strip()
+        except Exception:
+            text = kind.__name__
+        self.error(text)
+
+    _error_exc = show_error
+
+    def default(self, line):
+        saved = sys.stdout, sys.displayhook
+        sys.stdout, sys.displayhook = self.stdout, self.displayhook
+        try:
+            debug_eval.execute(line.lstrip("!").strip(), self.curframe, self.curframe_locals)
+        except BaseException:
+            self.show_error()
+        finally:
+            sys.stdout, sys.displayhook = saved
+
+    def _getval(self, arg):
+        try:
+            return debug_eval.evaluate(arg, self.curframe.f_globals, self.curframe_locals)
+        except BaseException:
+            self.show_error()
+            raise
+
+    def _getval_except(self, arg, frame=None):
+        values = self.curframe_locals if frame is None else frame.f_locals
+        try:
+            return debug_eval.evaluate(arg, (frame or self.curframe).f_globals, values)
+        except BaseException:
+            kind, value = sys.exc_info()[:2]
+            return _Raised("** raised %s **" % traceback.format_exception_only(kind, value)[-1].strip())
+
+    def _show(self, arg, form):
+        saved = sys.stdout
+        sys.stdout = self.stdout
+        try:
+            value = self._getval(arg)
+        except BaseException:
+            return
+        else:
+            try:
+                self.message(form(value))
+            except BaseException:
+                self.show_error()
+        finally:
+            sys.stdout = saved
+
+    def do_p(self, arg):
+        self._show(arg, repr)
+
+    def do_pp(self, arg):
+        self._show(arg, pprint.pformat)
+
+    def do_break(self, arg, temporary=0):
+        place, comma, condition = arg.partition(",")
+        found = self._function_place(place.strip()) if place.strip() else None
+        pdb.Pdb.do_break(self, "%s%s%s" % (found or place, comma, condition), temporary)
+
+    do_b = do_break
+
+    def _function_place(self, place):
+        """``file:line`` of a function's first line of code, so that the breakpoint has a place like any other."""
+        filename, colon, name = place.rpartition(":")
+        if name.isdigit() or not name:
+            return None
+        if colon:
+            return self._place(self.lookupmodule(filename), name)
+        try:
+            found = debug_eval.evaluate(name, self.curframe.f_globals, self.curframe_locals)
+            code = getattr(found, "__wrapped__", found)
+            code = getattr(code, "__func__", code).__code__
+            return "%s:%d" % (self.canonic(code.co_filename), debug_locate.first_line_of_code(code))
+        except Exception:
+            module, _, rest = name.partition(".")
+            inside = self._place(self.lookupmodule(module), rest) if rest else None
+            return inside or self._place(self.canonic(self.defaultFile()), name)
+
+    def _place(self, filename, name):
+        line = debug_locate.function_line(filename, name) if filename else None
+        return "%s:%d" % (filename, line) if line else None
+
+    def lookupmodule(self, filename):
+        """A file given relative to the workspace, absolute, or as a module's dotted name."""
+        for candidate in (filename, filename + ".py", filename.replace(".", "/") + ".py"):
+            path = os.path.join(self.workspace, candidate)
+            if os.path.isfile(path):
+                return self.canonic(path)
+        found = pdb.Pdb.lookupmodule(self, filename)
+        return self.canonic(found) if found else None
+
+    def do_clear(self, arg):
+        if not arg:
+            cleared = [entry for entry in pdb.bdb.Breakpoint.bpbynumber if entry]
+            self.clear_all_breaks()
+            for entry in cleared:
+                self.message("Deleted %s" % entry)
+            return
+        filename, colon, line = arg.rpartition(":")
+        found = self.lookupmodule(filename) if colon else None
+        pdb.Pdb.do_clear(self, "%s:%s" % (found, line) if found else arg)
+
+    do_cl = do_clear
+
+    def do_ignore(self, arg):
+        pdb.Pdb.do_ignore(self, arg)
+        number = arg.split()[:1]
+        try:
+            entry = self.get_bpbynumber(number[0])
+        except (IndexError, ValueError):
+            return
+        entry.ignore_set = entry.ignore
+
+    def do_quit(self, arg):
+        self._leave("quit")
+
+    do_q = do_exit = do_EOF = do_quit
+
+    def do_run(self, arg):
+        self._leave("restart")
+
+    do_restart = do_run
+
+
+class _Raised(str):
+    """The value of a display expression that could not be evaluated; shown without quotes."""
+
+    def __repr__(self):
+        return str(self)
+
+
+class _RelativePaths(object):
+    """Writes what pdb says about breakpoints with the paths the agent uses."""
+
+    def __init__(self, debugger):
+        self._answer = debugger.answer
+        self._prefix = os.path.join(debugger.workspace, "")
+
+    def write(self, text):
+        return self._answer.write(text.replace(self._prefix, ""))
+
+    def flush(self):
+        pass
+
+
+def flush_streams():
+    """Bring what the program has written to where the host reads it."""
+    for stream in {id(s): s for s in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)}.values():
+        try:
+            stream.flush()
+        except Exception:  # noqa: S110 - closed or replaced by the program
+            pass

@@ -1,0 +1,92 @@
+"""Keeps pytest from taking the debugger away. PYTEST_DONT_REWRITE
+
+The program's pytest loads this as a plugin: ``breakpoint()``, ``pdb.set_trace()``, ``--pdb`` and ``--trace`` lead to
+the session's debugger instead of pytest's own. Works with pytest 3.0 and later.
+"""
+
+import importlib.util
+import pdb
+import re
+import sys
+
+NAME = "_dgym_pytest_debug"
+_XDIST = re.compile(r"(-n\s*=?\s*(?!0\b)\S*|--numprocesses(?!=0\b).*|--dist(?!=no\b).*|--tx.*)$")
+_state = {}
+
+
+def arguments(argv, environment):
+    """pytest's arguments with output not captured, and without the plugins that hide the tests from the debugger."""
+    said = " ".join(argv) + " " + environment.get("PYTEST_ADDOPTS", "")
+    appended = ["-s"]
+    for module, flag, name in (("xdist", "-n0", "xdist"), ("pytest_cov", "--no-cov", "pytest_cov")):
+        automatic = not environment.get("PYTEST_DISABLE_PLUGIN_AUTOLOAD") or name in said
+        if automatic and "no:" + name not in said and _importable(module):
+            appended.append(flag)
+    _state["argv"] = said.split()
+    _state["appended"] = appended
+    options, paths = (argv[: argv.index("--")], argv[argv.index("--") :]) if "--" in argv else (argv, [])
+    return ["-p", NAME] + options + appended + paths
+
+
+def connect(debugger):
+    """Make this module the plugin that pytest will load."""
+    _state["debugger"] = debugger
+    _state["hooks"] = (pdb.set_trace, getattr(sys, "breakpointhook", None))
+    sys.modules[NAME] = sys.modules.get(NAME) or _this_module()
+
+
+def _this_module():
+    module = type(sys)(NAME, __doc__)
+    module.__dict__.update(
+        {name: value for name, value in globals().items() if name.startswith("pytest_") and callable(value)}
+    )
+    module.__file__ = __file__
+    return module
+
+
+def _importable(name):
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def pytest_configure(config):
+    """Say which options do not hold under the debugger."""
+    try:
+        ini = config.getini("addopts")
+    except (KeyError, ValueError):
+        ini = []
+    words = _state["argv"] + (ini.split() if isinstance(ini, str) else list(ini))
+    notices = _state["debugger"].notices
+    if "-n0" in _state["appended"] and any(_XDIST.match(word) for word in words):
+        notices.append("pytest-xdist was asked for: under the debugger the tests run in one process.")
+    if "--no-cov" in _state["appended"] and any(word.startswith("--cov") for word in words):
+        notices.append("Coverage is not measured under the debugger (it would disable breakpoints).")
+
+
+def pytest_sessionstart(session):
+    """Take back what pytest's own debugging plugin has replaced when it was configured."""
+    pdb.set_trace, hook = _state["hooks"]
+    if hook is not None:
+        sys.breakpointhook = hook
+    manager = session.config.pluginmanager
+    for name in ("pdbinvoke", "pdbtrace"):
+        plugin = manager.getplugin(name)
+        if plugin is not None:
+            manager.unregister(plugin)
+            _state[name] = True
+
+
+def pytest_exception_interact(call):
+    """``--pdb``: look at a failure where it happened."""
+    if _state.get("pdbinvoke"):
+        _state["debugger"].post_mortem(call.excinfo.value, call.excinfo.tb)
+
+
+def pytest_runtest_call(item):
+    """``--trace``: stop at the first line of each test."""
+    function = getattr(item, "obj", None)
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    if _state.get("pdbtrace") and code is not None:
+        _state["debugger"].break_once(code)
