@@ -9,6 +9,7 @@ read from ``/proc`` by the program.
 import fcntl
 import json
 import os
+import re
 import sys
 import tempfile
 
@@ -16,6 +17,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 LOWEST_DESCRIPTOR = 900
 ORDERS_VARIABLE = "DGYM_REPORT_ORDERS_FD"
 REPORT_VARIABLE = "DGYM_REPORT_FD"
+CHANGE_DIRECTORY = re.compile(r"\s*cd\s+([\w./+-]+)\s*&&\s*")
 PACKAGE = "dgym_runner"
 PLUGIN = "dgym_shell_plugin"
 
@@ -115,12 +117,21 @@ def main():
 
 
 def parse(entrypoint):
-    """How to start ``entrypoint`` as one Python program; None when only a shell understands it."""
+    """How to start ``entrypoint`` as one Python program; None when only a shell understands it.
+
+    ``cd DIRECTORY && …`` is understood here: under a shell much less is known of how the program ended.
+    """
     launch = load("launch")
+    moved = CHANGE_DIRECTORY.match(entrypoint)
+    directory = os.path.join(os.getcwd(), moved.group(1)) if moved else os.getcwd()
     try:
-        return launch.parse_entrypoint(entrypoint, dict(os.environ), os.getcwd())
+        parsed = launch.parse_entrypoint(entrypoint[moved.end() :] if moved else entrypoint, dict(os.environ), directory)
+        os.chdir(directory)
     except (launch.LaunchRefused, OSError):
         return None
+    if moved:
+        parsed.env.setdefault("PWD", directory)
+    return parsed
 
 
 def run_shell(orders):

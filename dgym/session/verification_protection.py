@@ -37,10 +37,9 @@ class Protection(msgspec.Struct, frozen=True, kw_only=True):
 
     def why_refused(self, path: str) -> str | None:
         """Why a change of ``path`` does not count; None when it does."""
-        if path in self.pristine:
-            if path in self.files or decides_about_tests(path):
-                return "it decides about the tests"
-        elif (why := why_dropped(path)) is not None:
+        if path in self.files:
+            return "it decides about the tests"
+        if path not in self.pristine and (why := why_dropped(path)) is not None:
             return why
         below = path + "/"
         if any(path.startswith(directory + "/") or directory == path for directory in self.directories):
@@ -53,11 +52,7 @@ class Protection(msgspec.Struct, frozen=True, kw_only=True):
 
     def holds(self, path: str) -> bool:
         """Whether ``path`` of the untouched repository is put back after commands that run the agent's code."""
-        return (
-            path in self.files
-            or decides_about_tests(path)
-            or any(path.startswith(directory + "/") for directory in self.directories)
-        )
+        return path in self.files or any(path.startswith(directory + "/") for directory in self.directories)
 
 
 def protect(pristine: Iterable[str], test_ids: Iterable[str], more: Iterable[str] = ()) -> Protection:
@@ -68,9 +63,10 @@ def protect(pristine: Iterable[str], test_ids: Iterable[str], more: Iterable[str
     """
     paths = frozenset(pristine)
     wanted = {identifier.partition("::")[0] for identifier in test_ids}
-    files = {path for path in paths if any(tail in wanted for tail in _tails(path))} | set(more)
-    directories = {directory for file in files if (directory := _test_directory(file)) is not None}
-    return Protection(pristine=paths, files=frozenset(files), directories=frozenset(directories))
+    tests = {path for path in paths if any(tail in wanted for tail in _tails(path))} | set(more)
+    directories = {directory for file in tests if (directory := _test_directory(file)) is not None}
+    configuration = {path for path in paths if decides_about_tests(path)}
+    return Protection(pristine=paths, files=frozenset(tests | configuration), directories=frozenset(directories))
 
 
 def decides_about_tests(path: str) -> bool:
