@@ -19,7 +19,7 @@ def main():
     sys.path[:] = [here] + [
         entry
         for entry in path
-        if entry.endswith(".zip") or os.path.abspath(entry).startswith(library) and not entry.endswith(installed)
+        if entry.endswith(".zip") or (os.path.abspath(entry).startswith(library) and not entry.endswith(installed))
     ]
     import debug_program
 

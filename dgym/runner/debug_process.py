@@ -73,7 +73,7 @@ class Program(object):
             self._socket.settimeout(max(deadline - time.monotonic(), 0.1))
             self._socket.sendall(encode(message))
         except socket.timeout:
-            raise TimeoutError()
+            raise TimeoutError
         except OSError:
             self._channel_open = False
         return self.wait(deadline)
@@ -101,7 +101,7 @@ class Program(object):
                 self._finish()
                 return None
             if left <= 0:
-                raise TimeoutError()
+                raise TimeoutError
 
     def _read_output(self):
         try:

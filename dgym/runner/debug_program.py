@@ -7,9 +7,10 @@ import faulthandler
 import importlib.machinery
 import io
 import os
-import pdb
+import pdb  # noqa: T100 - its functions are replaced
 import runpy
 import sys
+import threading
 import traceback
 import types
 
@@ -60,6 +61,9 @@ def _report_end(debugger):
     message["type"] = "end"
     message["notices"] = message["notices"] + debug_table.explain_misses(debugger, debugger.tracing_lost)
     debugger.channel.send(message)
+    # Nothing stops any more, and the interpreter is about to take our modules apart under the trace function.
+    threading.settrace(None)
+    sys.settrace(None)
 
 
 def forget_modules(loaded, here):
@@ -108,7 +112,7 @@ class _Hooks(object):
         error = t if isinstance(t, BaseException) else sys.exc_info()[1] or getattr(sys, "last_value", None)
         trace = t if isinstance(t, types.TracebackType) else getattr(error, "__traceback__", None)
         if trace is not None:
-            self._debugger.post_mortem(error, trace)
+            self._debugger.post_mortem(error, trace, "goes on after the call")
 
 
 class _Program(object):

@@ -5,7 +5,7 @@ the session's debugger instead of pytest's own. Works with pytest 3.0 and later.
 """
 
 import importlib.util
-import pdb
+import pdb  # noqa: T100 - its functions are replaced
 import re
 import sys
 
@@ -81,7 +81,7 @@ def pytest_sessionstart(session):
 def pytest_exception_interact(call):
     """``--pdb``: look at a failure where it happened."""
     if _state.get("pdbinvoke"):
-        _state["debugger"].post_mortem(call.excinfo.value, call.excinfo.tb)
+        _state["debugger"].post_mortem(call.excinfo.value, call.excinfo.tb, "goes on with the next test")
 
 
 def pytest_runtest_call(item):

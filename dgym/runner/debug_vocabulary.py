@@ -1,0 +1,190 @@
+"""pdb's commands with our differences: what they evaluate, what they say, and where breakpoints are put."""
+
+import os
+import pdb  # noqa: T100 - this is one
+import pprint
+import sys
+import threading
+import traceback
+
+import debug_eval
+import debug_locate
+from debug_commands import COMMANDS, is_statement, refusal
+
+_ABOUT_BREAKPOINTS = frozenset("b break tbreak cl clear condition ignore commands enable disable".split())
+
+
+class Commands(pdb.Pdb):
+    """The commands; what stops the program and who talks to it is elsewhere."""
+
+    def onecmd(self, line):
+        if self.commands_defining:
+            return pdb.Pdb.onecmd(self, line)
+        word = line.split(None, 1)[0] if line.strip() else ""
+        refused = refusal(line) if word in COMMANDS and word != "commands" else None
+        if refused:
+            self.error(refused)
+            return None
+        if is_statement(line) or ("\n" in line and word not in COMMANDS):
+            line = "!" + line.lstrip("!")
+        stdout = self.stdout
+        if word in _ABOUT_BREAKPOINTS:
+            self.stdout = _RelativePaths(self)
+        self.evaluating = threading.get_ident()
+        try:
+            return pdb.Pdb.onecmd(self, line)
+        except KeyboardInterrupt:
+            self.error("KeyboardInterrupt")
+        except Exception:
+            self.show_error()
+        finally:
+            self.evaluating = None
+            self.stdout = stdout
+        return None
+
+    def show_error(self):
+        """The exception being handled, in pdb's form."""
+        kind, value = sys.exc_info()[:2]
+        try:
+            text = traceback.format_exception_only(kind, value)[-1].strip()
+        except Exception:
+            text = kind.__name__
+        self.error(text)
+
+    _error_exc = show_error
+
+    def default(self, line):
+        saved = sys.stdout, sys.displayhook
+        sys.stdout, sys.displayhook = self.stdout, self.displayhook
+        try:
+            debug_eval.execute(line.lstrip("!").strip(), self.curframe, self.curframe_locals)
+        except BaseException:
+            self.show_error()
+        finally:
+            sys.stdout, sys.displayhook = saved
+
+    def _getval(self, arg):
+        try:
+            return debug_eval.evaluate(arg, self.curframe.f_globals, self.curframe_locals)
+        except BaseException:
+            self.show_error()
+            raise
+
+    def _getval_except(self, arg, frame=None):
+        values = self.curframe_locals if frame is None else frame.f_locals
+        try:
+            return debug_eval.evaluate(arg, (frame or self.curframe).f_globals, values)
+        except BaseException:
+            kind, value = sys.exc_info()[:2]
+            return _Raised("** raised %s **" % traceback.format_exception_only(kind, value)[-1].strip())
+
+    def _show(self, arg, form):
+        saved = sys.stdout
+        sys.stdout = self.stdout
+        try:
+            value = self._getval(arg)
+        except BaseException:
+            return
+        else:
+            try:
+                self.message(form(value))
+            except BaseException:
+                self.show_error()
+        finally:
+            sys.stdout = saved
+
+    def do_p(self, arg):
+        self._show(arg, repr)
+
+    def do_pp(self, arg):
+        self._show(arg, pprint.pformat)
+
+    def do_break(self, arg, temporary=0):
+        place, comma, condition = arg.partition(",")
+        found = self._function_place(place.strip()) if place.strip() else None
+        pdb.Pdb.do_break(self, "%s%s%s" % (found or place, comma, condition), temporary)
+
+    do_b = do_break
+
+    def _function_place(self, place):
+        """``file:line`` of a function's first line of code, so that the breakpoint has a place like any other."""
+        filename, colon, name = place.rpartition(":")
+        if name.isdigit() or not name:
+            return None
+        if colon:
+            return self._place(self.lookupmodule(filename), name)
+        try:
+            found = debug_eval.evaluate(name, self.curframe.f_globals, self.curframe_locals)
+            code = getattr(found, "__wrapped__", found)
+            code = getattr(code, "__func__", code).__code__
+            return "%s:%d" % (self.canonic(code.co_filename), debug_locate.first_line_of_code(code))
+        except Exception:
+            module, _, rest = name.partition(".")
+            inside = self._place(self.lookupmodule(module), rest) if rest else None
+            return inside or self._place(self.canonic(self.defaultFile()), name)
+
+    def _place(self, filename, name):
+        line = debug_locate.function_line(filename, name) if filename else None
+        return "%s:%d" % (filename, line) if line else None
+
+    def lookupmodule(self, filename):
+        """A file given relative to the workspace, absolute, or as a module's dotted name."""
+        for candidate in (filename, filename + ".py", filename.replace(".", "/") + ".py"):
+            path = os.path.join(self.workspace, candidate)
+            if os.path.isfile(path):
+                return self.canonic(path)
+        found = pdb.Pdb.lookupmodule(self, filename)
+        return self.canonic(found) if found else None
+
+    def do_clear(self, arg):
+        if not arg:
+            cleared = [entry for entry in pdb.bdb.Breakpoint.bpbynumber if entry]
+            self.clear_all_breaks()
+            for entry in cleared:
+                self.message("Deleted %s" % entry)
+            return
+        filename, colon, line = arg.rpartition(":")
+        found = self.lookupmodule(filename) if colon else None
+        pdb.Pdb.do_clear(self, "%s:%s" % (found, line) if found else arg)
+
+    do_cl = do_clear
+
+    def do_ignore(self, arg):
+        pdb.Pdb.do_ignore(self, arg)
+        number = arg.split()[:1]
+        try:
+            entry = self.get_bpbynumber(number[0])
+        except (IndexError, ValueError):
+            return
+        entry.ignore_set = entry.ignore
+
+    def do_quit(self, arg):  # noqa: ARG002
+        self.leave("quit")
+
+    do_q = do_exit = do_EOF = do_quit
+
+    def do_run(self, arg):  # noqa: ARG002
+        self.leave("restart")
+
+    do_restart = do_run
+
+
+class _Raised(str):
+    """The value of a display expression that could not be evaluated; shown without quotes."""
+
+    def __repr__(self):
+        return str(self)
+
+
+class _RelativePaths(object):
+    """Writes what pdb says about breakpoints with the paths the agent uses."""
+
+    def __init__(self, debugger):
+        self._answer = debugger.answer
+        self._prefix = os.path.join(debugger.workspace, "")
+
+    def write(self, text):
+        return self._answer.write(text.replace(self._prefix, ""))
+
+    def flush(self):
+        pass
