@@ -24,13 +24,12 @@ class _Snapshot(msgspec.Struct, frozen=True):
 class BreakpointTable:
     """Breakpoints and the texts they were set in.
 
-    ``moved`` tells that the running program, if any, has breakpoints at other lines than the table: it must be
-    restarted before it answers again.
+    A running program need not be told when they move: the debugger gets the whole table with each command, and starts
+    the program again when a file that it has loaded has changed.
     """
 
     def __init__(self, sandbox: Sandbox) -> None:
         self.breakpoints: tuple[Breakpoint, ...] = ()
-        self.moved = False
         self._sandbox = sandbox
         self._snapshots: dict[str, _Snapshot] = {}
 
@@ -44,7 +43,6 @@ class BreakpointTable:
 
     def clear(self) -> None:
         """Forget every breakpoint."""
-        self.moved = self.moved or bool(self.breakpoints)
         self.breakpoints, self._snapshots = (), {}
 
     async def follow_edits(self) -> list[str]:
@@ -82,9 +80,7 @@ class BreakpointTable:
         return told
 
     def _take(self, kept: Iterable[Breakpoint], dropped: Sequence[Breakpoint], why: str) -> list[str]:
-        kept = tuple(kept)
-        self.moved = self.moved or kept != self.breakpoints
-        self.breakpoints = kept
+        self.breakpoints = tuple(kept)
         return [f"Breakpoint {point.number} at {point.file}:{point.line} was dropped: {why}." for point in dropped]
 
     def _forget_unused(self) -> None:

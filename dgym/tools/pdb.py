@@ -42,12 +42,9 @@ class Pdb(Tool):
                 or `python main.py`. Another one than before restarts the program; without it, the last one stays.
         """
         notices = await context.follow_edits()
-        if self._forgets(context) and context.table.moved:
-            context.table.clear()
         result = await context.sandbox.debug(self._request(context, command, entrypoint))
         if not result.refused:
             await context.table.replace(result.breakpoints)
-            context.table.moved = False
         if self._forgets(context) and result.state != "stopped" and result.breakpoints:
             context.table.clear()
             notices.append("The breakpoints were cleared with the program's end.")
@@ -83,7 +80,6 @@ class Pdb(Tool):
             breakpoints=context.breakpoints,
             timeout_seconds=settings.pdb_timeout_seconds,
             output_limit=_OUTPUT_BYTES,
-            restart=context.table.moved,
         )
 
 
