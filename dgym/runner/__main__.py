@@ -95,8 +95,9 @@ def main(arguments):
         running.serve()
     except (_Told, ConnectionError):
         pass
-    except frames.FrameError as error:
-        sys.stderr.write("dgym runner: %s\n" % error)
+    except Exception as error:
+        # Whatever went wrong: what follows must happen all the same.
+        sys.stderr.write("dgym runner: %s: %s\n" % (type(error).__name__, error))
         status = 70
     if running is not None and not running.end():
         status = 71

@@ -134,6 +134,9 @@ def _anonymous(member):
 if __name__ == "__main__":
     try:
         {"pack": pack, "unpack": unpack}[sys.argv[1]](sys.argv[2])
-    except (OSError, tarfile.TarError, Unsafe) as problem:
+    except OSError as problem:
+        sys.stderr.write("%d %s: %s" % (problem.errno or 5, problem.strerror or problem, problem.filename or ""))
+        sys.exit(3)
+    except (tarfile.TarError, Unsafe) as problem:
         sys.stderr.write(str(problem))
         sys.exit(1)

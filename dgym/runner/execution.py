@@ -45,7 +45,7 @@ class Job(object):
         begin = time.monotonic()
         try:
             popen = self._start(argv, env, cwd, stdin, report)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, IndexError) as error:
             self._close()
             return _never_started(argv, cwd, error)
         try:

@@ -17,6 +17,8 @@ TAG = "DGYM_TAG"
 # On a desktop a user's own threads count against RLIMIT_NPROC too: this much is left to them, and the watchdog
 # enforces the real bound. The limit only slows a fork bomb between two looks of the watchdog.
 _NPROC_HEADROOM = 4096
+# Seconds between SIGXCPU, which names the cause, and SIGKILL, which cannot be ignored.
+_CPU_WARNING = 2
 
 
 class Entry(object):
@@ -203,5 +205,7 @@ class ProcessTable(object):
 
 def _below_hard_limit(which, value):
     hard = resource.getrlimit(which)[1]
-    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-    return which, (value, value)
+    ceiling = value + _CPU_WARNING if which == resource.RLIMIT_CPU else value
+    if hard != resource.RLIM_INFINITY:
+        value, ceiling = min(value, hard), min(ceiling, hard)
+    return which, (value, ceiling)

@@ -5,6 +5,7 @@ Everything here tolerates processes that vanish while they are looked at.
 
 import os
 import signal
+import time
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -120,14 +121,15 @@ def send_group(group, number):
     return True
 
 
-def kill_all_of(find, rounds=200):
-    """SIGKILL whatever ``find()`` names until it names nobody.
+def kill_all_of(find, seconds=10):
+    """SIGKILL whatever ``find()`` names until it names nobody; False when somebody withstands for so long.
 
     Everyone is stopped first: a program that forks as fast as it is killed would win otherwise.
     """
-    for _ in range(rounds):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
         stopped = set()
-        while True:
+        while time.monotonic() < deadline:
             fresh = [pid for pid in find() if pid not in stopped]
             if not fresh:
                 break
@@ -143,8 +145,6 @@ def kill_all_of(find, rounds=200):
 
 
 def _wait_gone(pids):
-    import time
-
     deadline = time.monotonic() + 0.5
     pause = 0.0005
     while any(is_alive(pid) for pid in pids) and time.monotonic() < deadline:

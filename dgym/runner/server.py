@@ -14,6 +14,8 @@ from . import trees
 
 MAX_PENDING = 64
 _MAX_WORKERS = 40
+# Threads beyond these end when they find nothing to do: each keeps some memory.
+_IDLE_WORKERS = 4
 
 
 class Server(object):
@@ -49,8 +51,8 @@ class Server(object):
 
     def _dispatch(self, header, payload):
         ident, op = header.get("id"), header.get("op")
-        if not isinstance(ident, int):
-            raise frames.FrameError("a request without id")
+        if not isinstance(ident, int) or not isinstance(header.get("count", 1), int):
+            raise frames.FrameError("a request without id, or credit that is no number")
         with self._lock:
             request = self._pending.get(ident)
         if op in ("body", "credit", "cancel"):
@@ -66,7 +68,7 @@ class Server(object):
         if op == "body":
             request.feed(payload, bool(header.get("more")))
         elif op == "credit":
-            request.grant(int(header.get("count", 1)))
+            request.grant(header.get("count", 1))
         else:
             request.cancel()
 
@@ -84,6 +86,9 @@ class Server(object):
     def _work(self):
         while True:
             with self._lock:
+                if self._idle >= _IDLE_WORKERS and self._queue.empty():
+                    self._workers -= 1
+                    return
                 self._idle += 1
             request = self._queue.get()
             with self._lock:

@@ -103,4 +103,7 @@ class Trees(object):
         status = self._table.wait(child)
         if status != 0:
             text = message.decode("utf-8", "replace").strip() or "exit status %s" % status
+            number, _, reason = text.partition(" ")
+            if status == 3 and number.isdigit():
+                raise OSError(int(number), reason)
             raise TreeError(text.splitlines()[-1] if "Traceback" in text else text)

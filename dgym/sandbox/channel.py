@@ -6,6 +6,7 @@ one slow stream holds up no other call; a runner that sends more than it was gra
 
 import asyncio
 import contextlib
+import errno
 import os
 from collections.abc import AsyncIterator
 from typing import Any
@@ -115,8 +116,7 @@ class Channel:
                 self._writer.write(frames.encode({"op": "exit"}))
                 await asyncio.wait_for(self._writer.drain(), 1)
         self._lose("the sandbox was closed")
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._receiver
+        await asyncio.wait({self._receiver})
         with contextlib.suppress(OSError):
             await self._writer.wait_closed()
 
@@ -155,7 +155,9 @@ class Channel:
         try:
             frame = frames.encode(header, payload)
         except frames.FrameError as error:
-            raise OSError(7, f"the request does not fit into a frame: {error}") from None
+            raise OSError(errno.E2BIG, f"the request does not fit into a frame: {error}") from None
+        except UnicodeEncodeError as error:
+            raise OSError(errno.EILSEQ, f"the request is not text: {error}") from None
         if self._lost is not None:
             raise SandboxLost(self._lost)
         try:
@@ -235,7 +237,7 @@ def raise_for_error(final: dict[str, Any]) -> None:
     if kind == "os" and isinstance(error.get("errno"), int):
         raise OSError(error["errno"], message or os.strerror(error["errno"]), str(error.get("path", "")))
     if kind == "tree":
-        raise OSError(5, message)
+        raise OSError(errno.EIO, message)
     if kind == "setup":
         raise SetupFailed(message)
     raise InfrastructureError(f"the runner failed: {message}")

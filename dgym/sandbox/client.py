@@ -5,6 +5,7 @@ for shape and bounded in size; what does not fit is the sandbox's end, never an 
 """
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, TypeVar
 
@@ -105,24 +106,22 @@ class RunnerClient:
             "limit": output_limit,
             "report": report,
         }
-        result, payload = await self._channel.call(
+        return await self._command(
             "run",
             arguments,
-            body=stdin,
+            stdin,
             limit=output_limit + 4096 + (_REPORT_LIMIT if report else 0),
             deadline=timeout_seconds + _MARGIN,
         )
-        return _run_result(result, payload)
 
     async def shell(self, command: str, *, timeout_seconds: float = 30.0, output_limit: int = 64 * 1024) -> RunResult:
         """Run in the persistent shell; see ``Sandbox.shell``. Calls queue, the timeout counts from the start."""
-        result, payload = await self._channel.call(
+        return await self._command(
             "shell",
             {"command": command, "timeout": timeout_seconds, "limit": output_limit},
             limit=output_limit + 4096,
             deadline=2 * timeout_seconds + _MARGIN,
         )
-        return _run_result(result, payload)
 
     async def stat(self, paths: Sequence[str]) -> list[FileStat]:
         """Describe each path."""
@@ -196,6 +195,19 @@ class RunnerClient:
     async def close(self) -> None:
         """Tell the runner to exit (it kills everything it started) and close the connection. Idempotent."""
         await self._channel.close()
+
+    async def _command(
+        self, op: str, arguments: dict[str, Any], stdin: bytes = b"", *, limit: int, deadline: float
+    ) -> RunResult:
+        """Run it; a command that cannot even be sent is one that never started, since the agent wrote it."""
+        try:
+            result, payload = await self._channel.call(op, arguments, body=stdin, limit=limit, deadline=deadline)
+        except OSError as error:
+            if error.errno not in (errno.E2BIG, errno.EILSEQ):
+                raise
+            message = f"cannot run the command: {error.strerror}\n"
+            return RunResult(exit_status=None, ended_by="exit", output=message.encode("utf-8", "replace"))
+        return _run_result(result, payload)
 
     async def _listing(self, op: str, arguments: dict[str, Any]) -> list[FileStat]:
         result, _ = await self._channel.call(op, arguments, limit=_LISTING_LIMIT, deadline=_SMALL)
