@@ -1,0 +1,1 @@
+"""Calls of a telephone exchange and what they cost."""

@@ -1,0 +1,1 @@
+"""Formulas with names, as in a spreadsheet."""

@@ -1,0 +1,1 @@
+"""Tables of a league from the results of its matches."""

@@ -1,0 +1,1 @@
+"""A small exchange: orders to buy and to sell, matched by price and time."""

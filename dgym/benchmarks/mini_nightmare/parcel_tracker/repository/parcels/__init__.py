@@ -1,0 +1,1 @@
+"""Follow parcels by the events that depots report."""

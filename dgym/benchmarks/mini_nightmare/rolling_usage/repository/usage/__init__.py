@@ -1,0 +1,1 @@
+"""Consumption of a meter over any range of days."""

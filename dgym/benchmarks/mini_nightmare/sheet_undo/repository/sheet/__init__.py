@@ -1,0 +1,1 @@
+"""A table that remembers what it was."""

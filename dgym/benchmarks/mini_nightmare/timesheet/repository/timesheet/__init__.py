@@ -1,0 +1,1 @@
+"""From hours worked to invoices."""
