@@ -17,7 +17,7 @@ _LISTING = frozenset({"l", "list", "ll", "longlist", "source"})
 
 
 class Pdb(Tool):
-    """Debug the program with Python's pdb; the program starts at the first command and stops at its first line.
+    """Debug the program with Python's pdb; the first command starts it and waits before its first line.
 
     All commands of pdb work but interact, debug and source: b, tbreak, cl, condition, ignore, commands, n, s, c, r,
     unt, j, u, d, w, l, ll, a, p, pp, whatis, display and !statement. Set breakpoints, then continue to them.

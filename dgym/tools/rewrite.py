@@ -27,7 +27,7 @@ class Rewrite(Tool):
     """
 
     examples = (
-        "rewrite calc.py 3:5 <c>    total = 0\n    for item in items:</c>",
+        "rewrite calc.py 3:5 <c>    return sum(items)</c>",
         "rewrite notes/new.py <c>print('hello')</c>",
     )
 

@@ -166,9 +166,13 @@ def describe_signature(name: str, signature: Signature) -> str:
         return f"{name} takes no arguments."
     lines = [f"Arguments of {name}:"]
     for parameter in signature.parameters:
-        default = "" if parameter.required else f", default {_literal(parameter.default)}"
+        kind, default = describe(parameter.schema), f", default {_literal(parameter.default)}"
+        if parameter.required:
+            default = ""
+        elif parameter.default is None:
+            kind, default = kind.removesuffix(" or null"), ", optional"
         text = parameter.schema.get("description", "")
-        lines.append(f"  {parameter.name}: {describe(parameter.schema)}{default}{'. ' + text if text else ''}")
+        lines.append(f"  {parameter.name}: {kind}{default}{'. ' + text if text else ''}")
     return "\n".join(lines)
 
 

@@ -87,7 +87,7 @@ def test_a_mistake_is_told_with_what_is_valid(arguments, told):
     with pytest.raises(ToolError) as caught:
         check(**arguments)
     assert told in str(caught.value)
-    assert "line: an integer from 1 to 9 or null, default null. Which line." in str(caught.value)
+    assert "line: an integer from 1 to 9, optional. Which line." in str(caught.value)
 
 
 def test_all_mistakes_are_told_at_once():
