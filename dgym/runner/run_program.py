@@ -82,4 +82,4 @@ def show_traceback():
         or traceback.tb_frame.f_globals.get("__name__") == "runpy"
     ):
         traceback = traceback.tb_next
-    sys.excepthook(kind, value, traceback)
+    sys.excepthook(kind, value.with_traceback(traceback), traceback)

@@ -1,0 +1,166 @@
+"""Scoring on real verifiers: what reaches them, in which order, and what the verdict says."""
+
+import pytest
+
+from dgym.errors import VerifierFailed
+from dgym.session.verification import ExpectedTestsCache, VerificationPlan, verify
+from dgym.workspace.files import FileVersion
+
+BUGGY = "def add(a, b):\n    return a - b\n"
+FIXED = "def add(a, b):\n    return a + b\n"
+SUITE = """import pytest, calc
+def test_add(): assert calc.add(1, 2) == 3
+def test_zero(): assert calc.add(1, 0) == 1
+def test_skipped(): pytest.skip("no")
+"""
+REPOSITORY = {"calc.py": BUGGY, "test_calc.py": SUITE}
+NAMED = {"fail_to_pass": ("test_calc.py::test_add",), "pass_to_pass": ("test_calc.py::test_zero",)}
+
+
+async def test_named_tests(score):
+    verdict = await score(REPOSITORY, {"calc.py": FIXED}, **NAMED)
+    assert verdict.resolved
+    assert verdict.tests == {"test_calc.py::test_add": "passed", "test_calc.py::test_zero": "passed"}
+    unchanged = await score(REPOSITORY, {}, **NAMED)
+    assert (unchanged.score.score, unchanged.score.max_score) == (1, 2)
+
+
+async def test_the_whole_suite_is_that_of_the_untouched_repository(score):
+    verdict = await score(REPOSITORY, {"calc.py": FIXED, "test_more.py": "def test_more(): assert 0\n"})
+    assert verdict.resolved
+    assert set(verdict.tests) == {"test_calc.py::test_add", "test_calc.py::test_zero"}
+    assert verdict.notes == ("not scored: test_more.py (tests that were added do not count)",)
+
+
+async def test_the_suite_is_found_out_once_and_leaves_nothing_behind(score, open_verifier, tmp_path):
+    cache = ExpectedTestsCache(tmp_path)
+    littering = SUITE + "def test_litter():\n    open('litter', 'x').close()\n"
+    files = {"calc.py": BUGGY, "test_calc.py": littering}
+    first = await score(files, {"calc.py": FIXED}, cache=cache, digest="d")
+    assert first.resolved
+    assert cache.get("d").outcomes["test_calc.py::test_litter"] == "passed"
+    second = await score({"calc.py": BUGGY, "test_calc.py": "def test_x(): pass"}, {}, cache=cache, digest="d")
+    assert set(second.tests) == set(first.tests)
+
+
+async def test_exit_status(score):
+    files = {"calc.py": BUGGY, "check.py": "import calc\nassert calc.add(1, 2) == 3\n"}
+    assert not (await score(files, {}, "python check.py")).resolved
+    verdict = await score(files, {"calc.py": FIXED}, "python check.py")
+    assert (verdict.resolved, verdict.score.max_score) == (True, 1)
+
+
+async def test_hidden_files_and_the_test_patch_come_last(score, as_versions):
+    patch = """--- a/test_calc.py
++++ b/test_calc.py
+@@ -1,4 +1,5 @@
+ import pytest, calc
++from secret import EXPECTED
+ def test_add(): assert calc.add(1, 2) == 3
+ def test_zero(): assert calc.add(1, 0) == 1
+ def test_skipped(): pytest.skip("no")
+--- /dev/null
++++ b/test_patched.py
+@@ -0,0 +1,2 @@
++import calc
++def test_patched(): assert calc.add(2, 2) == 4
+"""
+    hidden = as_versions({"secret.py": "EXPECTED = 3\n", "hidden/test_hidden.py": "def test_hidden(): pass\n"})
+    changed = {"calc.py": FIXED, "secret.py": "raise SystemExit\n", "test_patched.py": "def test_patched(): pass\n"}
+    verdict = await score(REPOSITORY, changed, hidden_files=hidden, test_patch=patch)
+    assert verdict.resolved
+    assert {"test_patched.py::test_patched", "hidden/test_hidden.py::test_hidden"} < set(verdict.tests)
+
+
+async def test_a_test_patch_that_does_not_apply_is_the_tasks_fault(score):
+    patch = "--- a/none.py\n+++ b/none.py\n@@ -1 +1 @@\n-a\n+b\n"
+    with pytest.raises(VerifierFailed, match="testPatch"):
+        await score(REPOSITORY, {}, test_patch=patch, **NAMED)
+    with pytest.raises(VerifierFailed, match="testPatch"):
+        await score(REPOSITORY, {}, test_patch="nonsense", **NAMED)
+
+
+async def test_build_commands_run_with_the_changes_and_before_the_tests_are_put_back(score):
+    files = {
+        "calc.in": "a - b",
+        "build.py": "open('calc.py', 'w').write('def add(a, b): return ' + open('calc.in').read())\n",
+        "test_calc.py": SUITE,
+    }
+    verdict = await score(files, {"calc.in": "a + b"}, build_commands=("python build.py",), **NAMED)
+    assert verdict.resolved
+    assert verdict.notes == ()
+
+
+async def test_what_a_build_does_to_protected_files_is_undone(score):
+    evil = """
+import os, shutil
+open("test_calc.py", "w").write("def test_add(): pass\\ndef test_zero(): pass\\n")
+open("pytest.ini", "w").write("[pytest]\\naddopts = -p no:python\\n")
+open("conftest.py", "w").write("raise SystemExit(0)")
+os.remove("data.txt")
+shutil.rmtree("tests")
+os.symlink("/tmp", "tests")
+"""
+    files = {**REPOSITORY, "data.txt": "keep", "tests/test_kept.py": "def test_kept(): pass\n", "build.py": "\n"}
+    verdict = await score(
+        files,
+        {"build.py": evil},
+        build_commands=("python build.py",),
+        protected=lambda path: path == "data.txt",
+        fail_to_pass=("test_calc.py::test_add",),
+        pass_to_pass=("test_calc.py::test_zero", "tests/test_kept.py::test_kept"),
+    )
+    assert verdict.tests == {
+        "test_calc.py::test_add": "failed",
+        "test_calc.py::test_zero": "passed",
+        "tests/test_kept.py::test_kept": "passed",
+    }
+    assert verdict.notes == (
+        "put back after the build commands: data.txt, test_calc.py, tests/test_kept.py",
+        "removed after the build commands: conftest.py, pytest.ini",
+    )
+
+
+async def test_a_build_that_fails_is_a_verdict(score):
+    verdict = await score(REPOSITORY, {}, build_commands=("echo broken; exit 3",), **NAMED)
+    assert set(verdict.tests.values()) == {"missing"}
+    assert "status 3" in verdict.message
+    assert "broken" in verdict.message
+
+
+async def test_running_out_of_time_is_a_verdict(score):
+    loop = "def add(a, b):\n    while a != 0: pass\n    return b\n"
+    verdict = await score(REPOSITORY, {"calc.py": loop}, timeout_seconds=3.0, **NAMED)
+    assert (verdict.score.score, set(verdict.tests.values())) == (0, {"missing"})
+    assert "did not end within 3 s" in verdict.message
+
+
+async def test_deleted_files_links_and_modes_arrive(score):
+    files = {**REPOSITORY, "old.py": "x = 1\n", "check.py": "\n"}
+    check = """
+import os
+assert not os.path.exists("old.py")
+assert os.readlink("link") == "calc.py"
+assert os.access("run", os.X_OK)
+"""
+    changed = {
+        "old.py": None,
+        "link": FileVersion(b"calc.py", 0o777, is_symlink=True),
+        "run": FileVersion(b"#!/bin/sh\n", 0o755),
+    }
+    files["check.py"] = check
+    verdict = await score(files, changed, "python check.py")
+    assert verdict.resolved, verdict.message
+
+
+async def test_a_verifier_that_cannot_start_the_entrypoint_is_not_the_agents_doing(open_verifier):
+    verifier = await open_verifier(REPOSITORY, PATH="/nowhere")
+    with pytest.raises(VerifierFailed, match="no python"):
+        await verify(verifier, VerificationPlan(entrypoint="python -m pytest", changed={}, **NAMED))
+
+
+async def test_a_dead_verifier_is_not_the_agents_doing(open_verifier):
+    verifier = await open_verifier(REPOSITORY)
+    await verifier.stop()
+    with pytest.raises(VerifierFailed):
+        await verify(verifier, VerificationPlan(entrypoint="python -m pytest", changed={}, **NAMED))
