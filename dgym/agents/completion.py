@@ -27,7 +27,7 @@ class CallCompleter(Completer):
 
     def _candidates(self, words: list[str]) -> Iterable[tuple[str, str]]:
         if len(words) == 1:
-            yield from ((name, _first_sentence(tool["description"])) for name, tool in sorted(self._tools.items()))
+            yield from ((f"{name} ", _first_sentence(tool["description"])) for name, tool in sorted(self._tools.items()))
             yield from META_COMMANDS.items()
             return
         name = words[0]

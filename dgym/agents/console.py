@@ -97,14 +97,23 @@ class TerminalConsole:
     def __init__(self, tools: Mapping[str, Mapping[str, Any]]) -> None:
         from prompt_toolkit import PromptSession
         from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+        from prompt_toolkit.output.vt100 import Vt100_Output
+        from prompt_toolkit.shortcuts import CompleteStyle
 
         from dgym.agents.completion import CallCompleter
 
         self._completer = CallCompleter(tools)
         path = history_path()
         history: History = FileHistory(str(path)) if path is not None else InMemoryHistory()
+        # Neither cursor position requests nor menus that need them: a script at the other end answers none.
+        output = Vt100_Output.from_pty(sys.stdout, term=os.environ.get("TERM"))
+        output.enable_cpr = False
         self._session: PromptSession[str] = PromptSession(
-            history=history, completer=self._completer, complete_while_typing=False
+            history=history,
+            completer=self._completer,
+            complete_style=CompleteStyle.READLINE_LIKE,
+            complete_while_typing=False,
+            output=output,
         )
 
     async def read(self, prompt: str) -> str | None:

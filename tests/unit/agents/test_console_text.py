@@ -33,8 +33,8 @@ def completed():
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
-        ("p", ["pdb"]),
-        ("", ["pdb", "view", "help", "quit"]),
+        ("p", ["pdb "]),
+        ("", ["pdb ", "view ", "help", "quit"]),
         ("help v", ["help view"]),
         ("pdb tb", ["pdb tbreak"]),
         ("view s", ["view src/calc.py"]),

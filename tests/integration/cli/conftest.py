@@ -1,0 +1,204 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+DEADLINE_SECONDS = 60
+DGYM = Path(sys.executable).parent / "dgym"
+
+EPISODE = """
+apiVersion: dgym.dev/v1alpha1
+kind: DebugTask
+metadata:
+  name: calc
+spec:
+  instructions: add() is wrong.
+  entrypoint: python -m pytest -q
+  source:
+    files:
+      - {path: calc.py, content: "def add(a, b):\\n    total = a\\n    total -= b\\n    return total\\n"}
+      - path: test_calc.py
+        content: "from calc import add\\n\\n\\ndef test_add():\\n    assert add(2, 3) == 5\\n"
+  solution: |
+    --- a/calc.py
+    +++ b/calc.py
+    @@ -1,4 +1,4 @@
+     def add(a, b):
+         total = a
+    -    total -= b
+    +    total += b
+         return total
+---
+apiVersion: dgym.dev/v1alpha1
+kind: EpisodeSet
+metadata:
+  name: calc
+spec:
+  tasks: [{name: calc}]
+  samples: SAMPLES
+  template:
+    agent:
+      name: replay
+      parameters: {trajectory: walk.jsonl}
+"""
+WALK = """\
+{"tool": "pdb", "arguments": {"command": "b calc.py:3"}}
+{"tool": "pdb", "arguments": {"command": "c"}}
+{"tool": "pdb", "arguments": {"command": "p a, b, total"}}
+{"tool": "rewrite", "arguments": {"path": "calc.py", "start": 3, "end": 3, "new_code": "    total += b"}}
+{"tool": "eval", "arguments": {}}
+{"tool": "submit", "arguments": {}}
+"""
+AGENTS = '''
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+from dgym.agents import BaseAgent
+
+MARKS = Path(__file__).parent / "marks"
+
+
+class Waiting(BaseAgent):
+    """Makes a step, says which process it is in, and waits until it is released."""
+
+    name = "waiting"
+
+    async def run(self, env, context):
+        await env.reset()
+        await env.step("listdir")
+        MARKS.mkdir(exist_ok=True)
+        (MARKS / f"{os.getpid()}.partial").touch()
+        (MARKS / f"{os.getpid()}.partial").rename(MARKS / f"{os.getpid()}.pid")
+        while not (MARKS / "release").exists():
+            await asyncio.sleep(0.05)
+        return None
+
+
+class Dying(BaseAgent):
+    """Takes its process with it."""
+
+    name = "dying"
+
+    async def run(self, env, context):
+        await env.reset()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Broken(BaseAgent):
+    """Has a bug of its own."""
+
+    name = "broken"
+
+    async def run(self, env, context):
+        await env.reset()
+        raise RuntimeError("this agent is broken")
+'''
+
+
+class Folder:
+    """A directory with a manifest, and dgym run in it."""
+
+    def __init__(self, path):
+        self.path = path
+        self.manifest()
+        (path / "walk.jsonl").write_text(WALK)
+        (path / "agents_for_tests.py").write_text(AGENTS)
+
+    def manifest(self, *, samples=1, edit=lambda text: text):
+        (self.path / "x.yaml").write_text(edit(EPISODE.replace("SAMPLES", str(samples))))
+
+    @property
+    def marks(self):
+        return self.path / "marks"
+
+    def arguments(self, *arguments):
+        return [str(DGYM), "run", "x.yaml", "--sandbox", "none", "--python", sys.executable, *arguments]
+
+    def run(self, *arguments, stdin=""):
+        return self.dgym(*self.arguments(*arguments)[1:], stdin=stdin)
+
+    def dgym(self, *arguments, stdin=""):
+        return subprocess.run(
+            [str(DGYM), *arguments],
+            cwd=self.path,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_SECONDS,
+            check=False,
+        )
+
+    def start(self, *arguments):
+        """In a session of its own, as a terminal's foreground group."""
+        return subprocess.Popen(
+            self.arguments(*arguments),
+            cwd=self.path,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def attempts(self):
+        return sorted(path.parent for path in (self.path / "results").glob("*/*/*/*/trajectory.jsonl"))
+
+    def waiting(self, number):
+        """Process ids of agents that wait, once there are ``number`` of them."""
+
+        def found():
+            return self.marks.is_dir() and [int(path.stem) for path in self.marks.glob("*.pid")]
+
+        wait_until(lambda: len(found() or ()) >= number, f"{number} waiting agents")
+        return found()
+
+    def release(self):
+        (self.marks / "release").touch()
+
+
+def wait_until(condition, what):
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not condition():
+        if time.monotonic() > deadline:
+            pytest.fail(f"timed out waiting for {what}")
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def until():
+    return wait_until
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return Folder(tmp_path)
+
+
+@pytest.fixture
+def no_process_survives(tmp_path):
+    """Nothing started from the test's directory is alive afterwards."""
+    yield
+
+    def survivors():
+        found = []
+        for process in psutil.process_iter():
+            try:
+                environment = process.environ() if process.pid != os.getpid() else {}
+                if str(tmp_path) in (process.cwd(), environment.get("PWD", "")) and process.pid != os.getpid():
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return found
+
+    wait_until(lambda: not survivors(), "processes to end")
+
+
+def interrupt(process):
+    os.killpg(process.pid, signal.SIGINT)

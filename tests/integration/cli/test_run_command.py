@@ -1,0 +1,123 @@
+import json
+
+import pytest
+
+from dgym.results import read_trajectory
+
+
+def test_an_episode_ends_with_a_table_and_four_files(folder):
+    done = folder.run()
+    assert done.returncode == 0, done.stderr
+    assert "Resolved" in done.stdout
+    assert "1 episode: 1 resolved, 0 unresolved, 0 failed" in done.stdout
+    assert "[1/1] calc-0: Resolved 1/1, 6 steps" in done.stderr
+    (attempt,) = folder.attempts()
+    assert sorted(path.name for path in attempt.iterdir()) == [
+        "episode.log",
+        "patch.diff",
+        "result.json",
+        "trajectory.jsonl",
+    ]
+    assert "+    total += b" in (attempt / "patch.diff").read_text()
+    result = json.loads((attempt / "result.json").read_text())
+    assert (result["reason"], result["resolved"], result["score"], result["steps"]) == ("Resolved", True, 1, 6)
+    trajectory = read_trajectory(attempt / "trajectory.jsonl")
+    assert [step.seq for step in trajectory.steps] == list(range(7))
+    assert "(2, 3, 2)" in trajectory.steps[3].observation.text
+    assert trajectory.header.task == "calc"
+
+
+def test_a_second_run_skips_what_is_finished_until_forced(folder):
+    folder.run()
+    again = folder.run()
+    assert again.returncode == 0
+    assert "1 finished before" in again.stderr
+    assert "1 resolved" in again.stdout
+    assert len(folder.attempts()) == 1
+    assert folder.run("--force").returncode == 0
+    assert [attempt.name for attempt in folder.attempts()] == ["1", "2"]
+
+
+def test_json_goes_to_standard_output_alone(folder):
+    done = folder.run("--output", "json", "--agent", "solution", "-v")
+    assert done.returncode == 0, done.stderr
+    value = json.loads(done.stdout)
+    assert value["summary"] == {"total": 1, "resolved": 1, "unresolved": 0, "failed": 0, "unfinished": 0}
+    assert value["episodes"][0]["maxScore"] == 1
+    assert "pdb sanity check" in done.stderr
+
+
+def test_failures_exit_with_1_and_run_again_when_asked(folder):
+    folder.manifest(edit=lambda text: text.replace("  instructions:", "  setupCommands: [exit 3]\n  instructions:"))
+    done = folder.run()
+    assert done.returncode == 1
+    assert "SetupFailed" in done.stdout
+    assert "--force-failed" in done.stderr
+    assert folder.run().returncode == 1
+    assert len(folder.attempts()) == 1
+    assert folder.run("--force-failed").returncode == 1
+    assert len(folder.attempts()) == 2
+
+
+def test_a_broken_agent_fails_its_episode_and_leaves_a_traceback(folder):
+    done = folder.run("--agent", "agents_for_tests:Broken")
+    assert done.returncode == 1
+    assert "InternalError" in done.stdout
+    (attempt,) = folder.attempts()
+    assert "this agent is broken" in (attempt / "episode.log").read_text()
+    assert len(read_trajectory(attempt / "trajectory.jsonl").steps) == 1
+
+
+def test_an_unsolved_episode_is_a_verdict(folder):
+    (folder.path / "walk.jsonl").write_text('{"tool": "submit"}\n')
+    done = folder.run()
+    assert done.returncode == 0
+    assert "Unresolved" in done.stdout
+
+
+def test_a_bare_repository_needs_only_an_agent(folder, tmp_path):
+    repository = tmp_path / "Some Repo"
+    repository.mkdir()
+    (repository / "calc.py").write_text("def add(a, b):\n    return a - b\n")
+    (repository / "test_calc.py").write_text("from calc import add\n\n\ndef test_add():\n    assert add(2, 3) == 5\n")
+    walk = '{"tool": "rewrite", "arguments": {"path": "calc.py", "start": 2, "end": 2, "new_code": "    return a + b"}}'
+    (tmp_path / "short.jsonl").write_text(walk)
+    arguments = folder.arguments()[3:]
+    done = folder.dgym(
+        "run", str(repository), *arguments, "--agent", "replay", "-p", "agent.parameters.trajectory=short.jsonl"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "some-repo" in done.stdout
+    assert "1 resolved" in done.stdout
+    assert (repository / "calc.py").read_text().endswith("a - b\n")
+
+
+def test_the_debugger_stops_after_each_step(folder):
+    done = folder.run("--debug", stdin="p step.seq, step.observation.tool\n" + "c\n" * 7)
+    assert done.returncode == 0, done.stderr
+    assert "(0, 'reset')" in done.stdout
+    assert done.stdout.count("c goes on, q quits") == 7
+    assert "1 resolved" in done.stdout
+
+
+def test_leaving_the_debugger_interrupts_the_run(folder):
+    done = folder.run("--debug", stdin="c\nq\n")
+    assert done.returncode == 130, done.stderr
+    assert not list(folder.path.glob("results/*/*/*/*/result.json"))
+
+
+@pytest.mark.parametrize("how", ["same", "changed"])
+def test_replay_compares_what_comes_out(folder, how):
+    folder.run()
+    (attempt,) = folder.attempts()
+    path = attempt / "trajectory.jsonl"
+    if how == "changed":
+        path.write_text(path.read_text().replace("(2, 3, 2)", "(2, 3, 7)"))
+    done = folder.dgym("replay", str(path), *folder.arguments()[3:])
+    assert done.returncode == (how == "changed"), done.stdout + done.stderr
+    assert "6 steps" in done.stdout
+    if how == "changed":
+        assert "step 3 (pdb): text" in done.stdout
+        assert "-(2, 3, 7)" in done.stdout.replace("    ", "")
+    else:
+        assert "all the same" in done.stdout
