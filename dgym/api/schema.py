@@ -106,7 +106,7 @@ def _string(value: Any, type_: inspect.StrType, description: str) -> str | None:
         return f"{show(value)} is too long; at most {type_.max_length} characters"
     if type_.min_length is not None and len(value) < type_.min_length:
         return f"is empty; give {description or 'some text'}"
-    if type_.pattern is not None and not re.search(type_.pattern, value):
+    if type_.pattern is not None and not re.fullmatch(type_.pattern, value):
         return f"{show(value)} is not valid; give {description or 'text matching ' + type_.pattern}"
     return None
 

@@ -189,6 +189,7 @@ def test_a_wrong_task_is_explained(spec, expected):
         ("apiVersion: dgym.dev/v1\nkind: DebugTask\nmetadata: {name: x}\nspec: {}", "'dgym.dev/v1alpha1'?"),
         ("kind: DebugTask\nmetadata: {name: x}\nspec: {}", "apiVersion: is missing; give dgym.dev/v1alpha1"),
         (HEAD + "kind: DebugTask\nmetadata: {name: Not_A_Name}\nspec: {}", "lower-case letters"),
+        (HEAD + 'kind: DebugTask\nmetadata: {name: "x\\n"}\nspec: {}', "lower-case letters"),
         (HEAD + "kind: DebugTask\nspec: {}", "metadata: is missing"),
         (HEAD + "kind: DebugTask\nmetadata: {name: x}", "spec: is missing"),
         (HEAD + "kind: DebugTask\nmetadata: {name: x, labels: {1: a}}\nspec: {}", "metadata.labels"),
