@@ -85,7 +85,8 @@ def rewrite_text(old: bytes, start: int | None, end: int | None, new_code: str) 
     newline = _dominant_newline(lines)
     new = [line.rstrip("\r\n") + newline for line in split_lines(new_code.removeprefix("\ufeff"))]
     if unterminated and not after and new:
-        new[-1] = new[-1][: -len(newline)]
+        # An empty line without an ending would not be a line.
+        new[-1] = new[-1].removesuffix(newline) or newline
         if before and not before[-1].endswith(("\r", "\n")):
             before[-1] += newline
     return mark + _encode(old, before, new, after)

@@ -1,0 +1,137 @@
+import errno
+import os
+import posixpath
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dgym.workspace.errors import PathError
+from dgym.workspace.paths import ancestors, decode_path, encode_path, normalize, resolve_link
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("a.py", "a.py"),
+        ("./src//a.py", "src/a.py"),
+        ("src/../a.py", "a.py"),
+        ("src/", "src"),
+        (".", "."),
+        ("/workspace", "."),
+        ("/workspace/", "."),
+        ("/workspace/src/a.py", "src/a.py"),
+        ("//workspace/a.py", "a.py"),
+        ("../workspace/a.py", "a.py"),
+        ("a\\b", "a\\b"),
+        (" a ", " a "),
+        ("..a", "..a"),
+    ],
+)
+def test_one_spelling(path, expected):
+    assert normalize(path, "/workspace") == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("", "empty"),
+        ("  ", "empty"),
+        ("a\0b", "NUL"),
+        ("..", "outside"),
+        ("/etc/passwd", "outside"),
+        ("/workspace2/a", "outside"),
+        ("a/../../b", "outside"),
+        ("/", "outside"),
+        ("a" * 5000, "longer"),
+        ("\ud800", "cannot be the name"),
+    ],
+)
+def test_refused(path, message):
+    with pytest.raises(PathError, match=message):
+        normalize(path, "/workspace")
+
+
+def test_a_workspace_at_the_root():
+    assert normalize("/etc/x", "/") == "etc/x"
+    assert normalize("/", "/") == "."
+
+
+segments = st.sampled_from(("a", "b", "..", ".", "", "workspace"))
+
+
+@given(st.lists(segments, min_size=1, max_size=8).map("/".join), st.booleans())
+def test_what_is_accepted_is_inside_and_stays_the_same(path, absolute):
+    path = "/workspace/" + path if absolute else path
+    whole = posixpath.normpath(posixpath.join("/workspace", path))
+    inside = whole == "/workspace" or whole.startswith("/workspace/")
+    if not inside or not path:
+        with pytest.raises(PathError):
+            normalize(path, "/workspace")
+    else:
+        short = normalize(path, "/workspace")
+        assert posixpath.normpath("/workspace/" + short) == whole
+        assert normalize(short, "/workspace") == short
+
+
+@given(st.binary(max_size=50))
+def test_every_name_of_a_file_can_be_written_as_text(raw):
+    assert encode_path(decode_path(raw)) == raw
+
+
+def test_ancestors():
+    assert ancestors("a/b/c") == ["a", "a/b"]
+    assert ancestors("a") == []
+
+
+links = st.dictionaries(
+    st.lists(st.sampled_from("abc"), min_size=1, max_size=2).map("/".join),
+    st.lists(st.sampled_from(("a", "b", "c", "..", ".")), min_size=1, max_size=4).map("/".join),
+    max_size=4,
+)
+
+
+@settings(deadline=None)
+@given(links)
+def test_no_link_that_leaves_passes(links):
+    with tempfile.TemporaryDirectory() as base:
+        root = Path(base).resolve() / "above" / "root"
+        root.mkdir(parents=True)
+        made = {}
+        for path, target in sorted(links.items()):
+            file = root / path
+            if not any((root / above).is_symlink() for above in ancestors(path)) and not os.path.lexists(file):
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.symlink_to(target)
+                made[path] = target
+        for path, target in made.items():
+            if resolve_link(path, target, made) is not None and not in_loop(root / path):
+                real = (root / path).resolve()
+                assert real == root or root in real.parents
+
+
+def in_loop(file: Path) -> bool:
+    try:
+        file.stat()
+    except OSError as error:
+        return error.errno == errno.ELOOP
+    return False
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("x", "d/x"),
+        ("../x", "x"),
+        ("..", "."),
+        ("../..", None),
+        ("/x", None),
+        ("../loop", "loop"),
+        ("../hop/../..", None),
+    ],
+)
+def test_a_link_is_followed_through_others(target, expected):
+    tree = {"d/link": target, "hop": "d", "loop": "loop"}
+    assert resolve_link("d/link", target, tree) == expected
