@@ -10,9 +10,11 @@ COMMANDS = frozenset(
 )
 LEAVING = frozenset(["q", "quit", "exit", "EOF"])
 RESTARTING = frozenset(["run", "restart"])
+_WITHOUT_ARGUMENT = frozenset("a args bt c cont continue ll longlist n next r return rv s step w where".split())
 _WITH_EXPRESSION = frozenset(["p", "pp", "whatis", "display"])
 _CONTINUED = re.compile(r"(\s|elif\b|else\b|except\b|finally\b|[)\]}])")
 _WORD = re.compile(r"\w+")
+_OPERATION = re.compile(r"(\w+)\s*(?:[-+*/%<>&|^@]|==|!=|(?:and|if|in|is|not|or)\b)")
 _STATEMENT = re.compile(r"(\w+)(\s*(?:=(?!=)|(?:[-+*/%&|^@]|//|\*\*|<<|>>)=)|[.\[(])")
 
 _REFUSED = {
@@ -34,7 +36,8 @@ def is_statement(line):
     """Whether pdb would take for a command what is meant as Python: ``s.append(1)``, ``c = 3``, ``list(x)``."""
     match = _STATEMENT.match(line)
     if not match:
-        return False
+        operation = _OPERATION.match(line)
+        return bool(operation) and operation.group(1) in _WITHOUT_ARGUMENT
     return not (match.group(1) in _WITH_EXPRESSION and match.group(2) in ("(", "["))
 
 

@@ -238,12 +238,14 @@ class DebugHost(object):
         program, status = self._program, self._program.status
         if program.ending is not None:
             self._learn(program.ending)
+            reply.output.append(program.ending["output"])
+            reply.cut += program.ending["cut"]
             reply.notices.extend(program.ending["notices"])
         else:
             reply.notices.extend(self._without_report())
         self._drop()
         self._ended = True
-        if reply.started and not reply.output:
+        if reply.started and not "".join(reply.output):
             reply.output.append("The program ended before the debugger's first stop; the command was not run.")
         return reply.result("ended" if status >= 0 else "killed", self._breakpoints, exit_status=status)
 

@@ -59,7 +59,7 @@ class Debugger(Commands, Tracing, pdb.Pdb):
         self.notices = []
         self.evaluating = None  # the thread in which a command is being evaluated
         self.interacting = False
-        self.quiet = False
+        self.has_stopped = False
         self._turn = threading.RLock()
         self._modules = set()
         self._new_files = []
@@ -157,7 +157,7 @@ class Debugger(Commands, Tracing, pdb.Pdb):
             thread = threading.current_thread()
             if thread is not threading.main_thread():
                 self.message("--Thread %s--" % thread.name)
-            self.interacting = True
+            self.interacting = self.has_stopped = True
             try:
                 pdb.Pdb.interaction(self, frame, traceback)
             finally:
@@ -189,6 +189,11 @@ class Debugger(Commands, Tracing, pdb.Pdb):
         """What ``breakpoint()`` lands in."""
         if self.evaluating is None:
             Tracing.set_trace(self, frame or sys._getframe().f_back)
+
+    def user_call(self, frame, argument_list):
+        # A module is not called: its first line is where it begins.
+        if frame.f_code.co_name != "<module>":
+            pdb.Pdb.user_call(self, frame, argument_list)
 
     def user_line(self, frame):
         if self.bp_commands(frame):

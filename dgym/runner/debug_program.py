@@ -59,6 +59,7 @@ def _report_end(debugger):
     # Registered first, so that it runs after everything the program has registered.
     message = debugger.state()
     message["type"] = "end"
+    message["output"], message["cut"] = debugger.answer.take(debugger.limit)
     message["notices"] = message["notices"] + debug_table.explain_misses(debugger, debugger.tracing_lost)
     debugger.channel.send(message)
     # Nothing stops any more, and the interpreter is about to take our modules apart under the trace function.
@@ -146,7 +147,10 @@ class _Program(object):
 
     def _execute(self):
         code, namespace = self._load_script() if self._script else self._load_module()
-        if not self._start["is_pytest"] and self._debugger.owners.of(code.co_filename) == debug_owner.PROGRAM:
+        if self._debugger.has_stopped:
+            # At a breakpoint in a package that the module needed: the agent is on its way already.
+            self._debugger.note_file(code.co_filename)
+        elif not self._start["is_pytest"] and self._debugger.owners.of(code.co_filename) == debug_owner.PROGRAM:
             self._debugger.note_file(code.co_filename)
             self._debugger.stop_in(code)
         else:

@@ -69,15 +69,18 @@ class Tracing(bdb.Bdb):
         get_ident = threading.get_ident
         dispatch = self.trace_dispatch
 
+        def consider(frame, event, arg):
+            self.enterframe = frame
+            # While a frame has a trace function and nobody calls it, old interpreters report a stale line number.
+            return trace if dispatch(frame, event, arg) and sys.gettrace() is not None else None
+
         def trace(frame, event, arg):
             stopframe = self.stopframe
             if stopframe is None:
                 if get_ident() == self.stepping_thread:
-                    self.enterframe = frame
-                    return dispatch(frame, event, arg) and trace
+                    return consider(frame, event, arg)
             elif frame is stopframe or frame is self.returnframe or event == "exception":
-                self.enterframe = frame
-                return dispatch(frame, event, arg) and trace
+                return consider(frame, event, arg)
             if event == "call":
                 entry = known.get(id(frame.f_code))
                 lines = lines_wanted(frame.f_code) if entry is None else entry[1]
@@ -86,8 +89,7 @@ class Tracing(bdb.Bdb):
                 entry = known.get(id(frame.f_code))
                 lines = lines_wanted(frame.f_code) if entry is None else entry[1]
                 if frame.f_lineno in lines:
-                    self.enterframe = frame
-                    return dispatch(frame, event, arg) and trace
+                    return consider(frame, event, arg)
             return trace
 
         self.trace = trace
@@ -166,8 +168,10 @@ class Tracing(bdb.Bdb):
         self.stepping_thread = threading.get_ident()
         self.stopped_at = frame
         self._notice_breakpoints()
-        stepping = self.stoplineno != -1
-        self._arm_stack(frame, stepping)
+        if not self.tracing_needed():
+            _disarm_stack(frame)
+            return
+        self._arm_stack(frame, self.stoplineno != -1)
         if self.breaks:
             for other in list(sys._current_frames().values()):
                 self._arm_stack(other, False)
@@ -208,3 +212,9 @@ class Tracing(bdb.Bdb):
         self.stop_in(code)
         if sys.gettrace() is None:
             sys.settrace(self.trace)
+
+
+def _disarm_stack(frame):
+    while frame is not None:
+        frame.f_trace = None
+        frame = frame.f_back

@@ -3,6 +3,7 @@
 import os
 import pdb  # noqa: T100 - this is one
 import pprint
+import re
 import sys
 import threading
 import traceback
@@ -13,6 +14,8 @@ from debug_commands import COMMANDS, is_statement, refusal
 
 _ABOUT_BREAKPOINTS = frozenset("b break tbreak cl clear condition ignore commands enable disable".split())
 
+_GLUED = re.compile(r"^(p|pp|whatis|display)(?=[(\[])")
+
 
 class Commands(pdb.Pdb):
     """The commands; what stops the program and who talks to it is elsewhere."""
@@ -20,6 +23,8 @@ class Commands(pdb.Pdb):
     def onecmd(self, line):
         if self.commands_defining:
             return pdb.Pdb.onecmd(self, line)
+        # From 3.13 on pdb would take p(x) for a call.
+        line = _GLUED.sub(r"\1 ", line)
         word = line.split(None, 1)[0] if line.strip() else ""
         refused = refusal(line) if word in COMMANDS and word != "commands" else None
         if refused:
@@ -144,8 +149,10 @@ class Commands(pdb.Pdb):
                 self.message("Deleted %s" % entry)
             return
         filename, colon, line = arg.rpartition(":")
-        found = self.lookupmodule(filename) if colon else None
-        pdb.Pdb.do_clear(self, "%s:%s" % (found, line) if found else arg)
+        found = self.lookupmodule(filename) if colon and line.strip().isdigit() else None
+        there = self.get_breaks(found, int(line)) if found else []
+        # By number, since before 3.7 pdb says nothing when it clears by place.
+        pdb.Pdb.do_clear(self, " ".join(str(entry.number) for entry in there) or arg)
 
     do_cl = do_clear
 

@@ -1,0 +1,135 @@
+"""Real programs under the real runner and debugger, on the oldest and the newest Python (all of them in the matrix)."""
+
+import asyncio
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import dgym.runner
+from dgym.sandbox.client import RunnerClient
+from dgym.sandbox.protocol import DebugRequest, SandboxSpec
+
+RUNNER = Path(dgym.runner.__file__).parent
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dgym" / "test-pytests"
+
+
+def interpreters():
+    """Every CPython from 3.6 on that pyenv has, oldest first; the one that runs the tests where there is no pyenv."""
+    root = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
+    found = {}
+    for path in root.glob("3.*/bin/python"):
+        version = path.parent.parent.name.split(".")
+        if all(part.isdigit() for part in version) and int(version[1]) >= 6:
+            found[tuple(map(int, version))] = str(path)
+    return [found[version] for version in sorted(found)] or [sys.executable]
+
+
+def pytest_generate_tests(metafunc):
+    if "python" in metafunc.fixturenames:
+        every = interpreters()
+        chosen = {every[0], every[-1]}
+        params = [
+            pytest.param(path, id=Path(path).parent.parent.name, marks=[] if path in chosen else pytest.mark.matrix)
+            for path in every
+        ]
+        metafunc.parametrize("python", params)
+
+
+class Debugging:
+    """A debugging session as the tools drive it: the table of breakpoints goes out and comes back with each command."""
+
+    def __init__(self, client, workspace, entrypoint):
+        self.client = client
+        self.workspace = Path(workspace)
+        self.entrypoint = entrypoint
+        self.breakpoints = ()
+
+    def write(self, path, text):
+        target = self.workspace / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(textwrap.dedent(text))
+
+    async def __call__(self, command, *, timeout=60.0, **fields):
+        request = DebugRequest(
+            command=command,
+            entrypoint=fields.pop("entrypoint", self.entrypoint),
+            breakpoints=fields.pop("breakpoints", self.breakpoints),
+            timeout_seconds=timeout,
+            **fields,
+        )
+        result = await self.client.debug(request)
+        self.breakpoints = result.breakpoints
+        return result
+
+    async def each(self, *commands):
+        """The last result of several commands."""
+        for command in commands:
+            result = await self(command)
+        return result
+
+
+@pytest.fixture
+async def start_session(tmp_path):
+    """``await start_session(python, entrypoint)``: a runner under that interpreter and a session in an empty workspace."""
+    running = []
+
+    async def start(python, entrypoint="python main.py", environment=None):
+        ours, theirs = socket.socketpair()
+        interpreter = python if os.path.isfile(python) else os.path.join(python, "bin", "python")
+        workspace = tmp_path / "workspace"
+        workspace.mkdir(exist_ok=True)
+        with theirs:
+            process = await asyncio.create_subprocess_exec(
+                interpreter,
+                *("-I", "-S", str(RUNNER / "__main__.py"), "--fd", str(theirs.fileno())),
+                pass_fds=[theirs.fileno()],
+                env={"PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path)},
+            )
+        client = RunnerClient(*await asyncio.open_connection(sock=ours))
+        running.append((client, process))
+        spec = SandboxSpec(workspace=str(workspace), python=python, environment=environment or {})
+        await client.configure(spec)
+        return Debugging(client, workspace, entrypoint)
+
+    yield start
+    for client, process in running:
+        await client.close()
+        await asyncio.wait_for(process.wait(), 30)
+
+
+@pytest.fixture
+async def debug(start_session, python):
+    """A session on ``python main.py``."""
+    return await start_session(python)
+
+
+@pytest.fixture
+def venv_here():
+    """The virtual environment that runs these tests: it has pytest and pytest-cov."""
+    return sys.prefix
+
+
+@pytest.fixture(scope="session")
+def venv_with():
+    """``venv_with(python, requirements)``: a cached virtual environment; skips where it cannot be made."""
+
+    def make(python, *requirements):
+        name = "-".join([Path(python).parent.parent.name, *requirements]).replace("==", "-").replace("*", "x")
+        place = CACHE / name
+        if not (place / "ready").exists():
+            shutil.rmtree(place, ignore_errors=True)
+            subprocess.run([python, "-m", "venv", str(place)], check=True, capture_output=True)
+            command = [str(place / "bin" / "python"), "-m", "pip", "install", "-q", *requirements]
+            done = subprocess.run(command, check=False, capture_output=True, text=True)
+            if done.returncode:
+                pytest.skip(f"pip could not install {requirements}: {done.stderr[-300:]}")
+            (place / "ready").touch()
+        return str(place)
+
+    return make
