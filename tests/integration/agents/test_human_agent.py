@@ -15,6 +15,7 @@ spec:
   task:
     instructions: greet() greets nobody.
     source: {localPath: repository}
+    entrypoint: python test_greeting.py
   agent: {name: human}
 """
 TIMEOUT_SECONDS = 60
@@ -27,7 +28,7 @@ def folder(tmp_path):
     repository.mkdir()
     (repository / "greeting.py").write_text('def greet(name):\n    return f"Hello, {nam}"\n')
     (repository / "test_greeting.py").write_text(
-        'from greeting import greet\n\n\ndef test_greet():\n    assert greet("Ada") == "Hello, Ada"\n'
+        'from greeting import greet\n\nassert greet("Ada") == "Hello, Ada"\nprint("it greets")\n'
     )
     (tmp_path / "episode.yaml").write_text(MANIFEST)
     return tmp_path
@@ -72,7 +73,7 @@ def test_a_person_at_a_terminal_repairs_a_bug(folder, terminal):
     terminal.sendline('    return f"Hello, {name}"</c>')
     terminal.expect("dgym>")
     terminal.sendline("eval")
-    terminal.expect("1 passed")
+    terminal.expect("it greets")
     terminal.expect("dgym>")
     terminal.sendline("submit")
     terminal.expect("Resolved: 1 of 1")
@@ -88,7 +89,9 @@ def test_ctrl_c_drops_the_line_and_ctrl_d_cancels_the_episode(folder, terminal):
     terminal.send("rewrite everything")
     terminal.expect("everything")
     terminal.sendcontrol("c")
-    terminal.expect("dgym>")
+    terminal.sendline("help")
+    terminal.expect("end the episode")
+    terminal.expect("dgym>")  # of the next prompt: Ctrl-D means nothing between two
     terminal.sendcontrol("d")
     terminal.expect("Cancelled")
     terminal.expect(pexpect.EOF)

@@ -18,12 +18,11 @@ metadata:
   name: calc
 spec:
   instructions: add() is wrong.
-  entrypoint: python -m pytest -q
+  entrypoint: python check.py
   source:
     files:
       - {path: calc.py, content: "def add(a, b):\\n    total = a\\n    total -= b\\n    return total\\n"}
-      - path: test_calc.py
-        content: "from calc import add\\n\\n\\ndef test_add():\\n    assert add(2, 3) == 5\\n"
+      - {path: check.py, content: "from calc import add\\nassert add(2, 3) == 5, add(2, 3)\\n"}
   solution: |
     --- a/calc.py
     +++ b/calc.py
