@@ -32,6 +32,7 @@ class Connection(object):
         self._write_fd = write_fd
         self._buffer = bytearray()
         self._sending = threading.Lock()
+        self._silent = False
 
     def receive(self):
         """The next ``(header, payload)``; None when the peer has closed between two frames."""
@@ -54,10 +55,16 @@ class Connection(object):
         encoded = encode(header)
         if len(encoded) > MAX_HEADER or len(payload) > MAX_PAYLOAD:
             raise FrameError("a frame of %d + %d bytes is too large" % (len(encoded), len(payload)))
+        if self._silent:
+            raise BrokenPipeError("the runner is ending")
         data = memoryview(b"".join((PREFIX.pack(len(encoded), len(payload)), encoded, payload)))
         with self._sending:
             while data:
                 data = data[os.write(self._write_fd, data) :]
+
+    def silence(self):
+        """Send nothing from now on: what ends because we end must not look like an answer."""
+        self._silent = True
 
     def _take(self, size, at_start=False):
         buffer = self._buffer

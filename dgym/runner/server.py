@@ -30,6 +30,7 @@ class Server(object):
         self._queue = queue.Queue()
         self._workers = 0
         self._idle = 0
+        self._backlog = 0
 
     def serve(self):
         """Serve until the client says exit or is gone."""
@@ -41,6 +42,7 @@ class Server(object):
 
     def end(self):
         """Kill everything and remove what we kept; True once nothing is left."""
+        self._connection.silence()
         clean = self._table.kill_all()
         if self._operations.scratch:
             try:
@@ -77,26 +79,32 @@ class Server(object):
             if len(self._pending) >= MAX_PENDING:
                 raise frames.FrameError("more than %d requests at once" % MAX_PENDING)
             self._pending[request.ident] = request
-            start = self._idle <= self._queue.qsize() and self._workers < _MAX_WORKERS
-            self._workers += start
+            # Each request is promised to a worker here, under the lock: one that is about to be busy is not counted on.
+            start = not self._idle and self._workers < _MAX_WORKERS
+            if start:
+                self._workers += 1
+            elif self._idle:
+                self._idle -= 1
+            else:
+                self._backlog += 1
         self._queue.put(request)
         if start:
             threading.Thread(target=self._work, daemon=True).start()
 
     def _work(self):
         while True:
-            with self._lock:
-                if self._idle >= _IDLE_WORKERS and self._queue.empty():
-                    self._workers -= 1
-                    return
-                self._idle += 1
-            request = self._queue.get()
-            with self._lock:
-                self._idle -= 1
             try:
-                self._answer(request)
+                self._answer(self._queue.get())
             except OSError:
                 return  # the client is gone; the main loop ends us
+            with self._lock:
+                if self._backlog:
+                    self._backlog -= 1
+                elif self._idle >= _IDLE_WORKERS:
+                    self._workers -= 1
+                    return
+                else:
+                    self._idle += 1
 
     def _answer(self, request):
         error = None

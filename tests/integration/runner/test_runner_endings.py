@@ -1,0 +1,173 @@
+"""Timeouts, limits and ends: partial output comes back, and nothing is left."""
+
+import asyncio
+import signal
+import subprocess
+import time
+import uuid
+
+import pytest
+
+from dgym.errors import SandboxLost
+from dgym.sandbox import Limits
+
+# Ignores SIGTERM, leaves the group and the session, empties its environment, and holds the pipes of its ancestors.
+ESCAPEE = (
+    "import os, signal, sys, time\n"
+    "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    "if os.fork(): os._exit(0)\n"
+    "os.setsid()\n"
+    "if os.fork(): os._exit(0)\n"
+    "again = [sys.executable, '-c', 'import time; time.sleep(600)', sys.argv[1]]\n"
+    "if 'clean' in sys.argv: os.execve(sys.executable, again, {})\n"
+    "time.sleep(600)\n"
+)
+
+
+@pytest.fixture
+def mark():
+    """A word that only processes of this test have on their command line."""
+    return f"mark-{uuid.uuid4().hex}"
+
+
+async def test_a_timeout_returns_the_partial_output_soon(sandbox):
+    begin = time.monotonic()
+    result = await sandbox.run("echo before; sleep 600; echo after", timeout_seconds=0.3)
+    assert (result.text, result.ended_by) == ("before\n", "timeout")
+    assert result.exit_status == -signal.SIGTERM
+    assert time.monotonic() - begin < 60
+
+
+async def test_a_program_may_clean_up_when_it_runs_out_of_time(sandbox):
+    result = await sandbox.run(
+        "trap 'echo bye; exit 3' TERM; echo hi; while :; do sleep 0.01; done", timeout_seconds=0.3
+    )
+    # Between them bash may say that its sleep was terminated.
+    assert (result.text[:3], result.text[-4:]) == ("hi\n", "bye\n")
+    assert (result.exit_status, result.ended_by) == (3, "timeout")
+
+
+async def test_one_that_ignores_the_request_is_killed(sandbox):
+    result = await sandbox.run("trap '' TERM; echo hi; while :; do sleep 0.01; done", timeout_seconds=0.2)
+    assert (result.text, result.exit_status, result.ended_by) == ("hi\n", -9, "timeout")
+
+
+@pytest.mark.parametrize("manner", ["tagged", "clean"])
+async def test_a_timeout_leaves_no_daemon_behind(sandbox, interpreter, helpers, mark, manner):
+    await sandbox.write_file("escapee.py", ESCAPEE.encode())
+    result = await sandbox.run(f"{interpreter} escapee.py {mark} {manner}; sleep 600", timeout_seconds=0.8)
+    assert result.ended_by == "timeout"
+    assert helpers.alive_with(mark) == []
+    assert await sandbox.processes() == []
+
+
+async def test_a_timeout_leaves_other_commands_alone(sandbox):
+    other = asyncio.create_task(sandbox.run("sleep 0.6; echo through", timeout_seconds=60))
+    await sandbox.run("sleep 600", timeout_seconds=0.2)
+    assert (await other).text == "through\n"
+
+
+async def test_background_jobs_that_hold_the_pipes_do_not_delay_the_answer(sandbox, helpers, mark):
+    begin = time.monotonic()
+    result = await sandbox.run(f"(exec -a {mark} sleep 600) & echo hi", timeout_seconds=300)
+    assert (result.text, result.ended_by, result.exit_status) == ("hi\n", "exit", 0)
+    assert time.monotonic() - begin < 60
+    await helpers.eventually(lambda: not helpers.alive_with(mark))
+
+
+async def test_what_leaves_the_session_lives_until_the_runner_ends(runner, helpers, mark):
+    await runner.client.run(f"setsid bash -c 'exec -a {mark} sleep 600' >/dev/null 2>&1 &")
+    await helpers.eventually(lambda: helpers.alive_with(mark))
+    assert await runner.client.processes() == helpers.alive_with(mark)
+    await runner.client.close()
+    assert await runner.exit_status() == 0
+    assert helpers.alive_with(mark) == []
+
+
+async def test_the_output_of_a_slow_pipeline_member_is_not_lost(sandbox):
+    result = await sandbox.run("echo text > >(sleep 0.02; tr a-z A-Z)")
+    assert result.text == "TEXT\n"
+
+
+@pytest.mark.parametrize("manner", ["told", "gone", "terminated"])
+async def test_nothing_survives_the_end(runner, interpreter, helpers, mark, manner):
+    await runner.client.write_file("escapee.py", ESCAPEE.encode())
+    for kind in ("tagged", "clean"):
+        await runner.client.run([interpreter, "escapee.py", mark, kind])
+    running = asyncio.create_task(
+        runner.client.run(["bash", "-c", f"trap '' TERM; : {mark}; while :; do sleep 0.1; done"])
+    )
+    await helpers.eventually(lambda: len(helpers.alive_with(mark)) >= 3)
+    scratch = runner.info.scratch
+    if manner == "terminated":
+        runner.process.terminate()
+    elif manner == "gone":
+        runner.client._channel._writer.transport.abort()
+    else:
+        await runner.client.close()
+    with pytest.raises(SandboxLost):
+        await running
+    assert await runner.exit_status() == 0
+    assert helpers.alive_with(mark) == []
+    assert (await asyncio.to_thread(subprocess.run, ["test", "-e", scratch], check=False)).returncode == 1
+    with pytest.raises(SandboxLost):
+        await runner.client.stat(["."])
+
+
+async def test_giving_up_a_command_ends_it(sandbox, helpers, mark):
+    task = asyncio.create_task(
+        sandbox.run(["bash", "-c", f": {mark}; while :; do sleep 0.1; done"], timeout_seconds=600)
+    )
+    await helpers.eventually(lambda: helpers.alive_with(mark))
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await helpers.eventually(lambda: not helpers.alive_with(mark))
+    assert (await sandbox.run("echo on")).text == "on\n"
+
+
+async def test_a_program_that_leaks_memory_is_ended_and_the_runner_goes_on(start_runner, interpreter):
+    runner = await start_runner(interpreter, limits=Limits(memory_bytes=120_000_000))
+    other = asyncio.create_task(runner.client.run("sleep 600", timeout_seconds=600))
+    leak = (
+        "import time\nkept = []\nprint('begin', flush=True)\n"
+        "while True: kept.append(bytearray(1000000)); time.sleep(0.002)"
+    )
+    result = await runner.client.run([interpreter, "-c", leak], timeout_seconds=90)
+    assert (result.ended_by, result.exit_status, result.text) == ("memory", -9, "begin\n")
+    assert not other.done()
+    other.cancel()
+
+
+async def test_one_huge_allocation_fails_inside_the_program(start_runner, interpreter):
+    runner = await start_runner(interpreter, limits=Limits(memory_bytes=200_000_000))
+    result = await runner.client.run([interpreter, "-c", "bytearray(10**10)"])
+    assert "MemoryError" in result.text
+
+
+async def test_too_many_processes_end_the_command(start_runner, interpreter, helpers, mark):
+    runner = await start_runner(interpreter, limits=Limits(processes=30))
+    line = f"for n in $(seq 100); do setsid bash -c 'exec -a {mark} sleep 600' & done; wait"
+    result = await runner.client.run(line, timeout_seconds=90)
+    assert result.ended_by == "killed"
+    await helpers.eventually(lambda: not helpers.alive_with(mark))
+
+
+async def test_cpu_time_and_file_size_are_limited(start_runner, interpreter):
+    runner = await start_runner(interpreter, limits=Limits(cpu_seconds=1, file_size_bytes=100_000))
+    assert (await runner.client.run("while :; do :; done", timeout_seconds=90)).exit_status == -signal.SIGXCPU
+    await runner.client.run("head -c 200000 /dev/zero > big")
+    assert (await runner.client.stat(["big"]))[0].size <= 100_000
+
+
+async def test_limits_are_the_commands_and_not_the_runners(start_runner, interpreter):
+    runner = await start_runner(interpreter, limits=Limits(file_size_bytes=1000))
+    await runner.client.write_file("larger", b"x" * 5000)
+    assert (await runner.client.stat(["larger"]))[0].size == 5000
+
+
+async def test_a_resource_hog_is_counted_with_its_children(start_runner, interpreter):
+    runner = await start_runner(interpreter, limits=Limits(memory_bytes=120_000_000))
+    child = "x = bytearray(25000000); import time; time.sleep(600)"
+    line = f"for n in 1 2 3 4 5 6 7 8; do {interpreter} -c '{child}' & done; wait"
+    assert (await runner.client.run(line, timeout_seconds=90)).ended_by == "memory"

@@ -1,0 +1,131 @@
+"""Both sides speak the same format, and neither believes a length."""
+
+import asyncio
+import contextlib
+import os
+import threading
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dgym.runner import frames as inside
+from dgym.sandbox import frames as outside
+
+# What JSON carries unchanged: whole numbers of 64 bits, text without lone surrogates.
+_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | _TEXT,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_TEXT, inner, max_size=4),
+    max_leaves=10,
+)
+_HEADERS = st.dictionaries(_TEXT, _VALUES, max_size=5)
+
+
+def read_all_outside(data: bytes) -> list[tuple[dict, bytes]]:
+    async def read() -> list[tuple[dict, bytes]]:
+        reader = asyncio.StreamReader()
+        reader.feed_data(data)
+        reader.feed_eof()
+        found = []
+        while (frame := await outside.read(reader)) is not None:
+            found.append(frame)
+        return found
+
+    return asyncio.run(read())
+
+
+def read_all_inside(data: bytes) -> list[tuple[dict, bytes]]:
+    reading, writing = os.pipe()
+
+    def write() -> None:
+        with os.fdopen(writing, "wb", closefd=True) as stream:
+            stream.write(data)
+
+    feeder = threading.Thread(target=write)
+    feeder.start()
+    connection = inside.Connection(reading, -1)
+    found = []
+    try:
+        while (frame := connection.receive()) is not None:
+            found.append(frame)
+    finally:
+        # Drained, so that the feeder can always end.
+        while os.read(reading, 65536):
+            pass
+        feeder.join()
+        os.close(reading)
+    return found
+
+
+def written_inside(header: dict, payload: bytes) -> bytes:
+    reading, writing = os.pipe()
+    try:
+        inside.Connection(-1, writing).send(header, payload)
+        os.close(writing)
+        with os.fdopen(reading, "rb", closefd=False) as stream:
+            return stream.read()
+    finally:
+        os.close(reading)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.tuples(_HEADERS, st.binary(max_size=300)), max_size=4))
+def test_what_the_trusted_side_writes_the_runner_reads(frames):
+    assert read_all_inside(b"".join(outside.encode(*frame) for frame in frames)) == frames
+
+
+@settings(deadline=None, max_examples=50)
+@given(_HEADERS, st.binary(max_size=300))
+def test_what_the_runner_writes_the_trusted_side_reads(header, payload):
+    assert read_all_outside(written_inside(header, payload)) == [(header, payload)]
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.binary(max_size=200))
+def test_arbitrary_bytes_are_frames_or_an_error_on_the_trusted_side(data):
+    with contextlib.suppress(outside.FrameError):
+        read_all_outside(data)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.binary(max_size=200))
+def test_arbitrary_bytes_are_frames_or_an_error_in_the_runner(data):
+    with contextlib.suppress(inside.FrameError):
+        read_all_inside(data)
+
+
+@settings(deadline=None, max_examples=50)
+@given(_HEADERS, st.binary(min_size=1, max_size=50), st.data())
+def test_a_frame_that_is_cut_off_is_an_error(header, payload, data):
+    frame = outside.encode(header, payload)
+    cut = frame[: data.draw(st.integers(1, len(frame) - 1))]
+    with pytest.raises(outside.FrameError):
+        read_all_outside(cut)
+    with pytest.raises(inside.FrameError):
+        read_all_inside(cut)
+
+
+@pytest.mark.parametrize("lengths", [(outside.MAX_HEADER + 1, 0), (2, outside.MAX_PAYLOAD + 1), (2**32 - 1, 2**32 - 1)])
+def test_a_length_above_the_bound_is_refused_before_anything_is_read(lengths):
+    prefix = outside.PREFIX.pack(*lengths)
+    with pytest.raises(outside.FrameError, match="too large"):
+        read_all_outside(prefix)
+    with pytest.raises(inside.FrameError, match="too large"):
+        read_all_inside(prefix)
+
+
+def test_neither_side_sends_what_the_other_would_refuse():
+    with pytest.raises(outside.FrameError):
+        outside.encode({"text": "x" * outside.MAX_HEADER})
+    with pytest.raises(inside.FrameError):
+        written_inside({}, b"x" * (inside.MAX_PAYLOAD + 1))
+
+
+def test_both_sides_have_the_same_bounds():
+    for name in ("MAX_HEADER", "MAX_PAYLOAD", "CHUNK"):
+        assert getattr(inside, name) == getattr(outside, name)
+
+
+def test_text_that_no_decoder_takes_is_replaced():
+    assert read_all_outside(written_inside({"text": "a\ud800b"}, b"")) == [({"text": "a?b"}, b"")]
