@@ -49,9 +49,13 @@ class Pattern(NamedTuple):
 
 def parse_patterns(text: str) -> list[Pattern]:
     """The patterns of an ignore file, comments and blank lines left out."""
-    lines = text.removeprefix("\ufeff").encode("utf-8", "surrogateescape").split(b"\n")
+    text = text.removeprefix("\ufeff")
+    try:
+        encoded = text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        encoded = text.encode("utf-8", "surrogatepass")  # a name no file can have; the other lines still count
     patterns = []
-    for line in lines:
+    for line in encoded.split(b"\n"):
         bare = line.removesuffix(b"\r")
         if bare and not bare.startswith(b"#"):
             patterns.append(_parse_line(_without_trailing_spaces(bare)))

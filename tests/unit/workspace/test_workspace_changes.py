@@ -1,0 +1,112 @@
+import hashlib
+
+import pytest
+
+from dgym.sandbox.protocol import ManifestEntry
+from dgym.workspace.changes import Refusal, compare, refuse
+from dgym.workspace.policy import Policy
+
+
+def file(content: str, mode: int = 0o644) -> ManifestEntry:
+    digest = hashlib.sha256(content.encode()).hexdigest()
+    return ManifestEntry(type="file", mode=mode, size=len(content), sha256=digest)
+
+
+def link(target: str) -> ManifestEntry:
+    return ManifestEntry(type="symlink", mode=0o777, target=target)
+
+
+FIFO = ManifestEntry(type="other", mode=0o644)
+
+
+def test_kinds_of_change():
+    before = {"same": file("s"), "edited": file("1"), "mode": file("m"), "gone": file("g"), "swapped": file("x")}
+    after = {
+        "same": file("s"),
+        "edited": file("2"),
+        "mode": file("m", 0o755),
+        "new": file("n"),
+        "swapped": link("same"),
+    }
+    changes = compare(before, after)
+    assert changes.added == ("new",)
+    assert changes.modified == ("edited", "swapped")
+    assert changes.mode_changed == ("mode",)
+    assert changes.deleted == ("gone",)
+    assert changes.paths == ("edited", "gone", "mode", "new", "swapped")
+    assert changes
+    assert not compare(before, before)
+
+
+def test_of_a_mode_only_the_executable_bit_counts():
+    assert not compare({"a": file("a", 0o644)}, {"a": file("a", 0o600)})
+    assert compare({"a": file("a", 0o644)}, {"a": file("a", 0o744)}).mode_changed == ("a",)
+
+
+def judge(before, after, policy=None):
+    allowed, refused = refuse(compare(before, after), policy or Policy.parse({}))
+    return list(allowed.paths), dict(refused)
+
+
+def test_protected_files_stay_behind_and_are_named():
+    policy = Policy.parse({".debugignore": "secret.txt\n", ".debugreadonly": "test_*.py\n"})
+    before = {"a.py": file("1"), "test_a.py": file("1"), "secret.txt": file("1"), ".debugignore": file("1")}
+    after = {"a.py": file("2"), "test_a.py": file("2"), "b/.debugreadonly": file(""), "b/test_b.py": file("")}
+    allowed, refused = judge(before, after, policy)
+    assert allowed == ["a.py"]
+    assert refused == {
+        ".debugignore": "policy files cannot be changed",
+        "b/.debugreadonly": "policy files cannot be changed",
+        "b/test_b.py": "it is read-only",
+        "secret.txt": "it is hidden by .debugignore",
+        "test_a.py": "it is read-only",
+    }
+
+
+@pytest.mark.parametrize("replacement", [link("elsewhere"), file("x")])
+def test_a_directory_with_protected_files_cannot_be_swapped(replacement):
+    policy = Policy.parse({".debugreadonly": "test_*.py\n"})
+    before = {"pkg/tests/test_a.py": file("1"), "pkg/tests/data.txt": file("d")}
+    after = {"pkg/tests": replacement, "elsewhere/test_a.py": file("2")}
+    allowed, refused = judge(before, after, policy)
+    assert allowed == ["pkg/tests/data.txt"]
+    assert refused == {
+        "elsewhere/test_a.py": "it is read-only",
+        "pkg/tests": "pkg/tests/test_a.py below it is protected",
+        "pkg/tests/test_a.py": "it is read-only",
+    }
+
+
+def test_a_protected_file_cannot_become_a_directory():
+    policy = Policy.parse({".debugreadonly": "conftest.py\n"})
+    allowed, refused = judge({"conftest.py": file("1")}, {"conftest.py/x.py": file("2")}, policy)
+    assert allowed == []
+    assert set(refused) == {"conftest.py", "conftest.py/x.py"}
+
+
+def test_a_link_may_stand_for_a_protected_directory():
+    policy = Policy.parse({".debugreadonly": "tests/\n"})
+    allowed, refused = judge({}, {"tests": link("mine"), "mine/a": file("")}, policy)
+    assert allowed == ["mine/a"]
+    assert refused == {"tests": "it is read-only"}
+
+
+@pytest.mark.parametrize("target", ["/etc/passwd", "..", "sub/../../x", "hop/../.."])
+def test_escaping_links_stay_behind(target):
+    after = {"d/hop": link("../sub"), "d/link": link(target)}
+    allowed, refused = judge({}, after)
+    assert allowed == (["d/hop", "d/link"] if target in ("..", "sub/../../x") else ["d/hop"])
+    assert all("outside the workspace" in why for why in refused.values())
+
+
+def test_special_files_stay_behind():
+    assert judge({}, {"fifo": FIFO}) == ([], {"fifo": "it is neither a file nor a symbolic link"})
+
+
+def test_generated_files_are_named_by_their_topmost_directory():
+    policy = Policy.parse({".gitignore": "build/\n*.log\n"})
+    after = {f"build/lib/{n}.o": file("") for n in range(50)} | {"run.log": file(""), "a/x.egg-info/y": file("")}
+    allowed, refused = refuse(compare({}, after), policy)
+    why = "it is generated or named by .gitignore"
+    assert allowed.items == ()
+    assert refused == [Refusal("a/x.egg-info/", why), Refusal("build/", why), Refusal("run.log", why)]

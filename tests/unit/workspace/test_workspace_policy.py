@@ -1,0 +1,95 @@
+import time
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from dgym.workspace.policy import Policy, is_policy_file, policy_files
+
+
+def test_three_files_three_meanings():
+    policy = Policy.parse(
+        {".debugignore": "secret/\n", ".debugreadonly": "test_*.py\n", ".gitignore": "build/\n", "README": "*\n"}
+    )
+    assert policy.ignored("secret/key.txt")
+    assert policy.ignored("secret", True)
+    assert not policy.ignored("secret")
+    assert not policy.ignored("tests/test_a.py")
+    assert policy.read_only("tests/test_a.py")
+    assert policy.read_only("secret/key.txt")
+    assert not policy.read_only("a.py")
+    assert policy.excluded_from_patch("build/x.o")
+    assert not policy.excluded_from_patch("tests/test_a.py")
+
+
+def test_nothing_below_an_excluded_directory_comes_back():
+    policy = Policy.parse({".debugignore": "secret/\n!secret/keep.py\n"})
+    assert policy.ignored("secret/keep.py")
+    policy = Policy.parse({".debugignore": "secret/*\n!secret/keep.py\n"})
+    assert not policy.ignored("secret/keep.py")
+    assert policy.ignored("secret/other.py")
+
+
+def test_deeper_files_overrule_higher_ones_and_the_task_all_of_them():
+    files = {".debugreadonly": "*.json\n", "data/.debugreadonly": "!free.json\n"}
+    policy = Policy.parse(files)
+    assert policy.read_only("a.json")
+    assert policy.read_only("data/a.json")
+    assert not policy.read_only("data/free.json")
+    policy = Policy.parse(files, read_only=["free.json", "!a.json"])
+    assert policy.read_only("data/free.json")
+    assert not policy.read_only("a.json")
+
+
+def test_patterns_of_the_task():
+    policy = Policy.parse({}, ignore=["/solution", "*.key"], read_only=["tests/"])
+    assert policy.ignored("solution/a.py")
+    assert not policy.ignored("src/solution")
+    assert policy.ignored("x/y.key")
+    assert policy.read_only("tests/test_a.py")
+    assert not policy.ignored("tests/test_a.py")
+
+
+@pytest.mark.parametrize("path", [".debugignore", "a/.debugreadonly", ".debugreadonly"])
+def test_policy_files_are_protected_wherever_they_stand(path):
+    assert is_policy_file(path)
+    assert Policy.parse({}).read_only(path)
+    assert not Policy.parse({}).ignored(path)
+
+
+def test_the_repositorys_gitignore_may_be_changed():
+    assert not Policy.parse({".gitignore": "x\n"}).read_only(".gitignore")
+
+
+@pytest.mark.parametrize(
+    "path", [".git/config", "a/__pycache__/b", "b.pyc", "pkg.egg-info/PKG-INFO", ".pytest_cache/v", "sub/.git"]
+)
+def test_generated_files_are_never_in_a_patch(path):
+    assert Policy.parse({}).excluded_from_patch(path)
+
+
+def test_names_that_only_look_generated():
+    assert not Policy.parse({}).excluded_from_patch(".github/workflow.yml")
+    assert not Policy.parse({}).excluded_from_patch("pyc.py")
+
+
+def test_policy_files_of_a_tree():
+    assert policy_files(["a.py", ".gitignore", "d/.debugignore", "x.debugignore"]) == [".gitignore", "d/.debugignore"]
+
+
+@pytest.mark.parametrize(
+    "pattern", ["*a" * 200 + "b", "**/a/" * 60 + "b", "/" + "*a" * 40 + "/" + "**/*a*" * 40 + "/b"]
+)
+def test_hostile_patterns_take_no_time(pattern):
+    policy = Policy.parse({".debugignore": pattern + "\n"})
+    started = time.process_time()
+    assert not policy.ignored("/".join(["a" * 200] * 15) + "/" + "a/" * 300 + "c")
+    assert time.process_time() - started < 10
+
+
+@example("\ud800", "a")
+@given(st.text(max_size=40), st.text(alphabet="ab/*.", min_size=1, max_size=10))
+def test_no_text_is_a_broken_policy(text, path):
+    policy = Policy.parse({".debugignore": text, "a/.debugreadonly": text})
+    for is_dir in (False, True):
+        assert policy.ignored(path, is_dir) <= policy.read_only(path, is_dir)
