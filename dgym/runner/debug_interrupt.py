@@ -10,6 +10,8 @@ import threading
 
 from debug_owner import HIDDEN
 
+_STARTERS = ("debug_program.py", "debug_driver.py")  # below every frame of the program
+
 
 def install(debugger, number):
     """Have signal ``number`` interrupt the program, or the command that is being evaluated."""
@@ -55,8 +57,9 @@ def _below_debugger(debugger, frame):
     """``frame`` itself, or the program's frame in which the debugger's own code was called."""
     found = frame
     walk = frame
-    while walk is not None and walk is not debugger.botframe:
-        if debugger.owners.of(walk.f_code.co_filename) == HIDDEN:
+    while walk is not None:
+        filename = walk.f_code.co_filename
+        if debugger.owners.of(filename) == HIDDEN and not filename.endswith(_STARTERS):
             found = walk.f_back
         walk = walk.f_back
     return found

@@ -76,12 +76,12 @@ class Debugging:
 
 @pytest.fixture
 async def start_session(tmp_path):
-    """``await start_session(python, entrypoint)``: a runner under that interpreter and a session in an empty workspace."""
+    """``await start_session(python, entrypoint)``: a runner under that interpreter, a session, an empty workspace."""
     running = []
 
     async def start(python, entrypoint="python main.py", environment=None):
         ours, theirs = socket.socketpair()
-        interpreter = python if os.path.isfile(python) else os.path.join(python, "bin", "python")
+        interpreter = python if Path(python).is_file() else str(Path(python) / "bin" / "python")
         workspace = tmp_path / "workspace"
         workspace.mkdir(exist_ok=True)
         with theirs:
