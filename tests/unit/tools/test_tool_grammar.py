@@ -4,7 +4,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dgym.tools import Tool, ToolError
@@ -109,6 +109,7 @@ def test_a_mapping_and_its_json_text_are_the_same_call():
     assert parse({"tool": "eval"}) == parse({"tool": "eval", "arguments": None}) == ToolCall(tool="eval")
 
 
+@settings(deadline=None)
 @given(st.text(), st.text().filter(lambda text: "</c>" not in text and not text.startswith(("\n", "\r"))))
 def test_the_text_form_of_rewrite_keeps_path_and_code(path, code):
     call = parse(f"rewrite {shlex.quote(path)} 2:3 <c>{code}</c>")
@@ -116,6 +117,7 @@ def test_the_text_form_of_rewrite_keeps_path_and_code(path, code):
         assert call.arguments == {"path": path, "start": 2, "end": 3, "new_code": code}
 
 
+@settings(deadline=None)
 @given(st.text() | st.sampled_from(sorted(TOOLS)).flatmap(lambda name: st.text().map(lambda rest: f"{name} {rest}")))
 def test_any_text_is_a_call_or_an_answer(line):
     with suppress(ToolError):

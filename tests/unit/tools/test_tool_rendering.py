@@ -3,7 +3,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dgym.sandbox.entrypoint import EntrypointResult
@@ -74,6 +74,7 @@ def test_a_refusal_is_only_the_reason():
     )
 
 
+@settings(deadline=None)
 @given(st.lists(st.text(alphabet="abc \t", max_size=5)), st.integers(1, 2000))
 def test_numbered_lines_keep_their_order_and_numbers(lines, first):
     rendered = numbered(lines, first, breakpoints={first})
@@ -178,6 +179,7 @@ def test_a_bad_pattern_is_an_answer(pattern, tmp_path):
     assert find(pattern, tmp_path)[1]["error"]
 
 
+@settings(deadline=None)
 @given(st.binary())
 def test_any_report_of_a_search_can_be_read(report):
     matches, _ = _read(report, 5)

@@ -1,7 +1,7 @@
 from typing import Annotated, Any, Literal
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Meta
 
@@ -107,6 +107,7 @@ JSON = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(Everything().signature.names) | st.text(max_size=8), JSON, max_size=5))
 def test_any_arguments_are_either_checked_or_answered(arguments):
     try:
