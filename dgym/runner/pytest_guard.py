@@ -10,6 +10,7 @@ the agent changed; and a canary test, run last through the same hooks as every o
 import functools
 import os
 import sys
+import time
 import types
 
 JUDGES = frozenset(
@@ -65,13 +66,21 @@ UNITTEST_CHECKS = (
 _MEMBERS = (types.FunctionType, classmethod, staticmethod, property)
 _MISSING = object()
 
+FREE_SECONDS = 1.0
+SHARE = 0.05
 
-def _code(value):
+
+def _function(value):
+    """The Python function in a function, method or property; None where there is none."""
     if isinstance(value, (classmethod, staticmethod)):
         value = value.__func__
     elif isinstance(value, property):
         value = value.fget
-    return getattr(value, "__code__", None)
+    return value if hasattr(value, "__code__") else None
+
+
+def _code(value):
+    return getattr(_function(value), "__code__", None)
 
 
 def _judged():
@@ -92,6 +101,20 @@ def _judged():
         yield builtins, name, getattr(builtins, name)
 
 
+def _implementations(pluginmanager):
+    """Every implementation of a deciding hook as (name, function); the function of a method."""
+    for name in HOOKS:
+        hook = getattr(pluginmanager.hook, name, None)
+        if hook is None:
+            continue
+        if hasattr(hook, "get_hookimpls"):
+            implementations = hook.get_hookimpls()
+        else:
+            implementations = list(hook._nonwrappers) + list(hook._wrappers)
+        for implementation in implementations:
+            yield name, getattr(implementation.function, "__func__", implementation.function)
+
+
 class Guard(object):
     """Compare the machinery with what it was; ``changed`` are the absolute paths whose code is not trusted."""
 
@@ -99,19 +122,35 @@ class Guard(object):
         self._changed = frozenset(os.path.realpath(path) for path in changed)
         self._library = os.path.dirname(os.path.realpath(os.__file__)) + os.sep
         self._known = []
+        self._installed = frozenset()
         self._files = {}
+        self._started = time.monotonic()
+        self._spent = 0.0
 
-    def snapshot(self):
+    def snapshot(self, pluginmanager):
+        """Remember everything as it is while only installed plugins are loaded, which are not the agent's."""
+        self._installed = frozenset(function for _, function in _implementations(pluginmanager))
         import unittest.case  # noqa: F401 - must be in the snapshot, whoever imports it later
 
-        self._known = [(owner, name, value, _code(value)) for owner, name, value in _judged()]
+        self._known = [
+            (vars(owner), name, value, _function(value), _code(value), owner) for owner, name, value in _judged()
+        ]
+
+    def look_for_wildcards(self):
+        """As ``wildcards``, within a budget: small suites after every test, large ones now and then."""
+        now = time.monotonic()
+        if self._spent > max(FREE_SECONDS, SHARE * (now - self._started)):
+            return []
+        found = self.wildcards()
+        self._spent += time.monotonic() - now
+        return found
 
     def replaced(self):
-        """Names of judging functions that untrusted code replaced."""
+        """Names of judging functions that untrusted code replaced; about 0.1 ms."""
         found = []
-        for owner, name, value, code in self._known:
-            current = vars(owner).get(name, _MISSING)
-            if current is value and _code(current) is code:
+        for namespace, name, value, function, code, owner in self._known:
+            current = namespace.get(name, _MISSING)
+            if current is value and (function is None or function.__code__ is code):
                 continue
             if not self._harmless(current):
                 found.append("%s.%s" % (getattr(owner, "__module__", None) or owner.__name__, name))
@@ -120,21 +159,13 @@ class Guard(object):
     def hooked(self, pluginmanager):
         """Names of deciding hooks that code from a changed file, or from no file, implements."""
         found = []
-        for name in HOOKS:
-            hook = getattr(pluginmanager.hook, name, None)
-            if hook is None:
-                continue
-            if hasattr(hook, "get_hookimpls"):
-                implementations = hook.get_hookimpls()
-            else:
-                implementations = list(hook._nonwrappers) + list(hook._wrappers)
-            for implementation in implementations:
-                if self._untrusted(_code(implementation.function)):
-                    found.append(name)
+        for name, function in _implementations(pluginmanager):
+            if function not in self._installed and self._untrusted(_code(function)):
+                found.append(name)
         return found
 
     def wildcards(self):
-        """Classes from changed files whose instances equal everything."""
+        """Classes from changed files whose instances equal everything; some milliseconds."""
         found = []
         for cls in _all_classes():
             equal = vars(cls).get("__eq__")

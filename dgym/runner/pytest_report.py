@@ -28,13 +28,13 @@ class Reporter(object):
     # Before anything of the workspace is imported
 
     @pytest.hookimpl(hookwrapper=True)
-    def pytest_load_initial_conftests(self):
-        self.take_snapshot()
+    def pytest_load_initial_conftests(self, early_config):
+        self.take_snapshot(early_config.pluginmanager)
         yield
 
-    def take_snapshot(self):
+    def take_snapshot(self, pluginmanager):
         if self._guard is not None:
-            self._guard.snapshot()
+            self._guard.snapshot(pluginmanager)
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_cmdline_main(self, config):
@@ -69,8 +69,16 @@ class Reporter(object):
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_protocol(self):
-        self._check_functions()
+        """Look between tests, when what a test patches for itself is undone."""
+        self._tell_replaced()
         yield
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_call(self):
+        """Look while the test's own objects still live: a class made in a test is gone soon after."""
+        yield
+        if self._guard is not None:
+            self._tell_wildcards(self._guard.look_for_wildcards())
 
     def pytest_runtest_logreport(self, report):
         if report.when == "setup":
@@ -87,33 +95,34 @@ class Reporter(object):
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_sessionfinish(self, session):
-        self._check_functions()
         if self._guard is not None:
-            for name in self._guard.hooked(session.config.pluginmanager):
-                self._tell("changed code took part in the hook %s" % name)
-            for name in self._guard.wildcards():
-                self._tell("instances of %s equal everything" % name)
+            self._tell_replaced()
+            self._tell_wildcards(self._guard.wildcards())
+            hooks = self._guard.hooked(session.config.pluginmanager)
+            self._tell("changed code took part in the hook %s" % name for name in hooks)
         self._write("end")
         yield
 
     # Signs of tampering
 
-    def _check_functions(self):
+    def _tell_replaced(self):
         if self._guard is not None:
-            for name in self._guard.replaced():
-                self._tell("changed code replaced %s" % name)
+            self._tell("changed code replaced %s" % name for name in self._guard.replaced())
+
+    def _tell_wildcards(self, names):
+        self._tell("instances of %s equal everything" % name for name in names)
 
     def _on_broken(self, names):
-        for name in names:
-            self._tell("%s no longer fails" % name)
+        self._tell("%s no longer fails" % name for name in names)
 
     def _on_canary(self, outcome):
         self._write("canary", outcome=outcome)
 
-    def _tell(self, why):
-        if why not in self._told:
-            self._told.add(why)
-            self._write("tampering", why=why)
+    def _tell(self, reasons):
+        for why in reasons:
+            if why not in self._told:
+                self._told.add(why)
+                self._write("tampering", why=why)
 
 
 def _outcome(report):

@@ -26,7 +26,7 @@ from dgym.session.scoring import (
     nothing_ran,
 )
 from dgym.session.verification_files import SavedFiles, WorkspaceCopy, apply_test_patch, read_versions, write_versions
-from dgym.session.verification_protection import Protection, protect, select_changes, why_dropped
+from dgym.session.verification_protection import Protection, protect, select_changes
 from dgym.workspace.apply import patched_paths
 from dgym.workspace.errors import PatchError
 from dgym.workspace.files import FileVersion
@@ -192,7 +192,7 @@ class _Verification:
             await write_versions(self._verifier, changed)
             await self._build()
             after = await self._verifier.manifest()
-            unwanted = [path for path in after if path not in before and why_dropped(path) is not None]
+            unwanted = [path for path in after if path not in before and protection.why_dropped(path) is not None]
             await self._verifier.remove(unwanted)
             restored = await saved.restore(after)
         if restored:

@@ -39,7 +39,7 @@ class Protection(msgspec.Struct, frozen=True, kw_only=True):
         """Why a change of ``path`` does not count; None when it does."""
         if path in self.files:
             return "it decides about the tests"
-        if path not in self.pristine and (why := why_dropped(path)) is not None:
+        if path not in self.pristine and (why := self.why_dropped(path)) is not None:
             return why
         below = path + "/"
         if any(path.startswith(directory + "/") or directory == path for directory in self.directories):
@@ -49,6 +49,16 @@ class Protection(msgspec.Struct, frozen=True, kw_only=True):
         if any(path.startswith(file + "/") for file in self.files):
             return "a file of the tests stands above it"
         return None
+
+    def why_dropped(self, path: str) -> str | None:
+        """Why a new file takes no part in scoring; None when it does.
+
+        A repository that has a package of the test framework's name is that framework, and may grow.
+        """
+        for directory in _hijacking_directories(path):
+            if not any(known.startswith(directory + "/") for known in self.pristine):
+                return "a new package of this name would stand in for the test framework"
+        return why_dropped(path)
 
     def holds(self, path: str) -> bool:
         """Whether ``path`` of the untouched repository is put back after commands that run the agent's code."""
@@ -76,16 +86,13 @@ def decides_about_tests(path: str) -> bool:
 
 
 def why_dropped(path: str) -> str | None:
-    """Why a new file of this name takes no part in scoring; None when it does."""
-    *directories, name = path.split("/")
+    """Why a new file of this name takes no part in scoring, wherever it stands; None when it does."""
+    name = path.rpartition("/")[2]
     stem = name.partition(".")[0]
     if decides_about_tests(path):
         return "a new file of this name would decide about the tests"
-    hijacks = stem in _HIJACKING_MODULES or stem.startswith("pluggy")
-    if hijacks and (name.endswith(_MODULE_SUFFIXES) or "." not in name):
+    if _hijacks(stem) and (name.endswith(_MODULE_SUFFIXES) or "." not in name):
         return "a new module of this name would stand in for the test framework"
-    if any(part in _HIJACKING_MODULES or part.startswith("pluggy") for part in directories):
-        return "a new package of this name would stand in for the test framework"
     if name.endswith(".py") and (name.startswith("test_") or stem.endswith("_test")):
         return "tests that were added do not count"
     return None
@@ -124,6 +131,15 @@ def _pytest_section(data: bytes | None) -> object:
         return tomllib.loads(data.decode()).get("tool", {}).get("pytest", {})
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, AttributeError):
         return None
+
+
+def _hijacks(module: str) -> bool:
+    return module in _HIJACKING_MODULES or module.startswith("pluggy")
+
+
+def _hijacking_directories(path: str) -> Iterable[str]:
+    parts = path.split("/")[:-1]
+    return ("/".join(parts[: index + 1]) for index, part in enumerate(parts) if _hijacks(part))
 
 
 def _tails(path: str) -> Iterable[str]:

@@ -42,5 +42,5 @@ def pytest_load_initial_conftests(early_config):
         return
     write = wrapper.open_writer(report, orders.pop("token"))
     reporter = wrapper.load("run_pytest").make_reporter(wrapper.load, orders, write)
-    reporter.take_snapshot()
+    reporter.take_snapshot(early_config.pluginmanager)
     early_config.pluginmanager.register(reporter, "dgym-" + os.urandom(6).hex())

@@ -142,24 +142,30 @@ os._exit(0)
 }
 PASSING = "def test_add(): pass\ndef test_boom(): pass\nclass TestCalc:\n    def test_equal(self): pass\n"
 AROUND = {
-    "rewritten tests": {"tests/test_calc.py": PASSING},
-    "deleted tests": {"tests/test_calc.py": None},
+    "rewritten tests": {"tests/test_calc.py": PASSING, "tests/tools.py": "def same(a, b): pass\n"},
+    "deleted tests": {"tests/test_calc.py": None, "conftest.py": None},
     "tests behind a link": {
         "other/test_calc.py": PASSING,
+        "other/tools.py": "",
         "tests/test_calc.py": None,
         "tests": FileVersion(b"other", is_symlink=True),
     },
-    "a conftest": {"conftest.py": INSIDE["replaced runtest"]},
-    "a conftest below": {"tests/conftest.py": INSIDE["replaced runtest"]},
-    "pytest.py": {"pytest.py": "import os\nos._exit(0)\n"},
-    "_pytest": {"_pytest/__init__.py": "", "_pytest/config.py": "import os\nos._exit(0)\n"},
-    "pluggy": {"pluggy.py": "import os\nos._exit(0)\n"},
-    "sitecustomize": {"sitecustomize.py": "import os\nos._exit(0)\n"},
-    "a path file": {"evil.pth": "import os; os._exit(0)\n"},
-    "pytest.ini": {"pytest.ini": "[pytest]\naddopts = --collect-only\n"},
-    "setup.cfg": {"setup.cfg": "[tool:pytest]\naddopts = --collect-only\n"},
-    "pyproject.toml": {"pyproject.toml": "[tool.pytest.ini_options]\naddopts = '-p no:python'\n"},
-    "a helper of the tests": {"tests/tools.py": "def same(a, b): pass\n"},
+    "modules": {
+        "conftest.py": INSIDE["replaced runtest"],
+        "tests/conftest.py": INSIDE["replaced runtest"],
+        "pytest.py": LEAVING["leaves on import"],
+        "_pytest/__init__.py": "",
+        "_pytest/config.py": LEAVING["leaves on import"],
+        "pluggy.py": LEAVING["leaves on import"],
+        "sitecustomize.py": LEAVING["leaves on import"],
+        "evil.pth": "import os; os._exit(0)\n",
+    },
+    "configuration": {
+        "pytest.ini": "[pytest]\naddopts = --collect-only\n",
+        "setup.cfg": "[tool:pytest]\naddopts = --collect-only\n",
+        "tox.ini": "[pytest]\naddopts = --collect-only\n",
+        "pyproject.toml": "[tool.pytest.ini_options]\naddopts = '-p no:python'\n",
+    },
 }
 
 
@@ -182,17 +188,24 @@ async def test_code_that_avoids_the_tests_gains_nothing(score, attack):
     assert verdict.score.score == 0
 
 
-@pytest.mark.parametrize("attack", AROUND)
-async def test_files_around_the_tests_gain_nothing(score, attack):
-    verdict = await score(FILES, AROUND[attack], **TESTS)
+@pytest.mark.parametrize("group", AROUND)
+async def test_files_around_the_tests_gain_nothing(score, group):
+    verdict = await score(FILES, AROUND[group], **TESTS)
     assert not verdict.resolved
     assert verdict.score.score == 0
     assert verdict.tests == dict.fromkeys(TESTS["fail_to_pass"], "failed")
-    assert [note for note in verdict.notes if note.startswith("not scored: ")]
+    refused = {note.split()[2] for note in verdict.notes if note.startswith("not scored: ")}
+    assert refused == AROUND[group].keys() - {"other/tools.py"}
 
 
-@pytest.mark.parametrize("attack", ["replaced runtest", "plugin that spares the canary", "equal to everything"])
-@pytest.mark.parametrize("entrypoint", ["true && python -m pytest -q", "pytest -q"])
+@pytest.mark.parametrize(
+    ("entrypoint", "attack"),
+    [
+        ("true && python -m pytest -q", "replaced runtest"),
+        ("true && pytest -q", "plugin that spares the canary"),
+        ("pytest -q", "equal to everything"),
+    ],
+)
 async def test_other_ways_to_start_pytest_are_guarded_too(score, attack, entrypoint):
     verdict = await score(FILES, {"calc.py": BUG + INSIDE[attack]}, entrypoint, **TESTS)
     assert verdict.message.startswith("tampered: ")
@@ -229,3 +242,16 @@ class Money:
     verdict = await score({**FILES, "conftest.py": conftest}, {"calc.py": code}, **TESTS)
     assert verdict.resolved, verdict
     assert verdict.notes == ()
+
+
+async def test_a_repository_that_is_a_plugin_may_have_hooks_in_changed_files(score):
+    plugin = (
+        "import pytest\n@pytest.hookimpl(hookwrapper=True)\ndef pytest_runtest_makereport(item, call):\n    yield\n"
+    )
+    files = {
+        "plugin.py": "x = 1\n",
+        "tests/test_plugin.py": "import plugin\ndef test_it(): plugin.pytest_runtest_makereport\n",
+    }
+    tests = {"fail_to_pass": ("tests/test_plugin.py::test_it",)}
+    verdict = await score(files, {"plugin.py": plugin}, "python -m pytest -q -p plugin", **tests)
+    assert verdict.resolved, verdict

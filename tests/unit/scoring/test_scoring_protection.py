@@ -70,6 +70,13 @@ def test_what_decides_about_tests_stays_behind(path):
     assert not outcome(path, b"elsewhere", symlink=True)
 
 
+def test_the_repository_of_pytest_itself_may_grow():
+    protection = protect(["src/_pytest/runner.py", "src/pytest/__init__.py"], ["testing/test_runner.py::test_a"])
+    assert protection.why_refused("src/_pytest/runner.py") is None
+    assert protection.why_refused("src/_pytest/new.py") is None
+    assert protection.why_refused("_pytest/new.py") is not None
+
+
 def test_deleting_tests_stays_behind():
     _, refused = select_changes({"tests/unit/test_calc.py": None, "conftest.py": None}, PROTECTION, PYPROJECT)
     assert set(refused) == {"tests/unit/test_calc.py", "conftest.py"}
