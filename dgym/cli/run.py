@@ -90,7 +90,7 @@ def _plan(
     if loaded and agent and all(item.resource.kind == "DebugTask" for item in loaded):
         loaded = [*loaded, *episodes_for(loaded, agent)]
     if bundled:
-        loaded = [*loaded, *load_bundle(bundled, agent)]
+        loaded = [*loaded, *load_bundle(bundled)]
     loaded = override(loaded, assignments)
     return make_plan(loaded, options=options, bundled=bundled_tasks() if _needs_bundled(loaded) else ())
 
