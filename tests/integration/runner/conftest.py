@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -17,6 +18,7 @@ import dgym.runner
 from dgym.sandbox import Limits, SandboxSpec
 from dgym.sandbox.client import RunnerClient, RunnerInfo
 
+T = TypeVar("T")
 MAIN = Path(dgym.runner.__file__).with_name("__main__.py")
 NO_LIMITS = Limits(memory_bytes=None, processes=None, cpu_seconds=None, file_size_bytes=None)
 
@@ -85,6 +87,15 @@ async def eventually(condition: Callable[[], object], seconds: float = 20) -> No
         await asyncio.sleep(0.01)
 
 
+async def until(ask: Callable[[], Awaitable[T]], accept: Callable[[T], object], seconds: float = 20) -> T:
+    """Ask until the answer is accepted."""
+    deadline = time.monotonic() + seconds
+    while not accept(answer := await ask()):
+        assert time.monotonic() < deadline, f"the answer is still {answer!r}"
+        await asyncio.sleep(0.01)
+    return answer
+
+
 Start = Callable[..., Awaitable[RunningRunner]]
 
 
@@ -151,6 +162,7 @@ def helpers() -> object:
     class Helpers:
         alive_with = staticmethod(alive_with)
         eventually = staticmethod(eventually)
+        until = staticmethod(until)
         main = MAIN
 
     return Helpers

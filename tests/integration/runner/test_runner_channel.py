@@ -203,9 +203,8 @@ async def test_as_process_one_it_reaps_orphans_and_obeys_sigterm(interpreter, he
     info = await client.configure(SandboxSpec(workspace=str(tmp_path)))
     assert info.pid == 1
     await client.run("for n in 1 2 3; do (setsid sleep 0.01 &); done")
-    await client.run("kill -9 1; setsid sleep 600 >/dev/null 2>&1 &")
-    while len(await client.processes()) != 1:
-        await asyncio.sleep(0.01)
+    await client.run("kill -9 1; setsid bash -c 'touch on; exec sleep 600' & until [ -e on ]; do sleep 0.01; done")
+    await helpers.until(client.processes, lambda found: len(found) == 1)
     states = await client.run("cat /proc/[0-9]*/stat | awk '$3 == \"Z\"'")
     assert states.text == ""
     inside = [int(child) for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]

@@ -76,8 +76,9 @@ async def test_background_jobs_that_hold_the_pipes_do_not_delay_the_answer(sandb
 
 
 async def test_what_leaves_the_session_lives_until_the_runner_ends(runner, helpers, mark):
-    await runner.client.run(f"setsid bash -c 'exec -a {mark} sleep 600' >/dev/null 2>&1 &")
-    await helpers.eventually(lambda: helpers.alive_with(mark))
+    line = f"setsid bash -c 'touch on; exec -a {mark} sleep 600' & until [ -e on ]; do sleep 0.01; done"
+    await runner.client.run(line)
+    await helpers.eventually(lambda: helpers.alive_with(f"{mark} 600"))
     assert await runner.client.processes() == helpers.alive_with(mark)
     await runner.client.close()
     assert await runner.exit_status() == 0

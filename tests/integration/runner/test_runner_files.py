@@ -204,20 +204,18 @@ async def test_a_consumer_that_stops_early_ends_the_packing(sandbox, helpers):
     stream = sandbox.get_archive(["big"])
     await anext(stream)
     await stream.aclose()
-    while await sandbox.processes():
-        await asyncio.sleep(0.01)
+    await helpers.until(sandbox.processes, lambda found: not found)
     assert (await sandbox.run("echo on")).text == "on\n"
 
 
-async def test_a_source_that_fails_ends_the_unpacking(sandbox):
+async def test_a_source_that_fails_ends_the_unpacking(sandbox, helpers):
     async def failing():
         yield tar_of({"a": b"x" * 100_000})[:50_000]
         raise RuntimeError("the source broke")
 
     with pytest.raises(RuntimeError, match="the source broke"):
         await sandbox.put_archive(failing())
-    while await sandbox.processes():
-        await asyncio.sleep(0.01)
+    await helpers.until(sandbox.processes, lambda found: not found)
     assert (await sandbox.run("echo on")).text == "on\n"
 
 

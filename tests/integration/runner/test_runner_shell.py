@@ -1,6 +1,7 @@
 """The persistent shell remembers what people expect it to, and survives what they do to it."""
 
 import asyncio
+import sys
 
 import pytest
 
@@ -69,7 +70,9 @@ async def test_extended_patterns_in_functions_are_restored(sandbox):
 
 
 @pytest.mark.parametrize("command", SURVIVABLE)
-async def test_the_shell_survives(sandbox, command):
+async def test_the_shell_survives(start_runner, command):
+    # What survives is up to bash, not to the Python that starts it: one of them is enough.
+    sandbox = (await start_runner(sys.executable)).client
     await sandbox.shell("kept=before")
     await sandbox.shell(command, timeout_seconds=20)
     # Through a subshell with the defaults restored: the command may have turned the tools of this test around.
@@ -80,7 +83,7 @@ async def test_the_shell_survives(sandbox, command):
 async def test_options_persist_like_everything_else(sandbox):
     await sandbox.shell("set -u")
     result = await sandbox.shell("echo $undefined; echo not reached")
-    assert result.exit_status == 1
+    assert result.exit_status != 0
     assert "undefined: unbound variable" in result.text
     assert "not reached" not in result.text
 
