@@ -4,6 +4,12 @@ import os
 import shutil
 
 import pytest
+from hypothesis import settings
+
+# No deadlines: a busy machine is not a failure. On CI the same examples each time: a failure there must be repeatable.
+settings.register_profile("dgym", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+settings.load_profile("ci" if os.environ.get("CI") else "dgym")
 
 
 def pytest_report_header() -> str:

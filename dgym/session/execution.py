@@ -85,7 +85,14 @@ async def _use(tools: Mapping[str, Tool], context: ToolContext, call: ToolCall) 
 async def _after_rewrite(tools: Mapping[str, Tool], context: ToolContext, result: ToolResult) -> ToolResult:
     texts = [result.text]
     for tool in tools.values():
-        said = await tool.on_rewrite(context, result.focus_file or "")
+        try:
+            said = await tool.on_rewrite(context, result.focus_file or "")
+        except DgymError:
+            raise
+        except Exception as error:
+            # The rewrite itself succeeded and must count as one, whatever a tool makes of the news.
+            log.exception("the tool %s failed at on_rewrite", tool.name)
+            said = f"The tool {tool.name} failed after the rewrite: {type(error).__name__}: {error}"
         if said:
             texts.append(said)
     return msgspec.structs.replace(result, text="\n\n".join(texts))

@@ -1,0 +1,76 @@
+"""Whatever a tool does, the episode goes on with an observation."""
+
+import pytest
+
+from dgym.errors import SandboxLost
+from dgym.session.execution import execute, read_action
+from dgym.tools import Tool, ToolError, ToolResult
+from dgym.wire import ToolCall
+
+
+class Edit(Tool):
+    """Pretend to rewrite."""
+
+    async def use(self, context, path: str) -> ToolResult:
+        return ToolResult(text="done", rewrote=True, focus_file=path)
+
+
+class Listener(Tool):
+    """Break when told of a rewrite."""
+
+    async def use(self, context) -> str:
+        raise ZeroDivisionError("by zero")
+
+    async def on_rewrite(self, context, path: str) -> str:
+        raise KeyError(path)
+
+
+class Refusing(Tool):
+    """Refuse, or lose the sandbox."""
+
+    async def use(self, context, lost: bool = False) -> str:
+        if lost:
+            raise SandboxLost("it is gone")
+        raise ToolError("not like that; like this")
+
+
+TOOLS = {tool.name: tool for tool in (Edit(), Listener(), Refusing())}
+
+
+async def run(tool, **arguments):
+    return await execute(TOOLS, None, ToolCall(tool=tool, arguments=arguments))
+
+
+async def test_a_broken_listener_does_not_undo_a_rewrite():
+    execution = await run("edit", path="calc.py")
+    assert execution.rewrote
+    assert execution.observation.ok
+    assert "listener failed after the rewrite: KeyError" in execution.observation.text
+
+
+async def test_a_broken_tool_is_an_observation():
+    observation = (await run("listener")).observation
+    assert not observation.ok
+    assert "ZeroDivisionError: by zero" in observation.text
+
+
+async def test_a_refusal_is_what_the_model_reads():
+    assert (await run("refusing")).observation.text == "not like that; like this"
+
+
+async def test_a_lost_sandbox_is_never_an_observation():
+    with pytest.raises(SandboxLost):
+        await run("refusing", lost=True)
+
+
+@pytest.mark.parametrize("action", ["", "nothing at all", {"arguments": {}}, 7])
+async def test_an_unreadable_action_says_so_when_it_is_executed(action):
+    call = read_action(action, TOOLS)
+    observation = (await execute(TOOLS, None, call)).observation
+    assert not observation.ok
+    assert "edit" in observation.text or "action" in observation.text
+
+
+async def test_a_call_is_read_the_same_each_time():
+    assert read_action("edit calc.py", TOOLS) == ToolCall(tool="edit", arguments={"path": "calc.py"})
+    assert read_action("?", TOOLS) == read_action("?", TOOLS)
