@@ -122,10 +122,13 @@ def parse(entrypoint):
     ``cd DIRECTORY && …`` is understood here: under a shell much less is known of how the program ended.
     """
     launch = load("launch")
+    directory = os.getcwd()
     moved = CHANGE_DIRECTORY.match(entrypoint)
-    directory = os.path.join(os.getcwd(), moved.group(1)) if moved else os.getcwd()
+    if moved:
+        directory = os.path.normpath(os.path.join(directory, moved.group(1)))
+        entrypoint = entrypoint[moved.end() :]
     try:
-        parsed = launch.parse_entrypoint(entrypoint[moved.end() :] if moved else entrypoint, dict(os.environ), directory)
+        parsed = launch.parse_entrypoint(entrypoint, dict(os.environ), directory)
         os.chdir(directory)
     except (launch.LaunchRefused, OSError):
         return None

@@ -8,7 +8,6 @@ import sys
 import threading
 from pathlib import Path
 
-import msgspec
 import pytest
 
 import dgym.runner
@@ -132,8 +131,3 @@ def version(value):
 @pytest.fixture
 def as_versions():
     return lambda files: {path: version(value) for path, value in files.items()}
-
-
-@pytest.fixture
-def replace_field():
-    return msgspec.structs.replace

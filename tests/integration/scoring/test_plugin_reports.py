@@ -186,3 +186,14 @@ async def test_repeated_runs_of_one_shell_line_add_up(run_plain):
     assert result.report.sessions == 2
     assert result.report.outcomes == {"test_a.py::test_a": "passed", "test_b.py::test_b": "failed"}
     assert result.completed
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("entrypoint", ["pytest -q -p xdist.plugin -n2", "true && pytest -q -p xdist.plugin -n auto"])
+async def test_workers_are_set_aside_so_that_the_canary_sees_every_test(run_plain, entrypoint):
+    environment = await ensure_environment(["pytest==9.0.2", "pytest-xdist==3.8.0"], python=pyenv_python("3.13"))
+    suite = "def test_a(worker_id): assert worker_id == 'master'\ndef test_b(): pass\n"
+    python = str(Path(environment) / "bin" / "python")
+    result = await run_plain({"test_a.py": suite}, entrypoint, python=python, changed=["x.py"])
+    assert result.report.outcomes == {"test_a.py::test_a": "passed", "test_a.py::test_b": "passed"}, result.run.text
+    assert (result.completed, result.report.canary) == (True, "failed")
