@@ -1,4 +1,4 @@
-import errno
+import contextlib
 import os
 import posixpath
 import tempfile
@@ -65,7 +65,7 @@ segments = st.sampled_from(("a", "b", "..", ".", "", "workspace"))
 @given(st.lists(segments, min_size=1, max_size=8).map("/".join), st.booleans())
 def test_what_is_accepted_is_inside_and_stays_the_same(path, absolute):
     path = "/workspace/" + path if absolute else path
-    whole = posixpath.normpath(posixpath.join("/workspace", path))
+    whole = "/" + posixpath.normpath(posixpath.join("/workspace", path)).lstrip("/")
     inside = whole == "/workspace" or whole.startswith("/workspace/")
     if not inside or not path:
         with pytest.raises(PathError):
@@ -106,18 +106,13 @@ def test_no_link_that_leaves_passes(links):
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.symlink_to(target)
                 made[path] = target
+        for outside in "abc":
+            (root.parent / outside).mkdir()
         for path, target in made.items():
-            if resolve_link(path, target, made) is not None and not in_loop(root / path):
-                real = (root / path).resolve()
-                assert real == root or root in real.parents
-
-
-def in_loop(file: Path) -> bool:
-    try:
-        file.stat()
-    except OSError as error:
-        return error.errno == errno.ELOOP
-    return False
+            # What is missing or loops leads nowhere.
+            with contextlib.suppress(OSError):
+                real = os.path.realpath(root / path, strict=True)
+                assert resolve_link(path, target, made) is None or f"{real}/".startswith(f"{root}/")
 
 
 @pytest.mark.parametrize(
