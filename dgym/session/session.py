@@ -5,7 +5,6 @@ A session owns the two sandboxes of an episode, the tools, the journal, the limi
 """
 
 import asyncio
-import stat
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,11 +21,10 @@ from dgym.session.execution import Execution, execute, read_action
 from dgym.session.journal import Journal
 from dgym.session.limits import EpisodeLimits
 from dgym.session.preparation import Baseline, prepare
+from dgym.session.solution import apply_solution
 from dgym.tools.base import Tool
 from dgym.tools.context import ToolContext, ToolSettings
 from dgym.wire import Breakpoint, EndReason, Observation, Result, Step, ToolCall
-from dgym.workspace.apply import apply_patch, patched_paths
-from dgym.workspace.files import FileVersion
 
 REPLAY_TIMEOUT_SECONDS = 600.0
 STOP_TIMEOUT_SECONDS = 30.0
@@ -149,24 +147,10 @@ class Session:
         """Apply the task's gold patch to the agent's workspace. For the role that prepares, never for one that drives.
 
         Raises:
-            PatchError: The patch does not apply.
+            ManifestError: The patch does not apply.
         """
         sandbox, _ = self._open()
-        solution = self.task.spec.solution
-        if not solution:
-            return Observation(text="the task has no solution", ok=False)
-        manifest = await sandbox.manifest()
-        originals: dict[str, FileVersion | None] = {
-            path: FileVersion(await sandbox.read_file(path), stat.S_IMODE(manifest[path].mode))
-            for path in patched_paths(solution)
-            if path in manifest and manifest[path].type == "file"
-        }
-        updates = apply_patch(solution, originals.get)
-        for path, version in updates.items():
-            await sandbox.remove([path])
-            if version is not None:
-                await sandbox.write_file(path, version.data, mode=version.mode)
-        return Observation(text="applied the solution to " + ", ".join(sorted(updates)))
+        return await apply_solution(sandbox, self.task)
 
     async def close(self) -> None:
         """End everything the session started, without scoring what was not finished. Idempotent."""

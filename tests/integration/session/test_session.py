@@ -1,0 +1,170 @@
+"""The engine: exactly once, limits, what travels, and that nothing is left."""
+
+import asyncio
+import subprocess
+
+import psutil
+import pytest
+
+from dgym.errors import ConflictError, EpisodeOver, ManifestError, SandboxLost
+from dgym.session import EpisodeLimits
+from dgym.wire import EndReason
+
+REPAIR = "rewrite calc.py 2 <c>    return a + b</c>"
+COUNT = "bash echo once >> counter"
+
+
+async def test_a_repeated_step_runs_once(open_session):
+    session = await open_session()
+    first = await session.step(1, COUNT)
+    assert await session.step(1, COUNT) == first
+    together = await asyncio.gather(*(session.step(2, COUNT) for _ in range(3)))
+    assert len(set(map(id, together))) == 1
+    counted = await session.step(3, "bash cat counter")
+    assert counted.text.count("once") == 2
+    with pytest.raises(ConflictError, match="another call"):
+        await session.step(1, "bash true")
+    with pytest.raises(ConflictError, match="gap"):
+        await session.step(9, "bash true")
+    assert [step.seq for step in session.history()] == [0, 1, 2, 3]
+    assert [step.seq for step in session.history(start=2)] == [2, 3]
+
+
+async def test_a_driver_that_goes_away_finds_its_step_done(open_session):
+    session = await open_session()
+    asking = asyncio.create_task(session.step(1, "bash sleep 0.3; echo once >> counter"))
+    done, _ = await asyncio.wait([asking], timeout=0.1)
+    assert not done
+    asking.cancel()
+    await session.step(1, "bash sleep 0.3; echo once >> counter")
+    assert (await session.step(2, "bash cat counter")).text.count("once") == 1
+
+
+async def test_the_last_answer_can_be_asked_again_and_no_other_step_follows(open_session):
+    session = await open_session()
+    await session.step(1, REPAIR)
+    last = await session.step(2, "submit")
+    assert last.end_reason == EndReason.RESOLVED
+    assert await session.step(2, "submit") == last
+    with pytest.raises(EpisodeOver):
+        await session.step(3, "bash true")
+    assert await session.finish(EndReason.CANCELLED) is session.result
+
+
+async def test_every_kind_of_change_is_in_the_patch(open_session, tmp_path):
+    session = await open_session()
+    await session.step(
+        1,
+        "bash chmod +x tool.sh; rm old.txt; mkdir -p new/deep; printf 'no newline' > new/deep/file.txt; "
+        "mv calc.py sums.py; head -c 300 /dev/zero > blob.bin; ln -s calc.py link.py; printf 'a\\r\\nb\\r\\n' > crlf.txt",
+    )
+    patch = (await session.changes()).patch
+    repository = tmp_path / "clone"
+    repository.mkdir()
+    for file in session.task.spec.source.files:
+        (repository / file.path).write_text(file.content)
+    subprocess.run(["git", "apply", "--check", "-"], cwd=repository, input=patch, check=True)
+    subprocess.run(["git", "apply", "-"], cwd=repository, input=patch, check=True)
+    assert (repository / "tool.sh").stat().st_mode & 0o100
+    assert not (repository / "old.txt").exists()
+    assert not (repository / "calc.py").exists()
+    assert (repository / "sums.py").is_file()
+    assert (repository / "new/deep/file.txt").read_text() == "no newline"
+    assert (repository / "blob.bin").read_bytes() == bytes(300)
+    assert (repository / "link.py").is_symlink()
+    assert (repository / "crlf.txt").read_bytes() == b"a\r\nb\r\n"
+
+
+async def test_hidden_files_and_the_test_patch_reach_the_verifier_only(open_session):
+    test_patch = (
+        "--- a/test_calc.py\n+++ b/test_calc.py\n@@ -3,3 +3,7 @@\n \n def test_add():\n"
+        "     assert calc.add(2, 3) == 5\n+\n+\n+def test_more():\n+    assert calc.add(1, 1) == 2\n"
+    )
+    session = await open_session(
+        scoring={
+            "failToPass": ["test_hidden.py::test_negative", "test_calc.py::test_more"],
+            "hiddenFiles": [
+                {"path": "test_hidden.py", "content": "import calc\ndef test_negative(): assert calc.add(-1, 1) == 0\n"}
+            ],
+            "testPatch": test_patch,
+        }
+    )
+    assert "hidden" not in (await session.step(1, "bash ls; grep -c more test_calc.py")).text
+    await session.step(2, REPAIR)
+    await session.step(3, "submit")
+    assert session.result.resolved
+    assert session.result.tests == {"test_hidden.py::test_negative": "passed", "test_calc.py::test_more": "passed"}
+
+
+async def test_what_the_agent_installed_or_left_running_does_not_reach_the_score(open_session):
+    session = await open_session()
+    await session.step(
+        1,
+        "bash mkdir -p ~/bin; printf '#!/bin/sh\\nexit 0\\n' > ~/bin/python; chmod +x ~/bin/python; "
+        "export PATH=~/bin:$PATH; (trap '' TERM; while :; do cp -f /dev/null test_calc.py; sleep 0.05; done) "
+        "> /dev/null 2>&1 &",
+    )
+    await session.step(2, "submit")
+    assert not session.result.resolved
+
+
+async def test_build_commands_run_before_the_tests(open_session):
+    session = await open_session(buildCommands=["printf 'OFFSET = 0\\n' > offset.py"])
+    await session.step(1, "rewrite calc.py <c>import offset\n\n\ndef add(a, b):\n    return a + b + offset.OFFSET</c>")
+    await session.step(2, "submit")
+    assert session.result.resolved
+
+
+async def test_exit_status_scoring(open_session):
+    session = await open_session(entrypoint="python -c 'import calc; assert calc.add(2, 2) == 4'")
+    result = await session.finish()
+    assert (result.score, result.max_score, result.reason) == (0, 1, EndReason.UNRESOLVED)
+    again = await open_session(entrypoint="python -c 'import calc; assert calc.add(2, 2) == 4'")
+    await again.step(1, REPAIR)
+    assert (await again.finish()).resolved
+
+
+async def test_cancelling_scores_what_is_there(open_session):
+    session = await open_session()
+    result = await session.finish(EndReason.CANCELLED)
+    assert (result.reason, result.score, result.max_score) == (EndReason.CANCELLED, 0, 1)
+
+
+async def test_the_deadline_scores_by_itself(open_session):
+    session = await open_session(limits=EpisodeLimits(deadline_seconds=0.5))
+    async with asyncio.timeout(60):
+        while session.result is None:
+            await asyncio.sleep(0.02)
+    assert session.result.reason == EndReason.DEADLINE_EXCEEDED
+    last = await session.step(1, "bash true")
+    assert last.end_reason == EndReason.DEADLINE_EXCEEDED
+
+
+async def test_a_session_is_reset_once(open_session):
+    session = await open_session()
+    with pytest.raises(ConflictError):
+        await session.reset()
+
+
+async def test_closing_leaves_no_process(open_session):
+    before = {process.pid for process in psutil.process_iter()}
+    session = await open_session()
+    await session.step(
+        1, "bash (trap '' TERM; setsid sleep 1000 &) > /dev/null 2>&1; setsid sleep 1001 > /dev/null 2>&1 &"
+    )
+    await session.close()
+    mine = [
+        process
+        for process in psutil.process_iter(["name", "cmdline"])
+        if process.pid not in before and (process.info["cmdline"] or [])[:1] == ["sleep"]
+    ]
+    assert [process for process in mine if process.info["cmdline"][1] in ("1000", "1001")] == []
+    with pytest.raises((EpisodeOver, SandboxLost)):
+        await session.changes()
+
+
+async def test_a_solution_that_does_not_apply_says_where(open_session):
+    session = await open_session(solution="--- a/calc.py\n+++ b/calc.py\n@@ -1,1 +1,1 @@\n-nothing\n+something\n")
+    with pytest.raises(ManifestError, match=r"spec.solution does not apply .* calc.py: hunk 1"):
+        await session.apply_solution()
+    assert not (await (await open_session()).apply_solution()).ok
