@@ -23,6 +23,7 @@ class Progress:
         self._done = 0
         self._counts = {"resolved": 0, "unresolved": 0, "failed": 0}
         self._active: set[str] = set()
+        self._notices: set[str] = set()
         self._started = time.monotonic()
         self._live = _LiveBar(total) if live and total and sys.stderr.isatty() else None
 
@@ -34,6 +35,8 @@ class Progress:
                 self._detail(job, f"started in {path}")
             case Stepped(seq, tool, ok, seconds):
                 self._detail(job, f"step {seq}: {tool}{'' if ok else ' (refused)'} {seconds * 1000:.0f} ms")
+            case Logged(text, notice=True):
+                self._notice(text)
             case Logged(text):
                 self._detail(job, text)
             case Finished():
@@ -52,6 +55,12 @@ class Progress:
         """Take the bar away. Idempotent."""
         if self._live is not None:
             self._live.close()
+
+    def _notice(self, text: str) -> None:
+        """Every worker may have the same to say; once is enough."""
+        if text not in self._notices:
+            self._notices.add(text)
+            self.say(text)
 
     def _detail(self, job: Job, text: str) -> None:
         if self._verbose:

@@ -123,7 +123,8 @@ def _run(
     (print_json if output == "json" else print_table)(plan.jobs, results, plan.left_out)
     failed = any(result is not None and not result.reason.is_verdict for result in results)
     if interrupted:
-        click.echo("Interrupted; the same command goes on where this one stopped.", err=True)
+        unforced = " without --force" if force else ""
+        click.echo(f"Interrupted; the same command{unforced} goes on where this one stopped.", err=True)
         sys.exit(INTERRUPTED)
     if failed:
         click.echo("Some episodes failed; --force-failed runs them again.", err=True)

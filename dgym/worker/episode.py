@@ -23,6 +23,9 @@ from dgym.worker.jobs import Finished, Job, Logged, Report, Started, Stepped, ef
 from dgym.worker.recording import RecordingEnv
 from dgym.worker.storing import store
 
+NOTICE = 25
+"""The level of log lines that everyone at the terminal sees; between INFO and WARNING."""
+
 OnStep = Callable[[Step], None]
 
 
@@ -47,7 +50,7 @@ async def run_episode(job: Job, report: Report, *, on_step: OnStep | None = None
         log.info("episode %s, attempt %d: agent %s, task %s", job.episode, attempt.number, job.agent.name, header.task)
         with TrajectoryWriter(attempt.trajectory, header) as trajectory:
             result = await _Play(job, agent, tools, trajectory, report, on_step, log).run()
-        log.info("finished: %s, score %d of %d %s", result.reason, result.score, result.max_score, result.message)
+        log.info("finished: %s, score %d of %d", result.reason, result.score, result.max_score)
         stored = store(job, attempt, result, start_time=start_time)
     report(Finished(stored))
     return stored
@@ -110,7 +113,7 @@ class _Play:
             max_steps=job.agent.max_steps,
             max_rewrites=job.agent.max_rewrites,
             deadline_seconds=float(job.spec.active_deadline_seconds),
-            progress=lambda text: self._log.info("%s", text),
+            progress=lambda text: self._log.log(NOTICE, "%s", text),
         ) as env:
             recording = RecordingEnv(env, self._trajectory, self._stepped)
             self._recorded = recording.recorded
@@ -154,6 +157,7 @@ def _episode_log(path: Path, report: Report) -> Iterator[logging.Logger]:
     to_report = _ReportHandler(report)
     level, propagate = logger.level, logger.propagate
     logger.setLevel(logging.DEBUG)
+    logging.addLevelName(NOTICE, "NOTICE")
     logger.propagate = False
     for handler in (to_file, to_report):
         logger.addHandler(handler)
@@ -178,4 +182,4 @@ class _ReportHandler(logging.Handler):
         self._report = report
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._report(Logged(record.getMessage()))
+        self._report(Logged(record.getMessage(), notice=NOTICE <= record.levelno < logging.ERROR))

@@ -83,9 +83,10 @@ class Stepped(msgspec.Struct, frozen=True):
 
 
 class Logged(msgspec.Struct, frozen=True):
-    """A line of the episode's log."""
+    """A line of the episode's log. A ``notice`` is for everyone at the terminal: a warning, or what takes long."""
 
     text: str
+    notice: bool = False
 
 
 class Finished(msgspec.Struct, frozen=True):

@@ -43,6 +43,7 @@ def make_plan(loaded: Sequence[Loaded], *, options: RunOptions, bundled: Iterabl
     given = {item.resource.metadata.name: item.resource for item in loaded if isinstance(item.resource, DebugTask)}
     known = {**{task.metadata.name: task for task in bundled}, **given}
     jobs: list[Job] = []
+    fingerprints = _Fingerprints()
     left_out: list[str] = []
     for item in loaded:
         resource = item.resource
@@ -58,7 +59,7 @@ def make_plan(loaded: Sequence[Loaded], *, options: RunOptions, bundled: Iterabl
             planned = expand(resource, known.values())
         else:
             planned = expand(resource, (given or known).values())
-        jobs.extend(_jobs(planned, item, options))
+        jobs.extend(_jobs(planned, item, options, fingerprints))
     if not jobs and not left_out:
         raise ManifestError("nothing to run: the manifests hold no Episode and no EpisodeSet")
     _check_plugins(jobs)
@@ -100,12 +101,13 @@ def _held_back(resource: Episode | EpisodeSet) -> str | None:
     return "its parallelism is 0" if isinstance(resource, EpisodeSet) and not resource.spec.parallelism else None
 
 
-def _jobs(planned: Iterable[PlannedEpisode], item: Loaded, options: RunOptions) -> Iterator[Job]:
+def _jobs(
+    planned: Iterable[PlannedEpisode], item: Loaded, options: RunOptions, fingerprints: "_Fingerprints"
+) -> Iterator[Job]:
     resource = item.resource
     assert not isinstance(resource, DebugTask)
     is_set = isinstance(resource, EpisodeSet)
     base = Path(item.file).absolute().parent
-    fingerprints: dict[str, str] = {}
     for one in planned:
         name, spec = one.episode.metadata.name, one.episode.spec
         if spec.agent is None:
@@ -114,15 +116,14 @@ def _jobs(planned: Iterable[PlannedEpisode], item: Loaded, options: RunOptions) 
                 " for a driver from outside; name an agent to run it here: --agent NAME"
             )
         task = one.task
-        if task.metadata.name not in fingerprints:
-            fingerprints[task.metadata.name] = _source_fingerprint(task)
-        moving = fingerprints[task.metadata.name] + _files_fingerprint(spec.agent.parameters, base)
+        source = fingerprints.of_source(task)
+        moving = source + _files_fingerprint(spec.agent.parameters, base)
         yield Job(
             namespace=one.episode.metadata.namespace or "local",
             episode=name,
             sample=one.sample,
             task=task,
-            task_digest=_mixed(digest(task, None), fingerprints[task.metadata.name]),
+            task_digest=_mixed(digest(task, None), source),
             agent=spec.agent,
             spec=spec,
             digest=_mixed(one.digest, moving),
@@ -160,17 +161,29 @@ def _mixed(digest_text: str, fingerprint: str) -> str:
 
 def task_digest(task: DebugTask) -> str:
     """A digest of the task alone, including the files of a local repository."""
-    return _mixed(digest(task, None), _source_fingerprint(task))
+    return _mixed(digest(task, None), _Fingerprints().of_source(task))
 
 
-def _source_fingerprint(task: DebugTask) -> str:
-    """A hash over the files of a local repository: an edited repository is another task. Empty for other sources."""
-    source = task.spec.source
-    if source is None or source.local_path is None:
-        return ""
-    root = Path(source.local_path)
-    if not root.is_dir():
-        raise ManifestError(f"DebugTask {task.metadata.name}: spec.source.localPath: there is no directory {root}")
+class _Fingerprints:
+    """Hashes over the files of local repositories, each computed once: an edited repository is another task."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, str] = {}
+
+    def of_source(self, task: DebugTask) -> str:
+        """The hash of the task's repository; empty for other sources than a local path."""
+        source = task.spec.source
+        if source is None or source.local_path is None:
+            return ""
+        root = Path(source.local_path)
+        if not root.is_dir():
+            raise ManifestError(f"DebugTask {task.metadata.name}: spec.source.localPath: there is no directory {root}")
+        if source.local_path not in self._known:
+            self._known[source.local_path] = _tree_hash(root)
+        return self._known[source.local_path]
+
+
+def _tree_hash(root: Path) -> str:
     total = hashlib.sha256()
     for path in sorted(_files(root)):
         content = str(path.readlink()).encode() if path.is_symlink() else path.read_bytes()
