@@ -56,7 +56,8 @@ async def test_every_kind_of_change_is_in_the_patch(open_session, tmp_path):
     await session.step(
         1,
         "bash chmod +x tool.sh; rm old.txt; mkdir -p new/deep; printf 'no newline' > new/deep/file.txt; "
-        "mv calc.py sums.py; head -c 300 /dev/zero > blob.bin; ln -s calc.py link.py; printf 'a\\r\\nb\\r\\n' > crlf.txt",
+        "mv calc.py sums.py; head -c 300 /dev/zero > blob.bin; "
+        "ln -s calc.py link.py; printf 'a\\r\\nb\\r\\n' > crlf.txt",
     )
     patch = (await session.changes()).patch
     repository = tmp_path / "clone"
