@@ -27,7 +27,8 @@ class CallCompleter(Completer):
 
     def _candidates(self, words: list[str]) -> Iterable[tuple[str, str]]:
         if len(words) == 1:
-            yield from ((f"{name} ", _first_sentence(tool["description"])) for name, tool in sorted(self._tools.items()))
+            for name, tool in sorted(self._tools.items()):
+                yield f"{name} ", _first_sentence(tool["description"])
             yield from META_COMMANDS.items()
             return
         name = words[0]
