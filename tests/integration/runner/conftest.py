@@ -35,14 +35,14 @@ def pyenv_interpreters() -> list[tuple[str, str]]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Oldest and newest by default; every one of them, marked ``matrix``, when the matrix is asked for."""
+    """Oldest and newest always; those between are marked ``matrix``."""
     if "interpreter" not in metafunc.fixturenames:
         return
     found = pyenv_interpreters() or [("this", sys.executable)]
-    if "matrix" in (metafunc.config.getoption("markexpr") or ""):
-        parameters = [pytest.param(path, id=name, marks=pytest.mark.matrix) for name, path in found]
-    else:
-        parameters = [pytest.param(path, id=name) for name, path in dict([found[0], found[-1]]).items()]
+    parameters = [
+        pytest.param(path, id=name, marks=() if (name, path) in (found[0], found[-1]) else pytest.mark.matrix)
+        for name, path in found
+    ]
     metafunc.parametrize("interpreter", parameters, scope="session")
 
 
