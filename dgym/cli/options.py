@@ -9,10 +9,17 @@ output_option = click.option(
 )
 sandbox_option = click.option(
     "--sandbox",
-    type=click.Choice(["auto", "bubblewrap", "none"]),
+    type=click.Choice(["auto", "bubblewrap", "container", "none"]),
     default="auto",
     show_default=True,
-    help="Where programs run; auto: bubblewrap where it works, else none with a warning.",
+    help="Where programs run; auto: a container for tasks with an image, else bubblewrap, else a container, else none.",
+)
+engine_option = click.option(
+    "--engine",
+    type=click.Choice(["auto", "docker", "podman"]),
+    default="auto",
+    show_default=True,
+    help="What runs containers; auto: the first that answers.",
 )
 python_option = click.option(
     "--python",

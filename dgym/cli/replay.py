@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dgym.cli.failures import FAILED
-from dgym.cli.options import check_python, echo_json, output_option, python_option, sandbox_option
+from dgym.cli.options import check_python, echo_json, engine_option, output_option, python_option, sandbox_option
 from dgym.errors import ManifestError
 
 if TYPE_CHECKING:
@@ -20,9 +20,12 @@ if TYPE_CHECKING:
 @click.argument("trajectories", nargs=-1, required=True, metavar="TRAJECTORY...")
 @click.option("--task", "manifest", metavar="MANIFEST", help="Where the task is, when the recorded manifest is gone.")
 @sandbox_option
+@engine_option
 @python_option
 @output_option
-def command(trajectories: tuple[str, ...], manifest: str | None, sandbox: str, python: str | None, output: str) -> None:
+def command(
+    trajectories: tuple[str, ...], manifest: str | None, sandbox: str, engine: str, python: str | None, output: str
+) -> None:
     """Run recorded trajectories again and compare what comes out.
 
     The recorded calls are made in a fresh session of the same task. Observations are compared without addresses,
@@ -39,7 +42,7 @@ def command(trajectories: tuple[str, ...], manifest: str | None, sandbox: str, p
     compared = {}
     for path, trajectory in recorded.items():
         task = _find_task(trajectory, manifest)
-        comparison = asyncio.run(run_again(trajectory, task, sandbox=sandbox, python=python))
+        comparison = asyncio.run(run_again(trajectory, task, sandbox=sandbox, engine=engine, python=python))
         compared[path] = comparison
         if output == "table":
             _show(path, trajectory, comparison)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dgym.cli.failures import FAILED, INTERRUPTED
-from dgym.cli.options import check_python, output_option, python_option, sandbox_option
+from dgym.cli.options import check_python, engine_option, output_option, python_option, sandbox_option
 
 if TYPE_CHECKING:
     from dgym.api import Loaded
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 )
 @click.option("--workers", type=click.IntRange(1, 10_000), metavar="N", help="Episodes at a time. [default: CPUs]")
 @sandbox_option
+@engine_option
 @python_option
 @click.option(
     "--results", default="results", show_default=True, metavar="DIR", help="Where results are, and are stored."
@@ -46,6 +47,7 @@ def command(
     assignments: tuple[str, ...],
     workers: int | None,
     sandbox: str,
+    engine: str,
     python: str | None,
     results: str,
     force: bool,
@@ -67,7 +69,7 @@ def command(
         raise click.UsageError("name at least one manifest, or a benchmark with --bundled")
     if force and force_failed:
         raise click.UsageError("--force runs everything again; --force-failed does not go with it")
-    options = RunOptions(results=results, sandbox=sandbox, python=check_python(python))
+    options = RunOptions(results=results, sandbox=sandbox, engine=engine, python=check_python(python))
     if agent:
         assignments = (f"agent.name={agent}", *assignments)
     plan = _plan(manifests, folders, bundled, agent, assignments, options)
@@ -160,4 +162,5 @@ def _execute(jobs: "list[Job]", workers: int, *, skipped: int, verbose: bool, de
 
 
 def _cpus() -> int:
-    return len(os.sched_getaffinity(0))
+    # Not every system can tell which of its processors are ours.
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 import msgspec
 
@@ -13,7 +13,8 @@ from dgym.api import DebugTask, ToolSpec
 from dgym.env.opening import Opening, open_source, open_task, suite_cache
 from dgym.env.views import info_view, observation_view
 from dgym.errors import EpisodeOver, PluginError
-from dgym.sandbox.local import LocalProvider
+from dgym.sandbox.container_choice import SandboxKind
+from dgym.sandbox.container_engine import EngineName
 from dgym.session import EpisodeLimits, Session
 from dgym.tools.base import Tool
 from dgym.tools.registry import load_tools
@@ -21,7 +22,6 @@ from dgym.wire import EndReason, Observation, Result, Step, ToolCall
 
 DEFAULT_TOOLS = ("listdir", "view", "grep", "eval", "pdb", "rewrite", "bash", "submit")
 
-SandboxKind = Literal["auto", "bubblewrap", "none"]
 Action = ToolCall | Mapping[str, Any] | str
 
 
@@ -31,13 +31,15 @@ class AsyncRepoEnv:
     Args:
         task: A ``DebugTask``, or the path of a manifest that holds one.
         tools: Names, ``{"name": …, "options": …}`` or ``Tool`` objects. Default: all that ship with dgym.
-        sandbox: "auto" (bubblewrap where it works), "bubblewrap" or "none".
+        sandbox: "bubblewrap", "container", "none", or "auto": a container where the task names an image and an engine
+            answers, else bubblewrap where it works, else a container, else none with a warning.
+        engine: The engine of containers: "docker", "podman", or "auto" for the first that answers.
         python: An interpreter or a virtual environment for the task's programs, in place of ``requirements``.
         max_steps: Steps until truncation.
         max_rewrites: Rewrites until truncation; None: unbounded.
         deadline_seconds: Wall-clock seconds from the reset until truncation; None: unbounded.
         render_mode: None or "ansi".
-        progress: Called with a sentence when something takes long (installing requirements, fetching sources).
+        progress: Called with a sentence when something takes long (installing requirements, pulling an image).
 
     Raises:
         ManifestError: ``task`` is wrong.
@@ -52,6 +54,7 @@ class AsyncRepoEnv:
         *,
         tools: Sequence[str | Mapping[str, Any] | ToolSpec | Tool] = DEFAULT_TOOLS,
         sandbox: SandboxKind = "auto",
+        engine: EngineName = "auto",
         python: str | None = None,
         max_steps: int = 50,
         max_rewrites: int | None = None,
@@ -65,7 +68,7 @@ class AsyncRepoEnv:
         self.render_mode = render_mode
         self.limits = EpisodeLimits(max_steps=max_steps, max_rewrites=max_rewrites, deadline_seconds=deadline_seconds)
         self._tool_specs = tuple(_tool_spec(tool) for tool in tools)
-        self._opening = Opening(sandbox=sandbox, python=python, progress=progress)
+        self._opening = Opening(sandbox=sandbox, engine=engine, python=python, progress=progress)
         load_tools(self._tool_specs)
         self._session: Session | None = None
         self._resources = contextlib.AsyncExitStack()
@@ -162,15 +165,15 @@ class AsyncRepoEnv:
 
     async def _open_session(self) -> Session:
         directory = Path(self._resources.enter_context(tempfile.TemporaryDirectory(prefix="dgym-source-")))
-        spec = await self._opening.sandbox_spec(self.task)
+        opened = await self._opening.open(self.task)
         source = await open_source(self.task, directory)
         session = Session(
             self.task,
-            provider=LocalProvider(spec, kind=self._opening.sandbox),
+            provider=opened.provider,
             tools=load_tools(self._tool_specs),
             source=source,
             limits=self.limits,
-            suite_cache=suite_cache(self.task, source, spec.python),
+            suite_cache=suite_cache(self.task, source, opened.programs),
         )
         self._resources.push_async_callback(session.close)
         return session

@@ -3,47 +3,91 @@
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
 from dgym.api import DebugTask, digest, load
 from dgym.api.quantities import parse_quantity
 from dgym.errors import ManifestError
-from dgym.sandbox import Limits, SandboxSpec
+from dgym.sandbox import Limits, SandboxProvider, SandboxSpec
+from dgym.sandbox.container import ContainerProvider
+from dgym.sandbox.container_choice import SandboxKind, choose_engine
+from dgym.sandbox.container_engine import Engine, EngineName
+from dgym.sandbox.container_image import DEFAULT_IMAGE, ensure_image
 from dgym.sandbox.environments import ensure_environment, resolve_python
+from dgym.sandbox.local import LocalProvider
 from dgym.sandbox.local_files import cache_directory
 from dgym.session.ending import SuiteCache
 from dgym.workspace.sources import pack_source
 
 
+class Opened(msgspec.Struct, frozen=True, kw_only=True):
+    """Who opens a task's sandboxes; ``programs`` names what its programs are run with."""
+
+    provider: SandboxProvider
+    programs: str
+
+
 class Opening(msgspec.Struct, frozen=True, kw_only=True):
     """Where and with what a task's programs run on this machine."""
 
-    sandbox: Literal["auto", "bubblewrap", "none"] = "auto"
+    sandbox: SandboxKind = "auto"
+    engine: EngineName = "auto"
     python: str | None = None
     progress: Callable[[str], None] | None = None
 
+    async def open(self, task: DebugTask) -> Opened:
+        """What opens the task's sandboxes, once requirements are installed or the image is there.
+
+        Raises:
+            SetupFailed: The requirements could not be installed.
+            SandboxStartFailed: The container engine or the image could not be had.
+            ManifestError: ``python`` is neither an interpreter nor a virtual environment, or does not fit the sandbox.
+        """
+        engine = await choose_engine(
+            self.sandbox,
+            self.engine,
+            image=task.spec.image,
+            delivered=task.spec.source is not None,
+            python=self.python,
+        )
+        if engine is not None:
+            return await self._in_container(task, engine)
+        spec = await self.sandbox_spec(task)
+        kind = "auto" if self.sandbox == "container" else self.sandbox
+        return Opened(provider=LocalProvider(spec, kind=kind), programs=spec.python or "")
+
     async def sandbox_spec(self, task: DebugTask) -> SandboxSpec:
-        """The specification of the task's sandbox; its ``requirements`` are installed if they are not yet.
+        """The specification of a sandbox outside containers; the ``requirements`` are installed if they are not yet.
 
         Raises:
             SetupFailed: The requirements could not be installed.
             ManifestError: ``python`` is neither an interpreter nor a virtual environment.
         """
-        spec = task.spec
         if self.python is not None:
             python = resolve_python(self.python)
         else:
-            python = await ensure_environment(spec.requirements, progress=self.progress)
-        return SandboxSpec(
-            workspace=spec.working_directory,
-            environment={variable.name: variable.value for variable in spec.env},
-            activate=spec.activate,
-            interpreter=spec.interpreter,
-            python=python,
-            limits=_limits(task),
+            python = await ensure_environment(task.spec.requirements, progress=self.progress)
+        return _specification(task, python)
+
+    async def _in_container(self, task: DebugTask, engine: Engine) -> Opened:
+        spec = task.spec
+        if spec.image is None and not set(spec.requirements) <= {"pytest"}:
+            raise ManifestError(
+                f"the task has requirements ({', '.join(spec.requirements)}), which dgym's own image does not hold and "
+                "a container without a network cannot install; give the task an 'image' that has them"
+            )
+        image = await ensure_image(engine, spec.image or DEFAULT_IMAGE, self.progress)
+        cpus = spec.resources.limits.get("cpu")
+        provider = ContainerProvider(
+            _specification(task, None),
+            engine=engine,
+            image=image,
+            delivered=spec.source is not None,
+            in_place=spec.pod_template == "baseline",
+            cpus=None if cpus is None else float(parse_quantity(cpus)),
         )
+        return Opened(provider=provider, programs=f"image {image.id}")
 
 
 def open_task(task: DebugTask | str | Path) -> DebugTask:
@@ -71,17 +115,29 @@ async def open_source(task: DebugTask, directory: Path) -> Path | None:
     return await pack_source(task.spec.source, base=directory, cache=cache_directory() / "sources")
 
 
-def suite_cache(task: DebugTask, source: Path | None, python: str | None) -> SuiteCache:
+def suite_cache(task: DebugTask, source: Path | None, programs: str) -> SuiteCache:
     """Where the suite of this task's untouched repository is remembered.
 
-    The key has the sources themselves, since a local path stays the same while its files change.
+    The key has the sources themselves, since a local path stays the same while its files change, and what runs them.
     """
-    hashed = hashlib.sha256(msgspec.json.encode([digest(task, None), python]))
+    hashed = hashlib.sha256(msgspec.json.encode([digest(task, None), programs]))
     if source is not None:
         with source.open("rb") as file:
             while chunk := file.read(1024**2):
                 hashed.update(chunk)
     return SuiteCache(cache_directory() / "suites", hashed.hexdigest())
+
+
+def _specification(task: DebugTask, python: str | None) -> SandboxSpec:
+    spec = task.spec
+    return SandboxSpec(
+        workspace=spec.working_directory,
+        environment={variable.name: variable.value for variable in spec.env},
+        activate=spec.activate,
+        interpreter=spec.interpreter,
+        python=python,
+        limits=_limits(task),
+    )
 
 
 def _limits(task: DebugTask) -> Limits:

@@ -115,7 +115,7 @@ def cache_directory() -> Path:
 
 def compiled_runner(interpreter: Interpreter) -> Path:
     """The runner's files with bytecode for ``interpreter``, made once: compiling them at each start would be slow."""
-    return _compiled_runner(interpreter.executable, interpreter.cache_tag, _runner_digest())
+    return _compiled_runner(interpreter.executable, interpreter.cache_tag, runner_digest())
 
 
 @cache
@@ -143,7 +143,8 @@ def _compiled_runner(executable: str, cache_tag: str, digest: str) -> Path:
 
 
 @cache
-def _runner_digest() -> str:
+def runner_digest() -> str:
+    """Names the contents of the runner's files."""
     digest = hashlib.sha256()
     for path in sorted(RUNNER_SOURCE.rglob("*.py")):
         digest.update(str(path.relative_to(RUNNER_SOURCE)).encode() + b"\0" + path.read_bytes() + b"\0")

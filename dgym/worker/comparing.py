@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Iterator
-from typing import Literal, cast
+from typing import cast
 
 import msgspec
 
@@ -11,6 +11,8 @@ from dgym.env import AsyncRepoEnv
 from dgym.errors import ManifestError
 from dgym.results import Trajectory
 from dgym.results.normalize import normalize
+from dgym.sandbox.container_choice import SandboxKind
+from dgym.sandbox.container_engine import EngineName
 from dgym.wire import Observation, Step
 
 _SHOWN_LINES = 40
@@ -32,7 +34,9 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     differences: tuple[Difference, ...]
 
 
-async def run_again(trajectory: Trajectory, task: DebugTask, *, sandbox: str, python: str | None) -> Comparison:
+async def run_again(
+    trajectory: Trajectory, task: DebugTask, *, sandbox: str, python: str | None, engine: str = "auto"
+) -> Comparison:
     """Make the recorded calls in a fresh session of ``task`` with the recorded tools and limits.
 
     Observations are compared without addresses, process ids, durations and the like.
@@ -49,7 +53,8 @@ async def run_again(trajectory: Trajectory, task: DebugTask, *, sandbox: str, py
     async with AsyncRepoEnv(
         task,
         tools=msgspec.convert(header.tools, tuple[str | ToolSpec, ...]),
-        sandbox=cast('Literal["auto", "bubblewrap", "none"]', sandbox),
+        sandbox=cast("SandboxKind", sandbox),
+        engine=cast("EngineName", engine),
         python=python,
         max_steps=header.agent.get("maxSteps", 50),
         max_rewrites=header.agent.get("maxRewrites"),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Literal, cast
+from typing import cast
 
 import msgspec
 
@@ -18,6 +18,8 @@ from dgym.api import ToolSpec
 from dgym.env import AsyncRepoEnv
 from dgym.errors import DgymError, InfrastructureError
 from dgym.results import StoredResult, TrajectoryWriter
+from dgym.sandbox.container_choice import SandboxKind
+from dgym.sandbox.container_engine import EngineName
 from dgym.wire import EndReason, Result, Step
 from dgym.worker.jobs import Finished, Job, Logged, Report, Started, Stepped, effective_tools
 from dgym.worker.recording import RecordingEnv
@@ -108,7 +110,8 @@ class _Play:
         async with AsyncRepoEnv(
             job.task,
             tools=self._tools,
-            sandbox=cast('Literal["auto", "bubblewrap", "none"]', job.sandbox),
+            sandbox=cast("SandboxKind", job.sandbox),
+            engine=cast("EngineName", job.engine),
             python=job.python,
             max_steps=job.agent.max_steps,
             max_rewrites=job.agent.max_rewrites,

@@ -30,6 +30,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     base: str
     results: str
     sandbox: str = "auto"
+    engine: str = "auto"
     python: str | None = None
     priority: int = 0
     group: str = ""

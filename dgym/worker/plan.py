@@ -23,6 +23,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     results: str = "results"
     sandbox: str = "auto"
+    engine: str = "auto"
     python: str | None = None
 
 
@@ -131,6 +132,7 @@ def _jobs(
             base=str(base),
             results=options.results,
             sandbox=options.sandbox,
+            engine=options.engine,
             python=options.python,
             priority=resource.spec.priority or spec.priority,
             group=f"{item.file}#{resource.metadata.name}" if is_set else "",

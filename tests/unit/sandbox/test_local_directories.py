@@ -114,7 +114,7 @@ def test_the_runner_is_copied_with_bytecode_once(tmp_path, monkeypatch):
     (source / "__main__.py").write_text("print(1)\n")
     (source / "inner" / "part.py").write_text("x = 1\n")
     monkeypatch.setattr(local_files, "RUNNER_SOURCE", source)
-    local_files._runner_digest.cache_clear()
+    local_files.runner_digest.cache_clear()
     try:
         interpreter = inspect_interpreter(sys.executable)
         first = compiled_runner(interpreter)
@@ -122,7 +122,7 @@ def test_the_runner_is_copied_with_bytecode_once(tmp_path, monkeypatch):
         assert compiled_runner(interpreter) == first
         assert sorted(path.name for path in first.parent.iterdir()) == [first.name]
     finally:
-        local_files._runner_digest.cache_clear()
+        local_files.runner_digest.cache_clear()
         local_files._compiled_runner.cache_clear()
     shutil.rmtree(first)
     assert Path(source).exists()

@@ -1,0 +1,186 @@
+"""Sandboxes in docker or podman containers: the runner that pods run, in the task's own image.
+
+The runner's files are mounted read-only from the cache below the user's home, the one place that engines in virtual
+machines share with their host, and are reached over the container's standard input and output.
+"""
+
+import asyncio
+import logging
+import shutil
+import tempfile
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from dgym.errors import DgymError, ManifestError, SandboxLost, SandboxStartFailed
+from dgym.sandbox.bubblewrap import check_workspace
+from dgym.sandbox.client import RunnerClient
+from dgym.sandbox.container_cleanup import remove_abandoned_once
+from dgym.sandbox.container_command import Container, command_line
+from dgym.sandbox.container_engine import Engine
+from dgym.sandbox.container_image import Image
+from dgym.sandbox.container_locks import Ownership, scope
+from dgym.sandbox.container_process import ContainerProcess
+from dgym.sandbox.local_files import RUNNER_SOURCE, cache_directory, runner_digest
+from dgym.sandbox.protocol import Sandbox, SandboxProvider, SandboxSpec
+
+__all__ = ["ContainerProvider", "ContainerSandbox"]
+
+_log = logging.getLogger(__name__)
+_START_SECONDS = 120.0
+_TMP_INSIDE = "/tmp"  # noqa: S108 - the container's own
+
+
+class ContainerProvider(SandboxProvider):
+    """Opens sandbox and verifier in containers of one image.
+
+    Args:
+        spec: what the task needs; its ``python`` is the image's affair.
+        engine: docker or podman.
+        image: an image that engine has.
+        delivered: the workspace begins empty; False when the image holds the repository at ``spec.workspace``.
+        in_place: programs run as the image's own user even where the repository is delivered.
+        cpus: processors that may be used; None for all.
+    """
+
+    def __init__(
+        self,
+        spec: SandboxSpec,
+        *,
+        engine: Engine,
+        image: Image,
+        delivered: bool = True,
+        in_place: bool = False,
+        cpus: float | None = None,
+    ) -> None:
+        self._spec = msgspec.structs.replace(spec, python=None, environment={"TMPDIR": _TMP_INSIDE, **spec.environment})
+        self._engine = engine
+        self._image = image
+        self._delivered = delivered
+        self._in_place = in_place
+        self._cpus = cpus
+
+    async def sandbox(self) -> Sandbox:
+        """Start the agent's sandbox."""
+        return await self._open()
+
+    async def verifier(self) -> Sandbox:
+        """Start the verifier: another container of the same image."""
+        return await self._open()
+
+    async def _open(self) -> "ContainerSandbox":
+        check_workspace(self._spec.workspace)
+        await remove_abandoned_once(self._engine)
+        ownership = Ownership()
+        try:
+            container = Container(
+                name=ownership.name,
+                scope=scope(),
+                image=self._image,
+                runner=str(await asyncio.to_thread(shared_runner)),
+                workspace=self._spec.workspace,
+                interpreter=self._spec.interpreter,
+                delivered=self._delivered,
+                in_place=self._in_place,
+                limits=self._spec.limits,
+                cpus=self._cpus,
+            )
+            arguments = command_line(self._engine, container)
+            process, connection = await ContainerProcess.start(self._engine, ownership, arguments)
+        except BaseException:
+            ownership.release()
+            raise
+        reader, writer = await asyncio.open_connection(sock=connection)
+        sandbox = ContainerSandbox(reader, writer, process)
+        try:
+            await self._configure(sandbox, process)
+        except BaseException:
+            with suppress(SandboxLost):
+                await sandbox.stop()
+            raise
+        return sandbox
+
+    async def _configure(self, sandbox: "ContainerSandbox", process: ContainerProcess) -> None:
+        # An ``activate`` line may take minutes; the runner has a deadline of its own for it.
+        limit = None if self._spec.activate else _START_SECONDS
+        try:
+            await asyncio.wait_for(sandbox.configure(self._spec, inherit_environment=True), limit)
+        except TimeoutError:
+            raise SandboxStartFailed(f"the runner did not answer within {_START_SECONDS:g} s") from None
+        except SandboxLost as error:
+            raise SandboxStartFailed(self._explain(await process.last_words() or str(error))) from error
+        except OSError as error:
+            raise SandboxStartFailed(f"workspace {self._spec.workspace}: {error.strerror or error}") from error
+        if not self._delivered and not await sandbox.list_directory(limit=1):
+            raise ManifestError(
+                f"image {self._image.name!r} holds nothing at {self._spec.workspace}: set workingDirectory to where "
+                "its repository is, or give the task a source"
+            )
+
+    def _explain(self, said: str) -> str:
+        hint = ""
+        if "executable file not found" in said or "no such file or directory" in said.lower():
+            hint = f"; does the image have {self._spec.interpreter!r} (the task's 'interpreter')?"
+        if "__main__.py" in said or str(cache_directory()) in said:
+            hint = (
+                f"; {cache_directory()} must be readable for the engine: one on another machine cannot be used, one in "
+                "a virtual machine must share your home directory"
+            )
+        return f"the runner did not start in image {self._image.name!r}: {said}{hint}"
+
+
+class ContainerSandbox(RunnerClient):
+    """A running container."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, process: ContainerProcess) -> None:
+        super().__init__(reader, writer)
+        self._process = process
+        self._stopping: asyncio.Task[None] | None = None
+
+    @property
+    def kind(self) -> Literal["container"]:
+        """Always "container"."""
+        return "container"
+
+    @property
+    def name(self) -> str:
+        """The container's name in its engine."""
+        return self._process.name
+
+    async def stop(self) -> None:
+        """Kill everything inside, return once the container is known to be gone. Idempotent."""
+        if self._stopping is None:
+            self._stopping = asyncio.ensure_future(self._stop())
+        # Who waits may be cancelled; what was begun is finished all the same, or the container would stay.
+        await asyncio.shield(self._stopping)
+
+    async def _stop(self) -> None:
+        try:
+            await self._process.remove()
+        finally:
+            with suppress(DgymError, OSError):
+                await self.close()
+
+
+@cache
+def shared_runner() -> Path:
+    """The runner's files below the user's home, readable for whoever the container's user is; made once.
+
+    Without bytecode: which interpreter the image has is not known, and the directory is read-only inside.
+    """
+    target = cache_directory() / "runner" / f"{runner_digest()}-shared"
+    if target.is_dir():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    building = Path(tempfile.mkdtemp(dir=target.parent, prefix="building-"))
+    copy = building / "runner"
+    shutil.copytree(RUNNER_SOURCE, copy, ignore=shutil.ignore_patterns("__pycache__", "*.py[co]"))
+    for path in (copy, *copy.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    with suppress(OSError):  # another process was faster: theirs is the same
+        copy.rename(target)
+    shutil.rmtree(building, ignore_errors=True)
+    return target

@@ -1,0 +1,182 @@
+"""docker and podman through their command lines: which one answers, what it can limit, and a way to run it.
+
+The command line is the one interface both share, on Linux and in front of the virtual machines of other systems, and
+it finds its daemon, socket and configuration as its user set them up.
+"""
+
+import asyncio
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+
+from dgym.errors import SandboxStartFailed
+
+EngineName = Literal["auto", "docker", "podman"]
+Flavor = Literal["docker", "podman"]
+
+_ORDER: tuple[Flavor, ...] = ("podman", "docker")
+_INFO_SECONDS = 30.0
+_OUTPUT_BYTES = 16 * 1024**2
+_LINE_BYTES = 1024**2
+_LINES_SHOWN = 10
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How a call of the engine ended."""
+
+    status: int
+    output: str
+    errors: str
+
+    @property
+    def why(self) -> str:
+        """The last lines of what went wrong, for a message."""
+        lines = [line for line in (self.errors or self.output).strip().splitlines() if line.strip()]
+        return "\n".join(lines[-_LINES_SHOWN:]) or f"exit status {self.status}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """A container engine that answered.
+
+    ``flavor`` is whose behaviour it has (``docker`` may be podman's emulation of it). ``memory``, ``processes`` and
+    ``cpus`` say which bounds it can enforce; a rootless engine often lacks some. ``selinux``: files of this machine
+    need a label before a container may read them.
+    """
+
+    program: str
+    flavor: Flavor
+    memory: bool = True
+    processes: bool = True
+    cpus: bool = True
+    selinux: bool = False
+
+    async def call(
+        self, *arguments: str, timeout_seconds: float = 60.0, on_line: Callable[[str], None] | None = None
+    ) -> Answer:
+        """Run the engine's program; ``on_line`` is told each line of either output as it comes.
+
+        Raises:
+            SandboxStartFailed: it did not end in time or could not be started.
+        """
+        return await call(self.program, arguments, timeout_seconds, on_line)
+
+
+async def find_engine(name: EngineName = "auto") -> Engine:
+    """The engine of that name, or with "auto" the first of podman and docker that answers.
+
+    Raises:
+        SandboxStartFailed: none answers; the message says why for each.
+    """
+    problems = []
+    for candidate in _ORDER if name == "auto" else (name,):
+        try:
+            return await _ask(candidate)
+        except SandboxStartFailed as error:
+            problems.append(str(error))
+    raise SandboxStartFailed(f"no container engine answers: {'; '.join(problems)}")
+
+
+async def call(
+    program: str, arguments: Sequence[str], timeout_seconds: float, on_line: Callable[[str], None] | None = None
+) -> Answer:
+    """Run a program to its end; its process group is killed when the time is up or the wait is cancelled."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            program,
+            *arguments,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+            limit=_LINE_BYTES,
+        )
+    except OSError as error:
+        raise SandboxStartFailed(f"{program} cannot be run: {error.strerror}") from error
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            output, errors = await asyncio.gather(_read(process.stdout, on_line), _read(process.stderr, on_line))
+            status = await process.wait()
+    except TimeoutError:
+        shown = " ".join((os.path.basename(program), *arguments[:2]))  # noqa: PTH119 - a program's name, not a path
+        raise SandboxStartFailed(f"{shown} did not end within {timeout_seconds:g} s") from None
+    finally:
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, 9)
+            await process.wait()
+    return Answer(status, output, errors)
+
+
+async def _read(stream: asyncio.StreamReader, on_line: Callable[[str], None] | None) -> str:
+    """All of a stream, its middle dropped where it is absurdly long."""
+    kept: list[str] = []
+    size = 0
+    while raw := await _line(stream):
+        line = raw.decode("utf-8", "replace")
+        size += len(line)
+        if size <= _OUTPUT_BYTES:
+            kept.append(line)
+        if on_line is not None and line.strip():
+            on_line(line.rstrip())
+    return "".join(kept)
+
+
+async def _line(stream: asyncio.StreamReader) -> bytes:
+    try:
+        return await stream.readuntil(b"\n")
+    except asyncio.IncompleteReadError as end:
+        return end.partial
+    except asyncio.LimitOverrunError as error:
+        return await stream.readexactly(error.consumed)
+
+
+async def _ask(name: Flavor) -> Engine:
+    program = shutil.which(name)
+    if program is None:
+        raise SandboxStartFailed(f"{name} is not installed")
+    answer = await call(program, ("info", "--format", "{{json .}}"), _INFO_SECONDS)
+    try:
+        facts = msgspec.json.decode(answer.output, type=dict[str, Any])
+    except msgspec.DecodeError:
+        raise SandboxStartFailed(f"{name} does not answer: {answer.why}") from None
+    errors = facts.get("ServerErrors")
+    if errors or answer.status != 0:
+        raise SandboxStartFailed(f"{name} does not answer: {' '.join(map(str, errors or [answer.why]))}")
+    return engine_from_facts(program, facts)
+
+
+def engine_from_facts(program: str, facts: dict[str, Any]) -> Engine:
+    """An engine from what its ``info`` says, which tells podman from docker whatever the program is called."""
+    host = facts.get("host")
+    if isinstance(host, dict):
+        security = host.get("security") or {}
+        # Without version 2 of control groups a rootless podman ignores every bound and says so each time.
+        bounded = not (security.get("rootless") and host.get("cgroupVersion") == "v1")
+        controllers = set(host.get("cgroupControllers") or ()) if bounded else set()
+        return Engine(
+            program=program,
+            flavor="podman",
+            memory="memory" in controllers,
+            processes="pids" in controllers,
+            cpus="cpu" in controllers,
+            selinux=bool(security.get("selinuxEnabled")),
+        )
+    if facts.get("OSType", "linux") != "linux":
+        raise SandboxStartFailed("docker runs Windows containers; switch it to Linux containers")
+    return Engine(
+        program=program,
+        flavor="docker",
+        memory=bool(facts.get("MemoryLimit")),
+        processes=bool(facts.get("PidsLimit")),
+        cpus=bool(facts.get("CPUCfsQuota") or facts.get("CpuCfsQuota")),
+        selinux=any("selinux" in str(option) for option in facts.get("SecurityOptions") or ()),
+    )

@@ -1,0 +1,110 @@
+"""Who is alive: a container belongs to the process that holds its lock, and no longer.
+
+The kernel frees a lock when its holder ends, however it ends, so that what a killed process left running is told from
+what another process is using. Locks and containers carry the same name.
+"""
+
+import asyncio
+import fcntl
+import hashlib
+import os
+import platform
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from dgym.errors import SandboxStartFailed
+from dgym.sandbox.local_files import cache_directory
+
+PREFIX = "dgym-"
+_SUFFIX = ".lock"
+_YOUNG_SECONDS = 60.0
+_LOOK_SECONDS = 0.1
+
+
+class Ownership:
+    """The name of one container, and the lock that says that its owner lives."""
+
+    def __init__(self) -> None:
+        self.name = f"{PREFIX}{secrets.token_hex(8)}"
+        self._path = directory() / f"{self.name}{_SUFFIX}"
+        self._lock = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+
+    def release(self) -> None:
+        """Say that the container is gone. Idempotent."""
+        if self._lock >= 0:
+            self._path.unlink(missing_ok=True)
+            os.close(self._lock)
+            self._lock = -1
+
+
+def directory() -> Path:
+    """Where the locks are."""
+    path = cache_directory() / "containers"
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return path
+
+
+def scope() -> str:
+    """Names the containers whose locks are here: an engine may serve other users and machines too."""
+    described = f"{platform.node()}\0{os.getuid()}\0{directory().resolve()}"
+    return hashlib.sha256(described.encode()).hexdigest()[:16]
+
+
+def is_abandoned(name: str) -> bool:
+    """True when the owner of that container of this scope is gone."""
+    try:
+        lock = os.open(directory() / f"{name}{_SUFFIX}", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(lock)
+    return True
+
+
+def forget(name: str) -> None:
+    """Remove the lock of an abandoned container that is gone."""
+    (directory() / f"{name}{_SUFFIX}").unlink(missing_ok=True)
+
+
+def forget_unused(existing: set[str]) -> None:
+    """Remove the locks of processes that died before or after their container existed."""
+    young = time.time() - _YOUNG_SECONDS
+    for path in directory().glob(f"{PREFIX}*{_SUFFIX}"):
+        name = path.name.removesuffix(_SUFFIX)
+        with suppress(OSError):
+            # Between its making and its locking a lock looks abandoned.
+            if name not in existing and path.lstat().st_mtime < young and is_abandoned(name):
+                path.unlink()
+
+
+@asynccontextmanager
+async def only_one(name: str, waiting: Callable[[], None], timeout_seconds: float) -> AsyncIterator[None]:
+    """Hold a lock of that name across processes; ``waiting`` is called once when another holds it."""
+    end = time.monotonic() + timeout_seconds
+    lock = os.open(directory() / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        told = False
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise SandboxStartFailed(f"another process has held {name} for {timeout_seconds:g} s") from None
+                if not told:
+                    waiting()
+                told = True
+                await asyncio.sleep(_LOOK_SECONDS)
+        yield
+    finally:
+        os.close(lock)
