@@ -4,15 +4,20 @@
 
     DgymError
     ├── ManifestError            a manifest, a value given with -p, or a task is wrong; the user repairs it
+    │   └── ModelConfigError     llm.yaml is missing or wrong, or has no model of that name
     ├── EpisodeOver              a step or reset after the episode's end (the driver's mistake)
     ├── ConflictError            a step number was reused with another call, or one was left out
     ├── PluginError              a tool or an agent cannot be found or loaded; named
+    ├── PersonLeft               the person who plays a model has left; the episode is cancelled
     └── InfrastructureError      never the agent's doing; ``reason`` is one of the reasons of ``Finished``
         ├── SandboxStartFailed   the sandbox did not come up
         ├── SandboxLost          the sandbox or its runner died while no step of the agent ran
         ├── SourceFailed         the repository could not be obtained
         ├── SetupFailed          ``setupCommands``, ``activate`` or ``requirements`` failed
-        └── VerifierFailed       scoring could not run
+        ├── VerifierFailed       scoring could not run
+        └── ModelError           the model did not answer, and repeating did not cure it
+            ├── ContextLengthExceeded   the messages are too long for it; agents trim them and go on
+            └── ContentFiltered         its provider refuses the messages, or filtered every reply
 
 What a *tool* cannot do is not an exception of this tree: it is an observation (see ``dgym.tools.ToolError``),
 because infrastructure faults and tool failures are never confused.
@@ -27,6 +32,14 @@ class DgymError(Exception):
 
 class ManifestError(DgymError):
     """A manifest or an override is wrong; the message names file, document, field, value and remedy."""
+
+
+class ModelConfigError(ManifestError):
+    """The configuration of models is missing or wrong; the message names file, field and remedy, never a key."""
+
+
+class PersonLeft(DgymError):
+    """The person who plays a model has left; the agent ends the episode as cancelled."""
 
 
 class EpisodeOver(DgymError):
@@ -75,3 +88,21 @@ class VerifierFailed(InfrastructureError):
     """Scoring could not run."""
 
     reason = "VerifierFailed"
+
+
+class ModelError(InfrastructureError):
+    """The model did not answer, and repeating did not cure it; the message says why and what to do."""
+
+    reason = "ModelError"
+
+
+class ContextLengthExceeded(ModelError):
+    """The messages are too long for the model. ``limit`` is its limit in tokens where the provider named it."""
+
+    def __init__(self, message: str, *, limit: int | None = None) -> None:
+        super().__init__(message)
+        self.limit = limit
+
+
+class ContentFiltered(ModelError):
+    """The provider's content filter refused the messages, or every reply to them."""
