@@ -34,14 +34,16 @@ async def prepare(sandbox: Sandbox, task: DebugTask, source: Path | None) -> Bas
     """
     if source is not None:
         await sandbox.put_archive(_chunks(source))
-    policy = await read_policy(sandbox, task)
-    await run_setup(sandbox, task)
-    return Baseline(manifest=await sandbox.manifest(), policy=policy)
-
-
-async def read_policy(sandbox: Sandbox, task: DebugTask) -> Policy:
-    """The rules of the repository's own policy files and of the task."""
     manifest = await sandbox.manifest()
+    policy = await read_policy(sandbox, task, manifest)
+    if task.spec.setup_commands:
+        await run_setup(sandbox, task)
+        manifest = await sandbox.manifest()
+    return Baseline(manifest=manifest, policy=policy)
+
+
+async def read_policy(sandbox: Sandbox, task: DebugTask, manifest: dict[str, ManifestEntry]) -> Policy:
+    """The rules of the task and of the repository's own policy files, as they are before anything ran."""
     texts = {}
     for path in policy_files(manifest):
         if manifest[path].type == "file":
