@@ -9,6 +9,7 @@ import click
 from dgym.cli.failures import translated
 
 COMMANDS = {
+    "clean": "Remove what killed runs left behind.",
     "replay": "Run recorded trajectories again and compare what comes out.",
     "run": "Run the Episodes and EpisodeSets of MANIFESTs on this machine.",
     "tools": "List the tools, or show one with its schema and instructions.",

@@ -19,7 +19,7 @@ from dgym.errors import SandboxStartFailed
 EngineName = Literal["auto", "docker", "podman"]
 Flavor = Literal["docker", "podman"]
 
-_ORDER: tuple[Flavor, ...] = ("podman", "docker")
+ORDER: tuple[Flavor, ...] = ("podman", "docker")
 _INFO_SECONDS = 30.0
 _OUTPUT_BYTES = 16 * 1024**2
 _LINE_BYTES = 1024**2
@@ -74,8 +74,10 @@ async def find_engine(name: EngineName = "auto") -> Engine:
     Raises:
         SandboxStartFailed: none answers; the message says why for each.
     """
+    if name != "auto":
+        return await _ask(name)
     problems = []
-    for candidate in _ORDER if name == "auto" else (name,):
+    for candidate in ORDER:
         try:
             return await _ask(candidate)
         except SandboxStartFailed as error:
