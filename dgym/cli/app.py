@@ -11,6 +11,7 @@ from dgym.cli.failures import translated
 COMMANDS = {
     "clean": "Remove what killed runs left behind.",
     "replay": "Run recorded trajectories again and compare what comes out.",
+    "report": "Tell what results came to, or compare two runs.",
     "run": "Run the Episodes and EpisodeSets of MANIFESTs on this machine.",
     "tools": "List the tools, or show one with its schema and instructions.",
     "validate": "Check manifests without running anything.",

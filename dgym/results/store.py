@@ -6,6 +6,7 @@ found finished. ``result.json`` is written last and atomically: where it stands,
 
 import os
 import re
+import time
 from pathlib import Path
 
 import msgspec
@@ -17,7 +18,11 @@ INLINE_PATCH_LIMIT = 1024**2
 
 
 class StoredResult(Result, frozen=True, kw_only=True, rename="camel"):
-    """``result.json``: the result, and which episode it belongs to."""
+    """``result.json``: the result, and which episode it belongs to.
+
+    ``wall_seconds`` are those of the whole attempt, where ``duration_seconds`` leave out preparation and scoring; 0
+    when the process that began the attempt is not the one that stored its result.
+    """
 
     namespace: str = "local"
     episode: str = ""
@@ -28,13 +33,15 @@ class StoredResult(Result, frozen=True, kw_only=True, rename="camel"):
     attempt: int = 1
     digest: str = ""
     start_time: str = ""
+    wall_seconds: float = 0.0
 
 
 class Attempt:
-    """The directory of one attempt at an episode."""
+    """The directory of one attempt at an episode; ``began`` is the monotonic time at which this process made it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, began: float | None = None) -> None:
         self.path = path
+        self._began = began
         self.number = int(path.name)
         self.trajectory = path / "trajectory.jsonl"
         self.patch = path / "patch.diff"
@@ -50,6 +57,7 @@ class Attempt:
             attempt=self.number,
             result_uri=self.path.resolve().as_uri(),
             patch=result.patch if len(patch) <= INLINE_PATCH_LIMIT else "",
+            wall_seconds=0.0 if self._began is None else round(time.monotonic() - self._began, 3),
         )
         _write_atomically(self.result, msgspec.json.format(msgspec.json.encode(stored), indent=2) + b"\n")
         return stored
@@ -86,7 +94,7 @@ class EpisodeFolder:
                 path.mkdir()
             except FileExistsError:
                 continue
-            return Attempt(path)
+            return Attempt(path, began=time.monotonic())
 
     def result(self) -> StoredResult | None:
         """The result of the newest attempt that has one."""

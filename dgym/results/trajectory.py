@@ -5,6 +5,7 @@ drops a torn last line loses one step at most. docs/trajectory.md describes the 
 """
 
 import os
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -40,6 +41,15 @@ class TrajectoryHeader(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     start_time: str = ""
 
 
+class TimedStep(Step, frozen=True, kw_only=True, rename="camel"):
+    """A step as a line of the file: ``elapsed_seconds`` since the attempt began, when its observation was there.
+
+    What passed between two lines beyond the tool's own duration is the agent's time.
+    """
+
+    elapsed_seconds: float
+
+
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     """A trajectory as read back. ``torn`` says that the last line was cut short and left out."""
 
@@ -57,12 +67,14 @@ class TrajectoryWriter:
 
     def __init__(self, path: Path, header: TrajectoryHeader) -> None:
         self._encoder = msgspec.json.Encoder()
+        self._started = time.monotonic()
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self._write_line(header)
 
     def write(self, step: Step) -> None:
         """Append one step."""
-        self._write_line(step)
+        elapsed = round(time.monotonic() - self._started, 6)
+        self._write_line(TimedStep(seq=step.seq, call=step.call, observation=step.observation, elapsed_seconds=elapsed))
 
     def close(self) -> None:
         """Close the file. Idempotent."""

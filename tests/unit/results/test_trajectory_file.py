@@ -103,3 +103,10 @@ def test_other_files_are_refused_with_file_and_line(tmp_path, content, complaint
 def test_a_missing_file_is_a_clear_error(tmp_path):
     with pytest.raises(ManifestError, match="cannot read the trajectory"):
         read_trajectory(tmp_path / "none.jsonl")
+
+
+def test_each_line_tells_when_its_observation_was_there(tmp_path):
+    lines = write(tmp_path / "t.jsonl").read_text("utf-8").split("\n")[1:-1]
+    elapsed = [json.loads(line)["elapsedSeconds"] for line in lines]
+    assert elapsed == sorted(elapsed)
+    assert elapsed[0] >= 0

@@ -1,0 +1,119 @@
+import csv
+import io
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from dgym.cli.app import cli
+from dgym.results import ResultsStore, StoredResult, TrajectoryHeader, TrajectoryWriter
+from dgym.wire import EndReason, Observation, Step, ToolCall
+
+
+@pytest.fixture
+def dgym(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return lambda *arguments: CliRunner().invoke(cli, ["report", *arguments])
+
+
+@pytest.fixture
+def play(tmp_path):
+    def play_one(root, task, reason, **fields):
+        attempt = ResultsStore(tmp_path / root).episode("local", f"e-{task}", "d").new_attempt()
+        with TrajectoryWriter(attempt.trajectory, TrajectoryHeader()) as writer:
+            writer.write(Step(seq=0, call=None, observation=Observation(text="x", tool="reset")))
+            observation = Observation(text="y", tool="pdb", duration_seconds=0.25)
+            writer.write(Step(seq=1, call=ToolCall(tool="pdb"), observation=observation))
+        values = {"episode": f"e-{task}", "task": task, "agent": "debug", "model": "m-1", "steps": 4, **fields}
+        attempt.save(StoredResult(resolved=reason is EndReason.RESOLVED, reason=reason, **values))
+
+    return play_one
+
+
+@pytest.fixture
+def results(play):
+    play("results", "one", EndReason.RESOLVED, input_tokens=1_000_000, output_tokens=100_000)
+    play("results", "two", EndReason.STEP_LIMIT_REACHED)
+    play("results", "three", EndReason.SETUP_FAILED)
+
+
+def test_without_arguments_it_reads_the_default_directory(dgym, results):
+    done = dgym()
+    assert done.exit_code == 0, done.output
+    assert "1 of 2 resolved: 50.0 % (9.5 to 90.5 %), pass@1 50.0 %, 1 failed" in done.output
+    for words in ("SetupFailed", "StepLimitReached", "pdb", "prepare", "m-1", "250.0", "1,000,000"):
+        assert words in done.output
+
+
+def test_prices_make_a_cost(dgym, results):
+    assert "cost 3.00" in dgym("--price", "m-1=2:10").output
+
+
+def test_json_holds_the_report_and_its_episodes(dgym, results):
+    value = json.loads(dgym("--output", "json").output)
+    assert value["overall"]["resolved"] == 1
+    assert {episode["task"]: episode["reason"] for episode in value["episodes"]} == {
+        "one": "Resolved",
+        "two": "StepLimitReached",
+        "three": "SetupFailed",
+    }
+
+
+def test_csv_has_a_line_for_each_episode(dgym, results):
+    lines = list(csv.DictReader(io.StringIO(dgym("--output", "csv", "--price", "m-1=2:10").output)))
+    assert [line["task"] for line in lines] == ["one", "three", "two"]
+    assert lines[0]["cost"] == "3.0"
+    assert lines[2]["cost"] == ""
+    assert lines[0]["tools_seconds"] == "0.25"
+    assert lines[1]["tools_seconds"] == ""
+
+
+def test_two_runs_are_compared(dgym, play, results):
+    for task in ("one", "two", "four"):
+        play("other", task, EndReason.RESOLVED, steps=2)
+    done = dgym("results", "--compare", "other")
+    assert done.exit_code == 0, done.output
+    assert "Of 2 tasks in both, B is better at 1, worse at 0 and equal at 1." in done.output
+    assert "McNemar's exact test: p = 1" in done.output
+    assert "Only B has a verdict on four" in done.output
+    value = json.loads(dgym("results", "--compare", "other", "--output", "json").output)
+    assert value["comparison"]["better"] == 1
+    lines = list(csv.DictReader(io.StringIO(dgym("results", "--compare", "other", "--output", "csv").output)))
+    assert [(line["task"], line["difference"]) for line in lines] == [("one", "0.0"), ("two", "1.0")]
+
+
+def test_agents_of_one_directory_can_be_compared(dgym, play, results):
+    play("more", "one", EndReason.RESOLVED, agent="rewrite")
+    done = dgym("results", "more", "--agent", "debug", "--compare", "more", "--compare-agent", "rewrite")
+    assert "A: debug m-1: 1 of 2 resolved" in done.output
+    assert "B: rewrite m-1: 1 of 1 resolved" in done.output
+
+
+def test_mixed_agents_are_pointed_out_when_comparing(dgym, play, results):
+    play("results", "five", EndReason.RESOLVED, agent="rewrite")
+    assert "A mixes 2 agents or models; --agent picks one" in dgym("--compare", "results").output
+
+
+def test_what_results_say_cannot_drive_the_terminal(dgym, play):
+    play("results", "one[bold]\x1b[2J", EndReason.RESOLVED)
+    output = dgym().output
+    assert "one[bold]\\x1b[2J" in output
+    assert "\x1b" not in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["none"], "there is no such directory"),
+        (["results", "--price", "m-1"], "write MODEL=IN:OUT"),
+        (["results", "--price", "m-1=2:nan"], "write MODEL=IN:OUT"),
+        (["results", "--confidence", "95"], "--confidence"),
+        (["results", "--agent", "dbug"], "there are results of debug"),
+        (["results", "--compare-agent", "debug"], "goes with --compare"),
+        (["--output", "xml"], "table"),
+    ],
+)
+def test_mistakes_exit_with_2_and_say_what_is_right(dgym, results, arguments, complaint):
+    done = dgym(*arguments)
+    assert done.exit_code == 2, done.output
+    assert complaint in done.output

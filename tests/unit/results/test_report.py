@@ -1,0 +1,112 @@
+import msgspec
+import pytest
+
+from dgym.results.report import Price, make_report
+from dgym.results.report_compare import compare
+from dgym.results.report_reading import Call, Record, Run, Stages
+from dgym.wire import EndReason
+
+
+def record(task="t", resolved=True, *, failed=False, sample=0, **fields):
+    reason = EndReason.SANDBOX_LOST if failed else EndReason.RESOLVED if resolved else EndReason.UNRESOLVED
+    base = {"namespace": "local", "episode": f"{task}-{sample}", "agent": "a", "model": "m", "attempt": 1}
+    numbers = {"score": 0, "max_score": 1, "steps": 1, "rewrites": 0, "input_tokens": 0, "output_tokens": 0}
+    rest = {"digest": "d", "seconds": 1.0, "start_time": "", "path": f"/{task}/{sample}"}
+    values = {**base, **numbers, **rest, "task": task, "resolved": resolved and not failed, "sample": sample}
+    return Record(reason=reason, **{**values, **fields})
+
+
+def run(*records):
+    return Run(records=records)
+
+
+def test_rates_are_over_verdicts_and_failures_are_counted_apart():
+    report = make_report(run(record(), record(resolved=False), record(failed=True, steps=99)))
+    overall = report.overall
+    assert (overall.episodes, overall.verdicts, overall.resolved, overall.failed) == (3, 2, 1, 1)
+    assert overall.rate == 0.5
+    assert overall.steps.median == 1
+    assert overall.reasons == {"Resolved": 1, "SandboxLost": 1, "Unresolved": 1}
+    assert overall.interval.low < 0.5 < overall.interval.high
+
+
+def test_pass_at_1_weighs_every_task_the_same():
+    easy = [record("easy", sample=sample) for sample in range(8)]
+    report = make_report(run(*easy, record("hard", resolved=False), record("hard", resolved=True, sample=1)))
+    assert report.overall.rate == 0.9
+    assert report.overall.pass_at_1 == 0.75
+    assert [(one.task, one.figures.rate) for one in report.tasks] == [("easy", 1.0), ("hard", 0.5)]
+
+
+def test_agents_and_models_are_told_apart():
+    report = make_report(run(record(agent="b"), record(agent="a", model="x"), record(agent="a", model="w")))
+    assert [(one.agent, one.model) for one in report.agents] == [("a", "w"), ("a", "x"), ("b", "m")]
+
+
+def test_a_cost_is_known_only_with_the_price_of_every_model():
+    records = run(
+        record(model="m", input_tokens=2_000_000, output_tokens=500_000),
+        record(model="n", input_tokens=1_000_000),
+        record(model="unused"),
+    )
+    prices = {"m": Price(input=1.5, output=4), "n": Price(input=10, output=0)}
+    assert make_report(records, prices=prices).overall.cost == pytest.approx(15)
+    assert make_report(records, prices={"m": prices["m"]}).overall.cost is None
+    assert make_report(run(record()), prices=prices).overall.cost is None
+
+
+def test_tools_are_counted_and_timed():
+    calls = (Call("pdb", True, 0.1), Call("pdb", False, 0.3), Call("eval", True, 2.0))
+    report = make_report(run(record(calls=calls), record(calls=(Call("pdb", True, 0.2),)), record()))
+    pdb, evaluation = report.tools
+    assert (pdb.tool, pdb.calls, pdb.refused, pdb.episodes, pdb.share_of_calls) == ("pdb", 3, 1, 2, 0.75)
+    assert pdb.median_milliseconds == pytest.approx(200)
+    assert evaluation.total_seconds == 2.0
+
+
+def test_stages_share_the_time_of_the_episodes_that_tell_it():
+    stages = Stages(prepare=1, tools=2, agent=3, score=4)
+    report = make_report(run(record(stages=stages), record(stages=stages), record()))
+    assert {one.stage: one.share for one in report.stages} == {"prepare": 0.1, "tools": 0.2, "agent": 0.3, "score": 0.4}
+    assert {one.episodes for one in report.stages} == {2}
+    assert make_report(run(record())).stages == ()
+
+
+def test_a_report_of_nothing_but_failures_has_no_rate_to_speak_of():
+    report = make_report(run(record(failed=True)))
+    assert (report.overall.verdicts, report.overall.rate, report.overall.pass_at_1) == (0, 0.0, 0.0)
+    assert (report.overall.interval.low, report.overall.interval.high) == (0.0, 1.0)
+
+
+def test_reports_are_json_in_camel_case():
+    value = msgspec.json.decode(msgspec.json.encode(make_report(run(record()))))
+    assert value["overall"]["passAt1"] == 1.0
+    assert value["tasks"][0]["figures"]["inputTokens"]["total"] == 0
+
+
+def test_comparing_pairs_tasks():
+    a = run(*[record(f"t{n}", resolved=n < 2, steps=10) for n in range(8)], record("mine"), record("x", failed=True))
+    b = run(*[record(f"t{n}", resolved=n != 0, steps=4) for n in range(8)], record("yours"), record("x"))
+    found = compare(a, b)
+    assert (found.better, found.worse, found.equal) == (6, 1, 1)
+    assert found.p_value == pytest.approx(2 * (1 + 7) / 2**7)
+    assert (found.only_a, found.only_b) == (("mine",), ("x", "yours"))
+    assert {pair.task: pair.difference for pair in found.pairs}["t0"] == -1
+    differences = {one.quantity: one.difference for one in found.differences}
+    assert differences["steps"] == -6
+    assert differences["resolved"] == pytest.approx(5 / 8)
+
+
+def test_samples_of_a_task_are_one_observation():
+    a = run(*[record(sample=n, resolved=n == 0) for n in range(4)])
+    b = run(*[record(sample=n, resolved=n != 0) for n in range(4)])
+    found = compare(a, b)
+    assert (found.better, found.worse) == (1, 0)
+    assert found.pairs[0].difference == 0.5
+    assert found.p_value == 1.0
+
+
+def test_runs_without_a_task_in_common_compare_to_nothing():
+    found = compare(run(record("a")), run(record("b")))
+    assert found.pairs == found.differences == ()
+    assert found.p_value == 1.0

@@ -1,0 +1,104 @@
+import pytest
+
+from dgym.errors import ManifestError
+from dgym.results import ResultsStore, StoredResult, TrajectoryHeader, TrajectoryWriter
+from dgym.results.report_reading import read_run
+from dgym.wire import EndReason, Observation, Step, ToolCall
+
+
+def play(root, episode="one", *, digest="d1", reason=EndReason.RESOLVED, calls=(), stored=True, torn=False, **fields):
+    """One attempt as a worker leaves it."""
+    attempt = ResultsStore(root).episode("local", episode, digest).new_attempt()
+    with TrajectoryWriter(attempt.trajectory, TrajectoryHeader(episode=episode)) as writer:
+        writer.write(Step(seq=0, call=None, observation=Observation(text="x", tool="reset")))
+        for seq, (tool, ok, seconds) in enumerate(calls, start=1):
+            observation = Observation(text="y" * 100, tool=tool, ok=ok, duration_seconds=seconds)
+            writer.write(Step(seq=seq, call=ToolCall(tool=tool), observation=observation))
+    if torn:
+        with attempt.trajectory.open("a") as file:
+            file.write('{"seq": 9, "call": {"to')
+    if stored:
+        result = StoredResult(resolved=reason is EndReason.RESOLVED, reason=reason, episode=episode, **fields)
+        attempt.save(result)
+    return attempt
+
+
+def test_each_episode_is_one_record_with_its_calls(tmp_path):
+    play(tmp_path, calls=[("pdb", True, 0.5), ("", False, 0.0)], task="calc", agent="replay", steps=2, torn=True)
+    (record,) = read_run([tmp_path]).records
+    assert (record.task, record.agent, record.steps, record.resolved) == ("calc", "replay", 2, True)
+    assert [(call.tool, call.ok, call.seconds) for call in record.calls] == [
+        ("pdb", True, 0.5),
+        ("(not a call)", False, 0.0),
+    ]
+    assert record.stages is not None
+    assert record.stages.tools == 0.5
+    assert record.stages.prepare >= 0
+
+
+def test_the_newest_attempt_with_a_result_counts(tmp_path):
+    play(tmp_path, reason=EndReason.SETUP_FAILED)
+    play(tmp_path, reason=EndReason.UNRESOLVED)
+    play(tmp_path, stored=False)
+    (record,) = read_run([tmp_path]).records
+    assert (record.attempt, record.reason) == (2, EndReason.UNRESOLVED)
+
+
+def test_attempts_without_a_result_are_unfinished(tmp_path):
+    play(tmp_path, stored=False)
+    broken = play(tmp_path, "two")
+    broken.result.write_text("{")
+    run = read_run([tmp_path])
+    assert run.records == ()
+    assert [path.split("/")[-2] for path in run.unfinished] == ["one", "two"]
+
+
+def test_earlier_configurations_are_left_out_unless_asked_for(tmp_path):
+    play(tmp_path, digest="old", agent="a", start_time="2026-01-01T00:00:00Z", steps=1)
+    play(tmp_path, digest="new", agent="a", start_time="2026-01-02T00:00:00Z", steps=2)
+    play(tmp_path, digest="other", agent="b", start_time="2026-01-01T00:00:00Z", steps=3)
+    run = read_run([tmp_path])
+    assert [record.steps for record in run.records] == [2, 3]
+    assert run.superseded == 1
+    everything = read_run([tmp_path], every_configuration=True)
+    assert len(everything.records) == 3
+    assert everything.superseded == 0
+
+
+def test_two_directories_are_two_runs_and_overlapping_ones_count_once(tmp_path):
+    play(tmp_path / "a")
+    play(tmp_path / "b")
+    assert len(read_run([tmp_path / "a", tmp_path / "b"]).records) == 2
+    assert len(read_run([tmp_path / "a", tmp_path / "a" / "local"]).records) == 1
+
+
+@pytest.mark.parametrize("level", range(5))
+def test_any_level_of_a_results_directory_will_do(tmp_path, level):
+    attempt = play(tmp_path).path
+    directory = [tmp_path, *reversed(list(attempt.parents)[:3]), attempt][level]
+    assert len(read_run([directory]).records) == 1
+
+
+def test_episodes_whose_names_are_numbers_are_no_attempts(tmp_path):
+    play(tmp_path, "7", digest="12345678")
+    assert [record.episode for record in read_run([tmp_path]).records] == ["7"]
+
+
+def test_a_result_without_a_trajectory_or_times_still_counts(tmp_path):
+    attempt = play(tmp_path)
+    attempt.trajectory.unlink()
+    (record,) = read_run([tmp_path]).records
+    assert record.calls == ()
+    assert record.stages is None
+
+
+def test_failures_have_no_stages(tmp_path):
+    play(tmp_path, reason=EndReason.SANDBOX_LOST)
+    assert read_run([tmp_path]).records[0].stages is None
+
+
+def test_directories_without_results_are_refused(tmp_path):
+    with pytest.raises(ManifestError, match="no such directory"):
+        read_run([tmp_path / "none"])
+    with pytest.raises(ManifestError, match="no results there"):
+        read_run([tmp_path])
