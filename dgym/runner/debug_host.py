@@ -82,7 +82,7 @@ class DebugHost(object):
             answer = self._start(request, reply)
             if answer["state"] != "stopped":
                 return answer
-            reply.output, reply.cut = [], 0
+            reply.output, reply.cut, reply.started = [], 0, False
         return self._command(request, reply, command)
 
     def stop(self):

@@ -84,8 +84,8 @@ def pytest_exception_interact(call):
         _state["debugger"].post_mortem(call.excinfo.value, call.excinfo.tb, "goes on with the next test")
 
 
-def pytest_runtest_call(item):
-    """``--trace``: stop at the first line of each test."""
+def pytest_runtest_setup(item):
+    """``--trace``: stop at the first line of each test; said before the call, whose hooks pytest runs first."""
     function = getattr(item, "obj", None)
     code = getattr(getattr(function, "__func__", function), "__code__", None)
     if _state.get("pdbtrace") and code is not None:

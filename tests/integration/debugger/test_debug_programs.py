@@ -11,6 +11,7 @@ async def test_the_end_says_the_exit_status_and_shows_the_last_output(debug):
     result = await debug("c")
 
     assert (result.state, result.exit_status, result.program_output) == ("ended", 3, "working\n")
+    assert result.output == ""
     again = await debug("p 1")
     assert again.state == "stopped"
     assert again.frame.line == 1
