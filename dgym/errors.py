@@ -8,6 +8,9 @@
     ├── EpisodeOver              a step or reset after the episode's end (the driver's mistake)
     ├── ConflictError            a step number was reused with another call, or one was left out
     ├── PluginError              a tool or an agent cannot be found or loaded; named
+    ├── PathError                a path is not one of the workspace (dgym.workspace)
+    ├── EditError                a range of lines that a file does not have (dgym.workspace)
+    ├── PatchError               a patch is malformed or does not apply (dgym.workspace)
     ├── PersonLeft               the person who plays a model has left; the episode is cancelled
     └── InfrastructureError      never the agent's doing; ``reason`` is one of the reasons of ``Finished``
         ├── SandboxStartFailed   the sandbox did not come up
