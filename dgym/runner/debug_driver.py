@@ -23,8 +23,7 @@ def main():
     ]
     import debug_program
 
-    sys.path[:] = path
-    debug_program.run(loaded, here)
+    debug_program.run(loaded, path, here)
 
 
 if __name__ == "__main__":

@@ -7,12 +7,12 @@ import os
 import time
 
 from . import debug_commands
+from .debug_message import breakpoint_fields
 from .debug_process import INTERRUPT, TRACEBACK, Program, interpreter_command
 from .debug_wire import HeadTail
 from .launch import LaunchRefused, parse_entrypoint
 
 _GRACE_SECONDS = 2.0
-_BREAKPOINT_FIELDS = ("number", "file", "line", "condition", "ignore_count", "hits", "enabled", "temporary")
 
 
 class _Reply(object):
@@ -92,24 +92,18 @@ class DebugHost(object):
     # the table of breakpoints
 
     def _take_breakpoints(self, given):
-        table = [{name: entry.get(name) for name in _BREAKPOINT_FIELDS} for entry in given]
+        table = [breakpoint_fields(entry) for entry in given]
         for entry in table:
-            entry["ignore_count"] = entry["ignore_count"] or 0
-            entry["hits"] = entry["hits"] or 0
-            entry["enabled"] = entry["enabled"] is not False
-            entry["temporary"] = bool(entry["temporary"])
             self._next_number = max(self._next_number, entry["number"] + 1)
         self._changed = table != self._breakpoints
         self._breakpoints = table
 
     def _learn(self, message):
         """Keep what every message of the program tells."""
-        self._breakpoints = [
-            {name: entry.get(name) for name in _BREAKPOINT_FIELDS} for entry in message.get("breakpoints", [])
-        ]
-        self._next_number = max(self._next_number, message.get("next_number", 1))
-        self._files.update((path, (changed, size)) for path, changed, size in message.get("files", []))
-        self._lost = message.get("lost", [])
+        self._breakpoints = message["breakpoints"]
+        self._next_number = max(self._next_number, message["next_number"])
+        self._files.update((path, (changed, size)) for path, changed, size in message["files"])
+        self._lost = message["lost"]
 
     # starting and ending
 
@@ -134,7 +128,6 @@ class DebugHost(object):
         if why:
             reply.notices.append(why)
             self._drop()
-            program.written.text()
 
     def _drop(self):
         program, self._program = self._program, None
@@ -206,9 +199,9 @@ class DebugHost(object):
                 return self._kill(reply)
         if message is None:
             return self._end(reply)
-        if message.get("type") != "stop":
+        if message["type"] != "stop":
             self._drop()
-            return reply.result("idle", self._breakpoints, restart=message.get("type") == "restart")
+            return reply.result("idle", self._breakpoints, restart=message["type"] == "restart")
         return self._stopped(reply, message, interrupted)
 
     def _stopped(self, reply, message, interrupted):

@@ -7,7 +7,6 @@ import pdb  # noqa: T100 - this is one
 import reprlib
 import sys
 import threading
-import time
 import traceback
 
 import debug_table
@@ -73,7 +72,7 @@ class Debugger(Commands, Tracing, pdb.Pdb):
         self.channel.send(self._stop())
         message = self.channel.receive()
         if message is None:
-            self.leave("quit")
+            os._exit(1)
         self.limit = message.get("limit", self.limit)
         self.answer.take(self.limit)
         if message.get("breakpoints") is not None:
@@ -137,8 +136,9 @@ class Debugger(Commands, Tracing, pdb.Pdb):
     def leave(self, how):
         """The rest is the host's: it kills this process."""
         self.channel.send({"type": how})
-        while True:
-            time.sleep(3600)
+        while self.channel.receive() is not None:
+            pass
+        os._exit(1)
 
     def relative(self, filename):
         """A path as the agent writes it."""
@@ -231,8 +231,8 @@ class Debugger(Commands, Tracing, pdb.Pdb):
         filename = frame.f_code.co_filename
         text = "%s(%r)%s()" % (self.relative(filename), line, frame.f_code.co_name or "<lambda>")
         # Before 3.13 reading f_locals would undo what the agent has assigned: take the copy that pdb holds.
-        values = getattr(self, "curframe_locals", None) if frame is self.curframe else None
-        if values is not None and "__return__" in values:
+        values = self.values() if frame is self.curframe else ()
+        if "__return__" in values:
             text += "->" + reprlib.repr(values["__return__"])
         source = linecache.getline(filename, line or 0, frame.f_globals).strip()
         return text + lprefix + source if source else text

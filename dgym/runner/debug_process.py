@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 
+from .debug_message import checked
 from .debug_wire import FDS_VARIABLE, Decoder, HeadTail, encode
 
 INTERRUPT = signal.SIGRTMAX - 2
@@ -44,6 +45,7 @@ class Program(object):
             )
         except OSError:
             self._close()
+            os.close(self._woken_by)
             raise
         finally:
             theirs.close()
@@ -138,10 +140,12 @@ class Program(object):
     def _next_message(self):
         try:
             message = self._decoder.next()
+            message = None if message is None else checked(message)
         except ValueError:
+            # The program speaks in the debugger's name: from here on it runs without one.
             self._channel_open = False
             return None
-        if message is not None and message.get("type") == "end":
+        if message is not None and message["type"] == "end":
             self.ending = message
             return self._next_message()
         return message

@@ -23,8 +23,11 @@ import pytest_debug
 from debug_wire import FDS_VARIABLE
 
 
-def run(loaded, here):
-    """Connect to the host and run what it names. ``loaded``: the modules the interpreter itself had loaded."""
+def run(loaded, path, here):
+    """Connect to the host and run what it names.
+
+    ``loaded`` and ``path`` are the modules and the ``sys.path`` that the interpreter itself began with.
+    """
     numbers = os.environ.pop(FDS_VARIABLE).split(",")
     channel = debug_channel.Channel(int(numbers[0]))
     traces = debug_channel.out_of_reach(int(numbers[1]))
@@ -34,7 +37,7 @@ def run(loaded, here):
     faulthandler.register(start["trace_signal"], file=traces, all_threads=True, chain=False)
     debugger = _make_debugger(channel, start, here)
     program = _Program(start, debugger)
-    program.take_place()
+    program.take_place(path)
     forget_modules(loaded, here)
     _Hooks(debugger).install()
     if start["is_pytest"]:
@@ -122,9 +125,10 @@ class _Program(object):
         self._debugger = debugger
         self._script = os.path.abspath(start["target"]) if start["kind"] == "script" else None
 
-    def take_place(self):
+    def take_place(self, path):
         """Give the program its own sys.path and sys.argv."""
         start = self._start
+        sys.path[:] = path
         if not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
             sys.path[0] = os.path.dirname(os.path.realpath(self._script)) if self._script else os.getcwd()
         argv = pytest_debug.arguments(start["argv"], os.environ) if start["is_pytest"] else start["argv"]

@@ -47,6 +47,10 @@ class Commands(pdb.Pdb):
             self.stdout = stdout
         return None
 
+    def values(self):
+        """The variables of the current frame. Before 3.13 only pdb's copy of them keeps what the agent assigned."""
+        return self.curframe.f_locals if sys.version_info >= (3, 13) else self.curframe_locals
+
     def show_error(self):
         """The exception being handled, in pdb's form."""
         kind, value = sys.exc_info()[:2]
@@ -62,7 +66,7 @@ class Commands(pdb.Pdb):
         saved = sys.stdout, sys.displayhook
         sys.stdout, sys.displayhook = self.stdout, self.displayhook
         try:
-            debug_eval.execute(line.lstrip("!").strip(), self.curframe, self.curframe_locals)
+            debug_eval.execute(line.lstrip("!").strip(), self.curframe, self.values())
         except BaseException:
             self.show_error()
         finally:
@@ -70,13 +74,13 @@ class Commands(pdb.Pdb):
 
     def _getval(self, arg):
         try:
-            return debug_eval.evaluate(arg, self.curframe.f_globals, self.curframe_locals)
+            return debug_eval.evaluate(arg, self.curframe.f_globals, self.values())
         except BaseException:
             self.show_error()
             raise
 
     def _getval_except(self, arg, frame=None):
-        values = self.curframe_locals if frame is None else frame.f_locals
+        values = self.values() if frame is None else frame.f_locals
         try:
             return debug_eval.evaluate(arg, (frame or self.curframe).f_globals, values)
         except BaseException:
@@ -119,7 +123,7 @@ class Commands(pdb.Pdb):
         if colon:
             return self._place(self.lookupmodule(filename), name)
         try:
-            found = debug_eval.evaluate(name, self.curframe.f_globals, self.curframe_locals)
+            found = debug_eval.evaluate(name, self.curframe.f_globals, self.values())
             code = getattr(found, "__wrapped__", found)
             code = getattr(code, "__func__", code).__code__
             return "%s:%d" % (self.canonic(code.co_filename), debug_locate.first_line_of_code(code))
