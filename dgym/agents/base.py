@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from dgym.wire import EndReason, Observation, Step
+from dgym.wire import EndReason, Observation, Step, ToolCall
 
 STANDARD_TOOLS = ("listdir", "view", "grep", "eval", "pdb", "rewrite", "bash", "submit")
 
+Action = ToolCall | Mapping[str, Any] | str
 ObservationDict = dict[str, Any]
 InfoDict = dict[str, Any]
 
@@ -27,8 +28,12 @@ class Env(Protocol):
         """Start the session."""
         ...
 
-    async def step(self, action: str | Mapping[str, Any]) -> tuple[ObservationDict, float, bool, bool, InfoDict]:
+    async def step(self, action: Action) -> tuple[ObservationDict, float, bool, bool, InfoDict]:
         """Make one call: a line of text, or ``{"tool", "arguments"}``."""
+        ...
+
+    async def peek(self, action: Action) -> ObservationDict:
+        """The answer of ``view`` or ``listdir`` without a step."""
         ...
 
     async def patch(self) -> str:

@@ -25,8 +25,7 @@ class ReplayAgent(BaseAgent):
         calls = read_calls(context)
         await env.reset(seed=context.seed)
         for call in calls:
-            action = {"tool": call.tool, "arguments": call.arguments}
-            _, _, terminated, truncated, _ = await env.step(action)
+            _, _, terminated, truncated, _ = await env.step(call)
             if terminated or truncated:
                 break
         return None

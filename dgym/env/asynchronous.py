@@ -114,6 +114,10 @@ class AsyncRepoEnv:
         truncated = ended is not None and ended.is_truncation
         return observation_view(self._last), reward, ended is not None and not truncated, truncated, self.info
 
+    async def peek(self, action: Action) -> dict[str, Any]:
+        """The answer of ``view`` or ``listdir``, or of another tool that changes nothing, without a step."""
+        return observation_view(await self._require_session().peek(action))
+
     async def finish(self, reason: EndReason = EndReason.UNRESOLVED) -> Result:
         """End the episode now and score it; the result of the episode if it has ended already."""
         return await self._require_session().finish(reason)

@@ -50,6 +50,10 @@ class RepoEnv:
         """Execute one call; see ``AsyncRepoEnv.step``."""
         return run_blocking(self._env.step(action))
 
+    def peek(self, action: Action) -> dict[str, Any]:
+        """Look without a step; see ``AsyncRepoEnv.peek``."""
+        return run_blocking(self._env.peek(action))
+
     def finish(self, reason: EndReason = EndReason.UNRESOLVED) -> Result:
         """End the episode now and score it."""
         return run_blocking(self._env.finish(reason))

@@ -34,6 +34,10 @@ def info_view(session: Session, last: Observation | None, result: Result | None)
         "steps": session.steps,
         "rewrites": session.rewrites,
         "reason": result.reason.value if result is not None else None,
+        "evaluation": session.evaluation,
+        "breakpoints": _plain(session.breakpoints),
+        "focus_file": session.focus_file,
+        "notices": list(session.notices),
         "instructions": instructions(session.task.spec.instructions, session.tools),
         "tools": [schema(tool) for tool in session.tools.values()],
     }

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -11,12 +12,13 @@ from dgym.errors import DgymError
 from dgym.tools.base import Tool, ToolError, ToolResult
 from dgym.tools.context import ToolContext
 from dgym.tools.grammar import find_tool, parse_action, validate_arguments
+from dgym.tools.registry import load_tools
 from dgym.wire import OBSERVATION_LIMIT, Observation, ToolCall
 
 log = logging.getLogger(__name__)
 
 UNREADABLE = ""
-"""The tool of a call whose action could not be read; the action itself is its only argument."""
+"""The tool of a call that could not be read; its only argument is the ``action`` itself, or what the ``problem`` is."""
 
 
 class Execution(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +28,7 @@ class Execution(msgspec.Struct, frozen=True, kw_only=True):
     rewrote: bool = False
     submitted: bool = False
     killed_sandbox: bool = False
+    evaluation: str | None = None
 
 
 def read_action(action: ToolCall | Mapping[str, Any] | str, tools: Mapping[str, Tool]) -> ToolCall:
@@ -68,11 +71,15 @@ async def execute(tools: Mapping[str, Tool], context: ToolContext, call: ToolCal
         score=result.score,
         focus_file=result.focus_file,
     )
-    return Execution(observation=observation, rewrote=result.rewrote, submitted=result.submitted)
+    return Execution(
+        observation=observation, rewrote=result.rewrote, submitted=result.submitted, evaluation=result.evaluation
+    )
 
 
 async def _use(tools: Mapping[str, Tool], context: ToolContext, call: ToolCall) -> ToolResult:
     if call.tool == UNREADABLE:
+        if "problem" in call.arguments:
+            raise ToolError(str(call.arguments["problem"]))
         call = parse_action(call.arguments.get("action", ""), tools)
     tool = find_tool(call.tool, tools)
     answer = await tool.use(context, **validate_arguments(tool, call))
@@ -84,6 +91,7 @@ async def _use(tools: Mapping[str, Tool], context: ToolContext, call: ToolCall) 
 
 async def _after_rewrite(tools: Mapping[str, Tool], context: ToolContext, result: ToolResult) -> ToolResult:
     texts = [result.text]
+    score, evaluation = result.score, result.evaluation
     for tool in tools.values():
         try:
             said = await tool.on_rewrite(context, result.focus_file or "")
@@ -93,9 +101,17 @@ async def _after_rewrite(tools: Mapping[str, Tool], context: ToolContext, result
             # The rewrite itself succeeded and must count as one, whatever a tool makes of the news.
             log.exception("the tool %s failed at on_rewrite", tool.name)
             said = f"The tool {tool.name} failed after the rewrite: {type(error).__name__}: {error}"
+        if isinstance(said, ToolResult):
+            score, evaluation, said = said.score or score, said.evaluation or evaluation, said.text
         if said:
             texts.append(said)
-    return msgspec.structs.replace(result, text="\n\n".join(texts))
+    return msgspec.structs.replace(result, text="\n\n".join(texts), score=score, evaluation=evaluation)
+
+
+@cache
+def reading_tools() -> dict[str, Tool]:
+    """The tools by which a driver looks around unasked."""
+    return {tool.name: tool for tool in load_tools(("listdir", "view"))}
 
 
 def bounded(text: str, limit: int = OBSERVATION_LIMIT) -> tuple[str, int]:

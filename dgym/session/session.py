@@ -6,7 +6,7 @@ A session owns the two sandboxes of an episode, the tools, the journal, the limi
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from dgym.errors import ConflictError, EpisodeOver, SandboxLost
 from dgym.sandbox import Sandbox, SandboxProvider
 from dgym.session.collection import ChangeSet, collect
 from dgym.session.ending import Ending, SuiteCache, score
-from dgym.session.execution import Execution, execute, read_action
+from dgym.session.execution import Execution, execute, read_action, reading_tools
 from dgym.session.journal import Journal
 from dgym.session.limits import EpisodeLimits
 from dgym.session.preparation import Baseline, prepare
@@ -59,14 +59,19 @@ class Session:
     ) -> None:
         self.task = task
         self.limits = limits
-        self.tools = {tool.name: tool for tool in tools}
         self.rewrites = 0
+        self.evaluation: str | None = None
+        """What the task's tests said last, wherever they were run."""
+        self.notices: list[str] = []
+        """What tools said when they appeared."""
         self.result: Result | None = None
+        self._tools = {tool.name: tool for tool in tools}
         self._provider = provider
         self._source = source
         self._suite_cache = suite_cache
         self._journal = Journal()
         self._poisoned: set[int] = set()
+        self._misaddressed: set[int] = set()
         self._sandbox: Sandbox | None = None
         self._verifier: Sandbox | None = None
         self._baseline: Baseline | None = None
@@ -74,6 +79,21 @@ class Session:
         self._started = 0.0
         self._deadline: asyncio.Task[None] | None = None
         self._finishing: asyncio.Task[Result] | None = None
+
+    @property
+    def tools(self) -> dict[str, Tool]:
+        """The tools that are there now."""
+        return {name: tool for name, tool in self._tools.items() if tool.after_rewrites <= self.rewrites}
+
+    @property
+    def breakpoints(self) -> tuple[Breakpoint, ...]:
+        """The breakpoints that are set now."""
+        return self._context.breakpoints if self._context is not None else ()
+
+    @property
+    def focus_file(self) -> str | None:
+        """The file the agent looked at or changed last."""
+        return self._context.focus_file if self._context is not None else None
 
     @property
     def steps(self) -> int:
@@ -128,6 +148,23 @@ class Session:
         if seq >= self._journal.next_seq and self._end_was_told():
             raise EpisodeOver("the episode is over; reset() starts a new one")
         return await self._journal.once(seq, call, self._execute)
+
+    async def peek(self, action: ToolCall | Mapping[str, Any] | str) -> Observation:
+        """The answer of a tool that changes nothing, without a step: what an agent shows its model unasked.
+
+        ``view`` and ``listdir`` answer here even where they are not among the tools.
+        """
+        tools = reading_tools() | {name: tool for name, tool in self.tools.items() if not tool.mutates}
+        if self._context is None or self._finishing is not None:
+            return Observation(text="The episode has ended.", ok=False)
+        focus_file = self._context.focus_file
+        try:
+            return (await execute(tools, self._context, read_action(action, tools))).observation
+        except SandboxLost as death:
+            # The next step finds it too, and starts a new one.
+            return Observation(text=f"The sandbox does not answer ({death}).", ok=False)
+        finally:
+            self._context.focus_file = focus_file
 
     async def finish(self, reason: EndReason = EndReason.UNRESOLVED) -> Result:
         """End the episode: take the changes out, kill the sandbox, score on the pristine copy. Idempotent.
@@ -198,10 +235,7 @@ class Session:
     async def _first_observation(self, *, evaluate: bool) -> Observation:
         assert self._context is not None
         sections = [self.task.spec.instructions.strip() or "Find and repair the bug."]
-        for tool in self.tools.values():
-            text = await tool.on_reset(self._context)
-            if text:
-                sections.append(text)
+        sections += await self._greet(self.tools.values())
         shown = await self._show("listdir", {"depth": 2})
         if shown is not None:
             sections.append(shown.text)
@@ -210,11 +244,18 @@ class Session:
             sections.append(evaluated.text)
         return msgspec.structs.replace(evaluated or Observation(text=""), text="\n\n".join(sections), tool="reset")
 
+    async def _greet(self, tools: Iterable[Tool]) -> list[str]:
+        assert self._context is not None
+        texts = [text for tool in tools if (text := await tool.on_reset(self._context))]
+        self.notices += texts
+        return texts
+
     async def _show(self, name: str, arguments: dict[str, Any]) -> Observation | None:
         if name not in self.tools:
             return None
         assert self._context is not None
         execution = await execute(self.tools, self._context, ToolCall(tool=name, arguments=arguments))
+        self.evaluation = execution.evaluation or self.evaluation
         return execution.observation
 
     # How a step runs
@@ -238,12 +279,26 @@ class Session:
             reason = EndReason.DEADLINE_EXCEEDED
             text = "The episode's deadline passed while this ran; it was stopped."
             execution = Execution(observation=Observation(text=text, tool=call.tool, ok=False))
-        self.rewrites += execution.rewrote
+        execution = await self._count(call, execution)
         reason = reason or self._why_it_ends(execution)
         if reason is None:
             return execution.observation
         result = await self.finish(reason)
         return msgspec.structs.replace(execution.observation, end_reason=result.reason)
+
+    async def _count(self, call: ToolCall, execution: Execution) -> Execution:
+        """Keep account of what the call did, and announce the tools that its rewrite brings."""
+        before = self.tools
+        if call.tool not in before:
+            self._misaddressed.add(self._journal.next_seq)
+        self.evaluation = execution.evaluation or self.evaluation
+        self.rewrites += execution.rewrote
+        new = [tool for name, tool in self.tools.items() if name not in before]
+        if not new:
+            return execution
+        texts = [f"From now on there is the tool {tool.name} too: {tool.description}" for tool in new]
+        text = "\n\n".join([execution.observation.text, *texts, *await self._greet(new)])
+        return msgspec.structs.replace(execution, observation=msgspec.structs.replace(execution.observation, text=text))
 
     def _open_or_ended(self) -> None:
         if self._finishing is None:
@@ -280,11 +335,11 @@ class Session:
     async def _replay(self, breakpoints: tuple[Breakpoint, ...]) -> None:
         assert self._context is not None
         for step in self._journal.steps:
-            if step.call is None or step.seq in self._poisoned:
+            if step.call is None or step.seq in self._poisoned | self._misaddressed:
                 continue
-            tool = self.tools.get(step.call.tool)
+            tool = self._tools.get(step.call.tool)
             if tool is not None and tool.mutates:
-                await execute(self.tools, self._context, step.call)
+                await execute(self._tools, self._context, step.call)
         await self._context.table.replace(breakpoints)
 
     def _why_it_ends(self, execution: Execution) -> EndReason | None:

@@ -37,7 +37,8 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a tool answers when it has more to say than text.
 
     ``rewrote`` counts against ``maxRewrites`` and fires ``on_rewrite`` with ``focus_file``; ``submitted`` ends the
-    episode. The other fields go into the observation under the same name.
+    episode; ``evaluation`` is what the task's tests said, for agents that keep it in view. The other fields go into
+    the observation under the same name.
     """
 
     text: str
@@ -51,6 +52,7 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
     focus_file: str | None = None
     rewrote: bool = False
     submitted: bool = False
+    evaluation: str | None = None
 
 
 class Tool:
@@ -62,12 +64,14 @@ class Tool:
             files, processes and breakpoints alone may say False.
         verbatim: The parameter that takes the rest of the line, unquoted, in the text form of a call.
         examples: Calls in text form, shown in the instructions.
+        after_rewrites: How many rewrites must have succeeded before the tool is there; until then nothing names it.
     """
 
     name: ClassVar[str] = ""
     mutates: ClassVar[bool] = True
     verbatim: ClassVar[str | None] = None
     examples: ClassVar[tuple[str, ...]] = ()
+    after_rewrites: int = 0
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -79,11 +83,11 @@ class Tool:
         raise NotImplementedError
 
     async def on_reset(self, context: "ToolContext") -> str | None:  # noqa: ARG002 - for subclasses
-        """Called once when the sandbox stands; what is returned is added to the first observation."""
+        """Called once when the tool is there; what is returned is added to that observation, the first as a rule."""
         return None
 
-    async def on_rewrite(self, context: "ToolContext", path: str) -> str | None:  # noqa: ARG002 - for subclasses
-        """Called after a tool changed ``path``; what is returned is added to that observation."""
+    async def on_rewrite(self, context: "ToolContext", path: str) -> str | ToolResult | None:  # noqa: ARG002
+        """Called after a tool changed ``path``; what is returned is added to that observation, a score included."""
         return None
 
     @cached_property

@@ -20,6 +20,13 @@ class Eval(Tool):
 
     examples = ("eval",)
 
+    def __init__(self, *, on_rewrite: bool = False) -> None:
+        self._after_each_rewrite = on_rewrite
+
+    async def on_rewrite(self, context: ToolContext, path: str) -> ToolResult | None:  # noqa: ARG002 - any file counts
+        """Evaluate after each rewrite too, where the options say so."""
+        return await self.use(context) if self._after_each_rewrite else None
+
     async def use(self, context: ToolContext) -> ToolResult:
         """Evaluate."""
         settings = context.settings
@@ -31,8 +38,10 @@ class Eval(Tool):
         run = result.run
         end = describe_end(run, timeout) or f"Exit status {run.exit_status}."
         parts = [run.text.rstrip("\n") or "(no output)", f"{summary(result)}{end}", *notices]
+        text = "\n".join(parts)
         return ToolResult(
-            text="\n".join(parts),
+            text=text,
+            evaluation=text,
             ok=run.ended_by == "exit",
             truncated_bytes=run.truncated_bytes,
             exit_status=run.exit_status,

@@ -4,6 +4,10 @@ The debugger itself runs in the sandbox; this file hands it the session's breakp
 in a form that a model reads easily.
 """
 
+from typing import Annotated
+
+from msgspec import Meta
+
 from dgym.sandbox.protocol import DebugRequest, DebugResult
 from dgym.tools.base import Tool, ToolResult
 from dgym.tools.bash import signal_name
@@ -28,9 +32,16 @@ class Pdb(Tool):
     verbatim = "command"
     examples = ("pdb b calc.py:12, total > 10", "pdb c", "pdb p items[:3], total")
 
-    def __init__(self, *, persistent_breakpoints: bool | None = None, auto_list: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        persistent_breakpoints: bool | None = None,
+        auto_list: bool = True,
+        after_rewrites: Annotated[int, Meta(ge=0)] = 0,
+    ) -> None:
         self._persistent = persistent_breakpoints
         self._auto_list = auto_list
+        self.after_rewrites = after_rewrites
 
     async def use(self, context: ToolContext, command: str, entrypoint: str | None = None) -> ToolResult:
         """Debug.

@@ -70,6 +70,11 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     tool: str
     arguments: dict[str, Any] = msgspec.field(default_factory=dict)
 
+    @classmethod
+    def mistake(cls, problem: str) -> "ToolCall":
+        """A call that a model tried to make and that nobody can read: a step whose observation is ``problem``."""
+        return cls(tool="", arguments={"problem": problem})
+
 
 class Score(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """``score`` of ``max_score`` tests passed (0 or 1 of 1 when scored by exit status)."""

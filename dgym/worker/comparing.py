@@ -60,11 +60,12 @@ async def run_again(
         max_rewrites=header.agent.get("maxRewrites"),
         deadline_seconds=None,
     ) as env:
-        await env.reset()
+        evaluated = bool(trajectory.steps) and trajectory.steps[0].observation.score is not None
+        await env.reset(options={"eval": evaluated})
         for step in trajectory.steps:
             if step.call is None:
                 continue
-            _, _, terminated, truncated, _ = await env.step({"tool": step.call.tool, "arguments": step.call.arguments})
+            _, _, terminated, truncated, _ = await env.step(step.call)
             if terminated or truncated:
                 break
         again = env.history()

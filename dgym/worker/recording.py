@@ -1,9 +1,9 @@
 """An environment that writes every step down before the agent sees its observation."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-from dgym.agents import Env
+from dgym.agents import Action, Env
 from dgym.results import TrajectoryWriter
 from dgym.wire import Observation, Step
 
@@ -29,12 +29,16 @@ class RecordingEnv:
         self.record()
         return answer
 
-    async def step(self, action: str | Mapping[str, Any]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+    async def step(self, action: Action) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Make one call."""
         try:
             return await self._env.step(action)
         finally:
             self.record()
+
+    async def peek(self, action: Action) -> dict[str, Any]:
+        """Look without a step; nothing is written down."""
+        return await self._env.peek(action)
 
     async def patch(self) -> str:
         """The changes so far."""
