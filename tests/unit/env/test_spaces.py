@@ -1,0 +1,212 @@
+"""Spaces hold what they say, sample only that, and sample the same for the same seed."""
+
+import copy
+import pickle
+from typing import Annotated, Any, Literal
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Meta
+
+from dgym.env.spaces import JsonValue, ToolCalls, UnicodeText
+from dgym.env.spaces_json import can_draw, fits
+from dgym.tools import Tool, ToolError
+from dgym.tools.grammar import parse_action, validate_arguments
+from dgym.tools.registry import available_tools, load_tools
+
+SHIPPED = load_tools(available_tools())
+
+
+class Tree(msgspec.Struct):
+    name: str
+    children: list["Tree"] = []
+
+
+class Everything(Tool):
+    """Take an argument of each kind."""
+
+    async def use(
+        self,
+        context: Any,
+        path: Annotated[str, Meta(min_length=2, max_length=5)],
+        line: Annotated[int, Meta(ge=1, lt=9)] | None = None,
+        step: Annotated[int, Meta(multiple_of=7, gt=0)] = 7,
+        ratio: Annotated[float, Meta(gt=0, le=1)] = 0.5,
+        deep: bool = False,
+        mode: Literal["fast", "slow"] = "fast",
+        names: Annotated[list[str], Meta(min_length=1, max_length=2)] = [],  # noqa: B006 - never changed
+        extra: dict[str, int] = {},  # noqa: B006
+        tree: Tree | None = None,
+        anything: Any = None,
+    ) -> str:
+        """Use."""
+        return path
+
+
+class Dated(Tool):
+    """Take what cannot be drawn."""
+
+    examples = ("dated [a-z]",)
+
+    async def use(self, context: Any, pattern: Annotated[str, Meta(pattern=r"^\[")]) -> str:
+        """Use."""
+        return pattern
+
+
+class Impossible(Dated):
+    """Take what cannot be drawn, without an example."""
+
+    examples = ("impossible x", "another call", "impossible 'open")
+
+
+TOOLS = [*SHIPPED, Everything(), Dated(), Impossible()]
+SPACE = ToolCalls(TOOLS)
+BY_NAME = {tool.name: tool for tool in TOOLS}
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 10) | st.floats(-2, 12) | st.text(max_size=6) | st.just("\ud800"),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def accepted(call: Any) -> bool:
+    """What the environment itself says of a call."""
+    try:
+        parsed = parse_action(call, BY_NAME)
+        validate_arguments(BY_NAME[parsed.tool], parsed)
+    except ToolError:
+        return False
+    return True
+
+
+def test_samples_are_valid_calls_of_every_tool_that_can_be_sampled():
+    space = ToolCalls(TOOLS, words=["src/größe.py", "calc.py"], seed=1)
+    calls = [space.sample() for _ in range(1500)]
+    assert all(call in space for call in calls)
+    assert [call for call in calls if not accepted(call)] == []
+    assert {call["tool"] for call in calls} == {*BY_NAME} - {"impossible"}
+    assert any(call["arguments"].get("path") == "src/größe.py" for call in calls)
+    assert any(not str(call["arguments"]).isascii() for call in calls)
+    assert any(call["arguments"].get("tree") for call in calls)
+    assert {call["arguments"].get("step", 7) % 7 for call in calls} == {0}
+    msgspec.json.encode(calls)
+
+
+@given(st.data())
+def test_the_space_holds_the_calls_that_the_tools_accept(data):
+    tool = data.draw(st.sampled_from(TOOLS))
+    names = st.sampled_from([*tool.signature.names, "nothing"])
+    arguments = data.draw(st.dictionaries(names, JSON, max_size=4) | JSON.filter(lambda value: value is not None))
+    call = {"tool": data.draw(st.just(tool.name) | JSON), "arguments": arguments}
+    assert (call in SPACE) == accepted(call)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "eval",
+        None,
+        {},
+        {"tool": "eval", "extra": 1},
+        {"tool": "view"},
+        {"tool": "view", "arguments": {"path": "a\0b"}},
+        {"tool": "view", "arguments": {"path": "a", "start": True}},
+        {"tool": ["view"], "arguments": {"path": "a"}},
+    ],
+)
+def test_what_is_no_call_is_not_in_the_space(call):
+    assert call not in ToolCalls(SHIPPED)
+
+
+def test_a_call_may_leave_out_its_arguments():
+    assert {"tool": "eval"} in ToolCalls(SHIPPED)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        UnicodeText,
+        lambda: ToolCalls(SHIPPED, words=["."]),
+        lambda: JsonValue({"type": "array", "items": {"anyOf": [{"type": "integer"}, {"type": "null"}]}}),
+    ],
+)
+def test_equal_seeds_sample_equally_through_copies_and_pickles(make):
+    space = make()
+    copies = [make(), copy.deepcopy(space), pickle.loads(pickle.dumps(space))]
+    space.seed(7)
+    expected = [space.sample() for _ in range(30)]
+    assert all(value in space for value in expected)
+    for other in copies:
+        assert other == space
+        assert repr(other) == repr(space)
+        other.seed(7)
+        assert [other.sample() for _ in range(30)] == expected
+    space.seed(8)
+    assert [space.sample() for _ in range(30)] != expected
+    assert not space.is_np_flattenable
+    assert space != "another thing"
+
+
+@given(st.text())
+def test_every_text_of_unicode_is_in_the_space_of_texts(text):
+    assert text in UnicodeText()
+
+
+@pytest.mark.parametrize("value", ["\ud800", "a\udfff", b"bytes", None, 3])
+def test_what_is_no_text_is_not(value):
+    assert value not in UnicodeText()
+
+
+def test_sampled_texts_are_of_all_planes():
+    space = UnicodeText(seed=1)
+    text = "".join(space.sample() for _ in range(200))
+    assert max(text) > "\uffff"
+    assert text.encode().decode() == text
+
+
+@given(seed=st.integers(0, 2**32), low=st.integers(-5, 5), width=st.integers(0, 3))
+def test_numbers_are_drawn_within_their_bounds(seed, low, width):
+    for kind in ("integer", "number"):
+        schema = {"type": kind, "minimum": low, "exclusiveMaximum": low + width + 1}
+        assert JsonValue(schema, seed=seed).sample() in JsonValue(schema)
+    for schema in ({"type": "integer", "maximum": low}, {"type": "number", "maximum": low}, {"type": "number"}):
+        assert JsonValue(schema, seed=seed).sample() in JsonValue(schema)
+    schema = {"type": "number", "minimum": low, "multipleOf": 0.5}
+    assert JsonValue(schema, seed=seed).sample() in JsonValue(schema)
+
+
+@given(st.integers(0, 2**32))
+def test_recursive_types_come_to_an_end(seed):
+    (schema,), definitions = msgspec.json.schema_components([Tree], ref_template="#/$defs/{name}")
+    tree = JsonValue(schema, definitions, seed=seed).sample()
+    assert msgspec.convert(tree, Tree)
+
+
+@given(seed=st.integers(0, 2**32), value=JSON | st.tuples(st.integers(), st.text(max_size=1)).map(list))
+def test_tuples_have_their_length_and_types(seed, value):
+    kind = tuple[int, str]
+    (schema,), definitions = msgspec.json.schema_components([kind])
+    space = JsonValue(schema, definitions, seed=seed)
+    assert msgspec.convert(space.sample(), kind)
+    try:
+        msgspec.convert(value, kind)
+    except (msgspec.ValidationError, UnicodeEncodeError):
+        assert value not in space
+    else:
+        assert value in space
+
+
+def test_a_type_without_an_end_cannot_be_drawn():
+    endless = {"Endless": {"type": "object", "properties": {"next": {"$ref": "Endless"}}, "required": ["next"]}}
+    assert not can_draw({"$ref": "Endless"}, endless)
+    assert not can_draw({"type": "array", "items": {"type": "string", "format": "uuid"}, "minItems": 1}, {})
+    assert JsonValue({"type": "array", "items": {"type": "string", "format": "uuid"}}, seed=1).sample() == []
+
+
+def test_numpy_values_are_no_plain_values():
+    assert not fits(np.int64(3), {"type": "integer"}, {})
+    assert type(JsonValue({"type": "integer"}, seed=1).sample()) is int
+    assert type(JsonValue({"type": "boolean"}, seed=1).sample()) is bool
