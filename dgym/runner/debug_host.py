@@ -82,6 +82,9 @@ class DebugHost(object):
             answer = self._start(request, reply)
             if answer["state"] != "stopped":
                 return answer
+            if answer["interrupted"]:
+                answer["output"] += "The program did not begin in time; the command was not run."
+                return answer
             reply.output, reply.cut, reply.started = [], 0, False
         return self._command(request, reply, command)
 

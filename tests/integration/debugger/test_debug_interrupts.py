@@ -29,6 +29,8 @@ hang()
 async def test_whatever_the_program_waits_for_is_interrupted_and_the_session_goes_on(debug):
     for name, wait in WAITS.items():
         debug.write("main.py", PROGRAM.format(wait=wait))
+        # Started and brought near without a limit: only the waiting itself is to be interrupted.
+        await debug.each("tbreak hang", "c")
         result = await debug("c", timeout=SHORT)
         assert (result.state, result.interrupted) == ("stopped", True), name
         for _ in range(20):
@@ -53,6 +55,7 @@ async def test_breakpoints_and_steps_work_after_an_interrupt(debug):
         print('over')
         """,
     )
+    await debug.each("tbreak main.py:7", "c")
     result = await debug("c", timeout=SHORT)
     assert result.interrupted
     assert result.frame.function == "spin"
@@ -62,7 +65,7 @@ async def test_breakpoints_and_steps_work_after_an_interrupt(debug):
     result = await debug("n = -5 ;; n ;; p n")
     assert "-4" in result.output
     assert (await debug("r")).frame.line == 7
-    await debug("cl 1")
+    await debug("cl")
     result = await debug("c", timeout=SHORT)
     assert result.interrupted
     await debug("import __main__; __main__.stop = True")
@@ -73,12 +76,12 @@ async def test_breakpoints_and_steps_work_after_an_interrupt(debug):
 
 async def test_an_interrupt_while_every_line_is_traced(debug):
     debug.write("main.py", "def work():\n    n = 0\n    while True:\n        n += 1\nwork()\n")
-    await debug("b main.py:4, n < 0")
+    await debug.each("tbreak main.py:3", "c", "b main.py:4, n < 0")
     result = await debug("c", timeout=SHORT)
     assert result.interrupted
     assert result.frame.function == "work"
     assert (await debug("p n > 0")).output == "True\n"
-    await debug("cl 1")
+    await debug("cl 2")
     assert (await debug("unt 5", timeout=SHORT)).interrupted
     assert (await debug("r", timeout=SHORT)).interrupted
     assert (await debug("n")).frame.function == "work"
@@ -129,8 +132,7 @@ async def test_what_cannot_be_interrupted_is_killed_and_says_where_it_was(debug)
         stuck()
         """,
     )
-    await debug("b stuck")
-    await debug("c")
+    await debug.each("b main.py:5", "c")
     result = await debug("c", timeout=SHORT)
     assert (result.state, result.interrupted) == ("killed", True)
     assert "killed" in result.output
@@ -143,6 +145,7 @@ async def test_what_cannot_be_interrupted_is_killed_and_says_where_it_was(debug)
 
 async def test_a_computation_in_c_is_killed(debug):
     debug.write("main.py", "import itertools\ndef count():\n    return sum(itertools.repeat(0))\ncount()\n")
+    await debug.each("tbreak count", "c")
     result = await debug("c", timeout=SHORT)
     assert result.state == "killed"
     assert "line 3 in count" in result.output
@@ -150,6 +153,7 @@ async def test_a_computation_in_c_is_killed(debug):
 
 async def test_a_program_that_floods_its_output_is_interrupted(debug):
     debug.write("main.py", "while True:\n    print('x' * 1000)\n")
+    await debug("n")
     result = await debug("c", timeout=SHORT, output_limit=4096)
     assert (result.state, result.interrupted) == ("stopped", True)
     assert len(result.program_output) < 5000
@@ -169,6 +173,8 @@ async def test_a_program_that_never_gets_to_its_first_line(debug):
     debug.entrypoint = "python -m package.tool"
     debug.write("package/__init__.py", "while True: pass\n")
     debug.write("package/tool.py", "")
-    result = await debug("b 1", timeout=SHORT + 1)
+    result = await debug("b 1", timeout=5)
     assert (result.state, result.interrupted) == ("stopped", True)
     assert result.frame.file == "package/__init__.py"
+    assert result.breakpoints == ()
+    assert "the command was not run" in result.output
