@@ -10,6 +10,8 @@ from dgym.cli.failures import translated
 
 COMMANDS = {
     "clean": "Remove what killed runs left behind.",
+    "completion": "Print what makes a shell complete dgym's commands.",
+    "init": "Write a manifest for a repository of your own.",
     "replay": "Run recorded trajectories again and compare what comes out.",
     "report": "Tell what results came to, or compare two runs.",
     "run": "Run the Episodes and EpisodeSets of MANIFESTs on this machine.",
@@ -39,7 +41,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command; an unknown one is answered with the nearest."""
         name = args[0]
-        if name not in COMMANDS and not name.startswith("-"):
+        if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
             nearest = difflib.get_close_matches(name, COMMANDS, n=1)
             hint = f" Did you mean {nearest[0]!r}?" if nearest else f" Commands: {', '.join(COMMANDS)}."
             ctx.fail(f"No such command {name!r}.{hint}")

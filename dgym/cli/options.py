@@ -4,6 +4,8 @@ from typing import Any
 
 import click
 
+from dgym.cli.suggestions import complete_paths
+
 output_option = click.option(
     "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Form of the output."
 )
@@ -24,6 +26,7 @@ engine_option = click.option(
 python_option = click.option(
     "--python",
     metavar="PATH",
+    shell_complete=complete_paths,
     help="An interpreter or a virtual environment for the tasks' programs, in place of their requirements.",
 )
 

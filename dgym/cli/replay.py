@@ -8,6 +8,7 @@ import click
 
 from dgym.cli.failures import FAILED
 from dgym.cli.options import check_python, echo_json, engine_option, output_option, python_option, sandbox_option
+from dgym.cli.suggestions import complete_paths
 from dgym.errors import ManifestError
 
 if TYPE_CHECKING:
@@ -17,8 +18,14 @@ if TYPE_CHECKING:
 
 
 @click.command("replay")
-@click.argument("trajectories", nargs=-1, required=True, metavar="TRAJECTORY...")
-@click.option("--task", "manifest", metavar="MANIFEST", help="Where the task is, when the recorded manifest is gone.")
+@click.argument("trajectories", nargs=-1, required=True, metavar="TRAJECTORY...", shell_complete=complete_paths)
+@click.option(
+    "--task",
+    "manifest",
+    metavar="MANIFEST",
+    shell_complete=complete_paths,
+    help="Where the task is, when the recorded manifest is gone.",
+)
 @sandbox_option
 @engine_option
 @python_option

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dgym.cli.options import echo_json
+from dgym.cli.suggestions import complete_agents
 
 if TYPE_CHECKING:
     from dgym.results.report import Price
@@ -17,8 +18,13 @@ _DIRECTORY = click.Path(file_okay=False, path_type=Path)
 @click.command("report")
 @click.argument("directories", nargs=-1, metavar="[DIR]...", type=_DIRECTORY)
 @click.option("--compare", "others", multiple=True, metavar="DIR", type=_DIRECTORY, help="Compare with these results.")
-@click.option("--agent", metavar="NAME", help="Only the results of this agent.")
-@click.option("--compare-agent", metavar="NAME", help="The same for what is compared with. [default: --agent]")
+@click.option("--agent", metavar="NAME", shell_complete=complete_agents, help="Only the results of this agent.")
+@click.option(
+    "--compare-agent",
+    metavar="NAME",
+    shell_complete=complete_agents,
+    help="The same for what is compared with. [default: --agent]",
+)
 @click.option("--all-configurations", is_flag=True, help="Count earlier configurations of an episode too.")
 @click.option(
     "--price", "prices", multiple=True, metavar="MODEL=IN:OUT", help="Cost of a million input and output tokens."

@@ -8,6 +8,13 @@ import click
 
 from dgym.cli.failures import FAILED, INTERRUPTED
 from dgym.cli.options import check_python, engine_option, output_option, python_option, sandbox_option
+from dgym.cli.suggestions import (
+    complete_agents,
+    complete_bundled,
+    complete_directories,
+    complete_overrides,
+    complete_paths,
+)
 
 if TYPE_CHECKING:
     from dgym.api import Loaded
@@ -16,15 +23,30 @@ if TYPE_CHECKING:
 
 
 @click.command("run")
-@click.argument("manifests", nargs=-1, metavar="MANIFEST...")
-@click.option("-f", "folders", multiple=True, metavar="PATH", help="A manifest, or a folder of manifests.")
-@click.option("--bundled", metavar="NAME", help="A benchmark that comes with dgym, such as mini_nightmare.")
-@click.option("--agent", metavar="NAME", help="The agent; the same as -p agent.name=NAME.")
+@click.argument("manifests", nargs=-1, metavar="MANIFEST...", shell_complete=complete_paths)
+@click.option(
+    "-f",
+    "folders",
+    multiple=True,
+    metavar="PATH",
+    shell_complete=complete_paths,
+    help="A manifest, or a folder of manifests.",
+)
+@click.option(
+    "--bundled",
+    metavar="NAME",
+    shell_complete=complete_bundled,
+    help="A benchmark that comes with dgym, such as mini_nightmare.",
+)
+@click.option(
+    "--agent", metavar="NAME", shell_complete=complete_agents, help="The agent; the same as -p agent.name=NAME."
+)
 @click.option(
     "-p",
     "assignments",
     multiple=True,
     metavar="PATH=VALUE",
+    shell_complete=complete_overrides,
     help="Change a field of the episodes' spec, such as agent.maxSteps=20; of a set's own spec: set.samples=4.",
 )
 @click.option("--workers", type=click.IntRange(1, 10_000), metavar="N", help="Episodes at a time. [default: CPUs]")
@@ -32,7 +54,12 @@ if TYPE_CHECKING:
 @engine_option
 @python_option
 @click.option(
-    "--results", default="results", show_default=True, metavar="DIR", help="Where results are, and are stored."
+    "--results",
+    default="results",
+    show_default=True,
+    metavar="DIR",
+    shell_complete=complete_directories,
+    help="Where results are, and are stored.",
 )
 @click.option("--force", is_flag=True, help="Run finished episodes again too.")
 @click.option("--force-failed", is_flag=True, help="Run again those that ended without a verdict.")

@@ -5,13 +5,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dgym.cli.options import echo_json, output_option
+from dgym.cli.suggestions import complete_tools
 
 if TYPE_CHECKING:
     from dgym.tools import Tool
 
 
 @click.command("tools")
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=complete_tools)
 @output_option
 def command(name: str | None, output: str) -> None:
     """List the tools, or show one with its schema and instructions.

@@ -2,10 +2,19 @@
 
 import click
 
+from dgym.cli.suggestions import complete_paths
+
 
 @click.command("validate")
-@click.argument("manifests", nargs=-1, metavar="MANIFEST...")
-@click.option("-f", "folders", multiple=True, metavar="PATH", help="A manifest, or a folder of manifests.")
+@click.argument("manifests", nargs=-1, metavar="MANIFEST...", shell_complete=complete_paths)
+@click.option(
+    "-f",
+    "folders",
+    multiple=True,
+    metavar="PATH",
+    shell_complete=complete_paths,
+    help="A manifest, or a folder of manifests.",
+)
 def command(manifests: tuple[str, ...], folders: tuple[str, ...]) -> None:
     """Check manifests without running anything.
 

@@ -1,0 +1,168 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dgym.api import loads
+from dgym.cli.init_manifest import find_entrypoint, manifest_name, manifest_text, propose
+from dgym.cli.init_requirements import Requirements, allows, find_environment, read_requirements
+from dgym.cli.init_survey import Survey, protected_patterns, survey
+
+TEST = "def test_it():\n    assert True\n"
+
+
+def write(root, files):
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("files", "entrypoint", "protected"),
+    [
+        ({"tests/test_a.py": TEST, "a.py": ""}, "python -m pytest -q tests", ["/tests/"]),
+        ({"test_a.py": TEST, "b_test.py": TEST}, "python -m pytest -q", ["*_test.py", "test_*.py"]),
+        ({"a/tests/test_a.py": TEST, "b/tests/test_b.py": TEST}, "python -m pytest -q", ["/a/tests/", "/b/tests/"]),
+        ({"test.py": TEST}, "python -m pytest -q test.py", ["/test.py"]),
+        ({"test.py": "assert 1 + 1 == 3\n"}, "python test.py", ["/test.py"]),
+        ({"my tests/tests.py": TEST}, "python -m pytest -q 'my tests/tests.py'", ["/my tests/tests.py"]),
+        ({"manage.py": "import django", "app/tests.py": "TestCase"}, "python manage.py test", ["/app/tests.py"]),
+        ({"pytest.ini": "[pytest]\ntestpaths = spec\n", "spec/test_a.py": TEST}, "python -m pytest -q", ["test_*.py"]),
+        (
+            {"setup.cfg": "[tool:pytest]\naddopts = -x\n", "tests/test_a.py": TEST},
+            "python -m pytest -q",
+            ["/tests/"],
+        ),
+        ({"a.py": ""}, "python -m pytest -q", []),
+    ],
+)
+def test_tests_are_found_and_protected(tmp_path, files, entrypoint, protected):
+    found = survey(write(tmp_path, files))
+    assert find_entrypoint(found).command == entrypoint
+    assert protected_patterns(found) == protected
+    assert find_entrypoint(found).certain == (files != {"a.py": ""})
+
+
+def test_what_tools_leave_behind_is_not_looked_at(tmp_path):
+    places = (".git", "__pycache__", "node_modules/x", "env", ".tox/py")
+    write(tmp_path, {f"{place}/test_x.py": TEST for place in places} | {"env/pyvenv.cfg": "", "a.py": ""})
+    found = survey(tmp_path)
+    assert found.tests == ()
+    assert found.environments == ("env",)
+    assert found.bulky == (".tox", "node_modules")
+    assert found.python_files == 1
+
+
+def test_secrets_are_proposed_to_be_hidden(tmp_path):
+    write(tmp_path, {".env": "", "keys/server.pem": "", "environment.py": ""})
+    assert survey(tmp_path).secrets == (".env", "keys/server.pem")
+
+
+def test_policy_files_of_the_repository_take_the_place_of_proposals(tmp_path):
+    write(tmp_path, {".debugignore": "x", ".debugreadonly": "y", ".env": "", "tests/test_a.py": TEST})
+    proposal = propose(survey(tmp_path), Requirements(), agent="human")
+    assert proposal.ignore == proposal.read_only == ()
+    text = manifest_text(proposal, local_path=".")
+    assert "repository's .debugreadonly" in text
+    assert "readOnlyPatterns" not in text
+
+
+def test_a_source_layout_is_put_on_the_path_unless_pytest_does(tmp_path):
+    write(tmp_path, {"src/pkg/__init__.py": "", "tests/test_a.py": TEST})
+    assert "PYTHONPATH" in manifest_text(propose(survey(tmp_path), Requirements(), agent="human"), local_path=".")
+    write(tmp_path, {"pyproject.toml": '[tool.pytest.ini_options]\npythonpath = ["src"]\n'})
+    assert "PYTHONPATH" not in manifest_text(propose(survey(tmp_path), Requirements(), agent="human"), local_path=".")
+
+
+def test_requirements_come_from_every_usual_file(tmp_path):
+    files = {
+        "requirements.txt": "# base\nnumpy>=1.26  # fast\n-r requirements/more.txt\n-e .\n./local\n--index-url x\n",
+        "requirements/more.txt": "attrs==23.1 --hash=sha256:00 \\\n  --hash=sha256:11\n-r ../../outside.txt\n",
+        "pyproject.toml": (
+            '[project]\nname = "My.Pkg"\nrequires-python = ">=3.9"\ndependencies = ["rich", "numpy>=1.26"]\n'
+            '[project.optional-dependencies]\ntest = ["my_pkg[extra]", "hypothesis"]\ndocs = ["sphinx"]\n'
+            '[dependency-groups]\ndev = [{include-group = "lint"}]\nlint = ["ruff", {include-group = "dev"}]\n'
+        ),
+        "setup.cfg": "[options]\ninstall_requires =\n  six\n",
+    }
+    found = read_requirements(write(tmp_path, files))
+    assert found.lines == ("numpy>=1.26", "attrs==23.1", "rich", "hypothesis", "ruff", "six")
+    assert found.files == ("requirements.txt", "requirements/more.txt", "pyproject.toml", "setup.cfg")
+    assert [text.split("'")[1] for text in found.left_out] == ["-e .", "./local", "--index-url x"]
+    assert found.python == ">=3.9"
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path):
+    write(tmp_path, {"setup.py": "raise SystemExit", "Pipfile": "", "pyproject.toml": "[project", "setup.cfg": "x = 1"})
+    found = read_requirements(tmp_path)
+    assert found.lines == ()
+    assert [text.partition(":")[0] for text in found.left_out] == ["setup.py", "Pipfile"]
+
+
+def test_more_requirements_than_a_task_holds_are_said_to_be_left_out(tmp_path):
+    found = read_requirements(write(tmp_path, {"requirements.txt": "".join(f"p{n}\n" for n in range(300))}))
+    assert len(found.lines) == 256
+    assert found.left_out[0].startswith("44 requirements beyond")
+
+
+@pytest.mark.parametrize(
+    ("specifier", "version", "allowed"),
+    [
+        ("", (3, 11), True),
+        (">=3.9", (3, 11), True),
+        (">=3.12", (3, 11), False),
+        (">=3.8,<3.11", (3, 11), False),
+        ("<3.12", (3, 11), True),
+        ("<3.11.4", (3, 11), True),
+        ("==3.11.*", (3, 11), True),
+        ("==3.10.*", (3, 11), False),
+        ("!=3.11.*", (3, 11), False),
+        ("!=3.11.2", (3, 11), True),
+        ("~=3.8", (3, 11), True),
+        ("~=3.8.1", (3, 11), False),
+        (">3.11", (3, 11), False),
+        ("<=3.10", (3, 11), False),
+        (">=2.7", (3, 11), True),
+        ("==3.*", (3, 11), True),
+        ("nonsense", (3, 11), True),
+    ],
+)
+def test_pythons_are_compared_by_minor_version(specifier, version, allowed):
+    assert allows(specifier, version) is allowed
+
+
+def test_an_environment_with_pytest_is_offered_unless_it_tests_the_original(tmp_path):
+    packages = tmp_path / "venv" / "lib" / "python3.11" / "site-packages"
+    packages.mkdir(parents=True)
+    assert find_environment(("venv",), tmp_path) is None
+    (packages / "pytest").mkdir()
+    assert find_environment(("venv",), tmp_path) == str(tmp_path / "venv")
+    (packages / "__editable__.pkg-1.pth").touch()
+    assert find_environment(("venv",), tmp_path) is None
+
+
+TEXT = st.text(min_size=1, max_size=40)
+
+
+@given(name=TEXT, path=TEXT, tests=st.lists(TEXT, max_size=3), lines=st.lists(TEXT, max_size=3), left=TEXT)
+def test_the_manifest_is_valid_whatever_things_are_called(tmp_path_factory, name, path, tests, lines, left):
+    root = tmp_path_factory.getbasetemp() / "unused" / name.replace("/", "_").replace("\0", "_")
+    found = Survey(
+        root=root,
+        python_files=1,
+        tests=tuple(tests),
+        other_tests=(),
+        pytest=None,
+        environments=(),
+        bulky=(),
+        secrets=tuple(tests),
+        policy_files=(),
+        django=False,
+        source_layout=True,
+    )
+    requirements = Requirements(lines=tuple(lines), left_out=(left,))
+    (resource,) = loads(manifest_text(propose(found, requirements, agent="human"), local_path=path))
+    assert resource.metadata.name == manifest_name(root)
+    assert resource.spec.task.source.local_path == path
+    assert resource.spec.task.requirements == tuple(lines)
+    assert resource.spec.task.ignore_patterns == tuple(tests)

@@ -1,0 +1,35 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dgym.api.reader import read_yaml
+from dgym.cli.yaml_text import comment, lines, scalar
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.text(max_size=20)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(value=VALUES)
+def test_what_is_written_reads_back_the_same(value):
+    (document,) = read_yaml("\n".join(["value:", *(f"  {line}" for line in lines(value))]))
+    assert document.value == {"value": value}
+
+
+@pytest.mark.parametrize("text", ["python -m pytest -q", "./repo", "a", "numpy", "/tests/"])
+def test_what_needs_no_quotes_has_none(text):
+    assert scalar(text) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["yes", "1.5", "x: y", "a #b", "*.py", "", "~", "-", "a\nb", "null", "1e3", ".5", "..."]
+)
+def test_what_would_read_as_something_else_is_quoted(text):
+    assert scalar(text).startswith('"')
+
+
+def test_a_comment_stays_one_line():
+    assert comment("a\nb\x1b[2J\u2028c") == "a b [2J c"
