@@ -1,0 +1,1 @@
+"""A tool and an agent for dgym, found through their entry points."""
