@@ -76,7 +76,7 @@ RUN = ("run", "episode.yaml", "--sandbox", "none", "--python", sys.executable, "
 
 def test_an_installed_agent_solves_an_episode_with_an_installed_tool(run, tmp_path):
     trajectory = trajectory_of(run(*RUN), tmp_path)
-    assert trajectory.header.agent.name == "flip"
+    assert trajectory.header.agent["name"] == "flip"
     outline = trajectory.steps[1]
     assert outline.call.tool == "outline"
     assert outline.observation.text == "1-3 Calc\n  2-3 add"
