@@ -7,6 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 RESULTS ?= results
+TEST_PROCESSES ?= 2
 
 .PHONY: help
 help: ## show this help
@@ -32,7 +33,7 @@ demo: $(STAMP) ## run ten real debugging episodes on this machine
 test: $(STAMP) ## unit and integration tests with coverage; no cluster
 	@hack/system-packages
 	@$(BIN)/coverage erase
-	@$(BIN)/coverage run -m pytest -q
+	@$(BIN)/coverage run -m pytest -q -n $(TEST_PROCESSES) --dist worksteal
 	@$(BIN)/coverage combine -q
 	@$(BIN)/coverage report --fail-under=90
 
