@@ -98,6 +98,11 @@ class Model(Protocol):
         ...
 
     @property
+    def reply_limit(self) -> int | None:
+        """How many tokens a reply may have, so that a prompt leaves room for it; None where nothing is configured."""
+        ...
+
+    @property
     def supports_system_prompt(self) -> bool:
         """Whether the model takes a system prompt.
 
@@ -134,6 +139,10 @@ class Model(Protocol):
 
         Estimates learn from what the model reports for earlier requests.
         """
+        ...
+
+    def release(self, session: str) -> None:
+        """The episode ``session`` has ended: it no longer counts as load of the endpoint it used."""
         ...
 
     async def close(self) -> None:

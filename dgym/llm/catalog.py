@@ -1,0 +1,109 @@
+"""All models that the user has configured, and opening one of them."""
+
+import difflib
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+from dgym.errors import ModelConfigError
+from dgym.llm.config import ModelSettings
+from dgym.llm.human import NAME as HUMAN
+from dgym.llm.human import HumanModel, OpenTerminal
+from dgym.llm.loading import ModelEntry, default_path, hub_token, read_entries
+from dgym.llm.protocol import Model
+from dgym.llm.remote import RemoteModel
+from dgym.llm.tokens import TokenCounter, load_tokenizer
+
+
+def load_models(path: str | Path | None = None, *, terminal: OpenTerminal | None = None) -> "ModelCatalog":
+    """The models of ``path``, else of ``LLM_CONFIG_FILE_PATH``, else of ``~/.config/dgym/llm.yaml`` if there is one.
+
+    Args:
+        path: The configuration file; it must exist.
+        terminal: Opens the terminal for the model ``human``, such as ``dgym.agents.console.open_console``.
+
+    Raises:
+        ModelConfigError: The file is not there or wrong as a whole. What is wrong with one model is told when that
+            model is opened.
+    """
+    given = Path(path).expanduser() if path is not None else default_path()
+    if path is None and not given.exists():
+        return ModelCatalog({}, path=given, terminal=terminal)
+    return ModelCatalog(read_entries(given), path=given, terminal=terminal)
+
+
+class ModelCatalog:
+    """Models by name. A model is opened once; its connections, limits and endpoints are shared by all who open it."""
+
+    def __init__(self, entries: Mapping[str, ModelEntry], *, path: Path, terminal: OpenTerminal | None = None) -> None:
+        self.path = path
+        self.entries = dict(entries)
+        self._terminal = terminal
+        self._open: dict[str, Model] = {}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every model that may be asked for; ``human`` is always there."""
+        return (*self.entries, *(() if HUMAN in self.entries else (HUMAN,)))
+
+    def is_interactive(self, name: str) -> bool:
+        """Whether a person answers, so that episodes run alone and in the main process."""
+        return name == HUMAN and HUMAN not in self.entries
+
+    def settings(self, name: str) -> ModelSettings:
+        """The settings of a configured model.
+
+        Raises:
+            ModelConfigError: There is no such model, or its entry is wrong.
+        """
+        entry = self.entries.get(name)
+        if entry is None:
+            raise ModelConfigError(self._unknown(name))
+        if entry.settings is None:
+            raise ModelConfigError(entry.problem or f"{self.path}: model {name!r} cannot be used")
+        return entry.settings
+
+    def open(self, name: str) -> Model:
+        """The model of that name. Fetches its tokenizer the first time, where one is configured.
+
+        Raises:
+            ModelConfigError: There is no such model, its entry is wrong, or a package it needs is missing.
+        """
+        if name not in self._open:
+            self._open[name] = self._human() if self.is_interactive(name) else self._remote(name)
+        return self._open[name]
+
+    async def close(self) -> None:
+        """Close every model that was opened."""
+        while self._open:
+            _, model = self._open.popitem()
+            await model.close()
+
+    def _human(self) -> HumanModel:
+        if self._terminal is None:
+            raise ModelConfigError(f"the model {HUMAN!r} needs a terminal; run it with `dgym run`")
+        return HumanModel(self._terminal)
+
+    def _remote(self, name: str) -> RemoteModel:
+        settings = self.settings(name)
+        try:
+            from dgym.llm.openai_client import OpenAIConnection
+        except ModuleNotFoundError as error:
+            raise ModelConfigError(
+                f"model {name!r} needs the package {error.name}; install it with: pip install 'dgym[agent]'"
+            ) from None
+        get_token = None
+        if settings.scope is not None:
+            from dgym.llm.azure_login import token_source
+
+            get_token = token_source(settings.scope)
+        count = {} if settings.tokenizer is None else {"count_text": load_tokenizer(settings.tokenizer, hub_token())}
+        connect = partial(OpenAIConnection, settings, get_token=get_token)
+        return RemoteModel(name, settings, connect, counter=TokenCounter(**count))
+
+    def _unknown(self, name: str) -> str:
+        if not self.path.exists():
+            return f"there is no model {name!r}: {self.path} does not exist; `dgym init-llm-config` writes a template"
+        guess = difflib.get_close_matches(name, self.names, n=1)
+        hint = f"did you mean {guess[0]!r}?" if guess else f"there are: {', '.join(self.names)}"
+        return f"{self.path}: there is no model {name!r}; {hint}"

@@ -1,0 +1,141 @@
+"""Reading ``llm.yaml``: where it is, references to the environment, and errors that say what to do."""
+
+import difflib
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from dgym.errors import ModelConfigError
+from dgym.llm.config import ModelSettings
+from dgym.llm.secrets import Secret, decode_secret
+
+PATH_VARIABLE = "LLM_CONFIG_FILE_PATH"
+FILE_NAME = "llm.yaml"
+
+_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+
+
+class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A model as the file has it: its settings, or why they cannot be used. One bad entry spoils no other."""
+
+    name: str
+    settings: ModelSettings | None = None
+    problem: str | None = None
+
+
+def default_path() -> Path:
+    """Where the configuration is without an option: ``LLM_CONFIG_FILE_PATH``, else the user's own directory."""
+    given = os.environ.get(PATH_VARIABLE)
+    return Path(given).expanduser() if given else user_directory() / FILE_NAME
+
+
+def user_directory() -> Path:
+    """``~/.config/dgym``, or its place by the XDG rules."""
+    root = os.environ.get("XDG_CONFIG_HOME")
+    return (Path(root) if root else Path.home() / ".config") / "dgym"
+
+
+def read_entries(path: Path, environment: Mapping[str, str] | None = None) -> dict[str, ModelEntry]:
+    """All models of the file by name.
+
+    Raises:
+        ModelConfigError: The file cannot be read, or is not a mapping of names to settings.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise ModelConfigError(f"{path}: cannot be read: {why}; `dgym init-llm-config` writes a template") from None
+    content = _parse(text, path)
+    variables = os.environ if environment is None else environment
+    return {name: _entry(name, raw, path, variables) for name, raw in content.items()}
+
+
+def _parse(text: str, path: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        # The error's own text quotes the line, which may hold a key.
+        mark = getattr(error, "problem_mark", None)
+        place = f", line {mark.line + 1}" if mark is not None else ""
+        what = getattr(error, "problem", None) or "a fault of syntax"
+        raise ModelConfigError(f"{path}{place}: not valid YAML: {what}") from None
+    if content is None:
+        return {}
+    if not isinstance(content, dict) or not all(isinstance(name, str) and name.strip() for name in content):
+        raise ModelConfigError(f"{path}: must map names of models to their settings; quote names that are numbers")
+    return content
+
+
+def _entry(name: str, raw: Any, path: Path, variables: Mapping[str, str]) -> ModelEntry:
+    try:
+        settings = parse_settings(raw, variables)
+    except ModelConfigError as error:
+        return ModelEntry(name=name, problem=f"{path}: model {name!r} {error}")
+    return ModelEntry(name=name, settings=settings)
+
+
+def parse_settings(raw: Any, variables: Mapping[str, str]) -> ModelSettings:
+    """The settings of one model; the message of an error goes on after the model's name and shows no values."""
+    if not isinstance(raw, dict):
+        raise ModelConfigError("must be a mapping of settings, such as `model: gpt-4.1`")
+    _refuse_unknown(raw)
+    missing: list[str] = []
+    resolved = _resolve(raw, variables, missing)
+    if missing:
+        names = ", ".join(dict.fromkeys(missing))
+        raise ModelConfigError(f"refers to the environment variable {names}, which is not set or empty; export it")
+    try:
+        settings = msgspec.convert(resolved, ModelSettings, dec_hook=decode_secret)
+    except msgspec.ValidationError as error:
+        raise ModelConfigError(f"is not valid: {_explain(error)}") from None
+    if settings.problems:
+        raise ModelConfigError("; ".join(settings.problems))
+    return settings
+
+
+def _refuse_unknown(raw: dict[Any, Any]) -> None:
+    known = [field.name for field in msgspec.structs.fields(ModelSettings)]
+    for key in raw:
+        if key not in known:
+            guess = difflib.get_close_matches(str(key).lower(), known, n=1)
+            hint = f"did you mean {guess[0]}?" if guess else f"known are: {', '.join(known)}"
+            raise ModelConfigError(f"has no setting {str(key)[:80]!r}; {hint}")
+
+
+def _explain(error: msgspec.ValidationError) -> str:
+    """The message of msgspec with the field first; it names types and bounds, never the value."""
+    what, _, place = str(error).partition(" - at `")
+    field = place.rstrip("`").removeprefix("$").removeprefix(".")
+    return f"{field}: {what}" if field else what
+
+
+def _resolve(value: Any, variables: Mapping[str, str], missing: list[str]) -> Any:
+    """``value`` with every ``${NAME}`` and ``${NAME:-default}`` replaced, at any depth; unset names are collected."""
+    if isinstance(value, dict):
+        return {key: _resolve(item, variables, missing) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_resolve(item, variables, missing) for item in value]
+    if not isinstance(value, str):
+        return value
+
+    def replace(match: re.Match[str]) -> str:
+        name, default = match.group(1), match.group(2)
+        found = variables.get(name) or default
+        if found is None:
+            missing.append(name)
+            return ""
+        return found
+
+    return _REFERENCE.sub(replace, value)
+
+
+def hub_token(environment: Mapping[str, str] | None = None) -> Secret | None:
+    """The token for tokenizers that are not public."""
+    found = (os.environ if environment is None else environment).get("HF_TOKEN")
+    return Secret(found) if found else None

@@ -1,0 +1,97 @@
+"""Requests to OpenAI-compatible servers and to Azure OpenAI; the only module that knows the ``openai`` package.
+
+The package's own repetitions are off: how often and after which faults a request is made again is decided in one place
+for all clients (``dgym.llm.faults``), and episodes must be told how long they waited.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import openai
+
+from dgym.llm.config import ModelSettings
+from dgym.llm.faults import Fault, RequestFailed, classify
+from dgym.llm.secrets import Secret
+
+GetToken = Callable[[], Awaitable[str]]
+
+_NO_KEY = "none"
+"""For servers without keys. An empty key would make the package take OPENAI_API_KEY and send it to a stranger."""
+
+_CONNECT_SECONDS = 30.0
+
+
+class OpenAIConnection:
+    """Connections to one endpoint."""
+
+    def __init__(self, settings: ModelSettings, url: str, get_token: GetToken | None = None) -> None:
+        self._model = settings.model
+        self._seconds = settings.timeout_seconds
+        self._http = openai.DefaultAsyncHttpxClient(
+            timeout=openai.Timeout(settings.timeout_seconds, connect=min(_CONNECT_SECONDS, settings.timeout_seconds))
+        )
+        _send_headers(self._http, url, settings.headers)
+        self._client = _client(settings, url, get_token, self._http)
+
+    async def send(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> bytes:
+        """The body of the response to one request; ``RequestFailed`` for whatever else comes."""
+        rest = {key: value for key, value in body.items() if key not in ("model", "messages")}
+        try:
+            # The package's time-out is one between bytes; a server that trickles would never reach it.
+            async with asyncio.timeout(self._seconds):
+                response = await self._client.chat.completions.with_raw_response.create(
+                    model=self._model,
+                    messages=body["messages"],
+                    # Servers have parameters that the package does not know; as extras all of them pass unchecked.
+                    extra_body=rest,
+                    extra_headers=dict(headers),
+                )
+            return response.content
+        except (openai.APITimeoutError, TimeoutError):
+            raise RequestFailed(Fault.TIMEOUT, "no answer in time") from None
+        except openai.APIConnectionError as error:
+            raise RequestFailed(Fault.CONNECTION, _innermost(error)) from None
+        except openai.APIStatusError as error:
+            raise classify(error.status_code, error.body or error.response.text, error.response.headers) from None
+        except openai.APIError as error:
+            raise RequestFailed(Fault.BAD_REPLY, error.message) from None
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._client.close()
+
+
+def _client(
+    settings: ModelSettings, url: str, get_token: GetToken | None, http: openai.DefaultAsyncHttpxClient
+) -> openai.AsyncOpenAI:
+    key = settings.api_key.reveal() if settings.api_key else None
+    if settings.is_azure:
+        return openai.AsyncAzureOpenAI(
+            azure_endpoint=url,
+            api_version=settings.api_version,
+            api_key=key,
+            azure_ad_token_provider=get_token,
+            max_retries=0,
+            http_client=http,
+        )
+    return openai.AsyncOpenAI(base_url=url, api_key=get_token or key or _NO_KEY, max_retries=0, http_client=http)
+
+
+def _send_headers(http: openai.DefaultAsyncHttpxClient, url: str, headers: Mapping[str, Secret]) -> None:
+    """Add the configured headers at the last moment, so that no log of requests has them, and to this host only."""
+    host = urlsplit(url).hostname
+
+    async def add(request: Any) -> None:
+        if request.url.host == host:
+            request.headers.update({name: secret.reveal() for name, secret in headers.items()})
+
+    http.event_hooks = {"request": [add], "response": []}
+
+
+def _innermost(error: BaseException) -> str:
+    """What the operating system said: the cause of the cause."""
+    while error.__cause__ is not None or error.__context__ is not None:
+        error = error.__cause__ or error.__context__ or error
+    return str(error) or type(error).__name__

@@ -1,0 +1,86 @@
+"""Calls of tools as text, for models that cannot call them natively.
+
+The model writes ``<call>view calc.py</call>``: between the marks stands a line of the tools' own grammar, which needs
+no escaping and so suits code, or the call as JSON. The environment reads the line, as it does a person's.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from dgym.llm.arguments import read_object
+from dgym.llm.protocol import ModelCall, ToolDefinition
+
+OPEN, CLOSE = "<call>", "</call>"
+
+# <tool_call> is what many open models were trained to write; they do so whatever the prompt says.
+_CALL = re.compile(r"<(call|tool_call)>(.*?)(?:</\1>|\Z)", re.DOTALL)
+
+_HOW = f"""\
+To call a tool, write one line between {OPEN} and {CLOSE}: the tool's name and its arguments, in their order, such as
+{OPEN}view calc.py{CLOSE}
+Put quotes around an argument with spaces. Write code between <c> and </c>, over as many lines as it takes:
+{OPEN}rewrite calc.py 3:5 <c>    return sum(items)</c>{CLOSE}
+A call may also be JSON: {OPEN}{{"tool": "view", "arguments": {{"path": "calc.py"}}}}{CLOSE}
+Write one call in a reply, at its end; the result is the next message.
+
+Tools:
+"""
+
+
+def describe_tools(tools: Sequence[ToolDefinition]) -> str:
+    """How to call, and every tool with its arguments."""
+    return _HOW + "\n".join(_describe(tool) for tool in tools)
+
+
+def _describe(tool: ToolDefinition) -> str:
+    schema: Mapping[str, Any] = tool.get("parameters") or {}
+    required = schema.get("required", ())
+    properties: Mapping[str, Mapping[str, Any]] = schema.get("properties", {})
+    words = [name if name in required else f"[{name}]" for name in properties]
+    lines = [f"- {' '.join([tool['name'], *words])}: {' '.join(str(tool.get('description', '')).split())}"]
+    lines += [
+        f"    {name}: {' '.join(str(about['description']).split())}"
+        for name, about in properties.items()
+        if about.get("description")
+    ]
+    return "\n".join(lines)
+
+
+def write_call(call: ModelCall) -> str:
+    """A call as the model would write it."""
+    if call.raw:
+        return f"{OPEN}{call.raw}{CLOSE}"
+    return f"{OPEN}{msgspec.json.encode({'tool': call.tool, 'arguments': call.arguments or {}}).decode()}{CLOSE}"
+
+
+def write_result(tool: str, text: str) -> str:
+    """The answer to a call, as a message of the user."""
+    return f"Result of {tool or 'the call'}:\n{text}"
+
+
+def read_calls(text: str, *, first_id: str) -> tuple[str, tuple[ModelCall, ...]]:
+    """The text around the calls, and the calls. ``first_id`` begins their ids."""
+    calls = tuple(
+        _read(match.group(2).strip(), f"{first_id}-{number}") for number, match in enumerate(_CALL.finditer(text))
+    )
+    return _CALL.sub("", text).strip(), calls
+
+
+def _read(raw: str, identity: str) -> ModelCall:
+    if not raw:
+        return ModelCall(id=identity, tool="", raw=raw, error=f"There is nothing between {OPEN} and {CLOSE}.")
+    if not raw.startswith("{"):
+        return ModelCall(id=identity, tool=raw.split(maxsplit=1)[0], raw=raw)
+    found, problem = read_object(raw)
+    if found is None:
+        return ModelCall(id=identity, tool="", raw=raw, error=f"The call begins with a brace but is {problem}.")
+    tool = found.get("tool", found.get("name"))
+    arguments = found.get("arguments", {})
+    if not isinstance(tool, str) or not isinstance(arguments, dict):
+        return ModelCall(
+            id=identity, tool="", raw=raw, error='A call as JSON is {"tool": NAME, "arguments": {...}}, with no more.'
+        )
+    return ModelCall(id=identity, tool=tool, arguments=arguments, raw=raw)
