@@ -8,15 +8,28 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from dgym.api import ToolSpec
 from dgym.wire import EndReason, Observation, Step, ToolCall
+
+if TYPE_CHECKING:
+    from dgym.agents.chat import Chat
 
 STANDARD_TOOLS = ("listdir", "view", "grep", "eval", "pdb", "rewrite", "bash", "submit")
 
 Action = ToolCall | Mapping[str, Any] | str
 ObservationDict = dict[str, Any]
 InfoDict = dict[str, Any]
+Tools = tuple[str | ToolSpec, ...]
+
+
+class StopEpisode(Exception):
+    """The agent is done for a reason that the environment cannot know; what is in the workspace is scored."""
+
+    def __init__(self, reason: EndReason) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class Env(Protocol):
@@ -55,7 +68,8 @@ class AgentContext:
 
     ``parameters`` are ``agent.parameters`` of the manifest, ``seed`` is ``agent.seed``; relative paths in
     parameters start from ``base``. ``solution`` is the gold patch, given only to agents that set
-    ``needs_solution``. ``log`` writes a line to the episode's log.
+    ``needs_solution``; ``chat`` is the conversation with the model, given only to agents that set ``uses_model``.
+    ``log`` writes a line to the episode's log.
     """
 
     task_name: str
@@ -64,6 +78,7 @@ class AgentContext:
     seed: int | None = None
     base: Path = Path()
     solution: str | None = None
+    chat: "Chat | None" = None
     log: Callable[[str], None] = logging.getLogger("dgym.agents").info
 
 
@@ -71,7 +86,8 @@ class Agent(Protocol):
     """The interface of agents. Register a class under the entry-point group ``dgym.agents``.
 
     ``default_tools`` are used where the manifest names none; ``banned_tools`` are taken away even where it does.
-    An ``interactive`` agent talks to the terminal and therefore runs alone, in the main process.
+    An ``interactive`` agent talks to the terminal and therefore runs alone, in the main process. An episode of an
+    agent that ``uses_model`` must name a model.
     """
 
     name: ClassVar[str]
@@ -79,12 +95,24 @@ class Agent(Protocol):
     banned_tools: ClassVar[tuple[str, ...]]
     interactive: ClassVar[bool]
     needs_solution: ClassVar[bool]
+    uses_model: ClassVar[bool]
+
+    @classmethod
+    def arrange_tools(cls, tools: Tools, parameters: Mapping[str, Any]) -> Tools:
+        """The episode's tools with the options this agent gives them.
+
+        Called before anything runs, so that wrong ``parameters`` are found there.
+
+        Raises:
+            ManifestError: ``parameters`` are wrong.
+        """
+        ...
 
     async def run(self, env: Env, context: AgentContext) -> EndReason | None:
         """Reset ``env`` and drive it until it has ended or the agent is done.
 
-        The caller scores whatever is left in the workspace. A reason is returned only for ends that the environment
-        cannot know: the user cancelled, the token budget is used up.
+        The caller scores whatever is left in the workspace. A reason is returned (or raised as ``StopEpisode``) only
+        for ends that the environment cannot know: the user cancelled, the token budget is used up.
         """
         ...
 
@@ -97,3 +125,9 @@ class BaseAgent:
     banned_tools: ClassVar[tuple[str, ...]] = ()
     interactive: ClassVar[bool] = False
     needs_solution: ClassVar[bool] = False
+    uses_model: ClassVar[bool] = False
+
+    @classmethod
+    def arrange_tools(cls, tools: Tools, parameters: Mapping[str, Any]) -> Tools:  # noqa: ARG003 - for subclasses
+        """The tools as they are."""
+        return tools

@@ -57,7 +57,7 @@ def _entry_point(name: str) -> EntryPoint:
 
 
 def _checked(name: str, found: Any) -> type[Agent]:
-    needed = ("name", "default_tools", "banned_tools", "interactive", "needs_solution", "run")
+    needed = ("name", "default_tools", "banned_tools", "interactive", "needs_solution", "uses_model", "run")
     missing = [attribute for attribute in needed if not hasattr(found, attribute)]
     if not isinstance(found, type) or missing:
         what = f"it has no {', '.join(missing)}" if missing else "it is not a class"

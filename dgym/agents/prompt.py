@@ -1,0 +1,109 @@
+"""From what is known of an episode to the messages that begin every request.
+
+The system message holds what never changes (how to work, the tools), the task message how things stand: tree,
+breakpoints, tests, the file in focus. Both are Jinja templates; a user may give others by path. Each section has a
+share of the context window, so that a long traceback cannot push out everything else.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dgym.agents.base import InfoDict
+from dgym.agents.settings import Settings
+from dgym.agents.trimming import shorten_to_tokens
+from dgym.errors import ManifestError, PluginError
+from dgym.llm import Message
+
+if TYPE_CHECKING:
+    from jinja2 import Environment, Template
+
+Views = Mapping[str, str]
+
+SHARES = {"task": 0.15, "tree": 0.1, "evaluation": 0.2, "file": 0.25}
+"""What a section may take of the window."""
+_WINDOW = 128_000
+"""Taken for the window of models that do not say theirs."""
+_PROMPTS = Path(__file__).parent / "prompts"
+
+
+class Prompt:
+    """Renders the head of a request.
+
+    Raises:
+        ManifestError: A template of the user's cannot be read or is not valid.
+    """
+
+    def __init__(self, settings: Settings, *, base: Path, count: Callable[[Sequence[Message]], int]) -> None:
+        self._settings = settings
+        self._count = count
+        self._system = _template(settings.system_prompt, base, "system.j2")
+        self._task = _template(settings.task_prompt, base, "task.j2")
+
+    def head(self, info: InfoDict, views: Views, *, window: int | None, scale: float = 1.0) -> list[Message]:
+        """System and task message; ``views`` are the texts ``tree`` and ``file``.
+
+        ``scale`` shrinks the shares of everything but the task itself.
+        """
+        limit = window or _WINDOW
+        task = info["instructions"].get("task", "")
+        texts = {"evaluation": info.get("evaluation") or "", **views}
+        sections = {name: self._shorten(text, limit * SHARES[name] * scale) for name, text in texts.items()}
+        tools = [tool["name"] for tool in info["tools"]]
+        known = {
+            "tools": tools,
+            "instructions": {name: info["instructions"].get(name, "") for name in tools},
+            "breakpoints": info.get("breakpoints") or [],
+            "notices": info.get("notices") or [],
+            "eval_on_rewrite": self._settings.eval_on_rewrite,
+            "task": self._shorten(task, limit * SHARES["task"]),
+            **sections,
+        }
+        return [
+            Message(role="system", content=_render(self._system, known)),
+            Message(role="user", content=_render(self._task, known)),
+        ]
+
+    def _shorten(self, text: str, tokens: float) -> str:
+        return shorten_to_tokens(text.strip("\n"), int(tokens), lambda part: self._count(_said(part)))
+
+
+def _said(text: str) -> list[Message]:
+    return [Message(role="user", content=text)]
+
+
+def _template(given: str | None, base: Path, name: str) -> "Template":
+    path = _PROMPTS / name if given is None else base / Path(given).expanduser()
+    environment = _environment(path.parent)
+    from jinja2 import TemplateError, TemplateSyntaxError
+
+    try:
+        return environment.get_template(path.name)
+    except (OSError, TemplateError, UnicodeDecodeError) as error:
+        line = f":{error.lineno}" if isinstance(error, TemplateSyntaxError) else ""
+        raise ManifestError(f"the prompt template {path}{line} cannot be used: {error}") from None
+
+
+def _environment(directory: Path) -> "Environment":
+    """Templates beside ``directory`` can include and extend dgym's own, which are found after them."""
+    try:
+        from jinja2 import FileSystemLoader, StrictUndefined
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+    except ImportError:
+        raise PluginError("agents that use a model need templates: pip install 'dgym[agent]'") from None
+    return ImmutableSandboxedEnvironment(
+        loader=FileSystemLoader([directory, _PROMPTS]),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=False,
+    )
+
+
+def _render(template: "Template", known: Mapping[str, Any]) -> str:
+    from jinja2 import TemplateError
+
+    try:
+        return template.render(known).strip() + "\n"
+    except TemplateError as error:
+        raise ManifestError(f"the prompt template {template.filename} cannot be used: {error}") from None
