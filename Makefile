@@ -17,6 +17,10 @@ $(STAMP): pyproject.toml requirements/dev.txt hack/venv
 	@hack/venv $(VENV)
 	@touch $(STAMP)
 
+$(VENV)-perf/.ready: requirements/perf.txt hack/venv
+	@hack/venv $(VENV)-perf requirements/perf.txt
+	@touch $@
+
 .PHONY: venv
 venv: $(STAMP) ## make .venv with the locked dependencies
 
@@ -57,9 +61,9 @@ format: $(STAMP) ## format the code
 	@$(BIN)/ruff format .
 
 .PHONY: perf
-perf: $(STAMP) ## measure and print medians, ratios and counts; JSON into perf-results/
+perf: $(STAMP) $(VENV)-perf/.ready ## measure and print medians, ratios and counts; JSON into perf-results/
 	@hack/system-packages
-	@$(BIN)/python -m tests.perf
+	@PERF_PYTHON=$(abspath $(VENV)-perf/bin/python) $(BIN)/python -m tests.perf
 
 .PHONY: lock
 lock: ## resolve the dependencies again (needs uv)
@@ -67,4 +71,4 @@ lock: ## resolve the dependencies again (needs uv)
 
 .PHONY: clean
 clean: ## remove what the other targets made
-	rm -rf $(VENV) build dist .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis perf-results
+	rm -rf $(VENV) $(VENV)-perf build dist .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis perf-results

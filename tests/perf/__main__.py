@@ -14,6 +14,7 @@ from rich.table import Table
 from tests.perf.measure import Figure
 from tests.perf.parallel import parallel_figures
 from tests.perf.resets import reset_figures
+from tests.perf.runtimes import runtime_figures
 from tests.perf.startup import startup_figures
 from tests.perf.steps import step_figures
 
@@ -21,6 +22,7 @@ BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
     "startup": startup_figures,
     "steps": step_figures,
     "resets": reset_figures,
+    "runtimes": runtime_figures,
     "parallel": parallel_figures,
 }
 

@@ -151,7 +151,7 @@ async def test_closing_leaves_no_process(open_session):
     before = {process.pid for process in psutil.process_iter()}
     session = await open_session()
     await session.step(
-        1, "bash (trap '' TERM; setsid sleep 1000 &) > /dev/null 2>&1; setsid sleep 1001 > /dev/null 2>&1 &"
+        1, "bash (trap '' TERM; setsid sleep 86401 &) > /dev/null 2>&1; setsid sleep 86402 > /dev/null 2>&1 &"
     )
     await session.close()
     mine = [
@@ -159,7 +159,7 @@ async def test_closing_leaves_no_process(open_session):
         for process in psutil.process_iter(["name", "cmdline"])
         if process.pid not in before and (process.info["cmdline"] or [])[:1] == ["sleep"]
     ]
-    assert [process for process in mine if process.info["cmdline"][1] in ("1000", "1001")] == []
+    assert [process for process in mine if process.info["cmdline"][1] in ("86401", "86402")] == []
     with pytest.raises((EpisodeOver, SandboxLost)):
         await session.changes()
 
