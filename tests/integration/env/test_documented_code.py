@@ -1,0 +1,70 @@
+"""The code and the commands of pages in docs/ do what the pages say, followed from top to bottom."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DOCS = Path(__file__).parents[3] / "docs"
+DEADLINE_SECONDS = 100
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+FILE = re.compile(r"^# (\S+\.\w+)$")
+
+
+def follow(page, namespace):
+    """Write files (blocks whose first line is their name), run Python and commands, in the order of the page."""
+    for language, block in BLOCK.findall((DOCS / page).read_text("utf-8")):
+        named = FILE.match(block.split("\n", 1)[0])
+        if named:
+            Path(named[1]).parent.mkdir(parents=True, exist_ok=True)
+            Path(named[1]).write_text(block)
+        elif language == "python":
+            exec(compile(block, page, "exec"), namespace)
+        elif language == "console":
+            run_console(block)
+
+
+def run_console(block):
+    """Run each ``$ command``; the lines below it must be in its output, but for what ``…`` stands for."""
+    for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+        command, *shown = part.split("#", 1)[0].rstrip().split("\n")
+        if command.startswith("pip install"):
+            continue
+        environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        done = subprocess.run(
+            ["bash", "-c", command],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_SECONDS,
+            check=False,
+        )
+        output = " ".join((done.stdout + done.stderr).split())
+        assert done.returncode == 0, output
+        for piece in re.split(r"…|\n", "\n".join(shown)):
+            assert " ".join(piece.split()) in output, command
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty directory to work in, whose modules can be imported while the test runs."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    before = {*sys.modules}
+    yield tmp_path
+    for name in {*sys.modules} - before:
+        if (tmp_path / f"{name}.py").exists():
+            del sys.modules[name]
+
+
+def test_gymnasium(folder):
+    namespace: dict[str, Any] = {}
+    follow("gymnasium.md", namespace)
+    page = (DOCS / "gymnasium.md").read_text("utf-8")
+    keys = re.findall(r"^\| `(\w+)` \| .* \| `(?:UnicodeText|JsonValue)`", page, re.MULTILINE)
+    assert {*keys} == {*namespace["env"].unwrapped.observation_space}
