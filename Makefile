@@ -46,6 +46,15 @@ test-matrix: $(STAMP) ## the runner and debugger under every Python and pytest v
 	@hack/system-packages
 	@$(BIN)/python -m pytest -m "" tests/integration/runner tests/integration/debugger tests/integration/scoring
 
+.PHONY: images
+images: $(STAMP) ## build the image that tasks without one run in, with podman or docker
+	@hack/images
+
+.PHONY: e2e
+e2e: $(STAMP) ## episodes in real containers; installs podman where it is root on Debian
+	@hack/system-packages containers
+	@hack/images $(BIN)/python -m pytest -q tests/e2e
+
 .PHONY: lint
 lint: $(STAMP) ## ruff, mypy --strict, import-linter, the runner's own checks
 	@$(BIN)/ruff check .

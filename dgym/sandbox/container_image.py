@@ -63,7 +63,7 @@ async def ensure_image(engine: Engine, name: str, progress: Progress | None = No
 async def _pull(engine: Engine, name: str, tell: Progress) -> None:
     tell(f"pulling {name} with {engine.flavor}")
     answer = await engine.call(
-        "pull", name, timeout_seconds=PULL_SECONDS, on_line=lambda line: tell(f"pulling {name}: {line}")
+        "pull", "--", name, timeout_seconds=PULL_SECONDS, on_line=lambda line: tell(f"pulling {name}: {line}")
     )
     if answer.status != 0:
         raise SandboxStartFailed(f"image {name!r} cannot be pulled: {answer.why}")

@@ -1,0 +1,117 @@
+"""Real containers: the engine that hack/images prepared, images made from dgym's own, and nothing left afterwards."""
+
+import asyncio
+import os
+import subprocess
+import textwrap
+import time
+from contextlib import suppress
+
+import pytest
+
+from dgym.errors import SandboxStartFailed
+from dgym.sandbox import SandboxSpec
+from dgym.sandbox.container import ContainerProvider
+from dgym.sandbox.container_command import LABEL
+from dgym.sandbox.container_engine import find_engine
+from dgym.sandbox.container_image import DEFAULT_IMAGE, ensure_image
+from dgym.sandbox.container_locks import scope
+
+DEADLINE = 60.0
+
+
+@pytest.fixture(scope="session")
+def engine():
+    """The engine; without one CI fails and a laptop skips."""
+    try:
+        found = asyncio.run(_ready())
+    except SandboxStartFailed as error:
+        if "container" in os.environ.get("DGYM_TEST_REQUIRE", "").split(","):
+            pytest.fail(f"DGYM_TEST_REQUIRE names container: {error}", pytrace=False)
+        pytest.skip(str(error))
+    return found
+
+
+async def _ready():
+    found = await find_engine(os.environ.get("DGYM_E2E_ENGINE") or "auto")
+    await ensure_image(found, DEFAULT_IMAGE)
+    return found
+
+
+@pytest.fixture(scope="session")
+def podman(engine):
+    """Run the engine's program; what it prints."""
+
+    def run(*arguments, text=None):
+        done = subprocess.run(
+            [engine.program, *arguments], input=text, capture_output=True, text=True, timeout=300, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def build(podman, tmp_path_factory):
+    """Build an image from dgym's own with these lines; removed at the end."""
+    built = []
+
+    def build_one(name, lines):
+        directory = tmp_path_factory.mktemp("context")
+        (directory / "Dockerfile").write_text(f"FROM {DEFAULT_IMAGE}\n{textwrap.dedent(lines)}")
+        image = f"localhost/dgym-test/{name}:{os.getpid()}"
+        podman("build", "--quiet", "--network", "none", "--tag", image, str(directory))
+        built.append(image)
+        return image
+
+    yield build_one
+    for image in built:
+        podman("rmi", "--force", image)
+
+
+@pytest.fixture
+def ours(podman):
+    """The names of the containers of this user on this machine."""
+
+    def names():
+        return podman("ps", "--all", "--filter", f"label={LABEL}={scope()}", "--format", "{{.Names}}").split()
+
+    return names
+
+
+@pytest.fixture(autouse=True)
+def _nothing_remains(ours):
+    before = set(ours())
+    yield
+    end = time.monotonic() + DEADLINE
+    while left := set(ours()) - before:
+        assert time.monotonic() < end, f"containers {sorted(left)} remain"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+async def open_sandbox(engine):
+    opened = []
+
+    async def open_one(image=DEFAULT_IMAGE, *, delivered=True, in_place=False, cpus=None, **fields):
+        provider = ContainerProvider(
+            SandboxSpec(**fields),
+            engine=engine,
+            image=await ensure_image(engine, image),
+            delivered=delivered,
+            in_place=in_place,
+            cpus=cpus,
+        )
+        opened.append(await provider.sandbox())
+        return opened[-1]
+
+    yield open_one
+    for sandbox in opened:
+        with suppress(SandboxStartFailed):
+            await sandbox.stop()
+
+
+@pytest.fixture
+async def sandbox(open_sandbox):
+    return await open_sandbox()

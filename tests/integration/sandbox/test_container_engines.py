@@ -1,0 +1,324 @@
+"""What dgym makes of docker and podman: which one it takes, what it asks of them, and what it does when they fail."""
+
+import asyncio
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from dgym.errors import ManifestError, SandboxLost, SandboxStartFailed
+from dgym.sandbox import SandboxSpec
+from dgym.sandbox import container_cleanup as cleanup
+from dgym.sandbox import container_locks as locks
+from dgym.sandbox.container import ContainerProvider
+from dgym.sandbox.container_choice import choose_engine
+from dgym.sandbox.container_engine import Engine, call, find_engine
+from dgym.sandbox.container_image import DEFAULT_IMAGE, Image, ensure_image
+
+
+class Machine:
+    """A machine with these engines and nothing else on PATH but what they need."""
+
+    def __init__(self, directory):
+        self.state = directory / "state"
+        self.bin = directory / "bin"
+        for path in (self.state / "images", self.state / "containers", self.bin):
+            path.mkdir(parents=True)
+
+    def install(self, *names):
+        for name in names:
+            program = self.bin / name
+            program.write_text(f"#!{sys.executable} -IS\n{Path(__file__).with_name('fake_engine.py').read_text()}")
+            program.chmod(0o755)
+
+    def break_down(self, name):
+        (self.state / f"{name}-is-down").touch()
+
+    def add_image(self, name, user=""):
+        (self.state / "images" / name.replace("/", "_")).write_text(user)
+
+    def add_container(self, name, label):
+        (self.state / "containers" / name).write_text(json.dumps({"pid": 0, "label": label}))
+
+    @property
+    def containers(self):
+        return sorted(path.name for path in (self.state / "containers").iterdir())
+
+    def calls(self, command):
+        made = [json.loads(line) for line in (self.state / "calls").read_text().splitlines()]
+        return [words for words in made if words[1] == command]
+
+
+@pytest.fixture
+def computer(tmp_path, monkeypatch):
+    made = Machine(tmp_path)
+    monkeypatch.setenv("PATH", str(made.bin))
+    monkeypatch.setenv("FAKE_ENGINE", str(made.state))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(cleanup, "_cleaned", set())
+    return made
+
+
+@pytest.fixture(params=["podman", "docker"])
+async def engine(computer, request):
+    computer.install(request.param)
+    return await find_engine(request.param)
+
+
+@pytest.fixture
+async def open_container(engine, tmp_path):
+    opened = []
+
+    async def open_one(*, delivered=True, name="workspace", **fields):
+        (tmp_path / name).mkdir(exist_ok=True)
+        provider = ContainerProvider(
+            SandboxSpec(workspace=str(tmp_path / name), **fields),
+            engine=engine,
+            image=Image("some/image", "id", ""),
+            delivered=delivered,
+        )
+        opened.append(await provider.sandbox())
+        return opened[-1]
+
+    yield open_one
+    for sandbox in opened:
+        await sandbox.stop()
+
+
+# Which engine
+
+
+async def test_the_engine_that_was_asked_for_is_taken(computer):
+    computer.install("podman", "docker")
+    assert (await find_engine("docker")).flavor == "docker"
+    assert (await find_engine("podman")).flavor == "podman"
+
+
+async def test_auto_takes_the_first_that_answers(computer):
+    computer.install("podman", "docker")
+    assert (await find_engine()).flavor == "podman"
+    computer.break_down("podman")
+    assert (await find_engine()).flavor == "docker"
+
+
+async def test_every_engine_that_does_not_answer_is_named_with_the_reason(computer):
+    computer.install("docker")
+    computer.break_down("docker")
+    with pytest.raises(SandboxStartFailed, match=r"podman is not installed; docker does not answer: Cannot connect"):
+        await find_engine()
+    computer.install("podman")
+    computer.break_down("podman")
+    with pytest.raises(SandboxStartFailed, match=r"^podman does not answer: podman: cannot connect$"):
+        await find_engine("podman")
+
+
+async def test_docker_may_be_podman_by_another_name(computer):
+    computer.install("podman")
+    shutil.move(computer.bin / "podman", computer.bin / "elsewhere")
+    program = computer.bin / "docker"
+    program.write_text(
+        (computer.bin / "elsewhere").read_text().replace("NAME = Path(sys.argv[0]).name", "NAME='podman'")
+    )
+    program.chmod(0o755)
+    assert (await find_engine("docker")).flavor == "podman"
+
+
+async def test_a_call_that_does_not_end_is_ended(computer):
+    with pytest.raises(SandboxStartFailed, match=r"^sleep 1000 did not end within 0.2 s$"):
+        await call("/bin/sleep", ["1000"], 0.2)
+    with pytest.raises(SandboxStartFailed, match="cannot be run"):
+        await call("/no/such/program", [], 1)
+
+
+async def test_lines_of_any_length_are_passed_on():
+    told = []
+    script = "print('a'); print('b' * 3_000_000); print(); print('c', end='')"
+    answer = await call(sys.executable, ["-c", script], 60, told.append)
+    assert answer.status == 0
+    assert len(answer.output) == 3_000_005
+    assert (told[0], told[-1], "".join(told[1:-1])) == ("a", "c", "b" * 3_000_000)
+
+
+# Where a task runs
+
+
+class TestChoice:
+    @pytest.fixture(autouse=True)
+    def _bubblewrap(self, monkeypatch):
+        self.bubblewrap = True
+        monkeypatch.setattr("dgym.sandbox.container_choice.bubblewrap_works", lambda: self.bubblewrap)
+
+    async def choose(self, sandbox="auto", *, image=None, delivered=True, python=None):
+        chosen = await choose_engine(sandbox, "auto", image=image, delivered=delivered, python=python)
+        return chosen and chosen.flavor
+
+    async def test_a_task_with_an_image_runs_in_a_container(self, computer):
+        computer.install("docker")
+        assert await self.choose(image="some/image") == "docker"
+        assert await self.choose() is None
+
+    async def test_without_bubblewrap_every_task_does(self, computer):
+        self.bubblewrap = False
+        computer.install("docker")
+        assert await self.choose() == "docker"
+
+    async def test_without_an_engine_a_delivered_repository_needs_no_image(self, computer):
+        assert await self.choose(image="some/image") is None
+        self.bubblewrap = False
+        assert await self.choose() is None
+
+    async def test_a_repository_in_the_image_needs_a_container(self, computer):
+        with pytest.raises(SandboxStartFailed, match="no container engine answers"):
+            await self.choose(image="some/image", delivered=False)
+        for sandbox in ("bubblewrap", "none"):
+            with pytest.raises(ManifestError, match="is in the image 'some/image'"):
+                await self.choose(sandbox, image="some/image", delivered=False)
+
+    async def test_an_interpreter_of_this_machine_keeps_out_of_containers(self, computer):
+        computer.install("podman")
+        assert await self.choose(image="some/image", python="/usr/bin/python3") is None
+        with pytest.raises(ManifestError, match="which a container does not see"):
+            await self.choose("container", python="/usr/bin/python3")
+
+    @pytest.mark.parametrize("sandbox", ["bubblewrap", "none"])
+    async def test_what_was_asked_for_is_taken(self, computer, sandbox):
+        computer.install("podman")
+        assert await self.choose(sandbox, image="some/image") is None
+        assert await self.choose("container") == "podman"
+
+
+# Images
+
+
+async def test_an_image_that_is_there_is_not_pulled(computer, engine):
+    computer.add_image("some/image:1", user="1000:1000")
+    image = await ensure_image(engine, "some/image:1")
+    assert image == Image("some/image:1", "id-of-some/image:1", "1000:1000")
+    assert not computer.calls("pull")
+
+
+async def test_a_missing_image_is_pulled_once_for_all_who_want_it(computer, engine):
+    told = []
+    images = await asyncio.gather(*(ensure_image(engine, "some/image:2", told.append) for _ in range(4)))
+    assert len(set(images)) == len(computer.calls("pull")) == 1
+    assert {f"pulling some/image:2: layer {number}: done" for number in ("one", "two")} < set(told)
+    assert "waiting for another process that pulls some/image:2" in told
+
+
+async def test_what_cannot_be_pulled_says_why(computer, engine):
+    with pytest.raises(SandboxStartFailed, match=r"(?s)'absent:1' cannot be pulled: .*manifest unknown"):
+        await ensure_image(engine, "absent:1")
+    with pytest.raises(SandboxStartFailed, match="was pulled, but"):
+        await ensure_image(engine, "forgotten:1")
+
+
+async def test_images_of_this_machine_are_never_pulled(computer, engine):
+    with pytest.raises(SandboxStartFailed, match="make images"):
+        await ensure_image(engine, DEFAULT_IMAGE)
+    with pytest.raises(SandboxStartFailed, match="build it first"):
+        await ensure_image(engine, "localhost/mine")
+    assert not computer.calls("pull")
+
+
+async def test_an_answer_that_makes_no_sense_is_shown(tmp_path):
+    program = tmp_path / "podman"
+    program.write_text("#!/bin/sh\necho '[]'\n")
+    program.chmod(0o755)
+    with pytest.raises(SandboxStartFailed, match=r"makes no sense: \[\]"):
+        await ensure_image(Engine(program=str(program), flavor="podman"), "some/image")
+
+
+# Containers
+
+
+async def test_a_container_is_a_sandbox(computer, open_container):
+    sandbox = await open_container(environment={"COLOUR": "green"})
+    assert sandbox.kind == "container"
+    assert computer.containers == [sandbox.name]
+    result = await sandbox.run("echo $FLAVOUR $COLOUR $TMPDIR; pwd")
+    assert result.text == f"vanilla green /tmp\n{sandbox.workspace}\n"
+    await sandbox.stop()
+    await sandbox.stop()
+    assert computer.containers == []
+    with pytest.raises(SandboxLost):
+        await sandbox.run("true")
+
+
+async def test_sandbox_and_verifier_are_two_containers_of_one_image(computer, open_container):
+    first, second = await open_container(name="a"), await open_container(name="b")
+    assert first.name != second.name
+    assert all("id" in words for words in computer.calls("run"))
+
+
+async def test_a_container_that_does_not_go_at_once_is_waited_for(computer, open_container):
+    sandbox = await open_container()
+    (computer.state / "removing-fails").touch()
+    await sandbox.stop()
+    assert computer.containers == []
+    assert len(computer.calls("rm")) == 2
+
+
+async def test_a_container_that_is_gone_already_is_stopped(computer, engine, open_container):
+    sandbox = await open_container()
+    await engine.call("rm", "--force", sandbox.name)
+    await sandbox.stop()
+    assert not list(locks.directory().glob("dgym-*"))
+
+
+async def test_an_image_without_the_interpreter_is_named(computer, open_container):
+    with pytest.raises(SandboxStartFailed, match=r"python9.*executable file not found.*the task's 'interpreter'"):
+        await open_container(interpreter="python9")
+    assert computer.containers == []
+    assert not list(locks.directory().glob("dgym-*"))
+    with pytest.raises(ManifestError, match="not the name or path of a program"):
+        await open_container(interpreter="--privileged")
+
+
+async def test_a_runner_that_the_engine_does_not_see_is_explained(computer, open_container, monkeypatch, tmp_path):
+    monkeypatch.setattr("dgym.sandbox.container.shared_runner", lambda: tmp_path / "nowhere")
+    with pytest.raises(SandboxStartFailed, match="must share your home directory"):
+        await open_container()
+
+
+async def test_an_image_without_the_repository_is_refused(computer, open_container, tmp_path):
+    with pytest.raises(ManifestError, match="holds nothing at"):
+        await open_container(delivered=False)
+    (tmp_path / "workspace" / "code.py").touch()
+    assert await (await open_container(delivered=False)).read_file("code.py") == b""
+
+
+async def test_an_engine_that_disappears_is_an_error_of_ours(computer, open_container, engine):
+    Path(engine.program).unlink()
+    with pytest.raises(SandboxStartFailed, match="cannot be run"):
+        await open_container()
+    assert not list(locks.directory().glob("dgym-*"))
+
+
+# What is left behind
+
+
+async def test_containers_that_nobody_owns_are_removed(computer, open_container, engine):
+    label = f"dev.dgym.sandbox={locks.scope()}"
+    sandbox = await open_container()
+    computer.add_container("dgym-abandoned", label)
+    computer.add_container("dgym-foreign", "dev.dgym.sandbox=elsewhere")
+    computer.add_container("not-ours", label)
+    assert await cleanup.remove_abandoned_containers(engine) == ["dgym-abandoned"]
+    assert computer.containers == sorted(["dgym-foreign", sandbox.name, "not-ours"])
+
+
+async def test_the_first_container_of_a_process_removes_them(computer, open_container):
+    computer.add_container("dgym-abandoned", f"dev.dgym.sandbox={locks.scope()}")
+    await open_container()
+    assert "dgym-abandoned" not in computer.containers
+    computer.add_container("dgym-abandoned", f"dev.dgym.sandbox={locks.scope()}")
+    await open_container(name="other")
+    assert "dgym-abandoned" in computer.containers
+
+
+async def test_failing_to_remove_them_is_no_reason_not_to_start(computer, engine, caplog):
+    Path(engine.program).unlink()
+    await cleanup.remove_abandoned_once(engine)
+    assert "abandoned containers could not be removed" in caplog.text
