@@ -37,15 +37,15 @@ class OpenAIConnection:
 
     async def send(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> bytes:
         """The body of the response to one request; ``RequestFailed`` for whatever else comes."""
-        rest = {key: value for key, value in body.items() if key not in ("model", "messages")}
         try:
             # The package's time-out is one between bytes; a server that trickles would never reach it.
             async with asyncio.timeout(self._seconds):
                 response = await self._client.chat.completions.with_raw_response.create(
                     model=self._model,
-                    messages=body["messages"],
-                    # Servers have parameters that the package does not know; as extras all of them pass unchecked.
-                    extra_body=rest,
+                    messages=[],
+                    # As an extra the body passes as it is: the package would copy every message of a long history,
+                    # and refuse parameters that only some servers have.
+                    extra_body=dict(body),
                     extra_headers=dict(headers),
                 )
             return response.content

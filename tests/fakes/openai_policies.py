@@ -1,0 +1,195 @@
+"""How the scripted models behave: a policy for each, chosen by the name of the model in the request.
+
+``debugger`` debugs a task of mini_nightmare with pdb and solves it, by the walkthrough that is shipped with the task.
+``rewriter`` adds comments to the guilty file and gives up. ``erratic-N`` does any of this and makes every mistake that
+models make, by the seed N. A policy finds out from the messages which task it has and how far it has come, so that it
+goes on where an episode was interrupted.
+"""
+
+import json
+import random
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.fakes.openai_answers import Answer, Call
+
+BENCHMARK = Path(__file__).parents[2] / "dgym" / "benchmarks" / "mini_nightmare"
+ATTEMPTS = 6
+
+_TEXT_CALL = re.compile(r"<call>(\{.*?\})</call>", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task and the calls that solve it."""
+
+    name: str
+    instructions: str
+    walkthrough: tuple[Call, ...]
+
+    @property
+    def guilty_file(self) -> str:
+        for call in self.walkthrough:
+            if call.tool == "rewrite" and isinstance(call.arguments, dict):
+                return str(call.arguments["path"])
+        raise LookupError(f"the walkthrough of {self.name} rewrites nothing")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a policy sees; ``answered`` is the number of answers the session has had."""
+
+    body: dict[str, Any]
+    answered: int
+
+    @property
+    def tools(self) -> set[str]:
+        return {tool["function"]["name"] for tool in self.body.get("tools") or []}
+
+    def offers(self, tool: str) -> bool:
+        """Whether the tool may be called; without native tools they are described in words."""
+        return tool in self.tools if self.tools else f"\n- {tool} " in self.text or f"\n- {tool}:" in self.text
+
+    @property
+    def text(self) -> str:
+        return "\n".join(str(message.get("content") or "") for message in self.body["messages"])
+
+    @property
+    def calls(self) -> list[Call]:
+        """All calls that the messages still show, oldest first."""
+        found: list[Call] = []
+        for message in self.body["messages"]:
+            if message["role"] != "assistant":
+                continue
+            native = (call["function"] for call in message.get("tool_calls") or [])
+            found += [_call(function["name"], function["arguments"]) for function in native]
+            for text in _TEXT_CALL.findall(str(message.get("content") or "")):
+                decoded = json.loads(text)
+                found.append(Call(decoded["tool"], decoded["arguments"]))
+        return found
+
+
+Policy = Callable[[Request], Answer]
+
+
+def find_policy(model: str) -> Policy | None:
+    """The policy for a model's name."""
+    if model in ("debugger", "rewriter"):
+        return debugger if model == "debugger" else rewriter
+    name, _, seed = model.partition("-")
+    if name == "erratic" and seed.isdigit():
+        return lambda request: erratic(request, int(seed))
+    return None
+
+
+def debugger(request: Request) -> Answer:
+    """The walkthrough, one call after the other, without tools that are not there."""
+    task = task_of(request.text)
+    if task is None:
+        return Answer(text="I do not know this task.")
+    actions = [call for call in task.walkthrough if request.offers(call.tool)]
+    return play(actions, request, "the cause lies further up")
+
+
+def rewriter(request: Request) -> Answer:
+    """Comments at the top of the guilty file, a run of the tests after each, and an honest end."""
+    task = task_of(request.text)
+    if task is None:
+        return Answer(text="I do not know this task.")
+    actions = [Call("view", {"path": task.guilty_file})]
+    for attempt in range(1, ATTEMPTS + 1):
+        comment = {"path": task.guilty_file, "start": 1, "end": 0, "new_code": f"# attempt {attempt}\n"}
+        actions += [Call("rewrite", comment), Call("eval")]
+    actions.append(Call("submit", {"message": "I could not find it."}))
+    return play([call for call in actions if request.offers(call.tool)], request, "this may do it")
+
+
+def play(actions: Sequence[Call], request: Request, hope: str) -> Answer:
+    """The action after the last one that the messages show."""
+    position = position_in(actions, request.calls, request.answered)
+    if position >= len(actions):
+        return Answer(text="I have nothing more to try.", reasoning="Everything is done.")
+    call = actions[position]
+    return Answer(
+        text=f"I call {call.tool} next.",
+        reasoning=f"Step {position + 1} of {len(actions)}: {call.tool} tells more; {hope}.",
+        calls=(call,),
+    )
+
+
+def position_in(actions: Sequence[Call], history: Sequence[Call], hint: int) -> int:
+    """How many actions are done: where the end of the history fits longest; among equals, nearest to ``hint``."""
+    known = [call for call in history if call in actions]
+    if not known:
+        return hint if history else 0
+
+    def fit(end: int) -> int:
+        length = 0
+        while length < min(end, len(known)) and known[-1 - length] == actions[end - 1 - length]:
+            length += 1
+        return length
+
+    return max(range(1, len(actions) + 1), key=lambda end: (fit(end), -abs(end - hint)))
+
+
+def erratic(request: Request, seed: int) -> Answer:
+    """Right, wrong or nonsense by chance, and the same every time for one seed and number of answers."""
+    chance = random.Random(f"{seed}/{request.body.get('seed')}/{request.answered}")
+    choice = chance.choice(_MISTAKES) if chance.random() < 0.5 else None
+    if choice is not None:
+        return choice
+    calls = [Call("listdir"), Call("eval"), Call("view", {"path": "no/such/file.py"}), Call("pdb", {"command": "w"})]
+    task = task_of(request.text)
+    if task is not None:
+        calls += [Call("view", {"path": task.guilty_file}), *task.walkthrough[:-1]]
+    offered = [call for call in calls if request.offers(call.tool)]
+    return Answer(text="Perhaps this.", calls=(chance.choice(offered),)) if offered else NO_CALL
+
+
+MALFORMED = Answer(text="One moment.", calls=(Call("view", '{"path": "a.py",, }'),), mistake=True)
+TRUNCATED = Answer(
+    calls=(Call("rewrite", '{"path": "a.py", "new_code": "def f('),), finish_reason="length", mistake=True
+)
+NO_CALL = Answer(text="I think the bug is in the loop.", mistake=True)
+TWO_CALLS = Answer(calls=(Call("listdir"), Call("eval")), mistake=True)
+UNKNOWN_TOOL = Answer(calls=(Call("search_web", {"query": "bug"}),), mistake=True)
+WRONG_ARGUMENTS = Answer(calls=(Call("view", {"file": 3}),), mistake=True)
+REFUSAL = Answer(refusal="I cannot help with that.", mistake=True)
+
+_MISTAKES = (MALFORMED, TRUNCATED, NO_CALL, TWO_CALLS, UNKNOWN_TOOL, WRONG_ARGUMENTS, REFUSAL)
+
+
+def task_of(text: str) -> Task | None:
+    """The task whose instructions are in the messages."""
+    words = " ".join(text.split())
+    return next((task for task in all_tasks() if task.instructions in words), None)
+
+
+@cache
+def all_tasks() -> tuple[Task, ...]:
+    return tuple(_read_task(file) for file in sorted(BENCHMARK.glob("*/task.yaml")))
+
+
+def _read_task(file: Path) -> Task:
+    manifest = yaml.safe_load(file.read_text(encoding="utf-8"))
+    lines = (file.parent / "walkthrough.jsonl").read_text(encoding="utf-8").splitlines()
+    decoded = [json.loads(line) for line in lines if line.strip()]
+    return Task(
+        name=manifest["metadata"]["name"],
+        instructions=" ".join(manifest["spec"]["instructions"].split()),
+        walkthrough=tuple(Call(one["tool"], one.get("arguments") or {}) for one in decoded),
+    )
+
+
+def _call(tool: str, arguments: str) -> Call:
+    try:
+        decoded = json.loads(arguments)
+    except ValueError:
+        return Call(tool, arguments)
+    return Call(tool, decoded)
