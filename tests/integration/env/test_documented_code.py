@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from dgym.results import read_trajectory
+
 DOCS = Path(__file__).parents[3] / "docs"
 DEADLINE_SECONDS = 100
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -68,3 +70,10 @@ def test_gymnasium(folder):
     page = (DOCS / "gymnasium.md").read_text("utf-8")
     keys = re.findall(r"^\| `(\w+)` \| .* \| `(?:UnicodeText|JsonValue)`", page, re.MULTILINE)
     assert {*keys} == {*namespace["env"].unwrapped.observation_space}
+
+
+def test_writing_an_agent(folder):
+    follow("writing-an-agent.md", {})
+    (trajectory,) = folder.glob("results/**/trajectory.jsonl")
+    assert [step.call.tool for step in read_trajectory(trajectory).steps[1:]] == ["rewrite", "eval"]
+    assert "trying line 6" in (trajectory.parent / "episode.log").read_text()
