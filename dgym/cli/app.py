@@ -12,6 +12,7 @@ COMMANDS = {
     "clean": "Remove what killed runs left behind.",
     "completion": "Print what makes a shell complete dgym's commands.",
     "init": "Write a manifest for a repository of your own.",
+    "migrate": "Convert a configuration of debug-gym to a manifest.",
     "replay": "Run recorded trajectories again and compare what comes out.",
     "report": "Tell what results came to, or compare two runs.",
     "run": "Run the Episodes and EpisodeSets of MANIFESTs on this machine.",

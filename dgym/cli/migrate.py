@@ -1,0 +1,54 @@
+"""``dgym migrate``."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from dgym.cli.suggestions import complete_agents
+
+
+@click.command("migrate")
+@click.argument("config", metavar="CONFIG.yaml", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--output",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Where the manifest goes. [default: standard output]",
+)
+@click.option(
+    "--agent", metavar="NAME", shell_complete=complete_agents, help="Only this section. [default: all of them]"
+)
+@click.option("--force", is_flag=True, help="Overwrite a file that exists.")
+def command(config: Path, output: Path | None, agent: str | None, force: bool) -> None:
+    """Convert a configuration of debug-gym to a manifest.
+
+    Every section becomes an Episode, or for a benchmark an EpisodeSet. What has no counterpart is told on standard
+    error and in the manifest's first lines; docs/migrating.md says what became of each key.
+    """
+    from dgym.api import loads
+    from dgym.cli.migrate_config import read_sections
+    from dgym.cli.migrate_manifest import convert, describe, manifest_text
+    from dgym.cli.writing import write_text
+
+    converted = convert(read_sections(config, agent), config=config, output=output)
+    text = manifest_text(converted, config=config)
+    loads(text, source=f"the manifest made of {config}")
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        write_text(output, text, force=force)
+        click.echo(f"wrote {output}", err=True)
+    for heading, lost in (("Not converted:", True), ("Left out without a loss:", False)):
+        found = describe(converted, lost=lost)
+        if found:
+            click.echo("\n".join([heading, *(f"  {line}" for line in found)]), err=True)
+    _tell_next(output, converted.results)
+
+
+def _tell_next(output: Path | None, results: str | None) -> None:
+    import shlex
+
+    manifest = shlex.quote(str(output)) if output is not None else "MANIFEST"
+    where = f" --results {shlex.quote(results)}" if results else ""
+    print(f"Next: dgym run {manifest}{where}", file=sys.stderr)

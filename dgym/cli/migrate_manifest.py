@@ -1,0 +1,165 @@
+"""From migrated sections to the documents of a manifest."""
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dgym.api import labels
+from dgym.api.fields import API_VERSION
+from dgym.cli.migrate_config import Note, Section
+from dgym.cli.migrate_section import Migration
+from dgym.cli.yaml_text import comment, lines
+
+_NAME_LIMIT = 52
+
+
+class Converted(msgspec.Struct, frozen=True, kw_only=True):
+    """The manifest's documents, what is not in them, and where results went."""
+
+    documents: tuple[dict[str, Any], ...]
+    notes: tuple[Note, ...]
+    sections: tuple[str, ...]
+    results: str | None = None
+
+
+class _Documents:
+    """The documents so far. What is the same is there once; what only has the same name gets a number."""
+
+    def __init__(self) -> None:
+        self.made: list[dict[str, Any]] = []
+        self._names: dict[tuple[str, str], str] = {}
+
+    def add(self, kind: str, name: str, spec: dict[str, Any]) -> str:
+        """The name under which ``spec`` is in the manifest."""
+        same = [document for document in self.made if (document["kind"], document["spec"]) == (kind, spec)]
+        for document in same:
+            if self._names[kind, document["metadata"]["name"]] == name:
+                return str(document["metadata"]["name"])
+        number, free = 2, name
+        while (kind, free) in self._names:
+            number, free = number + 1, f"{name[: _NAME_LIMIT - 5].rstrip('-')}-{number}"
+        self._names[kind, free] = name
+        self.made.append({"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": free}, "spec": spec})
+        return free
+
+
+def convert(sections: Sequence[Section], *, config: Path, output: Path | None) -> Converted:
+    """Tasks and episodes for every section; sections with the same task share it."""
+    documents = _Documents()
+    notes: list[Note] = []
+    results = None
+    for section in sections:
+        migration = Migration(section)
+        if migration.benchmark is None:
+            _add_custom(migration, documents, config=config, output=output)
+        else:
+            _add_benchmark(migration, documents)
+        notes.extend(migration.notes)
+        results = results or migration.results
+    names = tuple(section.name for section in sections)
+    return Converted(documents=tuple(documents.made), notes=tuple(notes), sections=names, results=results)
+
+
+def manifest_text(converted: Converted, *, config: Path) -> str:
+    """The documents as YAML, with what is lost as comments at the top."""
+    head = [f"# Converted from {comment(config.name)} by dgym migrate."]
+    head += [f"# Not converted: {comment(text)}" for text in describe(converted, lost=True)]
+    documents = ["\n".join(lines(document)) for document in converted.documents]
+    return "\n".join(head) + "\n" + "\n---\n".join(documents) + "\n"
+
+
+def describe(converted: Converted, *, lost: bool) -> list[str]:
+    """One line for each key and reason, with the sections it is about unless those are all."""
+    grouped: dict[tuple[str, str], list[str]] = {}
+    for note in converted.notes:
+        if note.lost is lost:
+            grouped.setdefault((note.key, note.text), []).append(note.section)
+    return [
+        f"{key}: {text}" if set(about) == set(converted.sections) else f"{key} of {', '.join(about)}: {text}"
+        for (key, text), about in grouped.items()
+    ]
+
+
+def _add_custom(migration: Migration, documents: _Documents, *, config: Path, output: Path | None) -> None:
+    """A DebugTask over the repository, and an Episode."""
+    if migration.path is None:
+        migration.note("env_kwargs.path", "is missing, so there is no repository: set spec.source.localPath")
+    repository = _find(migration.path or ".", config)
+    if migration.path is not None and not repository.is_dir():
+        migration.note("env_kwargs.path", f"there is no directory {migration.path} here or beside {config}")
+    name = slug(repository.name)
+    spec = {"source": {"localPath": _seen_from(repository, output)}, **migration.task}
+    if spec.get("debugEntrypoint") in (None, spec.get("entrypoint")):
+        spec.pop("debugEntrypoint", None)
+    if "submit" not in migration.tools:
+        # debug-gym ends an episode as soon as its tests pass, which the agent may not know how to ask for.
+        spec["scoring"] = {"stopWhenEvalPasses": True}
+    task = documents.add("DebugTask", name, spec)
+    documents.add("Episode", slug(f"{name}-{migration.name}"), {"taskRef": {"name": task}, **_agent(migration)})
+
+
+def _add_benchmark(migration: Migration, documents: _Documents) -> None:
+    """An EpisodeSet over the tasks of a benchmark."""
+    from dgym.benchmarks import bundled, load_bundled
+
+    benchmark = str(migration.benchmark)
+    tasks: dict[str, Any]
+    wanted = migration.problems if isinstance(migration.problems, list) else None
+    if benchmark in bundled():
+        known = [task.metadata.name for task in load_bundled(benchmark)]
+        chosen = [slug(str(problem)) for problem in wanted or () if slug(str(problem)) in known]
+        if wanted is not None and len(chosen) < len(wanted):
+            migration.note("problems", f"dgym's {benchmark} has programs of its own: {', '.join(known)}")
+        tasks = {"tasks": [{"name": name} for name in chosen or known]}
+    elif wanted is not None:
+        tasks = {"tasks": [{"name": slug(str(problem))} for problem in wanted]}
+        migration.note("benchmark", f"{benchmark} does not come with dgym: give manifests of these DebugTasks too")
+    else:
+        label = f"{labels.BENCHMARK}: {slug(benchmark)}"
+        tasks = {"taskSelector": {"matchLabels": {labels.BENCHMARK: slug(benchmark)}}}
+        migration.note("benchmark", f"{benchmark} does not come with dgym: give DebugTasks with the label {label}")
+        if migration.problems != "all":
+            migration.note("problems", f"{migration.problems!r}: the set takes every task with the label")
+    for key in migration.task:
+        migration.note(f"the task's {key}", "belongs to the tasks of the benchmark, which say it themselves")
+    if migration.tools and "submit" not in migration.tools:
+        migration.tools.append("submit")
+        migration.note("tools", "submit was added: the benchmark's tasks do not end by themselves", lost=False)
+    documents.add("EpisodeSet", slug(f"{benchmark}-{migration.name}"), {**tasks, "template": _agent(migration)})
+
+
+def _agent(migration: Migration) -> dict[str, Any]:
+    from dgym.agents.registry import agent_names
+
+    agent = dict(migration.agent)
+    if agent["name"] not in agent_names():
+        migration.note("agent_type", f"there is no agent {agent['name']!r}; --agent NAME names another")
+    if migration.parameters:
+        agent["parameters"] = migration.parameters
+    tools = migration.tool_list()
+    return {"agent": agent, **({"tools": tools} if tools else {})}
+
+
+def slug(text: str) -> str:
+    """``text`` as a resource may be called."""
+    name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    return name[:_NAME_LIMIT].rstrip("-") or "task"
+
+
+def _find(path: str, config: Path) -> Path:
+    """The directory, as debug-gym finds it from where it is started, or near the configuration."""
+    given = Path(path).expanduser()
+    bases = (Path.cwd(), config.absolute().parent, config.absolute().parent.parent)
+    candidates = [Path(os.path.normpath(base / given)) for base in bases]
+    return next((candidate for candidate in candidates if candidate.is_dir()), candidates[0])
+
+
+def _seen_from(repository: Path, output: Path | None) -> str:
+    if output is None:
+        return str(repository)
+    relative = os.path.relpath(repository, output.absolute().parent)
+    return relative if relative.startswith(".") else f"./{relative}"

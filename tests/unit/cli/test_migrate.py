@@ -1,0 +1,262 @@
+import pytest
+import yaml
+from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dgym.api import DebugTask, Episode, EpisodeSet, load
+from dgym.cli.app import cli
+from dgym.cli.migrate_config import Section
+from dgym.cli.migrate_section import ALWAYS, KEYS, LOST, Migration
+
+CONFIG = """
+base:
+    output_path: "exps/thing"
+    env_kwargs: {
+        "path": "data/thing",
+        "entrypoint": "python -m pytest -sv test.py",
+        "debug_entrypoint": "python -m pdb -m pytest -s test.py",
+        "dir_tree_depth": 1,
+        "run_on_rewrite": True,
+        "auto_view_change": True,
+        "run_timeout": 10,
+    }
+    terminal: {type: "docker", base_image: "python:3.12-slim", setup_commands: ["pip install pytest numpy"]}
+    persistent_breakpoints: False
+    auto_list: True
+    llm_name: "gpt-4o"
+    llm_temperature: [0.5]
+    random_seed: 42
+    max_steps: 100
+    max_rewrite_steps: 10
+    memory_size: 20
+    save_patch: True
+    reset_prompt_history_after_rewrite: True
+
+rewrite_agent:
+    tools: ["eval", "view", "rewrite"]
+
+debug_agent:
+    tools: ["eval", "pdb", "view", "patcher:substitution"]
+    max_steps: 30
+
+debug_5_agent:
+    n_rewrites_before_pdb: 5
+    tools: [{pdb: {auto_list: false}}, "view", "edit", "teleport"]
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "data" / "thing").mkdir(parents=True)
+    (tmp_path / "scripts" / "config.yaml").write_text(CONFIG)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def migrate(*arguments):
+    return CliRunner().invoke(cli, ["migrate", *map(str, arguments)])
+
+
+def converted(folder, text, *arguments):
+    """The resources that ``text`` becomes, and what is said about it."""
+    (folder / "x.yaml").write_text(text)
+    done = migrate("x.yaml", "--output", "out.yaml", "--force", *arguments)
+    assert done.exit_code == 0, done.output
+    return load(folder / "out.yaml"), done.stderr
+
+
+def test_every_section_becomes_an_episode_over_one_task(folder):
+    resources, said = converted(folder, CONFIG)
+    task, *episodes = resources
+    assert isinstance(task, DebugTask)
+    assert [episode.metadata.name for episode in episodes] == [
+        "thing-rewrite-agent",
+        "thing-debug-agent",
+        "thing-debug-5-agent",
+    ]
+    assert task.spec.source.local_path == str(folder / "data" / "thing")
+    assert task.spec.entrypoint == "python -m pytest -sv test.py"
+    assert task.spec.debug_entrypoint == "python -m pytest -s test.py"
+    assert task.spec.entrypoint_timeout_seconds == 10
+    assert task.spec.requirements == ("numpy",)
+    assert task.spec.image is None
+    assert task.spec.scoring.stop_when_eval_passes
+    assert {episode.spec.task_ref.name for episode in episodes} == {"thing"}
+    assert "dgym run out.yaml --results exps/thing" in said
+
+
+def test_base_is_merged_and_overridden(folder):
+    (_, rewriting, debugging, late), _ = converted(folder, CONFIG)
+    agent = debugging.spec.agent
+    assert (agent.name, agent.model, agent.temperature, agent.seed) == ("debug_agent", "gpt-4o", "0.5", 42)
+    assert (agent.max_steps, agent.max_rewrites) == (30, 10)
+    assert agent.parameters == {
+        "treeDepth": 1,
+        "evalOnRewrite": True,
+        "memorySize": 20,
+        "resetHistoryAfterRewrite": True,
+    }
+    assert rewriting.spec.agent.max_steps == 100
+    assert late.spec.agent.parameters["rewritesBeforePdb"] == 5
+
+
+def test_tools_keep_their_settings_under_their_new_names(folder):
+    (_, rewriting, debugging, late), said = converted(folder, CONFIG)
+    assert rewriting.spec.tools == ("eval", "view", "rewrite")
+    assert debugging.spec.tools[1].options == {"persistentBreakpoints": False}
+    assert debugging.spec.tools[3] == "rewrite"
+    assert late.spec.tools[0].options == {"persistentBreakpoints": False, "autoList": False}
+    assert "tools of debug_5_agent: there is no tool 'teleport'" in said
+
+
+def test_what_is_lost_is_told_and_stands_in_the_manifest(folder):
+    (folder / "x.yaml").write_text(
+        "debug_agent:\n  env_kwargs: {path: data/thing}\n  llm_temperature: [0.1, 0.2]\n  a: 1\n"
+    )
+    done = migrate("x.yaml")
+    assert "Not converted:" in done.stderr
+    for words in ("llm_temperature: agents of dgym make one request a step", "a: not a key of debug-gym"):
+        assert words in done.stderr
+        assert f"# Not converted: {words}" in done.stdout
+    assert "save_patch" not in done.stdout
+    assert done.stdout.startswith("# Converted from x.yaml by dgym migrate.\n")
+
+
+def test_one_section_can_be_chosen(folder):
+    resources, _ = converted(folder, CONFIG, "--agent", "debug_agent")
+    assert [resource.kind for resource in resources] == ["DebugTask", "Episode"]
+
+
+def test_sections_with_other_tasks_get_tasks_of_their_own(folder):
+    text = """
+    debug_agent: {env_kwargs: {path: data/thing, run_timeout: 5}}
+    rewrite_agent: {env_kwargs: {path: data/thing, run_timeout: 9}}
+    again: {agent_type: rewrite_agent, env_kwargs: {path: data/thing, run_timeout: 5}}
+    """
+    resources, _ = converted(folder, text)
+    tasks = {one.metadata.name: one.spec.entrypoint_timeout_seconds for one in resources if isinstance(one, DebugTask)}
+    assert tasks == {"thing": 5, "thing-2": 9}
+    assert [one.spec.task_ref.name for one in resources if isinstance(one, Episode)] == ["thing", "thing-2", "thing"]
+
+
+def test_a_bundled_benchmark_becomes_a_set_over_its_tasks(folder):
+    (found,), said = converted(folder, "debug_agent: {benchmark: mini_nightmare, problems: all, tools: [pdb]}")
+    assert isinstance(found, EpisodeSet)
+    assert len(found.spec.tasks) == 10
+    assert found.spec.template.tools == ("pdb", "submit")
+    assert "submit was added" in said
+    (found,), said = converted(folder, "debug_agent: {benchmark: mini_nightmare, problems: [formula, config]}")
+    assert [task.name for task in found.spec.tasks] == ["formula"]
+    assert "has programs of its own" in said
+
+
+def test_other_benchmarks_become_sets_that_wait_for_their_tasks(folder):
+    text = "debug_agent: {benchmark: swebench, problems: %s, env_kwargs: {run_timeout: 3, dataset_id: x}}"
+    (found,), said = converted(folder, text % "all")
+    assert found.spec.task_selector.match_labels == {"dgym.dev/benchmark": "swebench"}
+    assert "does not come with dgym" in said
+    assert "entrypointTimeoutSeconds belongs" in said.replace(": ", " ")
+    (found,), _ = converted(folder, text % "[astropy__astropy-12907]")
+    assert [task.name for task in found.spec.tasks] == ["astropy-astropy-12907"]
+
+
+def test_images_other_than_bare_pythons_are_kept(folder):
+    text = (
+        "debug_agent:\n  env_kwargs: {path: data/thing}\n  terminal:\n    type: docker\n    base_image: team/tests:1\n"
+        "    setup_commands: ['pip install six', 'apt install gcc']\n    session_commands: [conda activate x, cd .]\n"
+        "    env_vars: {A: 1}\n"
+    )
+    (task, _), said = converted(folder, text)
+    assert task.spec.image == "team/tests:1"
+    assert task.spec.requirements == ("six",)
+    assert task.spec.setup_commands == ("apt install gcc",)
+    assert task.spec.activate == "conda activate x && cd ."
+    assert task.spec.env[0].value == "1"
+    assert "must hold these packages" in said
+    assert "runs without network" in said
+
+
+def test_agents_and_parameters_that_dgym_lacks_are_told(folder):
+    text = "froggy_agent: {env_kwargs: {path: data/thing, dir_tree_depth: 3}, memory_size: 3, llm_name: human}"
+    (_, episode), said = converted(folder, text)
+    assert episode.spec.agent.name == "froggy_agent"
+    assert episode.spec.agent.model == "human"
+    assert episode.spec.agent.parameters == {}
+    assert "there is no agent 'froggy_agent'" in said
+    assert "memory_size: the agent froggy_agent has no such parameter" in said
+
+
+def test_a_file_without_sections_is_one(folder):
+    (_, episode), _ = converted(folder, "agent_type: debug_agent\nmax_steps: 3\nenv_kwargs: {path: data/thing}\n")
+    assert episode.spec.agent.name == "debug_agent"
+    assert episode.spec.agent.max_steps == 3
+
+
+def test_a_repository_that_is_not_there_is_told(folder):
+    _, said = converted(folder, "debug_agent: {env_kwargs: {path: data/none}}")
+    assert "there is no directory data/none" in said
+    _, said = converted(folder, "debug_agent: {max_steps: 3}")
+    assert "there is no repository" in said
+
+
+def test_nothing_is_overwritten_without_force(folder):
+    (folder / "out.yaml").write_text("mine")
+    done = migrate("scripts/config.yaml", "--output", "out.yaml")
+    assert done.exit_code == 2
+    assert "--force" in done.output
+    assert (folder / "out.yaml").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("apiVersion: dgym.dev/v1alpha1\nkind: Episode\n", "is a manifest of dgym already"),
+        ("- 1\n", "one YAML mapping"),
+        ("a: {b: 1}\n---\nc: 1\n", "one YAML mapping"),
+        ("base: {max_steps: 1}\n", "has no sections"),
+        ("x: 1\ny: 2\n", "has no sections"),
+        ("a: {b: [}\n", "line 1"),
+        ("debug_agent: {max_steps: 0}\n", "spec.agent.maxSteps"),
+    ],
+)
+def test_other_files_are_refused(folder, text, complaint):
+    (folder / "x.yaml").write_text(text)
+    done = migrate("x.yaml")
+    assert done.exit_code == 2, done.output
+    assert complaint in done.output
+
+
+def test_an_unknown_section_is_refused_with_the_known_ones(folder):
+    done = migrate("scripts/config.yaml", "--agent", "dbg")
+    assert done.exit_code == 2
+    assert "there are rewrite_agent, debug_agent, debug_5_agent" in done.output
+
+
+VALUES = (
+    st.none() | st.booleans() | st.integers() | st.text(max_size=10) | st.lists(st.integers() | st.text(), max_size=3)
+)
+
+
+@given(
+    key=st.sampled_from(sorted({*KEYS, *ALWAYS, *LOST})), value=VALUES | st.dictionaries(st.text(), VALUES, max_size=2)
+)
+def test_no_value_is_too_strange_to_be_told(key, value):
+    outer, _, inner = key.rpartition(".")
+    values = {key: value}
+    for part in reversed(outer.split(".") if outer else []):
+        values = {part: {inner: value}}
+        inner, value = part, values[part]
+    migration = Migration(Section("debug_agent", values))
+    assert all(note.text for note in migration.notes)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@given(values=st.dictionaries(st.sampled_from(["max_steps", "llm_name", "tools", "problems", "random_seed"]), VALUES))
+def test_the_outcome_is_a_valid_manifest_or_a_clear_refusal(folder, values):
+    text = yaml.safe_dump({"debug_agent": {"env_kwargs": {"path": "data/thing"}, **values}}, allow_unicode=False)
+    (folder / "x.yaml").write_text(text)
+    done = migrate("x.yaml")
+    assert done.exit_code in (0, 2), done.output
+    assert done.exception is None or isinstance(done.exception, SystemExit)
