@@ -182,9 +182,7 @@ def test_we_apply_what_we_write(pair):
 @SLOW
 @given(
     pair=tree_pairs(),
-    options=st.lists(
-        st.sampled_from(("-M", "-C", "--find-copies-harder", "-U0", "-U1", "--full-index", "--minimal"))
-    ),
+    options=st.lists(st.sampled_from(("-M", "-C", "--find-copies-harder", "-U0", "-U1", "--full-index", "--minimal"))),
 )
 def test_we_apply_what_git_writes(pair, options, git, scratch):
     before, after = pair

@@ -3,12 +3,10 @@
 import asyncio
 import base64
 import hashlib
-import http.server
 import io
 import os
 import socket
 import tarfile
-import threading
 import zipfile
 from pathlib import Path
 
@@ -38,43 +36,6 @@ def pack(tmp_path):
         return listing(await pack_source(SourceSpec(**source), base=tmp_path, cache=tmp_path / "cache"))
 
     return run
-
-
-@pytest.fixture
-def web(tmp_path):
-    """A directory served on the loopback interface, with a record of the requests."""
-    root = tmp_path / "web"
-    root.mkdir()
-    requests: list[str] = []
-    credentials: list[str | None] = []
-
-    class Handler(http.server.SimpleHTTPRequestHandler):
-        def __init__(self, *arguments, **options):
-            super().__init__(*arguments, directory=str(root), **options)
-
-        def do_GET(self):
-            requests.append(self.path)
-            credentials.append(self.headers.get("Authorization"))
-            if self.path == "/elsewhere":
-                self.send_response(302)
-                self.send_header("Location", (root / "location").read_text())
-                self.end_headers()
-            elif self.path == "/broken":
-                self.send_error(503)
-            else:
-                super().do_GET()
-
-        def log_message(self, *arguments):
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
-        server.root, server.requests, server.credentials = root, requests, credentials
-        server.url = f"http://127.0.0.1:{server.server_address[1]}"
-        yield server
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture
@@ -288,7 +249,11 @@ async def test_unsafe_archives_are_refused(pack, archive, members):
         await pack(archive=archive(tar_of(*members)))
 
 
-@pytest.mark.parametrize("data", [b"", b"no archive", b"PK\x03\x04 cut off", tar_of(("a", FILE, "", "x" * 9999))[:60]])
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"no archive", b"PK\x03\x04 cut off", tar_of(("a", FILE, "", "x" * 9999))[:60]],
+    ids=["empty", "text", "zip cut off", "tar cut off"],
+)
 async def test_damaged_archives_are_refused(pack, archive, data):
     with pytest.raises(SourceFailed, match="cannot be read"):
         await pack(archive=archive(data))
