@@ -9,6 +9,8 @@ import click
 from dgym.cli.failures import translated
 
 COMMANDS = {
+    "init-llm-config": "Write a commented template of the models' configuration.",
+    "llm": "List the configured models, or check that they answer.",
     "clean": "Remove what killed runs left behind.",
     "completion": "Print what makes a shell complete dgym's commands.",
     "init": "Write a manifest for a repository of your own.",
@@ -33,7 +35,7 @@ class LazyGroup(click.Group):
         """Import the command's module."""
         if cmd_name not in COMMANDS:
             return None
-        found: Any = importlib.import_module(f"dgym.cli.{cmd_name}")
+        found: Any = importlib.import_module(f"dgym.cli.{cmd_name.replace('-', '_')}")
         command: click.Command = found.command
         return command
 

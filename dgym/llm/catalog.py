@@ -70,7 +70,8 @@ class ModelCatalog:
             ModelConfigError: There is no such model, its entry is wrong, or a package it needs is missing.
         """
         if name not in self._open:
-            self._open[name] = self._human() if self.is_interactive(name) else self._remote(name)
+            human = self.is_interactive(name)
+            self._open[name] = self._human() if human else open_remote(name, self.settings(name))
         return self._open[name]
 
     async def close(self) -> None:
@@ -84,26 +85,31 @@ class ModelCatalog:
             raise ModelConfigError(f"the model {HUMAN!r} needs a terminal; run it with `dgym run`")
         return HumanModel(self._terminal)
 
-    def _remote(self, name: str) -> RemoteModel:
-        settings = self.settings(name)
-        try:
-            from dgym.llm.openai_client import OpenAIConnection
-        except ModuleNotFoundError as error:
-            raise ModelConfigError(
-                f"model {name!r} needs the package {error.name}; install it with: pip install 'dgym[agent]'"
-            ) from None
-        get_token = None
-        if settings.scope is not None:
-            from dgym.llm.azure_login import token_source
-
-            get_token = token_source(settings.scope)
-        count = {} if settings.tokenizer is None else {"count_text": load_tokenizer(settings.tokenizer, hub_token())}
-        connect = partial(OpenAIConnection, settings, get_token=get_token)
-        return RemoteModel(name, settings, connect, counter=TokenCounter(**count))
-
     def _unknown(self, name: str) -> str:
         if not self.path.exists():
             return f"there is no model {name!r}: {self.path} does not exist; `dgym init-llm-config` writes a template"
         guess = difflib.get_close_matches(name, self.names, n=1)
         hint = f"did you mean {guess[0]!r}?" if guess else f"there are: {', '.join(self.names)}"
         return f"{self.path}: there is no model {name!r}; {hint}"
+
+
+def open_remote(name: str, settings: ModelSettings) -> RemoteModel:
+    """A model of its own for these settings.
+
+    Raises:
+        ModelConfigError: A package it needs is missing, or its tokenizer cannot be loaded.
+    """
+    try:
+        from dgym.llm.openai_client import OpenAIConnection
+    except ModuleNotFoundError as error:
+        raise ModelConfigError(
+            f"model {name!r} needs the package {error.name}; install it with: pip install 'dgym[agent]'"
+        ) from None
+    get_token = None
+    if settings.scope is not None:
+        from dgym.llm.azure_login import token_source
+
+        get_token = token_source(settings.scope)
+    count = {} if settings.tokenizer is None else {"count_text": load_tokenizer(settings.tokenizer, hub_token())}
+    connect = partial(OpenAIConnection, settings, get_token=get_token)
+    return RemoteModel(name, settings, connect, counter=TokenCounter(**count))

@@ -2,6 +2,7 @@
 
 from decimal import Decimal
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -91,6 +92,8 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             found.append("is on Azure and has neither api_key nor scope; add one of them")
         if self.cached_input_price is not None and self.input_price is None:
             found.append("has a cached_input_price but no input_price; add it")
+        if any("@" in urlsplit(url).netloc for url in self.urls):
+            found.append("has a password in its endpoint, where it could be seen; put it under api_key or headers")
         return found
 
 

@@ -121,7 +121,7 @@ def classify(status: int, body: Any, headers: Mapping[str, str]) -> RequestFaile
         codes.add(str(inner.get("code", "")).lower())
     message = " ".join(str(details.get("message") or body or "").split())[:1000]
     fault = _fault(status, codes, message)
-    said = f"{status} {message}" if message else f"{status} with no explanation"
+    said = message if message.startswith(str(status)) else f"{status} {message or 'with no explanation'}"
     limit = _named_limit(message) if fault is Fault.TOO_LONG else None
     return RequestFailed(fault, said, status=status, wait=requested_wait(headers), limit=limit)
 

@@ -67,8 +67,13 @@ def _parse(text: str, path: Path) -> dict[str, Any]:
         raise ModelConfigError(f"{path}{place}: not valid YAML: {what}") from None
     if content is None:
         return {}
-    if not isinstance(content, dict) or not all(isinstance(name, str) and name.strip() for name in content):
-        raise ModelConfigError(f"{path}: must map names of models to their settings; quote names that are numbers")
+    if not isinstance(content, dict):
+        raise ModelConfigError(f"{path}: must map names of models to their settings; see `dgym init-llm-config`")
+    for name in content:
+        if not isinstance(name, str):
+            raise ModelConfigError(
+                f"{path}: YAML reads the name {name!r} as something else than text; put it in quotes"
+            )
     return content
 
 

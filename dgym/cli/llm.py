@@ -1,0 +1,115 @@
+"""``dgym llm``."""
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dgym.cli.failures import FAILED
+from dgym.cli.options import echo_json, output_option
+
+if TYPE_CHECKING:
+    from dgym.llm import ModelCatalog
+    from dgym.llm.checking import Check
+
+_config_option = click.option(
+    "--llm-config",
+    metavar="PATH",
+    type=click.Path(dir_okay=False),
+    help="The models' configuration. [default: $LLM_CONFIG_FILE_PATH, else ~/.config/dgym/llm.yaml]",
+)
+
+
+@click.group("llm", no_args_is_help=True)
+def command() -> None:
+    """List the configured models, or check that they answer."""
+
+
+@command.command("list")
+@_config_option
+@click.option("--tag", metavar="TAG", help="Only models with this tag.")
+@output_option
+def list_models(llm_config: str | None, tag: str | None, output: str) -> None:
+    """List the models of the configuration, and what is wrong with their entries. No request is sent."""
+    from dgym.llm import load_models
+
+    catalog = load_models(llm_config)
+    described = [_describe(catalog, name) for name in catalog.names]
+    described = [one for one in described if tag is None or tag in one["tags"]]
+    if output == "json":
+        echo_json(described)
+        return
+    if not catalog.path.exists():
+        click.echo(f"{catalog.path} does not exist; `dgym init-llm-config` writes a template.", err=True)
+    width = max((len(one["name"]) for one in described), default=0)
+    for one in described:
+        tags = f"  [{', '.join(one['tags'])}]" if one["tags"] else ""
+        click.echo(f"{one['name']:<{width}}  {one['problem'] or one['about']}{tags}")
+
+
+def _describe(catalog: "ModelCatalog", name: str) -> dict[str, Any]:
+    """What may be shown of a model: no keys, no headers."""
+    if catalog.is_interactive(name):
+        about = "you, at the terminal"
+        return {"name": name, "about": about, "model": None, "endpoints": [], "tags": [], "problem": None}
+    entry = catalog.entries[name]
+    settings = entry.settings
+    if settings is None:
+        return {"name": name, "about": "", "model": None, "endpoints": [], "tags": [], "problem": entry.problem}
+    return {
+        "name": name,
+        "about": f"{settings.model} at {', '.join(settings.urls)}",
+        "model": settings.model,
+        "endpoints": list(settings.urls),
+        "tags": list(settings.tags),
+        "problem": None,
+    }
+
+
+@command.command("check")
+@click.argument("model", required=False)
+@_config_option
+@output_option
+def check(model: str | None, llm_config: str | None, output: str) -> None:
+    """Send one short request to MODEL, or to every configured model, and explain what is wrong.
+
+    Exit status: 0 all answer, 1 some do not, 2 usage or configuration.
+    """
+    import asyncio
+
+    from dgym.errors import ModelConfigError
+    from dgym.llm import load_models
+
+    catalog = load_models(llm_config)
+    names = [model] if model else [name for name in catalog.names if not catalog.is_interactive(name)]
+    if not names:
+        raise ModelConfigError(f"{catalog.path} has no models; `dgym init-llm-config` writes a template")
+    if model and catalog.is_interactive(model):
+        click.echo(f"{model}: you answer yourself, at the terminal")
+        return
+    checks = asyncio.run(_check_all(catalog, names, alone=model is not None))
+    if output == "json":
+        echo_json(checks)
+    else:
+        width = max(len(one.model) for one in checks)
+        for one in checks:
+            where = f"{one.endpoint}: " if one.endpoint else ""
+            click.echo(f"{one.model:<{width}}  {'ok    ' if one.ok else 'FAILED'}  {where}{one.message}")
+    if not all(one.ok for one in checks):
+        sys.exit(FAILED)
+
+
+async def _check_all(catalog: "ModelCatalog", names: list[str], *, alone: bool) -> "list[Check]":
+    """Check one after the other. A wrong entry is an error if it was asked for by name, else one line among others."""
+    from dgym.errors import ModelConfigError
+    from dgym.llm.checking import Check, check_model
+
+    checks: list[Check] = []
+    for name in names:
+        try:
+            checks += await check_model(catalog, name)
+        except ModelConfigError as error:
+            if alone:
+                raise
+            checks.append(Check(model=name, endpoint="", ok=False, message=str(error)))
+    return checks
