@@ -78,7 +78,7 @@ class ToolUse(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class StageTime(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What one stage took: preparation of the sandbox, tools, the agent itself, scoring."""
+    """What one stage took: preparation of the sandbox, the model, waiting for it, tools, the agent itself, scoring."""
 
     stage: str
     episodes: int
@@ -207,5 +207,5 @@ def _stages(records: Sequence[Record]) -> tuple[StageTime, ...]:
             share=sum(values) / everything if everything else 0.0,
         )
         for name, values in taken.items()
-        if values
+        if any(values)
     )

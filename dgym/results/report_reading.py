@@ -24,9 +24,14 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Stages(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Where the seconds of an attempt went. ``agent`` is what neither tools nor preparation nor scoring took."""
+    """Where the seconds of an attempt went.
+
+    ``model`` is the time of its answers, ``queue`` that of waiting for a turn; ``agent`` is what the others leave.
+    """
 
     prepare: float
+    model: float
+    queue: float
     tools: float
     agent: float
     score: float
@@ -174,12 +179,18 @@ class _Observation(msgspec.Struct, frozen=True, rename="camel"):
     duration_seconds: float = 0.0
 
 
+class _Exchange(msgspec.Struct, frozen=True, rename="camel"):
+    seconds_model: float = 0.0
+    seconds_queue: float = 0.0
+
+
 class _Step(msgspec.Struct, frozen=True, rename="camel"):
     """What a report needs of a line of a trajectory: texts, the bulk of it, are skipped without being decoded."""
 
     observation: _Observation
     call: _Call | None = None
     elapsed_seconds: float | None = None
+    exchanges: tuple[_Exchange, ...] = ()
 
 
 _DECODER = msgspec.json.Decoder(_Step)
@@ -205,9 +216,13 @@ def _stages(result: StoredResult, steps: Sequence[_Step], calls: Sequence[Call])
     if not result.reason.is_verdict or not result.wall_seconds or not steps or steps[0].elapsed_seconds is None:
         return None
     prepare, tools = steps[0].elapsed_seconds, sum(call.seconds for call in calls)
+    model = sum(exchange.seconds_model for step in steps for exchange in step.exchanges)
+    queue = sum(exchange.seconds_queue for step in steps for exchange in step.exchanges)
     return Stages(
         prepare=prepare,
+        model=model,
+        queue=queue,
         tools=tools,
-        agent=max(0.0, result.duration_seconds - tools),
+        agent=max(0.0, result.duration_seconds - tools - model - queue),
         score=max(0.0, result.wall_seconds - prepare - result.duration_seconds),
     )

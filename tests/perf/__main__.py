@@ -13,6 +13,7 @@ from rich.table import Table
 
 from tests.perf.measure import Figure
 from tests.perf.parallel import parallel_figures
+from tests.perf.report import report_figures
 from tests.perf.resets import reset_figures
 from tests.perf.runtimes import runtime_figures
 from tests.perf.startup import startup_figures
@@ -24,6 +25,7 @@ BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
     "resets": reset_figures,
     "runtimes": runtime_figures,
     "parallel": parallel_figures,
+    "report": report_figures,
 }
 
 

@@ -65,7 +65,7 @@ def test_tools_are_counted_and_timed():
 
 
 def test_stages_share_the_time_of_the_episodes_that_tell_it():
-    stages = Stages(prepare=1, tools=2, agent=3, score=4)
+    stages = Stages(prepare=1, model=0, queue=0, tools=2, agent=3, score=4)
     report = make_report(run(record(stages=stages), record(stages=stages), record()))
     assert {one.stage: one.share for one in report.stages} == {"prepare": 0.1, "tools": 0.2, "agent": 0.3, "score": 0.4}
     assert {one.episodes for one in report.stages} == {2}

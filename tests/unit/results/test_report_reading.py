@@ -1,3 +1,5 @@
+import json
+
 import pytest
 
 from dgym.errors import ManifestError
@@ -90,6 +92,15 @@ def test_a_result_without_a_trajectory_or_times_still_counts(tmp_path):
     (record,) = read_run([tmp_path]).records
     assert record.calls == ()
     assert record.stages is None
+
+
+def test_the_model_and_its_queue_are_stages_of_their_own(tmp_path):
+    attempt = play(tmp_path, calls=[("pdb", True, 0.5)], duration_seconds=4.0)
+    *lines, last = attempt.trajectory.read_text().splitlines()
+    step = {**json.loads(last), "exchanges": [{"secondsModel": 2.0, "secondsQueue": 0.25, "text": "hm"}]}
+    attempt.trajectory.write_text("\n".join([*lines, json.dumps(step), ""]))
+    stages = read_run([tmp_path]).records[0].stages
+    assert (stages.model, stages.queue, stages.tools, stages.agent) == (2.0, 0.25, 0.5, 1.25)
 
 
 def test_failures_have_no_stages(tmp_path):
