@@ -9,10 +9,10 @@ import click
 @click.argument("directory", required=False, type=click.Path(file_okay=False, path_type=Path))
 @click.option("--force", is_flag=True, help="Overwrite a configuration that is there.")
 def command(directory: Path | None, force: bool) -> None:
-    """Write a commented template of the models' configuration, llm.yaml, to DIRECTORY.
+    """Write a commented template of the models' configuration.
 
-    Without DIRECTORY: to ~/.config/dgym, where it is found by itself. Elsewhere it is found by --llm-config or the
-    environment variable LLM_CONFIG_FILE_PATH. Only you can read the file.
+    It is llm.yaml in DIRECTORY. Without DIRECTORY it is in ~/.config/dgym, where it is found by itself; elsewhere it is
+    found by --llm-config or the environment variable LLM_CONFIG_FILE_PATH. Only you can read the file.
     """
     from dgym.llm.loading import FILE_NAME, PATH_VARIABLE, default_path, user_directory
     from dgym.llm.template import write_template
