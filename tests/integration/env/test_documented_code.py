@@ -77,3 +77,16 @@ def test_writing_an_agent(folder):
     (trajectory,) = folder.glob("results/**/trajectory.jsonl")
     assert [step.call.tool for step in read_trajectory(trajectory).steps[1:]] == ["rewrite", "eval"]
     assert "trying line 6" in (trajectory.parent / "episode.log").read_text()
+
+
+def test_writing_a_task(folder):
+    follow("writing-a-task.md", {})
+    assert len([*folder.glob("results/**/result.json")]) == 3
+
+
+def test_a_page_that_is_wrong_is_found(folder):
+    run_console("$ dgym version\ndgym …")
+    with pytest.raises(AssertionError):
+        run_console("$ dgym version\nanother program")
+    with pytest.raises(AssertionError):
+        run_console("$ dgym run no-such-file.yaml\n")
