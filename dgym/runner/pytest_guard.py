@@ -2,16 +2,22 @@
 
 PYTEST_DONT_REWRITE: pytest must not touch this module.
 
-Three independent looks, because each alone is easy to get around: the functions that run tests and compare values are
-the same objects as before any code of the workspace was imported; no hook that decides an outcome comes from a file
-the agent changed; and a canary test, run last through the same hooks as every other test, must fail.
+Independent looks, because each alone is easy to get around: the functions that run tests and compare values are the
+same objects as before any code of the workspace was imported; no hook that decides an outcome comes from a file the
+agent changed; what was collected is what runs; nothing traces the run; and a canary test, run last through the same
+hooks as every other test, must fail.
 """
 
-import functools
 import os
 import sys
-import time
+import threading
 import types
+
+import _pytest
+
+from .pytest_suite import Suite
+from .pytest_trust import Trust, code_of, function_of
+from .pytest_wildcards import Wildcards
 
 JUDGES = frozenset(
     [
@@ -19,12 +25,14 @@ JUDGES = frozenset(
         "_pytest._code.code",
         "_pytest.assertion",
         "_pytest.assertion.rewrite",
+        "_pytest.fixtures",
         "_pytest.main",
         "_pytest.nodes",
         "_pytest.outcomes",
         "_pytest.python",
         "_pytest.python_api",
         "_pytest.raises",
+        "_pytest.recwarn",
         "_pytest.reports",
         "_pytest.runner",
         "_pytest.skipping",
@@ -38,9 +46,15 @@ JUDGES = frozenset(
         "pluggy.callers",
         "pluggy.hooks",
         "pluggy.manager",
+        "unittest",
         "unittest.case",
     ]
 )
+COMPARERS = frozenset(
+    ["doctest", "math", "numpy.testing", "operator", "pandas.testing", "pandas._testing", "unittest.mock"]
+)
+"""Modules that tests compare with, often loaded after code of the workspace; they hold nothing of it by themselves."""
+
 HOOKS = (
     "pytest_runtestloop",
     "pytest_runtest_protocol",
@@ -50,43 +64,23 @@ HOOKS = (
     "pytest_runtest_makereport",
     "pytest_runtest_logreport",
     "pytest_pyfunc_call",
+    "pytest_fixture_setup",
     "pytest_sessionfinish",
     "pytest_collection_modifyitems",
 )
-BUILTINS = ("AssertionError", "BaseException", "Exception", "all", "any", "bool", "isinstance", "len", "repr", "type")
-UNITTEST_CHECKS = (
-    ("assertEqual", (1, 2)),
-    ("assertNotEqual", (1, 1)),
-    ("assertTrue", (False,)),
-    ("assertFalse", (True,)),
-    ("assertIn", (1, [2])),
-    ("assertIs", (1, 2)),
-    ("fail", ()),
-)
+_FREE_BUILTINS = frozenset(["_", "copyright", "credits", "exit", "help", "input", "license", "open", "print", "quit"])
 _MEMBERS = (types.FunctionType, classmethod, staticmethod, property)
 _MISSING = object()
-
-FREE_SECONDS = 1.0
-SHARE = 0.05
+_PYTEST = os.path.dirname(os.path.abspath(_pytest.__file__)) + os.sep
 
 
-def _function(value):
-    """The Python function in a function, method or property; None where there is none."""
-    if isinstance(value, (classmethod, staticmethod)):
-        value = value.__func__
-    elif isinstance(value, property):
-        value = value.fget
-    return value if hasattr(value, "__code__") else None
-
-
-def _code(value):
-    return getattr(_function(value), "__code__", None)
+def _judges():
+    return [(name, sys.modules[name]) for name in sorted(JUDGES.intersection(sys.modules))]
 
 
 def _judged():
     """Every function and method of the judging modules as (owner, name, value)."""
-    for module_name in sorted(JUDGES.intersection(sys.modules)):
-        module = sys.modules[module_name]
+    for module_name, module in _judges():
         for name, value in list(vars(module).items()):
             if isinstance(value, types.FunctionType):
                 yield module, name, value
@@ -97,8 +91,9 @@ def _judged():
                         if isinstance(member, _MEMBERS):
                             yield value, member_name, member
     builtins = sys.modules["builtins"]
-    for name in BUILTINS:
-        yield builtins, name, getattr(builtins, name)
+    for name, value in list(vars(builtins).items()):
+        if callable(value) and name not in _FREE_BUILTINS:
+            yield builtins, name, value
 
 
 def _implementations(pluginmanager):
@@ -119,205 +114,150 @@ class Guard(object):
     """Compare the machinery with what it was; ``changed`` are the absolute paths whose code is not trusted."""
 
     def __init__(self, changed):
-        self._changed = frozenset(os.path.realpath(path) for path in changed)
-        self._library = os.path.dirname(os.path.realpath(os.__file__)) + os.sep
+        self._trust = Trust(changed)
+        self._wildcards = Wildcards(self._trust)
+        self._suite = Suite(self._trust)
+        self._pluginmanager = None
         self._known = []
+        self._classes = []
+        self._modules = []
+        self._callers = {}
         self._installed = frozenset()
-        self._files = {}
-        self._started = time.monotonic()
-        self._spent = 0.0
 
     def snapshot(self, pluginmanager):
         """Remember everything as it is while only installed plugins are loaded, which are not the agent's."""
+        self._pluginmanager = pluginmanager
         self._installed = frozenset(function for _, function in _implementations(pluginmanager))
+        self._callers = {name: getattr(pluginmanager.hook, name, None) for name in HOOKS}
         import unittest.case  # noqa: F401 - must be in the snapshot, whoever imports it later
 
+        judged = list(_judged())
         self._known = [
-            (vars(owner), name, value, _function(value), _code(value), owner) for owner, name, value in _judged()
+            (vars(owner), name, value, function_of(value), code_of(value), owner) for owner, name, value in judged
         ]
+        classes = {owner for owner, _, _ in judged if isinstance(owner, type)}
+        self._classes = [(cls, frozenset(vars(cls))) for cls in classes]
+        self._modules = _judges()
 
-    def look_for_wildcards(self):
-        """As ``wildcards``, within a budget: small suites after every test, large ones now and then."""
-        now = time.monotonic()
-        if self._spent > max(FREE_SECONDS, SHARE * (now - self._started)):
-            return []
-        found = self.wildcards()
-        self._spent += time.monotonic() - now
-        return found
+    # What the reporter asks; each answer is a list of sentences
 
-    def replaced(self):
-        """Names of judging functions that untrusted code replaced; about 0.1 ms."""
+    def collected(self, session):
+        """After the collection, when all modules of tests are loaded."""
+        return self._suite.snapshot(session)
+
+    def before(self, item):
+        """Between tests, when what a test patches for itself is undone."""
+        return self._machinery(self._is_foreign) + self._hooked() + self._suite.look(item)
+
+    def after_call(self):
+        """While a test's own patches may be in place, so that only code from changed files is a sign."""
+        return (
+            self._machinery(self._trust.distrusts)
+            + self._hooked()
+            + self._traced()
+            + self._wildcard(self._wildcards.look())
+        )
+
+    def finished(self):
+        """When every test has run."""
+        return (
+            self._machinery(self._is_foreign)
+            + self._hooked()
+            + self._traced()
+            + self._compared()
+            + self._wildcard(self._wildcards.find())
+        )
+
+    def reports_are_pytests(self):
+        """Whether no plugin but pytest's own has a say in what a report says."""
+        made_by = [code_of(function) for name, function in self._hooks() if name == "pytest_runtest_makereport"]
+        return all(code is not None and code.co_filename.startswith(_PYTEST) for code in made_by)
+
+    def _hooks(self):
+        return _implementations(self._pluginmanager)
+
+    # The looks
+
+    def _machinery(self, is_wrong):
+        """Judging functions that untrusted code replaced; about 0.2 ms."""
         found = []
         for namespace, name, value, function, code, owner in self._known:
             current = namespace.get(name, _MISSING)
             if current is value and (function is None or function.__code__ is code):
                 continue
-            if not self._harmless(current):
-                found.append("%s.%s" % (getattr(owner, "__module__", None) or owner.__name__, name))
+            if is_wrong(current):
+                found.append(_replaced(owner, name))
+        for cls, names in self._classes:
+            for name in frozenset(vars(cls)) - names:
+                value = vars(cls)[name]
+                if (callable(value) or hasattr(type(value), "__get__")) and is_wrong(value):
+                    found.append(_replaced(cls, name))
+        for name, module in self._modules:
+            if sys.modules.get(name) is not module:
+                found.append("changed code replaced %s" % name)
         return found
 
-    def hooked(self, pluginmanager):
-        """Names of deciding hooks that code from a changed file, or from no file, implements."""
+    def _is_foreign(self, value):
+        return not self._trust.is_harmless(value)
+
+    def _hooked(self):
+        """Deciding hooks that code from a changed file, or from no file, implements, and how they are called."""
         found = []
-        for name, function in _implementations(pluginmanager):
-            if function not in self._installed and self._untrusted(_code(function)):
-                found.append(name)
+        for name, function in self._hooks():
+            if function not in self._installed:
+                code = code_of(function)
+                if code is None or self._trust.distrusts_code(code):
+                    found.append("changed code took part in the hook %s" % name)
+        for name, caller in self._callers.items():
+            current = getattr(self._pluginmanager.hook, name, None)
+            if current is not caller and self._trust.distrusts(current):
+                found.append("changed code replaced the hook %s" % name)
+        execute = getattr(self._pluginmanager, "_inner_hookexec", None)
+        if self._trust.distrusts(execute):
+            found.append("changed code executes the hooks")
         return found
 
-    def wildcards(self):
-        """Classes from changed files whose instances equal everything; some milliseconds."""
+    def _traced(self):
+        hooks = [sys.gettrace(), sys.getprofile()]
+        hooks += [getattr(threading, name, None) for name in ("_trace_hook", "_profile_hook")]
+        hooks += _monitors()
+        return ["changed code traces the tests" for hook in hooks if hook is not None and self._trust.distrusts(hook)]
+
+    def _compared(self):
         found = []
-        for cls in _all_classes():
-            equal = vars(cls).get("__eq__")
-            code = _code(equal)
-            if code is not None and self._untrusted(code) and _equals_everything(cls):
-                found.append("%s.%s" % (cls.__module__, cls.__name__))
-        return found
+        for name in sorted(COMPARERS.intersection(sys.modules)):
+            module = sys.modules[name]
+            for owner in [module] + [value for value in list(vars(module).values()) if isinstance(value, type)]:
+                found += [
+                    _replaced(owner, member)
+                    for member, value in list(vars(owner).items())
+                    if code_of(value) is not None and self._trust.distrusts(value)
+                ]
+        return sorted(set(found))
 
-    def _harmless(self, value):
-        """Plugins and helpers that nobody changed may patch; what has no code or comes from the library may not."""
-        code = _code(value)
-        if code is None or self._untrusted(code):
-            return False
-        path = os.path.realpath(code.co_filename)
-        return not path.startswith(self._library) or (os.sep + "site-packages" + os.sep) in path
-
-    def _untrusted(self, code):
-        if code is None:
-            return False
-        name = code.co_filename
-        if name not in self._files:
-            self._files[name] = name.startswith("<") or os.path.realpath(name) in self._changed
-        return self._files[name]
+    def _wildcard(self, names):
+        return ["instances of %s equal everything" % name for name in names]
 
 
-def _all_classes():
-    seen = set()
-    waiting = [object]
-    while waiting:
-        for cls in type.__subclasses__(waiting.pop()):
-            if cls not in seen:
-                seen.add(cls)
-                waiting.append(cls)
-    return seen
+def _replaced(owner, name):
+    return "changed code replaced %s.%s" % (getattr(owner, "__module__", None) or owner.__name__, name)
 
 
-def _equals_everything(cls):
-    try:
-        answer = cls.__new__(cls) == object()
-    except Exception:
-        return False
-    return isinstance(answer, int) and bool(answer)
-
-
-def make_canary(session, name, on_broken, on_outcome):
-    """A test item that must fail, invisible to every reporter but ours.
-
-    It stands in no file and goes through the hooks that every item goes through; only what it reports is kept from
-    the other plugins, so that neither the output nor the exit status shows it.
-    """
-    import pytest
-
-    def must_fail():
-        broken = broken_checks()
-        if broken:
-            on_broken(broken)
-        raise AssertionError("this test must fail")
-
-    module = types.ModuleType(name)
-    setattr(module, name, must_fail)
-
-    class Holder(pytest.Module):
-        def _getobj(self):
-            return module
-
-    class Canary(pytest.Function):
-        @property
-        def ihook(self):
-            return _Quiet(session.config.hook, on_outcome)
-
-    holder = _new_module(Holder, session, name + ".py")
-    if hasattr(Canary, "from_parent"):
-        return Canary.from_parent(holder, name=name, callobj=must_fail)
-    return Canary(name, holder, callobj=must_fail)
-
-
-def _new_module(holder, session, file_name):
-    if not hasattr(holder, "from_parent"):
-        return holder(session.fspath.join(file_name), parent=session)
-    try:
-        import pathlib
-
-        root = pathlib.Path(str(getattr(session.config, "rootpath", None) or session.config.rootdir))
-        return holder.from_parent(session, path=root / file_name)
-    except TypeError:
-        return holder.from_parent(session, fspath=session.fspath.join(file_name))
-
-
-class _Quiet(object):
-    """The hooks of a session without those that show a test to other plugins."""
-
-    _SHOWING = frozenset(["pytest_runtest_logstart", "pytest_runtest_logfinish", "pytest_exception_interact"])
-
-    def __init__(self, hook, on_outcome):
-        self._hook = hook
-        self._on_outcome = on_outcome
-
-    def __getattr__(self, name):
-        if name == "pytest_runtest_logreport":
-            return self._take
-        if name in self._SHOWING:
-            return _ignore
-        return getattr(self._hook, name)
-
-    def _take(self, report):
-        if report.when == "call" and report.outcome in ("passed", "failed", "skipped"):
-            self._on_outcome(report.outcome)
-
-
-def _ignore(**_arguments):
-    return None
-
-
-def broken_checks():
-    """Names of the ways to fail that no longer fail."""
-    import unittest
-
-    import pytest
-
-    case = unittest.TestCase("__init__")
-    checks = [
-        ("pytest.fail", lambda: pytest.fail("must fail")),
-        ("pytest.raises", lambda: _expect_nothing_raised(pytest.raises)),
-        ("pytest.raises", lambda: _raise_the_wrong_thing(pytest.raises)),
-        ("pytest.approx", lambda: _assert_unequal_is_equal(getattr(pytest, "approx", None))),
-        ("unittest.TestCase.assertRaises", lambda: _expect_nothing_raised(case.assertRaises)),
-    ]
-    for name, arguments in UNITTEST_CHECKS:
-        checks.append(("unittest.TestCase." + name, functools.partial(getattr(case, name), *arguments)))
-    return sorted(set(name for name, check in checks if not _fails(check)))
-
-
-def _fails(check):
-    try:
-        check()
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException:
-        return True
-    return False
-
-
-def _expect_nothing_raised(raises):
-    with raises(KeyError):
-        pass
-
-
-def _raise_the_wrong_thing(raises):
-    with raises(KeyError):
-        raise ValueError
-
-
-def _assert_unequal_is_equal(approx):
-    if approx is None or approx(1.0) != 2.0:
-        raise AssertionError
+def _monitors():
+    """The callbacks of ``sys.monitoring`` (from Python 3.12 on), which can only be had by setting them aside."""
+    monitoring = getattr(sys, "monitoring", None)
+    if monitoring is None:
+        return []
+    events = [1 << number for number in range(20)]
+    found = []
+    for tool in range(6):
+        if monitoring.get_tool(tool) is None:
+            continue
+        for event in events:
+            try:
+                callback = monitoring.register_callback(tool, event, None)
+                monitoring.register_callback(tool, event, callback)
+            except ValueError:
+                break
+            found.append(callback)
+    return found

@@ -8,6 +8,8 @@ if its setup, its call and its teardown passed, so nothing is reported before th
 
 import pytest
 
+from .pytest_verdict import Stops, Verdict
+
 IDS_PER_RECORD = 500
 _RANK = ("passed", "xpassed", "skipped", "xfailed", "failed", "error")
 
@@ -23,6 +25,8 @@ class Reporter(object):
         self._guard = guard
         self._make_canary = make_canary
         self._states = {}
+        self._verdicts = {}
+        self._stops = Stops()
         self._told = set()
 
     # Before anything of the workspace is imported
@@ -33,6 +37,7 @@ class Reporter(object):
         yield
 
     def take_snapshot(self, pluginmanager):
+        self._stops.watch()
         if self._guard is not None:
             self._guard.snapshot(pluginmanager)
 
@@ -65,55 +70,64 @@ class Reporter(object):
         runs_tests = not getattr(option, "collectonly", False) and not getattr(option, "setuponly", False)
         if self._make_canary is not None and runs_tests and session.items:
             session.items.append(self._make_canary(session, self._on_broken, self._on_canary))
-        yield
-
-    @pytest.hookimpl(hookwrapper=True)
-    def pytest_runtest_protocol(self):
-        """Look between tests, when what a test patches for itself is undone."""
-        self._tell_replaced()
-        yield
-
-    @pytest.hookimpl(hookwrapper=True)
-    def pytest_runtest_call(self):
-        """Look while the test's own objects still live: a class made in a test is gone soon after."""
-        yield
         if self._guard is not None:
-            self._tell_wildcards(self._guard.look_for_wildcards())
+            self._tell(self._guard.collected(session))
+        yield
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_protocol(self, item):
+        if self._guard is not None:
+            self._tell(self._guard.before(item))
+        yield
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_call(self, item):
+        """Look while the test's own objects still live: a class made in a test is gone soon after."""
+        with Verdict(item, self._stops) as verdict:
+            outcome = yield
+            verdict.close(outcome.excinfo)
+        self._verdicts[item.nodeid] = verdict
+        if self._guard is not None:
+            self._tell(self._guard.after_call())
 
     def pytest_runtest_logreport(self, report):
         if report.when == "setup":
             self._states[report.nodeid] = None
         outcome = _outcome(report)
+        if report.when == "call":
+            outcome = self._checked(report.nodeid, outcome)
         if outcome is not None:
             known = self._states.get(report.nodeid)
             worst = outcome if known is None else max(known, outcome, key=_RANK.index)
             self._states[report.nodeid] = worst
         if report.when == "teardown":
             state = self._states.pop(report.nodeid, None)
+            self._verdicts.pop(report.nodeid, None)
             if state is not None:
                 self._write("test", id=report.nodeid, outcome=state)
 
+    def _checked(self, nodeid, outcome):
+        """A report says passed; so must what was seen of the call itself."""
+        verdict = self._verdicts.get(nodeid)
+        if outcome != "passed" or verdict is None:
+            return outcome
+        if verdict.silent:
+            return "failed"
+        if verdict.raised and self._guard is not None and self._guard.reports_are_pytests():
+            self._tell(["a test that raised was reported as passed (%s)" % nodeid])
+        return outcome
+
     @pytest.hookimpl(hookwrapper=True)
-    def pytest_sessionfinish(self, session):
+    def pytest_sessionfinish(self):
         if self._guard is not None:
-            self._tell_replaced()
-            self._tell_wildcards(self._guard.wildcards())
-            hooks = self._guard.hooked(session.config.pluginmanager)
-            self._tell("changed code took part in the hook %s" % name for name in hooks)
+            self._tell(self._guard.finished())
         self._write("end")
         yield
 
     # Signs of tampering
 
-    def _tell_replaced(self):
-        if self._guard is not None:
-            self._tell("changed code replaced %s" % name for name in self._guard.replaced())
-
-    def _tell_wildcards(self, names):
-        self._tell("instances of %s equal everything" % name for name in names)
-
     def _on_broken(self, names):
-        self._tell("%s no longer fails" % name for name in names)
+        self._tell(["%s no longer fails" % name for name in names])
 
     def _on_canary(self, outcome):
         self._write("canary", outcome=outcome)

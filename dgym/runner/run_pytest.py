@@ -8,12 +8,12 @@ def make_reporter(load, orders, write):
     """The plugin for one pytest session; ``load`` imports files of the runner directory."""
     guard = make_canary = None
     if orders["changed"] is not None:
-        module = load("pytest_guard")
-        guard = module.Guard([os.path.join(orders["workspace"], path) for path in orders["changed"]])
+        canary = load("pytest_canary")
+        guard = load("pytest_guard").Guard([os.path.join(orders["workspace"], path) for path in orders["changed"]])
         name = "test_" + os.urandom(6).hex()
 
         def make_canary(session, on_broken, on_outcome):
-            return module.make_canary(session, name, on_broken, on_outcome)
+            return canary.make_canary(session, name, on_broken, on_outcome)
 
     return load("pytest_report").Reporter(write, guard=guard, make_canary=make_canary)
 

@@ -2,8 +2,7 @@
 
 from collections import Counter
 
-from dgym.sandbox.entrypoint import EntrypointResult, run_entrypoint
-from dgym.sandbox.report import TestReport
+from dgym.sandbox.entrypoint import EntrypointResult, mentions_pytest, run_entrypoint
 from dgym.tools.base import Tool, ToolResult
 from dgym.tools.bash import describe_end
 from dgym.tools.context import ToolContext
@@ -11,8 +10,7 @@ from dgym.tools.text import plural
 from dgym.wire import Score
 
 _OUTPUT_BYTES = 60 * 1024
-_NOT_COUNTED = frozenset({"skipped"})
-_GOOD = frozenset({"passed", "xfailed"})
+_PASSED = frozenset({"passed", "xpassed"})
 
 
 class Eval(Tool):
@@ -46,7 +44,7 @@ class Eval(Tool):
             truncated_bytes=run.truncated_bytes,
             exit_status=run.exit_status,
             breakpoints=context.breakpoints,
-            score=score(result, settings.scored_tests),
+            score=score(result, settings.scored_tests, settings.entrypoint),
         )
 
 
@@ -64,21 +62,27 @@ def summary(result: EntrypointResult) -> str:
     return f"Tests: {', '.join(parts)}. "
 
 
-def score(result: EntrypointResult, scored_tests: tuple[str, ...]) -> Score:
-    """What this run would be worth: named tests, else every test not skipped, else the exit status."""
+def score(result: EntrypointResult, scored_tests: tuple[str, ...], entrypoint: str) -> Score:
+    """What this run would be worth: named tests, else every test not skipped, else the exit status.
+
+    It follows the rules of the final scoring as far as one run can: what the untouched repository skips or expects to
+    fail is not known here. A run that did not go through to its own end is worth nothing.
+    """
     report = result.report
+    if not scored_tests and (report is None or not mentions_pytest(entrypoint)):
+        return Score(score=int(_is_sound(result) and result.run.exit_status == 0), max_score=1)
+    outcomes = report.outcomes if report is not None and _is_sound(result) else {}
     if scored_tests:
-        outcomes = report.outcomes if report is not None else {}
-        return Score(score=sum(outcomes.get(test) == "passed" for test in scored_tests), max_score=len(scored_tests))
-    if report is not None and report.form == "pytest" and (report.collected or report.collection_errors):
-        return _score_suite(report)
-    return Score(score=int(result.completed and result.run.exit_status == 0), max_score=1)
-
-
-def _score_suite(report: TestReport) -> Score:
-    counted = [test for test in report.collected if report.outcomes.get(test) not in _NOT_COUNTED]
-    passed = sum(report.outcomes.get(test) in _GOOD for test in counted)
+        passed = sum(outcomes.get(test) in _PASSED for test in scored_tests)
+        return Score(score=passed, max_score=len(scored_tests))
+    assert report is not None
+    counted = [test for test in report.collected if report.outcomes.get(test) != "skipped"]
+    passed = sum(outcomes.get(test) in _PASSED | {"xfailed"} for test in counted)
     return Score(score=passed, max_score=len(counted) + len(report.collection_errors))
+
+
+def _is_sound(result: EntrypointResult) -> bool:
+    return result.completed and not (result.report is not None and result.report.tampering)
 
 
 def _order(outcome: str) -> int:

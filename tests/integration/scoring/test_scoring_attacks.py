@@ -173,7 +173,7 @@ AROUND = {
 async def test_code_that_reaches_into_pytest_is_found_out(run_plain, score, attack):
     code = BUG + INSIDE[attack]
     plain = await run_plain({**FILES, "calc.py": code})
-    assert set(plain.report.outcomes.values()) == {"passed"}, plain.run.text
+    assert "failed" not in plain.run.text
     assert plain.run.exit_status == 0
     verdict = await score(FILES, {"calc.py": code}, **TESTS)
     assert not verdict.resolved

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from dgym.sandbox.entrypoint import EntrypointResult
 from dgym.sandbox.protocol import DebugResult, RunResult
 from dgym.sandbox.report import TestReport
+from dgym.session.scoring import ExpectedTests, Mode, judge
 from dgym.tools.bash import describe_end
 from dgym.tools.eval import score, summary
 from dgym.tools.grep import _read
@@ -121,30 +122,66 @@ def evaluated(run: RunResult | None = None, **report: Any) -> EntrypointResult:
 MIXED = {"t::a": "passed", "t::b": "failed", "t::c": "skipped", "t::d": "xfailed"}
 
 
+PYTEST = "python -m pytest -q"
+PLAIN = "python check.py"
+
+
 def test_eval_counts_tests_that_were_not_skipped():
-    result = evaluated(ran(exit_status=1), collected=[*MIXED, "t::e"], outcomes=MIXED)
+    result = evaluated(ran(exit_status=1), exit_status=1, collected=[*MIXED, "t::e"], outcomes=MIXED)
     assert summary(result) == "Tests: 1 passed, 1 failed, 1 skipped, 1 xfailed, 1 not finished. "
-    assert score(result, ()) == Score(score=2, max_score=4)
+    assert score(result, (), PYTEST) == Score(score=2, max_score=4)
 
 
 def test_eval_counts_named_tests_where_the_task_names_them():
     result = evaluated(collected=list(MIXED), outcomes=MIXED)
-    assert score(result, ("t::a", "t::b", "t::missing")) == Score(score=1, max_score=3)
-    assert score(evaluated(), ("t::a",)) == Score(score=0, max_score=1)
+    assert score(result, ("t::a", "t::b", "t::missing"), PYTEST) == Score(score=1, max_score=3)
+    assert score(evaluated(), ("t::a",), PYTEST) == Score(score=0, max_score=1)
 
 
 def test_a_file_that_cannot_be_collected_counts_as_failed():
-    result = evaluated(ran(exit_status=2), collected=["t::a"], outcomes={"t::a": "passed"}, collection_errors=["u.py"])
+    fields = {"collected": ["t::a"], "outcomes": {"t::a": "passed"}, "collection_errors": ["u.py"], "exit_status": 2}
+    result = evaluated(ran(exit_status=2), **fields)
     assert summary(result) == "Tests: 1 passed, 1 file could not be collected. "
-    assert score(result, ()) == Score(score=1, max_score=2)
+    assert score(result, (), PYTEST) == Score(score=1, max_score=2)
 
 
 def test_without_tests_the_exit_status_of_a_completed_run_decides():
-    assert score(evaluated(form="python"), ()) == Score(score=1, max_score=1)
-    assert score(evaluated(ran(exit_status=1), form="python", exit_status=1), ()) == Score(score=0, max_score=1)
-    assert score(evaluated(form="python", exit_status=1), ()) == Score(score=0, max_score=1)
-    assert score(evaluated(), ()) == Score(score=0, max_score=1)
+    assert score(evaluated(form="python"), (), PLAIN) == Score(score=1, max_score=1)
+    assert score(evaluated(ran(exit_status=1), form="python", exit_status=1), (), PLAIN) == Score(score=0, max_score=1)
+    assert score(evaluated(form="python", exit_status=1), (), PLAIN) == Score(score=0, max_score=1)
+    assert score(evaluated(), (), PLAIN) == Score(score=0, max_score=1)
     assert summary(evaluated(form="python")) == ""
+
+
+OUTCOMES = st.dictionaries(
+    st.sampled_from(["t::a", "t::b", "t::c", "t::d"]), st.sampled_from(["passed", "failed", "error", "xpassed"])
+)
+
+
+@given(OUTCOMES, st.booleans(), st.booleans(), st.sampled_from(["pytest", "shell"]))
+def test_eval_is_worth_what_the_final_scoring_says_of_the_same_run(outcomes, finished, tampering, form):
+    tests = ("t::a", "t::b", "t::c")
+    result = evaluated(
+        form=form,
+        collected=["t::a", "t::b", "t::c", "t::d"],
+        outcomes=outcomes,
+        finished=finished,
+        tampering=["a line without the token"] if tampering else [],
+    )
+    for named, mode in ((tests, Mode.NAMED_TESTS), ((), Mode.WHOLE_SUITE)):
+        expected = ExpectedTests(outcomes=dict.fromkeys(named or result.report.collected, ""))
+        assert score(result, named, PYTEST) == judge(mode, result, expected, 60).score
+
+
+def test_eval_tells_expected_failures_as_the_final_scoring_does():
+    result = evaluated(collected=["t::a", "t::b"], outcomes={"t::a": "xfailed", "t::b": "xpassed"})
+    expected = ExpectedTests(outcomes={"t::a": "xfailed", "t::b": "xfailed"})
+    assert (
+        score(result, (), PYTEST) == judge(Mode.WHOLE_SUITE, result, expected, 60).score == Score(score=2, max_score=2)
+    )
+    named = ExpectedTests(outcomes=dict.fromkeys(expected.outcomes, ""))
+    judged = judge(Mode.NAMED_TESTS, result, named, 60)
+    assert score(result, ("t::a", "t::b"), PYTEST) == judged.score == Score(score=1, max_score=2)
 
 
 def find(pattern: str, *paths: Any, most: int = 10) -> tuple[list[Any], dict[str, Any]]:
