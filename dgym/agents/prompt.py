@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dgym.agents.base import InfoDict
+from dgym.agents.files import find_file
 from dgym.agents.settings import Settings
 from dgym.agents.trimming import shorten_to_tokens
 from dgym.errors import ManifestError, PluginError
@@ -73,7 +74,7 @@ def _said(text: str) -> list[Message]:
 
 
 def _template(given: str | None, base: Path, name: str) -> "Template":
-    path = _PROMPTS / name if given is None else base / Path(given).expanduser()
+    path = _PROMPTS / name if given is None else find_file(given, base)
     environment = _environment(path.parent)
     from jinja2 import TemplateError, TemplateSyntaxError
 

@@ -1,12 +1,12 @@
 """Makes the calls of a recorded trajectory or a written walkthrough, one after the other."""
 
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from dgym.agents.base import AgentContext, BaseAgent, Env
+from dgym.agents.files import find_file
 from dgym.errors import ManifestError
 from dgym.wire import EndReason, ToolCall
 
@@ -46,17 +46,11 @@ def read_calls(context: AgentContext) -> list[ToolCall]:
         return parse_calls(reference, source=_PARAMETER)
     if reference.startswith(_PACKAGE):
         return _from_package(reference.removeprefix(_PACKAGE), context.task_name)
-    path = _find(reference, context.base)
+    path = find_file(reference, context.base)
     try:
         return parse_calls(path.read_text("utf-8"), source=str(path))
     except (OSError, UnicodeDecodeError) as error:
         raise ManifestError(f"{_PARAMETER}: cannot read {path}: {error}") from None
-
-
-def _find(reference: str, base: Path) -> Path:
-    """The file beside the manifest, or, as with a path typed at the prompt, in the current directory."""
-    path = Path(reference).expanduser()
-    return path if not (base / path).exists() and path.exists() else base / path
 
 
 def parse_calls(text: str, *, source: str) -> list[ToolCall]:

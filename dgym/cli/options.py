@@ -30,6 +30,13 @@ python_option = click.option(
     help="An interpreter or a virtual environment for the tasks' programs, in place of their requirements.",
 )
 
+llm_config_option = click.option(
+    "--llm-config",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False),
+    help="The configuration of models. [default: LLM_CONFIG_FILE_PATH, else ~/.config/dgym/llm.yaml]",
+)
+
 
 def check_python(python: str | None) -> str | None:
     """``--python`` as an absolute path; a usage error when nothing is there."""

@@ -5,7 +5,7 @@ import time
 from typing import TYPE_CHECKING
 
 from dgym.agents.console import printable
-from dgym.worker.jobs import Event, Finished, Job, Logged, Started, Stepped
+from dgym.worker.jobs import Event, Finished, Job, Logged, Started, Stepped, Told
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -38,6 +38,8 @@ class Progress:
             case Logged(text, notice=True):
                 self._notice(text)
             case Logged(text):
+                self._detail(job, text)
+            case Told(text):
                 self._detail(job, text)
             case Finished():
                 self._finished(job, event)

@@ -13,17 +13,20 @@ from dgym.errors import ManifestError
 _MANIFEST_SUFFIXES = (".yaml", ".yml", ".json")
 
 
-def read_manifests(arguments: Iterable[str], folders_or_files: Iterable[str] = ()) -> list[Loaded]:
+def read_manifests(
+    arguments: Iterable[str], folders_or_files: Iterable[str] = (), *, entrypoint: str | None = None
+) -> list[Loaded]:
     """Every resource; the faults of all files are reported together.
 
-    A directory among ``arguments`` is a repository to debug; manifests of a folder are asked for with ``-f``.
+    A directory among ``arguments`` is a repository to debug, its tests run by ``entrypoint``; manifests of a folder are
+    asked for with ``-f``.
     """
     found: list[Loaded] = []
     faults: list[str] = []
     files = [*map(Path, arguments), *(file for path in folders_or_files for file in _manifests_in(Path(path)))]
     for file in files:
         try:
-            found.extend([_repository(file)] if file.is_dir() else load_documents(file))
+            found.extend([_repository(file, entrypoint)] if file.is_dir() else load_documents(file))
         except ManifestError as error:
             faults.append(str(error))
     if faults:
@@ -54,10 +57,13 @@ def _manifests_in(path: Path) -> list[Path]:
     return files
 
 
-def _repository(path: Path) -> Loaded:
+def _repository(path: Path, entrypoint: str | None) -> Loaded:
     root = path.resolve()
     name = re.sub(r"[^a-z0-9]+", "-", root.name.lower()).strip("-") or "repository"
-    task = DebugTask(metadata=ObjectMeta(name=name), spec=DebugTaskSpec(source=SourceSpec(local_path=str(root))))
+    spec = DebugTaskSpec(source=SourceSpec(local_path=str(root)))
+    if entrypoint is not None:
+        spec = msgspec.structs.replace(spec, entrypoint=entrypoint)
+    task = DebugTask(metadata=ObjectMeta(name=name), spec=spec)
     return Loaded(task, str(root), 1)
 
 

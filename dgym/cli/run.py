@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 import click
 
 from dgym.cli.failures import FAILED, INTERRUPTED
-from dgym.cli.options import check_python, engine_option, output_option, python_option, sandbox_option
+from dgym.cli.options import (
+    check_python,
+    engine_option,
+    llm_config_option,
+    output_option,
+    python_option,
+    sandbox_option,
+)
 from dgym.cli.suggestions import (
     complete_agents,
     complete_bundled,
@@ -17,6 +24,8 @@ from dgym.cli.suggestions import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from dgym.api import Loaded
     from dgym.worker.jobs import Job
     from dgym.worker.plan import Plan, RunOptions
@@ -49,6 +58,11 @@ if TYPE_CHECKING:
     shell_complete=complete_overrides,
     help="Change a field of the episodes' spec, such as agent.maxSteps=20; of a set's own spec: set.samples=4.",
 )
+@click.option(
+    "--entrypoint", metavar="COMMAND", help="What runs the tests of repositories. [default: python -m pytest -q]"
+)
+@click.option("--apply", "apply_patch", is_flag=True, help="Offer to apply the patch to the repository it is for.")
+@llm_config_option
 @click.option("--workers", type=click.IntRange(1, 10_000), metavar="N", help="Episodes at a time. [default: CPUs]")
 @sandbox_option
 @engine_option
@@ -63,8 +77,12 @@ if TYPE_CHECKING:
 )
 @click.option("--force", is_flag=True, help="Run finished episodes again too.")
 @click.option("--force-failed", is_flag=True, help="Run again those that ended without a verdict.")
-@click.option("-v", "--verbose", is_flag=True, help="Show every step and what episodes log.")
-@click.option("--debug", is_flag=True, help="Stop in Python's debugger after each step; c goes on. One worker.")
+@click.option("-v", "--verbose", is_flag=True, help="Show what agents think, do and see, and what episodes log.")
+@click.option(
+    "--debug",
+    is_flag=True,
+    help="Stop in Python's debugger after each reply of a model, or step of an agent without one; c goes on.",
+)
 @output_option
 def command(
     manifests: tuple[str, ...],
@@ -72,6 +90,9 @@ def command(
     bundled: str | None,
     agent: str | None,
     assignments: tuple[str, ...],
+    entrypoint: str | None,
+    apply_patch: bool,
+    llm_config: str | None,
     workers: int | None,
     sandbox: str,
     engine: str,
@@ -86,7 +107,9 @@ def command(
     """Run the Episodes and EpisodeSets of MANIFESTs on this machine.
 
     Tasks they refer to are found among the manifests given and the bundled benchmarks. A MANIFEST that is a directory
-    is a repository to debug (name the agent). Episodes whose result is in the results directory are not run again.
+    is a repository to debug (name the agent, and with --entrypoint what runs its tests); it is copied and stays as it
+    is, unless --apply offers the patch and you agree. Episodes whose result is in the results directory are not run
+    again.
 
     Exit status: 0 every episode has a verdict, 1 some failed for other reasons, 2 usage or manifest, 130 Ctrl-C.
     """
@@ -96,11 +119,21 @@ def command(
         raise click.UsageError("name at least one manifest, or a benchmark with --bundled")
     if force and force_failed:
         raise click.UsageError("--force runs everything again; --force-failed does not go with it")
-    options = RunOptions(results=results, sandbox=sandbox, engine=engine, python=check_python(python))
+    if entrypoint and not any(os.path.isdir(path) for path in manifests):  # noqa: PTH112 - no pathlib before its need
+        raise click.UsageError("--entrypoint is of repositories; a manifest's task has spec.entrypoint")
+    options = RunOptions(
+        results=results,
+        sandbox=sandbox,
+        engine=engine,
+        python=check_python(python),
+        llm_config=None if llm_config is None else os.path.abspath(llm_config),  # noqa: PTH100 - as above
+        verbose=verbose,
+    )
     if agent:
         assignments = (f"agent.name={agent}", *assignments)
-    plan = _plan(manifests, folders, bundled, agent, assignments, options)
-    _run(plan, workers or _cpus(), force=force, force_failed=force_failed, verbose=verbose, debug=debug, output=output)
+    plan = _plan(manifests, folders, bundled, agent, assignments, entrypoint, options)
+    after = _offer if apply_patch else None
+    _run(plan, workers or _cpus(), force=force, force_failed=force_failed, debug=debug, output=output, after=after)
 
 
 def _plan(
@@ -109,13 +142,14 @@ def _plan(
     bundled: str | None,
     agent: str | None,
     assignments: tuple[str, ...],
+    entrypoint: str | None,
     options: "RunOptions",
 ) -> "Plan":
     from dgym.cli.bundles import bundled_tasks, load_bundle
     from dgym.cli.resources import override, read_manifests
     from dgym.worker.plan import episodes_for, make_plan
 
-    loaded = read_manifests(manifests, folders)
+    loaded = read_manifests(manifests, folders, entrypoint=entrypoint)
     if loaded and agent and all(item.resource.kind == "DebugTask" for item in loaded):
         loaded = [*loaded, *episodes_for(loaded, agent)]
     if bundled:
@@ -141,13 +175,20 @@ def _needs_bundled(loaded: "list[Loaded]") -> bool:
 
 
 def _run(
-    plan: "Plan", workers: int, *, force: bool, force_failed: bool, verbose: bool, debug: bool, output: str
+    plan: "Plan",
+    workers: int,
+    *,
+    force: bool,
+    force_failed: bool,
+    debug: bool,
+    output: str,
+    after: "Callable[[Plan], None] | None",
 ) -> None:
     from dgym.cli.summary import print_json, print_table
     from dgym.worker.plan import stored_results, unfinished
 
     jobs = list(unfinished(plan.jobs, force=force, force_failed=force_failed))
-    interrupted = _execute(jobs, workers, skipped=len(plan.jobs) - len(jobs), verbose=verbose, debug=debug)
+    interrupted = _execute(jobs, workers, skipped=len(plan.jobs) - len(jobs), debug=debug)
     results = stored_results(plan.jobs)
     (print_json if output == "json" else print_table)(plan.jobs, results, plan.left_out)
     failed = any(result is not None and not result.reason.is_verdict for result in results)
@@ -155,28 +196,38 @@ def _run(
         unforced = " without --force" if force else ""
         click.echo(f"Interrupted; the same command{unforced} goes on where this one stopped.", err=True)
         sys.exit(INTERRUPTED)
+    if after is not None:
+        after(plan)
     if failed:
         click.echo("Some episodes failed; --force-failed runs them again.", err=True)
         sys.exit(FAILED)
 
 
-def _execute(jobs: "list[Job]", workers: int, *, skipped: int, verbose: bool, debug: bool) -> bool:
+def _offer(plan: "Plan") -> None:
+    from dgym.cli.applying import offer_patches
+    from dgym.worker.plan import stored_results
+
+    offer_patches(plan.jobs, stored_results(plan.jobs))
+
+
+def _execute(jobs: "list[Job]", workers: int, *, skipped: int, debug: bool) -> bool:
     """Run the jobs; True when interrupted."""
-    from dgym.agents import load_agent
     from dgym.cli.interrupts import terminated_like_interrupted
     from dgym.cli.progress import Progress
+    from dgym.worker.plan import is_interactive
     from dgym.worker.pool import Pool, run_inline
 
-    interactive = any(load_agent(name).interactive for name in {job.agent.name for job in jobs})
+    interactive = any(map(is_interactive, jobs))
+    verbose = any(job.verbose for job in jobs)
     progress = Progress(total=len(jobs), verbose=verbose, live=not (interactive or debug))
     if skipped:
         progress.say(f"{skipped} finished before and not run again (--force runs them again)")
     try:
         with terminated_like_interrupted():
             if debug:
-                from dgym.cli.stepping import stop_after_step
+                from dgym.cli.stepping import stopping_hooks
 
-                run_inline(jobs, progress, on_step=stop_after_step)
+                run_inline(jobs, progress, hooks=stopping_hooks)
             elif interactive:
                 run_inline(jobs, progress)
             else:

@@ -1,28 +1,53 @@
-"""``dgym run --debug``: Python's debugger after each step."""
+"""``dgym run --debug``: Python's debugger after each reply of a model, or after each step of an agent without one."""
 
 import bdb
 import pdb  # noqa: T100 - this is what the option is for
 import sys
 
+from dgym.agents import load_agent
+from dgym.agents.exchange import Exchange
 from dgym.wire import Step
+from dgym.worker.episode import Hooks
 from dgym.worker.jobs import Job
+from dgym.worker.narration import tell_exchange
+
+
+def stopping_hooks(job: Job) -> Hooks:
+    """Where to stop: where a model has thought, else where the agent has acted."""
+    if load_agent(job.agent.name).uses_model:
+        return Hooks(on_exchange=lambda exchange, steps: stop_after_reply(job, exchange, steps))
+    return Hooks(on_step=lambda step: stop_after_step(job, step))
+
+
+def stop_after_reply(job: Job, exchange: Exchange, steps: list[Step]) -> None:
+    """Stop before the reply's call is made, with ``job``, ``exchange`` and all ``steps`` so far at hand."""
+    calls = ", ".join(
+        f"{call.tool} {call.arguments if call.arguments is not None else call.raw}" for call in exchange.calls
+    )
+    print(f"{job.episode}: before step {len(steps)}\n{tell_exchange(exchange)}\ncalls: {calls or 'none'}")
+    print("look at exchange.reasoning, exchange.calls and step.observation.text; c goes on, q quits")
+    _stop(job, steps[-1], exchange)
 
 
 def stop_after_step(job: Job, step: Step) -> None:
     """Stop with ``job`` and ``step`` at hand; ``c`` goes on to the next step, ``q`` interrupts the run."""
     tool = step.call.tool if step.call is not None else "reset"
     print(f"{job.episode}: step {step.seq} ({tool}); look at step.call and step.observation.text; c goes on, q quits")
+    _stop(job, step, None)
+
+
+def _stop(job: Job, step: Step, exchange: Exchange | None) -> None:
     debugger = pdb.Pdb(nosigint=True, readrc=False)
     debugger.prompt = "(dgym) "
     try:
-        _stand(debugger, job, step)
+        _stand(debugger, job, step, exchange)
     except bdb.BdbQuit:
         raise KeyboardInterrupt from None
     finally:
         sys.settrace(None)
 
 
-def _stand(debugger: pdb.Pdb, job: Job, step: Step) -> None:
+def _stand(debugger: pdb.Pdb, job: Job, step: Step, exchange: Exchange | None) -> None:
     """The frame in which the debugger stops."""
     debugger.set_trace(sys._getframe())
-    del job, step
+    del job, step, exchange

@@ -21,7 +21,8 @@ class StoredResult(Result, frozen=True, kw_only=True, rename="camel"):
     """``result.json``: the result, and which episode it belongs to.
 
     ``wall_seconds`` are those of the whole attempt, where ``duration_seconds`` leave out preparation and scoring; 0
-    when the process that began the attempt is not the one that stored its result.
+    when the process that began the attempt is not the one that stored its result. ``price`` of all the
+    tokens is a decimal number as text, None where the model's configuration tells no prices.
     """
 
     namespace: str = "local"
@@ -34,6 +35,7 @@ class StoredResult(Result, frozen=True, kw_only=True, rename="camel"):
     digest: str = ""
     start_time: str = ""
     wall_seconds: float = 0.0
+    price: str | None = None
 
 
 class Attempt:

@@ -6,6 +6,7 @@ drops a torn last line loses one step at most. docs/trajectory.md describes the 
 
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -44,10 +45,12 @@ class TrajectoryHeader(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
 class TimedStep(Step, frozen=True, kw_only=True, rename="camel"):
     """A step as a line of the file: ``elapsed_seconds`` since the attempt began, when its observation was there.
 
-    What passed between two lines beyond the tool's own duration is the agent's time.
+    What passed between two lines beyond the tool's own duration is the agent's time. ``exchanges`` are what the agent
+    and its model said to each other before the call; left out where no model was asked.
     """
 
     elapsed_seconds: float
+    exchanges: tuple[Any, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,10 +74,17 @@ class TrajectoryWriter:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self._write_line(header)
 
-    def write(self, step: Step) -> None:
-        """Append one step."""
-        elapsed = round(time.monotonic() - self._started, 6)
-        self._write_line(TimedStep(seq=step.seq, call=step.call, observation=step.observation, elapsed_seconds=elapsed))
+    def write(self, step: Step, exchanges: Sequence[Any] = ()) -> None:
+        """Append one step, with the exchanges that led to it."""
+        self._write_line(
+            TimedStep(
+                seq=step.seq,
+                call=step.call,
+                observation=step.observation,
+                elapsed_seconds=round(time.monotonic() - self._started, 6),
+                exchanges=tuple(exchanges) or msgspec.UNSET,
+            )
+        )
 
     def close(self) -> None:
         """Close the file. Idempotent."""

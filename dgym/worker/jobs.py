@@ -15,7 +15,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     ``digest`` covers task, agent and sample. ``group`` is the EpisodeSet it belongs to, whose ``parallelism`` and
     ``max_failed`` bound the group as a whole. ``manifest`` is where the episode was found, ``base`` the directory
-    that relative paths in it start from.
+    that relative paths in it start from. ``llm_config`` is the file of models, None the user's own; ``verbose``: every
+    step is reported in words.
     """
 
     namespace: str
@@ -36,6 +37,13 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     group: str = ""
     parallelism: int | None = None
     max_failed: int | None = None
+    llm_config: str | None = None
+    verbose: bool = False
+
+    @property
+    def seed(self) -> int | None:
+        """The seed of this sample: samples of a task differ, and each is the same in every run."""
+        return None if self.agent.seed is None else self.agent.seed + self.sample
 
     @property
     def folder(self) -> EpisodeFolder:
@@ -62,10 +70,15 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def effective_tools(job: Job, agent: type[Agent]) -> tuple[str | ToolSpec, ...]:
-    """The episode's tools, else the agent's default ones, without those the agent bans."""
+    """The episode's tools, else the agent's default ones, without those the agent bans, with its options.
+
+    Raises:
+        ManifestError: The agent's parameters are wrong.
+    """
     wanted: tuple[str | ToolSpec, ...] = job.spec.tools or agent.default_tools
     names = (tool if isinstance(tool, str) else tool.name for tool in wanted)
-    return tuple(tool for tool, name in zip(wanted, names, strict=True) if name not in agent.banned_tools)
+    allowed = tuple(tool for tool, name in zip(wanted, names, strict=True) if name not in agent.banned_tools)
+    return agent.arrange_tools(allowed, job.agent.parameters)
 
 
 class Started(msgspec.Struct, frozen=True):
@@ -90,11 +103,17 @@ class Logged(msgspec.Struct, frozen=True):
     notice: bool = False
 
 
+class Told(msgspec.Struct, frozen=True):
+    """What an agent thought, did or saw, in words; only of jobs that are verbose."""
+
+    text: str
+
+
 class Finished(msgspec.Struct, frozen=True):
     """The episode is over and its result stored."""
 
     result: StoredResult
 
 
-Event = Started | Stepped | Logged | Finished
+Event = Started | Stepped | Logged | Told | Finished
 Report = Callable[[Event], None]

@@ -14,6 +14,7 @@ from dgym.errors import ManifestError
 from dgym.results import StoredResult
 from dgym.tools.registry import load_tools
 from dgym.worker.jobs import Job, effective_tools
+from dgym.worker.models import Models
 
 _NEVER_DELIVERED = frozenset({".git", "__pycache__"})
 
@@ -25,6 +26,8 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     sandbox: str = "auto"
     engine: str = "auto"
     python: str | None = None
+    llm_config: str | None = None
+    verbose: bool = False
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,6 +137,8 @@ def _jobs(
             sandbox=options.sandbox,
             engine=options.engine,
             python=options.python,
+            llm_config=options.llm_config,
+            verbose=options.verbose,
             priority=resource.spec.priority or spec.priority,
             group=f"{item.file}#{resource.metadata.name}" if is_set else "",
             parallelism=resource.spec.parallelism if isinstance(resource, EpisodeSet) else None,
@@ -152,6 +157,28 @@ def _check_plugins(jobs: Iterable[Job]) -> None:
         if key not in checked:
             load_tools(tools)
             checked.add(key)
+    _check_models([job for job in jobs if agents[job.agent.name].uses_model])
+
+
+def _check_models(jobs: Iterable[Job]) -> None:
+    models = Models()
+    for job in jobs:
+        if job.agent.model is None:
+            raise ManifestError(
+                f"agent {job.agent.name} of episode {job.episode} needs a model: -p agent.model=NAME"
+                " (dgym llm list shows those configured)"
+            )
+        catalog = models.catalog(job.llm_config)
+        if not catalog.is_interactive(job.agent.model):
+            catalog.settings(job.agent.model)
+
+
+def is_interactive(job: Job) -> bool:
+    """Whether a person at the terminal plays the agent or its model."""
+    agent = load_agent(job.agent.name)
+    if agent.interactive or not agent.uses_model or job.agent.model is None:
+        return agent.interactive
+    return Models().catalog(job.llm_config).is_interactive(job.agent.model)
 
 
 def _mixed(digest_text: str, fingerprint: str) -> str:

@@ -18,9 +18,9 @@ from multiprocessing.context import ForkServerProcess
 from typing import cast
 
 from dgym.results import StoredResult
-from dgym.wire import Step
-from dgym.worker.episode import run_episode
-from dgym.worker.jobs import Event, Finished, Job
+from dgym.worker.bounds import Bounds, bounds_of
+from dgym.worker.episode import Hooks, run_episode
+from dgym.worker.jobs import Event, Finished, Job, Stepped
 from dgym.worker.schedule import Schedule
 from dgym.worker.serve import serve
 from dgym.worker.storing import store_lost
@@ -47,12 +47,27 @@ class _Worker:
             self.process.start()
         theirs.close()
         self.job: Job | None = None
+        self.bounds: Bounds | None = None
+        self.ends = 0.0
+        self.overdue = False
 
-    def give(self, job: Job) -> None:
+    def give(self, job: Job, bounds: Bounds) -> None:
         """Start ``job``; a worker that died meanwhile shows when its pipe is read."""
-        self.job = job
+        self.job, self.bounds = job, bounds
+        self.ends = time.monotonic() + bounds.prepare
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.pipe.send(job)
+
+    def began(self) -> None:
+        """The episode's first observation is there: its clock runs from now."""
+        assert self.bounds is not None
+        self.ends = time.monotonic() + self.bounds.play
+
+    def kill_if_overdue(self) -> None:
+        """A worker that keeps none of the episode's limits any more is blocked and would be forever."""
+        if self.job is not None and not self.overdue and time.monotonic() > self.ends:
+            self.overdue = True
+            self.process.kill()
 
     def discard(self) -> None:
         """Free what a process that has ended still holds here."""
@@ -63,8 +78,16 @@ class _Worker:
 class Pool:
     """Runs jobs in ``workers`` processes and tells ``listener`` what happens, in the calling thread."""
 
-    def __init__(self, *, workers: int, listener: Listener, tick: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        *,
+        workers: int,
+        listener: Listener,
+        tick: Callable[[], None] = lambda: None,
+        bounds: Callable[[Job], Bounds] = bounds_of,
+    ) -> None:
         self._size = workers
+        self._bounds = bounds
         self._listener = listener
         self._tick = tick
         self._workers: list[_Worker] = []
@@ -94,7 +117,7 @@ class Pool:
             else:
                 worker = _Worker()
                 self._workers.append(worker)
-            worker.give(job)
+            worker.give(job, self._bounds(job))
 
     def _wait(self, schedule: Schedule) -> None:
         """Handle what workers have sent, and the death of those that died."""
@@ -107,11 +130,15 @@ class Pool:
                 self._bury(worker, schedule)
             else:
                 self._handle(worker, event, schedule)
+        for worker in self._workers:
+            worker.kill_if_overdue()
 
     def _handle(self, worker: _Worker, event: Event, schedule: Schedule) -> None:
         job = worker.job
         if job is None:
             return
+        if isinstance(event, Stepped) and event.seq == 0:
+            worker.began()
         if isinstance(event, Finished):
             worker.job = None
             schedule.done(job, failed=not event.result.reason.is_verdict)
@@ -128,8 +155,7 @@ class Pool:
         if self._deaths[id(job)] <= _RETRIES:
             schedule.again(job)
             return
-        status = worker.process.exitcode
-        result = store_lost(job, f"the worker process died {_RETRIES + 1} times, last with status {status}")
+        result = store_lost(job, f"the worker process died {_RETRIES + 1} times, {_last_death(worker)}")
         schedule.done(job, failed=True)
         self._listener(job, Finished(result))
 
@@ -149,20 +175,22 @@ class Pool:
             self._workers.clear()
 
 
-def run_inline(jobs: Sequence[Job], listener: Listener, *, on_step: Callable[[Job, Step], None] | None = None) -> None:
+def _last_death(worker: _Worker) -> str:
+    if worker.overdue:
+        return "the last time because it did not answer any more, long after the episode's deadline, and was killed"
+    return f"last with status {worker.process.exitcode}"
+
+
+def run_inline(jobs: Sequence[Job], listener: Listener, *, hooks: Callable[[Job], Hooks] = lambda _: Hooks()) -> None:
     """Run the jobs in this process, one after the other: for a person at the terminal, or in a debugger."""
     schedule = Schedule(jobs)
     while (job := schedule.next()) is not None:
-        result = asyncio.run(_run_one(job, listener, on_step))
+        result = asyncio.run(_run_one(job, listener, hooks(job)))
         schedule.done(job, failed=not result.reason.is_verdict)
 
 
-async def _run_one(job: Job, listener: Listener, on_step: Callable[[Job, Step], None] | None) -> StoredResult:
-    return await run_episode(
-        job,
-        lambda event: listener(job, event),
-        on_step=None if on_step is None else lambda step: on_step(job, step),
-    )
+async def _run_one(job: Job, listener: Listener, hooks: Hooks) -> StoredResult:
+    return await run_episode(job, lambda event: listener(job, event), hooks=hooks)
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dgym.agents import Action, Env
+from dgym.agents.exchange import Exchange
 from dgym.results import TrajectoryWriter
 from dgym.wire import Observation, Step
 
@@ -15,17 +16,31 @@ class RecordingEnv:
     history is compared after every call, whatever the call was and however it ended.
     """
 
-    def __init__(self, env: Env, trajectory: TrajectoryWriter, on_step: Callable[[Step], None]) -> None:
+    def __init__(
+        self,
+        env: Env,
+        trajectory: TrajectoryWriter,
+        *,
+        on_reset: Callable[[], None],
+        on_step: Callable[[Step], None],
+    ) -> None:
         self._env = env
         self._trajectory = trajectory
+        self._on_reset = on_reset
         self._on_step = on_step
+        self._exchanges: list[Exchange] = []
         self.recorded: list[Step] = []
+
+    def say(self, exchange: Exchange) -> None:
+        """Keep an exchange with the model for the line of the step that follows from it."""
+        self._exchanges.append(exchange)
 
     async def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Start the session; once, since a trajectory holds one."""
         answer = await self._env.reset(seed=seed, options=options)
+        self._on_reset()
         self.record()
         return answer
 
@@ -55,6 +70,7 @@ class RecordingEnv:
     def record(self) -> None:
         """Write down what the history holds beyond what was written."""
         for step in self._env.history()[len(self.recorded) :]:
-            self._trajectory.write(step)
+            exchanges, self._exchanges = self._exchanges, []
+            self._trajectory.write(step, exchanges)
             self.recorded.append(step)
             self._on_step(step)

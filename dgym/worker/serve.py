@@ -10,6 +10,7 @@ from multiprocessing.connection import Connection
 
 from dgym.worker.episode import run_episode
 from dgym.worker.jobs import Event, Job
+from dgym.worker.models import Models
 
 
 def serve(pipe: "Connection[Event, Job | None]") -> None:
@@ -43,5 +44,9 @@ async def _serve(pipe: "Connection[Event, Job | None]") -> None:
 
     loop.add_signal_handler(signal.SIGTERM, main.cancel)
     loop.add_reader(pipe.fileno(), receive)
-    while (job := await jobs.get()) is not None:
-        await run_episode(job, report)
+    models = Models()
+    try:
+        while (job := await jobs.get()) is not None:
+            await run_episode(job, report, models=models)
+    finally:
+        await models.close()

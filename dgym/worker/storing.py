@@ -5,7 +5,9 @@ from dgym.wire import EndReason, Result
 from dgym.worker.jobs import Job
 
 
-def store(job: Job, attempt: Attempt, result: Result, *, start_time: str = "") -> StoredResult:
+def store(
+    job: Job, attempt: Attempt, result: Result, *, start_time: str = "", price: str | None = None
+) -> StoredResult:
     """Store ``result`` with what identifies the episode."""
     fields = {name: getattr(result, name) for name in Result.__struct_fields__}
     return attempt.save(
@@ -19,6 +21,7 @@ def store(job: Job, attempt: Attempt, result: Result, *, start_time: str = "") -
             sample=job.sample,
             digest=job.digest,
             start_time=start_time,
+            price=price,
         )
     )
 

@@ -5,8 +5,9 @@ from dgym.errors import PluginError
 
 
 def test_the_shipped_agents_load():
-    assert {"human", "replay", "solution"} <= set(agent_names())
-    for name in ("human", "replay", "solution"):
+    shipped = {"debug_5_agent", "debug_agent", "human", "replay", "rewrite_agent", "solution"}
+    assert shipped <= set(agent_names())
+    for name in sorted(shipped):
         assert load_agent(name).name == name
 
 
@@ -23,7 +24,7 @@ def test_a_dotted_path_loads_from_the_current_directory(tmp_path, monkeypatch):
     ("name", "complaint"),
     [
         ("replya", "did you mean 'replay'"),
-        ("zzz", "installed: human, replay, solution"),
+        ("zzz", "installed: .*human, replay, rewrite_agent, solution"),
         ("no_such_module:Agent", "no_such_module"),
         ("dgym.agents:Nothing", "Nothing"),
         ("dgym.wire:ToolCall", "it has no"),

@@ -1,0 +1,35 @@
+"""The models that episodes of one process share: connections, rate limits and places are per model, not per episode."""
+
+from typing import TYPE_CHECKING
+
+from dgym.agents.console import open_console
+from dgym.llm import Model, load_models
+
+if TYPE_CHECKING:
+    from dgym.llm import ModelCatalog
+
+
+class Models:
+    """Opens each model once. All episodes that use one instance must run in the same event loop."""
+
+    def __init__(self) -> None:
+        self._catalogs: dict[str | None, ModelCatalog] = {}
+
+    def catalog(self, config: str | None) -> "ModelCatalog":
+        """The models of the file ``config``, read once; None: the user's own configuration."""
+        if config not in self._catalogs:
+            self._catalogs[config] = load_models(config, terminal=open_console)
+        return self._catalogs[config]
+
+    def open(self, name: str, config: str | None) -> Model:
+        """A model by name.
+
+        Raises:
+            ModelConfigError: There is no such model, or its configuration is wrong.
+        """
+        return self.catalog(config).open(name)
+
+    async def close(self) -> None:
+        """Close every model; opening one again is allowed."""
+        for catalog in self._catalogs.values():
+            await catalog.close()
