@@ -1,4 +1,8 @@
 import json
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 CONFIG = """
 base:
@@ -33,3 +37,30 @@ def test_a_converted_configuration_runs_and_ends_when_the_tests_pass(folder):
     assert done.returncode == 0, done.stderr
     (episode,) = json.loads(done.stdout)["episodes"]
     assert (episode["reason"], episode["steps"], episode["score"]) == ("Resolved", 2, 1)
+
+
+def test_the_python_of_the_page_about_migration_runs(folder):
+    page = (Path(__file__).parents[3] / "docs" / "migrating.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    task = {
+        "apiVersion": "dgym.dev/v1alpha1",
+        "kind": "DebugTask",
+        "metadata": {"name": "thing"},
+        "spec": {
+            "entrypoint": "python check.py",
+            "source": {"files": [{"path": "check.py", "content": "print('checked')\nraise SystemExit(1)\n"}]},
+        },
+    }
+    (folder.path / "thing.yaml").write_text(json.dumps(task))
+    names = 'print(info["score"], info["max_score"], info["rewrites"], terminated, observation["breakpoints"])'
+    done = subprocess.run(
+        [sys.executable, "-c", code.replace("env.close()", f"{names}\nenv.close()")],
+        cwd=folder.path,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "checked" in done.stdout
+    assert "0 1 0 False" in done.stdout

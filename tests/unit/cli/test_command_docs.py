@@ -1,0 +1,53 @@
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from dgym.cli.app import cli
+from dgym.cli.migrate_section import ALWAYS, KEYS, LOST, PARAMETERS, TOOLS
+
+DOCS = Path(__file__).parents[3] / "docs"
+PAGES = ("report.md", "migrating.md", "command-line.md")
+
+
+def commands():
+    """Every dgym command in a console block of our pages."""
+    for page in PAGES:
+        for block in re.findall(r"```console\n(.*?)```", (DOCS / page).read_text(), re.DOTALL):
+            for line in re.findall(r"^\$ (dgym .*)$", block, re.MULTILINE):
+                yield page, re.split(r" [|>] ", line)[0].partition(" #")[0].strip()
+
+
+@pytest.mark.parametrize(("page", "line"), list(commands()))
+def test_commands_in_the_docs_are_understood(page, line, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    name, *arguments = shlex.split(line)[1:]
+    for path in (argument for argument in arguments if not argument.startswith("-")):
+        if path.endswith(".yaml"):
+            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / path).touch()
+        elif "/" in path:
+            (tmp_path / path).mkdir(parents=True, exist_ok=True)
+    command = cli.get_command(click.Context(cli), name)
+    command.make_context(name, list(arguments))
+
+
+def test_the_page_about_migration_names_every_key_and_tool():
+    text = (DOCS / "migrating.md").read_text()
+    keys = {key.replace("env_kwargs.terminal.", "terminal.") for key in (*KEYS, *ALWAYS, *LOST, *PARAMETERS)}
+    assert [key for key in sorted({*keys, *TOOLS} - {"patcher"}) if f"`{key}`" not in text] == []
+
+
+def test_links_between_pages_lead_somewhere():
+    for page in PAGES:
+        for target in re.findall(r"\]\(([\w-]+\.md)\)", (DOCS / page).read_text()):
+            assert (DOCS / target).is_file(), f"{page}: {target}"
+
+
+def test_every_option_of_a_report_is_in_its_page():
+    text = (DOCS / "report.md").read_text()
+    command = cli.get_command(click.Context(cli), "report")
+    options = [option for parameter in command.params for option in parameter.opts if option.startswith("--")]
+    assert [option for option in options if option not in text] == []
