@@ -12,7 +12,7 @@ from dgym.results.report import Price, cost_of
 from dgym.results.report_compare import Comparison, TaskPair
 from dgym.results.report_reading import Record, Run, Stages
 
-_NOT_COLUMNS = {"calls", "stages"}
+_NOT_COLUMNS = {"calls", "stages", "price"}
 
 
 def print_episodes(run: Run, prices: Mapping[str, Price]) -> None:

@@ -27,7 +27,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Figures over some episodes. ``cost`` is None unless the price of every model that used tokens is known.
+    """Figures over some episodes. ``cost`` is None unless it is known of every episode that used tokens.
 
     ``pass_at_1`` is the mean over tasks of the share of a task's samples that resolved it: the chance that one episode
     resolves a task drawn at random. With as many samples of each task it equals ``rate``.
@@ -137,14 +137,22 @@ def resolve_rate(records: Sequence[Record]) -> float | None:
 
 
 def cost_of(records: Sequence[Record], prices: Mapping[str, Price]) -> float | None:
-    """What the tokens of ``records`` cost; None when a price is missing, or when no token was used at all."""
+    """What the tokens of ``records`` cost: as stored with each, else by ``prices``.
+
+    None when it is not known of an episode that used tokens, or when none did.
+    """
     used = [record for record in records if record.input_tokens or record.output_tokens]
-    if not used or any(record.model not in prices for record in used):
+    costs = [_cost(record, prices) for record in used]
+    return sum(cost for cost in costs if cost is not None) if costs and None not in costs else None
+
+
+def _cost(record: Record, prices: Mapping[str, Price]) -> float | None:
+    if record.price is not None:
+        return record.price
+    price = prices.get(record.model)
+    if price is None:
         return None
-    return sum(
-        (prices[record.model].input * record.input_tokens + prices[record.model].output * record.output_tokens) / 1e6
-        for record in used
-    )
+    return (price.input * record.input_tokens + price.output * record.output_tokens) / 1e6
 
 
 def _figures(records: Sequence[Record], confidence: float, prices: Mapping[str, Price]) -> Group:

@@ -38,7 +38,10 @@ class Stages(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One episode: what its newest result says, and what its trajectory tells of its calls."""
+    """One episode: what its newest result says, and what its trajectory tells of its calls.
+
+    ``price`` is that of its tokens, where the configuration of the model told one.
+    """
 
     namespace: str
     episode: str
@@ -59,6 +62,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     seconds: float
     start_time: str
     path: str
+    price: float | None = None
     calls: tuple[Call, ...] = ()
     stages: Stages | None = None
 
@@ -165,9 +169,18 @@ def _record(attempt: Attempt, result: StoredResult) -> Record:
         seconds=result.duration_seconds,
         start_time=result.start_time,
         path=str(attempt.path),
+        price=_number(result.price),
         calls=calls,
         stages=_stages(result, steps, calls),
     )
+
+
+def _number(text: str | None) -> float | None:
+    """A stored price; one that is no number is not known."""
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return None
 
 
 class _Call(msgspec.Struct, frozen=True):

@@ -55,6 +55,16 @@ def test_a_cost_is_known_only_with_the_price_of_every_model():
     assert make_report(run(record()), prices=prices).overall.cost is None
 
 
+def test_the_price_stored_with_an_episode_goes_before_the_one_given():
+    records = run(
+        record(input_tokens=1_000_000, price=0.25),
+        record(input_tokens=1_000_000, sample=1),
+        record(price=9.0, sample=2),
+    )
+    assert make_report(records, prices={"m": Price(input=2, output=0)}).overall.cost == pytest.approx(2.25)
+    assert make_report(records).overall.cost is None
+
+
 def test_tools_are_counted_and_timed():
     calls = (Call("pdb", True, 0.1), Call("pdb", False, 0.3), Call("eval", True, 2.0))
     report = make_report(run(record(calls=calls), record(calls=(Call("pdb", True, 0.2),)), record()))

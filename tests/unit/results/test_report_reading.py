@@ -103,6 +103,12 @@ def test_the_model_and_its_queue_are_stages_of_their_own(tmp_path):
     assert (stages.model, stages.queue, stages.tools, stages.agent) == (2.0, 0.25, 0.5, 1.25)
 
 
+@pytest.mark.parametrize(("stored", "price"), [("0.0125", 0.0125), (None, None), ("much", None)])
+def test_the_stored_price_is_read(tmp_path, stored, price):
+    play(tmp_path, price=stored)
+    assert read_run([tmp_path]).records[0].price == price
+
+
 def test_failures_have_no_stages(tmp_path):
     play(tmp_path, reason=EndReason.SANDBOX_LOST)
     assert read_run([tmp_path]).records[0].stages is None
