@@ -1,5 +1,7 @@
 """From the agent's changes to the result of the episode."""
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
@@ -10,7 +12,7 @@ from dgym.session.collection import ChangeSet
 from dgym.session.preparation import Baseline
 from dgym.session.scoring import Verdict
 from dgym.session.verification import ExpectedTestsCache, VerificationPlan, verify
-from dgym.wire import EndReason, Result
+from dgym.wire import EndReason, Result, Score
 from dgym.workspace.files import FileVersion
 
 
@@ -22,6 +24,33 @@ class SuiteCache(msgspec.Struct, frozen=True):
 
     directory: Path
     key: str
+
+
+class Killing(msgspec.Struct, frozen=True, kw_only=True):
+    """How a sandbox is ended before its episode is scored: what survived could reach the tests.
+
+    ``is_dead`` returns once the sandbox is known to be dead, where stopping it does not say so by itself. One that
+    lives on for ``timeout_seconds`` was hijacked.
+    """
+
+    is_dead: Callable[[], Awaitable[object]] | None = None
+    timeout_seconds: float = 30.0
+
+    async def kill(self, sandbox: Sandbox) -> bool:
+        """Whether the sandbox is known to be dead."""
+        try:
+            async with asyncio.timeout(self.timeout_seconds):
+                await sandbox.stop()
+                if self.is_dead is not None:
+                    await self.is_dead()
+        except TimeoutError:
+            return False
+        return True
+
+    @property
+    def failed(self) -> str:
+        """What the result says where the sandbox lived on."""
+        return f"the sandbox still ran {self.timeout_seconds:g} s after it was told to end; nothing was scored"
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +94,12 @@ def verification_plan(
         cache=ExpectedTestsCache(suite_cache.directory) if suite_cache is not None else None,
         digest=suite_cache.key if suite_cache is not None else "",
     )
+
+
+def unscored(reason: EndReason, message: str, changes: ChangeSet, ending: Ending) -> Result:
+    """The result of an episode that cannot be scored for a reason that is the agent's doing."""
+    verdict = Verdict(score=Score(score=0, max_score=0), message=message)
+    return result(verdict, changes, msgspec.structs.replace(ending, reason=reason))
 
 
 def result(verdict: Verdict, changes: ChangeSet, ending: Ending) -> Result:

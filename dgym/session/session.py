@@ -16,7 +16,7 @@ from dgym.api import DebugTask
 from dgym.errors import ConflictError, EpisodeOver, SandboxLost
 from dgym.sandbox import Sandbox, SandboxProvider
 from dgym.session.collection import ChangeSet, collect
-from dgym.session.ending import Ending, SuiteCache, score
+from dgym.session.ending import Ending, Killing, SuiteCache, score, unscored
 from dgym.session.execution import Execution, execute, read_action, reading_tools
 from dgym.session.journal import Journal
 from dgym.session.limits import EpisodeLimits
@@ -27,7 +27,6 @@ from dgym.tools.context import ToolContext, ToolSettings
 from dgym.wire import Breakpoint, EndReason, Observation, Result, Step, ToolCall
 
 REPLAY_TIMEOUT_SECONDS = 600.0
-STOP_TIMEOUT_SECONDS = 30.0
 _LAST_DEATH = 2
 """A second sandbox that dies under the agent's steps ends the episode."""
 
@@ -42,6 +41,7 @@ class Session:
         source: A tar of the repository; None when the sandbox's image holds it.
         limits: Steps, rewrites, deadline.
         suite_cache: Where the suite of the untouched repository is remembered between episodes of a task.
+        killing: How the sandbox is ended, and who knows that it is.
 
     The order of calls is ``reset``, ``step`` with numbers from 1, ``finish``, ``close``. ``finish`` is implied by the
     step that ends the episode and by the deadline; ``close`` without ``finish`` discards the episode.
@@ -56,6 +56,7 @@ class Session:
         source: Path | None,
         limits: EpisodeLimits,
         suite_cache: SuiteCache | None = None,
+        killing: Killing = Killing(),  # noqa: B008 - immutable
     ) -> None:
         self.task = task
         self.limits = limits
@@ -69,6 +70,7 @@ class Session:
         self._provider = provider
         self._source = source
         self._suite_cache = suite_cache
+        self._killing = killing
         self._journal = Journal()
         self._poisoned: set[int] = set()
         self._misaddressed: set[int] = set()
@@ -79,6 +81,7 @@ class Session:
         self._started = 0.0
         self._deadline: asyncio.Task[None] | None = None
         self._finishing: asyncio.Task[Result] | None = None
+        self._ending = asyncio.Event()
 
     @property
     def tools(self) -> dict[str, Tool]:
@@ -99,6 +102,11 @@ class Session:
     def steps(self) -> int:
         """Steps taken, the reset not counted."""
         return max(0, self._journal.next_seq - 1)
+
+    @property
+    def poisoned(self) -> frozenset[int]:
+        """Numbers of the steps under which a sandbox died."""
+        return frozenset(self._poisoned)
 
     @property
     def next_seq(self) -> int:
@@ -173,7 +181,13 @@ class Session:
         """
         if self._finishing is None:
             self._finishing = asyncio.create_task(self._finish(reason), name="dgym-finish")
+            self._ending.set()
         return await asyncio.shield(self._finishing)
+
+    async def ended(self) -> Result:
+        """Wait for the end, whoever or whatever brings it about."""
+        await self._ending.wait()
+        return await self.finish()
 
     async def changes(self) -> ChangeSet:
         """What the agent has changed so far."""
@@ -281,9 +295,9 @@ class Session:
             execution = Execution(observation=Observation(text=text, tool=call.tool, ok=False))
         execution = await self._count(call, execution)
         reason = reason or self._why_it_ends(execution)
-        if reason is None:
+        if reason is None and self._finishing is None:
             return execution.observation
-        result = await self.finish(reason)
+        result = await self.finish(reason or EndReason.UNRESOLVED)
         return msgspec.structs.replace(execution.observation, end_reason=result.reason)
 
     async def _count(self, call: ToolCall, execution: Execution) -> Execution:
@@ -309,7 +323,10 @@ class Session:
         try:
             return await execute(self.tools, self._context, call)
         except SandboxLost as death:
-            return await self._recover(call, death)
+            if self._finishing is None:
+                return await self._recover(call, death)
+            text = "The episode was ended while this ran."
+            return Execution(observation=Observation(text=text, tool=call.tool, ok=False))
 
     async def _recover(self, call: ToolCall, death: SandboxLost) -> Execution:
         """What the agent does to its own sandbox is the agent's doing: the step is poisoned, the rest is replayed."""
@@ -368,11 +385,7 @@ class Session:
         sandbox, baseline = self._open()
         pristine = await self._pristine()
         changes = await collect(sandbox, pristine, baseline)
-        try:
-            async with asyncio.timeout(STOP_TIMEOUT_SECONDS):
-                await sandbox.stop()
-        except TimeoutError:
-            reason = EndReason.SANDBOX_KILLED
+        dead = await self._killing.kill(sandbox)
         self._sandbox = None
         ending = Ending(
             reason=reason,
@@ -380,5 +393,8 @@ class Session:
             rewrites=self.rewrites,
             seconds=time.monotonic() - self._started,
         )
-        self.result = await score(pristine, self.task, baseline, changes, ending, self._suite_cache)
+        if dead:
+            self.result = await score(pristine, self.task, baseline, changes, ending, self._suite_cache)
+        else:
+            self.result = unscored(EndReason.SANDBOX_KILLED, self._killing.failed, changes, ending)
         return self.result

@@ -1,0 +1,228 @@
+"""The calls between an episode's pod and those who reach it over HTTP: paths, headers, requests and responses. Pure.
+
+Bodies are JSON. A field that is not known is passed over, so that a sidecar and a driver may be a minor version apart.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+import msgspec
+
+from dgym.wire.breakpoints import Breakpoint
+from dgym.wire.messages import EndReason, Observation, Result, Score, Step, ToolCall
+
+EPOCH_HEADER = "Dgym-Epoch"
+"""The number of the assignment a driver works under. Absent means 0; a lower one than was seen is superseded."""
+IDEMPOTENCY_HEADER = "Idempotency-Key"
+"""Names one reset, so that asking for it again is harmless."""
+ANSWER_SECONDS = 30.0
+"""A call that takes longer answers 202 and is asked again."""
+
+WORKSPACE_LIMIT = 2 * 1024**3
+"""Bytes of an uploaded workspace."""
+PREPARE_LIMIT = 8 * 1024**2
+"""Bytes of the body of ``POST /v1/prepare``, which holds the task with its hidden files."""
+BODY_LIMIT = 2 * 1024**2
+"""Bytes of every other body."""
+HISTORY_LIMIT = 4 * 1024**2
+"""Bytes of steps, about, in one answer of ``GET /v1/steps``."""
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+
+
+class Role(StrEnum):
+    """Who calls. Each has a token of its own for each attempt of an episode."""
+
+    PREPARE = "prepare"
+    DRIVE = "drive"
+    OPERATE = "operate"
+
+
+class Path(StrEnum):
+    """Where each call goes; ``STEP`` is followed by a slash and the step's number."""
+
+    WORKSPACE = "/v1/workspace"
+    PREPARE = "/v1/prepare"
+    SOLUTION = "/v1/solution"
+    RELEASE = "/v1/release"
+    RESET = "/v1/reset"
+    STEPS = "/v1/steps"
+    PEEK = "/v1/peek"
+    TOOLS = "/v1/tools"
+    DIFF = "/v1/diff"
+    CLOSE = "/v1/close"
+    VERIFY = "/v1/verify"
+    CANCEL = "/v1/cancel"
+    HEALTH = "/healthz"
+    READY = "/readyz"
+    METRICS = "/metrics"
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A body."""
+
+
+class Usage(Message, frozen=True, kw_only=True):
+    """Tokens of the model so far, counted by whoever asks it."""
+
+    input_tokens: Count = 0
+    output_tokens: Count = 0
+
+
+class WorkspaceResponse(Message, frozen=True, kw_only=True):
+    """What arrived by ``PUT /v1/workspace``, an uncompressed tar."""
+
+    bytes: Count
+    sha256: str
+
+
+class NamedTool(Message, frozen=True, kw_only=True):
+    """A tool with options of its own."""
+
+    name: str
+    options: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class PrepareRequest(Message, frozen=True, kw_only=True):
+    """What the episode is about. Only this role ever sends or sees scoring, hidden files and the solution.
+
+    ``task`` is a DebugTask. ``workspace_sha256`` names the tar that was uploaded; None: the image holds the
+    repository. ``remaining_seconds`` is what is left of the episode's deadline from the reset on; None: unbounded.
+    """
+
+    task: dict[str, Any]
+    tools: Annotated[tuple[str | NamedTool, ...], msgspec.Meta(min_length=1, max_length=64)]
+    workspace_sha256: str | None = None
+    max_steps: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 50
+    max_rewrites: Annotated[int, msgspec.Meta(ge=0, le=10_000)] | None = None
+    remaining_seconds: Annotated[float, msgspec.Meta(ge=0)] | None = 3600.0
+
+
+class PrepareResponse(Message, frozen=True, kw_only=True):
+    """The tools that were loaded."""
+
+    tools: tuple[str, ...]
+
+
+class ReleaseRequest(Message, frozen=True, kw_only=True):
+    """The result is stored at ``result_uri``; the pod may end. ``reason`` counts only where there is no verdict."""
+
+    result_uri: Annotated[str, msgspec.Meta(max_length=2048)] = msgspec.field(default="", name="resultURI")
+    reason: EndReason | None = None
+    message: Annotated[str, msgspec.Meta(max_length=4096)] = ""
+
+
+class ResetRequest(Message, frozen=True, kw_only=True):
+    """``evaluate`` runs the tests and shows their output in the first observation."""
+
+    evaluate: bool = False
+
+
+class StepRequest(Message, frozen=True, kw_only=True):
+    """One call; tool "" with the argument ``action`` is a line of text that the sidecar reads.
+
+    Only ``tool`` and ``arguments`` are compared when a step is asked for again.
+    """
+
+    tool: str
+    arguments: dict[str, Any] = msgspec.field(default_factory=dict)
+    usage: Usage | None = None
+
+    @property
+    def call(self) -> ToolCall:
+        """The call itself."""
+        return ToolCall(tool=self.tool, arguments=self.arguments)
+
+
+class EpisodeState(Message, frozen=True, kw_only=True):
+    """Where the episode stands; what surrounds an observation in Gymnasium's ``info``.
+
+    ``tools`` are the names of those that are there now, ``evaluation`` is what the tests said last.
+    """
+
+    steps: Count
+    rewrites: Count
+    tools: tuple[str, ...]
+    evaluation: str | None = None
+    breakpoints: tuple[Breakpoint, ...] = ()
+    focus_file: str | None = None
+    end_reason: EndReason | None = None
+    score: Score | None = None
+
+
+class StepResponse(Message, frozen=True, kw_only=True):
+    """The step as it is recorded (number 0: the reset) and where the episode stands."""
+
+    step: Step
+    state: EpisodeState
+
+
+class PeekResponse(Message, frozen=True, kw_only=True):
+    """What a look that is no step showed."""
+
+    observation: Observation
+
+
+class StepsResponse(Message, frozen=True, kw_only=True):
+    """Recorded steps in order; ``next`` is where to ask on, None when these were the last."""
+
+    steps: tuple[Step, ...]
+    next: int | None = None
+
+
+class ToolDescription(Message, frozen=True, kw_only=True):
+    """A tool as function-calling APIs take it, and what a prompt says of it."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+    instructions: str
+
+
+class ToolsResponse(Message, frozen=True, kw_only=True):
+    """What the agent is asked to do and may use. ``notices`` are what tools said when they appeared."""
+
+    instructions: str
+    tools: tuple[ToolDescription, ...]
+    notices: tuple[str, ...] = ()
+
+
+class DiffResponse(Message, frozen=True, kw_only=True):
+    """What the agent has changed, as ``git apply`` takes it."""
+
+    patch: str
+
+
+class CloseRequest(Message, frozen=True, kw_only=True):
+    """End the episode and score it. ``reason`` is the driver's own: it gave up, its budget is used up, cancelled."""
+
+    reason: EndReason = EndReason.UNRESOLVED
+    usage: Usage | None = None
+
+
+class CloseResponse(Message, frozen=True, kw_only=True):
+    """The verdict."""
+
+    result: Result
+
+
+class VerifyResponse(Message, frozen=True, kw_only=True):
+    """What the end of the sandbox's container meant.
+
+    ``expected`` is False when it ended without being asked to; ``poisoned_step`` is the step that ran meanwhile.
+    """
+
+    expected: bool
+    poisoned_step: int | None = None
+
+
+class Accepted(Message, frozen=True, kw_only=True):
+    """Something was begun or written down; with status 202: ask the same again."""
+
+    running: bool = False
+
+
+DRIVER_REASONS = frozenset(
+    {EndReason.UNRESOLVED, EndReason.TOKEN_BUDGET_EXHAUSTED, EndReason.CANCELLED, EndReason.MODEL_ERROR}
+)
+"""What a driver may give as the reason of ``close``; the others are for the sidecar to find."""

@@ -1,0 +1,86 @@
+"""The last message of a sidecar's container, from which the operator takes the verdict. Pure.
+
+It is short, since the kubelet cuts longer ones without a word, and has a checksum, since one that was cut or written by
+something else must not become a verdict. Whatever is larger is in the results store.
+"""
+
+import hashlib
+
+import msgspec
+
+from dgym.wire.messages import EndReason, Result
+
+TERMINATION_LIMIT = 1024
+"""Bytes of the encoded message."""
+_URI_LIMIT = 400
+_TEXT_LIMIT = 480
+
+
+class TerminationMessage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """How an attempt ended. ``message`` is for people and is cut to fit; ``poisoned_step`` killed the sandbox."""
+
+    version: int = 1
+    episode_uid: str = msgspec.field(default="", name="episodeUID")
+    attempt: int = 0
+    reason: EndReason
+    resolved: bool = False
+    score: int = 0
+    max_score: int = 0
+    steps: int = 0
+    rewrites: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    poisoned_step: int | None = None
+    result_uri: str = msgspec.field(default="", name="resultURI")
+    message: str = ""
+    checksum: str = ""
+
+
+def termination_message(result: Result, *, episode_uid: str, attempt: int, result_uri: str = "") -> TerminationMessage:
+    """The message for an attempt that ended with a verdict."""
+    return TerminationMessage(
+        episode_uid=episode_uid,
+        attempt=attempt,
+        reason=result.reason,
+        resolved=result.resolved,
+        score=result.score,
+        max_score=result.max_score,
+        steps=result.steps,
+        rewrites=result.rewrites,
+        input_tokens=result.input_tokens,
+        output_tokens=result.output_tokens,
+        result_uri=result_uri,
+        message=result.message,
+    )
+
+
+def encode_termination(message: TerminationMessage) -> bytes:
+    """At most ``TERMINATION_LIMIT`` bytes of JSON with its checksum.
+
+    An address that is too long is left out, since half of one leads nowhere; the text is cut.
+    """
+    uri = message.result_uri if len(message.result_uri.encode()) <= _URI_LIMIT else ""
+    message = msgspec.structs.replace(message, result_uri=uri)
+    text = message.message[:_TEXT_LIMIT]
+    while True:
+        data = _with_checksum(msgspec.structs.replace(message, message=text))
+        if len(data) <= TERMINATION_LIMIT or not text:
+            return data
+        text = text[: len(text) - max(1, (len(data) - TERMINATION_LIMIT) // 6)]
+
+
+def decode_termination(data: bytes | str) -> TerminationMessage | None:
+    """The message, or None when it is not whole."""
+    try:
+        message = msgspec.json.decode(data, type=TerminationMessage)
+    except (msgspec.DecodeError, UnicodeError):
+        return None
+    return message if message.checksum and message.checksum == _checksum(message) else None
+
+
+def _with_checksum(message: TerminationMessage) -> bytes:
+    return msgspec.json.encode(msgspec.structs.replace(message, checksum=_checksum(message)))
+
+
+def _checksum(message: TerminationMessage) -> str:
+    return hashlib.sha256(msgspec.json.encode(msgspec.structs.replace(message, checksum=""))).hexdigest()[:16]
