@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from dgym.api import DebugTask, Episode, Loaded, ObjectMeta, Resource, apply_overrides, load_documents
+from dgym.api import DebugTask, Episode, EpisodeSpec, Loaded, ObjectMeta, Resource, apply_overrides, load_documents
 from dgym.api.task import DebugTaskSpec, SourceSpec
 from dgym.errors import ManifestError
 
@@ -43,9 +43,20 @@ def override(loaded: Sequence[Loaded], assignments: Sequence[str]) -> list[Loade
 def _changed(resource: Resource, assignments: Sequence[str]) -> Resource:
     if isinstance(resource, DebugTask):
         return resource
+    named = [value for name, _, value in (one.partition("=") for one in assignments) if name == "agent.name"]
     if isinstance(resource, Episode):
-        return apply_overrides(resource, assignments)
-    return apply_overrides(resource, assignments)
+        spec = _without_strange_parameters(resource.spec, named)
+        return apply_overrides(msgspec.structs.replace(resource, spec=spec), assignments)
+    template = _without_strange_parameters(resource.spec.template, named)
+    spec_of_set = msgspec.structs.replace(resource.spec, template=template)
+    return apply_overrides(msgspec.structs.replace(resource, spec=spec_of_set), assignments)
+
+
+def _without_strange_parameters(spec: EpisodeSpec, named: Sequence[str]) -> EpisodeSpec:
+    """Parameters are an agent's own: where another agent is named, those of the manifest's agent are not for it."""
+    if not named or spec.agent is None or spec.agent.name == named[-1]:
+        return spec
+    return msgspec.structs.replace(spec, agent=msgspec.structs.replace(spec.agent, parameters={}))
 
 
 def _manifests_in(path: Path) -> list[Path]:

@@ -310,7 +310,7 @@ class Session:
         new = [tool for name, tool in self.tools.items() if name not in before]
         if not new:
             return execution
-        texts = [f"From now on there is the tool {tool.name} too: {tool.description}" for tool in new]
+        texts = [f"New from now on, the tool {tool.name}: {tool.description.partition(chr(10))[0]}" for tool in new]
         text = "\n\n".join([execution.observation.text, *texts, *await self._greet(new)])
         return msgspec.structs.replace(execution, observation=msgspec.structs.replace(execution.observation, text=text))
 

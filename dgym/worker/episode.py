@@ -196,7 +196,7 @@ class _Play:
 
     def _stepped(self, step: Step) -> None:
         observation = step.observation
-        tool = step.call.tool if step.call is not None else "reset"
+        tool = "reset" if step.call is None else step.call.tool or "no call"
         self._log.debug("step %d: %s (%s, %.3f s)", step.seq, tool, observation.ok, observation.duration_seconds)
         self._report(Stepped(step.seq, tool, observation.ok, observation.duration_seconds))
         if self._job.verbose:

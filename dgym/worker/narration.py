@@ -15,14 +15,14 @@ def tell_exchange(exchange: Exchange) -> str:
     """What the model thought and said; its call is told with the step."""
     parts = [("reasoning", exchange.reasoning), ("says", exchange.text), ("refuses", exchange.refusal)]
     told = [f"{title}:\n{_block(text)}" for title, text in parts if text.strip()]
-    told += [f"call in error: {call.error}" for call in exchange.calls if call.error]
     return "\n".join(told)
 
 
 def tell_step(step: Step) -> str:
     """The call, what came of it, and the score."""
     observation = step.observation
-    lines = [] if step.call is None else [f"call: {tell_call(step.call)}"]
+    # A call that could not be read has nothing to show: the observation says what was wrong with it.
+    lines = [f"call: {tell_call(step.call)}"] if step.call is not None and step.call.tool else []
     lines += ["observation:", _block(observation.text)]
     if observation.score is not None:
         lines.append(f"score: {observation.score.score} of {observation.score.max_score}")
@@ -38,7 +38,7 @@ def tell_call(call: ToolCall) -> str:
             below.append(f"\n{_INDENT}{name}:\n{textwrap.indent(text.rstrip(chr(10)), _INDENT * 2)}")
         else:
             shown.append(f"{name}={text.rstrip(chr(10))!r}" if isinstance(value, str) else f"{name}={text}")
-    return " ".join([call.tool or "(no tool)", *shown]) + "".join(below)
+    return " ".join([call.tool, *shown]) + "".join(below)
 
 
 def _block(text: str) -> str:
