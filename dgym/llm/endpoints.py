@@ -17,18 +17,16 @@ class Endpoints:
     def __init__(self, urls: Sequence[str]) -> None:
         self._urls = tuple(urls)
         self._chosen: OrderedDict[str, str] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._urls)
+        self._loads = Counter(dict.fromkeys(self._urls, 0))
 
     def choose(self, session: str) -> str:
         """The endpoint of the episode; the least loaded if it has none yet."""
         if session in self._chosen:
             self._chosen.move_to_end(session)
         else:
-            self._chosen[session] = self._least_loaded(self._urls, session)
+            self._put(session, self._urls)
             if len(self._chosen) > _REMEMBERED:
-                self._chosen.popitem(last=False)
+                self.release(next(iter(self._chosen)))
         return self._chosen[session]
 
     def leave(self, session: str) -> None:
@@ -36,18 +34,21 @@ class Endpoints:
         broken = self._chosen.get(session)
         others = [url for url in self._urls if url != broken]
         if broken is not None and others:
-            self._chosen[session] = self._least_loaded(others, session)
+            self.release(session)
+            self._put(session, others)
 
     def release(self, session: str) -> None:
         """The episode has ended."""
-        self._chosen.pop(session, None)
+        url = self._chosen.pop(session, None)
+        if url is not None:
+            self._loads[url] -= 1
 
     def loads(self) -> dict[str, int]:
         """How many episodes each endpoint has."""
-        counts = Counter(self._chosen.values())
-        return {url: counts[url] for url in self._urls}
+        return dict(self._loads)
 
-    def _least_loaded(self, urls: Sequence[str], session: str) -> str:
+    def _put(self, session: str, urls: Sequence[str]) -> None:
         """Among equals the session decides, because other processes that count for themselves have episodes too."""
-        loads = self.loads()
-        return min(urls, key=lambda url: (loads[url], hashlib.sha256(f"{session} {url}".encode()).digest()))
+        url = min(urls, key=lambda one: (self._loads[one], hashlib.sha256(f"{session} {one}".encode()).digest()))
+        self._chosen[session] = url
+        self._loads[url] += 1

@@ -13,6 +13,7 @@ import yaml
 from dgym.errors import ModelConfigError
 from dgym.llm.config import ModelSettings
 from dgym.llm.secrets import Secret, decode_secret
+from dgym.llm.yaml_text import read_yaml
 
 PATH_VARIABLE = "LLM_CONFIG_FILE_PATH"
 FILE_NAME = "llm.yaml"
@@ -58,7 +59,7 @@ def read_entries(path: Path, environment: Mapping[str, str] | None = None) -> di
 
 def _parse(text: str, path: Path) -> dict[str, Any]:
     try:
-        content = yaml.safe_load(text)
+        content = read_yaml(text)
     except yaml.YAMLError as error:
         # The error's own text quotes the line, which may hold a key.
         mark = getattr(error, "problem_mark", None)

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 MASK = "*****"
 
 _SHORTEST = 4
-_KEY_LIKE = re.compile(r"\b(sk|hf|key|xai|gsk)[-_][A-Za-z0-9_\-*.]{6,}")
+_KEY_LIKE = re.compile(r"\b(sk|hf|xai|gsk)[-_][A-Za-z0-9_\-*.]{5,}[A-Za-z0-9_\-*]")
 _BEARER = re.compile(r"(?i)\b(bearer\s+)[A-Za-z0-9._~+/=\-]{6,}")
 
 
