@@ -11,6 +11,12 @@ import pytest
 
 from dgym.results import read_trajectory
 
+# From Python 3.12 on a process with threads warns when it forks, as an async vector environment makes it do.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
+    pytest.mark.timeout(500),
+]
+
 DOCS = Path(__file__).parents[3] / "docs"
 DEADLINE_SECONDS = 100
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)

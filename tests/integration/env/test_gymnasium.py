@@ -16,6 +16,12 @@ from dgym.env.spaces import ToolCalls, UnicodeText
 from dgym.errors import EpisodeOver, ManifestError, PluginError
 from dgym.tools import Tool
 
+# From Python 3.12 on a process with threads warns when it forks, as an async vector environment makes it do.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
+    pytest.mark.timeout(500),
+]
+
 RANDOM_STEPS = int(os.environ.get("DGYM_RANDOM_STEPS", "100"))
 """How long the random agent goes on; a thousand take minutes."""
 
