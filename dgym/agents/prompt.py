@@ -48,7 +48,7 @@ class Prompt:
         """
         limit = window or _WINDOW
         task = info["instructions"].get("task", "")
-        texts = {"evaluation": info.get("evaluation") or "", **views}
+        texts = {"evaluation": info.get("evaluation") or "", "tree": "", "file": "", **views}
         sections = {name: self._shorten(text, limit * SHARES[name] * scale) for name, text in texts.items()}
         tools = [tool["name"] for tool in info["tools"]]
         known = {
