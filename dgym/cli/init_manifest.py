@@ -118,9 +118,10 @@ def _lines(proposal: Proposal, path: str) -> Iterator[str]:
     yield '    #   failToPass: ["tests/test_sum.py::test_empty"]'
     yield '    #   passToPass: ["tests/test_sum.py::test_one"]'
     yield ""
-    yield "  # Who debugs: human is you at the keyboard; dgym run --agent NAME takes another."
+    yield "  # Who debugs: human is you at the keyboard, debug_agent asks a model; dgym run --agent NAME takes another."
     yield "  agent:"
     yield f"    name: {scalar(proposal.agent)}"
+    yield "    # model: the name of one in llm.yaml, which dgym init-llm-config makes"
     yield "    maxSteps: 50"
     yield "    # maxRewrites: 10"
     yield ""

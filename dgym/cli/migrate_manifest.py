@@ -124,8 +124,8 @@ def _add_benchmark(migration: Migration, documents: _Documents) -> None:
         migration.note("benchmark", f"{benchmark} does not come with dgym: give DebugTasks with the label {label}")
         if migration.problems != "all":
             migration.note("problems", f"{migration.problems!r}: the set takes every task with the label")
-    for key in migration.task:
-        migration.note(f"the task's {key}", "belongs to the tasks of the benchmark, which say it themselves")
+    for key in dict.fromkeys(migration.origins.values()):
+        migration.note(key, "belongs to the tasks of the benchmark, which say it themselves")
     if migration.tools and "submit" not in migration.tools:
         migration.tools.append("submit")
         migration.note("tools", "submit was added: the benchmark's tasks do not end by themselves", lost=False)

@@ -34,11 +34,13 @@ class Migration:
     """What the keys of one section come to: parts of a task, of an agent and its tools, and notes.
 
     Every key has one method here, so that what happens to it stands in one place. Nested keys are written with a dot.
+    ``origins`` are the keys that the fields of the task are from.
     """
 
     def __init__(self, section: Section) -> None:
         self.name = section.name
         self.task: dict[str, Any] = {}
+        self.origins: dict[str, str] = {}
         self.agent: dict[str, Any] = {}
         self.parameters: dict[str, Any] = {}
         self.tools: list[Any] = []
@@ -64,12 +66,16 @@ class Migration:
             elif key in LOST:
                 self.note(key, LOST[key])
             elif key in KEYS:
-                try:
-                    KEYS[key](self, key, value)
-                except (TypeError, ValueError, InvalidOperation):
-                    self.note(key, f"{value!r} is not a value for it")
+                self._convert(key, value)
             else:
                 self.note(key, "not a key of debug-gym that dgym knows")
+
+    def _convert(self, key: str, value: Any) -> None:
+        try:
+            KEYS[key](self, key, value)
+        except (TypeError, ValueError, InvalidOperation):
+            self.note(key, f"{value!r} is not a value for it")
+        self.origins = {field: self.origins.get(field, key) for field in self.task}
 
     def note(self, key: str, text: str, *, lost: bool = True) -> None:
         """Tell what became of ``key``."""

@@ -1,6 +1,7 @@
 """Reports for people: tables as wide as the terminal, or as they need to be in a file."""
 
 import os
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -17,14 +18,24 @@ if TYPE_CHECKING:
 ROWS = 100
 """Tasks listed at most; beyond that those with the lowest rates, or that differ most."""
 
-_FIGURES = ("Episodes", "Resolved", "Rate", "Interval", "Steps", "Rewrites", "Seconds")
+_NAME_WIDTH = 9
+"""Of a column of names at least, when the terminal is too narrow for everything."""
+
+_NARROWEST = 80
+"""Columns; a narrower terminal wraps the lines, which is better than cells that are cut."""
+
+_OUTCOME = ("Resolved", "Rate %", "Interval")
+_EFFORT = ("Steps", "Rewrites", "Seconds")
 _NAMES = {"resolved": "resolve rate", "input_tokens": "input tokens", "output_tokens": "output tokens"}
 
 
 def print_report(report: Report) -> None:
     """All tables of one report, then what to know about them."""
     console = _console()
-    tables = (_agents(report), _tasks(report), _reasons(report), _tools(report), _stages(report))
+    tables = (
+        *(_outcomes(report), _efforts(report), _tasks(report)),
+        *(_reasons(report), _tools(report), _stages(report)),
+    )
     console.print(_line(_summary(report.overall)))
     for table in tables:
         if table.row_count:
@@ -59,21 +70,28 @@ def print_comparison(a: Report, b: Report, comparison: Comparison) -> None:
 
 def _summary(group: Group) -> str:
     """The sentence that a report begins with."""
-    text = f"{group.resolved} of {group.verdicts} resolved: {_percent(group.rate)} ({_bounds(group)})"
+    text = f"{group.resolved} of {group.verdicts} resolved: {_percent(group.rate)} ({_bounds(group)} %)"
     text += f", pass@1 {_percent(group.pass_at_1)}"
     if group.failed:
         text += f", {group.failed} failed"
     return text if group.cost is None else f"{text}, cost {group.cost:,.2f}"
 
 
-def _agents(report: Report) -> "Table":
+def _outcomes(report: Report) -> "Table":
+    table = _table("Agent", "Model", numbers=(*_OUTCOME, "pass@1 %"))
+    for one in report.agents:
+        _add(table, [one.agent, one.model, *_outcome(one.figures), f"{one.figures.pass_at_1 * 100:.1f}"])
+    return table
+
+
+def _efforts(report: Report) -> "Table":
     tokens = bool(report.overall.input_tokens.total or report.overall.output_tokens.total)
     cost = any(one.figures.cost is not None for one in report.agents)
-    more = ("Input tokens", "Output tokens") if tokens else ()
-    table = _table("Agent", "Model", numbers=(*_FIGURES, "pass@1", *more, *(("Cost",) if cost else ())))
+    more = ("Tokens in", "Tokens out") if tokens else ()
+    table = _table("Agent", "Model", numbers=(*_EFFORT, *more, *(("Cost",) if cost else ())))
     for one in report.agents:
         group = one.figures
-        cells = [one.agent, one.model, *_figures(group), _percent(group.pass_at_1)]
+        cells = [one.agent, one.model, *_effort(group)]
         cells += [f"{group.input_tokens.total:,.0f}", f"{group.output_tokens.total:,.0f}"] if tokens else []
         cells += ["" if group.cost is None else f"{group.cost:,.2f}"] if cost else []
         _add(table, cells)
@@ -81,12 +99,12 @@ def _agents(report: Report) -> "Table":
 
 
 def _tasks(report: Report) -> "Table":
-    table = _table("Task", numbers=_FIGURES)
+    table = _table("Task", numbers=(*_OUTCOME, *_EFFORT))
     shown = report.tasks
     if len(shown) > ROWS:
         shown = tuple(sorted(shown, key=lambda one: (one.figures.rate, one.task))[:ROWS])
     for one in shown:
-        _add(table, [one.task, *_figures(one.figures)])
+        _add(table, [one.task, *_outcome(one.figures), *_effort(one.figures)])
     return table
 
 
@@ -132,12 +150,12 @@ def _differences(differences: Sequence[Difference]) -> "Table":
 
 def _pairs(comparison: Comparison) -> "Table":
     """The tasks that the two resolve differently, the greatest difference first."""
-    table = _table("Task", numbers=("A", "B", "B - A", "Steps A", "Steps B", "Seconds A", "Seconds B"))
+    table = _table("Task", numbers=("A %", "B %", "B - A", "Steps A", "Steps B", "Seconds A", "Seconds B"))
     differing = sorted(
         (pair for pair in comparison.pairs if pair.difference), key=lambda pair: (-abs(pair.difference), pair.task)
     )
     for pair in differing[:ROWS]:
-        rates = [_percent(pair.rate_a), _percent(pair.rate_b), _points(pair.difference)]
+        rates = [f"{pair.rate_a * 100:.1f}", f"{pair.rate_b * 100:.1f}", _points(pair.difference)]
         steps = [f"{pair.steps_a:.1f}", f"{pair.steps_b:.1f}"]
         _add(table, [pair.task, *rates, *steps, f"{pair.seconds_a:.1f}", f"{pair.seconds_b:.1f}"])
     return table
@@ -180,15 +198,19 @@ def _about_reading(report: Report) -> list[str]:
     return notes
 
 
-def _figures(group: Group) -> list[str]:
-    medians = [f"{group.steps.median:g}", f"{group.rewrites.median:g}", f"{group.seconds.median:,.1f}"]
+def _outcome(group: Group) -> list[str]:
+    resolved = f"{group.resolved}/{group.verdicts}"
+    return [resolved, f"{group.rate * 100:.1f}", _bounds(group)] if group.verdicts else [resolved, "", ""]
+
+
+def _effort(group: Group) -> list[str]:
     if not group.verdicts:
-        return [str(group.episodes), "0", "", "", "", "", ""]
-    return [str(group.episodes), str(group.resolved), _percent(group.rate), _bounds(group), *medians]
+        return ["", "", ""]
+    return [f"{group.steps.median:g}", f"{group.rewrites.median:g}", f"{group.seconds.median:,.1f}"]
 
 
 def _bounds(group: Group) -> str:
-    return f"{group.interval.low * 100:.1f} to {group.interval.high * 100:.1f} %"
+    return f"{group.interval.low * 100:.1f} to {group.interval.high * 100:.1f}"
 
 
 def _percent(share: float) -> str:
@@ -208,7 +230,7 @@ def _table(*texts: str, numbers: Iterable[str]) -> "Table":
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in texts:
-        table.add_column(heading, overflow="fold")
+        table.add_column(heading, overflow="fold", min_width=_NAME_WIDTH)
     for heading in numbers:
         table.add_column(heading, justify="right", no_wrap=True)
     return table
@@ -228,5 +250,5 @@ def _line(text: str, style: str = "") -> "Text":
 def _console() -> "Console":
     from rich.console import Console
 
-    width = None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", "200"))
-    return Console(width=width, highlight=False)
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else int(os.environ.get("COLUMNS", "200"))
+    return Console(width=max(width, _NARROWEST), highlight=False)

@@ -157,7 +157,7 @@ def test_other_benchmarks_become_sets_that_wait_for_their_tasks(folder):
     (found,), said = converted(folder, text % "all")
     assert found.spec.task_selector.match_labels == {"dgym.dev/benchmark": "swebench"}
     assert "does not come with dgym" in said
-    assert "entrypointTimeoutSeconds belongs" in said.replace(": ", " ")
+    assert "env_kwargs.run_timeout: belongs to the tasks of the benchmark" in said
     (found,), _ = converted(folder, text % "[astropy__astropy-12907]")
     assert [task.name for task in found.spec.tasks] == ["astropy-astropy-12907"]
 

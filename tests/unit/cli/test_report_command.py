@@ -117,3 +117,21 @@ def test_mistakes_exit_with_2_and_say_what_is_right(dgym, results, arguments, co
     done = dgym(*arguments)
     assert done.exit_code == 2, done.output
     assert complaint in done.output
+
+
+@pytest.mark.parametrize("columns", ["20", "80", "300"])
+def test_no_figure_is_cut_on_any_terminal(dgym, play, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    fields = {
+        "agent": "rewrite_agent",
+        "model": "a-model-of-long-name",
+        "duration_seconds": 123456.0,
+        "price": "1234.5",
+    }
+    play("results", "one", EndReason.RESOLVED, input_tokens=123_456_789, output_tokens=12_345_678, **fields)
+    output = dgym("results").output
+    for figure in ("123,456,789", "12,345,678", "1,234.50", "123,456.0", "20.7 to 100.0", "100.0"):
+        assert figure in output
+    assert "…" not in output
+    compared = dgym("results", "--compare", "results").output
+    assert "…" not in compared
