@@ -9,7 +9,7 @@ import msgspec
 from dgym.api import DebugTask, digest, load
 from dgym.api.quantities import parse_quantity
 from dgym.errors import ManifestError
-from dgym.sandbox import Limits, SandboxProvider, SandboxSpec
+from dgym.sandbox import SandboxProvider, SandboxSpec
 from dgym.sandbox.container import ContainerProvider
 from dgym.sandbox.container_choice import SandboxKind, choose_engine
 from dgym.sandbox.container_engine import Engine, EngineName
@@ -18,6 +18,7 @@ from dgym.sandbox.environments import ensure_environment, resolve_python
 from dgym.sandbox.local import LocalProvider
 from dgym.sandbox.local_files import cache_directory
 from dgym.session.ending import SuiteCache
+from dgym.session.specification import sandbox_spec
 from dgym.workspace.sources import pack_source
 
 
@@ -68,7 +69,7 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
             python = resolve_python(self.python)
         else:
             python = await ensure_environment(task.spec.requirements, progress=self.progress)
-        return _specification(task, python)
+        return sandbox_spec(task, python)
 
     async def _in_container(self, task: DebugTask, engine: Engine) -> Opened:
         spec = task.spec
@@ -80,7 +81,7 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
         image = await ensure_image(engine, spec.image or DEFAULT_IMAGE, self.progress)
         cpus = spec.resources.limits.get("cpu")
         provider = ContainerProvider(
-            _specification(task, None),
+            sandbox_spec(task, None),
             engine=engine,
             image=image,
             delivered=spec.source is not None,
@@ -126,20 +127,3 @@ def suite_cache(task: DebugTask, source: Path | None, programs: str) -> SuiteCac
             while chunk := file.read(1024**2):
                 hashed.update(chunk)
     return SuiteCache(cache_directory() / "suites", hashed.hexdigest())
-
-
-def _specification(task: DebugTask, python: str | None) -> SandboxSpec:
-    spec = task.spec
-    return SandboxSpec(
-        workspace=spec.working_directory,
-        environment={variable.name: variable.value for variable in spec.env},
-        activate=spec.activate,
-        interpreter=spec.interpreter,
-        python=python,
-        limits=_limits(task),
-    )
-
-
-def _limits(task: DebugTask) -> Limits:
-    memory = task.spec.resources.limits.get("memory")
-    return Limits() if memory is None else Limits(memory_bytes=int(parse_quantity(memory)))

@@ -66,6 +66,8 @@ class Session:
         self.notices: list[str] = []
         """What tools said when they appeared."""
         self.result: Result | None = None
+        self.ending = asyncio.Event()
+        """Set once the episode ends, whoever or whatever ended it; ``finish`` waits for the result."""
         self._tools = {tool.name: tool for tool in tools}
         self._provider = provider
         self._source = source
@@ -81,7 +83,6 @@ class Session:
         self._started = 0.0
         self._deadline: asyncio.Task[None] | None = None
         self._finishing: asyncio.Task[Result] | None = None
-        self._ending = asyncio.Event()
 
     @property
     def tools(self) -> dict[str, Tool]:
@@ -181,13 +182,8 @@ class Session:
         """
         if self._finishing is None:
             self._finishing = asyncio.create_task(self._finish(reason), name="dgym-finish")
-            self._ending.set()
+            self.ending.set()
         return await asyncio.shield(self._finishing)
-
-    async def ended(self) -> Result:
-        """Wait for the end, whoever or whatever brings it about."""
-        await self._ending.wait()
-        return await self.finish()
 
     async def changes(self) -> ChangeSet:
         """What the agent has changed so far."""

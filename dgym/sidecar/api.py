@@ -1,0 +1,243 @@
+"""The calls over HTTP: who may make them, what they carry, what they answer."""
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from dgym.sidecar.access import Access
+from dgym.sidecar.attempt import Attempt
+from dgym.sidecar.failures import CallError, describe
+from dgym.sidecar.metrics import CONTENT_TYPE, Metrics
+from dgym.sidecar.ongoing import StillRunning
+from dgym.wire.http import (
+    BODY_LIMIT,
+    IDEMPOTENCY_HEADER,
+    PREPARE_LIMIT,
+    WORKSPACE_LIMIT,
+    Accepted,
+    CloseRequest,
+    CloseResponse,
+    DiffResponse,
+    Path,
+    PeekResponse,
+    PrepareRequest,
+    PrepareResponse,
+    ReleaseRequest,
+    ResetRequest,
+    Role,
+    StepRequest,
+)
+from dgym.wire.http_errors import ErrorBody, ErrorCode
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Handler = Callable[[web.Request], Awaitable[Any]]
+
+MAXIMUM_CALLS = 64
+_BODY_SECONDS = 60.0
+_KEY_LENGTH = 200
+_CHUNK_BYTES = 256 * 1024
+
+
+class Api:
+    """Serves one attempt."""
+
+    def __init__(self, attempt: Attempt, access: Access, metrics: Metrics) -> None:
+        self._attempt = attempt
+        self._access = access
+        self._metrics = metrics
+        self._calls = 0
+
+    def application(self) -> web.Application:
+        """The application with all routes."""
+        application = web.Application()
+        router = application.router
+        for method, path, role, handler in self._routes():
+            router.add_route(method, path, self._guarded(path, role, handler))
+        router.add_get(Path.HEALTH, self._health)
+        router.add_get(Path.READY, self._ready)
+        router.add_get(Path.METRICS, self._show_metrics)
+        router.add_route("*", "/{path:.*}", self._unknown)
+        return application
+
+    def _routes(self) -> list[tuple[str, str, Role, Handler]]:
+        prepare, drive, operate = Role.PREPARE, Role.DRIVE, Role.OPERATE
+        return [
+            ("PUT", Path.WORKSPACE, prepare, self._workspace),
+            ("POST", Path.PREPARE, prepare, self._prepare),
+            ("POST", Path.SOLUTION, prepare, self._solution),
+            ("POST", Path.RELEASE, prepare, self._release),
+            ("POST", Path.RESET, drive, self._reset),
+            ("POST", Path.STEPS + "/{seq}", drive, self._step),
+            ("GET", Path.STEPS, drive, self._steps),
+            ("POST", Path.PEEK, drive, self._peek),
+            ("GET", Path.TOOLS, drive, self._tools),
+            ("GET", Path.DIFF, drive, self._diff),
+            ("POST", Path.CLOSE, drive, self._close),
+            ("POST", Path.VERIFY, operate, self._verify),
+            ("POST", Path.CANCEL, operate, self._cancel),
+        ]
+
+    def _guarded(self, path: str, role: Role, handler: Handler) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def handle(request: web.Request) -> web.Response:
+            started = time.monotonic()
+            response, code = await self._answer(request, role, handler)
+            seconds = time.monotonic() - started
+            self._metrics.calls.labels(path, code).inc()
+            self._metrics.seconds.labels(path).observe(seconds)
+            fields = {"method": request.method, "path": request.path, "code": code, "seconds": round(seconds, 4)}
+            _log.info("call", extra={"fields": fields})
+            return response
+
+        return handle
+
+    async def _answer(self, request: web.Request, role: Role, handler: Handler) -> tuple[web.Response, str]:
+        self._calls += 1
+        try:
+            if self._calls > MAXIMUM_CALLS:
+                raise CallError(ErrorCode.BUSY, f"more than {MAXIMUM_CALLS} calls at once")
+            epoch = self._access.authorize(request.headers, role)
+            answer = await handler(request)
+            if role is Role.DRIVE:
+                self._access.check_current(epoch)
+            return _json(answer), "ok"
+        except StillRunning:
+            return _json(Accepted(running=True), status=202), "running"
+        except ConnectionError:
+            raise  # there is nobody to answer
+        except Exception as error:
+            body = describe(error)
+            if body.code is ErrorCode.INTERNAL:
+                _log.exception("the call failed")
+            return _refusal(body), body.code
+        finally:
+            self._calls -= 1
+
+    # prepare
+
+    async def _workspace(self, request: web.Request) -> Any:
+        _check_length(request, WORKSPACE_LIMIT)
+        return await self._attempt.receive_workspace(request.content.iter_chunked(_CHUNK_BYTES))
+
+    async def _prepare(self, request: web.Request) -> Any:
+        tools = self._attempt.prepare(await _read(request, PrepareRequest, limit=PREPARE_LIMIT))
+        return PrepareResponse(tools=tools)
+
+    async def _solution(self, _request: web.Request) -> Any:
+        return PeekResponse(observation=await self._attempt.apply_solution())
+
+    async def _release(self, request: web.Request) -> Any:
+        self._attempt.let_go(await _read(request, ReleaseRequest))
+        return Accepted()
+
+    # drive
+
+    async def _reset(self, request: web.Request) -> Any:
+        key = request.headers.get(IDEMPOTENCY_HEADER, "")
+        if not 0 < len(key) <= _KEY_LENGTH:
+            message = f"the header {IDEMPOTENCY_HEADER} must have 1 to {_KEY_LENGTH} characters"
+            raise CallError(ErrorCode.INVALID_ARGUMENT, message)
+        return await self._attempt.reset(key, await _read(request, ResetRequest))
+
+    async def _step(self, request: web.Request) -> Any:
+        seq = _number(request.match_info["seq"], "the step's number")
+        response = await self._attempt.step(seq, await _read(request, StepRequest))
+        self._metrics.steps.set(response.state.steps)
+        return response
+
+    async def _steps(self, request: web.Request) -> Any:
+        return self._attempt.steps(_number(request.query.get("from", "0"), "from"))
+
+    async def _peek(self, request: web.Request) -> Any:
+        return PeekResponse(observation=await self._attempt.peek(await _read(request, StepRequest)))
+
+    async def _tools(self, _request: web.Request) -> Any:
+        return self._attempt.tools()
+
+    async def _diff(self, _request: web.Request) -> Any:
+        return DiffResponse(patch=await self._attempt.diff())
+
+    async def _close(self, request: web.Request) -> Any:
+        return CloseResponse(result=await self._attempt.close_episode(await _read(request, CloseRequest)))
+
+    # operate
+
+    async def _verify(self, _request: web.Request) -> Any:
+        return self._attempt.sandbox_has_ended()
+
+    async def _cancel(self, _request: web.Request) -> Any:
+        self._attempt.cancel()
+        return Accepted()
+
+    # open
+
+    async def _health(self, _request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _ready(self, _request: web.Request) -> web.Response:
+        problem = self._attempt.problem
+        return web.Response(text=f"{problem or 'ok'}\n", status=503 if problem else 200)
+
+    async def _show_metrics(self, _request: web.Request) -> web.Response:
+        self._metrics.ready.set(self._attempt.problem is None)
+        return web.Response(body=self._metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+
+    async def _unknown(self, request: web.Request) -> web.Response:
+        return _refusal(describe(CallError(ErrorCode.NOT_FOUND, f"there is no {request.method} here")))
+
+
+async def _read(request: web.Request, kind: type[T], *, limit: int = BODY_LIMIT) -> T:
+    """The body; an empty one is ``{}``."""
+    _check_length(request, limit)
+    body = bytearray()
+    try:
+        async with asyncio.timeout(_BODY_SECONDS):
+            async for chunk in request.content.iter_any():
+                body += chunk
+                if len(body) > limit:
+                    raise _too_large(limit)
+    except TimeoutError:
+        raise CallError(ErrorCode.INVALID_ARGUMENT, "the body did not arrive") from None
+    try:
+        return msgspec.json.decode(bytes(body) or b"{}", type=kind)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise CallError(ErrorCode.INVALID_ARGUMENT, f"the body is wrong: {error}") from None
+
+
+def _check_length(request: web.Request, limit: int) -> None:
+    if request.content_length is not None and request.content_length > limit:
+        raise _too_large(limit)
+
+
+def _too_large(limit: int) -> CallError:
+    return CallError(ErrorCode.TOO_LARGE, f"the body has more than {limit:,} bytes")
+
+
+def _number(text: str, name: str) -> int:
+    if not (text.isascii() and text.isdigit()) or len(text) > 9:
+        raise CallError(ErrorCode.INVALID_ARGUMENT, f"{name} must be a whole number, not {text[:40]!r}")
+    return int(text)
+
+
+def _json(value: Any, *, status: int = 200) -> web.Response:
+    try:
+        body = msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        # Half a surrogate pair, out of a program's output or a model's call.
+        body = json.dumps(msgspec.to_builtins(value), ensure_ascii=False).encode("utf-8", "replace")
+    return web.Response(body=body, status=status, content_type="application/json")
+
+
+def _refusal(body: ErrorBody) -> web.Response:
+    response = _json(body, status=body.code.status)
+    if body.code in (ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN, ErrorCode.TOO_LARGE):
+        # What the caller still sends is not read.
+        response.force_close()
+    return response

@@ -1,0 +1,121 @@
+"""The runners of a pod's sandbox and verifier, each behind the one connection its Unix socket accepts.
+
+A pod has one sandbox: when it is gone, another attempt needs another pod.
+"""
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from dgym.errors import InfrastructureError, SandboxLost, SandboxStartFailed
+from dgym.sandbox import Sandbox, SandboxProvider, SandboxSpec
+from dgym.sandbox.client import RunnerClient
+
+_LOOK_SECONDS = 0.02
+_CONFIGURE_SECONDS = 60.0
+_SHARED_TEMPORARY_FILES = "/tmp"  # noqa: S108 - the container's own
+
+
+class PodSandbox(RunnerClient):
+    """A container of this pod. Its end is for the operator to see; here it is only told to end."""
+
+    @property
+    def kind(self) -> Literal["pod"]:
+        """Always "pod"."""
+        return "pod"
+
+    async def stop(self) -> None:
+        """Tell the runner to exit. Idempotent."""
+        with contextlib.suppress(InfrastructureError, OSError):
+            await self.close()
+
+
+class Runners:
+    """Connects to both runners as they come up, and knows when one is gone."""
+
+    def __init__(self, sandbox: Path, verifier: Path) -> None:
+        self._paths = {"sandbox": sandbox, "verifier": verifier}
+        self._connected: dict[str, PodSandbox] = {}
+        self.dead = asyncio.Event()
+        """Set once the sandbox's container is seen to have terminated."""
+
+    @property
+    def missing(self) -> str | None:
+        """What is wrong with the runners, if anything is."""
+        for name in self._paths:
+            if name not in self._connected:
+                return f"the {name}'s runner has not come up yet"
+            if self._connected[name].lost:
+                return f"the {name}'s runner is gone"
+        return None
+
+    @property
+    def starting(self) -> bool:
+        """Whether a runner has not come up yet."""
+        return len(self._connected) < len(self._paths)
+
+    async def connect(self) -> None:
+        """Wait for both runners, however long images take to arrive."""
+        async with asyncio.TaskGroup() as group:
+            for name, path in self._paths.items():
+                group.create_task(self._connect(name, path))
+
+    def get(self, name: str) -> PodSandbox:
+        """One of the two; ``SandboxLost`` when it is not there."""
+        runner = self._connected.get(name)
+        if runner is None or runner.lost:
+            raise SandboxLost(f"the {name}'s runner is gone")
+        return runner
+
+    async def close(self) -> None:
+        """Tell both to exit. Idempotent."""
+        for runner in self._connected.values():
+            await runner.stop()
+
+    async def _connect(self, name: str, path: Path) -> None:
+        while True:
+            try:
+                reader, writer = await asyncio.open_unix_connection(str(path))
+            except OSError:
+                # There is nothing to be told by: a socket appears by itself in a directory of another container.
+                await asyncio.sleep(_LOOK_SECONDS)
+            else:
+                self._connected[name] = PodSandbox(reader, writer)
+                return
+
+
+class PodProvider(SandboxProvider):
+    """Hands out each of the two runners once, configured for the task."""
+
+    def __init__(self, runners: Runners, spec: SandboxSpec) -> None:
+        self._runners = runners
+        # The image says what programs are run with; its own TMPDIR may name a place that is not there.
+        environment = {"TMPDIR": _SHARED_TEMPORARY_FILES, **spec.environment}
+        self._spec = msgspec.structs.replace(spec, python=None, environment=environment)
+        self._handed_out: set[str] = set()
+
+    async def sandbox(self) -> Sandbox:
+        """The agent's sandbox; ``SandboxLost`` when it was used before."""
+        return await self._open("sandbox")
+
+    async def verifier(self) -> Sandbox:
+        """The verifier."""
+        return await self._open("verifier")
+
+    async def _open(self, name: str) -> PodSandbox:
+        runner = self._runners.get(name)
+        if name in self._handed_out:
+            raise SandboxLost(f"this pod has one {name}, and it was used")
+        self._handed_out.add(name)
+        # An ``activate`` line may take minutes; the runner has a deadline of its own for it.
+        limit = None if self._spec.activate else _CONFIGURE_SECONDS
+        try:
+            await asyncio.wait_for(runner.configure(self._spec, inherit_environment=True), limit)
+        except TimeoutError:
+            raise SandboxStartFailed(f"the {name}'s runner did not answer within {_CONFIGURE_SECONDS:g} s") from None
+        except OSError as error:
+            raise SandboxStartFailed(f"{name}: workspace {self._spec.workspace}: {error.strerror or error}") from error
+        return runner

@@ -1,0 +1,58 @@
+"""What calls answer of a session. Pure."""
+
+import msgspec
+
+from dgym.session import Session
+from dgym.session.execution import bounded
+from dgym.wire import Score, Step
+from dgym.wire.http import HISTORY_LIMIT, EpisodeState, StepsResponse, ToolDescription, ToolsResponse
+
+
+def episode_state(session: Session) -> EpisodeState:
+    """Where the episode stands."""
+    result = session.result
+    return EpisodeState(
+        steps=session.steps,
+        rewrites=session.rewrites,
+        tools=tuple(session.tools),
+        evaluation=bounded(session.evaluation)[0] if session.evaluation is not None else None,
+        breakpoints=session.breakpoints,
+        focus_file=session.focus_file,
+        end_reason=result.reason if result is not None else None,
+        score=Score(score=result.score, max_score=result.max_score) if result is not None else None,
+    )
+
+
+def history_page(session: Session, start: int) -> StepsResponse:
+    """Steps from number ``start`` on, at least one, as long as they fit into one answer."""
+    steps = session.history(start=start)
+    page: list[Step] = []
+    size = 0
+    for step in steps:
+        size += len(msgspec.json.encode(step))
+        if page and size > HISTORY_LIMIT:
+            break
+        page.append(step)
+    return StepsResponse(steps=tuple(page), next=start + len(page) if len(page) < len(steps) else None)
+
+
+def tool_descriptions(session: Session) -> ToolsResponse:
+    """The task's instructions and the tools that are there now."""
+    return ToolsResponse(
+        instructions=session.task.spec.instructions,
+        tools=tuple(
+            ToolDescription(
+                name=tool.name,
+                description=tool.description,
+                parameters=tool.parameters,
+                instructions=tool.instructions,
+            )
+            for tool in session.tools.values()
+        ),
+        notices=tuple(session.notices),
+    )
+
+
+def utf8(text: str) -> str:
+    """``text`` without what UTF-8 cannot say."""
+    return text.encode("utf-8", "replace").decode()
