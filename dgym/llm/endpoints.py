@@ -4,11 +4,14 @@ Servers keep the prefixes of prompts they have seen; an episode that stays finds
 """
 
 import hashlib
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 
 _REMEMBERED = 10_000
 """Episodes that never said that they ended are forgotten from this number on, the longest silent first."""
+
+_AVOIDED_SECONDS = 60.0
 
 
 class Endpoints:
@@ -18,6 +21,7 @@ class Endpoints:
         self._urls = tuple(urls)
         self._chosen: OrderedDict[str, str] = OrderedDict()
         self._loads = Counter(dict.fromkeys(self._urls, 0))
+        self._avoided_until: dict[str, float] = {}
 
     def choose(self, session: str) -> str:
         """The endpoint of the episode; the least loaded if it has none yet."""
@@ -30,10 +34,11 @@ class Endpoints:
         return self._chosen[session]
 
     def leave(self, session: str) -> None:
-        """The episode's endpoint does not answer: give it the least loaded of the others."""
+        """The episode's endpoint does not answer: give it another, and let new episodes avoid it for a while."""
         broken = self._chosen.get(session)
         others = [url for url in self._urls if url != broken]
         if broken is not None and others:
+            self._avoided_until[broken] = time.monotonic() + _AVOIDED_SECONDS
             self.release(session)
             self._put(session, others)
 
@@ -49,6 +54,12 @@ class Endpoints:
 
     def _put(self, session: str, urls: Sequence[str]) -> None:
         """Among equals the session decides, because other processes that count for themselves have episodes too."""
-        url = min(urls, key=lambda one: (self._loads[one], hashlib.sha256(f"{session} {one}".encode()).digest()))
+        now = time.monotonic()
+
+        def order(url: str) -> tuple[bool, int, bytes]:
+            avoided = self._avoided_until.get(url, now) > now
+            return avoided, self._loads[url], hashlib.sha256(f"{session} {url}".encode()).digest()
+
+        url = min(urls, key=order)
         self._chosen[session] = url
         self._loads[url] += 1

@@ -7,7 +7,6 @@ for all clients (``dgym.llm.faults``), and episodes must be told how long they w
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
 import openai
 
@@ -30,9 +29,11 @@ class OpenAIConnection:
         self._model = settings.model
         self._seconds = settings.timeout_seconds
         self._http = openai.DefaultAsyncHttpxClient(
-            timeout=openai.Timeout(settings.timeout_seconds, connect=min(_CONNECT_SECONDS, settings.timeout_seconds))
+            timeout=openai.Timeout(settings.timeout_seconds, connect=min(_CONNECT_SECONDS, settings.timeout_seconds)),
+            # Prompts and keys go where the user said, and nowhere else.
+            follow_redirects=False,
         )
-        _send_headers(self._http, url, settings.headers)
+        _send_headers(self._http, settings.headers)
         self._client = _client(settings, url, get_token, self._http)
 
     async def send(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> bytes:
@@ -54,7 +55,7 @@ class OpenAIConnection:
         except openai.APIConnectionError as error:
             raise RequestFailed(Fault.CONNECTION, _innermost(error)) from None
         except openai.APIStatusError as error:
-            raise classify(error.status_code, error.body or error.response.text, error.response.headers) from None
+            raise _refused(error) from None
         except openai.APIError as error:
             raise RequestFailed(Fault.BAD_REPLY, error.message) from None
 
@@ -79,15 +80,20 @@ def _client(
     return openai.AsyncOpenAI(base_url=url, api_key=get_token or key or _NO_KEY, max_retries=0, http_client=http)
 
 
-def _send_headers(http: openai.DefaultAsyncHttpxClient, url: str, headers: Mapping[str, Secret]) -> None:
-    """Add the configured headers at the last moment, so that no log of requests has them, and to this host only."""
-    host = urlsplit(url).hostname
+def _send_headers(http: openai.DefaultAsyncHttpxClient, headers: Mapping[str, Secret]) -> None:
+    """Add the configured headers at the last moment, so that no log of requests has them."""
 
     async def add(request: Any) -> None:
-        if request.url.host == host:
-            request.headers.update({name: secret.reveal() for name, secret in headers.items()})
+        request.headers.update({name: secret.reveal() for name, secret in headers.items()})
 
     http.event_hooks = {"request": [add], "response": []}
+
+
+def _refused(error: openai.APIStatusError) -> RequestFailed:
+    elsewhere = error.response.headers.get("location")
+    if error.status_code < 400 and elsewhere:
+        return RequestFailed(Fault.NOT_FOUND, f"{error.status_code} the endpoint redirects to {elsewhere}")
+    return classify(error.status_code, error.body or error.response.text, error.response.headers)
 
 
 def _innermost(error: BaseException) -> str:

@@ -1,0 +1,45 @@
+import contextlib
+
+import pytest
+
+from dgym.llm.loading import parse_settings
+from dgym.llm.openai_client import OpenAIConnection
+from dgym.llm.remote import RemoteModel, treatments_of
+from dgym.llm.retry import Retrying
+from tests.fakes.openai_server import FakeOpenAI
+
+DEADLINE_SECONDS = 60
+KEY = "sk-proj-0123456789abcdef"
+
+
+@pytest.fixture(autouse=True)
+def _own_limits(tmp_path, monkeypatch):
+    """Limits are shared by the processes of a user; those of other tests must not count."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+
+
+@pytest.fixture
+async def opened():
+    """``server, model, waits = await opened(server=…, setting=…)``; waits are recorded in place of being waited."""
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def opened(*, server=None, get_token=None, **fields):
+            server = server or FakeOpenAI()
+            if not server.url:
+                await stack.enter_async_context(server)
+            given = {"model": "m", "endpoint": server.url, "api_key": KEY, **fields}
+            settings = parse_settings({name: value for name, value in given.items() if value is not None}, {})
+            waits = []
+
+            async def note(seconds):
+                waits.append(seconds)
+
+            retrying = Retrying(max_tries=settings.max_tries, treatments=treatments_of(settings), sleep=note)
+            model = RemoteModel(
+                "mine", settings, lambda url: OpenAIConnection(settings, url, get_token), retrying=retrying
+            )
+            stack.push_async_callback(model.close)
+            return server, model, waits
+
+        yield opened

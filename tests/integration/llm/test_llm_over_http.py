@@ -1,0 +1,234 @@
+"""The ``openai`` package, unmodified, and a server with real HTTP."""
+
+import asyncio
+
+import pytest
+
+from dgym.errors import ContentFiltered, ContextLengthExceeded, InfrastructureError, ModelError
+from dgym.llm import Message
+from dgym.llm.faults import TREATMENTS, Fault
+from tests.fakes.openai_server import Answer, Call, FakeOpenAI
+from tests.fakes.openai_server import Fault as Scripted
+
+TASK = Message(role="user", content="There is a bug.")
+TOOLS = [
+    {"name": "view", "description": "Show.", "parameters": {"type": "object", "properties": {"path": {}}}},
+    {"name": "eval", "description": "Run.", "parameters": {"type": "object", "properties": {}}},
+]
+LOOK = Answer(text="I look.", reasoning="Where is it?", calls=(Call("view", {"path": "a.py"}),))
+
+
+def ask(model, *messages, session="episode-1", **fields):
+    return model.complete(messages or (TASK,), TOOLS, session=session, **fields)
+
+
+async def test_a_reply_with_everything(opened):
+    server, model, _ = await opened(server=FakeOpenAI(script=[LOOK]), input_price=1, output_price=2)
+    reply = await ask(model, seed=7, temperature="0.2")
+    assert (reply.text, reply.reasoning, reply.tries) == ("I look.", "Where is it?", 1)
+    assert reply.calls[0].action == {"tool": "view", "arguments": {"path": "a.py"}}
+    assert reply.usage.exact
+    assert reply.usage.reasoning_tokens > 0
+    assert float(reply.usage.price) > 0
+    assert 0 < reply.seconds_model < 30
+    (received,) = server.received
+    assert received.body["seed"] == 7
+    assert received.body["temperature"] == 0.2
+    assert received.body["messages"] == [{"role": "user", "content": "There is a bug."}]
+    assert received.headers["authorization"] == "Bearer sk-proj-0123456789abcdef"
+
+
+async def test_parameters_that_the_package_does_not_know_are_sent(opened):
+    extra = {"chat_template_kwargs": {"enable_thinking": False}, "top_k": 5, "max_tokens": 9}
+    server, model, _ = await opened(server=FakeOpenAI(script=[LOOK]), generate_kwargs=extra)
+    await ask(model)
+    assert extra.items() <= server.received[0].body.items()
+    assert model.reply_limit == 9
+
+
+async def test_a_model_without_native_calls_debugs_too(opened):
+    server, model, _ = await opened(server=FakeOpenAI(script=[LOOK]), tool_calling="text")
+    reply = await ask(model)
+    assert reply.calls[0].action == {"tool": "view", "arguments": {"path": "a.py"}}
+    assert "tools" not in server.received[0].body
+    assert "- view [path]: Show." in server.received[0].body["messages"][0]["content"]
+
+
+PASSING = {
+    "rate_limit": Fault.RATE_LIMITED,
+    "server_error": Fault.OVERLOADED,
+    "overloaded": Fault.OVERLOADED,
+    "bad_gateway": Fault.OVERLOADED,
+    "error_in_reply": Fault.OVERLOADED,
+    "reset": Fault.CONNECTION,
+    "cut_body": Fault.CONNECTION,
+    "not_json": Fault.BAD_REPLY,
+    "no_choices": Fault.BAD_REPLY,
+    "filtered_prompt": Fault.FILTERED,
+    "filtered_reply": Fault.FILTERED,
+}
+
+
+@pytest.mark.parametrize("kind", PASSING)
+async def test_what_passes_is_never_seen(opened, kind):
+    server, model, waits = await opened(server=FakeOpenAI(script=[LOOK], faults=[kind]))
+    reply = await ask(model)
+    assert (reply.text, reply.tries, len(waits)) == ("I look.", 2, 1)
+    assert reply.seconds_model > 0
+    assert [one.body for one in server.received] == [server.received[0].body] * 2
+
+
+@pytest.mark.parametrize("kind", PASSING)
+async def test_what_does_not_pass_ends_after_a_bounded_number_of_tries(opened, kind):
+    server, model, waits = await opened(server=FakeOpenAI(script=[LOOK], faults=[kind] * 100))
+    tries = TREATMENTS[PASSING[kind]].tries
+    with pytest.raises(ModelError, match=f"model mine: {PASSING[kind]} after {tries} tries: .*; ") as caught:
+        await ask(model)
+    assert (len(server.received), len(waits)) == (tries, tries - 1)
+    assert isinstance(caught.value, InfrastructureError)
+    assert caught.value.reason == "ModelError"
+    assert isinstance(caught.value, ContentFiltered) == (PASSING[kind] is Fault.FILTERED)
+
+
+@pytest.mark.parametrize("kind", ["unauthorized", "forbidden", "not_found", "rejected", "no_quota"])
+async def test_what_cannot_pass_is_asked_once(opened, kind):
+    server, model, waits = await opened(server=FakeOpenAI(faults=[kind] * 100))
+    with pytest.raises(ModelError, match=r"model mine: .*; (check|put|the )"):
+        await ask(model)
+    assert (len(server.received), waits) == (1, [])
+
+
+async def test_a_server_that_says_how_long_to_wait_gets_it(opened):
+    fault = Scripted("rate_limit", retry_after="17")
+    _, model, waits = await opened(server=FakeOpenAI(script=[LOOK], faults=[fault]))
+    await ask(model)
+    assert 17 <= waits[0] <= 18
+
+
+async def test_a_daily_limit_is_not_waited_for(opened):
+    fault = Scripted("rate_limit", retry_after="40000")
+    server, model, _ = await opened(server=FakeOpenAI(faults=[fault] * 9))
+    with pytest.raises(ModelError, match="rate limited"):
+        await ask(model)
+    assert len(server.received) == 1
+
+
+async def test_a_server_that_never_answers_times_out(opened):
+    server, model, _ = await opened(server=FakeOpenAI(script=[LOOK], faults=["hang"] * 9), timeout_seconds=0.2)
+    with pytest.raises(ModelError, match="timed out after 3 tries"):
+        await ask(model)
+    assert len(server.received) == 3
+
+
+async def test_nobody_at_the_address(opened, unused_port):
+    _, model, _ = await opened(endpoint=f"http://127.0.0.1:{unused_port}/v1")
+    with pytest.raises(ModelError, match=r"connection failed after 6 tries: .*check the endpoint's address"):
+        await ask(model)
+
+
+@pytest.fixture
+def unused_port():
+    import socket
+
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
+
+
+async def test_too_long_is_told_at_once_with_the_limit(opened):
+    server, model, _ = await opened(server=FakeOpenAI(context_limit=400))
+    assert model.context_limit is None
+    with pytest.raises(ContextLengthExceeded) as caught:
+        await ask(model, Message(role="user", content="x" * 4000))
+    assert caught.value.limit == 400
+    assert model.context_limit == 400
+    assert len(server.received) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "calls"),
+    [
+        ("malformed_arguments", ["The arguments of `view` are not valid JSON"]),
+        ("truncated_arguments", ["reached its greatest length"]),
+        ("no_call", []),
+        ("two_calls", [None, None]),
+        ("unknown_tool", [None]),
+        ("refusal", []),
+    ],
+)
+@pytest.mark.parametrize("tool_calling", ["native", "text"])
+async def test_the_models_own_mistakes_are_replies(opened, kind, calls, tool_calling):
+    server, model, waits = await opened(server=FakeOpenAI(faults=[kind]), tool_calling=tool_calling)
+    reply = await ask(model)
+    assert (len(server.received), waits) == (1, [])
+    assert len(reply.calls) == len(calls)
+    for call, complaint in zip(reply.calls, calls, strict=True):
+        assert (call.error is None) == (complaint is None)
+        if complaint and tool_calling == "native":
+            assert complaint in call.error
+    assert bool(reply.refusal) == (kind == "refusal")
+
+
+async def test_without_usage_the_numbers_are_estimates(opened):
+    _, model, _ = await opened(server=FakeOpenAI(script=[LOOK], usage=False), input_price=1)
+    usage = (await ask(model)).usage
+    assert not usage.exact
+    assert usage.input_tokens > 0
+    assert usage.output_tokens > 0
+    assert usage.price is not None
+
+
+async def test_counts_come_near_what_the_server_reports(opened):
+    _, model, _ = await opened(server=FakeOpenAI(script=[LOOK]))
+    messages = [TASK]
+    for _ in range(10):
+        counted = model.count_tokens(messages, TOOLS)
+        reply = await ask(model, *messages)
+        if len(messages) > 1:
+            assert abs(counted - reply.usage.input_tokens) < 0.15 * reply.usage.input_tokens
+        messages += [
+            Message(role="assistant", content=reply.text, calls=reply.calls),
+            Message(role="tool", content="def total(items):\n    return sum(items)\n" * 20, call_id=reply.calls[0].id),
+        ]
+
+
+async def test_an_episode_has_one_endpoint_and_one_session_header(opened):
+    async with FakeOpenAI(script=[LOOK]) as one, FakeOpenAI(script=[LOOK]) as two:
+        _, model, _ = await opened(server=one, endpoint=None, endpoints=[one.url, two.url])
+        for _ in range(3):
+            for number in range(6):
+                await ask(model, session=f"e{number}")
+    sessions = [{request.session for request in server.received} for server in (one, two)]
+    assert sorted(len(each) for each in sessions) == [3, 3]
+    assert not sessions[0] & sessions[1]
+
+
+async def test_an_episode_moves_when_its_endpoint_is_gone(opened, unused_port):
+    gone = f"http://127.0.0.1:{unused_port}/v1"
+    server = FakeOpenAI(script=[LOOK])
+    async with server:
+        _, model, waits = await opened(server=server, endpoint=None, endpoints=[gone, server.url])
+        for number in range(10):
+            assert (await ask(model, session=f"e{number}")).text == "I look."
+    assert len(waits) == 3, "one episode found out, for all"
+
+
+async def test_requests_at_once_are_limited(opened):
+    server, model, _ = await opened(server=FakeOpenAI(script=[LOOK], latency=0.02), max_concurrency=3)
+    replies = await asyncio.gather(*(ask(model, session=f"e{number}") for number in range(12)))
+    assert len(replies) == 12
+    assert server.most_at_once == 3
+    assert max(reply.seconds_queue for reply in replies) > 0.04
+
+
+async def test_a_slow_model_does_not_hold_up_another(opened):
+    _, slow, _ = await opened(server=FakeOpenAI(faults=["hang"] * 50))
+    _, quick, _ = await opened(server=FakeOpenAI(script=[LOOK]))
+    waiting = [asyncio.create_task(ask(slow, session=f"s{number}")) for number in range(50)]
+    async with asyncio.timeout(30):
+        for _ in range(5):
+            assert (await ask(quick)).text == "I look."
+    assert not any(task.done() for task in waiting)
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
