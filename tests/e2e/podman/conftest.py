@@ -54,12 +54,12 @@ def podman(engine):
 
 @pytest.fixture(scope="session")
 def build(podman, tmp_path_factory):
-    """Build an image from dgym's own with these lines; removed at the end."""
+    """Build an image from dgym's own (or another) with these lines; removed at the end."""
     built = []
 
-    def build_one(name, lines):
+    def build_one(name, lines, base=DEFAULT_IMAGE):
         directory = tmp_path_factory.mktemp("context")
-        (directory / "Dockerfile").write_text(f"FROM {DEFAULT_IMAGE}\n{textwrap.dedent(lines)}")
+        (directory / "Dockerfile").write_text(f"FROM {base}\n{textwrap.dedent(lines)}")
         image = f"localhost/dgym-test/{name}:{os.getpid()}"
         podman("build", "--quiet", "--network", "none", "--tag", image, str(directory))
         built.append(image)

@@ -135,18 +135,30 @@ async def test_what_does_not_fit_together_is_refused(engine, fields, options, me
             await env.reset()
 
 
-def test_the_bundled_tasks_are_resolved_in_containers_and_show_the_same_again(engine, tmp_path):
-    dgym = Path(sys.executable).with_name("dgym")
-    arguments = ["--bundled", "mini_nightmare", "--agent", "replay", "--results", str(tmp_path), "--output", "json"]
-    done = subprocess.run(
-        [dgym, "run", *arguments, "--sandbox", "container", "--engine", engine.flavor, "--workers", "4"],
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+SET = """
+apiVersion: dgym.dev/v1alpha1
+kind: EpisodeSet
+metadata: {name: some}
+spec:
+  tasks: [{name: league-table}, {name: order-book}, {name: timesheet}]
+  template:
+    agent: {name: replay, parameters: {trajectory: "package:dgym.benchmarks.mini_nightmare"}}
+"""
+
+
+@pytest.mark.timeout(300)
+def test_bundled_tasks_are_resolved_in_containers_and_show_the_same_again(engine, tmp_path):
+    (tmp_path / "set.yaml").write_text(SET)
+    done = dgym(
+        "run", "set.yaml", "--output", "json", "--sandbox", "container", "--engine", engine.flavor, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["summary"]["resolved"] == 10
-    trajectories = sorted(tmp_path.glob("local/*/*/1/trajectory.jsonl"))[:3]
-    again = subprocess.run(
-        [dgym, "replay", *map(str, trajectories), "--sandbox", "container", "--engine", engine.flavor],
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+    assert json.loads(done.stdout)["summary"]["resolved"] == 3
+    trajectories = [str(path) for path in tmp_path.glob("results/local/*/*/1/trajectory.jsonl")]
+    again = dgym("replay", *trajectories, "--sandbox", "container", "--engine", engine.flavor, cwd=tmp_path)
     assert again.stdout.count("all the same") == 3, again.stdout
+
+
+def dgym(*arguments, cwd):
+    command = [Path(sys.executable).with_name("dgym"), *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=140, check=False)

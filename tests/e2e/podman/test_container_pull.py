@@ -52,7 +52,8 @@ def directory(engine, podman, build, tmp_path_factory):
     if engine.flavor != "podman":
         pytest.skip("docker pulls through its daemon, whose trusted registries are not ours to set")
     directory = tmp_path_factory.mktemp("registry") / "image"
-    podman("push", "--quiet", "--format", "v2s2", build("pulled", "LABEL pulled=yes\n"), f"dir:{directory}")
+    image = build("pulled", "COPY Dockerfile /\nUSER 4321\n", base="scratch")
+    podman("push", "--quiet", "--format", "v2s2", image, f"dir:{directory}")
     return directory
 
 
@@ -70,20 +71,17 @@ def registry(directory, tmp_path, monkeypatch):
     server.server_close()
 
 
-async def test_a_missing_image_is_pulled_with_progress(engine, registry, podman, open_sandbox):
+async def test_a_missing_image_is_pulled_with_progress(engine, registry, podman):
     name, told = f"{registry}/some/image:{os.getpid()}", []
     try:
         image = await ensure_image(engine, name, told.append)
         assert told[0] == f"pulling {name} with {engine.flavor}"
         assert told[-1] == f"pulled {name}"
         assert len(told) > 3
-        assert image.user == "1000:1000"
+        assert image.user == "4321"
         told.clear()
         assert await ensure_image(engine, name, told.append) == image
         assert told == []
-        sandbox = await open_sandbox(name)
-        assert (await sandbox.run("pwd")).text == "/workspace\n"
-        await sandbox.stop()
     finally:
         podman("rmi", "--force", name)
 
