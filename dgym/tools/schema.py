@@ -150,7 +150,8 @@ def describe(schema: Mapping[str, Any]) -> str:
     if "enum" in schema:
         return "one of " + ", ".join(_literal(value) for value in schema["enum"])
     if schema.get("type") == "array":
-        return f"a list, each item {describe(schema.get('items', {}))}"
+        items = schema.get("items")
+        return f"a list, each item {describe(items)}" if isinstance(items, Mapping) else "a list"
     kind = _KINDS.get(schema.get("type", ""), "an object" if "$ref" in schema else "a value")
     low, high = schema.get("minimum"), schema.get("maximum")
     if low is not None and high is not None:

@@ -18,7 +18,7 @@ from dgym.agents.chat import Chat
 from dgym.agents.exchange import Exchange
 from dgym.api import ToolSpec
 from dgym.env import AsyncRepoEnv
-from dgym.errors import DgymError, InfrastructureError
+from dgym.errors import DgymError, EpisodeOver, InfrastructureError
 from dgym.results import StoredResult, TrajectoryWriter
 from dgym.sandbox.container_choice import SandboxKind
 from dgym.sandbox.container_engine import EngineName
@@ -152,6 +152,11 @@ class _Play:
                 reason = await self._agent().run(recording, self._context())
             except StopEpisode as stop:
                 reason = stop.reason
+            except EpisodeOver:
+                # The verdict stands, whether or not the agent noticed that it was given.
+                if env.result is None:
+                    raise
+                reason = None
             result = await env.finish(*(() if reason is None else (reason,)))
             recording.record()
             return result

@@ -90,6 +90,18 @@ class Dying(BaseAgent):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+class Deaf(BaseAgent):
+    """Solves the task and does not notice that the episode is over."""
+
+    name = "deaf"
+
+    async def run(self, env, context):
+        await env.reset()
+        await env.step("rewrite calc.py 3 <c>    total += b</c>")
+        await env.step("submit")
+        await env.step("listdir")
+
+
 class Broken(BaseAgent):
     """Has a bug of its own."""
 

@@ -121,3 +121,9 @@ def test_replay_compares_what_comes_out(folder, how):
         assert "-(2, 3, 7)" in done.stdout.replace("    ", "")
     else:
         assert "all the same" in done.stdout
+
+
+def test_an_agent_that_steps_after_the_end_keeps_its_verdict(folder):
+    done = folder.run("--agent", "agents_for_tests:Deaf")
+    assert done.returncode == 0, done.stderr
+    assert "1 episode: 1 resolved, 0 unresolved, 0 failed" in done.stdout

@@ -215,3 +215,16 @@ def test_docstrings_of_other_sections_are_not_arguments():
 def test_bounds_of_one_side_are_described():
     assert describe({"type": "integer", "minimum": 1}) == "an integer of at least 1"
     assert describe({"type": "number", "maximum": 2}) == "a number of at most 2"
+
+
+class Point(Tool):
+    """Point somewhere."""
+
+    async def use(self, context, at: tuple[int, int], names: list[str] = []) -> str:  # noqa: B006 - never changed
+        return f"{at} {names}"
+
+
+def test_a_parameter_of_fixed_length_is_described():
+    assert "at: a list" in Point().instructions
+    _, problems = Point().signature.check({"at": 3})
+    assert "a list" in problems[0]
