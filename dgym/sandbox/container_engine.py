@@ -68,14 +68,22 @@ class Engine:
         return await call(self.program, arguments, timeout_seconds, on_line)
 
 
+_answered: dict[EngineName, Engine] = {}
+"""Asking takes podman longer than starting a container. Only answers are remembered: an engine may be started later."""
+
+
 async def find_engine(name: EngineName = "auto") -> Engine:
     """The engine of that name, or with "auto" the first of podman and docker that answers.
 
     Raises:
         SandboxStartFailed: none answers; the message says why for each.
     """
-    if name != "auto":
-        return await _ask(name)
+    if name not in _answered:
+        _answered[name] = await (_ask_all() if name == "auto" else _ask(name))
+    return _answered[name]
+
+
+async def _ask_all() -> Engine:
     problems = []
     for candidate in ORDER:
         try:

@@ -58,6 +58,7 @@ def computer(tmp_path, monkeypatch):
     monkeypatch.setenv("FAKE_ENGINE", str(made.state))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(cleanup, "_cleaned", set())
+    monkeypatch.setattr("dgym.sandbox.container_engine._answered", {})
     return made
 
 
@@ -96,11 +97,23 @@ async def test_the_engine_that_was_asked_for_is_taken(computer):
     assert (await find_engine("podman")).flavor == "podman"
 
 
-async def test_auto_takes_the_first_that_answers(computer):
+@pytest.mark.parametrize(("down", "taken"), [((), "podman"), (("podman",), "docker"), (("docker",), "podman")])
+async def test_auto_takes_the_first_that_answers(computer, down, taken):
     computer.install("podman", "docker")
-    assert (await find_engine()).flavor == "podman"
+    for name in down:
+        computer.break_down(name)
+    assert (await find_engine()).flavor == taken
+
+
+async def test_an_engine_is_asked_until_it_answers(computer):
+    computer.install("podman")
     computer.break_down("podman")
-    assert (await find_engine()).flavor == "docker"
+    for _ in range(2):
+        with pytest.raises(SandboxStartFailed):
+            await find_engine()
+    (computer.state / "podman-is-down").unlink()
+    assert await find_engine() is await find_engine()
+    assert len(computer.calls("info")) == 3
 
 
 async def test_every_engine_that_does_not_answer_is_named_with_the_reason(computer):
