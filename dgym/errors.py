@@ -6,6 +6,8 @@
     ├── ManifestError            a manifest, a value given with -p, or a task is wrong; the user repairs it
     │   └── ModelConfigError     llm.yaml is missing or wrong, or has no model of that name
     ├── EpisodeOver              a step or reset after the episode's end (the driver's mistake)
+    │   └── Superseded           another driver has the episode now; this one drops it
+    ├── AccessRefused            the sidecar does not take the token, or not for this call
     ├── ConflictError            a step number was reused with another call, or one was left out
     ├── PluginError              a tool or an agent cannot be found or loaded; named
     ├── PathError                a path is not one of the workspace (dgym.workspace)
@@ -47,6 +49,14 @@ class PersonLeft(DgymError):
 
 class EpisodeOver(DgymError):
     """The episode has ended; call ``reset()`` for a new one."""
+
+
+class Superseded(EpisodeOver):
+    """The episode was assigned to another driver, under a higher epoch; this one drops it."""
+
+
+class AccessRefused(DgymError):
+    """The sidecar of an episode does not take the token, or not for this call."""
 
 
 class ConflictError(DgymError):

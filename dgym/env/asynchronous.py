@@ -1,7 +1,5 @@
 """``AsyncRepoEnv``: an episode with Gymnasium's vocabulary, for code that runs in an event loop."""
 
-import contextlib
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -10,19 +8,19 @@ from typing import Any, ClassVar, Self
 import msgspec
 
 from dgym.api import DebugTask, ToolSpec
-from dgym.env.opening import Opening, open_source, open_task, suite_cache
+from dgym.env.driver import Action, Driver
+from dgym.env.local import LocalDriver
+from dgym.env.opening import Opening, open_task
 from dgym.env.views import info_view, observation_view
-from dgym.errors import EpisodeOver, PluginError
+from dgym.errors import PluginError
 from dgym.sandbox.container_choice import SandboxKind
 from dgym.sandbox.container_engine import EngineName
-from dgym.session import EpisodeLimits, Session
+from dgym.session import EpisodeLimits
 from dgym.tools.base import Tool
 from dgym.tools.registry import load_tools
-from dgym.wire import EndReason, Observation, Result, Step, ToolCall
+from dgym.wire import EndReason, Observation, Result, Step
 
 DEFAULT_TOOLS = ("listdir", "view", "grep", "eval", "pdb", "rewrite", "bash", "submit")
-
-Action = ToolCall | Mapping[str, Any] | str
 
 
 class AsyncRepoEnv:
@@ -62,17 +60,48 @@ class AsyncRepoEnv:
         render_mode: str | None = None,
         progress: Callable[[str], None] | None = None,
     ) -> None:
-        if render_mode not in (None, *self.metadata["render_modes"]):
-            raise ValueError(f'render_mode is {render_mode!r}; it must be None or "ansi"')
-        self.task = open_task(task)
+        _check_render_mode(render_mode)
+        specs = tuple(_tool_spec(tool) for tool in tools)
+        load_tools(specs)
         self.render_mode = render_mode
-        self.limits = EpisodeLimits(max_steps=max_steps, max_rewrites=max_rewrites, deadline_seconds=deadline_seconds)
-        self._tool_specs = tuple(_tool_spec(tool) for tool in tools)
-        self._opening = Opening(sandbox=sandbox, engine=engine, python=python, progress=progress)
-        load_tools(self._tool_specs)
-        self._session: Session | None = None
-        self._resources = contextlib.AsyncExitStack()
         self._last: Observation | None = None
+        self._driver: Driver = LocalDriver(
+            open_task(task),
+            tools=specs,
+            limits=EpisodeLimits(max_steps=max_steps, max_rewrites=max_rewrites, deadline_seconds=deadline_seconds),
+            opening=Opening(sandbox=sandbox, engine=engine, python=python, progress=progress),
+        )
+
+    @classmethod
+    def connect(
+        cls,
+        url: str,
+        token: str,
+        *,
+        epoch: int = 0,
+        prepare_token: str | None = None,
+        reset_key: str | None = None,
+        render_mode: str | None = None,
+    ) -> Self:
+        """An episode that runs in a pod, by its sidecar; nothing is sent before ``reset``, which works once.
+
+        Args:
+            url: Where the sidecar is: ``http://10.0.0.7:8080``.
+            token: The token of the role "drive".
+            epoch: The number of the assignment under which it is driven.
+            prepare_token: The token of the role "prepare", for ``apply_solution`` alone.
+            reset_key: Names the reset. Whoever resets under the same key later takes up the episode where it stands:
+                ``history()`` has all of its steps, and what ``reset`` returns is the last observation.
+            render_mode: None or "ansi".
+        """
+        from dgym.env.remote import RemoteDriver
+
+        _check_render_mode(render_mode)
+        env = cls.__new__(cls)
+        env.render_mode = render_mode
+        env._last = None
+        env._driver = RemoteDriver(url, token, epoch=epoch, prepare_token=prepare_token, reset_key=reset_key)
+        return env
 
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
@@ -84,16 +113,9 @@ class AsyncRepoEnv:
         """
         del seed
         options = _known_options(options)
-        if "task" in options:
-            self.task = open_task(options["task"])
-        await self._discard()
-        session = await self._open_session()
-        try:
-            self._last = await session.reset(evaluate=bool(options.get("eval", False)))
-        except BaseException:
-            await self._discard()
-            raise
-        self._session = session
+        task = open_task(options["task"]) if "task" in options else None
+        self._last = None
+        self._last = await self._driver.reset(evaluate=bool(options.get("eval", False)), task=task)
         return observation_view(self._last), self.info
 
     async def step(self, action: Action) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
@@ -106,8 +128,7 @@ class AsyncRepoEnv:
             EpisodeOver: The episode has ended or was never reset.
             InfrastructureError: Something that is not the agent's doing.
         """
-        session = self._require_session()
-        self._last = await session.step(session.next_seq, action)
+        self._last = await self._driver.step(action)
         ended = self._last.end_reason
         result = self.result
         reward = result.score / result.max_score if ended and result is not None and result.max_score else 0.0
@@ -116,43 +137,49 @@ class AsyncRepoEnv:
 
     async def peek(self, action: Action) -> dict[str, Any]:
         """The answer of ``view`` or ``listdir``, or of another tool that changes nothing, without a step."""
-        return observation_view(await self._require_session().peek(action))
+        return observation_view(await self._driver.peek(action))
 
     async def finish(self, reason: EndReason = EndReason.UNRESOLVED) -> Result:
         """End the episode now and score it; the result of the episode if it has ended already."""
-        return await self._require_session().finish(reason)
+        return await self._driver.finish(reason)
 
     @property
     def result(self) -> Result | None:
         """The verdict, once there is one."""
-        return self._session.result if self._session is not None else None
+        return self._driver.result
 
     @property
     def info(self) -> dict[str, Any]:
         """What ``reset`` and ``step`` return last."""
-        return info_view(self._require_session(), self._last, self.result)
+        return info_view(self._driver.view(), self._last, self.result)
 
     async def patch(self) -> str:
         """What the agent has changed, as ``git apply`` takes it; bytes that are not UTF-8 travel in base 85."""
-        if self.result is not None:
-            return self.result.patch
-        return (await self._require_session().changes()).patch.decode("utf-8", "surrogateescape")
+        return await self._driver.patch()
 
     def history(self) -> list[Step]:
         """The steps so far; number 0 is the reset."""
-        return self._require_session().history()
+        return self._driver.history()
 
     async def apply_solution(self) -> Observation:
         """Apply the task's own solution; for the ``solution`` agent, which checks tasks."""
-        return await self._require_session().apply_solution()
+        return await self._driver.apply_solution()
+
+    def note_usage(self, *, input_tokens: int, output_tokens: int) -> None:
+        """Tell who keeps account of it how many tokens the model has used so far; it travels with the next step."""
+        self._driver.note_usage(input_tokens=input_tokens, output_tokens=output_tokens)
 
     def render(self) -> str | None:
         """The last observation's text in render mode "ansi"."""
         return self._last.text if self.render_mode == "ansi" and self._last is not None else None
 
     async def close(self) -> None:
-        """End everything, without scoring what was not finished. Idempotent."""
-        await self._discard()
+        """End everything, without scoring what was not finished. Idempotent.
+
+        Of an episode in a pod only the connection ends.
+        """
+        self._last = None
+        await self._driver.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -162,30 +189,11 @@ class AsyncRepoEnv:
     ) -> None:
         await self.close()
 
-    def _require_session(self) -> Session:
-        if self._session is None:
-            raise EpisodeOver("call reset() first")
-        return self._session
 
-    async def _open_session(self) -> Session:
-        directory = Path(self._resources.enter_context(tempfile.TemporaryDirectory(prefix="dgym-source-")))
-        opened = await self._opening.open(self.task)
-        source = await open_source(self.task, directory)
-        session = Session(
-            self.task,
-            provider=opened.provider,
-            tools=load_tools(self._tool_specs),
-            source=source,
-            limits=self.limits,
-            suite_cache=suite_cache(self.task, source, opened.programs),
-        )
-        self._resources.push_async_callback(session.close)
-        return session
-
-    async def _discard(self) -> None:
-        self._session = self._last = None
-        resources, self._resources = self._resources, contextlib.AsyncExitStack()
-        await resources.aclose()
+def _check_render_mode(render_mode: str | None) -> None:
+    known = (None, *AsyncRepoEnv.metadata["render_modes"])
+    if render_mode not in known:
+        raise ValueError(f'render_mode is {render_mode!r}; it must be None or "ansi"')
 
 
 def _tool_spec(tool: str | Mapping[str, Any] | ToolSpec | Tool) -> str | ToolSpec | Tool:

@@ -1,10 +1,11 @@
 """``RepoEnv``: an episode with Gymnasium's vocabulary, blocking."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
-from dgym.env.asynchronous import Action, AsyncRepoEnv
+from dgym.env.asynchronous import AsyncRepoEnv
+from dgym.env.driver import Action
 from dgym.env.loop import run_blocking
 from dgym.wire import EndReason, Result, Step
 
@@ -27,8 +28,16 @@ class RepoEnv:
     metadata: ClassVar[dict[str, Any]] = AsyncRepoEnv.metadata
 
     def __init__(self, task: Any, **options: Any) -> None:
-        self._arguments = (task, options)
+        self._recipe: tuple[Callable[..., RepoEnv], tuple[Any, ...], dict[str, Any]] = (RepoEnv, (task,), options)
         self._env = AsyncRepoEnv(task, **options)
+
+    @classmethod
+    def connect(cls, url: str, token: str, **options: Any) -> Self:
+        """An episode that runs in a pod; see ``AsyncRepoEnv.connect``."""
+        env = cls.__new__(cls)
+        env._recipe = (cls.connect, (url, token), options)
+        env._env = AsyncRepoEnv.connect(url, token, **options)
+        return env
 
     @property
     def render_mode(self) -> str | None:
@@ -83,9 +92,8 @@ class RepoEnv:
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        task, options = self._arguments
-        return _remake, (task, options)
+        return _remake, self._recipe
 
 
-def _remake(task: Any, options: dict[str, Any]) -> RepoEnv:
-    return RepoEnv(task, **options)
+def _remake(make: Callable[..., RepoEnv], arguments: tuple[Any, ...], options: dict[str, Any]) -> RepoEnv:
+    return make(*arguments, **options)

@@ -1,11 +1,11 @@
-"""What a Gymnasium user sees of a session: plain dictionaries that hold no times and no process ids. Pure."""
+"""What a Gymnasium user sees of an episode: plain dictionaries that hold no times and no process ids. Pure."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from dgym.session import Session
+from dgym.env.driver import EpisodeView
 from dgym.tools.base import Tool
 from dgym.wire import Observation, Result
 
@@ -24,22 +24,22 @@ def observation_view(observation: Observation) -> dict[str, Any]:
     return view
 
 
-def info_view(session: Session, last: Observation | None, result: Result | None) -> dict[str, Any]:
+def info_view(episode: EpisodeView, last: Observation | None, result: Result | None) -> dict[str, Any]:
     """What surrounds the observation; see ``RepoEnv``."""
     score = result if result is not None else (last.score if last is not None else None)
     return {
         "resolved": result.resolved if result is not None else False,
         "score": score.score if score is not None else None,
         "max_score": score.max_score if score is not None else None,
-        "steps": session.steps,
-        "rewrites": session.rewrites,
+        "steps": episode.steps,
+        "rewrites": episode.rewrites,
         "reason": result.reason.value if result is not None else None,
-        "evaluation": session.evaluation,
-        "breakpoints": _plain(session.breakpoints),
-        "focus_file": session.focus_file,
-        "notices": list(session.notices),
-        "instructions": instructions(session.task.spec.instructions, session.tools),
-        "tools": [schema(tool) for tool in session.tools.values()],
+        "evaluation": episode.evaluation,
+        "breakpoints": _plain(episode.breakpoints),
+        "focus_file": episode.focus_file,
+        "notices": list(episode.notices),
+        "instructions": dict(episode.instructions),
+        "tools": list(episode.tools),
     }
 
 

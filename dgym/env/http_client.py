@@ -1,0 +1,211 @@
+"""Calls to a sidecar that are asked again until they are answered.
+
+Every call of the wire may be repeated: a connection that breaks, an answer that is lost and a call that takes longer
+than one should wait for all have the same remedy.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterable, Callable, Mapping
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from dgym.errors import (
+    AccessRefused,
+    ConflictError,
+    DgymError,
+    EpisodeOver,
+    InfrastructureError,
+    ManifestError,
+    SandboxLost,
+    SetupFailed,
+    Superseded,
+    VerifierFailed,
+)
+from dgym.wire.http import ANSWER_SECONDS, EPOCH_HEADER
+from dgym.wire.http_errors import ErrorBody, ErrorCode
+
+if TYPE_CHECKING:
+    import aiohttp
+
+T = TypeVar("T")
+
+_MARGIN_SECONDS = 30.0
+_CONNECT_SECONDS = 10.0
+_SHOWN_CHARACTERS = 200
+
+
+class Patience(msgspec.Struct, frozen=True, kw_only=True):
+    """How long calls are asked again.
+
+    ``silence_seconds`` bounds the time without a useful answer, ``running_seconds`` that of a call which is said to
+    run. Pauses begin with ``first_pause_seconds``, double up to ``longest_pause_seconds``, and are shortened at random.
+    """
+
+    silence_seconds: float = 60.0
+    running_seconds: float = 6 * 3600.0
+    first_pause_seconds: float = 0.1
+    longest_pause_seconds: float = 5.0
+
+
+class HttpClient:
+    """One sidecar, one role.
+
+    Args:
+        url: Where it is.
+        token: The role's token.
+        epoch: The assignment's number.
+        patience: How long calls are asked again.
+    """
+
+    def __init__(self, url: str, token: str, *, epoch: int = 0, patience: Patience = Patience()) -> None:  # noqa: B008
+        self._url = url.rstrip("/")
+        self._headers = {"Authorization": f"Bearer {token}", EPOCH_HEADER: str(epoch)}
+        self._patience = patience
+        self._session: aiohttp.ClientSession | None = None
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        kind: type[T],
+        *,
+        body: msgspec.Struct | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> T:
+        """Make the call and return what it answers.
+
+        Raises:
+            DgymError: What the sidecar says; see ``exception``.
+            SandboxLost: It does not answer.
+        """
+        # What JSON has no word for, in a call of a program's making, is written as Python shows it.
+        data = None if body is None else msgspec.json.encode(body, enc_hook=repr)
+        return await self.send(method, path, kind, content=lambda: data, headers=headers)
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        kind: type[T],
+        *,
+        content: Callable[[], bytes | AsyncIterable[bytes] | None],
+        headers: Mapping[str, str] | None = None,
+    ) -> T:
+        """The same with a body that ``content`` makes anew each time it is sent."""
+        waiting = _Waiting(self._patience)
+        while True:
+            try:
+                status, answer = await self._once(method, path, content(), headers)
+            except _connection_errors() as error:
+                await waiting.pause(f"{self._url} does not answer: {type(error).__name__}: {error}")
+                continue
+            if status == 202:
+                await waiting.go_on(f"{method} {path}")
+            elif status < 300:
+                return _decode(answer, kind)
+            else:
+                problem, retryable = exception(status, answer)
+                if not retryable:
+                    raise problem
+                await waiting.pause(str(problem))
+
+    async def close(self) -> None:
+        """Close the connections. Idempotent."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def _once(
+        self,
+        method: str,
+        path: str,
+        data: bytes | AsyncIterable[bytes] | None,
+        headers: Mapping[str, str] | None,
+    ) -> tuple[int, bytes]:
+        session = self._open()
+        async with session.request(method, self._url + path, data=data, headers=headers) as response:
+            return response.status, await response.read()
+
+    def _open(self) -> "aiohttp.ClientSession":
+        if self._session is None:
+            import aiohttp
+
+            self._session = aiohttp.ClientSession(
+                headers=self._headers,
+                timeout=aiohttp.ClientTimeout(
+                    total=None, sock_connect=_CONNECT_SECONDS, sock_read=ANSWER_SECONDS + _MARGIN_SECONDS
+                ),
+            )
+        return self._session
+
+
+class _Waiting:
+    """The pauses of one call."""
+
+    def __init__(self, patience: Patience) -> None:
+        self._patience = patience
+        self._began = self._heard = time.monotonic()
+        self._pause = patience.first_pause_seconds
+
+    async def pause(self, problem: str) -> None:
+        """Wait before the next attempt, or give up."""
+        now = time.monotonic()
+        if now - self._heard + self._pause > self._patience.silence_seconds:
+            raise SandboxLost(f"{problem} (asked for {now - self._heard:.0f} s)")
+        await asyncio.sleep(self._pause * random.uniform(0.5, 1.0))  # noqa: S311 - not for secrets
+        self._pause = min(2 * self._pause, self._patience.longest_pause_seconds)
+
+    async def go_on(self, what: str) -> None:
+        """The sidecar says that it is at work."""
+        last, self._heard = self._heard, time.monotonic()
+        if self._heard - self._began > self._patience.running_seconds:
+            raise SandboxLost(f"{what} has run for {self._heard - self._began:.0f} s and does not end")
+        self._pause = self._patience.first_pause_seconds
+        if self._heard - last < self._pause:
+            await asyncio.sleep(self._pause)
+
+
+def exception(status: int, answer: bytes) -> tuple[DgymError, bool]:
+    """What an answer with an error means, and whether asking again may help."""
+    try:
+        body = msgspec.json.decode(answer, type=ErrorBody)
+    except (msgspec.DecodeError, UnicodeError):
+        # Not a sidecar's answer: a proxy's, or one of a later version.
+        text = answer[:_SHOWN_CHARACTERS].decode("utf-8", "replace")
+        return InfrastructureError(f"the sidecar answered with status {status}: {text}"), status in (502, 503, 504)
+    return _EXCEPTIONS[body.code](body.message), body.retryable
+
+
+_EXCEPTIONS: dict[ErrorCode, type[DgymError]] = {
+    ErrorCode.UNAUTHENTICATED: AccessRefused,
+    ErrorCode.FORBIDDEN: AccessRefused,
+    ErrorCode.NOT_FOUND: InfrastructureError,
+    ErrorCode.INVALID_ARGUMENT: ManifestError,
+    ErrorCode.CONFLICT: ConflictError,
+    ErrorCode.GAP: ConflictError,
+    ErrorCode.SUPERSEDED: Superseded,
+    ErrorCode.ATTEMPT_OVER: EpisodeOver,
+    ErrorCode.TOO_LARGE: ManifestError,
+    ErrorCode.LIMIT_REACHED: EpisodeOver,
+    ErrorCode.BUSY: InfrastructureError,
+    ErrorCode.SANDBOX_LOST: SandboxLost,
+    ErrorCode.SETUP_FAILED: SetupFailed,
+    ErrorCode.VERIFIER_FAILED: VerifierFailed,
+    ErrorCode.INTERNAL: InfrastructureError,
+}
+
+
+def _connection_errors() -> tuple[type[Exception], ...]:
+    import aiohttp
+
+    return (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError, ConnectionError)
+
+
+def _decode(answer: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(answer, type=kind)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise InfrastructureError(f"the sidecar's answer makes no sense: {error}") from None

@@ -1,0 +1,172 @@
+"""Drive a session that is in a pod, through its sidecar."""
+
+import uuid
+
+from dgym.api import DebugTask
+from dgym.env.driver import Action, EpisodeView
+from dgym.env.http_client import HttpClient, Patience
+from dgym.errors import AccessRefused, EpisodeOver
+from dgym.wire import EndReason, Observation, Result, Step, ToolCall
+from dgym.wire.http import (
+    IDEMPOTENCY_HEADER,
+    CloseRequest,
+    CloseResponse,
+    DiffResponse,
+    EpisodeState,
+    Path,
+    PeekResponse,
+    ResetRequest,
+    StepRequest,
+    StepResponse,
+    StepsResponse,
+    ToolsResponse,
+    Usage,
+)
+
+
+class RemoteDriver:
+    """One attempt of one episode. See ``AsyncRepoEnv.connect`` for the arguments."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        *,
+        epoch: int = 0,
+        prepare_token: str | None = None,
+        reset_key: str | None = None,
+        patience: Patience = Patience(),  # noqa: B008 - immutable
+    ) -> None:
+        self._client = HttpClient(url, token, epoch=epoch, patience=patience)
+        self._preparing = (
+            HttpClient(url, prepare_token, epoch=epoch, patience=patience) if prepare_token is not None else None
+        )
+        self._reset_key = reset_key or uuid.uuid4().hex
+        self._steps: list[Step] = []
+        self._state: EpisodeState | None = None
+        self._tools: ToolsResponse | None = None
+        self._result: Result | None = None
+        self._usage: Usage | None = None
+
+    @property
+    def result(self) -> Result | None:
+        """The verdict, once there is one."""
+        return self._result
+
+    async def reset(self, *, evaluate: bool, task: DebugTask | None) -> Observation:
+        """Begin the episode, or take it up where it stands; the last observation so far."""
+        if task is not None:
+            raise ValueError("the task of an episode in a pod cannot be changed")
+        first = await self._client.call(
+            "POST",
+            Path.RESET,
+            StepResponse,
+            body=ResetRequest(evaluate=evaluate),
+            headers={IDEMPOTENCY_HEADER: self._reset_key},
+        )
+        self._steps = [first.step]
+        if first.state.steps:
+            await self._catch_up()
+        await self._take(first.state)
+        last = self._steps[-1].observation
+        if last.end_reason is not None:
+            await self.finish(EndReason.UNRESOLVED)
+        return last
+
+    async def step(self, action: Action) -> Observation:
+        """Execute the next step."""
+        self._running()
+        call = _call(action)
+        response = await self._client.call(
+            "POST",
+            f"{Path.STEPS}/{len(self._steps)}",
+            StepResponse,
+            body=StepRequest(tool=call.tool, arguments=call.arguments, usage=self._usage),
+        )
+        self._steps.append(response.step)
+        await self._take(response.state)
+        if response.step.observation.end_reason is not None:
+            await self.finish(EndReason.UNRESOLVED)
+        return response.step.observation
+
+    async def peek(self, action: Action) -> Observation:
+        """Look without a step."""
+        call = _call(action)
+        body = StepRequest(tool=call.tool, arguments=call.arguments)
+        return (await self._client.call("POST", Path.PEEK, PeekResponse, body=body)).observation
+
+    async def finish(self, reason: EndReason) -> Result:
+        """End the episode and wait for its verdict."""
+        if self._result is None:
+            self._running()
+            body = CloseRequest(reason=reason, usage=self._usage)
+            self._result = (await self._client.call("POST", Path.CLOSE, CloseResponse, body=body)).result
+        return self._result
+
+    async def patch(self) -> str:
+        """What the agent has changed."""
+        if self._result is not None:
+            return self._result.patch
+        self._running()
+        return (await self._client.call("GET", Path.DIFF, DiffResponse)).patch
+
+    async def apply_solution(self) -> Observation:
+        """Apply the task's own solution, which only the role "prepare" may."""
+        if self._preparing is None:
+            raise AccessRefused("applying the solution needs the token of the role 'prepare'")
+        return (await self._preparing.call("POST", Path.SOLUTION, PeekResponse)).observation
+
+    def history(self) -> list[Step]:
+        """The steps so far, those of drivers before this one included."""
+        self._running()
+        return list(self._steps)
+
+    def view(self) -> EpisodeView:
+        """Where the episode stands."""
+        state, tools = self._running()
+        return EpisodeView(
+            steps=state.steps,
+            rewrites=state.rewrites,
+            evaluation=state.evaluation,
+            breakpoints=state.breakpoints,
+            focus_file=state.focus_file,
+            notices=tools.notices,
+            instructions={"task": tools.instructions, **{tool.name: tool.instructions for tool in tools.tools}},
+            tools=tuple(
+                {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+                for tool in tools.tools
+            ),
+        )
+
+    def note_usage(self, *, input_tokens: int, output_tokens: int) -> None:
+        """Tokens of the model so far; they travel with the next step."""
+        self._usage = Usage(input_tokens=input_tokens, output_tokens=output_tokens)
+
+    async def close(self) -> None:
+        """Close the connections; the episode goes on."""
+        await self._client.close()
+        if self._preparing is not None:
+            await self._preparing.close()
+
+    async def _catch_up(self) -> None:
+        start: int | None = len(self._steps)
+        while start is not None:
+            page = await self._client.call("GET", f"{Path.STEPS}?from={start}", StepsResponse)
+            self._steps += page.steps
+            start = page.next
+
+    async def _take(self, state: EpisodeState) -> None:
+        """Remember where the episode stands; the tools are asked for when there are others."""
+        before, self._state = self._state, state
+        if self._tools is None or before is None or before.tools != state.tools:
+            self._tools = await self._client.call("GET", Path.TOOLS, ToolsResponse)
+
+    def _running(self) -> tuple[EpisodeState, ToolsResponse]:
+        if self._state is None or self._tools is None:
+            raise EpisodeOver("call reset() first")
+        return self._state, self._tools
+
+
+def _call(action: Action) -> ToolCall:
+    """What is not a call yet is read by the sidecar, which has the tools that know how."""
+    return action if isinstance(action, ToolCall) else ToolCall(tool="", arguments={"action": action})
