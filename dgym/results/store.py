@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from dgym.wire import Result
+from dgym.workspace.source_local import RESULTS_MARKER
 
 INLINE_PATCH_LIMIT = 1024**2
 """Bytes of patch kept inside ``result.json``; a larger one stands in ``patch.diff`` alone."""
@@ -75,8 +76,9 @@ class Attempt:
 class EpisodeFolder:
     """All attempts at one episode (one task, one agent, one sample)."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, root: Path | None = None) -> None:
         self.path = path
+        self._root = root
 
     def attempts(self) -> list[Attempt]:
         """Every attempt, oldest first."""
@@ -96,6 +98,9 @@ class EpisodeFolder:
                 path.mkdir()
             except FileExistsError:
                 continue
+            if self._root is not None:
+                # Tells whoever packs a repository around it that this is none of it.
+                (self._root / RESULTS_MARKER).touch()
             return Attempt(path, began=time.monotonic())
 
     def result(self) -> StoredResult | None:
@@ -114,7 +119,8 @@ class ResultsStore:
 
     def episode(self, namespace: str, episode: str, digest: str) -> EpisodeFolder:
         """Where the attempts at an episode are."""
-        return EpisodeFolder(self.root / _segment(namespace or "local") / _segment(episode) / _segment(digest))
+        path = self.root / _segment(namespace or "local") / _segment(episode) / _segment(digest)
+        return EpisodeFolder(path, root=self.root)
 
 
 def _segment(name: str) -> str:

@@ -1,6 +1,7 @@
 """From manifests to an ordered list of jobs, and which of them a results directory has finished already."""
 
 import hashlib
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,7 @@ from dgym.results import StoredResult
 from dgym.tools.registry import load_tools
 from dgym.worker.jobs import Job, effective_tools
 from dgym.worker.models import Models
-
-_NEVER_DELIVERED = frozenset({".git", "__pycache__"})
+from dgym.workspace.source_local import walk_repository
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -214,21 +214,17 @@ class _Fingerprints:
 
 def _tree_hash(root: Path) -> str:
     total = hashlib.sha256()
-    for path in sorted(_files(root)):
-        content = str(path.readlink()).encode() if path.is_symlink() else path.read_bytes()
-        total.update(f"{path.relative_to(root)}\0{path.lstat().st_mode:o}\0{len(content)}\0".encode())
+    for name, entry in walk_repository(root):
+        path = Path(entry.path)
+        if entry.is_symlink():
+            content = os.fsencode(path.readlink())
+        elif entry.is_file(follow_symlinks=False):
+            content = path.read_bytes()
+        else:
+            continue
+        total.update(f"{name}\0{path.lstat().st_mode:o}\0{len(content)}\0".encode("utf-8", "surrogateescape"))
         total.update(content)
     return total.hexdigest()
-
-
-def _files(root: Path) -> Iterator[Path]:
-    for path in root.iterdir():
-        if path.name in _NEVER_DELIVERED or path.suffix in (".pyc", ".pyo"):
-            continue
-        if path.is_dir() and not path.is_symlink():
-            yield from _files(path)
-        elif path.is_symlink() or path.is_file():
-            yield path
 
 
 def _files_fingerprint(parameters: Mapping[str, Any], base: Path) -> str:

@@ -12,6 +12,9 @@ from dgym.workspace.source_tree import TreeWriter, entry_path, left_out
 _VIRTUAL_ENVIRONMENT = "pyvenv.cfg"
 """A directory with this file is an installation, whose links lead to this machine's interpreters."""
 
+RESULTS_MARKER = ".dgym-results"
+"""A directory with this file holds results of earlier runs, which are never part of a repository."""
+
 
 def write_files(files: tuple[InlineFile, ...], tree: TreeWriter) -> None:
     """Write the files of a manifest."""
@@ -25,29 +28,39 @@ def write_files(files: tuple[InlineFile, ...], tree: TreeWriter) -> None:
 
 
 def write_directory(root: Path, tree: TreeWriter) -> None:
-    """Write a directory without following links, and without virtual environments."""
+    """Write a directory without following links."""
     if not root.is_dir():
         found = "is a file" if root.exists() else "does not exist"
         raise SourceFailed(f"{tree.source} {found}; give the directory of the repository")
     try:
-        for path, entry in _walk(root, ""):
+        for path, entry in walk_repository(root):
             _write_entry(path, entry, tree)
     except OSError as error:
         raise SourceFailed(f"{tree.source}: {error}") from error
 
 
+def walk_repository(root: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Every path of a repository that is delivered, in order, without following links.
+
+    Version control, caches, bytecode, virtual environments and results of earlier runs are left out.
+    """
+    yield from _walk(root, "")
+
+
 def _walk(directory: Path, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
     with os.scandir(directory) as scan:
         entries = sorted(scan, key=lambda entry: entry.name)
-    if prefix and any(entry.name == _VIRTUAL_ENVIRONMENT for entry in entries):
-        return
     for entry in entries:
-        path = prefix + entry.name
-        if left_out(entry.name):
+        is_directory = entry.is_dir(follow_symlinks=False)
+        if left_out(entry.name) or (is_directory and _is_foreign(Path(entry.path))):
             continue
-        yield path, entry
-        if entry.is_dir(follow_symlinks=False):
-            yield from _walk(Path(entry.path), path + "/")
+        yield prefix + entry.name, entry
+        if is_directory:
+            yield from _walk(Path(entry.path), f"{prefix}{entry.name}/")
+
+
+def _is_foreign(directory: Path) -> bool:
+    return any((directory / name).exists() for name in (_VIRTUAL_ENVIRONMENT, RESULTS_MARKER))
 
 
 def _write_entry(path: str, entry: os.DirEntry[str], tree: TreeWriter) -> None:

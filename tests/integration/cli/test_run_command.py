@@ -1,4 +1,5 @@
 import json
+import re
 
 import pytest
 
@@ -127,3 +128,15 @@ def test_an_agent_that_steps_after_the_end_keeps_its_verdict(folder):
     done = folder.run("--agent", "agents_for_tests:Deaf")
     assert done.returncode == 0, done.stderr
     assert "1 episode: 1 resolved, 0 unresolved, 0 failed" in done.stdout
+
+
+def test_results_inside_the_repository_are_no_part_of_it(folder):
+    folder.manifest(
+        edit=lambda text: text[: text.index("    files:")] + "    localPath: .\n" + text[text.index("  solution:") :]
+    )
+    (folder.path / "calc.py").write_text("def add(a, b):\n    total = a\n    total -= b\n    return total\n")
+    (folder.path / "check.py").write_text("from calc import add\nassert add(2, 3) == 5, add(2, 3)\n")
+    first = folder.run()
+    assert "1 resolved" in first.stdout, first.stderr
+    assert "1 finished before" in folder.run().stderr
+    assert len(folder.attempts()) == 1

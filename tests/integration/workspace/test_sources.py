@@ -118,6 +118,8 @@ async def test_local_directory(pack, tmp_path):
     (root / ".venv/bin").mkdir(parents=True)
     (root / ".venv/pyvenv.cfg").write_text("home = /usr/bin\n")
     (root / ".venv/bin/python").symlink_to("/usr/bin/python3")
+    (root / "results/local").mkdir(parents=True)
+    (root / "results/.dgym-results").touch()
     (root / os.fsdecode(b"\xff\xfe")).write_text("")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(root / "socket"))
@@ -128,7 +130,6 @@ async def test_local_directory(pack, tmp_path):
         "pkg/link.py": "-> x.py",
         "run.sh": (b"true\n", True),
         "empty": None,
-        ".venv": None,
         os.fsdecode(b"\xff\xfe"): (b"", False),
     }
 
