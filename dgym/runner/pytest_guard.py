@@ -18,6 +18,7 @@ import _pytest
 from .pytest_suite import Suite
 from .pytest_trust import Trust, code_of, function_of
 from .pytest_wildcards import Wildcards
+from .run_guard import FREE_BUILTINS
 
 JUDGES = frozenset(
     [
@@ -68,7 +69,6 @@ HOOKS = (
     "pytest_sessionfinish",
     "pytest_collection_modifyitems",
 )
-_FREE_BUILTINS = frozenset(["_", "copyright", "credits", "exit", "help", "input", "license", "open", "print", "quit"])
 _MEMBERS = (types.FunctionType, classmethod, staticmethod, property)
 _MISSING = object()
 _PYTEST = os.path.dirname(os.path.abspath(_pytest.__file__)) + os.sep
@@ -92,7 +92,7 @@ def _judged():
                             yield value, member_name, member
     builtins = sys.modules["builtins"]
     for name, value in list(vars(builtins).items()):
-        if callable(value) and name not in _FREE_BUILTINS:
+        if callable(value) and name not in FREE_BUILTINS:
             yield builtins, name, value
 
 
@@ -166,6 +166,7 @@ class Guard(object):
             + self._traced()
             + self._compared()
             + self._wildcard(self._wildcards.find())
+            + ["%s uses a value of a library of tests that equals everything" % n for n in self._wildcards.borrowed()]
         )
 
     def reports_are_pytests(self):

@@ -8,7 +8,8 @@ if its setup, its call and its teardown passed, so nothing is reported before th
 
 import pytest
 
-from .pytest_verdict import Stops, Verdict
+from .pytest_verdict import Verdict
+from .run_guard import Stops
 
 IDS_PER_RECORD = 500
 _RANK = ("passed", "xpassed", "skipped", "xfailed", "failed", "error")

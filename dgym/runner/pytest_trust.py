@@ -31,14 +31,14 @@ class Trust(object):
     """``changed`` are the absolute paths whose code is not trusted; code that stands in no file is not either."""
 
     def __init__(self, changed):
-        self._changed = frozenset(os.path.realpath(path) for path in changed)
+        self.changed = frozenset(os.path.realpath(path) for path in changed)
         self._library = os.path.dirname(os.path.realpath(os.__file__)) + os.sep
         self._files = {}
 
     def changed_file(self, name):
         """Whether the agent changed the file ``name``."""
         if name not in self._files:
-            self._files[name] = os.path.realpath(name) in self._changed
+            self._files[name] = os.path.realpath(name) in self.changed
         return self._files[name]
 
     def distrusts_code(self, code):

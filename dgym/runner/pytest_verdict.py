@@ -3,40 +3,11 @@
 PYTEST_DONT_REWRITE: pytest must not touch this module.
 """
 
-import contextlib
 import unittest
 
 import pytest
 
 _NOT_FAILED = (pytest.skip.Exception, pytest.xfail.Exception, unittest.SkipTest)
-
-
-class Stops(object):
-    """Counts how often unittest swallowed the exception by which its own subtests stop a test.
-
-    Code under test can raise it, too: the test then ends in the middle and looks passed.
-    """
-
-    count = 0
-
-    def watch(self):
-        from unittest import case
-
-        stop, outcome = getattr(case, "_ShouldStop", None), getattr(case, "_Outcome", None)
-        if stop is None or not hasattr(outcome, "testPartExecutor"):
-            return
-        original = outcome.testPartExecutor
-
-        @contextlib.contextmanager
-        def executor(part, *arguments, **options):
-            with original(part, *arguments, **options):
-                try:
-                    yield
-                except stop:
-                    self.count += 1
-                    raise
-
-        outcome.testPartExecutor = executor
 
 
 class Verdict(object):

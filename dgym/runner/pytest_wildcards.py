@@ -3,19 +3,26 @@
 PYTEST_DONT_REWRITE: pytest must not touch this module.
 """
 
+import os
+import re
+import sys
 import time
 
 from .pytest_trust import code_of
 
 FREE_SECONDS = 1.0
 SHARE = 0.05
+_LARGEST_SOURCE = 1024 * 1024
+# The wildcards that libraries of tests offer, as changed code has to name them.
+_LIBRARIES = ((rb"\bmock\b", rb"\bANY\b"), (rb"\b(Magic)?Mock\b", rb"__eq__"), (rb"\bpytest\b", rb"\bapprox\b"))
 
 
 class Wildcards(object):
-    """Looks for such classes, within a budget."""
+    """Looks for such classes, within a budget; made before any changed code runs."""
 
     def __init__(self, trust):
         self._trust = trust
+        self._borrowers = frozenset(path for path in trust.changed if _names_wildcards(path))
         self._started = time.monotonic()
         self._spent = 0.0
 
@@ -36,11 +43,28 @@ class Wildcards(object):
                 found.append("%s.%s" % (cls.__module__, cls.__name__))
         return found
 
+    def borrowed(self):
+        """Changed files, loaded as modules, that name the wildcards of a library of tests."""
+        loaded = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+        paths = set(os.path.realpath(path) for path in loaded if isinstance(path, str))
+        return sorted(os.path.basename(path) for path in paths & self._borrowers)
+
     def _made_by_changed_code(self, cls):
         equal = vars(cls).get("__eq__")
         if equal is not None and self._trust.distrusts_code(code_of(equal)):
             return True
         return self._trust.stands_in_changed_module(cls) and not _is_plain(cls)
+
+
+def _names_wildcards(path):
+    if not path.endswith(".py"):
+        return False
+    try:
+        with open(path, "rb") as file:
+            source = file.read(_LARGEST_SOURCE)
+    except OSError:
+        return False
+    return any(re.search(library, source) and re.search(name, source) for library, name in _LIBRARIES)
 
 
 def _is_plain(cls):

@@ -1,7 +1,8 @@
 """Run a script or a module as ``__main__`` and report whether it went through to its end.
 
 An exit status says little about code that may call ``os._exit(0)`` or ``sys.exit(0)`` on import: the status counts
-only when the program's own code or the library asked for it, not a file that the agent changed.
+only when the program's own code or the library asked for it, not a file that the agent changed, and when nobody worked
+on what decides about it.
 """
 
 import os
@@ -13,6 +14,10 @@ def run(orders, write):
     launch = orders["launch"]
     workspace = orders["workspace"]
     changed = [os.path.realpath(os.path.join(workspace, path)) for path in orders["changed"] or ()]
+    guard = None
+    if orders["changed"]:
+        guard = sys.modules["__main__"].load("run_guard").ProgramGuard(changed)
+        guard.snapshot()
     sys.argv = [launch["target"]] + list(launch["argv"])
     status, abnormal = 0, None
     try:
@@ -26,6 +31,8 @@ def run(orders, write):
     except BaseException:
         status = 1
         show_traceback()
+    if guard is not None and status == 0:
+        abnormal = abnormal or guard.finished()
     if abnormal is None:
         write("status", status=status)
     else:

@@ -51,16 +51,22 @@ def read_orders(descriptor):
     return json.loads(os.pread(descriptor, size, 0).decode())
 
 
-def hide(descriptor):
-    """Move ``descriptor`` where a program that closes or reuses small numbers does not meet it."""
+def duplicate(descriptor):
+    """``descriptor`` once more, where a program that closes or reuses small numbers does not meet it."""
     for lowest in (LOWEST_DESCRIPTOR, 200, 3):
         try:
-            hidden = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, lowest)
+            return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, lowest)
         except (OSError, ValueError):
             continue
-        os.close(descriptor)
-        return hidden
     return descriptor
+
+
+def hide(descriptor):
+    """Move ``descriptor`` to such a place."""
+    hidden = duplicate(descriptor)
+    if hidden != descriptor:
+        os.close(descriptor)
+    return hidden
 
 
 def open_writer(descriptor, token):

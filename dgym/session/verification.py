@@ -25,6 +25,7 @@ from dgym.session.scoring import (
     named_tests,
     nothing_ran,
 )
+from dgym.session.verification_entrypoint import files_of_shell_line
 from dgym.session.verification_files import SavedFiles, WorkspaceCopy, apply_test_patch, read_versions, write_versions
 from dgym.session.verification_protection import Protection, protect, select_changes
 from dgym.workspace.apply import patched_paths
@@ -123,7 +124,8 @@ class _Verification:
     async def run(self) -> Verdict:
         expected = await self._expected()
         pristine = await self._verifier.manifest()
-        protection = protect(pristine, expected.outcomes, self._written_paths())
+        named = files_of_shell_line(self._plan.entrypoint, pristine)
+        protection = protect(pristine, expected.outcomes, [*self._written_paths(), *named])
         pyproject = await read_versions(self._verifier, pristine, ["pyproject.toml"])
         original = pyproject["pyproject.toml"].data if pyproject else None
         changed, refused = select_changes(self._plan.changed, protection, original)

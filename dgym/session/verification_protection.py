@@ -24,6 +24,14 @@ CONFIGURATION_NAMES = frozenset(
     }
 )
 _HIJACKING_MODULES = frozenset({"pytest", "_pytest", "sitecustomize", "usercustomize"})
+_METADATA_SUFFIXES = (".dist-info", ".egg-info", ".egg")
+_LIBRARIES_OF_TESTS = frozenset(
+    {
+        *("cmath", "decimal", "difflib", "doctest", "fractions", "hypothesis", "math", "mock", "nose", "numpy"),
+        *("operator", "pandas", "parameterized", "py", "testtools", "unittest"),
+    }
+)
+_SOURCE_ROOTS = ("", "src/", "lib/")
 _TEST_DIRECTORIES = frozenset({"test", "tests"})
 _MODULE_SUFFIXES = (".py", ".so", ".pyc")
 
@@ -58,7 +66,19 @@ class Protection(msgspec.Struct, frozen=True, kw_only=True):
         for directory in _hijacking_directories(path):
             if not any(known.startswith(directory + "/") for known in self.pristine):
                 return "a new package of this name would stand in for the test framework"
+        for root in _SOURCE_ROOTS:
+            if path.startswith(root) and self._stands_for_library(path[len(root) :], root):
+                return "a new module of this name would stand in for one that tests compare with"
         return why_dropped(path)
+
+    def _stands_for_library(self, path: str, root: str) -> bool:
+        first, _, below = path.partition("/")
+        stem = first.partition(".")[0]
+        if not (below or first.endswith(_MODULE_SUFFIXES)):
+            return False
+        if stem not in _LIBRARIES_OF_TESTS:
+            return False
+        return not any(known.startswith((f"{root}{stem}/", f"{root}{stem}.")) for known in self.pristine)
 
     def holds(self, path: str) -> bool:
         """Whether ``path`` of the untouched repository is put back after commands that run the agent's code."""
@@ -81,7 +101,9 @@ def protect(pristine: Iterable[str], test_ids: Iterable[str], more: Iterable[str
 
 def decides_about_tests(path: str) -> bool:
     """Whether pytest or Python reads a file of this name by itself."""
-    name = path.rpartition("/")[2]
+    directory, _, name = path.rpartition("/")
+    if name == "entry_points.txt" and directory.endswith(_METADATA_SUFFIXES):
+        return True
     return name in CONFIGURATION_NAMES or name.endswith(".pth")
 
 
@@ -89,6 +111,8 @@ def why_dropped(path: str) -> str | None:
     """Why a new file of this name takes no part in scoring, wherever it stands; None when it does."""
     name = path.rpartition("/")[2]
     stem = name.partition(".")[0]
+    if any(part.endswith(_METADATA_SUFFIXES) for part in path.split("/")):
+        return "new metadata of a distribution would load plugins"
     if decides_about_tests(path):
         return "a new file of this name would decide about the tests"
     if _hijacks(stem) and (name.endswith(_MODULE_SUFFIXES) or "." not in name):
