@@ -17,9 +17,9 @@ from dgym.wire import ToolCall
 
 _SCALES = (1.0, 0.5, 0.25, 0.1, 0.0)
 """How far the sections of the task message shrink, one after the other, where the newest step would not fit."""
-_TRIES = 5
+_TRIES = 8
 _LESS = 0.7
-"""What is left of a request that the model finds too long; it counts tokens better than we do."""
+"""What is left of a request that the model finds too long, and what may be used of a limit that it names."""
 
 
 class Loop:
@@ -56,7 +56,9 @@ class Loop:
             try:
                 return await self._chat.ask(messages, info["tools"])
             except ContextLengthExceeded as error:
-                self._limit = int(self._chat.count(messages, info["tools"]) * _LESS)
+                counted = self._chat.count(messages, info["tools"])
+                # The model counts differently, so its limit alone might lead to the same request again.
+                self._limit = int(min(counted, error.limit or counted) * _LESS)
                 self._context.log(f"the prompt was too long ({error}); it is cut to about {self._limit} tokens")
         return await self._chat.ask(self._messages(info, views), info["tools"])
 

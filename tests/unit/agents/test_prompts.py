@@ -68,5 +68,5 @@ def test_a_broken_template_is_named(tmp_path, template, complaint):
 
 
 def test_a_missing_template_is_named(tmp_path):
-    with pytest.raises(ManifestError, match="nowhere.j2 cannot be used"):
+    with pytest.raises(ManifestError, match=r"nowhere\.j2 cannot be used"):
         head(info(*TOOLS), settings=Settings(task_prompt="nowhere.j2"), base=tmp_path)

@@ -1,0 +1,95 @@
+"""Episodes with a real session and a scripted model behind real HTTP."""
+
+import json
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from dgym.api import AgentSpec, DebugTask, EpisodeSpec
+from dgym.results import StoredResult
+from dgym.worker.episode import run_episode
+from dgym.worker.jobs import Event, Job, Told
+from tests.fakes.openai_server import FakeOpenAI
+
+CALC = "def add(a, b):\n    total = a\n    total -= b\n    return total\n"
+CHECK = "from calc import add\nassert add(2, 3) == 5, add(2, 3)\nprint('it adds')\n"
+
+
+def make_task(**spec: Any) -> DebugTask:
+    files = [{"path": "calc.py", "content": CALC}, {"path": "check.py", "content": CHECK}]
+    fields = {
+        "instructions": "add() is wrong.",
+        "entrypoint": "python check.py",
+        "source": {"files": files},
+        "readOnlyPatterns": ["check.py"],
+    }
+    return msgspec.convert({"metadata": {"name": "calc"}, "spec": {**fields, **spec}}, DebugTask)
+
+
+@dataclass
+class Played:
+    """What an episode left."""
+
+    result: StoredResult
+    folder: Path
+    server: FakeOpenAI
+    events: list[Event] = field(default_factory=list)
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.folder / "trajectory.jsonl").read_text().splitlines()]
+
+    @property
+    def steps(self) -> list[dict[str, Any]]:
+        """Every step but the reset."""
+        return self.lines[2:]
+
+    @property
+    def told(self) -> str:
+        return "\n".join(event.text for event in self.events if isinstance(event, Told))
+
+    @property
+    def requests(self) -> list[dict[str, Any]]:
+        return [received.body for received in self.server.received]
+
+
+@pytest.fixture
+def play(tmp_path):
+    """Play one episode of an agent with the model of ``server``."""
+
+    async def run(server, agent="debug_agent", *, task=None, settings=None, spec=None, name="one", **fields) -> Played:
+        async with server:
+            config = tmp_path / "llm.yaml"
+            model = {"model": "scripted", "endpoint": server.url, "api_key": "k", **(settings or {})}
+            config.write_text(json.dumps({"m": model}))
+            job = Job(
+                namespace="local",
+                episode=name,
+                sample=0,
+                task=task or make_task(),
+                task_digest="t",
+                agent=msgspec.convert({"name": agent, "model": "m", **fields}, AgentSpec),
+                spec=msgspec.convert(spec or {}, EpisodeSpec),
+                digest=f"digest-{name}",
+                manifest="x.yaml",
+                base=str(tmp_path),
+                results=str(tmp_path / "results"),
+                sandbox="none",
+                python=sys.executable,
+                llm_config=str(config),
+                verbose=True,
+            )
+            events: list[Event] = []
+            result = await run_episode(job, events.append)
+            return Played(result, job.folder.attempts()[-1].path, server, events)
+
+    return run
+
+
+@pytest.fixture
+def new_task():
+    return make_task

@@ -1,0 +1,191 @@
+"""``dgym run`` with agents that ask a model: benchmarks, repositories, people in the model's place."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pexpect
+import pytest
+
+from tests.fakes.openai_server import Answer, Call, FakeOpenAI
+
+DGYM = str(Path(sys.executable).parent / "dgym")
+TIMEOUT_SECONDS = 100
+HERE = ("--sandbox", "none", "--python", sys.executable)
+REPAIR = Answer(
+    reasoning="The sign is wrong.",
+    calls=(Call("rewrite", {"path": "calc.py", "start": 2, "end": 2, "new_code": "    return a + b"}),),
+)
+SUBMIT = Answer(calls=(Call("submit"),))
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """Somebody's repository, with a secret and a protected test."""
+    path = tmp_path / "repository"
+    path.mkdir()
+    (path / "calc.py").write_text("def add(a, b):\n    return a - b\n")
+    (path / "check.py").write_text("from calc import add\nassert add(2, 3) == 5\n")
+    (path / "secret.txt").write_text("the secret\n")
+    (path / ".debugignore").write_text("secret.txt\n")
+    (path / ".debugreadonly").write_text("check.py\n")
+    return path
+
+
+@pytest.fixture
+def run(tmp_path):
+    """``dgym run`` with the model ``m`` of a server."""
+
+    def command(server, *arguments, stdin="", timeout=TIMEOUT_SECONDS):
+        config = tmp_path / "llm.yaml"
+        config.write_text(json.dumps({"m": {"model": "scripted", "endpoint": server.url, "api_key": "k"}}))
+        return subprocess.run(
+            [DGYM, "run", *arguments, *HERE, "--llm-config", str(config), "-p", "agent.model=m"],
+            cwd=tmp_path,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    return command
+
+
+def test_a_benchmark_is_debugged_and_solved(tmp_path, run):
+    with FakeOpenAI().in_thread() as server:
+        tasks = "set.tasks=[{name: sheet-undo}, {name: timesheet}]"
+        config = {"debugger": {"model": "debugger", "endpoint": server.url, "api_key": "k"}}
+        (tmp_path / "models.json").write_text(json.dumps(config))
+        done = subprocess.run(
+            [
+                DGYM,
+                "run",
+                "--bundled",
+                "mini_nightmare",
+                "--agent",
+                "debug_agent",
+                "-p",
+                "agent.model=debugger",
+                "-p",
+                tasks,
+                "--llm-config",
+                "models.json",
+                "--sandbox",
+                "none",
+                "--output",
+                "json",
+            ],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_SECONDS,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    results = sorted(tmp_path.glob("results/*/*/*/*/result.json"))
+    assert [json.loads(path.read_text())["resolved"] for path in results] == [True, True]
+    for path in results:
+        called = [json.loads(line)["call"] for line in path.with_name("trajectory.jsonl").read_text().splitlines()[2:]]
+        assert "pdb" in [call["tool"] for call in called]
+
+
+def test_a_repository_is_debugged_in_place_of_a_manifest_and_left_alone(repository, run):
+    before = {path.name: path.read_text() for path in repository.iterdir()}
+    with FakeOpenAI(
+        script=[Answer(calls=(Call("view", {"path": "secret.txt"}),)), REPAIR, SUBMIT]
+    ).in_thread() as server:
+        done = run(server, "repository", "--entrypoint", "python check.py", "--agent", "debug_agent", "-v")
+    assert done.returncode == 0, done.stderr
+    assert "1 resolved" in done.stdout
+    assert "reasoning:\n    The sign is wrong." in done.stderr
+    assert {path.name: path.read_text() for path in repository.iterdir()} == before
+    assert not any("the secret" in str(received.body) for received in server.received)
+    (patch,) = repository.parent.glob("results/*/*/*/*/patch.diff")
+    assert "+    return a + b" in patch.read_text()
+
+
+def test_the_patch_is_applied_after_a_question(repository, run):
+    (repository / "calc.py").chmod(0o640)
+    with FakeOpenAI(script=[REPAIR, SUBMIT]).in_thread() as server:
+        arguments = ("repository", "--entrypoint", "python check.py", "--agent", "rewrite_agent", "--apply")
+        for answer in ("n\n", "", "y\n"):
+            assert "a - b" in (repository / "calc.py").read_text()
+            done = run(server, *arguments, stdin=answer)
+            assert done.returncode == 0, done.stderr
+            assert f"Apply it to {repository}?" in done.stderr
+        assert len(server.received) == 2  # the finished episode is not played again to ask again
+    assert "a + b" in (repository / "calc.py").read_text()
+    assert (repository / "calc.py").stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["repository", "--agent", "debug_agent"], "needs a model: -p agent.model=NAME"),
+        (["repository", "--agent", "debug_agent", "-p", "agent.model=mm"], "there is no model 'mm'; did you mean 'm'"),
+        (["repository", "--agent", "debug_agen"], "did you mean 'debug_agent'"),
+        (["x.yaml", "--entrypoint", "true"], "--entrypoint is of repositories"),
+        (["repository", "--agent", "debug_agent", "--llm-config", "no.yaml"], "no.yaml"),
+    ],
+)
+def test_what_cannot_run_is_said_before_anything_runs(repository, tmp_path, arguments, complaint):
+    (tmp_path / "llm.yaml").write_text('m: {model: x, endpoint: "http://127.0.0.1:9/v1", api_key: k}\n')
+    done = subprocess.run(
+        [DGYM, "run", *arguments],
+        cwd=tmp_path,
+        env={**os.environ, "LLM_CONFIG_FILE_PATH": str(tmp_path / "llm.yaml")},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert complaint in done.stderr
+    assert not (tmp_path / "results").exists()
+
+
+def spawn(tmp_path, *arguments, **environment):
+    return pexpect.spawn(
+        DGYM,
+        ["run", "repository", "--entrypoint", "python check.py", *HERE, *arguments],
+        cwd=str(tmp_path),
+        env={**os.environ, "TERM": "xterm-256color", "XDG_STATE_HOME": str(tmp_path / "state"), **environment},
+        encoding="utf-8",
+        timeout=TIMEOUT_SECONDS,
+        dimensions=(60, 200),
+    )
+
+
+def test_a_person_can_take_the_models_place(repository, tmp_path):
+    child = spawn(tmp_path, "--agent", "rewrite_agent", "-v", "-p", "agent.model=human")
+    child.expect("You are a debugging agent")
+    child.expect("model>")
+    child.sendline("rewrite calc.py 2 <c>    return a + b</c>")
+    child.expect("return a \\+ b")
+    child.expect("model>")
+    child.sendline("submit")
+    child.expect("1 resolved")
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 0
+
+
+def test_debug_stops_after_each_reply_before_its_call_is_made(repository, tmp_path):
+    with FakeOpenAI(script=[REPAIR, SUBMIT]).in_thread() as server:
+        (tmp_path / "llm.yaml").write_text(json.dumps({"m": {"model": "x", "endpoint": server.url, "api_key": "k"}}))
+        child = spawn(tmp_path, "--agent", "debug_agent", "--debug", "-p", "agent.model=m", "--llm-config", "llm.yaml")
+        child.expect("The sign is wrong")
+        child.expect(r"\(dgym\) ")
+        child.sendline("p exchange.calls[0].tool, step.seq, job.agent.name")
+        child.expect(r"\('rewrite', 0, 'debug_agent'\)")
+        child.sendline("c")
+        child.expect("before step 2")
+        child.expect(r"\(dgym\) ")
+        child.sendline("c")
+        child.expect("1 resolved")
+        child.expect(pexpect.EOF)
+        child.close()
+    assert child.exitstatus == 0
