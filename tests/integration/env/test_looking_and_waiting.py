@@ -1,0 +1,80 @@
+"""Tools that appear late, tests that run by themselves, and looking around without a step."""
+
+import sys
+
+import pytest
+
+from dgym.env import AsyncRepoEnv
+from dgym.wire import ToolCall
+
+LATE_PDB = {"name": "pdb", "options": {"afterRewrites": 1}}
+REPAIR = {"tool": "rewrite", "arguments": {"path": "calc.py", "start": 2, "end": 2, "new_code": "    return a + b"}}
+
+
+@pytest.fixture
+async def open_env(new_task):
+    envs = []
+
+    async def open_one(tools, **spec):
+        task = new_task(**{"entrypoint": "python test_calc.py", **spec})
+        env = AsyncRepoEnv(task, tools=tools, sandbox="none", python=sys.executable)
+        envs.append(env)
+        return env, await env.reset()
+
+    yield open_one
+    for env in envs:
+        await env.close()
+
+
+async def test_a_tool_that_is_not_there_yet_is_unknown_and_nothing_names_it(open_env):
+    env, (observation, info) = await open_env([LATE_PDB, "rewrite", "view"])
+    assert "pdb" not in observation["text"] + str(info)
+    early, *_ = await env.step("pdb b calc.py:2")
+    assert not early["ok"]
+    assert "There is no tool `pdb`" in early["text"]
+    rewritten, _, _, _, info = await env.step(REPAIR)
+    assert "New from now on, the tool pdb: Debug the program" in rewritten["text"]
+    assert [tool["name"] for tool in info["tools"]] == ["pdb", "rewrite", "view"]
+    assert "Debug the program" in info["instructions"]["pdb"]
+    late, _, _, _, info = await env.step("pdb b calc.py:2")
+    assert late["ok"]
+    assert [point["file"] for point in info["breakpoints"]] == ["calc.py"]
+
+
+async def test_tests_run_after_each_rewrite_where_the_options_say_so(open_env):
+    evaluating = {"name": "eval", "options": {"onRewrite": True}}
+    check = "python -c 'import calc; assert calc.add(2, 3) == 5; print(\"it adds\")'"
+    env, (_, info) = await open_env([evaluating, "rewrite"], entrypoint=check, scoring={"stopWhenEvalPasses": True})
+    assert info["evaluation"] is None
+    wrong = {"tool": "rewrite", "arguments": {"path": "calc.py", "start": 1, "end": 0, "new_code": "# a comment"}}
+    observation, _, _, _, info = await env.step(wrong)
+    assert observation["score"] == {"score": 0, "max_score": 1}
+    assert "AssertionError" in info["evaluation"]
+    assert observation["text"].endswith(info["evaluation"])
+    right = {"tool": "rewrite", "arguments": {"path": "calc.py", "start": 3, "end": 3, "new_code": "    return a + b"}}
+    observation, reward, terminated, _, info = await env.step(right)
+    assert (reward, terminated, info["reason"]) == (1.0, True, "Resolved")
+    assert "it adds" in info["evaluation"]
+
+
+async def test_looking_around_is_no_step(open_env):
+    env, (_, info) = await open_env(["rewrite"])
+    assert info["focus_file"] is None
+    tree = await env.peek({"tool": "listdir", "arguments": {}})
+    assert "calc.py" in tree["text"]
+    seen = await env.peek({"tool": "view", "arguments": {"path": "calc.py"}})
+    assert "return a - b" in seen["text"]
+    assert not (await env.peek(REPAIR))["ok"]
+    assert "a - b" in (await env.peek("view calc.py"))["text"]
+    assert (len(env.history()), env.info["focus_file"]) == (1, None)
+    await env.step(REPAIR)
+    assert env.info["focus_file"] == "calc.py"
+    await env.finish()
+    assert "has ended" in (await env.peek("view calc.py"))["text"]
+
+
+async def test_a_mistake_is_a_step_that_says_what_it_was(open_env):
+    env, _ = await open_env(["view"])
+    observation, *_ = await env.step(ToolCall.mistake("That was no call."))
+    assert (observation["text"], observation["ok"]) == ("That was no call.", False)
+    assert env.info["steps"] == 1
