@@ -1,0 +1,145 @@
+"""What dgym itself adds to a step of an agent that asks a model: no model, no sandbox, only the worker between them."""
+
+import asyncio
+import resource
+import time
+from pathlib import Path
+from typing import Any
+
+from dgym.agents import AgentContext, StopEpisode
+from dgym.agents.chat import Chat
+from dgym.agents.loop import Loop
+from dgym.agents.settings import Settings
+from dgym.llm import ModelCall, Reply, Usage
+from dgym.llm.tokens import TokenCounter
+from dgym.results import TrajectoryHeader, TrajectoryWriter, read_trajectory
+from dgym.wire import EndReason, Observation, Step, ToolCall
+from dgym.worker.recording import RecordingEnv
+from tests.perf.measure import Figure, figure
+
+EPISODES = 200
+STEPS = 20
+LONG = 110
+_TEXT = "\n".join(f"{number:4}  value_{number} = compute(value_{number - 1})" for number in range(60))
+_TOOLS = [
+    {"name": name, "description": f"What {name} does.", "parameters": {"type": "object", "properties": {}}}
+    for name in ("pdb", "view", "rewrite", "eval", "listdir", "grep", "submit")
+]
+
+
+class InstantModel:
+    """Answers at once with a call of pdb."""
+
+    name = "instant"
+    context_limit: int | None = 128_000
+    reply_limit: int | None = None
+    supports_system_prompt = True
+    interactive = False
+
+    def __init__(self) -> None:
+        self._counter = TokenCounter()
+
+    async def complete(self, messages: Any, tools: Any, **_: Any) -> Reply:
+        await asyncio.sleep(0)
+        call = ModelCall(id=f"call-{len(messages)}", tool="pdb", arguments={"command": "p value"})
+        return Reply(text="I look at the value.", calls=(call,), usage=Usage(input_tokens=9_000, output_tokens=20))
+
+    def count_tokens(self, messages: Any, tools: Any = ()) -> int:
+        return self._counter.count(messages, tools)
+
+    def release(self, session: str) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+
+class InstantEnv:
+    """Answers every call at once with two kilobytes."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps: list[Step] = []
+        self._limit = steps
+        self._info = {
+            "instructions": {"task": "Find the bug.", **{tool["name"]: str(tool["description"]) for tool in _TOOLS}},
+            "tools": _TOOLS,
+            "evaluation": _TEXT,
+            "breakpoints": [],
+            "focus_file": "calc.py",
+            "notices": [],
+        }
+
+    async def reset(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        self._steps = [Step(seq=0, call=None, observation=Observation(text=_TEXT))]
+        return {"text": _TEXT}, self._info
+
+    async def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        seq = len(self._steps)
+        observation = Observation(text=f"{seq}\n{_TEXT}", tool="pdb")
+        self._steps.append(Step(seq=seq, call=ToolCall(**action), observation=observation))
+        return {"text": observation.text}, 0.0, False, seq >= self._limit, self._info
+
+    async def peek(self, action: Any) -> dict[str, Any]:
+        return {"text": _TEXT, "ok": True}
+
+    async def patch(self) -> str:
+        return ""
+
+    def history(self) -> list[Step]:
+        return self._steps
+
+    async def apply_solution(self) -> Observation:
+        raise StopEpisode(EndReason.CANCELLED)
+
+
+def agent_figures(scratch: Path) -> list[Figure]:
+    """Time per step alone and among 200 episodes, memory of an episode, growth of a trajectory."""
+    return [*_alone(scratch), *_together(scratch)]
+
+
+def _alone(scratch: Path) -> list[Figure]:
+    durations = []
+    for number in range(12):
+        started = time.perf_counter()
+        asyncio.run(_play(scratch / f"alone-{number}", STEPS))
+        durations.append((time.perf_counter() - started) * 1000 / STEPS)
+    path = scratch / "long"
+    asyncio.run(_play(path, LONG))
+    assert len(read_trajectory(path).steps) == LONG + 1
+    sizes = [len(line) for line in path.read_bytes().split(b"\n")[1:]]
+    early, late = (sum(sizes[at - 2 : at + 3]) / 5 for at in (10, 100))
+    return [
+        figure("worker's share of a step that asks a model", durations[2:], aim=3.0),
+        Figure(name="trajectory bytes at step 10", unit="bytes", median=early),
+        Figure(name="trajectory bytes at step 100", unit="bytes", median=late, baseline=early, baseline_name="step 10"),
+    ]
+
+
+def _together(scratch: Path) -> list[Figure]:
+    before = _resident_bytes()
+    started = time.perf_counter()
+    asyncio.run(_play_many(scratch))
+    seconds = time.perf_counter() - started
+    grown = max(0, _resident_bytes() - before)
+    return [
+        Figure(
+            name=f"steps with {EPISODES} episodes in one process", unit="steps/s", median=EPISODES * STEPS / seconds
+        ),
+        Figure(name="memory of one of them at the peak", unit="MB", median=grown / EPISODES / 1e6),
+    ]
+
+
+async def _play_many(scratch: Path) -> None:
+    await asyncio.gather(*(_play(scratch / f"many-{number}", STEPS) for number in range(EPISODES)))
+
+
+async def _play(path: Path, steps: int) -> None:
+    with TrajectoryWriter(path, TrajectoryHeader()) as trajectory:
+        env = RecordingEnv(InstantEnv(steps), trajectory, on_reset=lambda: None, on_step=lambda _: None)
+        chat = Chat(InstantModel(), session=path.name, listener=env.say)
+        await Loop(env, chat, AgentContext(task_name="calc", chat=chat), Settings()).run()
+
+
+def _resident_bytes() -> int:
+    """The peak so far; it never falls, so what grows between two readings is new."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
