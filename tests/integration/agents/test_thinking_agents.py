@@ -1,6 +1,9 @@
 """The agents that ask a model, against a scripted one: real sessions, real HTTP."""
 
 import json
+import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,6 +12,7 @@ from dgym.results.normalize import normalize
 from dgym.wire import EndReason
 from tests.fakes.openai_server import Answer, Call, FakeOpenAI
 
+DOCUMENTED = Path(__file__).parents[3] / "docs" / "trajectory.md"
 LOOK = Answer(reasoning="What is there?", text="I look.", calls=(Call("view", {"path": "calc.py"}),))
 BREAK = Answer(calls=(Call("pdb", {"command": "b calc.py:3"}),))
 GO = Answer(calls=(Call("pdb", {"command": "c"}),))
@@ -45,7 +49,7 @@ async def test_the_debug_agent_sees_everything_and_repairs_the_bug(play):
         assert words in played.told
 
 
-async def test_the_trajectory_tells_what_was_said_used_and_paid(play):
+async def test_the_trajectory_tells_what_was_said_used_and_paid(play, monkeypatch):
     played = await play(FakeOpenAI(script=SOLUTION), settings={"input_price": 2, "output_price": 8})
     exchanges = [step["exchanges"] for step in played.steps]
     assert [len(each) for each in exchanges] == [1] * 5
@@ -57,10 +61,12 @@ async def test_the_trajectory_tells_what_was_said_used_and_paid(play):
     assert sum(one["outputTokens"] for one in usage) == played.result.output_tokens > 0
     assert sum(float(one["price"]) for one in usage) == pytest.approx(float(played.result.price))
     assert all(each[0]["secondsModel"] > 0 for each in exchanges)
-    messages = [message for each in exchanges for message in each[0]["messages"]]
-    for each, body in zip(exchanges, played.requests, strict=True):
-        sent = [messages[number] for low, high in each[0]["sent"] for number in range(low, high + 1)]
-        assert [message["content"] for message in sent] == [message["content"] or "" for message in body["messages"]]
+    monkeypatch.chdir(played.folder)
+    told: dict[str, Any] = {}
+    exec(re.findall(r"```python\n(.*?)```", DOCUMENTED.read_text("utf-8"), re.DOTALL)[0], told)
+    assert [[message["content"] for message in request] for request in told["requests"]] == [
+        [message["content"] or "" for message in body["messages"]] for body in played.requests
+    ]
 
 
 async def test_the_rewrite_agent_never_hears_of_pdb(play):

@@ -9,7 +9,7 @@ from dgym.cli.app import cli
 from dgym.cli.migrate_section import ALWAYS, KEYS, LOST, PARAMETERS, TOOLS
 
 DOCS = Path(__file__).parents[3] / "docs"
-PAGES = ("report.md", "migrating.md", "command-line.md")
+PAGES = ("report.md", "migrating.md", "command-line.md", "agents.md")
 
 
 def commands():
