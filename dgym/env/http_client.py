@@ -5,6 +5,7 @@ than one should wait for all have the same remedy.
 """
 
 import asyncio
+import io
 import random
 import time
 from collections.abc import AsyncIterable, Callable, Mapping
@@ -82,8 +83,8 @@ class HttpClient:
             SandboxLost: It does not answer.
         """
         # What JSON has no word for, in a call of a program's making, is written as Python shows it.
-        data = None if body is None else msgspec.json.encode(body, enc_hook=repr)
-        return await self.send(method, path, kind, content=lambda: data, headers=headers)
+        data = b"" if body is None else msgspec.json.encode(body, enc_hook=repr)
+        return await self.send(method, path, kind, content=lambda: io.BytesIO(data), headers=headers)
 
     async def send(
         self,
@@ -91,7 +92,7 @@ class HttpClient:
         path: str,
         kind: type[T],
         *,
-        content: Callable[[], bytes | AsyncIterable[bytes] | None],
+        content: Callable[[], io.BytesIO | AsyncIterable[bytes]],
         headers: Mapping[str, str] | None = None,
     ) -> T:
         """The same with a body that ``content`` makes anew each time it is sent."""
@@ -122,7 +123,7 @@ class HttpClient:
         self,
         method: str,
         path: str,
-        data: bytes | AsyncIterable[bytes] | None,
+        data: io.BytesIO | AsyncIterable[bytes],
         headers: Mapping[str, str] | None,
     ) -> tuple[int, bytes]:
         session = self._open()

@@ -23,7 +23,7 @@ from dgym.sidecar.settings import Settings, read_settings
 
 _log = logging.getLogger("dgym.sidecar")
 _MARKER = "begun"
-_GRACE_SECONDS = 2.0
+_GRACE_SECONDS = 1.0
 
 
 async def serve(settings: Settings) -> None:
@@ -47,11 +47,12 @@ async def serve(settings: Settings) -> None:
         _log.info("listening", extra={"fields": {"addresses": [list(each[:2]) for each in runner.addresses]}})
         await _first(stop.wait(), attempt.released.wait())
     finally:
-        await runner.cleanup()
         if connecting is not None:
             connecting.cancel()
             await asyncio.gather(connecting, return_exceptions=True)
+        # Calls that wait end with what they wait for; whoever made them asks again elsewhere.
         await attempt.close()
+        await runner.cleanup()
         _log.info("ended", extra={"fields": {"released": attempt.released.is_set()}})
 
 

@@ -144,6 +144,8 @@ class Attempt:
         if self._runners.starting:
             raise CallError(ErrorCode.BUSY, self._runners.missing or "the runners come up")
         self._reset_key = key
+        if self.failure is not None and not self._begun:
+            raise self.failure
         if not self._begun:
             await self._once("reset", lambda: self._begin(session, evaluate=request.evaluate))
         return StepResponse(step=session.history()[0], state=episode_state(session))

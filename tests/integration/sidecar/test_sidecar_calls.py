@@ -1,0 +1,274 @@
+"""Calls that are lost, repeated, out of order, late, too large or not the caller's to make."""
+
+import asyncio
+import contextlib
+import io
+
+import aiohttp
+import msgspec
+import pytest
+
+from dgym import AsyncRepoEnv
+from dgym.errors import AccessRefused, ConflictError, EpisodeOver, ManifestError, Superseded
+from dgym.wire.http import BODY_LIMIT, Role
+
+COUNT = {"command": "echo x >> count.txt; wc -l < count.txt"}
+
+
+async def begin(pod, **prepared):
+    await pod.prepare(**prepared)
+    env = pod.connect()
+    await env.reset()
+    return env
+
+
+class LossyProxy:
+    """Passes every request on, and closes the connection instead of the answer as often as it is told."""
+
+    def __init__(self, url):
+        self._port = int(url.rpartition(":")[2])
+        self.losses = 0
+        self.lost = 0
+
+    async def __aenter__(self):
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_):
+        self._server.close()
+
+    async def _serve(self, reader, writer):
+        with contextlib.suppress(OSError):
+            upstream, sending = await asyncio.open_connection("127.0.0.1", self._port)
+            pump = asyncio.ensure_future(self._pump(reader, sending))
+            while answer := await upstream.read(65536):
+                if self.losses:
+                    self.losses -= 1
+                    self.lost += 1
+                    break
+                writer.write(answer)
+                await writer.drain()
+            pump.cancel()
+            sending.close()
+        writer.close()
+
+    async def _pump(self, reader, sending):
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65536):
+                sending.write(data)
+                await sending.drain()
+
+
+async def test_lost_answers_cost_nothing_and_execute_nothing_twice(pod):
+    await pod.prepare()
+    async with LossyProxy(pod.url) as proxy:
+        env = pod.connect(url=proxy.url)
+        proxy.losses = 2
+        await env.reset()
+        for expected in ("1", "2", "3"):
+            proxy.losses = 2
+            observation, *_ = await env.step({"tool": "bash", "arguments": COUNT})
+            assert observation["text"].strip().endswith(expected)
+        proxy.losses = 2
+        result = await env.finish()
+        assert proxy.lost == 10
+        await env.close()
+    assert pod.file("count.txt") == "x\nx\nx\n"
+    assert result.steps == 3
+
+
+async def test_a_step_asked_for_again_is_answered_from_the_record(pod):
+    env = await begin(pod)
+    await env.step({"tool": "bash", "arguments": COUNT})
+    first = await pod.step(1, "bash", COUNT)
+    assert first[0] == 200
+    assert first[1]["step"]["observation"]["text"].strip().endswith("1")
+    assert await pod.step(1, "bash", COUNT) == first
+
+    slow = {"command": f"sleep 0.2; {COUNT['command']}"}
+    together = await asyncio.gather(*(pod.step(2, "bash", slow) for _ in "abc"))
+    assert [status for status, _ in together] == [200, 200, 200]
+    assert len({body["step"]["observation"]["text"] for _, body in together}) == 1
+    assert pod.file("count.txt") == "x\nx\n"
+
+
+async def test_a_number_used_for_another_call_and_a_gap_are_conflicts(pod):
+    env = await begin(pod)
+    await env.step({"tool": "bash", "arguments": COUNT})
+    for seq, arguments, code in ((1, {"command": "true"}, "conflict"), (0, COUNT, "conflict"), (3, COUNT, "gap")):
+        status, body = await pod.step(seq, "bash", arguments)
+        assert (status, body["code"], body["retryable"]) == (409, code, False)
+    waiting = {"command": "echo > begun; until [ -e go ]; do sleep 0.01; done"}
+    running = asyncio.ensure_future(pod.step(2, "bash", waiting))
+    await asyncio.wait_for(_exists(pod, "begun"), 20)
+    status, body = await pod.step(2, "bash", {"command": "true"})
+    assert (status, body["code"]) == (409, "conflict")
+    (pod.directory / "sandbox-files" / "go").touch()
+    assert (await running)[0] == 200
+
+
+async def _exists(pod, name):
+    while not (pod.directory / "sandbox-files" / name).exists():
+        await asyncio.sleep(0.01)
+
+
+async def test_a_superseded_driver_is_told_so_even_while_its_call_runs(pod, helpers):
+    await pod.prepare(epoch=1)
+    old = pod.connect(epoch=1, reset_key="k")
+    await old.reset()
+    running = asyncio.ensure_future(old.step("bash echo > begun; until [ -e go ]; do sleep 0.01; done"))
+    await asyncio.wait_for(_exists(pod, "begun"), 20)
+    new = pod.connect(epoch=2, reset_key="k")
+    await new.reset()
+    (pod.directory / "sandbox-files" / "go").touch()
+    with pytest.raises(Superseded):
+        await running
+    with pytest.raises(Superseded):
+        await old.finish()
+    await new.reset()
+    assert new.history()[-1].call.tool == "bash"
+
+
+async def test_another_reset_is_a_conflict(pod):
+    await begin(pod)
+    with pytest.raises(ConflictError, match="another key"):
+        await pod.connect().reset()
+    status, body = await pod.raw("POST", "/v1/reset", role=Role.DRIVE)
+    assert (status, body["code"]) == (400, "invalid_argument")
+
+
+async def test_calls_out_of_order_say_what_is_missing(pod):
+    env = pod.connect()
+    with pytest.raises(ConflictError, match="not prepared"):
+        await env.reset()
+    with pytest.raises(EpisodeOver):
+        await env.step("submit")
+    await pod.prepare()
+    status, body = await pod.step(1, "bash", COUNT)
+    assert (status, body["code"]) == (409, "conflict")
+    assert "not reset" in body["message"]
+
+
+async def test_preparing_twice_is_harmless_and_otherwise_a_conflict(pod):
+    preparation = await pod.prepare(instructions="one")
+    status, body = await pod.raw("PUT", "/v1/workspace", role=Role.PREPARE, data=b"tar")
+    assert (status, body["code"]) == (409, "conflict")
+    request = {"task": {"metadata": {"name": "x"}, "spec": {}}, "tools": ["view"]}
+    status, body = await pod.raw("POST", "/v1/prepare", role=Role.PREPARE, data=msgspec.json.encode(request))
+    assert (status, body["code"]) == (409, "conflict")
+    await preparation.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"task": {"metadata": {"name": "x"}, "spec": {"entrypoint": 7}}}, "entrypoint"),
+        ({"tools": []}, "tools"),
+        ({"tools": ["no_such_tool"]}, "no_such_tool"),
+        ({"tools": ["os:system"]}, "os:system"),
+        ({"maxSteps": 0}, "maxSteps"),
+        ({"task": {"metadata": {"name": "x"}, "spec": {"source": {"files": []}}}}, "upload"),
+        ({"workspaceSha256": "0" * 64}, "SHA-256"),
+    ],
+)
+async def test_a_wrong_preparation_names_what_is_wrong(new_pod, change, words):
+    pod = await new_pod().start(runners=False, operated=False)
+    request = {"task": {"metadata": {"name": "x"}, "spec": {}}, "tools": ["view"], **change}
+    status, body = await pod.raw("POST", "/v1/prepare", role=Role.PREPARE, data=msgspec.json.encode(request))
+    assert status in (400, 409)
+    assert words in body["message"]
+
+
+CALLS = [
+    ("PUT", "/v1/workspace", Role.PREPARE),
+    ("POST", "/v1/prepare", Role.PREPARE),
+    ("POST", "/v1/solution", Role.PREPARE),
+    ("POST", "/v1/release", Role.PREPARE),
+    ("POST", "/v1/reset", Role.DRIVE),
+    ("POST", "/v1/steps/1", Role.DRIVE),
+    ("GET", "/v1/steps", Role.DRIVE),
+    ("POST", "/v1/peek", Role.DRIVE),
+    ("GET", "/v1/tools", Role.DRIVE),
+    ("GET", "/v1/diff", Role.DRIVE),
+    ("POST", "/v1/close", Role.DRIVE),
+    ("POST", "/v1/verify", Role.OPERATE),
+    ("POST", "/v1/cancel", Role.OPERATE),
+]
+
+
+async def test_each_call_is_for_the_token_of_its_role_alone(new_pod):
+    pod = await new_pod().start(runners=False, operated=False)
+    for method, path, role in CALLS:
+        assert (await pod.raw(method, path))[1]["code"] == "unauthenticated"
+        assert (await pod.raw(method, path, token="guess"))[1]["code"] == "unauthenticated"
+        assert (await pod.raw(method, path, headers={"Authorization": "Basic eDp5"}))[0] == 401
+        for other in Role:
+            if other is not role:
+                assert (await pod.raw(method, path, role=other))[1]["code"] == "forbidden"
+    env = AsyncRepoEnv.connect(pod.url, "guess")
+    with pytest.raises(AccessRefused):
+        await env.reset()
+    with pytest.raises(AccessRefused):
+        await env.apply_solution()
+    await env.close()
+
+
+async def test_what_is_open_needs_no_token(new_pod):
+    pod = await new_pod().start(runners=False, operated=False)
+    assert (await pod.raw("GET", "/healthz"))[0] == 200
+    status, body = await pod.raw("GET", "/readyz")
+    assert (status, b"not come up" in body) == (503, True)
+    await pod.raw("GET", "/v1/tools", role=Role.DRIVE)
+    status, body = await pod.raw("GET", "/metrics")
+    assert status == 200
+    assert b'dgym_sidecar_calls_total{call="/v1/tools",code="conflict"} 1.0' in body
+    status, body = await pod.raw("GET", "/v1/elsewhere")
+    assert (status, body["code"]) == (404, "not_found")
+
+
+async def test_bodies_that_are_too_large_or_no_json_are_refused(new_pod):
+    pod = await new_pod().start(runners=False, operated=False)
+    status, body = await pod.raw("POST", "/v1/close", role=Role.DRIVE, data=io.BytesIO(b"x" * (BODY_LIMIT + 1)))
+    assert (status, body["code"]) == (413, "too_large")
+
+    async def endless():
+        for _ in range(BODY_LIMIT // 65536 + 1):
+            yield b"x" * 65536
+
+    # Without a length: the sidecar may answer and close while we still send.
+    with contextlib.suppress(aiohttp.ClientConnectionError):
+        status, body = await pod.raw("POST", "/v1/close", role=Role.DRIVE, data=endless())
+        assert (status, body["code"]) == (413, "too_large")
+    headers = {"Content-Length": str(3 * 1024**3)}
+    with contextlib.suppress(aiohttp.ClientConnectionError):
+        status, body = await pod.raw("PUT", "/v1/workspace", role=Role.PREPARE, headers=headers, data=b"tar")
+        assert (status, body["code"]) == (413, "too_large")
+    status, body = await pod.raw("POST", "/v1/close", role=Role.DRIVE, data=b"{")
+    assert (status, body["code"]) == (400, "invalid_argument")
+    status, body = await pod.raw("POST", "/v1/steps/one", role=Role.DRIVE)
+    assert (status, body["code"]) == (400, "invalid_argument")
+    status, body = await pod.raw("GET", "/v1/steps?from=-1", role=Role.DRIVE)
+    assert (status, body["code"]) == (400, "invalid_argument")
+    status, body = await pod.raw("GET", "/v1/tools", role=Role.DRIVE, headers={"Dgym-Epoch": "two"})
+    assert (status, body["code"]) == (400, "invalid_argument")
+
+
+async def test_a_call_that_takes_long_is_asked_again_until_it_is_answered(new_pod):
+    pod = await new_pod(answer_seconds=0.1).start()
+    await pod.prepare(setupCommands=["sleep 0.5"])
+    env = pod.connect()
+    await env.reset()
+    slow = {"command": f"sleep 0.5; {COUNT['command']}"}
+    status, body = await pod.step(1, "bash", slow)
+    assert (status, body) == (202, {"running": True})
+    observation, *_ = await env.step({"tool": "bash", "arguments": slow})
+    assert observation["text"].strip().endswith("1")
+    assert pod.file("count.txt") == "x\n"
+    assert "+x" in await env.patch()
+    assert (await env.finish()).steps == 1
+
+
+async def test_a_wrong_task_is_the_users_to_repair(pod):
+    with pytest.raises(ManifestError, match="no_such"):
+        await pod.prepare(tools=("no_such",))

@@ -1,0 +1,101 @@
+"""An episode in a pod, from the uploaded workspace to the verdict."""
+
+from dgym.session import EpisodeLimits
+from dgym.wire import EndReason
+from dgym.wire.http import Role
+
+
+async def test_an_episode_from_prepare_to_resolved(pod, helpers):
+    await pod.prepare(entrypoint="python -m pytest -q", setupCommands=["echo ready > ready.txt"])
+    env = pod.connect()
+    observation, info = await env.reset(options={"eval": True})
+    assert "calc is wrong" in observation["text"]
+    assert observation["score"] == {"score": 0, "max_score": 1}
+    assert "1 failed" in info["evaluation"]
+    assert (info["steps"], info["resolved"], info["reason"]) == (0, False, None)
+    assert {tool["name"] for tool in info["tools"]} == {"bash", "view", "eval", "pdb", "rewrite", "submit"}
+    assert info["instructions"]["task"] == "calc is wrong"
+
+    observation, *_ = await env.step("pdb b calc.py:2")
+    observation, reward, terminated, truncated, info = await env.step({"tool": "pdb", "arguments": {"command": "c"}})
+    assert observation["frame"] == {"file": "calc.py", "line": 2, "function": "add"}
+    assert [point["line"] for point in info["breakpoints"]] == [2]
+    assert (reward, terminated, truncated) == (0.0, False, False)
+
+    observation, *_ = await env.step(helpers.repair)
+    assert "+    return a + b" in observation["diff"]
+    assert "+    return a + b" in await env.patch()
+    assert "return a + b" in (await env.peek("view calc.py"))["text"]
+
+    env.note_usage(input_tokens=700, output_tokens=30)
+    _, reward, terminated, truncated, info = await env.step("submit")
+    assert (reward, terminated, truncated) == (1.0, True, False)
+    assert (info["resolved"], info["reason"], info["score"], info["max_score"]) == (True, "Resolved", 1, 1)
+    assert "+    return a + b" in await env.patch()
+    assert [step.seq for step in env.history()] == [0, 1, 2, 3, 4]
+    assert env.history()[1].call.tool == "pdb"
+
+    said = pod.termination()
+    assert (said.reason, said.resolved, said.score, said.steps, said.rewrites) == ("Resolved", True, 1, 4, 1)
+    assert (said.input_tokens, said.output_tokens, said.episode_uid, said.attempt) == (700, 30, "uid", 1)
+
+
+async def test_a_bad_call_is_an_observation_and_never_an_error(pod):
+    await pod.prepare()
+    env = pod.connect()
+    await env.reset()
+    for action in ("no such tool", {"tool": "view"}, {"tool": "view", "arguments": {"path": 7}}, {"x": {1, 2}}, ""):
+        observation, *_ = await env.step(action)
+        assert not observation["ok"]
+        assert observation["text"]
+    assert env.info["steps"] == 5
+
+
+async def test_the_step_limit_ends_it_and_says_so(pod):
+    await pod.prepare(limits=EpisodeLimits(max_steps=2))
+    env = pod.connect()
+    await env.reset()
+    await env.step("view calc.py")
+    _, reward, terminated, truncated, info = await env.step("view calc.py")
+    assert (reward, terminated, truncated, info["reason"]) == (0.0, False, True, "StepLimitReached")
+    status, body = await pod.step(3, "view", {"path": "calc.py"})
+    assert (status, body["code"]) == (409, "limit_reached")
+
+
+async def test_only_the_role_that_prepares_has_the_solution(pod):
+    await pod.prepare()
+    env = pod.connect()
+    await env.reset()
+    assert "calc.py" in (await env.apply_solution()).text
+    status, body = await pod.raw("POST", "/v1/solution", role=Role.DRIVE)
+    assert (status, body["code"]) == (403, "forbidden")
+    assert (await env.finish()).resolved
+
+
+async def test_the_driver_says_why_it_gives_up(pod):
+    await pod.prepare()
+    env = pod.connect()
+    await env.reset()
+    result = await env.finish(EndReason.TOKEN_BUDGET_EXHAUSTED)
+    assert (result.reason, result.resolved) == (EndReason.TOKEN_BUDGET_EXHAUSTED, False)
+    assert await env.finish() == result
+
+
+async def test_who_resets_under_the_same_key_takes_up_the_episode(pod, helpers):
+    await pod.prepare()
+    first = pod.connect(reset_key="episode", epoch=1)
+    await first.reset()
+    await first.step(helpers.repair)
+    await first.close()
+
+    second = pod.connect(reset_key="episode", epoch=2)
+    observation, info = await second.reset()
+    assert (info["steps"], info["rewrites"]) == (1, 1)
+    assert observation["tool"] == "rewrite"
+    assert second.history()[1].call.arguments == helpers.repair["arguments"]
+    *_, info = await second.step("submit")
+    assert info["resolved"]
+
+    third = pod.connect(reset_key="episode", epoch=3)
+    _, info = await third.reset()
+    assert (info["resolved"], info["reason"]) == (True, "Resolved")

@@ -1,0 +1,107 @@
+"""``python -m dgym.sidecar`` as a container runs it."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dgym.errors import EpisodeOver
+from dgym.wire.http import Role
+
+MAXIMUM_RESIDENT_KIB = 45 * 1024
+
+
+async def address(pod, helpers, count=1):
+    """The address of the process that was started last, out of its log."""
+
+    def found():
+        log = pod.directory / "sidecar.log"
+        return [line for line in log.read_text().splitlines() if '"listening"' in line][count - 1 :]
+
+    line = (await helpers.wait(found))[0]
+    pod.url = "http://{}:{}".format(*json.loads(line)["addresses"][0])
+
+
+def resident_kib(process):
+    for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM"):
+            return int(line.split()[1])
+    raise AssertionError("no VmHWM")
+
+
+async def ready(pod):
+    while (await pod.raw("GET", "/readyz"))[0] != 200:
+        await asyncio.sleep(0.01)
+
+
+async def test_a_sidecar_serves_one_attempt_and_leaves_its_verdict(new_pod, helpers):
+    pod = new_pod()
+    pod.start_runners()
+    process = pod.start_process()
+    await address(pod, helpers)
+    await asyncio.wait_for(ready(pod), 30)
+    pod.operate()
+    preparation = await pod.prepare()
+    env = pod.connect()
+    await env.reset(options={"eval": True})
+    await env.step("pdb b calc.py:2")
+    await env.step("pdb c")
+    await env.step(helpers.repair)
+    *_, info = await env.step("submit")
+    assert info["resolved"]
+    print("resident", resident_kib(process))
+    if "COVERAGE_PROCESS_CONFIG" not in os.environ and "COVERAGE_PROCESS_START" not in os.environ:
+        assert resident_kib(process) <= MAXIMUM_RESIDENT_KIB
+    await preparation.release(result_uri="file:///result.json")
+    assert await asyncio.to_thread(process.wait, 20) == 0
+    assert (pod.termination().resolved, pod.termination().result_uri) == (True, "file:///result.json")
+    for line in (pod.directory / "sidecar.log").read_text().splitlines():
+        entry = json.loads(line)
+        assert (entry["episode"], entry["attempt"]) == ("default/calc", 1)
+        assert pod.tokens[Role.DRIVE] not in line
+    await helpers.wait(lambda: pod.runners["verifier"].poll() is not None)
+
+
+async def test_a_signal_ends_it_and_a_restart_knows_that_its_history_is_lost(new_pod, helpers):
+    pod = new_pod()
+    pod.start_runners()
+    process = pod.start_process()
+    await address(pod, helpers)
+    await asyncio.wait_for(ready(pod), 30)
+    await pod.prepare()
+    env = pod.connect()
+    await env.reset()
+    running = asyncio.ensure_future(pod.step(1, "bash", {"command": "echo > begun; sleep 60"}))
+    while not (pod.directory / "sandbox-files" / "begun").exists():
+        await asyncio.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    started = time.monotonic()
+    assert await asyncio.to_thread(process.wait, 20) == 0
+    print("ended", time.monotonic() - started)
+    await asyncio.gather(running, return_exceptions=True)
+    await pod.sandbox_ended()
+    assert pod.termination() is None
+
+    pod.start_process()
+    await address(pod, helpers, count=2)
+    env = pod.connect()
+    with pytest.raises(EpisodeOver, match="restarted"):
+        await env.reset()
+    status, body = await pod.step(2, "view", {"path": "calc.py"})
+    assert (status, body["code"]) == (410, "attempt_over")
+    assert (await pod.raw("GET", "/healthz"))[0] == 200
+    assert (await pod.raw("GET", "/readyz"))[0] == 503
+
+
+def test_a_wrong_environment_is_named():
+    answer = subprocess.run(
+        [sys.executable, "-m", "dgym.sidecar"], env={"PATH": ""}, capture_output=True, text=True, check=False
+    )
+    assert answer.returncode == 2
+    assert "DGYM_SIDECAR_PREPARE_SHA256" in answer.stderr
