@@ -6,18 +6,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dgym.cli.failures import FAILED
-from dgym.cli.options import echo_json, output_option
+from dgym.cli.options import echo_json, llm_config_option, output_option
 
 if TYPE_CHECKING:
     from dgym.llm import ModelCatalog
     from dgym.llm.checking import Check
-
-_config_option = click.option(
-    "--llm-config",
-    metavar="PATH",
-    type=click.Path(dir_okay=False),
-    help="The models' configuration. [default: $LLM_CONFIG_FILE_PATH, else ~/.config/dgym/llm.yaml]",
-)
 
 
 @click.group("llm", no_args_is_help=True)
@@ -26,7 +19,7 @@ def command() -> None:
 
 
 @command.command("list")
-@_config_option
+@llm_config_option
 @click.option("--tag", metavar="TAG", help="Only models with this tag.")
 @output_option
 def list_models(llm_config: str | None, tag: str | None, output: str) -> None:
@@ -68,7 +61,7 @@ def _describe(catalog: "ModelCatalog", name: str) -> dict[str, Any]:
 
 @command.command("check")
 @click.argument("model", required=False)
-@_config_option
+@llm_config_option
 @output_option
 def check(model: str | None, llm_config: str | None, output: str) -> None:
     """Send one short request to MODEL, or to every configured model, and explain what is wrong.

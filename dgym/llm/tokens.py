@@ -1,8 +1,8 @@
 """How many tokens a request has, before it is sent."""
 
 import os
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from pathlib import Path
 
 import msgspec
@@ -16,6 +16,7 @@ _PER_MESSAGE = 4
 _PER_REQUEST = 3
 _LEARNING = 0.3
 _FACTORS = (0.25, 4.0)
+_REMEMBERED = 20_000
 
 CountText = Callable[[str], int]
 
@@ -29,7 +30,7 @@ class TokenCounter:
     """Counts requests; a factor between what it counted and what the model reported corrects later counts."""
 
     def __init__(self, count_text: CountText = estimate_text) -> None:
-        self._count_text = lru_cache(maxsize=2048)(count_text)
+        self._count_text = count_text
         self._factor = 1.0
         self._learned = False
 
@@ -93,4 +94,20 @@ def load_tokenizer(name: str, token: Secret | None) -> CountText:
     def count(text: str) -> int:
         return len(tokenizer.encode(text, add_special_tokens=False).ids)
 
-    return count
+    return _Remembering(count)
+
+
+class _Remembering:
+    """Counts a text once: every request repeats nearly all of the one before. Remembers digests and not the texts."""
+
+    def __init__(self, count: CountText) -> None:
+        self._count = count
+        self._known: OrderedDict[tuple[int, int], int] = OrderedDict()
+
+    def __call__(self, text: str) -> int:
+        key = (hash(text), len(text))
+        if key not in self._known:
+            self._known[key] = self._count(text)
+            if len(self._known) > _REMEMBERED:
+                self._known.popitem(last=False)
+        return self._known[key]

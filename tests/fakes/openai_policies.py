@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import yaml
 
 from tests.fakes.openai_answers import Answer, Call
 
-BENCHMARK = Path(__file__).parents[2] / "dgym" / "benchmarks" / "mini_nightmare"
+BENCHMARK = Path(str(files("dgym.benchmarks.mini_nightmare")))
 ATTEMPTS = 6
 
 _TEXT_CALL = re.compile(r"<call>(\{.*?\})</call>", re.DOTALL)

@@ -57,7 +57,8 @@ class FakeOpenAI:
     """The server.
 
     ``script`` answers every session in its order, whatever the model's name. ``faults`` happen to the next requests,
-    one each; ``fault_rate`` adds faults that repetition cures, by chance and ``seed``.
+    one each; ``fault_rate`` adds faults that repetition cures, by chance and ``seed``. The last
+    ``remember`` requests are in ``received``; all of them, unless a number is given.
     """
 
     def __init__(
@@ -71,9 +72,11 @@ class FakeOpenAI:
         context_limit: int | None = None,
         latency: float = 0.0,
         usage: bool = True,
+        remember: int | None = None,
     ) -> None:
         self.faults = deque(fault if isinstance(fault, Fault) else Fault(fault) for fault in faults)
         self.received: list[Received] = []
+        self._remember = remember
         self.most_at_once = 0
         self.url = ""
         self.port = 0
@@ -152,6 +155,8 @@ class FakeOpenAI:
                 session=request.headers.get("X-Session-Id", ""),
             )
             self.received.append(received)
+            if self._remember is not None:
+                del self.received[: -self._remember or None]
             if self._latency:
                 await asyncio.sleep(self._latency)
             fault = self._fault(received)
@@ -234,6 +239,7 @@ def main() -> None:
         api_key=given.api_key,
         context_limit=given.context_limit,
         latency=given.latency,
+        remember=0,
     )
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(_serve(server, given.host, given.port))
