@@ -39,7 +39,9 @@ class Suite(object):
                 if id(owner) not in self._owners:
                     self._owners[id(owner)] = (owner, _bindings(owner))
                     found += self._misplaced(owner)
-            if code is not None and sources.contradict(item, code):
+            if sources.rewritten(item):
+                found.append("changed code rewrote the file of the test %s" % item.nodeid)
+            elif code is not None and sources.contradict(item, code):
                 found.append("changed code replaced the test %s" % item.nodeid)
         return found
 
@@ -108,10 +110,14 @@ class Sources(object):
         self._files = {}
         self._until = time.monotonic() + READING_SECONDS
 
+    def rewritten(self, item):
+        path = _path(item)
+        return path not in self._trust.changed and self._trust.changed_file(path)
+
     def contradict(self, item, code):
         """Whether the file has an undecorated test of this name, and ``code`` comes from elsewhere."""
-        path = str(getattr(item, "path", None) or getattr(item, "fspath", ""))
-        if os.path.realpath(code.co_filename) == os.path.realpath(path):
+        path = _path(item)
+        if os.path.realpath(code.co_filename) == path:
             return False
         if os.path.isfile(code.co_filename) and not self._trust.distrusts_code(code):
             return False
@@ -152,6 +158,10 @@ def _function(item):
         if name in vars(base):
             return function_of(vars(base)[name])
     return None
+
+
+def _path(item):
+    return os.path.realpath(str(getattr(item, "path", None) or getattr(item, "fspath", "")))
 
 
 def _owners(item):

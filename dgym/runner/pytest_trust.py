@@ -5,6 +5,7 @@ PYTEST_DONT_REWRITE: pytest must not touch this module.
 
 import os
 import sys
+import time
 import types
 from functools import partial
 
@@ -27,19 +28,32 @@ def code_of(value):
     return getattr(function_of(value), "__code__", None)
 
 
+CLOCK_SECONDS = 0.02
+
+
 class Trust(object):
-    """``changed`` are the absolute paths whose code is not trusted; code that stands in no file is not either."""
+    """``changed`` are the absolute paths whose code is not trusted.
+
+    Neither is code that stands in no file, nor in one that was written since: changed code may write more code.
+    """
 
     def __init__(self, changed):
         self.changed = frozenset(os.path.realpath(path) for path in changed)
         self._library = os.path.dirname(os.path.realpath(os.__file__)) + os.sep
         self._files = {}
+        self._started = time.time() - CLOCK_SECONDS
 
     def changed_file(self, name):
-        """Whether the agent changed the file ``name``."""
+        """Whether the agent changed the file ``name``, or it was written while the tests run."""
         if name not in self._files:
-            self._files[name] = os.path.realpath(name) in self.changed
+            self._files[name] = os.path.realpath(name) in self.changed or self._written_since(name)
         return self._files[name]
+
+    def _written_since(self, name):
+        try:
+            return os.stat(name).st_ctime > self._started
+        except OSError:
+            return False
 
     def distrusts_code(self, code):
         return code is not None and (code.co_filename.startswith("<") or self.changed_file(code.co_filename))
