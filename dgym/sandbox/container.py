@@ -114,6 +114,7 @@ class ContainerProvider(SandboxProvider):
             raise SandboxStartFailed(self._explain(await process.last_words() or str(error))) from error
         except OSError as error:
             raise SandboxStartFailed(f"workspace {self._spec.workspace}: {error.strerror or error}") from error
+        process.answered = True
         if not self._delivered and not await sandbox.list_directory(limit=1):
             raise ManifestError(
                 f"image {self._image.name!r} holds nothing at {self._spec.workspace}: set workingDirectory to where "
@@ -158,11 +159,10 @@ class ContainerSandbox(RunnerClient):
         await asyncio.shield(self._stopping)
 
     async def _stop(self) -> None:
-        try:
-            await self._process.remove()
-        finally:
-            with suppress(DgymError, OSError):
-                await self.close()
+        # First of all its standard input ends, which ends even a container that is only now being started.
+        with suppress(DgymError, OSError):
+            await self.close()
+        await self._process.remove()
 
 
 @cache

@@ -19,6 +19,7 @@ Below ``localhost/`` nobody else can publish it, and nothing tries to pull it.
 
 PULL_SECONDS = 3600.0
 _LOCAL = "localhost/"
+_UNKNOWN = ("no such image", "no such object", "image not known", "not found")
 
 Progress = Callable[[str], None]
 
@@ -73,9 +74,12 @@ async def _pull(engine: Engine, name: str, tell: Progress) -> None:
 async def _inspect(engine: Engine, name: str) -> Image | None:
     # After an end of options: a name comes from a manifest and must not be taken for one.
     answer = await engine.call("image", "inspect", "--format", "{{json .}}", "--", name)
-    if answer.status != 0:
+    if answer.status == 0:
+        return _image(name, answer)
+    if any(words in answer.errors.lower() for words in _UNKNOWN):
         return None
-    return _image(name, answer)
+    # Not the same as an image that is missing: the engine may be gone, or the name not be one.
+    raise SandboxStartFailed(f"{engine.flavor} cannot tell whether it has image {name!r}: {answer.why}")
 
 
 def _image(name: str, answer: Answer) -> Image:

@@ -24,10 +24,11 @@ _LOOK_SECONDS = 0.1
 
 
 class ContainerProcess:
-    """One attached container."""
+    """One attached container. ``answered``: the runner inside did, so the container is known to exist."""
 
     def __init__(self, engine: Engine, ownership: Ownership, process: asyncio.subprocess.Process) -> None:
         self.name = ownership.name
+        self.answered = False
         self._engine = engine
         self._ownership = ownership
         self._process = process
@@ -76,11 +77,15 @@ class ContainerProcess:
             SandboxLost: the engine could not do it in time; whoever cleans up later will.
         """
         try:
-            await remove_container(self._engine, self.name)
+            try:
+                await remove_container(self._engine, self.name)
+            finally:
+                await self._detach()
+            if not self.answered:
+                # What was given up while it was being started may have come into being only now.
+                await remove_container(self._engine, self.name)
         except SandboxStartFailed as error:
             raise SandboxLost(f"container {self.name} could not be removed: {error}") from None
-        finally:
-            await self._detach()
         self._ownership.release()
 
     async def _detach(self) -> None:

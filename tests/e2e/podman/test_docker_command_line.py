@@ -24,6 +24,7 @@ def docker(engine, tmp_path, monkeypatch):
     if engine.flavor != "podman" or shutil.which("docker") is None:
         pytest.skip("needs podman and docker's command line")
     socket = tmp_path / "podman.sock"
+    monkeypatch.setattr("dgym.sandbox.container_engine._answered", {})
     monkeypatch.setenv("DOCKER_HOST", f"unix://{socket}")
     (tmp_path / "config.json").write_text("{}")
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))

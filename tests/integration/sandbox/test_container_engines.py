@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import os
 import shutil
+import signal
 import sys
 from pathlib import Path
 
@@ -41,6 +43,9 @@ class Machine:
 
     def add_container(self, name, label):
         (self.state / "containers" / name).write_text(json.dumps({"pid": 0, "label": label}))
+
+    def process_of(self, name):
+        return json.loads((self.state / "containers" / name).read_text())["pid"]
 
     @property
     def containers(self):
@@ -235,6 +240,14 @@ async def test_images_of_this_machine_are_never_pulled(computer, engine):
     assert not computer.calls("pull")
 
 
+async def test_an_engine_that_cannot_tell_is_not_one_without_the_image(computer, tmp_path):
+    program = tmp_path / "docker"
+    program.write_text("#!/bin/sh\necho 'Cannot connect to the daemon' >&2\nexit 1\n")
+    program.chmod(0o755)
+    with pytest.raises(SandboxStartFailed, match=r"docker cannot tell whether it has image .*: Cannot connect"):
+        await ensure_image(Engine(program=str(program), flavor="docker"), DEFAULT_IMAGE)
+
+
 async def test_an_answer_that_makes_no_sense_is_shown(tmp_path):
     program = tmp_path / "podman"
     program.write_text("#!/bin/sh\necho '[]'\n")
@@ -267,6 +280,8 @@ async def test_sandbox_and_verifier_are_two_containers_of_one_image(computer, op
 
 async def test_a_container_that_does_not_go_at_once_is_waited_for(computer, open_container):
     sandbox = await open_container()
+    # A runner that is stopped does not see that its input ends.
+    os.kill(computer.process_of(sandbox.name), signal.SIGSTOP)
     (computer.state / "removing-fails").touch()
     await sandbox.stop()
     assert computer.containers == []
