@@ -13,6 +13,7 @@ Url = Annotated[str, msgspec.Meta(max_length=2048, pattern=r"^https?://[^\s]+$",
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Price = Annotated[float, msgspec.Meta(ge=0)] | Annotated[str, msgspec.Meta(pattern=r"^[0-9]+(\.[0-9]+)?$")]
 
+DEFAULT_TRIES = 8
 OPENAI_URL = "https://api.openai.com/v1"
 
 
@@ -36,7 +37,7 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ignore_kwargs: tuple[Line, ...] = ()
     generate_kwargs: dict[str, Any] = {}
     timeout_seconds: Annotated[float, msgspec.Meta(gt=0, le=86_400)] = 600.0
-    max_tries: Annotated[int, msgspec.Meta(ge=1, le=100)] = 8
+    max_tries: Annotated[int, msgspec.Meta(ge=1, le=100)] = DEFAULT_TRIES
     max_concurrency: Positive | None = None
     requests_per_minute: Positive | None = None
     tokens_per_minute: Positive | None = None

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import msgspec
 
 from dgym.errors import ContentFiltered, ContextLengthExceeded, ModelError
-from dgym.llm.config import ModelSettings
+from dgym.llm.config import DEFAULT_TRIES, ModelSettings
 from dgym.llm.endpoints import Endpoints
 from dgym.llm.faults import REMEDIES, TREATMENTS, Fault, RequestFailed, Treatment
 from dgym.llm.limits import Limits
@@ -200,7 +200,14 @@ def limits_of(settings: ModelSettings) -> Limits:
 
 
 def treatments_of(settings: ModelSettings) -> Mapping[Fault, Treatment]:
-    """The table; with a login by token, one refused token is renewed."""
-    if settings.scope is None:
-        return TREATMENTS
-    return {**TREATMENTS, Fault.UNAUTHORIZED: Treatment(tries=2)}
+    """The table, changed where the settings ask for it.
+
+    More tries than by default are meant for what passes with time; with a login by token, one refused token is renewed.
+    """
+    changed = dict(TREATMENTS)
+    if settings.max_tries > DEFAULT_TRIES:
+        for fault in (Fault.RATE_LIMITED, Fault.OVERLOADED, Fault.CONNECTION):
+            changed[fault] = msgspec.structs.replace(changed[fault], tries=settings.max_tries)
+    if settings.scope is not None:
+        changed[Fault.UNAUTHORIZED] = Treatment(tries=2)
+    return changed

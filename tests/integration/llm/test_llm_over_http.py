@@ -90,6 +90,16 @@ async def test_what_does_not_pass_ends_after_a_bounded_number_of_tries(opened, k
     assert isinstance(caught.value, ContentFiltered) == (PASSING[kind] is Fault.FILTERED)
 
 
+@pytest.mark.parametrize("kind", ["rate_limit", "overloaded", "reset"])
+async def test_more_patience_may_be_configured(opened, kind):
+    server, model, _ = await opened(server=FakeOpenAI(script=[LOOK], faults=[kind] * 19), max_tries=20)
+    assert (await ask(model)).tries == 20
+    server.faults.extend([Scripted(kind)] * 2)
+    _, model, _ = await opened(server=server, max_tries=2)
+    with pytest.raises(ModelError, match="after 2 tries"):
+        await ask(model)
+
+
 @pytest.mark.parametrize("kind", ["unauthorized", "forbidden", "not_found", "rejected", "no_quota"])
 async def test_what_cannot_pass_is_asked_once(opened, kind):
     server, model, waits = await opened(server=FakeOpenAI(faults=[kind] * 100))
