@@ -214,10 +214,10 @@ def _execute(jobs: "list[Job]", workers: int, *, skipped: int, debug: bool) -> b
     """Run the jobs; True when interrupted."""
     from dgym.cli.interrupts import terminated_like_interrupted
     from dgym.cli.progress import Progress
-    from dgym.worker.plan import is_interactive
+    from dgym.worker.plan import any_interactive
     from dgym.worker.pool import Pool, run_inline
 
-    interactive = any(map(is_interactive, jobs))
+    interactive = any_interactive(jobs)
     verbose = any(job.verbose for job in jobs)
     progress = Progress(total=len(jobs), verbose=verbose, live=not (interactive or debug))
     if skipped:

@@ -173,12 +173,16 @@ def _check_models(jobs: Iterable[Job]) -> None:
             catalog.settings(job.agent.model)
 
 
-def is_interactive(job: Job) -> bool:
-    """Whether a person at the terminal plays the agent or its model."""
-    agent = load_agent(job.agent.name)
-    if agent.interactive or not agent.uses_model or job.agent.model is None:
-        return agent.interactive
-    return Models().catalog(job.llm_config).is_interactive(job.agent.model)
+def any_interactive(jobs: Iterable[Job]) -> bool:
+    """Whether a person at the terminal plays an agent or its model."""
+    models = Models()
+    for name, model, config in {(job.agent.name, job.agent.model, job.llm_config) for job in jobs}:
+        agent = load_agent(name)
+        if agent.interactive:
+            return True
+        if agent.uses_model and model is not None and models.catalog(config).is_interactive(model):
+            return True
+    return False
 
 
 def _mixed(digest_text: str, fingerprint: str) -> str:

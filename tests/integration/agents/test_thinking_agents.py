@@ -2,14 +2,21 @@
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dgym.agents import AgentContext
+from dgym.agents.chat import Chat
+from dgym.agents.loop import Loop
 from dgym.agents.memory import NO_CALL
+from dgym.agents.settings import Settings
+from dgym.env import AsyncRepoEnv
+from dgym.llm import load_models
 from dgym.results.normalize import normalize
-from dgym.wire import EndReason
+from dgym.wire import EndReason, ToolCall
 from tests.fakes.openai_server import Answer, Call, FakeOpenAI
 
 DOCUMENTED = Path(__file__).parents[3] / "docs" / "trajectory.md"
@@ -200,6 +207,38 @@ def observed(played):
         (step["call"], normalize(step["observation"]["text"]), [each.get("text") for each in step["exchanges"]])
         for step in played.steps
     ]
+
+
+class Attached:
+    """A session that lives, as it is when another worker takes it over: a reset answers with what it answered first."""
+
+    def __init__(self, env, first):
+        self._env = env
+        self._first = first
+
+    async def reset(self, **_):
+        return self._first, self._env.info
+
+    def __getattr__(self, name):
+        return getattr(self._env, name)
+
+
+async def test_an_agent_goes_on_where_another_worker_left_a_living_session(new_task, tmp_path):
+    server = FakeOpenAI(script=SOLUTION)
+    async with server, AsyncRepoEnv(new_task(), sandbox="none", python=sys.executable) as env:
+        first, _ = await env.reset()
+        await env.step("pdb b calc.py:3")
+        await env.step(ToolCall.mistake(NO_CALL))
+        config = tmp_path / "llm.yaml"
+        config.write_text(json.dumps({"m": {"model": "scripted", "endpoint": server.url}}))
+        models = load_models(config)
+        chat = Chat(models.open("m"), session="one")
+        await Loop(Attached(env, first), chat, AgentContext(task_name="calc", chat=chat), Settings()).run()
+        await models.close()
+        assert env.result is not None
+        assert (env.result.resolved, env.result.steps) == (True, 7)
+    roles = [message["role"] for message in server.received[0].body["messages"]]
+    assert roles == ["system", "user", "assistant", "tool", "assistant", "user"]
 
 
 async def test_seed_temperature_and_session_reach_the_model(play):
