@@ -78,7 +78,7 @@ class AsyncRepoEnv:
         url: str,
         token: str,
         *,
-        epoch: int = 0,
+        epoch: int | None = None,
         prepare_token: str | None = None,
         reset_key: str | None = None,
         render_mode: str | None = None,
@@ -88,7 +88,7 @@ class AsyncRepoEnv:
         Args:
             url: Where the sidecar is: ``http://10.0.0.7:8080``.
             token: The token of the role "drive".
-            epoch: The number of the assignment under which it is driven.
+            epoch: The number of the assignment under which an agent pod drives it; None for everybody else.
             prepare_token: The token of the role "prepare", for ``apply_solution`` alone.
             reset_key: Names the reset. Whoever resets under the same key later takes up the episode where it stands:
                 ``history()`` has all of its steps, and what ``reset`` returns is the last observation.

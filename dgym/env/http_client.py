@@ -57,13 +57,13 @@ class HttpClient:
     Args:
         url: Where it is.
         token: The role's token.
-        epoch: The assignment's number.
+        epoch: The assignment's number; None: it is driven from outside, without one.
         patience: How long calls are asked again.
     """
 
-    def __init__(self, url: str, token: str, *, epoch: int = 0, patience: Patience = Patience()) -> None:  # noqa: B008
+    def __init__(self, url: str, token: str, *, epoch: int | None = None, patience: Patience = Patience()) -> None:  # noqa: B008
         self._url = url.rstrip("/")
-        self._headers = {"Authorization": f"Bearer {token}", EPOCH_HEADER: str(epoch)}
+        self._headers = {"Authorization": f"Bearer {token}"} | ({} if epoch is None else {EPOCH_HEADER: str(epoch)})
         self._patience = patience
         self._session: aiohttp.ClientSession | None = None
 
@@ -75,6 +75,7 @@ class HttpClient:
         *,
         body: msgspec.Struct | None = None,
         headers: Mapping[str, str] | None = None,
+        patience: Patience | None = None,
     ) -> T:
         """Make the call and return what it answers.
 
@@ -84,7 +85,7 @@ class HttpClient:
         """
         # What JSON has no word for, in a call of a program's making, is written as Python shows it.
         data = b"" if body is None else msgspec.json.encode(body, enc_hook=repr)
-        return await self.send(method, path, kind, content=lambda: io.BytesIO(data), headers=headers)
+        return await self.send(method, path, kind, content=lambda: io.BytesIO(data), headers=headers, patience=patience)
 
     async def send(
         self,
@@ -94,9 +95,10 @@ class HttpClient:
         *,
         content: Callable[[], io.BytesIO | AsyncIterable[bytes]],
         headers: Mapping[str, str] | None = None,
+        patience: Patience | None = None,
     ) -> T:
         """The same with a body that ``content`` makes anew each time it is sent."""
-        waiting = _Waiting(self._patience)
+        waiting = _Waiting(patience or self._patience)
         while True:
             try:
                 status, answer = await self._once(method, path, content(), headers)

@@ -32,7 +32,7 @@ class RemoteDriver:
         url: str,
         token: str,
         *,
-        epoch: int = 0,
+        epoch: int | None = None,
         prepare_token: str | None = None,
         reset_key: str | None = None,
         patience: Patience = Patience(),  # noqa: B008 - immutable
@@ -66,7 +66,7 @@ class RemoteDriver:
         )
         self._steps = [first.step]
         if first.state.steps:
-            await self._catch_up()
+            self._steps += await read_history(self._client, 1)
         await self._take(first.state)
         last = self._steps[-1].observation
         if last.end_reason is not None:
@@ -148,13 +148,6 @@ class RemoteDriver:
         if self._preparing is not None:
             await self._preparing.close()
 
-    async def _catch_up(self) -> None:
-        start: int | None = len(self._steps)
-        while start is not None:
-            page = await self._client.call("GET", f"{Path.STEPS}?from={start}", StepsResponse)
-            self._steps += page.steps
-            start = page.next
-
     async def _take(self, state: EpisodeState) -> None:
         """Remember where the episode stands; the tools are asked for when there are others."""
         before, self._state = self._state, state
@@ -165,6 +158,17 @@ class RemoteDriver:
         if self._state is None or self._tools is None:
             raise EpisodeOver("call reset() first")
         return self._state, self._tools
+
+
+async def read_history(client: HttpClient, start: int) -> list[Step]:
+    """The recorded steps from number ``start`` on."""
+    steps: list[Step] = []
+    following: int | None = start
+    while following is not None:
+        page = await client.call("GET", f"{Path.STEPS}?from={following}", StepsResponse)
+        steps += page.steps
+        following = page.next
+    return steps
 
 
 def _call(action: Action) -> ToolCall:

@@ -1,6 +1,8 @@
 """Prepare an episode's pod and let it go: what the role "prepare" does around those who drive it."""
 
 import asyncio
+import hashlib
+import logging
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,10 +11,13 @@ import msgspec
 
 from dgym.api import DebugTask, ToolSpec
 from dgym.env.http_client import HttpClient, Patience
+from dgym.env.remote import read_history
+from dgym.errors import ConflictError, EpisodeOver, SandboxLost, Superseded
 from dgym.session import EpisodeLimits
-from dgym.wire import EndReason
+from dgym.wire import EndReason, Result, Step
 from dgym.wire.http import (
     Accepted,
+    CloseResponse,
     NamedTool,
     PrepareRequest,
     PrepareResponse,
@@ -21,7 +26,9 @@ from dgym.wire.http import (
 )
 from dgym.wire.http import Path as CallPath
 
+_log = logging.getLogger(__name__)
 _CHUNK_BYTES = 256 * 1024
+_RELEASE_PATIENCE = Patience(silence_seconds=5.0)
 
 
 class RemotePreparation:
@@ -32,7 +39,7 @@ class RemotePreparation:
         url: str,
         token: str,
         *,
-        epoch: int = 0,
+        epoch: int | None = None,
         patience: Patience = Patience(),  # noqa: B008 - immutable
     ) -> None:
         self._client = HttpClient(url, token, epoch=epoch, patience=patience)
@@ -53,27 +60,52 @@ class RemotePreparation:
             ManifestError: The task, a tool or a limit is wrong, or the repository too large.
             ConflictError: The attempt was prepared otherwise.
         """
-        uploaded = await self._upload(source) if source is not None else None
         request = PrepareRequest(
             task=_without_files(task),
             tools=tuple(
                 tool if isinstance(tool, str) else NamedTool(name=tool.name, options=tool.options) for tool in tools
             ),
-            workspace_sha256=uploaded.sha256 if uploaded is not None else None,
+            workspace_sha256=await asyncio.to_thread(_digest, source) if source is not None else None,
             max_steps=limits.max_steps,
             max_rewrites=limits.max_rewrites,
             remaining_seconds=limits.deadline_seconds,
         )
-        return (await self._client.call("POST", CallPath.PREPARE, PrepareResponse, body=request)).tools
+        try:
+            return await self._prepare(request)
+        except ConflictError:
+            # The repository is not there yet, or the attempt is prepared otherwise, which the upload finds out too.
+            if source is None:
+                raise
+        await self._upload(source)
+        return await self._prepare(request)
+
+    async def steps(self, start: int) -> list[Step]:
+        """The recorded steps from number ``start`` on: what whoever keeps the trajectory of another's episode asks."""
+        return await read_history(self._client, start)
+
+    async def result(self) -> Result:
+        """Wait for the verdict, whoever brings it about."""
+        return (await self._client.call("GET", CallPath.RESULT, CloseResponse)).result
 
     async def release(self, *, result_uri: str = "", reason: EndReason | None = None, message: str = "") -> None:
-        """The result is stored at ``result_uri``; the pod may end. ``reason`` says why where there is no verdict."""
+        """The result is stored at ``result_uri``; the pod may end. ``reason`` says why where there is no verdict.
+
+        A sidecar that does not answer any more has heard it before, or is gone anyhow.
+        """
         request = ReleaseRequest(result_uri=result_uri, reason=reason, message=message)
-        await self._client.call("POST", CallPath.RELEASE, Accepted, body=request)
+        try:
+            await self._client.call("POST", CallPath.RELEASE, Accepted, body=request, patience=_RELEASE_PATIENCE)
+        except Superseded:
+            raise
+        except (SandboxLost, EpisodeOver) as error:
+            _log.info("the pod was not told that it may end: %s", error)
 
     async def close(self) -> None:
         """Close the connections. Idempotent."""
         await self._client.close()
+
+    async def _prepare(self, request: PrepareRequest) -> tuple[str, ...]:
+        return (await self._client.call("POST", CallPath.PREPARE, PrepareResponse, body=request)).tools
 
     async def _upload(self, source: Path) -> WorkspaceResponse:
         return await self._client.send("PUT", CallPath.WORKSPACE, WorkspaceResponse, content=lambda: _chunks(source))
@@ -88,6 +120,11 @@ def _without_files(task: DebugTask) -> dict[str, Any]:
 
 def _named(tool: str | ToolSpec) -> str | NamedTool:
     return tool if isinstance(tool, str) else NamedTool(name=tool.name, options=tool.options)
+
+
+def _digest(source: Path) -> str:
+    with source.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 async def _chunks(source: Path) -> AsyncIterator[bytes]:

@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
 import sys
 from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from aiohttp import web
@@ -24,10 +26,13 @@ from dgym.sidecar.settings import Settings, read_settings
 _log = logging.getLogger("dgym.sidecar")
 _MARKER = "begun"
 _GRACE_SECONDS = 1.0
+_THREADS = 2
 
 
 async def serve(settings: Settings) -> None:
     """Serve until the attempt is released or a signal asks for the end."""
+    # Each thread may take an arena of memory; all they do here is to write and read files.
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_THREADS))
     runners = Runners(settings.sandbox_socket, settings.verifier_socket)
     over = None if _is_first(settings) else "the sidecar was restarted and has no history of this attempt"
     attempt = Attempt(settings, runners, over=over, on_end=lambda ended: write_ending(settings, ended))
@@ -93,6 +98,9 @@ def main() -> int:
         sys.stderr.write(f"dgym.sidecar: {error}\n")
         return 2
     configure_logging(settings)
+    # What was imported stays: no collection needs to walk through it, which also leaves its pages alone.
+    gc.collect()
+    gc.freeze()
     asyncio.run(serve(settings))
     return 0
 

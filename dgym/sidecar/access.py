@@ -1,7 +1,9 @@
 """Who may call what: three tokens, of which the pod knows digests alone, and assignments that supersede each other."""
 
 import hmac
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+import msgspec
 
 from dgym.sidecar.failures import CallError
 from dgym.wire.http import EPOCH_HEADER, Role
@@ -12,40 +14,51 @@ _SCHEME = "bearer "
 _HIGHEST = 2**53
 
 
+class Caller(msgspec.Struct, frozen=True, kw_only=True):
+    """Who calls, and under which assignment, if under any."""
+
+    role: Role
+    epoch: int | None
+
+
 class Access:
     """Checks every call before anything else is done with it."""
 
     def __init__(self, digests: Mapping[Role, str]) -> None:
         self._digests = dict(digests)
         self._epoch = 0
+        self._assigned: set[Role] = set()
 
-    @property
-    def epoch(self) -> int:
-        """The highest epoch that was seen."""
-        return self._epoch
-
-    def authorize(self, headers: Mapping[str, str], needed: Role) -> int:
-        """The caller's epoch, if it has the token of the role.
+    def authorize(self, headers: Mapping[str, str], allowed: Sequence[Role]) -> Caller:
+        """Who calls, if it has the token of one of the roles.
 
         Raises:
             CallError: unauthenticated, forbidden or superseded.
         """
         role = self._role(headers.get("Authorization", ""))
-        if role is not needed:
+        if role not in allowed:
+            needed = " or ".join(allowed)
             raise CallError(ErrorCode.FORBIDDEN, f"this call needs the token of the role {needed}, not of {role}")
-        if needed is Role.OPERATE:
-            return self._epoch
-        epoch = _read_epoch(headers.get(EPOCH_HEADER, "0"))
-        self.check_current(epoch)
-        self._epoch = epoch
-        return epoch
+        if role is Role.OPERATE or EPOCH_HEADER not in headers:
+            caller = Caller(role=role, epoch=None)
+        else:
+            caller = Caller(role=role, epoch=_read_epoch(headers[EPOCH_HEADER]))
+        self.check_current(caller)
+        if caller.epoch is not None:
+            self._epoch = caller.epoch
+            self._assigned.add(role)
+        return caller
 
-    def check_current(self, epoch: int) -> None:
-        """Refuse a caller whose assignment was given to another, also while its call ran."""
-        if epoch < self._epoch:
-            raise CallError(
-                ErrorCode.SUPERSEDED, f"epoch {epoch} is superseded by {self._epoch}: another driver has this episode"
-            )
+    def check_current(self, caller: Caller) -> None:
+        """Refuse a caller whose assignment was given to another, also while its call ran.
+
+        Without an assignment is who drives from outside, as long as nobody has one for the same role.
+        """
+        superseded = caller.role in self._assigned if caller.epoch is None else caller.epoch < self._epoch
+        if superseded:
+            which = "no epoch" if caller.epoch is None else f"epoch {caller.epoch}"
+            message = f"{which} is superseded by {self._epoch}: another has this episode"
+            raise CallError(ErrorCode.SUPERSEDED, message)
 
     def _role(self, authorization: str) -> Role:
         if authorization[: len(_SCHEME)].lower() != _SCHEME:

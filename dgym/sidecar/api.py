@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -59,24 +59,25 @@ class Api:
         """The application with all routes."""
         application = web.Application()
         router = application.router
-        for method, path, role, handler in self._routes():
-            router.add_route(method, path, self._guarded(path, role, handler))
+        for method, path, roles, handler in self._routes():
+            router.add_route(method, path, self._guarded(path, roles, handler))
         router.add_get(Path.HEALTH, self._health)
         router.add_get(Path.READY, self._ready)
         router.add_get(Path.METRICS, self._show_metrics)
         router.add_route("*", "/{path:.*}", self._unknown)
         return application
 
-    def _routes(self) -> list[tuple[str, str, Role, Handler]]:
-        prepare, drive, operate = Role.PREPARE, Role.DRIVE, Role.OPERATE
+    def _routes(self) -> list[tuple[str, str, Sequence[Role], Handler]]:
+        prepare, drive, operate = (Role.PREPARE,), (Role.DRIVE,), (Role.OPERATE,)
         return [
             ("PUT", Path.WORKSPACE, prepare, self._workspace),
             ("POST", Path.PREPARE, prepare, self._prepare),
             ("POST", Path.SOLUTION, prepare, self._solution),
+            ("GET", Path.RESULT, prepare, self._result),
             ("POST", Path.RELEASE, prepare, self._release),
             ("POST", Path.RESET, drive, self._reset),
             ("POST", Path.STEPS + "/{seq}", drive, self._step),
-            ("GET", Path.STEPS, drive, self._steps),
+            ("GET", Path.STEPS, prepare + drive, self._steps),
             ("POST", Path.PEEK, drive, self._peek),
             ("GET", Path.TOOLS, drive, self._tools),
             ("GET", Path.DIFF, drive, self._diff),
@@ -85,10 +86,12 @@ class Api:
             ("POST", Path.CANCEL, operate, self._cancel),
         ]
 
-    def _guarded(self, path: str, role: Role, handler: Handler) -> Callable[[web.Request], Awaitable[web.Response]]:
+    def _guarded(
+        self, path: str, roles: Sequence[Role], handler: Handler
+    ) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def handle(request: web.Request) -> web.Response:
             started = time.monotonic()
-            response, code = await self._answer(request, role, handler)
+            response, code = await self._answer(request, roles, handler)
             seconds = time.monotonic() - started
             self._metrics.calls.labels(path, code).inc()
             self._metrics.seconds.labels(path).observe(seconds)
@@ -98,15 +101,14 @@ class Api:
 
         return handle
 
-    async def _answer(self, request: web.Request, role: Role, handler: Handler) -> tuple[web.Response, str]:
+    async def _answer(self, request: web.Request, roles: Sequence[Role], handler: Handler) -> tuple[web.Response, str]:
         self._calls += 1
         try:
             if self._calls > MAXIMUM_CALLS:
                 raise CallError(ErrorCode.BUSY, f"more than {MAXIMUM_CALLS} calls at once")
-            epoch = self._access.authorize(request.headers, role)
+            caller = self._access.authorize(request.headers, roles)
             answer = await handler(request)
-            if role is Role.DRIVE:
-                self._access.check_current(epoch)
+            self._access.check_current(caller)
             return _json(answer), "ok"
         except StillRunning:
             return _json(Accepted(running=True), status=202), "running"
@@ -132,6 +134,9 @@ class Api:
 
     async def _solution(self, _request: web.Request) -> Any:
         return PeekResponse(observation=await self._attempt.apply_solution())
+
+    async def _result(self, _request: web.Request) -> Any:
+        return CloseResponse(result=await self._attempt.wait_for_result())
 
     async def _release(self, request: web.Request) -> Any:
         self._attempt.let_go(await _read(request, ReleaseRequest))

@@ -61,6 +61,7 @@ class Attempt:
     ) -> None:
         self.failure: Exception | None = None
         self.result: Result | None = None
+        self.ended = asyncio.Event()
         self.released = asyncio.Event()
         self.release: ReleaseRequest | None = None
         self.usage = Usage()
@@ -80,7 +81,10 @@ class Attempt:
     @property
     def problem(self) -> str | None:
         """Why the pod is not ready to be driven, if it is not."""
-        return self._over or (str(self.failure) if self.failure is not None else self._runners.missing)
+        if self._over is not None or self.failure is not None:
+            return self._over or str(self.failure)
+        ending = self.session is not None and self.session.ending.is_set()
+        return None if ending else self._runners.missing
 
     @property
     def poisoned_step(self) -> int | None:
@@ -100,7 +104,9 @@ class Attempt:
         """Take the task; the same again is harmless. Returns the names of the tools."""
         self._refuse_if_over()
         if self._prepared is not None and self.session is not None:
-            if request != self._prepared:
+            # What is left of the deadline is less for whoever takes over.
+            same = msgspec.structs.replace(request, remaining_seconds=self._prepared.remaining_seconds)
+            if same != self._prepared:
                 raise CallError(ErrorCode.CONFLICT, "the attempt was prepared for another task, or otherwise")
             return tuple(self.session.tools)
         task = _read_task(request.task)
@@ -126,6 +132,14 @@ class Attempt:
         """Apply the gold patch."""
         session = self._running()
         return await self._once(("solution", session.next_seq), session.apply_solution)
+
+    async def wait_for_result(self) -> Result:
+        """The verdict, whoever or whatever brings it about; for who stores it."""
+        await self._once("result", self.ended.wait)
+        if self.result is not None:
+            return self.result
+        assert self.failure is not None
+        raise self.failure
 
     def let_go(self, request: ReleaseRequest) -> None:
         """The result is stored; the pod may end."""
@@ -190,7 +204,7 @@ class Attempt:
         if request.reason not in DRIVER_REASONS:
             raise CallError(ErrorCode.INVALID_ARGUMENT, f"{request.reason} is not for a driver to give")
         if self.result is not None:
-            return self._final(self.result)
+            return self.result
         session = self._running()
         self._note_usage(request.usage)
         return self._final(await self._once("finish", lambda: session.finish(request.reason)))
@@ -261,11 +275,13 @@ class Attempt:
 
     def _conclude(self, result: Result) -> None:
         self.result = self._final(result)
+        self.ended.set()
         self._on_end(self)
 
     def _fail(self, error: Exception) -> None:
         _log.error("the attempt failed: %s", error, exc_info=not isinstance(error, InfrastructureError))
         self.failure = error
+        self.ended.set()
         self._on_end(self)
 
     def _final(self, result: Result) -> Result:

@@ -12,7 +12,7 @@ from dgym.wire.breakpoints import Breakpoint
 from dgym.wire.messages import EndReason, Observation, Result, Score, Step, ToolCall
 
 EPOCH_HEADER = "Dgym-Epoch"
-"""The number of the assignment a driver works under. Absent means 0; a lower one than was seen is superseded."""
+"""The number of the assignment under which somebody calls; a lower one than was seen is superseded."""
 IDEMPOTENCY_HEADER = "Idempotency-Key"
 """Names one reset, so that asking for it again is harmless."""
 ANSWER_SECONDS = 30.0
@@ -44,6 +44,7 @@ class Path(StrEnum):
     WORKSPACE = "/v1/workspace"
     PREPARE = "/v1/prepare"
     SOLUTION = "/v1/solution"
+    RESULT = "/v1/result"
     RELEASE = "/v1/release"
     RESET = "/v1/reset"
     STEPS = "/v1/steps"

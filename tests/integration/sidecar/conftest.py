@@ -143,12 +143,12 @@ class Pod:
 
     # Calling
 
-    def client(self, role, *, epoch=0):
+    def client(self, role, *, epoch=None):
         client = HttpClient(self.url, self.tokens[role], epoch=epoch, patience=QUICK)
         self._stack.push_async_callback(client.close)
         return client
 
-    async def prepare(self, *, tools=TOOLS, limits=None, epoch=0, **spec):
+    async def prepare(self, *, tools=TOOLS, limits=None, epoch=None, **spec):
         task = make_task(self.directory / "workspace", **spec)
         preparation = RemotePreparation(self.url, self.tokens[Role.PREPARE], epoch=epoch, patience=QUICK)
         self._stack.push_async_callback(preparation.close)
@@ -175,12 +175,11 @@ class Pod:
             body = await response.read()
         return response.status, msgspec.json.decode(body) if response.content_type == "application/json" else body
 
-    async def step(self, seq, tool, arguments=None, *, epoch=0):
+    async def step(self, seq, tool, arguments=None):
         return await self.raw(
             "POST",
             f"/v1/steps/{seq}",
             role=Role.DRIVE,
-            headers={"Dgym-Epoch": str(epoch)},
             data=msgspec.json.encode({"tool": tool, "arguments": arguments or {}}),
         )
 

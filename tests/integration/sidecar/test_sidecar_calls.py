@@ -10,6 +10,7 @@ import pytest
 
 from dgym import AsyncRepoEnv
 from dgym.errors import AccessRefused, ConflictError, EpisodeOver, ManifestError, Superseded
+from dgym.session import EpisodeLimits
 from dgym.wire.http import BODY_LIMIT, Role
 
 COUNT = {"command": "echo x >> count.txt; wc -l < count.txt"}
@@ -152,6 +153,7 @@ async def test_calls_out_of_order_say_what_is_missing(pod):
 
 async def test_preparing_twice_is_harmless_and_otherwise_a_conflict(pod):
     preparation = await pod.prepare(instructions="one")
+    await pod.prepare(instructions="one", limits=EpisodeLimits(deadline_seconds=60))
     status, body = await pod.raw("PUT", "/v1/workspace", role=Role.PREPARE, data=b"tar")
     assert (status, body["code"]) == (409, "conflict")
     request = {"task": {"metadata": {"name": "x"}, "spec": {}}, "tools": ["view"]}
@@ -185,9 +187,9 @@ CALLS = [
     ("POST", "/v1/prepare", Role.PREPARE),
     ("POST", "/v1/solution", Role.PREPARE),
     ("POST", "/v1/release", Role.PREPARE),
+    ("GET", "/v1/result", Role.PREPARE),
     ("POST", "/v1/reset", Role.DRIVE),
     ("POST", "/v1/steps/1", Role.DRIVE),
-    ("GET", "/v1/steps", Role.DRIVE),
     ("POST", "/v1/peek", Role.DRIVE),
     ("GET", "/v1/tools", Role.DRIVE),
     ("GET", "/v1/diff", Role.DRIVE),
@@ -272,3 +274,25 @@ async def test_a_call_that_takes_long_is_asked_again_until_it_is_answered(new_po
 async def test_a_wrong_task_is_the_users_to_repair(pod):
     with pytest.raises(ManifestError, match="no_such"):
         await pod.prepare(tools=("no_such",))
+
+
+async def test_an_observer_prepares_and_collects_what_somebody_outside_drives(pod, helpers):
+    observer = await pod.prepare(epoch=3)
+    env = pod.connect()
+    await env.reset()
+    waiting = asyncio.ensure_future(observer.result())
+    await env.step(helpers.repair)
+    assert [step.seq for step in await observer.steps(1)] == [1]
+    result = await env.finish()
+    assert await waiting == result
+    await observer.release(result_uri="file:///result.json")
+    await observer.release(result_uri="file:///result.json")
+
+
+async def test_a_driver_without_an_assignment_yields_to_one_that_has_one(pod):
+    await pod.prepare()
+    env = pod.connect(reset_key="k")
+    await env.reset()
+    await pod.connect(reset_key="k", epoch=1).reset()
+    with pytest.raises(Superseded):
+        await env.step("view calc.py")
