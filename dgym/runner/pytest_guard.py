@@ -8,6 +8,7 @@ agent changed; what was collected is what runs; nothing traces the run; and a ca
 hooks as every other test, must fail.
 """
 
+import operator
 import os
 import sys
 import threading
@@ -71,6 +72,7 @@ HOOKS = (
 )
 _MEMBERS = (types.FunctionType, classmethod, staticmethod, property)
 _MISSING = object()
+_get_code = operator.attrgetter("__code__")
 _PYTEST = os.path.dirname(os.path.abspath(_pytest.__file__)) + os.sep
 
 
@@ -110,6 +112,45 @@ def _implementations(pluginmanager):
             yield name, getattr(implementation.function, "__func__", implementation.function)
 
 
+def _by_owner(judged):
+    owners = {}
+    for owner, name, value in judged:
+        owners.setdefault(id(owner), (owner, []))[1].append((name, value))
+    return owners.values()
+
+
+class Owner(object):
+    """A module or class and those of its members that matter, compared at the speed of C as long as all is well."""
+
+    def __init__(self, owner, members):
+        self.owner = owner
+        self._namespace = vars(owner)
+        self._values = list(self._namespace.values())
+        self._names = frozenset(self._namespace)
+        self._members = [(name, value, function_of(value), code_of(value)) for name, value in members]
+        self._functions = [function for _, _, function, _ in self._members if function is not None]
+        self._codes = [function.__code__ for function in self._functions]
+
+    def is_untouched(self):
+        return (
+            len(self._namespace) == len(self._values)
+            and all(map(operator.is_, self._namespace.values(), self._values))
+            and all(map(operator.is_, map(_get_code, self._functions), self._codes))
+        )
+
+    def changes(self):
+        """(name, value) of members that are not what they were, and of new members of a class."""
+        for name, value, function, code in self._members:
+            current = self._namespace.get(name, _MISSING)
+            if current is not value or (function is not None and function.__code__ is not code):
+                yield name, current
+        if isinstance(self.owner, type):
+            for name in set(self._namespace) - self._names:
+                value = self._namespace[name]
+                if callable(value) or hasattr(type(value), "__get__"):
+                    yield name, value
+
+
 class Guard(object):
     """Compare the machinery with what it was; ``changed`` are the absolute paths whose code is not trusted."""
 
@@ -118,8 +159,7 @@ class Guard(object):
         self._wildcards = Wildcards(self._trust)
         self._suite = Suite(self._trust)
         self._pluginmanager = None
-        self._known = []
-        self._classes = []
+        self._owners = []
         self._modules = []
         self._callers = {}
         self._installed = frozenset()
@@ -131,12 +171,7 @@ class Guard(object):
         self._callers = {name: getattr(pluginmanager.hook, name, None) for name in HOOKS}
         import unittest.case  # noqa: F401 - must be in the snapshot, whoever imports it later
 
-        judged = list(_judged())
-        self._known = [
-            (vars(owner), name, value, function_of(value), code_of(value), owner) for owner, name, value in judged
-        ]
-        classes = {owner for owner, _, _ in judged if isinstance(owner, type)}
-        self._classes = [(cls, frozenset(vars(cls))) for cls in classes]
+        self._owners = [Owner(owner, members) for owner, members in _by_owner(_judged())]
         self._modules = _judges()
 
     # What the reporter asks; each answer is a list of sentences
@@ -180,19 +215,11 @@ class Guard(object):
     # The looks
 
     def _machinery(self, is_wrong):
-        """Judging functions that untrusted code replaced; about 0.2 ms."""
+        """Judging functions that untrusted code replaced; about 0.1 ms."""
         found = []
-        for namespace, name, value, function, code, owner in self._known:
-            current = namespace.get(name, _MISSING)
-            if current is value and (function is None or function.__code__ is code):
-                continue
-            if is_wrong(current):
-                found.append(_replaced(owner, name))
-        for cls, names in self._classes:
-            for name in frozenset(vars(cls)) - names:
-                value = vars(cls)[name]
-                if (callable(value) or hasattr(type(value), "__get__")) and is_wrong(value):
-                    found.append(_replaced(cls, name))
+        for owner in self._owners:
+            if not owner.is_untouched():
+                found += [_replaced(owner.owner, name) for name, value in owner.changes() if is_wrong(value)]
         for name, module in self._modules:
             if sys.modules.get(name) is not module:
                 found.append("changed code replaced %s" % name)

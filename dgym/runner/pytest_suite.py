@@ -37,7 +37,7 @@ class Suite(object):
                 self._fixtures[id(fixture)] = (fixture.func, code_of(fixture.func))
             for owner in _owners(item):
                 if id(owner) not in self._owners:
-                    self._owners[id(owner)] = (owner, _bindings(owner))
+                    self._owners[id(owner)] = (owner, Bindings(owner))
                     found += self._misplaced(owner)
             if sources.rewritten(item):
                 found.append("changed code rewrote the file of the test %s" % item.nodeid)
@@ -79,19 +79,22 @@ class Suite(object):
                 yield "changed code replaced %s.%s" % (owner.__name__, name)
 
     def _rebound(self, owner, bindings):
+        namespace = vars(owner)
         found = []
-        for name, value in list(vars(owner).items()):
-            before, code = bindings.get(name, (None, None))
-            if value is before and (code is None or code_of(value) is code):
+        for name, (value, function, code) in bindings.known.items():
+            current = namespace.get(name, value)
+            if current is value and (function is None or function.__code__ is code):
                 continue
-            if before is None:
-                wrong = self._shadows(owner, name, value)
-            elif isinstance(value, types.ModuleType) and value.__name__ == getattr(before, "__name__", None):
-                wrong = self._trust.distrusts_class(type(value))
+            if isinstance(current, types.ModuleType) and current.__name__ == getattr(value, "__name__", None):
+                wrong = self._trust.distrusts_class(type(current))
             else:
-                wrong = self._is_foreign(value, code)
+                wrong = self._is_foreign(current, code)
             if wrong:
                 found.append("changed code replaced %s.%s" % (owner.__name__, name))
+        if len(namespace) != bindings.size:
+            for name in set(namespace).difference(bindings.names):
+                if self._shadows(owner, name, namespace[name]):
+                    found.append("changed code replaced %s.%s" % (owner.__name__, name))
         return found
 
     def _shadows(self, owner, name, value):
@@ -174,9 +177,18 @@ def _owners(item):
             yield base
 
 
-def _bindings(owner):
-    values = list(vars(owner).items())
-    return {name: (value, code_of(value)) for name, value in values if isinstance(value, _BOUND) or code_of(value)}
+class Bindings(object):
+    """The names of a module or class, and which functions, classes and modules they stood for."""
+
+    def __init__(self, owner):
+        values = list(vars(owner).items())
+        self.names = frozenset(name for name, _ in values)
+        self.size = len(values)
+        self.known = {
+            name: (value, function_of(value), code_of(value))
+            for name, value in values
+            if isinstance(value, _BOUND) or code_of(value)
+        }
 
 
 def _fixtures(item):
