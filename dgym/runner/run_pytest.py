@@ -49,9 +49,21 @@ def import_pytest(launch):
         sys.path.insert(0, first)
         import pytest
     else:
+        import_early()
         if not isolated:
             sys.path.insert(0, first)
     return pytest
+
+
+def import_early():
+    """Import what pytest's own plugins need of the library: the workspace's code must not run before it is watched."""
+    import importlib
+
+    for name in ("difflib", "unittest", "xml.etree.ElementTree"):
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            continue
 
 
 def flush():

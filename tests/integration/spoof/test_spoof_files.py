@@ -13,6 +13,10 @@ PASSING = "".join(f"def {name}(): pass\n" for name in ("test_kept", "test_add", 
 PASSING += "class TestCalc:\n    def test_equal(self): pass\n"
 ENTRY_POINT = "[pytest11]\nevil = evil\n"
 METADATA = "Metadata-Version: 2.1\nName: evil\nVersion: 1.0\n"
+LYING_IMPORT = """
+from _pytest.reports import TestReport
+TestReport.outcome = property(lambda self: "passed", lambda self, value: None)
+"""
 LENIENT_UNITTEST = "class TestCase:\n    def assertEqual(self, a, b): pass\n"
 SAVE = "python - <<'END'\nimport importlib.util, marshal, os, py_compile, sys\n"
 INI_FILES = ("pytest.ini", ".pytest.ini", "tests/pytest.ini", "tox.ini", "../pytest.ini")
@@ -42,6 +46,7 @@ ATTACKS = {
         "tests/unittest.py": LENIENT_UNITTEST,
         "tests/pytest.py": "",
     },
+    "library of pytest itself": dict.fromkeys(("xml/__init__.py", "pyexpat.py", "difflib.py"), LYING_IMPORT),
     "every configuration": {
         **dict.fromkeys(INI_FILES, "[pytest]\npython_functions = nothing\naddopts = -p no:python\n"),
         "setup.cfg": "[tool:pytest]\naddopts = --collect-only\n",
