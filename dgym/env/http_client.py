@@ -129,7 +129,9 @@ class HttpClient:
         headers: Mapping[str, str] | None,
     ) -> tuple[int, bytes]:
         session = self._open()
-        async with session.request(method, self._url + path, data=data, headers=headers) as response:
+        # A redirection would carry the token to wherever it points.
+        request = session.request(method, self._url + path, data=data, headers=headers, allow_redirects=False)
+        async with request as response:
             return response.status, await response.read()
 
     def _open(self) -> "aiohttp.ClientSession":

@@ -1,0 +1,92 @@
+"""How calls are asked again: against a server that answers by a script."""
+
+import msgspec
+import pytest
+from aiohttp import web
+
+from dgym.env.http_client import HttpClient, Patience
+from dgym.errors import InfrastructureError, SandboxLost, Superseded
+from dgym.wire.http import Accepted
+from dgym.wire.http_errors import ErrorCode, error_body
+
+QUICK = Patience(silence_seconds=0.5, running_seconds=0.5, first_pause_seconds=0.01, longest_pause_seconds=0.05)
+
+
+@pytest.fixture
+async def scripted():
+    """``url, requests = await scripted(answers)``: each answer is a status and a body; the last one repeats."""
+    runners = []
+
+    async def start(*answers):
+        requests = []
+
+        async def handle(request):
+            requests.append((request.method, request.path, dict(request.headers), await request.read()))
+            status, body = answers[min(len(requests), len(answers)) - 1]
+            if status == 0:
+                request.transport.close()
+            return web.Response(status=status or 200, body=body)
+
+        application = web.Application()
+        application.router.add_route("*", "/{path:.*}", handle)
+        runner = web.AppRunner(application, access_log=None)
+        await runner.setup()
+        runners.append(runner)
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        return f"http://127.0.0.1:{runner.addresses[0][1]}", requests
+
+    yield start
+    for runner in runners:
+        await runner.cleanup()
+
+
+GOOD = (200, b"{}")
+RUNNING = (202, b'{"running": true}')
+BUSY = (503, msgspec.json.encode(error_body(ErrorCode.BUSY, "wait")))
+
+
+async def ask(url, **options):
+    client = HttpClient(url, "token", patience=QUICK, **options)
+    try:
+        return await client.call("POST", "/v1/x", Accepted, body=Accepted(running=True))
+    finally:
+        await client.close()
+
+
+@pytest.mark.parametrize("first", [RUNNING, BUSY, (0, b""), (502, b"<html>Bad Gateway</html>")])
+async def test_it_asks_the_same_again_until_it_is_answered(scripted, first):
+    url, requests = await scripted(first, first, GOOD)
+    assert await ask(url, epoch=4) == Accepted()
+    assert len(requests) >= 3
+    assert len({(method, path, body) for method, path, _, body in requests}) == 1
+    assert {headers["Authorization"] for _, _, headers, _ in requests} == {"Bearer token"}
+    assert {headers["Dgym-Epoch"] for _, _, headers, _ in requests} == {"4"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"), [(BUSY, "wait"), ((0, b""), "does not answer"), (RUNNING, "does not end")]
+)
+async def test_its_patience_has_an_end(scripted, answer, words):
+    url, requests = await scripted(answer)
+    with pytest.raises(SandboxLost, match=words):
+        await ask(url)
+    assert len(requests) > 2
+
+
+async def test_nobody_there_is_the_same_as_no_answer():
+    with pytest.raises(SandboxLost, match="does not answer"):
+        await ask("http://127.0.0.1:1")
+
+
+async def test_a_refusal_is_final(scripted):
+    url, requests = await scripted((409, msgspec.json.encode(error_body(ErrorCode.SUPERSEDED, "gone"))))
+    with pytest.raises(Superseded, match="gone"):
+        await ask(url)
+    assert len(requests) == 1
+
+
+@pytest.mark.parametrize("answer", [(200, b"nonsense"), (404, b"nginx"), (400, b'{"code": "new"}'), (301, b"")])
+async def test_an_answer_that_is_none_of_ours_is_an_infrastructure_fault(scripted, answer):
+    url, _ = await scripted(answer)
+    with pytest.raises(InfrastructureError):
+        await ask(url)

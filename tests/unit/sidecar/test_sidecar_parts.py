@@ -1,0 +1,174 @@
+"""Settings, access, calls that go on, logs: the parts of a sidecar that need no pod."""
+
+import asyncio
+import json
+import logging
+
+import pytest
+
+from dgym.errors import ManifestError
+from dgym.sidecar.access import Access
+from dgym.sidecar.failures import CallError
+from dgym.sidecar.logs import JsonFormatter
+from dgym.sidecar.ongoing import Ongoing, StillRunning
+from dgym.sidecar.settings import read_settings
+from dgym.sidecar.uploads import Uploads
+from dgym.wire.http import Role
+from dgym.wire.http_tokens import token_digest
+
+DIGESTS = {role: token_digest(role.value) for role in Role}
+REQUIRED = {f"DGYM_SIDECAR_{role.upper()}_SHA256": digest for role, digest in DIGESTS.items()}
+
+
+def test_settings_come_from_the_environment_and_have_defaults():
+    settings = read_settings({**REQUIRED, "DGYM_SIDECAR_PORT": "9000", "DGYM_SIDECAR_ATTEMPT": "3", "HOME": "/"})
+    assert (settings.port, settings.attempt, settings.stop_timeout_seconds) == (9000, 3, 30.0)
+    assert settings.digests == DIGESTS
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"DGYM_SIDECAR_DRIVE_SHA256": "abc"}, "DGYM_SIDECAR_DRIVE_SHA256"),
+        ({"DGYM_SIDECAR_PORT": "http"}, "DGYM_SIDECAR_PORT"),
+    ],
+)
+def test_a_wrong_setting_is_named(change, words):
+    with pytest.raises(ManifestError, match=words):
+        read_settings({**REQUIRED, **change})
+
+
+def call(access, role, allowed=None, epoch=None, scheme="Bearer"):
+    headers = {"Authorization": f"{scheme} {role}"} | ({} if epoch is None else {"Dgym-Epoch": str(epoch)})
+    return access.authorize(headers, [allowed or role])
+
+
+def code(*arguments, **options):
+    with pytest.raises(CallError) as caught:
+        call(*arguments, **options)
+    return caught.value.code
+
+
+def test_a_role_may_call_what_is_its_own():
+    access = Access(DIGESTS)
+    for role in Role:
+        assert call(access, role).role is role
+        assert call(access, role, scheme="bearer").role is role
+    assert code(access, Role.DRIVE, Role.PREPARE) == "forbidden"
+    assert code(access, "other", Role.PREPARE) == "unauthenticated"
+    assert code(access, Role.DRIVE, scheme="Basic") == "unauthenticated"
+    with pytest.raises(CallError):
+        access.authorize({}, list(Role))
+
+
+def test_a_higher_epoch_supersedes_a_lower_one_in_every_role():
+    access = Access(DIGESTS)
+    old = call(access, Role.DRIVE, epoch=1)
+    call(access, Role.DRIVE, epoch=1)
+    call(access, Role.PREPARE, epoch=2)
+    assert code(access, Role.DRIVE, epoch=1) == "superseded"
+    with pytest.raises(CallError):
+        access.check_current(old)
+    call(access, Role.DRIVE, epoch=2)
+    call(access, Role.OPERATE, epoch=0)
+
+
+def test_without_an_assignment_one_may_drive_until_somebody_has_one():
+    access = Access(DIGESTS)
+    call(access, Role.PREPARE, epoch=5)
+    call(access, Role.DRIVE)
+    call(access, Role.DRIVE, epoch=5)
+    assert code(access, Role.DRIVE) == "superseded"
+
+
+@pytest.mark.parametrize("epoch", ["", "-1", "1.5", "٣", "9" * 30])
+def test_an_epoch_is_a_whole_number(epoch):
+    assert code(Access(DIGESTS), Role.DRIVE, epoch=epoch) == "invalid_argument"
+
+
+async def test_a_call_that_takes_long_is_executed_once_and_answered_later():
+    ongoing, release, executed = Ongoing(0.01), asyncio.Event(), []
+
+    async def work():
+        executed.append(1)
+        await release.wait()
+        return "done"
+
+    for _ in range(3):
+        with pytest.raises(StillRunning):
+            await ongoing.answer("key", work)
+    release.set()
+    assert await ongoing.answer("key", work) == "done"
+    assert executed == [1]
+    assert await ongoing.answer("key", work) == "done"
+    assert executed == [1, 1]
+
+
+async def test_an_error_is_an_outcome_too():
+    ongoing, release = Ongoing(0.01), asyncio.Event()
+
+    async def work():
+        await release.wait()
+        raise ValueError("no")
+
+    with pytest.raises(StillRunning):
+        await ongoing.answer("key", work)
+    release.set()
+    with pytest.raises(ValueError, match="no"):
+        await ongoing.answer("key", work)
+
+
+async def test_outcomes_nobody_comes_back_for_are_forgotten():
+    ongoing, release = Ongoing(0.0), asyncio.Event()
+
+    for number in range(100):
+        release.clear()
+        with pytest.raises(StillRunning):
+            await ongoing.answer(number, release.wait)
+        release.set()
+        while not all(task.done() for task in ongoing._tasks.values()):
+            await asyncio.sleep(0)
+    assert len(ongoing._tasks) <= 20
+
+
+async def test_what_runs_is_cancelled_at_the_end():
+    ongoing, cancelled = Ongoing(0.01), asyncio.Event()
+
+    async def work():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    with pytest.raises(StillRunning):
+        await ongoing.answer("key", work)
+    await ongoing.close()
+    assert cancelled.is_set()
+
+
+async def test_an_upload_is_in_place_only_when_it_is_whole(tmp_path):
+    uploads = Uploads(tmp_path, limit=10)
+
+    async def chunks(*parts, error=None):
+        for part in parts:
+            yield part
+        if error is not None:
+            raise error
+
+    assert (await uploads.receive(chunks(b"12345", b"67890"))).bytes == 10
+    with pytest.raises(CallError):
+        await uploads.receive(chunks(b"12345", b"67890", b"1"))
+    with pytest.raises(ConnectionError):
+        await uploads.receive(chunks(b"12", error=ConnectionError()))
+    assert [path.name for path in tmp_path.iterdir()] == ["workspace.tar"]
+    assert uploads.path.read_bytes() == b"1234567890"
+
+
+def test_a_log_line_is_json_whatever_is_in_it():
+    formatter = JsonFormatter(episode="default/calc", attempt=2)
+    record = logging.LogRecord("dgym", logging.INFO, "f", 1, "said %s\n", ("\ud800",), None)
+    record.fields = {"code": "ok"}
+    line = formatter.format(record)
+    assert "\n" not in line
+    entry = json.loads(line)
+    assert (entry["episode"], entry["attempt"], entry["code"], entry["level"]) == ("default/calc", 2, "ok", "INFO")

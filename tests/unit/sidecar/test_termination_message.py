@@ -1,0 +1,63 @@
+"""The last message of a sidecar: short whatever it says, and believed only when it is whole."""
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dgym.wire import EndReason, Result
+from dgym.wire.http_termination import (
+    TERMINATION_LIMIT,
+    TerminationMessage,
+    decode_termination,
+    encode_termination,
+    termination_message,
+)
+
+text = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+@given(
+    st.sampled_from(EndReason),
+    text,
+    st.text(st.sampled_from('\\"\x00é😀a'), max_size=3000),
+    st.integers(0, 2**53),
+)
+def test_it_fits_and_comes_back_whatever_it_says(reason, uri, message, number):
+    sent = TerminationMessage(
+        episode_uid="0" * 36, attempt=number, reason=reason, steps=number, score=number, result_uri=uri, message=message
+    )
+    data = encode_termination(sent)
+    assert len(data) <= TERMINATION_LIMIT
+    received = decode_termination(data)
+    assert (received.reason, received.attempt, received.steps) == (reason, number, number)
+    assert message.startswith(received.message)
+    assert received.result_uri in (uri, "")
+
+
+@given(st.integers(0, 200), st.integers(0, 255))
+def test_what_was_cut_or_changed_is_no_message(position, byte):
+    data = encode_termination(TerminationMessage(reason=EndReason.UNRESOLVED, message="x" * 200, steps=3))
+    assert decode_termination(data[: -1 - position]) is None
+    changed = data[:position] + bytes([byte]) + data[position + 1 :]
+    received = decode_termination(changed)
+    assert received is None or received == decode_termination(data)
+
+
+def test_a_verdict_in_another_hand_is_not_believed():
+    forged = msgspec.json.encode(TerminationMessage(reason=EndReason.RESOLVED, resolved=True, checksum="0" * 16))
+    assert decode_termination(forged) is None
+    assert decode_termination(b"Killed") is None
+    assert decode_termination(b"") is None
+
+
+def test_it_says_what_the_result_says():
+    result = Result(
+        resolved=True, score=3, max_score=3, steps=7, rewrites=2, input_tokens=10, output_tokens=5,
+        reason=EndReason.RESOLVED, message="all passed", patch="x" * 10_000,
+    )  # fmt: skip
+    said = decode_termination(
+        encode_termination(termination_message(result, episode_uid="uid", attempt=2, result_uri="s3://bucket/1"))
+    )
+    for name in ("resolved", "score", "max_score", "steps", "rewrites", "input_tokens", "output_tokens", "reason"):
+        assert getattr(said, name) == getattr(result, name)
+    assert (said.episode_uid, said.attempt, said.result_uri, said.message) == ("uid", 2, "s3://bucket/1", "all passed")
