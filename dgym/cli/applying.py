@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dgym.agents.console import printable
 from dgym.errors import DgymError
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ def offer_patches(jobs: "Sequence[Job]", results: "Sequence[StoredResult | None]
     for root, candidates in _by_repository(jobs, results).items():
         for job, result, patch in candidates:
             click.echo(f"\n{job.episode}: {result.reason}, {result.score} of {result.max_score}. Its patch:", err=True)
-            click.echo(patch.decode("utf-8", "replace").rstrip("\n"), err=True)
+            click.echo(printable(patch.decode("utf-8", "replace").rstrip("\n")), err=True)
             if _agreed(f"Apply it to {root}?"):
                 changed = write_patch(root, patch)
                 click.echo(f"Changed in {root}: {', '.join(changed)}", err=True)

@@ -5,6 +5,7 @@ import pdb  # noqa: T100 - this is what the option is for
 import sys
 
 from dgym.agents import load_agent
+from dgym.agents.console import printable
 from dgym.agents.exchange import Exchange
 from dgym.wire import Step
 from dgym.worker.episode import Hooks
@@ -20,11 +21,12 @@ def stopping_hooks(job: Job) -> Hooks:
 
 
 def stop_after_reply(job: Job, exchange: Exchange, steps: list[Step]) -> None:
-    """Stop before the reply's call is made, with ``job``, ``exchange`` and all ``steps`` so far at hand."""
+    """Stop before the reply's call is made, with ``job``, ``exchange`` and the last ``step`` at hand."""
     calls = ", ".join(
         f"{call.tool} {call.arguments if call.arguments is not None else call.raw}" for call in exchange.calls
     )
-    print(f"{job.episode}: before step {len(steps)}\n{tell_exchange(exchange)}\ncalls: {calls or 'none'}")
+    told = f"{job.episode}: before step {len(steps)}\n{tell_exchange(exchange)}\ncalls: {calls or 'none'}"
+    print(printable(told))
     print("look at exchange.reasoning, exchange.calls and step.observation.text; c goes on, q quits")
     _stop(job, steps[-1], exchange)
 
