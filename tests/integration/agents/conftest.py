@@ -63,7 +63,7 @@ def play(tmp_path):
 
     async def run(server, agent="debug_agent", *, task=None, settings=None, spec=None, name="one", **fields) -> Played:
         async with server:
-            config = tmp_path / "llm.yaml"
+            config = tmp_path / f"{name}.json"
             model = {"model": "scripted", "endpoint": server.url, "api_key": "k", **(settings or {})}
             config.write_text(json.dumps({"m": model}))
             job = Job(

@@ -1,5 +1,6 @@
 """The agents that ask a model, against a scripted one: real sessions, real HTTP."""
 
+import asyncio
 import json
 import re
 import sys
@@ -239,6 +240,17 @@ async def test_an_agent_goes_on_where_another_worker_left_a_living_session(new_t
         assert (env.result.resolved, env.result.steps) == (True, 7)
     roles = [message["role"] for message in server.received[0].body["messages"]]
     assert roles == ["system", "user", "assistant", "tool", "assistant", "user"]
+
+
+async def test_a_slow_model_holds_up_no_other_episode_of_the_process(play, tmp_path):
+    slow = asyncio.create_task(play(FakeOpenAI(script=[LOOK], latency=600), name="slow"))
+    fast = await play(FakeOpenAI(script=SOLUTION), name="fast")
+    assert fast.result.resolved
+    assert not slow.done()
+    slow.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await slow
+    assert not list(tmp_path.glob("results/*/slow/*/*/result.json"))
 
 
 async def test_seed_temperature_and_session_reach_the_model(play):
