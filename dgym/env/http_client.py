@@ -9,6 +9,7 @@ import io
 import random
 import time
 from collections.abc import AsyncIterable, Callable, Mapping
+from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -20,6 +21,7 @@ from dgym.errors import (
     EpisodeOver,
     InfrastructureError,
     ManifestError,
+    PluginError,
     SandboxLost,
     SetupFailed,
     Superseded,
@@ -62,6 +64,7 @@ class HttpClient:
     """
 
     def __init__(self, url: str, token: str, *, epoch: int | None = None, patience: Patience = Patience()) -> None:  # noqa: B008
+        _aiohttp()
         self._url = url.rstrip("/")
         self._headers = {"Authorization": f"Bearer {token}"} | ({} if epoch is None else {EPOCH_HEADER: str(epoch)})
         self._patience = patience
@@ -136,8 +139,7 @@ class HttpClient:
 
     def _open(self) -> "aiohttp.ClientSession":
         if self._session is None:
-            import aiohttp
-
+            aiohttp = _aiohttp()
             self._session = aiohttp.ClientSession(
                 headers=self._headers,
                 timeout=aiohttp.ClientTimeout(
@@ -203,9 +205,17 @@ _EXCEPTIONS: dict[ErrorCode, type[DgymError]] = {
 }
 
 
-def _connection_errors() -> tuple[type[Exception], ...]:
-    import aiohttp
+def _aiohttp() -> ModuleType:
+    """The library, which takes long to import and is needed only here."""
+    try:
+        import aiohttp
+    except ImportError as error:
+        raise PluginError("reaching an episode in a pod needs aiohttp: pip install 'dgym[agent]'") from error
+    return aiohttp
 
+
+def _connection_errors() -> tuple[type[Exception], ...]:
+    aiohttp = _aiohttp()
     return (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError, ConnectionError)
 
 

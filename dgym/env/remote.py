@@ -1,6 +1,7 @@
 """Drive a session that is in a pod, through its sidecar."""
 
 import uuid
+from collections.abc import Mapping
 
 from dgym.api import DebugTask
 from dgym.env.driver import Action, EpisodeView
@@ -173,4 +174,6 @@ async def read_history(client: HttpClient, start: int) -> list[Step]:
 
 def _call(action: Action) -> ToolCall:
     """What is not a call yet is read by the sidecar, which has the tools that know how."""
-    return action if isinstance(action, ToolCall) else ToolCall(tool="", arguments={"action": action})
+    if isinstance(action, ToolCall):
+        return action
+    return ToolCall(tool="", arguments={"action": dict(action) if isinstance(action, Mapping) else action})

@@ -74,6 +74,7 @@ class Attempt:
         self._ongoing = Ongoing(settings.answer_seconds)
         self._prepared: PrepareRequest | None = None
         self._reset_key: str | None = None
+        self._solution: Observation | None = None
         self._begun = False
         self._cancelled = False
         self._background: set[asyncio.Task[None]] = set()
@@ -129,9 +130,11 @@ class Attempt:
         return tuple(self.session.tools)
 
     async def apply_solution(self) -> Observation:
-        """Apply the gold patch."""
+        """Apply the gold patch; once, since it would not apply again."""
         session = self._running()
-        return await self._once(("solution", session.next_seq), session.apply_solution)
+        if self._solution is None:
+            self._solution = await self._once("solution", session.apply_solution)
+        return self._solution
 
     async def wait_for_result(self) -> Result:
         """The verdict, whoever or whatever brings it about; for who stores it."""

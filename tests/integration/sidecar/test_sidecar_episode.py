@@ -1,5 +1,13 @@
 """An episode in a pod, from the uploaded workspace to the verdict."""
 
+import asyncio
+import pickle
+
+import msgspec
+import pytest
+
+import dgym
+from dgym.errors import AccessRefused
 from dgym.session import EpisodeLimits
 from dgym.wire import EndReason
 from dgym.wire.http import Role
@@ -66,10 +74,47 @@ async def test_only_the_role_that_prepares_has_the_solution(pod):
     await pod.prepare()
     env = pod.connect()
     await env.reset()
-    assert "calc.py" in (await env.apply_solution()).text
+    applied = await env.apply_solution()
+    assert "calc.py" in applied.text
+    assert await env.apply_solution() == applied
     status, body = await pod.raw("POST", "/v1/solution", role=Role.DRIVE)
     assert (status, body["code"]) == (403, "forbidden")
     assert (await env.finish()).resolved
+
+
+async def test_it_blocks_for_who_wants_it_to(pod, helpers):
+    await pod.prepare()
+    made = dgym.RepoEnv.connect(pod.url, pod.tokens[Role.DRIVE], render_mode="ansi")
+
+    def drive():
+        with pickle.loads(pickle.dumps(made)) as env:
+            env.reset()
+            env.step(helpers.repair)
+            assert "return a + b" in env.render()
+            *_, info = env.step("submit")
+            return info["resolved"]
+
+    assert await asyncio.to_thread(drive)
+
+
+async def test_what_belongs_to_local_episodes_is_refused(pod):
+    await pod.prepare()
+    env = pod.connect()
+    with pytest.raises(ValueError, match="task"):
+        await env.reset(options={"task": other_task()})
+    with pytest.raises(ValueError, match="render_mode"):
+        pod.connect(render_mode="html")
+    assert env.result is None
+    env = dgym.AsyncRepoEnv.connect(pod.url, pod.tokens[Role.DRIVE])
+    await env.reset()
+    with pytest.raises(AccessRefused):
+        await env.apply_solution()
+    await env.close()
+    await env.close()
+
+
+def other_task():
+    return msgspec.convert({"metadata": {"name": "other"}, "spec": {}}, dgym.DebugTask)
 
 
 async def test_the_driver_says_why_it_gives_up(pod):
