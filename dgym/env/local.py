@@ -1,9 +1,7 @@
 """Drive a session of this process."""
 
 import contextlib
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 from dgym.api import DebugTask, ToolSpec
 from dgym.env.driver import Action, EpisodeView
@@ -109,9 +107,8 @@ class LocalDriver:
         return self._session
 
     async def _open(self) -> Session:
-        directory = Path(self._resources.enter_context(tempfile.TemporaryDirectory(prefix="dgym-source-")))
         opened = await self._opening.open(self.task)
-        source = await open_source(self.task, directory)
+        source = await open_source(self.task)
         session = Session(
             self.task,
             provider=opened.provider,

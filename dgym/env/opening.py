@@ -105,15 +105,15 @@ def open_task(task: DebugTask | str | Path) -> DebugTask:
     return tasks[0]
 
 
-async def open_source(task: DebugTask, directory: Path) -> Path | None:
-    """A tar of the task's repository below ``directory`` (or in the cache); None when it has no source.
+async def open_source(task: DebugTask) -> Path | None:
+    """A tar of the task's repository in the cache; None when it has no source.
 
     Raises:
         SourceFailed: It could not be obtained.
     """
     if task.spec.source is None:
         return None
-    return await pack_source(task.spec.source, base=directory, cache=cache_directory() / "sources")
+    return await pack_source(task.spec.source, base=Path.cwd(), cache=cache_directory() / "sources")
 
 
 def suite_cache(task: DebugTask, source: Path | None, programs: str) -> SuiteCache:

@@ -11,7 +11,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -25,7 +24,7 @@ from dgym.sandbox.bubblewrap import bubblewrap_problem, bubblewrap_works
 from dgym.sandbox.client import RunnerClient
 from dgym.sandbox.environments import ensure_environment, resolve_python
 from dgym.sandbox.local_cgroup import ControlGroup
-from dgym.sandbox.local_files import PrivateDirectory, compiled_runner, remove_abandoned, remove_tree
+from dgym.sandbox.local_files import PrivateDirectory, compiled_runner, remove_abandoned
 from dgym.sandbox.local_interpreter import Interpreter, inspect_interpreter
 from dgym.sandbox.local_process import RunnerProcess, descendants, kill_leftovers
 from dgym.sandbox.protocol import Sandbox, SandboxProvider, SandboxSpec
@@ -39,7 +38,6 @@ _START_SECONDS = 60.0
 _POLITE_SECONDS = 10.0
 _GROUP_SECONDS = 2.0
 _LOOK_SECONDS = 0.005
-_SOURCE_SECONDS = 86400.0
 _SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 
 
@@ -286,19 +284,7 @@ async def remove_leftovers() -> list[str]:
     for name in names:
         # Its home was below the directory that is gone, which is how a process that is left is known.
         await kill_leftovers(Path(tempfile.gettempdir(), name), set())
-    return [*(f"directory {name}" for name in names), *await asyncio.to_thread(_remove_old_sources)]
-
-
-def _remove_old_sources() -> list[str]:
-    """Packed sources have no owner that could be asked: a day is longer than any of them is used."""
-    removed = []
-    for path in Path(tempfile.gettempdir()).glob("dgym-source-*"):
-        with suppress(OSError):
-            about = path.lstat()
-            if about.st_uid == os.getuid() and about.st_mtime < time.time() - _SOURCE_SECONDS:
-                remove_tree(path)
-                removed.append(f"directory {path.name}")
-    return removed
+    return [f"directory {name}" for name in names]
 
 
 @cache

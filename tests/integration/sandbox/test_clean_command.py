@@ -75,17 +75,6 @@ def test_what_a_killed_process_left_is_removed_and_what_lives_is_kept(machine_st
         living.kill()
 
 
-def test_sources_older_than_a_day_are_removed(machine_state, clean):
-    for name in ("dgym-source-old", "dgym-source-new", "another-old"):
-        directory = Path(machine_state["TMPDIR"], name)
-        directory.mkdir()
-        (directory / "source.tar").touch()
-        if "old" in name:
-            make_old(directory)
-    assert clean().stdout == "removed directory dgym-source-old\n"
-    assert sorted(path.name for path in Path(machine_state["TMPDIR"]).iterdir()) == ["another-old", "dgym-source-new"]
-
-
 def test_an_engine_that_was_named_must_answer(clean):
     done = clean("--engine", "podman")
     assert done.returncode == 1

@@ -25,7 +25,7 @@ def make_task(files=None, **spec):
 
 
 @pytest.fixture
-async def open_session(tmp_path):
+async def open_session():
     """Opens reset sessions: ``await open_session(limits=…, **spec)``; every one is closed at the end."""
     async with contextlib.AsyncExitStack() as stack:
 
@@ -35,7 +35,7 @@ async def open_session(tmp_path):
                 task,
                 provider=LocalProvider(await Opening().sandbox_spec(task)),
                 tools=load_tools(["bash", "eval", "rewrite", "view", "pdb", "submit"]),
-                source=await open_source(task, tmp_path),
+                source=await open_source(task),
                 limits=limits or EpisodeLimits(),
             )
             stack.push_async_callback(session.close)
