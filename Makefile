@@ -71,8 +71,8 @@ format: $(STAMP) ## format the code
 
 .PHONY: perf
 perf: $(STAMP) $(VENV)-perf/.ready ## measure and print medians, ratios and counts; JSON into perf-results/
-	@hack/system-packages
-	@PERF_PYTHON=$(abspath $(VENV)-perf/bin/python) $(BIN)/python -m tests.perf
+	@hack/system-packages containers
+	@PERF_PYTHON=$(abspath $(VENV)-perf/bin/python) hack/images $(BIN)/python -m tests.perf
 
 .PHONY: lock
 lock: ## resolve the dependencies again (needs uv)

@@ -34,12 +34,18 @@ _RETRIES = 1
 _TICK_SECONDS = 0.5
 
 
+def preloaded(jobs: Sequence[Job]) -> tuple[str, ...]:
+    """What every worker shares with the process it is forked from; a model's client takes a second to import."""
+    asks_a_model = any(job.agent.model is not None for job in jobs)
+    return ("dgym.worker.serve", "dgym.llm.openai_client") if asks_a_model else ("dgym.worker.serve",)
+
+
 class _Worker:
     """One worker process and the job it has."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, preload: Sequence[str]) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["dgym.worker.serve"])
+        context.set_forkserver_preload(list(preload))
         ours, theirs = context.Pipe()
         self.pipe = cast("Connection[Job | None, Event]", ours)
         self.process: ForkServerProcess = context.Process(target=serve, args=(theirs,), name="dgym-worker")
@@ -92,10 +98,12 @@ class Pool:
         self._tick = tick
         self._workers: list[_Worker] = []
         self._deaths: Counter[int] = Counter()
+        self._preload: tuple[str, ...] = ()
 
     def run(self, jobs: Sequence[Job]) -> None:
         """Run every job to its stored result. ``KeyboardInterrupt`` passes through once all processes have ended."""
         schedule = Schedule(jobs)
+        self._preload = preloaded(jobs)
         try:
             self._fill(schedule)
             while not schedule.finished:
@@ -115,7 +123,7 @@ class Pool:
             if idle:
                 worker = idle.pop()
             else:
-                worker = _Worker()
+                worker = _Worker(preload=self._preload)
                 self._workers.append(worker)
             worker.give(job, self._bounds(job))
 

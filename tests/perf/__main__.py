@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.perf.agents import agent_figures
+from tests.perf.containers import container_figures
 from tests.perf.measure import Figure
 from tests.perf.parallel import parallel_figures
 from tests.perf.report import report_figures
@@ -25,6 +26,7 @@ BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
     "steps": step_figures,
     "resets": reset_figures,
     "runtimes": runtime_figures,
+    "containers": container_figures,
     "parallel": parallel_figures,
     "agents": agent_figures,
     "report": report_figures,
