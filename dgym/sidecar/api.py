@@ -93,8 +93,7 @@ class Api:
             started = time.monotonic()
             response, code = await self._answer(request, roles, handler)
             seconds = time.monotonic() - started
-            self._metrics.calls.labels(path, code).inc()
-            self._metrics.seconds.labels(path).observe(seconds)
+            self._metrics.count(path, code, seconds)
             fields = {"method": request.method, "path": request.path, "code": code, "seconds": round(seconds, 4)}
             _log.info("call", extra={"fields": fields})
             return response
@@ -154,7 +153,7 @@ class Api:
     async def _step(self, request: web.Request) -> Any:
         seq = _number(request.match_info["seq"], "the step's number")
         response = await self._attempt.step(seq, await _read(request, StepRequest))
-        self._metrics.steps.set(response.state.steps)
+        self._metrics.steps = response.state.steps
         return response
 
     async def _steps(self, request: web.Request) -> Any:
@@ -191,7 +190,7 @@ class Api:
         return web.Response(text=f"{problem or 'ok'}\n", status=503 if problem else 200)
 
     async def _show_metrics(self, _request: web.Request) -> web.Response:
-        self._metrics.ready.set(self._attempt.problem is None)
+        self._metrics.ready = self._attempt.problem is None
         return web.Response(body=self._metrics.text(), headers={"Content-Type": CONTENT_TYPE})
 
     async def _unknown(self, request: web.Request) -> web.Response:

@@ -152,7 +152,7 @@ class Pod:
         task = make_task(self.directory / "workspace", **spec)
         preparation = RemotePreparation(self.url, self.tokens[Role.PREPARE], epoch=epoch, patience=QUICK)
         self._stack.push_async_callback(preparation.close)
-        source = await open_source(task, self.directory)
+        source = await open_source(task)
         await preparation.prepare(task, source=source, tools=tools, limits=limits or EpisodeLimits())
         return preparation
 

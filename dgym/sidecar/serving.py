@@ -1,0 +1,86 @@
+"""Serve one attempt of an episode until it is released."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from aiohttp import web
+
+from dgym.sidecar.access import Access
+from dgym.sidecar.api import Api
+from dgym.sidecar.attempt import Attempt
+from dgym.sidecar.endings import write_ending
+from dgym.sidecar.metrics import Metrics
+from dgym.sidecar.runners import Runners
+from dgym.sidecar.settings import Settings
+
+_log = logging.getLogger("dgym.sidecar")
+_MARKER = "begun"
+_GRACE_SECONDS = 1.0
+_THREADS = 2
+
+
+async def serve(settings: Settings) -> None:
+    """Serve until the attempt is released or a signal asks for the end."""
+    # Each thread may take an arena of memory; all they do here is to write and read files.
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_THREADS))
+    runners = Runners(settings.sandbox_socket, settings.verifier_socket)
+    over = None if _is_first(settings) else "the sidecar was restarted and has no history of this attempt"
+    attempt = Attempt(settings, runners, over=over, on_end=lambda ended: write_ending(settings, ended))
+    runner = web.AppRunner(
+        Api(attempt, Access(settings.digests), Metrics()).application(),
+        access_log=None,
+        handle_signals=False,
+        shutdown_timeout=_GRACE_SECONDS,
+    )
+    await runner.setup()
+    stop = _signals()
+    connecting = asyncio.ensure_future(runners.connect()) if over is None else None
+    try:
+        site = web.TCPSite(runner, settings.host, settings.port)
+        await site.start()
+        # A free port was asked for with 0: which one it is stands in the log.
+        _log.info("listening", extra={"fields": {"addresses": [list(each[:2]) for each in runner.addresses]}})
+        await _first(stop.wait(), attempt.released.wait())
+    finally:
+        if connecting is not None:
+            connecting.cancel()
+            await asyncio.gather(connecting, return_exceptions=True)
+        # Calls that wait end with what they wait for; whoever made them asks again elsewhere.
+        await attempt.close()
+        await runner.cleanup()
+        _log.info("ended", extra={"fields": {"released": attempt.released.is_set()}})
+
+
+def _is_first(settings: Settings) -> bool:
+    """Whether no sidecar served this attempt before: what that one knew is lost."""
+    settings.directory.mkdir(parents=True, exist_ok=True)
+    try:
+        os.close(os.open(settings.directory / _MARKER, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    except FileExistsError:
+        return False
+    return True
+
+
+def _signals() -> asyncio.Event:
+    # Python as PID 1 ignores these until they are handled.
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return stop
+
+
+async def _first(*waits: Coroutine[Any, Any, object]) -> None:
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.gather(*tasks, return_exceptions=True)
