@@ -148,6 +148,12 @@ class Pod:
         self._stack.push_async_callback(client.close)
         return client
 
+    def bake(self):
+        """Put the repository where an image would hold it."""
+        for name in ("sandbox", "verifier"):
+            for path, content in FILES.items():
+                (self.directory / f"{name}-files" / path).write_text(content)
+
     async def prepare(self, *, tools=TOOLS, limits=None, epoch=None, **spec):
         task = make_task(self.directory / "workspace", **spec)
         preparation = RemotePreparation(self.url, self.tokens[Role.PREPARE], epoch=epoch, patience=QUICK)

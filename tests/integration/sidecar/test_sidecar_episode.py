@@ -59,6 +59,17 @@ async def test_a_bad_call_is_an_observation_and_never_an_error(pod):
     assert env.info["steps"] == 5
 
 
+async def test_a_repository_that_the_image_holds_needs_no_upload(pod, helpers):
+    pod.bake()
+    await pod.prepare(source=None)
+    env = pod.connect()
+    await env.reset()
+    assert "return a - b" in (await env.peek("view calc.py"))["text"]
+    await env.step(helpers.repair)
+    assert (await env.finish()).resolved
+    assert (await env.patch()).count("diff --git") == 1
+
+
 async def test_the_step_limit_ends_it_and_says_so(pod):
     await pod.prepare(limits=EpisodeLimits(max_steps=2))
     env = pod.connect()

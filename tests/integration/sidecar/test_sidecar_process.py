@@ -13,7 +13,7 @@ import pytest
 from dgym.errors import EpisodeOver
 from dgym.wire.http import Role
 
-MAXIMUM_RESIDENT_KIB = 45 * 1024
+MAXIMUM_RESIDENT_KIB = 45_000_000 // 1024
 
 
 async def address(pod, helpers, count=1):
@@ -101,3 +101,19 @@ def test_a_wrong_environment_is_named():
     )
     assert answer.returncode == 2
     assert "DGYM_SIDECAR_PREPARE_SHA256" in answer.stderr
+
+
+def test_what_it_does_without_is_there_for_tools_that_need_it():
+    code = (
+        "import sys, dgym.sidecar.__main__ as sidecar\n"
+        "with sidecar._without_tls():\n"
+        "    import aiohttp.web, dgym.sidecar.serving\n"
+        "assert '_ssl' not in sys.modules, 'something needs it after all'\n"
+        "import ssl\n"
+        "ssl.create_default_context()\n"
+        "unwanted = {'prometheus_client', 'yaml', 'http.server', 'dgym.env', 'dgym.sandbox.local'} & set(sys.modules)\n"
+        "assert not unwanted, unwanted\n"
+    )
+    # Coverage, where it measures subprocesses, imports much of its own.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE")}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
