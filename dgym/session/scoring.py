@@ -6,23 +6,15 @@ with the tests, is worth nothing.
 """
 
 from collections.abc import Iterable, Sequence
-from enum import StrEnum
 
 import msgspec
 
-from dgym.sandbox.entrypoint import EntrypointResult, mentions_pytest
+from dgym.sandbox.entrypoint import EntrypointResult
+from dgym.sandbox.scoring_mode import Mode
 from dgym.wire import Score
 
 _PASSED = frozenset({"passed", "xpassed"})
 _SHOWN_PATHS = 10
-
-
-class Mode(StrEnum):
-    """How a task counts."""
-
-    NAMED_TESTS = "named tests"
-    WHOLE_SUITE = "whole suite"
-    EXIT_STATUS = "exit status"
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,17 +39,6 @@ class ExpectedTests(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     outcomes: dict[str, str] = {}
     collection_errors: tuple[str, ...] = ()
-
-
-def choose_mode(entrypoint: str, named: Sequence[str], parser: str) -> Mode:
-    """How a task with this entrypoint, these named tests and this ``parser`` counts."""
-    if parser == "exitStatus":
-        return Mode.EXIT_STATUS
-    if named:
-        return Mode.NAMED_TESTS
-    if parser == "pytest" or mentions_pytest(entrypoint):
-        return Mode.WHOLE_SUITE
-    return Mode.EXIT_STATUS
 
 
 def expected_tests(run: EntrypointResult, marks: EntrypointResult | None = None) -> ExpectedTests:

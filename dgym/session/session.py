@@ -221,6 +221,7 @@ class Session:
             debug_entrypoint=spec.debug_entrypoint,
             entrypoint_timeout_seconds=float(spec.entrypoint_timeout_seconds),
             scored_tests=spec.scoring.fail_to_pass + spec.scoring.pass_to_pass,
+            parser=spec.scoring.parser,
             interpreter=spec.interpreter,
         )
         self._context = ToolContext(self._sandbox, self._baseline.policy, settings)

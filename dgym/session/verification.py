@@ -14,11 +14,10 @@ import msgspec
 from dgym.errors import SandboxLost, VerifierFailed
 from dgym.sandbox import RunResult, Sandbox
 from dgym.sandbox.entrypoint import EntrypointResult, run_entrypoint
+from dgym.sandbox.scoring_mode import Mode, choose_mode
 from dgym.session.scoring import (
     ExpectedTests,
-    Mode,
     Verdict,
-    choose_mode,
     expected_tests,
     judge,
     list_paths,

@@ -28,7 +28,8 @@ class ToolSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What the tools must know of the task; times in seconds.
 
     ``debug_entrypoint``: what pdb runs, if not ``entrypoint``. ``scored_tests``: the ids that count (empty: every
-    test that eval ran and did not skip). ``interpreter``: a Python 3 inside the sandbox for the tools' own helpers.
+    test that eval ran and did not skip). ``parser``: how the entrypoint's result is read, as in the task's
+    scoring. ``interpreter``: a Python 3 inside the sandbox for the tools' own helpers.
     """
 
     entrypoint: str = "python -m pytest -q"
@@ -38,6 +39,7 @@ class ToolSettings(msgspec.Struct, frozen=True, kw_only=True):
     bash_timeout_seconds: float = 30.0
     persistent_breakpoints: bool = True
     scored_tests: tuple[str, ...] = ()
+    parser: str = "auto"
     interpreter: str = "python3"
 
 

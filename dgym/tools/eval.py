@@ -2,7 +2,8 @@
 
 from collections import Counter
 
-from dgym.sandbox.entrypoint import EntrypointResult, mentions_pytest, run_entrypoint
+from dgym.sandbox.entrypoint import EntrypointResult, run_entrypoint
+from dgym.sandbox.scoring_mode import Mode, choose_mode
 from dgym.tools.base import Tool, ToolResult
 from dgym.tools.bash import describe_end
 from dgym.tools.context import ToolContext
@@ -28,6 +29,7 @@ class Eval(Tool):
     async def use(self, context: ToolContext) -> ToolResult:
         """Evaluate."""
         settings = context.settings
+        mode = choose_mode(settings.entrypoint, settings.scored_tests, settings.parser)
         timeout = settings.entrypoint_timeout_seconds
         result = await run_entrypoint(
             context.sandbox, settings.entrypoint, timeout_seconds=timeout, output_limit=_OUTPUT_BYTES
@@ -44,7 +46,7 @@ class Eval(Tool):
             truncated_bytes=run.truncated_bytes,
             exit_status=run.exit_status,
             breakpoints=context.breakpoints,
-            score=score(result, settings.scored_tests, settings.entrypoint),
+            score=score(result, mode, settings.scored_tests),
         )
 
 
@@ -62,20 +64,21 @@ def summary(result: EntrypointResult) -> str:
     return f"Tests: {', '.join(parts)}. "
 
 
-def score(result: EntrypointResult, scored_tests: tuple[str, ...], entrypoint: str) -> Score:
-    """What this run would be worth: named tests, else every test not skipped, else the exit status.
+def score(result: EntrypointResult, mode: Mode, scored_tests: tuple[str, ...] = ()) -> Score:
+    """What this run would be worth: named tests, every test not skipped, or the exit status.
 
     It follows the rules of the final scoring as far as one run can: what the untouched repository skips or expects to
     fail is not known here. A run that did not go through to its own end is worth nothing.
     """
     report = result.report
-    if not scored_tests and (report is None or not mentions_pytest(entrypoint)):
+    if mode is Mode.EXIT_STATUS:
         return Score(score=int(_is_sound(result) and result.run.exit_status == 0), max_score=1)
     outcomes = report.outcomes if report is not None and _is_sound(result) else {}
-    if scored_tests:
+    if mode is Mode.NAMED_TESTS:
         passed = sum(outcomes.get(test) in _PASSED for test in scored_tests)
         return Score(score=passed, max_score=len(scored_tests))
-    assert report is not None
+    if report is None:
+        return Score(score=0, max_score=1)
     counted = [test for test in report.collected if report.outcomes.get(test) != "skipped"]
     passed = sum(outcomes.get(test) in _PASSED | {"xfailed"} for test in counted)
     return Score(score=passed, max_score=len(counted) + len(report.collection_errors))

@@ -5,10 +5,9 @@ import pytest
 from dgym.sandbox.entrypoint import EntrypointResult
 from dgym.sandbox.protocol import RunResult
 from dgym.sandbox.report import TestReport as Report
+from dgym.sandbox.scoring_mode import Mode, choose_mode
 from dgym.session.scoring import (
     ExpectedTests,
-    Mode,
-    choose_mode,
     expected_tests,
     judge,
     list_paths,

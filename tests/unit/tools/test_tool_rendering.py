@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from dgym.sandbox.entrypoint import EntrypointResult
 from dgym.sandbox.protocol import DebugResult, RunResult
 from dgym.sandbox.report import TestReport
-from dgym.session.scoring import ExpectedTests, Mode, judge
+from dgym.sandbox.scoring_mode import Mode
+from dgym.session.scoring import ExpectedTests, judge
 from dgym.tools.bash import describe_end
 from dgym.tools.eval import score, summary
 from dgym.tools.grep import _read
@@ -122,34 +123,32 @@ def evaluated(run: RunResult | None = None, **report: Any) -> EntrypointResult:
 MIXED = {"t::a": "passed", "t::b": "failed", "t::c": "skipped", "t::d": "xfailed"}
 
 
-PYTEST = "python -m pytest -q"
-PLAIN = "python check.py"
-
-
 def test_eval_counts_tests_that_were_not_skipped():
     result = evaluated(ran(exit_status=1), exit_status=1, collected=[*MIXED, "t::e"], outcomes=MIXED)
     assert summary(result) == "Tests: 1 passed, 1 failed, 1 skipped, 1 xfailed, 1 not finished. "
-    assert score(result, (), PYTEST) == Score(score=2, max_score=4)
+    assert score(result, Mode.WHOLE_SUITE) == Score(score=2, max_score=4)
 
 
 def test_eval_counts_named_tests_where_the_task_names_them():
     result = evaluated(collected=list(MIXED), outcomes=MIXED)
-    assert score(result, ("t::a", "t::b", "t::missing"), PYTEST) == Score(score=1, max_score=3)
-    assert score(evaluated(), ("t::a",), PYTEST) == Score(score=0, max_score=1)
+    assert score(result, Mode.NAMED_TESTS, ("t::a", "t::b", "t::missing")) == Score(score=1, max_score=3)
+    assert score(evaluated(), Mode.NAMED_TESTS, ("t::a",)) == Score(score=0, max_score=1)
 
 
 def test_a_file_that_cannot_be_collected_counts_as_failed():
     fields = {"collected": ["t::a"], "outcomes": {"t::a": "passed"}, "collection_errors": ["u.py"], "exit_status": 2}
     result = evaluated(ran(exit_status=2), **fields)
     assert summary(result) == "Tests: 1 passed, 1 file could not be collected. "
-    assert score(result, (), PYTEST) == Score(score=1, max_score=2)
+    assert score(result, Mode.WHOLE_SUITE) == Score(score=1, max_score=2)
 
 
 def test_without_tests_the_exit_status_of_a_completed_run_decides():
-    assert score(evaluated(form="python"), (), PLAIN) == Score(score=1, max_score=1)
-    assert score(evaluated(ran(exit_status=1), form="python", exit_status=1), (), PLAIN) == Score(score=0, max_score=1)
-    assert score(evaluated(form="python", exit_status=1), (), PLAIN) == Score(score=0, max_score=1)
-    assert score(evaluated(), (), PLAIN) == Score(score=0, max_score=1)
+    assert score(evaluated(form="python"), Mode.EXIT_STATUS) == Score(score=1, max_score=1)
+    assert score(evaluated(ran(exit_status=1), form="python", exit_status=1), Mode.EXIT_STATUS) == Score(
+        score=0, max_score=1
+    )
+    assert score(evaluated(form="python", exit_status=1), Mode.EXIT_STATUS) == Score(score=0, max_score=1)
+    assert score(evaluated(), Mode.EXIT_STATUS) == Score(score=0, max_score=1)
     assert summary(evaluated(form="python")) == ""
 
 
@@ -170,18 +169,20 @@ def test_eval_is_worth_what_the_final_scoring_says_of_the_same_run(outcomes, fin
     )
     for named, mode in ((tests, Mode.NAMED_TESTS), ((), Mode.WHOLE_SUITE)):
         expected = ExpectedTests(outcomes=dict.fromkeys(named or result.report.collected, ""))
-        assert score(result, named, PYTEST) == judge(mode, result, expected, 60).score
+        assert score(result, mode, named) == judge(mode, result, expected, 60).score
 
 
 def test_eval_tells_expected_failures_as_the_final_scoring_does():
     result = evaluated(collected=["t::a", "t::b"], outcomes={"t::a": "xfailed", "t::b": "xpassed"})
     expected = ExpectedTests(outcomes={"t::a": "xfailed", "t::b": "xfailed"})
     assert (
-        score(result, (), PYTEST) == judge(Mode.WHOLE_SUITE, result, expected, 60).score == Score(score=2, max_score=2)
+        score(result, Mode.WHOLE_SUITE)
+        == judge(Mode.WHOLE_SUITE, result, expected, 60).score
+        == Score(score=2, max_score=2)
     )
     named = ExpectedTests(outcomes=dict.fromkeys(expected.outcomes, ""))
     judged = judge(Mode.NAMED_TESTS, result, named, 60)
-    assert score(result, ("t::a", "t::b"), PYTEST) == judged.score == Score(score=1, max_score=2)
+    assert score(result, Mode.NAMED_TESTS, ("t::a", "t::b")) == judged.score == Score(score=1, max_score=2)
 
 
 def find(pattern: str, *paths: Any, most: int = 10) -> tuple[list[Any], dict[str, Any]]:
