@@ -28,7 +28,7 @@ from dgym.wire.http import Path as CallPath
 
 _log = logging.getLogger(__name__)
 _CHUNK_BYTES = 256 * 1024
-_RELEASE_PATIENCE = Patience(silence_seconds=5.0)
+_RELEASE_SECONDS = 5.0
 
 
 class RemotePreparation:
@@ -43,6 +43,8 @@ class RemotePreparation:
         patience: Patience = Patience(),  # noqa: B008 - immutable
     ) -> None:
         self._client = HttpClient(url, token, epoch=epoch, patience=patience)
+        brief = min(patience.silence_seconds, _RELEASE_SECONDS)
+        self._at_release = msgspec.structs.replace(patience, silence_seconds=brief)
 
     async def prepare(
         self,
@@ -94,7 +96,7 @@ class RemotePreparation:
         """
         request = ReleaseRequest(result_uri=result_uri, reason=reason, message=message)
         try:
-            await self._client.call("POST", CallPath.RELEASE, Accepted, body=request, patience=_RELEASE_PATIENCE)
+            await self._client.call("POST", CallPath.RELEASE, Accepted, body=request, patience=self._at_release)
         except Superseded:
             raise
         except (SandboxLost, EpisodeOver) as error:

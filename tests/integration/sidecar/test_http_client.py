@@ -5,6 +5,7 @@ import pytest
 from aiohttp import web
 
 from dgym.env.http_client import HttpClient, Patience
+from dgym.env.remote_preparation import RemotePreparation
 from dgym.errors import InfrastructureError, SandboxLost, Superseded
 from dgym.wire.http import Accepted
 from dgym.wire.http_errors import ErrorCode, error_body
@@ -90,3 +91,14 @@ async def test_an_answer_that_is_none_of_ours_is_an_infrastructure_fault(scripte
     url, _ = await scripted(answer)
     with pytest.raises(InfrastructureError):
         await ask(url)
+
+
+async def test_a_pod_that_is_gone_needs_not_be_told_that_it_may_go(scripted):
+    preparation = RemotePreparation("http://127.0.0.1:1", "token", patience=QUICK)
+    await preparation.release(result_uri="file:///result.json")
+    await preparation.close()
+    url, _ = await scripted((409, msgspec.json.encode(error_body(ErrorCode.SUPERSEDED, "gone"))))
+    preparation = RemotePreparation(url, "token", epoch=1, patience=QUICK)
+    with pytest.raises(Superseded):
+        await preparation.release()
+    await preparation.close()

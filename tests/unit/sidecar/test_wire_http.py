@@ -12,6 +12,7 @@ from dgym.errors import (
     SetupFailed,
     VerifierFailed,
 )
+from dgym.sidecar.api import _json
 from dgym.sidecar.failures import CallError, describe
 from dgym.wire import ToolCall
 from dgym.wire.http import PrepareRequest, Role, StepRequest
@@ -80,3 +81,7 @@ def test_tokens_differ_by_everything_they_are_made_of():
     token = make_token(b"a", episode_uid="1", attempt=1, role=Role.DRIVE)
     assert token in tokens
     assert token not in token_digest(token)
+
+
+def test_half_a_surrogate_pair_does_not_stop_an_answer():
+    assert _json({"text": "a\ud800b"}).body == b'{"text": "a?b"}'
