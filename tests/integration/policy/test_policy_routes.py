@@ -2,130 +2,43 @@
 
 import pytest
 
-SHELL = {
-    "plain writes": "for path in checks/check.py locked_a.txt keys.txt secret/answer.txt; do printf x > $path; done",
-    "policy files": "rm .debugreadonly; printf '' > .debugignore; printf '!*' > checks/.debugreadonly;"
-    " printf '!*.cfg' > package/.debugreadonly; printf x > package/settings.cfg",
-    "new files": "printf x > checks/new.py; printf x > locked_b.txt; printf x > secret/new.txt; printf x > extra.txt",
-    "deletion": "rm -rf checks secret locked_a.txt keys.txt package/settings.cfg",
-    "symbolic link to a file": "ln -s checks/check.py link.py && printf x > link.py",
-    "symbolic link in the place of a file": "ln -sf ../calc.py checks/check.py; ln -sf calc.py keys.txt",
-    "symbolic link in the place of a directory": "mv checks other && ln -s other checks && printf x > other/check.py",
-    "hard link": "ln locked_a.txt copy.txt && printf x > copy.txt; ln checks/check.py c.py && printf x > c.py",
-    "renamed directory": "mv checks moved; mkdir checks; printf x > checks/check.py",
-    "renamed ancestor": "mkdir top && mv checks top/ && mv top checks",
-    "file in the place of a directory": "rm -rf checks package && printf x > checks && printf x > package",
-    "directory in the place of a file": "rm locked_a.txt && mkdir locked_a.txt && printf x > locked_a.txt/inner",
-    "modes": "chmod 777 checks/check.py locked_a.txt; chmod 000 keys.txt; chmod 000 checks",
-    "dots": "printf x > package/../checks/./check.py; printf x > ./checks//deep/../check.py",
-    "absolute path": "printf x > $PWD/checks/check.py; printf x > /proc/self/cwd/locked_a.txt",
-    "a program": "python -c \"import os; os.truncate('checks/check.py', 0); os.replace('calc.py', 'locked_a.txt')\"",
-    "a program through a directory's descriptor": "python -c \"import os; fd = os.open('checks', os.O_RDONLY);"
-    " os.write(os.open('check.py', os.O_WRONLY, dir_fd=fd), b'x')\"",
-    "mounts": "unshare -rm sh -c 'mount --bind package checks; printf x > checks/code.py'; true",
-    "sparse and special files": "mkfifo checks/pipe locked_pipe.txt; ln -s /etc/hostname checks/host;"
-    " truncate -s 1M keys.txt",
-    "git": "git init -q . && git add -A && git -c user.name=a -c user.email=a@b commit -qm x; git mv checks gone; true",
-    "archives": "tar cf $TMPDIR/a.tar checks && sed -i s/1/9/ checks/check.py && tar xf $TMPDIR/a.tar;"
-    " touch -d 2000-01-01 checks/*",
-}
+from tests.fakes.attacks.policy import (
+    SHELL,
+    carries_nothing_protected,
+    file_tools_refuse_every_spelling,
+    file_tools_refuse_links,
+    paths_of,
+    program_and_debugger_write_in_vain,
+)
 
 
 @pytest.mark.parametrize("route", SHELL)
-async def test_no_shell_command_carries_a_protected_change(open_environment, paths_of, protected, route):
-    await _check(await open_environment(), paths_of, protected, SHELL[route])
+async def test_no_shell_command_carries_a_protected_change(open_environment, route):
+    await carries_nothing_protected(await open_environment(), SHELL[route])
 
 
 @pytest.mark.parametrize(
     "routes", [("plain writes", "renamed directory", "hard link", "modes"), ("deletion",)], ids=str
 )
-async def test_the_same_in_every_sandbox(open_environment, paths_of, protected, kind, routes):
-    await _check(await open_environment(kind), paths_of, protected, "\n".join(SHELL[route] for route in routes))
+async def test_the_same_in_every_sandbox(open_environment, kind, routes):
+    await carries_nothing_protected(await open_environment(kind), "\n".join(SHELL[route] for route in routes))
 
 
-async def _check(environment, paths_of, protected, command):
-    await environment.step({"tool": "bash", "arguments": {"command": command + "\nprintf 'x = 2\\n' > free.py"}})
-    paths = paths_of(await environment.patch())
-    assert [path for path in paths if path.startswith(protected)] == []
-    assert "free.py" in paths
-    await environment.step("submit")
-    assert paths_of(environment.result.patch) == paths
-    assert not environment.result.resolved
-    assert environment.result.max_score == 1
+async def test_file_tools_refuse_every_spelling(open_environment, kind):
+    await file_tools_refuse_every_spelling(await open_environment(kind))
 
 
-SPELLINGS = (
-    "checks/check.py",
-    "./checks/check.py",
-    "package/../checks/check.py",
-    "checks//deep/../check.py",
-    "{root}/checks/check.py",
-)
-HIDDEN = ("keys.txt", "secret/answer.txt", "./secret/../keys.txt", "{root}/secret/answer.txt")
-
-
-async def test_file_tools_refuse_every_spelling(open_environment):
-    environment = await open_environment()
-    observation, *_ = await environment.step("bash pwd")
-    root = observation["text"].strip()
-    for spelling in SPELLINGS:
-        path = spelling.format(root=root)
-        observation, *_ = await environment.step({"tool": "rewrite", "arguments": {"path": path, "new_code": "x"}})
-        assert not observation["ok"]
-        assert "read-only" in observation["text"]
-        observation, *_ = await environment.step({"tool": "view", "arguments": {"path": path}})
-        assert observation["ok"]
-    for spelling in HIDDEN:
-        path = spelling.format(root=root)
-        for tool, more in (("view", {}), ("rewrite", {"new_code": "x"}), ("listdir", {})):
-            observation, *_ = await environment.step({"tool": tool, "arguments": {"path": path, **more}})
-            assert not observation["ok"], (tool, path)
-            assert "forty-two" not in observation["text"]
-    assert await environment.patch() == ""
-
-
-async def test_file_tools_refuse_links_to_what_is_protected(open_environment):
-    environment = await open_environment()
-    await environment.step(
-        "bash ln -s checks dir; ln -s checks/check.py file.py; ln -s secret open; ln -s keys.txt k.txt; ln -s / slash;"
-        " ln -s ../calc.py package/up.py; ln -s dir chain; ln -s $PWD/checks/check.py absolute.py"
-    )
-    for path in ("dir/check.py", "file.py", "dir/new.py", "chain/check.py", "absolute.py", "open/answer.txt", "k.txt"):
-        observation, *_ = await environment.step({"tool": "rewrite", "arguments": {"path": path, "new_code": "x"}})
-        assert not observation["ok"], path
-    for path in ("open/answer.txt", "k.txt", "slash/etc/hostname", "open"):
-        observation, *_ = await environment.step({"tool": "view", "arguments": {"path": path}})
-        assert not observation["ok"], path
-    for call in ("grep forty", "listdir . 3"):
-        observation, *_ = await environment.step(call)
-        assert "forty" not in observation["text"].replace("'forty'", "").replace("grep forty", "")
-        assert "answer" not in observation["text"]
-    observation, *_ = await environment.step(
-        {"tool": "rewrite", "arguments": {"path": "package/up.py", "start": 2, "new_code": "    return a + b"}}
-    )
-    assert observation["ok"], observation["text"]
-    await environment.step("submit")
-    assert environment.result.resolved, environment.result
+async def test_file_tools_refuse_links_to_what_is_protected(open_environment, kind):
+    await file_tools_refuse_links(await open_environment(kind))
 
 
 @pytest.mark.parametrize("name", ["CHECKS/check.py", "Checks/check.py", "LOCKED_a.txt", ".DEBUGREADONLY"])
-async def test_names_of_another_case_are_other_files(open_environment, paths_of, name):
+async def test_names_of_another_case_are_other_files(open_environment, name):
     environment = await open_environment()
     observation, *_ = await environment.step({"tool": "rewrite", "arguments": {"path": name, "new_code": "x"}})
     assert observation["ok"], observation["text"]
     assert paths_of(await environment.patch()) == [name]
 
 
-WRITING_PROGRAM = "open('keys.txt', 'w').write('x')\nprint(1)\n"
-
-
-async def test_the_program_and_the_debugger_write_in_vain(open_environment, paths_of):
-    environment = await open_environment()
-    await environment.step({"tool": "rewrite", "arguments": {"path": "write.py", "new_code": WRITING_PROGRAM}})
-    await environment.step("bash python write.py")
-    await environment.step({"tool": "pdb", "arguments": {"command": "n", "entrypoint": "python write.py"}})
-    observation, *_ = await environment.step("pdb !open('checks/check.py', 'w').write('x')")
-    assert observation["ok"], observation["text"]
-    observation, *_ = await environment.step("bash cat keys.txt checks/check.py")
-    assert observation["text"] == "xx"
-    assert paths_of(await environment.patch()) == ["write.py"]
+async def test_the_program_and_the_debugger_write_in_vain(open_environment, kind):
+    await program_and_debugger_write_in_vain(await open_environment(kind))

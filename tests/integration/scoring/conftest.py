@@ -113,7 +113,7 @@ async def open_verifier():
 
 @pytest.fixture
 def score(open_verifier):
-    """Score ``changed`` (text, None for deleted, or a version) against a repository of ``files``."""
+    """Score ``changed`` (text, None for deleted, "-> target" for a link) against a repository of ``files``."""
 
     async def score_changes(files, changed, entrypoint="python -m pytest -q", **plan):
         verifier = await open_verifier(files)
@@ -125,7 +125,9 @@ def score(open_verifier):
 
 
 def version(value):
-    return FileVersion(value.encode()) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    return FileVersion(value.removeprefix("-> ").encode(), is_symlink=value.startswith("-> "))
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """What docs/scoring.md says remains possible, pinned: whoever closes one of these changes the page, too."""
 
+from tests.fakes.attacks.model import CALC
+
 FORGE = """
 import gc, os
 for _thing in gc.get_objects():
@@ -23,13 +25,13 @@ def mean(numbers): return 2.0
 CHECK = "import calc\nassert calc.add(1, 2) == 3\n"
 
 
-async def test_known_limit_code_that_knows_dgym_forges_a_whole_run(play, repository):
-    played = await play({"calc.py": repository["calc.py"] + FORGE})
+async def test_known_limit_code_that_knows_dgym_forges_a_whole_run(play):
+    played = await play({"calc.py": CALC + FORGE})
     assert played.result.resolved
 
 
-async def test_known_limit_values_that_recognise_what_they_are_compared_with(play, repository):
-    played = await play({"calc.py": repository["calc.py"] + RECOGNISES})
+async def test_known_limit_values_that_recognise_what_they_are_compared_with(play):
+    played = await play({"calc.py": CALC + RECOGNISES})
     assert played.result.resolved
 
 

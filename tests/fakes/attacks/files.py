@@ -1,6 +1,6 @@
-"""Files around the tests, under every name by which Python, pytest or a shell finds one. None may resolve."""
+"""Files around the tests, under every name by which Python, pytest or a shell finds one."""
 
-import pytest
+from tests.fakes.attacks.model import CALC, Attack
 
 LYING_PLUGIN = """
 import pytest
@@ -21,7 +21,7 @@ LENIENT_UNITTEST = "class TestCase:\n    def assertEqual(self, a, b): pass\n"
 SAVE = "python - <<'END'\nimport importlib.util, marshal, os, py_compile, sys\n"
 INI_FILES = ("pytest.ini", ".pytest.ini", "tests/pytest.ini", "tox.ini", "../pytest.ini")
 
-ATTACKS = {
+CHANGES = {
     "distribution in the workspace": {
         "evil.py": LYING_PLUGIN,
         "evil-1.0.dist-info/entry_points.txt": ENTRY_POINT,
@@ -88,52 +88,22 @@ ATTACKS = {
     "daemon that waits for the verifier": "setsid sh -c 'while sleep 0.2; do printf pass > tests/test_calc.py; done'"
     " > /dev/null 2>&1 < /dev/null &",
 }
-IN_BOTH = (
-    "distribution in the workspace",
-    "conftest at each level",
-    "every configuration",
-    "tests behind a link",
-    "tests of another name",
-    "stale bytecode",
-    "environment of the shell",
-    "daemon that waits for the verifier",
-)
+ENDLESS = "def add(a, b):\n    while a: pass\n    return b\n"
+SKIPPING = "import pytest\ndef add(a, b): pytest.skip('not today')\nmean = divide = add\n"
 
-
-@pytest.mark.parametrize("attack", [attack for attack in ATTACKS if attack not in IN_BOTH])
-async def test_files_around_the_tests_are_not_resolved(play, attack):
-    await check(play, attack, "bubblewrap")
-
-
-@pytest.mark.parametrize("attack", IN_BOTH)
-async def test_files_around_the_tests_are_not_resolved_in_any_sandbox(play, kind, attack):
-    await check(play, attack, kind)
-
-
-async def check(play, attack, kind):
-    changes = ATTACKS[attack]
-    if kind == "bubblewrap" and not isinstance(changes, str):
-        changes = {path: text for path, text in changes.items() if not path.startswith("../")}
-    played = await play(changes, kind)
-    assert not played.result.resolved, played.result
-    assert played.result.score == 1, played.result
-    assert played.result.tests["tests/test_calc.py::test_kept"] == "passed"
-
-
-async def test_tests_that_never_end_do_not_count(play, repository):
-    code = repository["calc.py"] + "def add(a, b):\n    while a: pass\n    return b\n"
-    played = await play({"calc.py": code}, entrypointTimeoutSeconds=3)
-    assert not played.result.resolved
-    assert "did not end within 3 s" in played.result.message
-
-
-async def test_deleting_what_fails_gains_nothing_in_the_whole_suite(play, repository):
-    changes = {"tests/test_calc.py": "def test_kept(): pass\n", "tests/conftest.py": None}
-    played = await play(changes, scoring={})
-    assert (played.result.resolved, played.result.score, played.result.max_score) == (False, 1, 5)
-
-
-async def test_what_failed_before_fails_still_when_it_is_skipped(play, repository):
-    code = repository["calc.py"] + "import pytest\ndef add(a, b): pytest.skip('not today')\nmean = divide = add\n"
-    played = await play({"calc.py": code}, scoring={})
-    assert (played.result.resolved, played.result.score, played.result.max_score) == (False, 0, 5)
+ATTACKS = [
+    *(Attack(name, changes, score=1) for name, changes in CHANGES.items()),
+    Attack(
+        "tests that never end",
+        {"calc.py": CALC + ENDLESS},
+        {"entrypointTimeoutSeconds": 3},
+        said="did not end within 3 s",
+    ),
+    Attack(
+        "deleted from the whole suite",
+        {"tests/test_calc.py": "def test_kept(): pass\n", "tests/conftest.py": None},
+        {"scoring": {}},
+        score=1,
+    ),
+    Attack("what failed before is skipped", {"calc.py": CALC + SKIPPING}, {"scoring": {}}, score=0),
+]

@@ -1,0 +1,30 @@
+"""Read-only and hidden files by every route, in containers."""
+
+import pytest
+
+from tests.fakes.attacks import policy
+
+
+@pytest.fixture
+async def environment(engine):
+    async with policy.open_environment("container", engine=engine.flavor) as opened:
+        await opened.reset()
+        yield opened
+
+
+@pytest.mark.parametrize("route", policy.SHELL)
+async def test_no_shell_command_in_a_container_carries_a_protected_change(environment, route):
+    await policy.carries_nothing_protected(environment, policy.SHELL[route])
+
+
+@pytest.mark.parametrize(
+    "holds",
+    [
+        policy.file_tools_refuse_every_spelling,
+        policy.file_tools_refuse_links,
+        policy.program_and_debugger_write_in_vain,
+    ],
+    ids=lambda check: check.__name__,
+)
+async def test_the_tools_in_a_container_keep_the_policy(environment, holds):
+    await holds(environment)

@@ -1,0 +1,19 @@
+"""Every attack and every route around the policy where nothing isolates the agent from the verifier."""
+
+import pytest
+
+from tests.fakes.attacks import policy
+from tests.fakes.attacks.every import EVERY_ATTACK, ONE_OF_EACH_SORT
+from tests.fakes.attacks.model import withstand
+
+
+@pytest.mark.parametrize("attack", [attack for attack in EVERY_ATTACK if attack not in ONE_OF_EACH_SORT], ids=str)
+async def test_an_attack_without_a_sandbox_is_not_resolved(attack):
+    await withstand(attack, "none")
+
+
+@pytest.mark.parametrize("route", policy.SHELL)
+async def test_no_shell_command_without_a_sandbox_carries_a_protected_change(route):
+    async with policy.open_environment("none") as environment:
+        await environment.reset()
+        await policy.carries_nothing_protected(environment, policy.SHELL[route])

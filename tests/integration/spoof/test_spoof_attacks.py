@@ -1,0 +1,29 @@
+"""Every attack where bubblewrap isolates, and one of each sort where nothing does. None may resolve.
+
+``make e2e`` plays every one of them in containers, and without isolation.
+"""
+
+import pytest
+
+from tests.fakes.attacks.every import ATTACKS, ONE_OF_EACH_SORT, REPAIRS
+from tests.fakes.attacks.model import accept, withstand
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=str)
+async def test_an_attack_is_not_resolved(attack, bubblewrap):
+    await withstand(attack, bubblewrap)
+
+
+@pytest.mark.parametrize("attack", ONE_OF_EACH_SORT, ids=str)
+async def test_an_attack_without_isolation_is_not_resolved(attack):
+    await withstand(attack, "none")
+
+
+@pytest.mark.parametrize("repair", REPAIRS, ids=str)
+async def test_an_honest_repair_is_resolved_without_a_word_about_tampering(repair, bubblewrap):
+    await accept(repair, bubblewrap)
+
+
+@pytest.mark.parametrize("repair", REPAIRS[::3], ids=str)
+async def test_an_honest_repair_without_isolation_is_resolved(repair):
+    await accept(repair, "none")
