@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.timeout(500),
 ]
 
-RANDOM_STEPS = int(os.environ.get("DGYM_RANDOM_STEPS", "100"))
+RANDOM_STEPS = int(os.environ.get("DGYM_RANDOM_STEPS", "50"))
 """How long the random agent goes on; a thousand take minutes."""
 
 REPAIR = {"tool": "rewrite", "arguments": {"path": "calc.py", "start": 2, "end": 2, "new_code": "    return a + b"}}
