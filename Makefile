@@ -11,7 +11,7 @@ TEST_PROCESSES ?= 2
 
 .PHONY: help
 help: ## show this help
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  \033[36mmake %-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  \033[36mmake %-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(STAMP): pyproject.toml requirements/dev.txt hack/venv
 	@hack/venv $(VENV)
@@ -51,9 +51,9 @@ images: $(STAMP) ## build the image that tasks without one run in, with podman o
 	@hack/images
 
 .PHONY: e2e
-e2e: $(STAMP) ## episodes in real containers; installs podman where it is root on Debian
+e2e: $(STAMP) ## episodes in real containers, every attack on the verdict; installs podman if root on Debian
 	@hack/system-packages containers
-	@hack/images $(BIN)/python -m pytest -q tests/e2e
+	@hack/images $(BIN)/python -m pytest -q -n $(TEST_PROCESSES) --dist worksteal tests/e2e
 
 .PHONY: lint
 lint: $(STAMP) ## ruff, mypy --strict, import-linter, the runner's own checks

@@ -20,8 +20,16 @@ from dgym.sandbox.container_locks import scope
 DEADLINE = 60.0
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _containers_of_our_own(tmp_path_factory):
+    """Locks of our own name containers of our own: neither another process of the tests nor a user's dgym sees them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="session")
-def engine():
+def engine(_containers_of_our_own):
     """The engine; without one CI fails and a laptop skips."""
     try:
         found = asyncio.run(_ready())

@@ -1,15 +1,20 @@
-"""Every attack and every route around the policy where nothing isolates the agent from the verifier."""
+"""Every attack, repair and route around the policy where nothing isolates; ``make test`` plays one of each sort."""
 
 import pytest
 
 from tests.fakes.attacks import policy
-from tests.fakes.attacks.every import EVERY_ATTACK, ONE_OF_EACH_SORT
-from tests.fakes.attacks.model import withstand
+from tests.fakes.attacks.every import EVERY_ATTACK, ONE_OF_EACH_SORT, REPAIRS
+from tests.fakes.attacks.model import accept, withstand
 
 
 @pytest.mark.parametrize("attack", [attack for attack in EVERY_ATTACK if attack not in ONE_OF_EACH_SORT], ids=str)
 async def test_an_attack_without_a_sandbox_is_not_resolved(attack):
     await withstand(attack, "none")
+
+
+@pytest.mark.parametrize("repair", REPAIRS, ids=str)
+async def test_an_honest_repair_without_a_sandbox_is_resolved(repair):
+    await accept(repair, "none")
 
 
 @pytest.mark.parametrize("route", policy.SHELL)

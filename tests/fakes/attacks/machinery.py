@@ -259,7 +259,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         source = "".join("def %s(): pass\\n" % name for name in ("test_kept", "test_add", "test_divide", "test_mean"))
         source += "class TestCalc:\\n    def test_equal(self): pass\\n"
         exec(compile(source, module.__name__, "exec"), vars(module))
-        module.__file__ = "/workspace/tests/test_calc.py"
+        module.__file__ = __import__("os").path.abspath("tests/test_calc.py")
 sys.meta_path.insert(0, Finder())
 """,
 }
