@@ -1,14 +1,12 @@
 """Finds agents: by the name of an entry point, or by a dotted path ``package.module:Class``."""
 
 import difflib
-import importlib
-import sys
 from importlib.metadata import EntryPoint, entry_points
-from pathlib import Path
 from typing import Any, cast
 
 from dgym.agents.base import Agent
 from dgym.errors import PluginError
+from dgym.tools.registry import import_dotted
 
 GROUP = "dgym.agents"
 
@@ -26,22 +24,10 @@ def load_agent(name: str) -> type[Agent]:
     """
     target = name if ":" in name else _entry_point(name).value
     try:
-        found = _import(target)
+        found = import_dotted(target)
     except Exception as error:
         raise PluginError(f"agent {name!r} cannot be loaded from {target}: {type(error).__name__}: {error}") from error
     return _checked(name, found)
-
-
-def _import(target: str) -> Any:
-    """Import ``package.module:Class``; modules in the current directory are found too, after everything installed."""
-    module, _, attribute = target.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.append(here)
-    found: Any = importlib.import_module(module)
-    for part in attribute.split("."):
-        found = getattr(found, part)
-    return found
 
 
 def _entry_point(name: str) -> EntryPoint:

@@ -9,7 +9,8 @@ import msgspec
 
 from dgym.errors import SandboxStartFailed
 from dgym.sandbox.container_engine import Answer, Engine
-from dgym.sandbox.container_locks import only_one
+from dgym.sandbox.container_locks import directory
+from dgym.sandbox.process_lock import only_one
 
 DEFAULT_IMAGE = "localhost/dgym/sandbox-python:0.1.0"
 """What tasks of this release run in when they name no image.
@@ -51,7 +52,12 @@ async def ensure_image(engine: Engine, name: str, progress: Progress | None = No
         raise SandboxStartFailed(_how_to_build(engine, name))
     tell = progress or (lambda _: None)
     key = hashlib.sha256(f"{engine.program}\0{name}".encode()).hexdigest()[:20]
-    async with only_one(f"pull-{key}", lambda: tell(f"waiting for another process that pulls {name}"), PULL_SECONDS):
+    async with only_one(
+        directory() / f"pull-{key}",
+        waiting=lambda: tell(f"waiting for another process that pulls {name}"),
+        timeout_seconds=PULL_SECONDS,
+        error=SandboxStartFailed,
+    ):
         image = await _inspect(engine, name)
         if image is None:
             await _pull(engine, name, tell)

@@ -4,24 +4,20 @@ The kernel frees a lock when its holder ends, however it ends, so that what a ki
 what another process is using. Locks and containers carry the same name.
 """
 
-import asyncio
 import fcntl
 import hashlib
 import os
 import platform
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
-from dgym.errors import SandboxStartFailed
 from dgym.sandbox.local_files import cache_directory
 
 PREFIX = "dgym-"
 _SUFFIX = ".lock"
 _YOUNG_SECONDS = 60.0
-_LOOK_SECONDS = 0.1
 
 
 class Ownership:
@@ -85,26 +81,3 @@ def forget_unused(existing: set[str]) -> None:
             # Between its making and its locking a lock looks abandoned.
             if name not in existing and path.lstat().st_mtime < young and is_abandoned(name):
                 path.unlink()
-
-
-@asynccontextmanager
-async def only_one(name: str, waiting: Callable[[], None], timeout_seconds: float) -> AsyncIterator[None]:
-    """Hold a lock of that name across processes; ``waiting`` is called once when another holds it."""
-    end = time.monotonic() + timeout_seconds
-    lock = os.open(directory() / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        told = False
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > end:
-                    raise SandboxStartFailed(f"another process has held {name} for {timeout_seconds:g} s") from None
-                if not told:
-                    waiting()
-                told = True
-                await asyncio.sleep(_LOOK_SECONDS)
-        yield
-    finally:
-        os.close(lock)

@@ -5,29 +5,27 @@ virtual environment knows its own path, so it is built where it will stay and co
 """
 
 import asyncio
-import fcntl
 import hashlib
 import json
 import os
 import re
 import shutil
 import sys
-import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from dgym.errors import ManifestError, SetupFailed
 from dgym.sandbox.local_distributions import copy_distributions, pytest_distributions
 from dgym.sandbox.local_files import cache_directory
 from dgym.sandbox.local_interpreter import Interpreter, inspect_interpreter, resolve_python
+from dgym.sandbox.process_lock import only_one
 
 __all__ = ["cache_directory", "ensure_environment", "resolve_python"]
 
 _READY = ".dgym-ready"
 _LOCK_SECONDS = 1800.0
 _BUILD_SECONDS = 1800.0
-_LOOK_SECONDS = 0.1
 _LINES_SHOWN = 15
 _LAYOUT = 1
 """Raised when environments built by an older dgym must not be used any more."""
@@ -66,7 +64,12 @@ async def ensure_environment(
     path = cache_directory() / "environments" / _digest(interpreter, contents)
     tell = progress or (lambda _: None)
     if not _is_ready(path):
-        async with _only_one(path.with_name(f"{path.name}.lock"), tell):
+        async with only_one(
+            path.with_name(f"{path.name}.lock"),
+            waiting=lambda: tell("waiting for another process that builds the same environment"),
+            timeout_seconds=_LOCK_SECONDS,
+            error=SetupFailed,
+        ):
             if not _is_ready(path):
                 await _build(path, interpreter, [] if bare else wanted, tell)
     return str(path)
@@ -97,30 +100,6 @@ def _digest(interpreter: Interpreter, contents: Sequence[str]) -> str:
 def _is_ready(path: Path) -> bool:
     """True for a finished environment whose interpreter still exists."""
     return (path / _READY).is_file() and os.access(path / "bin" / "python", os.X_OK)
-
-
-@asynccontextmanager
-async def _only_one(path: Path, tell: Progress) -> AsyncIterator[None]:
-    """Hold a lock across processes; whoever waits for it finds the work done."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    end = time.monotonic() + _LOCK_SECONDS
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        told = False
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > end:
-                    raise SetupFailed(f"another process has been building an environment since long: {path}") from None
-                if not told:
-                    tell("waiting for another process that builds the same environment")
-                told = True
-                await asyncio.sleep(_LOOK_SECONDS)
-        yield
-    finally:
-        os.close(lock)
 
 
 async def _build(path: Path, interpreter: Interpreter, requirements: Sequence[str], tell: Progress) -> None:

@@ -76,7 +76,7 @@ def _find(name: str) -> object:
         if entry is not None:
             return entry.load()
         if ":" in name:
-            return _import(name)
+            return import_dotted(name)
     except Exception as error:
         raise PluginError(f"Tool `{name}` cannot be loaded: {type(error).__name__}: {error}") from error
     raise PluginError(
@@ -85,8 +85,8 @@ def _find(name: str) -> object:
     )
 
 
-def _import(path: str) -> object:
-    """Import a dotted path; modules in the current directory are found too, after everything installed."""
+def import_dotted(path: str) -> object:
+    """Import ``package.module:Class``; modules in the current directory are found too, after everything installed."""
     module, _, attribute = path.partition(":")
     here = str(Path.cwd())
     if here not in sys.path:

@@ -1,13 +1,11 @@
 """Who owns a container: whoever holds its lock, while they live."""
 
-import asyncio
 import os
 import subprocess
 import sys
 
 import pytest
 
-from dgym.errors import SandboxStartFailed
 from dgym.sandbox import container_locks as locks
 
 
@@ -64,24 +62,3 @@ def test_another_cache_is_another_scope(tmp_path, monkeypatch):
     assert locks.scope() == mine
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
     assert locks.scope() != mine
-
-
-async def test_one_at_a_time():
-    order, waited = [], []
-
-    async def work(number):
-        async with locks.only_one("work", lambda: waited.append(number), 60.0):
-            order.append(number)
-            await asyncio.sleep(0)
-            order.append(number)
-
-    await asyncio.gather(*(work(number) for number in range(4)))
-    assert order[::2] == order[1::2]
-    assert len(waited) == 3
-
-
-async def test_waiting_has_an_end():
-    async with locks.only_one("work", list, 60.0):
-        with pytest.raises(SandboxStartFailed, match="another process has held work"):
-            async with locks.only_one("work", list, 0.0):
-                pass
