@@ -26,6 +26,6 @@ async def test_one_at_a_time(tmp_path):
 async def test_waiting_has_an_end(tmp_path):
     path = tmp_path / "work"
     async with only_one(path, waiting=list, timeout_seconds=60.0, error=SetupFailed):
-        with pytest.raises(SetupFailed, match="another process has held .*work for 0 s"):
+        with pytest.raises(SetupFailed, match=r"another process has held .*work for 0 s"):
             async with only_one(path, waiting=list, timeout_seconds=0.0, error=SetupFailed):
                 pass
