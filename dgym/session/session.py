@@ -22,8 +22,9 @@ from dgym.session.journal import Journal
 from dgym.session.limits import EpisodeLimits
 from dgym.session.preparation import Baseline, prepare
 from dgym.session.solution import apply_solution
+from dgym.session.specification import tool_settings
 from dgym.tools.base import Tool
-from dgym.tools.context import ToolContext, ToolSettings
+from dgym.tools.context import ToolContext
 from dgym.wire import Breakpoint, EndReason, Observation, Result, Step, ToolCall
 
 REPLAY_TIMEOUT_SECONDS = 600.0
@@ -78,6 +79,7 @@ class Session:
         self._misaddressed: set[int] = set()
         self._sandbox: Sandbox | None = None
         self._verifier: Sandbox | None = None
+        self._preparing_verifier = asyncio.Lock()
         self._baseline: Baseline | None = None
         self._context: ToolContext | None = None
         self._started = 0.0
@@ -215,22 +217,20 @@ class Session:
     async def _open_sandbox(self) -> None:
         self._sandbox = await self._provider.sandbox()
         self._baseline = await prepare(self._sandbox, self.task, self._source)
-        spec = self.task.spec
-        settings = ToolSettings(
-            entrypoint=spec.entrypoint,
-            debug_entrypoint=spec.debug_entrypoint,
-            entrypoint_timeout_seconds=float(spec.entrypoint_timeout_seconds),
-            scored_tests=spec.scoring.fail_to_pass + spec.scoring.pass_to_pass,
-            parser=spec.scoring.parser,
-            interpreter=spec.interpreter,
-        )
-        self._context = ToolContext(self._sandbox, self._baseline.policy, settings)
+        self._context = ToolContext(self._sandbox, self._baseline.policy, tool_settings(self.task))
 
     async def _pristine(self) -> Sandbox:
-        if self._verifier is None:
-            self._verifier = await self._provider.verifier()
-            await prepare(self._verifier, self.task, self._source)
-        return self._verifier
+        # Someone may ask for the changes while the deadline ends the episode: one verifier, and none half prepared.
+        async with self._preparing_verifier:
+            if self._verifier is None:
+                verifier = await self._provider.verifier()
+                try:
+                    await prepare(verifier, self.task, self._source)
+                except BaseException:
+                    await verifier.stop()
+                    raise
+                self._verifier = verifier
+            return self._verifier
 
     def _open(self) -> tuple[Sandbox, Baseline]:
         if self._sandbox is None or self._baseline is None:
@@ -276,8 +276,9 @@ class Session:
         return bool(steps) and steps[-1].observation.end_reason is not None
 
     async def _execute(self, call: ToolCall) -> Observation:
-        self._open_or_ended()
-        if self._finishing is not None:
+        if self._finishing is None:
+            self._open()
+        else:
             result = await self.finish()
             return Observation(
                 text=f"Not executed: the episode has ended ({result.reason}).", ok=False, end_reason=result.reason
@@ -310,10 +311,6 @@ class Session:
         texts = [f"New from now on, the tool {tool.name}: {tool.description.partition(chr(10))[0]}" for tool in new]
         text = "\n\n".join([execution.observation.text, *texts, *await self._greet(new)])
         return msgspec.structs.replace(execution, observation=msgspec.structs.replace(execution.observation, text=text))
-
-    def _open_or_ended(self) -> None:
-        if self._finishing is None:
-            self._open()
 
     async def _execute_in_sandbox(self, call: ToolCall) -> Execution:
         assert self._context is not None

@@ -76,6 +76,14 @@ async def test_every_kind_of_change_is_in_the_patch(open_session, tmp_path):
     assert (repository / "crlf.txt").read_bytes() == b"a\r\nb\r\n"
 
 
+async def test_two_who_ask_for_the_changes_at_once_get_the_same(open_session):
+    session = await open_session()
+    await session.step(1, REPAIR)
+    one, other = await asyncio.gather(session.changes(), session.changes())
+    assert one.patch == other.patch
+    assert b"-    return a - b\n+    return a + b" in one.patch
+
+
 async def test_hidden_files_and_the_test_patch_reach_the_verifier_only(open_session):
     test_patch = (
         "--- a/test_calc.py\n+++ b/test_calc.py\n@@ -3,3 +3,7 @@\n \n def test_add():\n"
