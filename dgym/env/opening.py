@@ -119,11 +119,8 @@ async def open_source(task: DebugTask) -> Path | None:
 def suite_cache(task: DebugTask, source: Path | None, programs: str) -> SuiteCache:
     """Where the suite of this task's untouched repository is remembered.
 
-    The key has the sources themselves, since a local path stays the same while its files change, and what runs them.
+    The key has what runs the programs, and the sources: a packed source is named by its content or commit, while a
+    local path stays the same when its files change.
     """
-    hashed = hashlib.sha256(msgspec.json.encode([digest(task, None), programs]))
-    if source is not None:
-        with source.open("rb") as file:
-            while chunk := file.read(1024**2):
-                hashed.update(chunk)
-    return SuiteCache(cache_directory() / "suites", hashed.hexdigest())
+    key = msgspec.json.encode([digest(task, None), programs, source.name if source is not None else ""])
+    return SuiteCache(cache_directory() / "suites", hashlib.sha256(key).hexdigest())
