@@ -6,6 +6,15 @@ import click
 
 from dgym.cli.suggestions import complete_paths
 
+manifests_argument = click.argument("manifests", nargs=-1, metavar="MANIFEST...", shell_complete=complete_paths)
+folders_option = click.option(
+    "-f",
+    "folders",
+    multiple=True,
+    metavar="PATH",
+    shell_complete=complete_paths,
+    help="A manifest, or a folder of manifests.",
+)
 output_option = click.option(
     "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Form of the output."
 )

@@ -10,7 +10,9 @@ from dgym.cli.failures import FAILED, INTERRUPTED
 from dgym.cli.options import (
     check_python,
     engine_option,
+    folders_option,
     llm_config_option,
+    manifests_argument,
     output_option,
     python_option,
     sandbox_option,
@@ -20,7 +22,6 @@ from dgym.cli.suggestions import (
     complete_bundled,
     complete_directories,
     complete_overrides,
-    complete_paths,
 )
 
 if TYPE_CHECKING:
@@ -32,15 +33,8 @@ if TYPE_CHECKING:
 
 
 @click.command("run")
-@click.argument("manifests", nargs=-1, metavar="MANIFEST...", shell_complete=complete_paths)
-@click.option(
-    "-f",
-    "folders",
-    multiple=True,
-    metavar="PATH",
-    shell_complete=complete_paths,
-    help="A manifest, or a folder of manifests.",
-)
+@manifests_argument
+@folders_option
 @click.option(
     "--bundled",
     metavar="NAME",

@@ -2,19 +2,12 @@
 
 import click
 
-from dgym.cli.suggestions import complete_paths
+from dgym.cli.options import folders_option, manifests_argument
 
 
 @click.command("validate")
-@click.argument("manifests", nargs=-1, metavar="MANIFEST...", shell_complete=complete_paths)
-@click.option(
-    "-f",
-    "folders",
-    multiple=True,
-    metavar="PATH",
-    shell_complete=complete_paths,
-    help="A manifest, or a folder of manifests.",
-)
+@manifests_argument
+@folders_option
 def command(manifests: tuple[str, ...], folders: tuple[str, ...]) -> None:
     """Check manifests without running anything.
 
