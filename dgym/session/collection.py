@@ -48,14 +48,14 @@ async def collect(sandbox: Sandbox, pristine: Sandbox, baseline: Baseline) -> Ch
     refusals = list(refused)
     total = 0
     for path in allowed.paths:
-        entry = after.get(path)
-        size = entry.size if entry is not None else 0
+        before, entry = baseline.manifest.get(path), after.get(path)
+        size = max(version.size if version is not None else 0 for version in (before, entry))
         if size > MAXIMUM_FILE_BYTES or total + size > MAXIMUM_TOTAL_BYTES:
             refusals.append(Refusal(path, f"it is too large to carry ({size:,} bytes)"))
             continue
         total += size
         changes[path] = Change(
-            old=await _version(pristine, path, baseline.manifest.get(path)),
+            old=await _version(pristine, path, before),
             new=await _version(sandbox, path, entry),
         )
     return ChangeSet(changes=changes, refused=refusals)

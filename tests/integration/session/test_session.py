@@ -84,6 +84,15 @@ async def test_two_who_ask_for_the_changes_at_once_get_the_same(open_session):
     assert b"-    return a - b\n+    return a + b" in one.patch
 
 
+async def test_a_file_too_large_to_carry_stays_behind_also_when_it_is_deleted(open_session):
+    session = await open_session(setupCommands=["head -c 17000000 /dev/zero > large.bin"])
+    await session.step(1, "bash rm large.bin")
+    await session.step(2, REPAIR)
+    result = await session.finish()
+    assert result.resolved
+    assert any("large.bin (it is too large to carry (17,000,000 bytes))" in note for note in result.notes)
+
+
 async def test_hidden_files_and_the_test_patch_reach_the_verifier_only(open_session):
     test_patch = (
         "--- a/test_calc.py\n+++ b/test_calc.py\n@@ -3,3 +3,7 @@\n \n def test_add():\n"
