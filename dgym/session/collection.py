@@ -53,11 +53,14 @@ async def collect(sandbox: Sandbox, pristine: Sandbox, baseline: Baseline) -> Ch
         if size > MAXIMUM_FILE_BYTES or total + size > MAXIMUM_TOTAL_BYTES:
             refusals.append(Refusal(path, f"it is too large to carry ({size:,} bytes)"))
             continue
+        try:
+            new = await _version(sandbox, path, entry)
+        except OSError as error:
+            # Without permissions, or changed by a program that still runs: the agent's doing, never a fault of ours.
+            refusals.append(Refusal(path, f"it cannot be read ({error.strerror or error})"))
+            continue
         total += size
-        changes[path] = Change(
-            old=await _version(pristine, path, before),
-            new=await _version(sandbox, path, entry),
-        )
+        changes[path] = Change(old=await _version(pristine, path, before), new=new)
     return ChangeSet(changes=changes, refused=refusals)
 
 

@@ -93,6 +93,15 @@ async def test_a_file_too_large_to_carry_stays_behind_also_when_it_is_deleted(op
     assert any("large.bin (it is too large to carry (17,000,000 bytes))" in note for note in result.notes)
 
 
+async def test_a_file_that_cannot_be_read_stays_behind_and_the_rest_is_scored(open_session):
+    session = await open_session()
+    await session.step(1, REPAIR)
+    await session.step(2, "bash chmod 000 old.txt")
+    result = await session.finish()
+    assert result.resolved
+    assert any(note.startswith("not carried to the verifier: old.txt (it cannot be read") for note in result.notes)
+
+
 async def test_hidden_files_and_the_test_patch_reach_the_verifier_only(open_session):
     test_patch = (
         "--- a/test_calc.py\n+++ b/test_calc.py\n@@ -3,3 +3,7 @@\n \n def test_add():\n"
