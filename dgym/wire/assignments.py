@@ -1,0 +1,138 @@
+"""The calls between the operator and the agents: which episodes an agent serves, and how they go. Pure.
+
+The operator tells, the agent does: ``PUT`` and ``DELETE`` may be repeated without harm, ``GET`` shows all there is. So
+either side may be restarted at any time and nothing is lost by a message that was.
+"""
+
+import hashlib
+import hmac
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from dgym.wire.http import Count, Message, NamedTool
+from dgym.wire.messages import EndReason, Outcome
+
+ASSIGNMENTS_PATH = "/v1/assignments"
+"""``GET`` the report; ``PUT`` and ``DELETE`` below it, followed by a slash and the episode's UID."""
+RESULTS_PATH = "/v1/results"
+"""``GET`` below it: ``/<namespace>/<episode>/<uid>/<attempt>/<file>``, or ``/<namespace>/<episode>`` for the list."""
+ASSIGNMENT_LIMIT = 8 * 1024**2
+"""Bytes of one assignment, which holds the task with its files."""
+REPORT_SECONDS = 5.0
+"""How often the operator asks every agent."""
+SILENCE_SECONDS = 30.0
+"""An agent that has not answered for so long is lost, and its episodes go to others."""
+
+
+class AgentRole(StrEnum):
+    """Who calls an agent: the operator, or somebody who reads results."""
+
+    ASSIGN = "assign"
+    RESULTS = "results"
+
+
+class AssignmentMode(StrEnum):
+    """What the agent is to do: play the episode, prepare it for a driver outside, or say what became of it."""
+
+    RUN = "run"
+    PREPARE = "prepare"
+    RECOVER = "recover"
+
+
+class AssignmentState(StrEnum):
+    """Where an agent is with an episode. ``finished``: stored and released; ``failed``: another try may help."""
+
+    PREPARING = "preparing"
+    RUNNING = "running"
+    CLOSING = "closing"
+    STORING = "storing"
+    STORE_UNAVAILABLE = "storeUnavailable"
+    FINISHED = "finished"
+    FAILED = "failed"
+
+
+class Assignment(Message, frozen=True, kw_only=True):
+    """One attempt of one episode for one agent.
+
+    Attributes:
+        namespace: Of the episode.
+        episode: Its name.
+        episode_uid: Its UID; names the assignment.
+        attempt: The number of the attempt, from 1.
+        epoch: The number of this assignment; the sidecar refuses lower ones than it has seen.
+        sidecar_url: Where the pod's sidecar listens, such as ``http://10.0.0.7:8080``.
+        prepare_token: For the calls of the role "prepare".
+        drive_token: For the calls of the role "drive".
+        task: A DebugTask; a ``configMapRef`` is already read into ``files``.
+        agent: The Episode's ``spec.agent``; None with mode "prepare".
+        tools: The Episode's ``spec.tools``; empty: the agent's default ones.
+        sample: Number of the sample in its set; shifts the seed.
+        remaining_seconds: What is left of the episode's deadline, which begins to run at the first reset.
+        mode: What the agent is to do.
+    """
+
+    namespace: str
+    episode: str
+    episode_uid: str
+    attempt: Annotated[int, msgspec.Meta(ge=1)]
+    epoch: Count
+    pod_name: str = ""
+    sidecar_url: str
+    prepare_token: str
+    drive_token: str
+    task: dict[str, Any]
+    agent: dict[str, Any] | None = None
+    tools: tuple[str | NamedTool, ...] = ()
+    sample: Count = 0
+    remaining_seconds: float = 3600.0
+    mode: AssignmentMode = AssignmentMode.RUN
+
+    def __repr__(self) -> str:
+        """Without tokens, solutions and hidden files: this may end in a log."""
+        return f"Assignment({self.namespace}/{self.episode}, attempt {self.attempt}, epoch {self.epoch})"
+
+
+class AssignmentStatus(Message, frozen=True, kw_only=True):
+    """How one episode goes. ``reason``, ``outcome`` and ``message`` are there once it is finished or failed."""
+
+    episode_uid: str
+    attempt: int
+    epoch: int
+    state: AssignmentState
+    steps: Count = 0
+    reason: EndReason | None = None
+    outcome: Outcome | None = None
+    message: str = ""
+
+
+class AgentReport(Message, frozen=True, kw_only=True):
+    """What an agent serves. ``incarnation`` is new whenever its process is; a draining agent takes nothing new.
+
+    A finished or failed assignment stays in the report until the operator deletes it.
+    """
+
+    incarnation: str
+    slots: Count
+    draining: bool = False
+    assignments: tuple[AssignmentStatus, ...] = ()
+
+
+class StoredFile(Message, frozen=True, kw_only=True):
+    """A file in the results store; ``path`` is what stands behind ``RESULTS_PATH`` and a slash."""
+
+    path: str
+    bytes: Count
+
+
+class ResultsList(Message, frozen=True, kw_only=True):
+    """Every stored file of every attempt of the episodes of one name."""
+
+    files: tuple[StoredFile, ...]
+    kind: Literal["results"] = "results"
+
+
+def make_agent_token(key: bytes, role: AgentRole) -> str:
+    """The bearer token of ``role`` for every agent: an HMAC of the cluster's key. Agents know its SHA-256 alone."""
+    return hmac.new(key, f"agent\0{role.value}".encode(), hashlib.sha256).hexdigest()
