@@ -1,0 +1,99 @@
+"""What an agent is told of an episode. Pure: everything that it takes was read before."""
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from dgym.api import ConfigMapSource, DebugTask, Episode, InlineFile, ObjectMeta, SourceSpec
+from dgym.api import labels as keys
+from dgym.wire.assignments import Assignment, AssignmentMode
+from dgym.wire.http import NamedTool, Role
+from dgym.wire.http_tokens import make_token
+
+
+class SourceMissing(Exception):
+    """The ConfigMap lacks what the task takes from it."""
+
+
+class ConfigMapContent(msgspec.Struct, frozen=True, rename="camel"):
+    """A ConfigMap's contents; binary values are base64 already."""
+
+    data: dict[str, str] = {}
+    binary_data: dict[str, str] = {}
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """Which attempt is given, under which epoch, and where its sidecar listens."""
+
+    number: int
+    epoch: int
+    pod_name: str
+    sidecar_url: str
+    remaining_seconds: float
+
+
+def build_assignment(episode: Episode, task: DebugTask, attempt: Attempt, key: bytes) -> Assignment:
+    """The whole of what one agent needs for one attempt."""
+    metadata, spec = episode.metadata, episode.spec
+    uid = metadata.uid or ""
+    return Assignment(
+        namespace=metadata.namespace or "",
+        episode=metadata.name,
+        episode_uid=uid,
+        attempt=attempt.number,
+        epoch=attempt.epoch,
+        pod_name=attempt.pod_name,
+        sidecar_url=attempt.sidecar_url,
+        prepare_token=make_token(key, episode_uid=uid, attempt=attempt.number, role=Role.PREPARE),
+        drive_token=make_token(key, episode_uid=uid, attempt=attempt.number, role=Role.DRIVE),
+        task=msgspec.to_builtins(task),
+        agent=msgspec.to_builtins(spec.agent) if spec.agent is not None else None,
+        tools=tuple(
+            tool if isinstance(tool, str) else NamedTool(name=tool.name, options=tool.options) for tool in spec.tools
+        ),
+        sample=_sample(metadata.labels),
+        remaining_seconds=attempt.remaining_seconds,
+        mode=AssignmentMode.RUN if spec.agent is not None else AssignmentMode.PREPARE,
+    )
+
+
+def inline_task(episode: Episode) -> DebugTask | None:
+    """The Episode's own task, named like the episode; None: it names a DebugTask."""
+    if episode.spec.task is None:
+        return None
+    metadata = ObjectMeta(name=episode.metadata.name, namespace=episode.metadata.namespace)
+    return DebugTask(metadata=metadata, spec=episode.spec.task)
+
+
+def config_map_source(task: DebugTask) -> ConfigMapSource | None:
+    """The ConfigMap that holds the task's files, if one does."""
+    return task.spec.source.config_map_ref if task.spec.source is not None else None
+
+
+def with_files(task: DebugTask, source: ConfigMapSource, content: ConfigMapContent) -> DebugTask:
+    """The task with the ConfigMap's contents in its place: agents cannot ask the API server.
+
+    Raises:
+        SourceMissing: a key is not there, or there is none at all.
+    """
+    files = tuple(_files(source, content))
+    if not files:
+        raise SourceMissing(f"ConfigMap {source.name} is empty")
+    return msgspec.structs.replace(task, spec=msgspec.structs.replace(task.spec, source=SourceSpec(files=files)))
+
+
+def _files(source: ConfigMapSource, content: ConfigMapContent) -> Iterator[InlineFile]:
+    everything = sorted({**content.data, **content.binary_data})
+    wanted = [(item.path, item.key) for item in source.items] or [(key, key) for key in everything]
+    for path, key in wanted:
+        if key in content.data:
+            yield InlineFile(path=path, content=content.data[key])
+        elif key in content.binary_data:
+            yield InlineFile(path=path, content_base64=content.binary_data[key])
+        else:
+            raise SourceMissing(f"ConfigMap {source.name} has no key {key!r}")
+
+
+def _sample(labels: Mapping[str, str]) -> int:
+    text = labels.get(keys.SAMPLE, "0")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0

@@ -1,0 +1,121 @@
+"""What Prometheus is told.
+
+Gauges describe the present and are computed from the caches when somebody scrapes, so that they are right after a
+restart and a change of leader; counters ending in ``_total`` count what this process itself observed or did.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    GCCollector,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    generate_latest,
+)
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_RECONCILE_BUCKETS = (0.0005, 0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
+_API_BUCKETS = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0)
+_STAGE_BUCKETS = (0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 60.0, 300.0)
+
+
+class Snapshot(msgspec.Struct, kw_only=True):
+    """The present, as the caches show it."""
+
+    episodes: Mapping[tuple[str, str], int] = {}
+    """By state (``pending``, ``active``, ``finished``) and ``status.reason``."""
+    agents: Mapping[str, int] = {}
+    """By state: ``ready``, ``draining``, ``silent``."""
+    slots_used: int = 0
+    slots_free: int = 0
+    queue_depth: int = 0
+    queue_oldest_seconds: float = 0.0
+    watch_staleness_seconds: Mapping[tuple[str, str], float] = {}
+    """By resource and namespace (empty: all namespaces)."""
+    is_leader: bool = False
+
+
+class Metrics:
+    """The operator's metrics in a registry of their own, so that tests and processes may have several."""
+
+    def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
+        self.registry = CollectorRegistry()
+        self.registry.register(_Present(snapshot))
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+        GCCollector(registry=self.registry)
+        self.reconciles = self._counter(
+            "dgym_operator_reconcile", "Decisions carried out, by kind and result.", "kind", "result"
+        )
+        self.reconcile_seconds = self._histogram(
+            "dgym_operator_reconcile_seconds", "How long a decision and its writes took.", _RECONCILE_BUCKETS, "kind"
+        )
+        self.api_requests = self._counter(
+            "dgym_operator_api_requests", "Requests to the API server.", "verb", "resource", "code"
+        )
+        self.api_seconds = self._histogram(
+            "dgym_operator_api_request_seconds", "How long they took, watches apart.", _API_BUCKETS, "verb", "resource"
+        )
+        self.finished = self._counter("dgym_episodes_finished", "Episodes seen to finish, by reason.", "reason")
+        self.attempts_failed = self._counter(
+            "dgym_attempts_failed", "Attempts that ended without a verdict, by reason.", "reason"
+        )
+        self.assignments = self._counter("dgym_assignments", "Episodes given to agents, anew or again.", "result")
+        self.ready_seconds = self._histogram(
+            "dgym_sandbox_ready_seconds", "From the pod's creation until its sandbox is ready.", _STAGE_BUCKETS
+        )
+
+    def text(self) -> bytes:
+        """All of them, as Prometheus reads them."""
+        return generate_latest(self.registry)
+
+    def _counter(self, name: str, help_text: str, *labels: str) -> Counter:
+        return Counter(name, help_text, labels, registry=self.registry)
+
+    def _histogram(self, name: str, help_text: str, buckets: Iterable[float], *labels: str) -> Histogram:
+        return Histogram(name, help_text, labels, registry=self.registry, buckets=tuple(buckets))
+
+
+class _Present(Collector):
+    """Gauges from the snapshot of the moment."""
+
+    def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
+        self._snapshot = snapshot
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: registering must not take a snapshot of a process that is being put together."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        """The gauges."""
+        now = self._snapshot()
+        yield _gauge("dgym_episodes", "Episodes there are.", ("state", "reason"), now.episodes)
+        yield _gauge("dgym_agents", "Agent pods there are.", ("state",), {(k,): v for k, v in now.agents.items()})
+        slots = {("used",): now.slots_used, ("free",): now.slots_free}
+        yield _gauge("dgym_agent_slots", "Slots of the agents that answer.", ("state",), slots)
+        yield GaugeMetricFamily("dgym_operator_queue_depth", "Objects waiting to be decided on.", now.queue_depth)
+        yield GaugeMetricFamily(
+            "dgym_operator_queue_oldest_seconds", "How long the oldest of them waits.", now.queue_oldest_seconds
+        )
+        yield _gauge(
+            "dgym_operator_watch_staleness_seconds",
+            "Since a watch last said anything.",
+            ("resource", "namespace"),
+            now.watch_staleness_seconds,
+        )
+        yield GaugeMetricFamily("dgym_operator_is_leader", "1 while this replica may write.", int(now.is_leader))
+
+
+def _gauge(name: str, text: str, labels: tuple[str, ...], values: Mapping[Any, float]) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for key, value in sorted(values.items()):
+        family.add_metric(key, value)
+    return family

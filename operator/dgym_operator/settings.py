@@ -1,0 +1,130 @@
+"""What the operator is told by its environment: one frozen object, read once at the start.
+
+Every field is the variable ``DGYM_OPERATOR_<NAME>``; its description says the unit and why one would change it. The
+table of the documentation is made from these fields, so that neither can forget the other.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+PREFIX = "DGYM_OPERATOR_"
+
+Names = Annotated[tuple[str, ...], NoDecode]
+
+
+class Settings(BaseSettings):
+    """One operator process."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore")
+
+    namespace: str = Field(default="dgym", description="The operator's own namespace: its Lease, Secrets and agents.")
+    pod_name: str = Field(default="dgym-operator", description="Its pod: the identity of its claim to the Lease.")
+    watch_namespaces: Names = Field(
+        default=(), description="Comma-separated namespaces whose episodes it serves; empty: those of all namespaces."
+    )
+    sandbox_image: str = Field(default="", description="Image of tasks that name none. Empty: such tasks are invalid.")
+    sidecar_image: str = Field(default="", description="Image of the sidecar and of the runner that is injected.")
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = Field(
+        default="IfNotPresent", description="Of all containers of an episode's pod."
+    )
+    image_pull_secrets: Names = Field(
+        default=(), description="Comma-separated Secrets in the episodes' namespaces that open the images' registry."
+    )
+    pod_templates_directory: Path | None = Field(
+        default=None, description="Holds further pod manifests, `<name>.yaml.j2`; unset: the shipped ones alone."
+    )
+    default_pod_template: str = Field(default="restricted", description="Pod manifest of episodes that name none.")
+    agent_selector: str = Field(
+        default="app.kubernetes.io/name=dgym,app.kubernetes.io/component=agent",
+        description="Labels of agent pods, in the operator's own namespace.",
+    )
+    agent_port: int = Field(default=8081, ge=1, le=65535, description="Where agents listen.")
+    sidecar_port: int = Field(default=8080, ge=1, le=65535, description="Where sidecars listen.")
+    agent_report_seconds: float = Field(default=5.0, gt=0, description="How often every agent is asked how it goes.")
+    agent_silence_seconds: float = Field(
+        default=30.0, gt=0, description="An agent silent for so long is lost; its episodes go to others."
+    )
+    head_start: int = Field(
+        default=4,
+        ge=0,
+        description="Sandboxes started ahead of free slots: more start sooner and idle longer.",
+    )
+    network_policy: Literal["required", "enabled", "disabled"] = Field(
+        default="required",
+        description="Whether a namespace gets the sandboxes' NetworkPolicy before its first pod; `required` starts no "
+        "pod where that fails.",
+    )
+    metrics_namespace: str = Field(
+        default="", description="Namespace whose pods may scrape sidecars (Prometheus); empty: none."
+    )
+    key_secret: str = Field(default="dgym-key", description="Secret of the cluster's key, from which all tokens come.")
+    agent_tokens_secret: str = Field(
+        default="dgym-agent-tokens", description="Secret with the digests of the tokens that agents accept."
+    )
+    results_token_secret: str = Field(
+        default="dgym-results-token", description="Secret with the token that reads stored results."
+    )
+    lease_name: str = Field(default="dgym-operator", description="Lease that the leader holds.")
+    lease_duration_seconds: float = Field(
+        default=15.0, gt=0, description="After so long without renewal another replica takes over."
+    )
+    lease_renew_seconds: float = Field(
+        default=10.0, gt=0, description="A leader that could not renew for so long stops writing."
+    )
+    lease_retry_seconds: float = Field(default=2.0, gt=0, description="Between two attempts to get or renew it.")
+    host: str = Field(default="0.0.0.0", description="Address of healthz, readyz and metrics.")  # noqa: S104
+    port: int = Field(default=8080, ge=0, le=65535, description="Port of healthz, readyz and metrics; 0: a free one.")
+    api_qps: float = Field(default=50.0, gt=0, description="Requests a second to the API server, watches apart.")
+    api_burst: int = Field(default=100, ge=1, description="Requests that may be made at once after a pause.")
+    progress_qps: float = Field(
+        default=20.0, gt=0, description="Writes a second that only show progress; more of them wait or are merged."
+    )
+    workers: int = Field(default=16, ge=1, le=256, description="Objects decided on and written at the same time.")
+    shutdown_seconds: float = Field(
+        default=20.0, gt=0, description="For writes in flight after SIGTERM; below the pod's grace period."
+    )
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO", description="Least severe to log.")
+    log_format: Literal["json", "text"] = Field(default="json", description="`text` is for terminals.")
+
+    @field_validator("watch_namespaces", "image_pull_secrets", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return tuple(part for part in (part.strip() for part in value.split(",")) if part)
+        return value
+
+    @model_validator(mode="after")
+    def _lease_times_in_order(self) -> Self:
+        # A leader must have stopped before another may begin, and must have tried more than once before it stops.
+        if not self.lease_retry_seconds < self.lease_renew_seconds < self.lease_duration_seconds:
+            raise ValueError("lease_retry_seconds < lease_renew_seconds < lease_duration_seconds must hold")
+        return self
+
+    @property
+    def namespaces(self) -> tuple[str | None, ...]:
+        """The namespaces to watch, each by itself; a single None: the whole cluster."""
+        return self.watch_namespaces or (None,)
+
+
+def settings_table() -> str:
+    """All settings as a table in Markdown."""
+    return "\n".join(_rows()) + "\n"
+
+
+def _rows() -> Iterator[str]:
+    yield "| variable | default | meaning |"
+    yield "|---|---|---|"
+    for name, field in Settings.model_fields.items():
+        yield f"| `{PREFIX}{name.upper()}` | {_shown(field.default)} | {field.description} |"
+
+
+def _shown(value: Any) -> str:
+    if value in (None, "", ()):
+        return ""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return f"`{value}`"
