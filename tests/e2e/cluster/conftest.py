@@ -1,0 +1,59 @@
+"""A cluster that KUBECONFIG names, with dgym installed by Helm; hack/e2e prepares both."""
+
+import json
+import os
+from types import SimpleNamespace
+
+import pytest
+
+from tests.e2e.cluster.services import REPOSITORIES, make_archives
+from tests.e2e.cluster.support import Kubectl, new_namespace
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        item.add_marker(pytest.mark.timeout(600))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _cluster():
+    if not os.environ.get("DGYM_E2E_SYSTEM_NAMESPACE"):
+        message = "no cluster was prepared: run make e2e"
+        if "cluster" in os.environ.get("DGYM_TEST_REQUIRE", "").split(","):
+            pytest.fail(message, pytrace=False)
+        pytest.skip(message)
+
+
+@pytest.fixture
+def namespace():
+    """A namespace of the test's own, with Pod Security restricted."""
+    with new_namespace("e2e") as kubectl:
+        yield kubectl
+
+
+@pytest.fixture
+def baseline_namespace():
+    """The same with Pod Security baseline."""
+    with new_namespace("e2e-baseline", "baseline") as kubectl:
+        yield kubectl
+
+
+@pytest.fixture(scope="session")
+def system():
+    """The namespace of the release that all tests share."""
+    return Kubectl(os.environ["DGYM_E2E_SYSTEM_NAMESPACE"])
+
+
+@pytest.fixture(scope="session")
+def sources():
+    """The buggy repository in git and in an archive, where the agents may fetch it."""
+    place = json.loads(os.environ["DGYM_E2E_SERVICES"])[REPOSITORIES]
+    archives = make_archives()
+    git = {"url": f"http://{place}/sums.git", "revision": "main"}
+    return SimpleNamespace(git=git, archive={"url": f"http://{place}/sums.tar", "sha256": archives.sha256})
+
+
+@pytest.fixture(scope="session")
+def baked_image():
+    """An image that holds the buggy repository."""
+    return os.environ["DGYM_E2E_BAKED_IMAGE"]

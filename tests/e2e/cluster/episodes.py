@@ -1,0 +1,63 @@
+"""Episodes that the tests of a real cluster run."""
+
+import json
+from typing import Any
+
+BUGGY = "def add(a, b):\n    return a - b\n"
+TEST = "from calc import add\n\n\ndef test_add():\n    assert add(2, 3) == 5\n"
+FILES = {"calc.py": BUGGY, "test_calc.py": TEST}
+SOLUTION = "--- a/calc.py\n+++ b/calc.py\n@@ -1,2 +1,2 @@\n def add(a, b):\n-    return a - b\n+    return a + b\n"
+REPAIR = {"tool": "rewrite", "arguments": {"path": "calc.py", "start": 2, "end": 2, "new_code": "    return a + b"}}
+SUBMIT = {"tool": "submit", "arguments": {}}
+
+
+def inline_source() -> dict[str, Any]:
+    """The buggy repository in the manifest."""
+    return {"files": [{"path": path, "content": content} for path, content in FILES.items()]}
+
+
+def task_spec(source: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
+    """A task with one failing test; ``source`` None: the image holds the repository."""
+    spec: dict[str, Any] = {
+        "instructions": "add subtracts. Repair it.",
+        "scoring": {"failToPass": ["test_calc.py::test_add"]},
+        "solution": SOLUTION,
+        **fields,
+    }
+    return spec if source is None else {**spec, "source": source}
+
+
+def debug_task(name: str, spec: dict[str, Any], **labels: str) -> dict[str, Any]:
+    """A DebugTask."""
+    return {
+        "apiVersion": "dgym.dev/v1alpha1",
+        "kind": "DebugTask",
+        "metadata": {"name": name, "labels": labels},
+        "spec": spec,
+    }
+
+
+def episode(name: str, *, agent: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
+    """An Episode by the solution agent, unless another is named."""
+    return {
+        "apiVersion": "dgym.dev/v1alpha1",
+        "kind": "Episode",
+        "metadata": {"name": name},
+        "spec": {"agent": agent or {"name": "solution"}, **spec},
+    }
+
+
+def replay(*calls: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    """The agent that makes these calls."""
+    return {"name": "replay", "parameters": {"trajectory": "\n".join(json.dumps(call) for call in calls)}, **fields}
+
+
+def shell(command: str) -> dict[str, Any]:
+    """A call of bash."""
+    return {"tool": "bash", "arguments": {"command": command}}
+
+
+def counting(steps: int, *, seconds: float = 0.5) -> dict[str, Any]:
+    """An agent whose every step leaves one line in a file of the workspace, that repairs the bug and submits."""
+    lines = [shell(f"echo {number} >> counter.txt; sleep {seconds:g}") for number in range(1, steps + 1)]
+    return replay(*lines, shell("cat counter.txt"), REPAIR, SUBMIT, maxSteps=steps + 10)

@@ -1,0 +1,97 @@
+"""A release of the chart, as ``helm install`` makes it."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tests.e2e.cluster.support import DEADLINE, ROOT, Kubectl, new_namespace, run, until
+
+CHART = str(ROOT / "charts" / "dgym")
+
+
+class Release:
+    """An installed release."""
+
+    def __init__(self, name: str, namespace: str, values: dict[str, Any]) -> None:
+        self.name = name
+        self.kubectl = Kubectl(namespace)
+        self._values = values
+
+    def install(self) -> None:
+        """``helm install`` and wait until everything is ready."""
+        self._helm("install", self._values)
+        self.wait()
+
+    def upgrade(self, values: dict[str, Any]) -> None:
+        """``helm upgrade`` with some values changed."""
+        self._helm("upgrade", merged(self._values, values))
+
+    def uninstall(self) -> None:
+        """``helm uninstall``."""
+        run(
+            "helm",
+            "uninstall",
+            self.name,
+            "--namespace",
+            self.kubectl.namespace,
+            "--wait",
+            "--timeout",
+            f"{DEADLINE:g}s",
+        )
+
+    def wait(self) -> None:
+        """Wait until all replicas are ready."""
+        for workload in self.kubectl("get", "deployments,statefulsets", "-o", "name").split():
+            self.kubectl("rollout", "status", workload, f"--timeout={DEADLINE:g}s", timeout=DEADLINE + 30)
+        until(self.leader, what="a leader")
+
+    def leader(self) -> str | None:
+        """The operator pod that holds the lease."""
+        for lease in self.kubectl.items("leases"):
+            holder = lease["spec"].get("holderIdentity", "")
+            for pod in self.kubectl.items("pods", "app.kubernetes.io/component=operator"):
+                name: str = pod["metadata"]["name"]
+                if holder.startswith(name):
+                    return name
+        return None
+
+    def client_flags(self, namespace: str, *, system: bool = True) -> tuple[str, ...]:
+        """Flags of dgym's client commands."""
+        return ("-n", namespace, *(("--system-namespace", self.kubectl.namespace) if system else ()))
+
+    def _helm(self, verb: str, values: dict[str, Any]) -> None:
+        place = ("--namespace", self.kubectl.namespace, "--timeout", f"{DEADLINE:g}s")
+        run("helm", verb, self.name, CHART, *place, "--values", "-", text=json.dumps(values), timeout=DEADLINE + 60)
+
+
+def values_for_tests(*, watch: str | None, agents: int, source_hosts: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The chart's values: images that were loaded into the cluster, results in a directory of the node."""
+    values: dict[str, Any] = json.loads(os.environ["DGYM_E2E_VALUES"])
+    changes: dict[str, Any] = {"agents": {"replicas": agents, "sourceHosts": list(source_hosts)}}
+    if watch is not None:
+        changes |= {"watchNamespaces": [watch], "crds": {"enabled": False}}
+    return merged(values, changes)
+
+
+def merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    """``first`` with what ``second`` says, at any depth, as Helm merges values."""
+    result = dict(first)
+    for key, value in second.items():
+        both = isinstance(value, dict) and isinstance(result.get(key), dict)
+        result[key] = merged(result[key], value) if both else value
+    return result
+
+
+@contextmanager
+def installed(name: str, *, watch: str | None, agents: int, source_hosts: tuple[str, ...] = ()) -> Iterator[Release]:
+    """A release in a namespace of its own; uninstalled at the end."""
+    with new_namespace(f"e2e-{name}") as kubectl:
+        values = values_for_tests(watch=watch, agents=agents, source_hosts=source_hosts)
+        release = Release(name, kubectl.namespace, values)
+        release.install()
+        try:
+            yield release
+        finally:
+            release.uninstall()

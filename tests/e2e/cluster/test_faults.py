@@ -1,0 +1,154 @@
+"""Agents and operators that go away in the middle: the episode ends with its verdict, each step executed once.
+
+A release of its own, that watches one namespace, so that nobody else's episodes are in the way.
+"""
+
+import json
+
+import pytest
+
+from tests.e2e.cluster.episodes import counting, episode, inline_source, task_spec
+from tests.e2e.cluster.release import installed
+from tests.e2e.cluster.support import new_namespace, run, unique, until
+
+STEPS = 24
+OPERATOR = "app.kubernetes.io/name=dgym,app.kubernetes.io/component=operator"
+AGENT = "app.kubernetes.io/name=dgym,app.kubernetes.io/component=agent"
+
+
+@pytest.fixture(scope="module")
+def watched():
+    """The only namespace that this module's release watches."""
+    with new_namespace("e2e-watched") as kubectl:
+        yield kubectl
+
+
+@pytest.fixture(scope="module")
+def release(watched):
+    """Two agents, so that one can take over from the other."""
+    with installed("faults", watch=watched.namespace, agents=2) as release:
+        yield release
+
+
+def begin(kubectl, steps=STEPS, **spec):
+    """The name of an episode that is in the middle of its steps once this returns."""
+    name = unique("counted")
+    kubectl.apply(episode(name, agent=counting(steps), task=task_spec(inline_source()), **spec))
+    kubectl.reason(name, "Running")
+    until(lambda: counted(kubectl, name) >= 3, what="some steps")
+    return name
+
+
+def counted(kubectl, name):
+    """How many lines the steps have written."""
+    pod = kubectl.status(name)["podName"]
+    output = kubectl("exec", pod, "-c", "sandbox", "--", "sh", "-c", "wc -l < counter.txt", check=False).strip()
+    return int(output) if output.isdecimal() else 0
+
+
+def check_each_step_once(release, kubectl, name, tmp_path, steps=STEPS):
+    """The file in the workspace, as the last steps showed it, and the journal; the status."""
+    status = kubectl.finished(name)
+    assert status["reason"] == "Resolved", kubectl.explain(name)
+    assert status["attempt"] == 1
+    run("dgym", "results", name, *release.client_flags(kubectl.namespace), "--directory", str(tmp_path))
+    (trajectory,) = tmp_path.rglob("trajectory.jsonl")
+    lines = [json.loads(line) for line in trajectory.read_text().splitlines()][1:]
+    assert [line["seq"] for line in lines] == list(range(steps + 4))
+    (shown,) = [
+        line["observation"]["text"]
+        for line in lines
+        if line["call"] and line["call"]["arguments"].get("command") == "cat counter.txt"
+    ]
+    assert [int(word) for word in shown.split() if word.isdecimal()] == list(range(1, steps + 1)), shown
+    assert status["outcome"]["steps"] == steps + 3
+    return status
+
+
+def serving(release, kubectl, name):
+    """The agent pod that serves the episode."""
+    uid = kubectl.status(name)["assignment"]["agentPodUID"]
+    return next(pod for pod in release.kubectl.items("pods", AGENT) if pod["metadata"]["uid"] == uid)
+
+
+def test_the_agent_pod_is_deleted(release, watched, tmp_path):
+    name = begin(watched)
+    before = watched.status(name)["assignment"]
+    pod = serving(release, watched, name)["metadata"]["name"]
+    release.kubectl("delete", "pod", pod, "--grace-period=0", "--force", "--wait=false")
+    status = check_each_step_once(release, watched, name, tmp_path)
+    assert status["assignment"]["epoch"] > before["epoch"]
+    assert status["assignment"]["agentPodUID"] != before["agentPodUID"]
+    release.wait()
+
+
+def test_the_agent_container_is_restarted_in_place(release, watched, tmp_path):
+    name = begin(watched)
+    before = watched.status(name)["assignment"]
+    pod = serving(release, watched, name)["metadata"]["name"]
+    for _ in range(2):
+        # The first asks it to drain, the second not to wait.
+        release.kubectl("exec", pod, "--", "python", "-c", "import os; os.kill(1, 15)", check=False)
+    status = check_each_step_once(release, watched, name, tmp_path)
+    assert status["assignment"]["agentPodUID"] == before["agentPodUID"]
+    (container,) = release.kubectl.get("pod", pod)["status"]["containerStatuses"]
+    assert container["restartCount"] >= 1
+    release.wait()
+
+
+def test_the_leader_is_deleted(release, watched, tmp_path):
+    name = begin(watched)
+    leader = until(release.leader, what="a leader")
+    release.kubectl("delete", "pod", leader, "--grace-period=0", "--force", "--wait=false")
+    check_each_step_once(release, watched, name, tmp_path)
+    assert until(release.leader, what="another leader") != leader
+    release.wait()
+
+
+def test_an_episode_is_deleted_in_the_middle(release, watched):
+    name = begin(watched, steps=200)
+    watched("delete", "episode", name, "--timeout=60s")
+    until(lambda: not watched.items("pods", f"dgym.dev/episode={name}"), what="its pod to go")
+    # The slot is free again: the next episode runs.
+    follower = unique("follower")
+    watched.apply(episode(follower, task=task_spec(inline_source())))
+    assert watched.finished(follower)["reason"] == "Resolved"
+
+
+def test_an_episode_is_cancelled_in_the_middle(release, watched):
+    name = begin(watched, steps=200)
+    run("dgym", "cancel", name, *release.client_flags(watched.namespace, system=False))
+    status = watched.finished(name)
+    assert status["reason"] == "Cancelled"
+    assert status["outcome"]["steps"] >= 3
+    assert status["outcome"]["maxScore"] == 1, "a cancelled episode is scored where there is anything to score"
+
+
+def test_an_upgrade_in_the_middle(release, watched, tmp_path):
+    """Agents drain: what runs there goes on."""
+    name = begin(watched)
+    release.upgrade({"operator": {"logLevel": "DEBUG"}, "agents": {"podAnnotations": {"rolled": "yes"}}})
+    check_each_step_once(release, watched, name, tmp_path)
+
+
+def test_an_uninstallation_in_the_middle():
+    """Nothing is left but the CRDs, and both namespaces can be deleted."""
+    with new_namespace("e2e-abandoned") as kubectl:
+        with installed("abandoned", watch=kubectl.namespace, agents=1):
+            name = begin(kubectl, steps=200)
+        left = run("kubectl", "get", "clusterroles,clusterrolebindings", "-o", "name")
+        assert "abandoned" not in left
+        assert kubectl.items("networkpolicies") == []
+        assert kubectl.get("episode", name) is not None
+        assert not kubectl.items("pods")
+    assert not run("kubectl", "get", "namespace", kubectl.namespace, "--ignore-not-found").strip()
+
+
+def test_a_namespace_is_deleted_in_the_middle(system):
+    with new_namespace("e2e-doomed") as kubectl:
+        begin(kubectl, steps=200)
+    # Leaving it deleted the namespace, or failed at its deadline. The shared release goes on.
+    with new_namespace("e2e-after") as kubectl:
+        name = unique("after")
+        kubectl.apply(episode(name, task=task_spec(inline_source())))
+        assert kubectl.finished(name)["reason"] == "Resolved"

@@ -1,0 +1,89 @@
+"""Ten tasks, two samples each, four at a time: everything counted once, nothing left and nothing run again."""
+
+from tests.e2e.cluster.episodes import debug_task, inline_source, task_spec
+from tests.e2e.cluster.support import condition, run, until
+
+SAMPLES = 2
+PARALLELISM = 4
+TASKS = 10
+
+
+def episode_set(name, **spec):
+    return {
+        "apiVersion": "dgym.dev/v1alpha1",
+        "kind": "EpisodeSet",
+        "metadata": {"name": name},
+        "spec": {
+            "taskSelector": {"matchLabels": {"dgym.dev/benchmark": "mini_nightmare"}},
+            "samples": SAMPLES,
+            "parallelism": PARALLELISM,
+            "template": {
+                "agent": {
+                    "name": "replay",
+                    "parameters": {"trajectory": "package:dgym.benchmarks.mini_nightmare"},
+                },
+                "ttlSecondsAfterFinished": 5,
+            },
+            **spec,
+        },
+    }
+
+
+def active(episodes):
+    return [each for each in episodes if not condition(each.get("status", {}), "Finished")]
+
+
+def test_ten_tasks_twice_each(namespace):
+    """The tasks are those of the benchmark, as ``dgym submit`` delivers them."""
+    run("dgym", "submit", "--bundled", "mini_nightmare", "--tasks-only", "-n", namespace.namespace)
+    assert len(namespace.items("debugtasks")) == TASKS
+    namespace.apply(episode_set("nightmare"))
+    seen, most = set(), 0
+
+    def status():
+        return (namespace.get("episodeset", "nightmare") or {}).get("status", {})
+
+    def finished():
+        nonlocal most
+        episodes = namespace.items("episodes")
+        seen.update(each["metadata"]["uid"] for each in episodes)
+        most = max(most, len(active(episodes)))
+        assert most <= PARALLELISM, [each["metadata"]["name"] for each in active(episodes)]
+        return condition(status(), "Finished").get("status") == "True"
+
+    until(finished, what="the set to finish", seconds=540, pause=0.5)
+    final = status()
+    counts = {name: final.get(name, 0) for name in ("total", "pending", "active", "resolved", "unresolved", "failed")}
+    assert counts == {"total": 20, "pending": 0, "active": 0, "resolved": 20, "unresolved": 0, "failed": 0}
+    assert (final["completedIndexes"], float(final["passAt1"])) == ("0-19", 1.0)
+
+    until(lambda: not namespace.items("episodes"), what="the children to go after their TTL")
+    until(lambda: not namespace.items("pods"), what="the pods to go")
+    assert len(seen) == TASKS * SAMPLES, "an episode was run again"
+    assert status()["completedIndexes"] == "0-19"
+
+
+def test_too_many_failures_stop_a_set(namespace):
+    """What cannot be set up is no verdict; with ``maxFailed`` the rest is not even begun."""
+    spec = task_spec(inline_source(), setupCommands=["exit 3"])
+    namespace.apply(*(debug_task(name, spec, broken="yes") for name in ("one", "two", "three")))
+    chosen = {"taskSelector": {"matchLabels": {"broken": "yes"}}, "samples": 1, "parallelism": 1, "maxFailed": 0}
+    template = {"agent": {"name": "solution"}}
+    namespace.apply(episode_set("broken", **chosen, template=template))
+    namespace("wait", "--for=condition=Finished", "episodeset/broken", "--timeout=180s")
+    status = namespace.get("episodeset", "broken")["status"]
+    assert status["failed"] == 1
+    assert len(namespace.items("episodes")) == 1
+
+
+def test_scaling_a_set(namespace):
+    """``kubectl scale`` sets how many run at once; none is a pause."""
+    namespace.apply(debug_task("sums", task_spec(inline_source()), scaled="yes"))
+    template = {"agent": {"name": "solution"}}
+    chosen = {"taskSelector": {"matchLabels": {"scaled": "yes"}}, "samples": 3, "parallelism": 0}
+    namespace.apply(episode_set("scaled", **chosen, template=template))
+    until(lambda: namespace.get("episodeset", "scaled").get("status", {}).get("total") == 3, what="the set to be seen")
+    assert namespace.items("episodes") == []
+    namespace("scale", "episodeset/scaled", "--replicas=3")
+    namespace("wait", "--for=condition=Finished", "episodeset/scaled", "--timeout=180s")
+    assert namespace.get("episodeset", "scaled")["status"]["resolved"] == 3

@@ -1,0 +1,127 @@
+"""What can go wrong before an agent does anything: the right reason, a message that helps, in time."""
+
+import pytest
+
+from tests.e2e.cluster.episodes import debug_task, episode, inline_source, replay, shell, task_spec
+from tests.e2e.cluster.support import condition
+
+SOON = 60.0
+"""Seconds until the first real cause must show."""
+
+
+def inline(name, *, agent=None, task=None, **spec):
+    return episode(name, agent=agent, task=task or task_spec(inline_source()), **spec)
+
+
+def test_an_image_that_is_not_there(namespace):
+    task = task_spec(inline_source(), image="localhost/dgym-e2e/there-is-none:1")
+    namespace.apply(inline("bad-image", task=task, startTimeoutSeconds=20))
+    status = namespace.reason("bad-image", "ImagePullFailed", SOON)
+    status = namespace.finished("bad-image")
+    assert status["reason"] == "ImagePullFailed"
+    assert "there-is-none" in condition(status, "Finished")["message"]
+    assert condition(status, "Resolved")["reason"] == "NotScored"
+    assert namespace.items("pods", "dgym.dev/episode=bad-image") == []
+
+
+def test_a_pod_that_fits_nowhere(namespace):
+    overrides = {"nodeSelector": {"there-is": "no-such-node"}}
+    namespace.apply(inline("nowhere", podOverrides=overrides, startTimeoutSeconds=20))
+    namespace.reason("nowhere", "Unschedulable", SOON)
+    status = namespace.finished("nowhere")
+    assert status["reason"] == "Unschedulable"
+    assert "node" in condition(status, "Finished")["message"]
+
+
+def test_a_quota_that_is_used_up(namespace):
+    """The episode waits, and runs once the quota allows it."""
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "few"}, "spec": {"hard": {"pods": "0"}}}
+    namespace.apply(quota)
+    namespace.apply(inline("patient"))
+    status = namespace.reason("patient", "QuotaExceeded", SOON)
+    assert "few" in str(status["conditions"])
+    namespace("delete", "resourcequota", "few")
+    assert namespace.finished("patient")["reason"] == "Resolved"
+
+
+def test_a_task_that_comes_later(namespace):
+    namespace.apply(episode("early", taskRef={"name": "late"}))
+    status = namespace.reason("early", "WaitingForTask", SOON)
+    assert "late" in str(status["conditions"])
+    namespace.apply(debug_task("late", task_spec(inline_source())))
+    assert namespace.finished("early")["reason"] == "Resolved"
+
+
+def test_a_task_that_never_comes(namespace):
+    namespace.apply(episode("never", taskRef={"name": "nowhere"}, startTimeoutSeconds=8))
+    status = namespace.finished("never")
+    assert status["reason"] == "TaskNotFound"
+    assert "nowhere" in condition(status, "Finished")["message"]
+
+
+def test_a_setup_that_fails(namespace):
+    namespace.apply(inline("broken", task=task_spec(inline_source(), setupCommands=["echo no such luck; exit 3"])))
+    status = namespace.finished("broken")
+    assert status["reason"] == "SetupFailed"
+    assert "no such luck" in condition(status, "Finished")["message"]
+
+
+def test_tests_that_hang(namespace):
+    """The entrypoint's own time-out makes it a failure of the tests, not of the infrastructure."""
+    task = task_spec(inline_source(), entrypoint="sleep 600", entrypointTimeoutSeconds=3)
+    task.pop("scoring")
+    namespace.apply(inline("hanging", task=task))
+    status = namespace.finished("hanging")
+    assert status["reason"] == "Unresolved", status
+
+
+def test_a_deadline(namespace):
+    namespace.apply(inline("slow", agent=replay(*[shell("sleep 20")] * 5), activeDeadlineSeconds=6))
+    status = namespace.finished("slow")
+    assert status["reason"] == "DeadlineExceeded"
+    assert condition(status, "Resolved")["reason"] == "Unsolved"
+
+
+def test_a_source_that_nobody_listed(namespace):
+    source = {"git": {"url": "https://192.0.2.1/repository.git", "revision": "main"}}
+    namespace.apply(inline("elsewhere", task=task_spec(source)))
+    status = namespace.finished("elsewhere")
+    assert status["reason"] == "SourceFailed"
+    assert "192.0.2.1" in condition(status, "Finished")["message"]
+
+
+def test_a_template_that_is_not_there(namespace):
+    namespace.apply(inline("odd", task=task_spec(inline_source(), podTemplate="restrictd")))
+    status = namespace.finished("odd")
+    assert status["reason"] == "InvalidSpec"
+    assert "restricted" in condition(status, "Finished")["message"]
+
+
+def test_a_pod_that_the_namespace_does_not_allow(namespace, baked_image):
+    """``baseline`` under Pod Security restricted."""
+    namespace.apply(episode("root", task=task_spec(image=baked_image, podTemplate="baseline")))
+    status = namespace.finished("root")
+    assert status["reason"] == "PodRejected"
+    assert "restricted" in condition(status, "Finished")["message"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"taskRef": {"name": "other"}}, "exactly one of"),
+        ({"agent": {"name": "solution", "maxSteps": 0}}, "maxSteps"),
+        ({"activeDeadlineSeconds": 0}, "activeDeadlineSeconds"),
+        ({"unknownField": 1}, "unknownField"),
+    ],
+)
+def test_manifests_that_are_refused(namespace, change, message):
+    manifest = inline("refused")
+    manifest["spec"].update(change)
+    assert message in namespace.apply(manifest, check=False)
+    assert namespace.get("episode", "refused") is None
+
+
+def test_a_task_cannot_be_changed(namespace):
+    namespace.apply(debug_task("fixed", task_spec(inline_source())))
+    output = namespace.apply(debug_task("fixed", task_spec(inline_source(), instructions="other")), check=False)
+    assert "immutable" in output
