@@ -1,0 +1,47 @@
+# For hack/images: what is installed in the images, downloaded or built before.
+
+# The interpreter that wheels are fetched and built with. An environment that uv made has no pip.
+host_python() {
+  .venv/bin/python -m "$1" --help >/dev/null 2>&1 && echo .venv/bin/python || echo python3
+}
+
+# Sets python and platforms to what the base's interpreter can install: it is seldom this machine's own.
+find_python() {
+  local machine facts
+  facts=$("$engine" run --rm --network none --entrypoint python3 "$base" -c \
+    'import os, sys; print("%d.%d" % sys.version_info[:2], os.uname().machine, os.confstr("CS_GNU_LIBC_VERSION"))') \
+    || { say "$base has no python3 with the GNU C library"; return 1; }
+  read -r python machine _ libc <<<"$facts"
+  platforms=()
+  # Wheels name the oldest C library they run with.
+  for minor in $(seq "${libc#2.}" -1 5); do
+    platforms+=(--platform "manylinux_2_${minor}_$machine")
+  done
+  platforms+=(--platform "manylinux2014_$machine" --platform "linux_$machine")
+}
+
+# Prints a directory with the wheels that a requirements file names for the base's Python.
+fetch_wheels() {
+  local wheels
+  wheels=$cache/wheels-$({ cat "$1"; echo "$python ${platforms[*]}"; } | digest)
+  if [ ! -d "$wheels" ]; then
+    rm -rf "$wheels.new"
+    "$(host_python pip)" -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: \
+      --python-version "$python" --implementation cp "${platforms[@]}" --require-hashes --requirement "$1" \
+      --dest "$wheels.new" >&2 || return 1
+    mv "$wheels.new" "$wheels"
+  fi
+  echo "$wheels"
+}
+
+# What dgym's own wheel is made of.
+sources() {
+  find pyproject.toml README.md LICENSE dgym operator -type f ! -path '*/__pycache__/*' -print0 | LC_ALL=C sort -z \
+    | xargs -0 sha256sum
+}
+
+# The same sources give the same wheel, byte for byte.
+make_wheel() {
+  "$(host_python hatchling)" -m hatchling build --target wheel --directory "$1" >/dev/null 2>"$cache/wheel.log" \
+    || { cat "$cache/wheel.log" >&2; return 1; }
+}
