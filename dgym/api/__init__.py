@@ -38,6 +38,7 @@ from dgym.api.task import (
 )
 
 if TYPE_CHECKING:
+    from dgym.api.crd import custom_resource_definitions
     from dgym.api.loading import KINDS, Loaded, Resource, load, load_documents, loads
     from dgym.api.overrides import apply_overrides
     from dgym.api.planning import PlannedEpisode, child_name, digest, expand, find_task
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 _LAZY = {
     **dict.fromkeys(("KINDS", "Loaded", "Resource", "load", "load_documents", "loads"), "loading"),
     "apply_overrides": "overrides",
+    "custom_resource_definitions": "crd",
     **dict.fromkeys(("PlannedEpisode", "child_name", "digest", "expand", "find_task"), "planning"),
 }
 
@@ -94,6 +96,7 @@ __all__ = [
     "Treatment",
     "apply_overrides",
     "child_name",
+    "custom_resource_definitions",
     "digest",
     "expand",
     "find_task",

@@ -21,7 +21,11 @@ from dgym.api.task import DebugTaskSpec, Resources
 
 
 class TaskRef(Model, frozen=True, kw_only=True):
-    """A DebugTask by name: of the same namespace, or in a local run of the manifests given."""
+    """A DebugTask by name: of the same namespace, or in a local run of the manifests given.
+
+    Attributes:
+        name: Name of the DebugTask.
+    """
 
     name: Name
 
@@ -29,8 +33,15 @@ class TaskRef(Model, frozen=True, kw_only=True):
 class AgentSpec(Model, frozen=True, kw_only=True):
     """Who debugs, and how far it may go.
 
-    ``temperature`` is text, because floating numbers do not survive every serializer. ``parameters`` are the agent's
-    own.
+    Attributes:
+        name: Name of the agent, such as debug_agent.
+        model: Name of a model in the agents' configuration of models.
+        max_steps: How many calls of tools the agent may make.
+        max_rewrites: How many of them may be rewrites. Without it, all.
+        token_budget: How many tokens the model may read and write in total. Without it, any number.
+        temperature: Of the model's sampling, in quotes ("0.2"), since floating numbers do not survive every serializer.
+        seed: Of the model's sampling and the agent's own choices; a set adds the number of the sample.
+        parameters: The agent's own parameters; see the documentation of the agent.
     """
 
     name: Token
@@ -49,14 +60,27 @@ class AgentSpec(Model, frozen=True, kw_only=True):
 
 
 class ToolSpec(Model, frozen=True, kw_only=True):
-    """A tool with options of its own; a tool without is written as its name alone."""
+    """A tool with options of its own; a tool without is written as its name alone.
+
+    Attributes:
+        name: Name of the tool.
+        options: The tool's own options; see the documentation of the tool.
+    """
 
     name: Token
     options: Annotated[dict[str, Any], msgspec.Meta(max_length=64)] = msgspec.field(default_factory=dict)
 
 
 class Toleration(Model, frozen=True, kw_only=True):
-    """As of a pod."""
+    """Which taint of a node the pod tolerates, as in the spec of a pod.
+
+    Attributes:
+        key: Key of the taint; without it, with operator Exists, every taint.
+        operator: ``Equal`` compares the value, ``Exists`` does not.
+        value: Value of the taint.
+        effect: Effect of the taint; without it, every effect.
+        toleration_seconds: How long a NoExecute taint is tolerated. Without it, for ever.
+    """
 
     key: Line | None = None
     operator: Literal["Exists", "Equal"] = "Equal"
@@ -66,7 +90,16 @@ class Toleration(Model, frozen=True, kw_only=True):
 
 
 class PodOverrides(Model, frozen=True, kw_only=True):
-    """What an episode may change of its pod; everything else belongs to the pod template."""
+    """What an episode may change of its pod; everything else belongs to the pod template.
+
+    Attributes:
+        resources: Requests and limits of the sandbox, in place of the task's.
+        node_selector: Labels of the nodes that the pod may run on.
+        tolerations: Which taints of nodes the pod tolerates, besides the template's.
+        runtime_class_name: The RuntimeClass of the pod.
+        labels: Labels of the pod, besides dgym's.
+        annotations: Annotations of the pod, besides the template's.
+    """
 
     resources: Resources = Resources()
     node_selector: Labels = msgspec.field(default_factory=dict)
@@ -80,12 +113,27 @@ Tools = Annotated[tuple[Token | ToolSpec, ...], msgspec.Meta(max_length=64)]
 
 
 class EpisodeSpec(Model, frozen=True, kw_only=True):
-    """Exactly one of ``task_ref`` and ``task`` (neither in a set's template, which gets its tasks from the set).
+    """What is to be debugged, who debugs, and how far it may go. Exactly one of ``taskRef`` and ``task``.
 
-    Without ``agent`` the episode is driven from outside. Empty ``tools`` mean the agent's default ones.
-    ``active_deadline_seconds`` runs from the first reset over all attempts, without suspended and waiting time;
-    ``start_timeout_seconds`` from the pod's creation until the sandbox is ready. ``backoff_limit`` bounds new pods
-    after failures of the sandbox, ``max_disruptions`` after failures of nodes. ``priority`` orders, never preempts.
+    Attributes:
+        task_ref: A DebugTask of the same namespace. Exactly one of ``taskRef`` and ``task``; neither in the template of
+            an EpisodeSet, which has tasks of its own.
+        task: The task itself. Exactly one of ``taskRef`` and ``task``.
+        agent: Who debugs. Without it the episode is driven from outside.
+        tools: The agent's tools, each a name or an object with ``name`` and ``options``. Without them, the agent's
+            default ones.
+        suspend: Take the pod away and wait; the episode goes on where it stopped once this is false.
+        cancel: End the episode. It cannot be taken back.
+        start_timeout_seconds: How long it may take from the creation of the pod until the sandbox is ready.
+        active_deadline_seconds: How long the agent may take, over all attempts. It runs from the first reset, and not
+            while the episode is suspended or waits.
+        backoff_limit: How many new pods are made after failures of the sandbox that are not the agent's doing.
+        max_disruptions: How many new pods are made after the loss of a node, drains and preemptions.
+        ttl_seconds_after_finished: How long the Episode is kept once it is finished. Without it, until somebody deletes
+            it. Stored results stay.
+        pod_template: Which of the cluster's pod templates makes the pod, in place of the task's.
+        pod_overrides: What this episode changes of its pod.
+        priority: Episodes with a higher number are started first. Nothing that runs is stopped for them.
     """
 
     task_ref: TaskRef | None = None
@@ -105,7 +153,19 @@ class EpisodeSpec(Model, frozen=True, kw_only=True):
 
 
 class EpisodeOutcome(Model, frozen=True, kw_only=True):
-    """What came of the episode, in the fields of ``result.json``."""
+    """What came of the episode, in the fields of ``result.json``.
+
+    Attributes:
+        resolved: Whether the score is the highest possible one.
+        score: How many of the tests that count passed.
+        max_score: How many tests count.
+        steps: How many steps were taken.
+        rewrites: How many of them rewrote a file.
+        input_tokens: How many tokens the model read.
+        output_tokens: How many tokens the model wrote.
+        result_uri: Where result, patch and trajectory are stored.
+        message: What else there is to say, for people.
+    """
 
     resolved: bool
     score: Count = 0
@@ -119,14 +179,29 @@ class EpisodeOutcome(Model, frozen=True, kw_only=True):
 
 
 class Assignment(Model, frozen=True, kw_only=True):
-    """Which agent pod serves the episode; a higher epoch supersedes a lower one."""
+    """Which agent pod serves the episode; a higher epoch supersedes a lower one.
+
+    Attributes:
+        agent_pod_uid: UID of the agent's pod.
+        epoch: Number of the assignment.
+    """
 
     agent_pod_uid: Token = msgspec.field(name="agentPodUID")
     epoch: Count
 
 
 class Stages(Model, frozen=True, kw_only=True):
-    """When each stage was first observed."""
+    """When each stage was first observed.
+
+    Attributes:
+        pod_created: The pod was created.
+        scheduled: The pod had a node.
+        sandbox_ready: The sandbox took commands.
+        assigned: An agent had the episode.
+        first_step: The first step was taken.
+        last_step: The last step was taken.
+        verified: The episode was scored.
+    """
 
     pod_created: Timestamp | None = None
     scheduled: Timestamp | None = None
@@ -138,7 +213,21 @@ class Stages(Model, frozen=True, kw_only=True):
 
 
 class EpisodeStatus(Model, frozen=True, kw_only=True):
-    """What was observed. ``reason`` repeats the reason of ``Finished`` (or of waiting) where selectors can see it."""
+    """What was observed. ``reason`` repeats the reason of ``Finished`` (or of waiting) where selectors can see it.
+
+    Attributes:
+        conditions: SandboxReady, Finished, Resolved and Suspended. Wait for Finished.
+        reason: Why the episode finished or what it waits for, such as Resolved, Running or Unschedulable.
+        outcome: Score, steps and tokens; there once the episode is finished.
+        attempt: Number of the newest attempt that a pod was made for.
+        pod_name: The pod of the attempt that runs.
+        task_uid: UID of the DebugTask that is used.
+        assignment: Which agent serves the episode.
+        start_time: When the first attempt began.
+        completion_time: When the episode finished.
+        stages: When each stage of the newest attempt was first observed.
+        observed_generation: The generation of the Episode that this status is about.
+    """
 
     conditions: Conditions = ()
     reason: Annotated[str, msgspec.Meta(max_length=64)] = ""
@@ -154,7 +243,12 @@ class EpisodeStatus(Model, frozen=True, kw_only=True):
 
 
 class Episode(Model, frozen=True, kw_only=True, omit_defaults=False):
-    """One debugging episode."""
+    """One debugging episode: one agent, one buggy Python repository, one sandbox.
+
+    Attributes:
+        spec: What is to be debugged, who debugs, and how far it may go.
+        status: What was observed.
+    """
 
     api_version: Literal["dgym.dev/v1alpha1"] = API_VERSION
     kind: Literal["Episode"] = "Episode"

@@ -10,7 +10,13 @@ from dgym.api.meta import Conditions, ObjectMeta, Timestamp
 
 
 class LabelRequirement(Model, frozen=True, kw_only=True):
-    """One condition on a label."""
+    """One condition on a label.
+
+    Attributes:
+        key: Key of the label.
+        operator: ``In`` and ``NotIn`` compare with the values, ``Exists`` and ``DoesNotExist`` take none.
+        values: The values for In and NotIn.
+    """
 
     key: LabelKey
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
@@ -31,7 +37,12 @@ class LabelRequirement(Model, frozen=True, kw_only=True):
 
 
 class LabelSelector(Model, frozen=True, kw_only=True):
-    """Objects whose labels meet all conditions; an empty selector means all objects."""
+    """Objects whose labels meet all conditions; an empty selector means all objects.
+
+    Attributes:
+        match_labels: Labels that the objects have.
+        match_expressions: Further conditions on the objects' labels.
+    """
 
     match_labels: Labels = msgspec.field(default_factory=dict)
     match_expressions: Annotated[tuple[LabelRequirement, ...], msgspec.Meta(max_length=64)] = ()
@@ -44,9 +55,24 @@ class LabelSelector(Model, frozen=True, kw_only=True):
 
 
 class EpisodeSetSpec(Model, frozen=True, kw_only=True):
-    """Exactly one of ``task_selector`` and ``tasks``; ``template`` is an Episode's spec without a task.
+    """Which tasks, how often, and by whom. Exactly one of ``taskSelector`` and ``tasks``.
 
-    Index of an episode = task x samples + sample. ``max_failed`` stops creating, running episodes finish.
+    Index of an episode = task x samples + sample.
+
+    Attributes:
+        task_selector: The DebugTasks of the same namespace with these labels, in the order of their names, as they are
+            when the set starts. Exactly one of ``taskSelector`` and ``tasks``.
+        tasks: DebugTasks of the same namespace. Exactly one of ``taskSelector`` and ``tasks``.
+        samples: How many episodes are made of each task.
+        template: The spec of the episodes, without a task.
+        parallelism: How many episodes may be under way at a time.
+        priority: Episodes of sets with a higher number are started first. Nothing that runs is stopped for them.
+        suspend: Suspend the episodes that are under way and make no more until this is false.
+        cancel: End the episodes that are under way and make no more. It cannot be taken back.
+        max_failed: Make no more episodes once so many have failed for reasons that are no verdict; those under way
+            finish. Without it, any number may fail.
+        ttl_seconds_after_finished: How long the EpisodeSet is kept, with its Episodes, once it is finished. Without it,
+            until somebody deletes it. Stored results stay.
     """
 
     task_selector: LabelSelector | None = None
@@ -62,7 +88,22 @@ class EpisodeSetSpec(Model, frozen=True, kw_only=True):
 
 
 class EpisodeSetStatus(Model, frozen=True, kw_only=True):
-    """Counts, never names: a set may have ten thousand children. ``completed_indexes`` is as of an Indexed Job."""
+    """Counts, never names: a set may have ten thousand children.
+
+    Attributes:
+        conditions: Finished and Suspended. Wait for Finished.
+        completed_indexes: Indexes of the finished episodes as intervals, such as 0-5,7, as of an Indexed Job.
+        total: How many episodes there will have been.
+        pending: How many of them have not begun.
+        active: How many are under way.
+        resolved: How many repaired their bug.
+        unresolved: How many got another verdict.
+        failed: How many ended without a verdict.
+        pass_at_1: The share of the episodes with a verdict that repaired their bug, from 0 to 1, averaged over tasks.
+        start_time: When the list of tasks was frozen.
+        completion_time: When the last episode finished.
+        observed_generation: The generation of the EpisodeSet that this status is about.
+    """
 
     conditions: Conditions = ()
     completed_indexes: Annotated[str, msgspec.Meta(max_length=524288)] = ""
@@ -79,7 +120,12 @@ class EpisodeSetStatus(Model, frozen=True, kw_only=True):
 
 
 class EpisodeSet(Model, frozen=True, kw_only=True, omit_defaults=False):
-    """Many debugging episodes."""
+    """Many debugging episodes of one shape, over a list of tasks, with several samples of each.
+
+    Attributes:
+        spec: Which tasks, how often, and by whom.
+        status: What was observed.
+    """
 
     api_version: Literal["dgym.dev/v1alpha1"] = API_VERSION
     kind: Literal["EpisodeSet"] = "EpisodeSet"

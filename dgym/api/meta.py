@@ -41,7 +41,16 @@ class ObjectMeta(Model, frozen=True, kw_only=True):
 
 
 class Condition(Model, frozen=True, kw_only=True):
-    """One observed fact about an object; ``type`` is the key of the list."""
+    """One observed fact about an object; ``type`` is the key of the list.
+
+    Attributes:
+        type: What the fact is about.
+        status: Whether it is so.
+        reason: Why, in one word for programs.
+        message: Why, for people.
+        last_transition_time: When the status changed last.
+        observed_generation: The generation of the object that was observed.
+    """
 
     type: Token
     status: Literal["True", "False", "Unknown"]

@@ -29,7 +29,14 @@ DEFAULT_ENTRYPOINT = "python -m pytest -q"
 
 
 class InlineFile(Model, frozen=True, kw_only=True):
-    """A file written in the manifest: exactly one of ``content`` (text) and ``content_base64`` (any bytes)."""
+    """A file written in the manifest: exactly one of ``content`` and ``contentBase64``.
+
+    Attributes:
+        path: Where it goes, relative to the root of the repository.
+        content: The file's text.
+        content_base64: The file's bytes in base64, for files that are not UTF-8 text.
+        mode: Permission bits as a number: 420 is 0644, 493 is 0755.
+    """
 
     path: RelativePath
     content: LargeText | None = None
@@ -49,28 +56,48 @@ InlineFiles = Annotated[tuple[InlineFile, ...], msgspec.Meta(max_length=1024)]
 
 
 class KeyToPath(Model, frozen=True, kw_only=True):
-    """Where one key of a ConfigMap goes; keys cannot hold a slash, paths can."""
+    """Where one key of a ConfigMap goes; keys cannot hold a slash, paths can.
+
+    Attributes:
+        key: A key of the ConfigMap.
+        path: Where its value goes, relative to the root of the repository.
+    """
 
     key: Line
     path: RelativePath
 
 
 class ConfigMapSource(Model, frozen=True, kw_only=True):
-    """Files in a ConfigMap of the same namespace; without ``items`` every key is a file at the root."""
+    """Files in a ConfigMap of the same namespace; without ``items`` every key is a file at the root.
+
+    Attributes:
+        name: Name of the ConfigMap.
+        items: Which keys become which files; empty: every key, under its own name.
+    """
 
     name: Name
     items: Annotated[tuple[KeyToPath, ...], msgspec.Meta(max_length=1024)] = ()
 
 
 class GitSource(Model, frozen=True, kw_only=True):
-    """A commit of a git repository; ``revision`` should be a full commit id, so that the task never changes."""
+    """A commit of a git repository.
+
+    Attributes:
+        url: Address of the repository, on a host that the agents are allowed to fetch from.
+        revision: Should be a full commit id, so that the task never changes.
+    """
 
     url: Url
     revision: Line
 
 
 class ArchiveSource(Model, frozen=True, kw_only=True):
-    """A tar or zip archive, checked against its SHA-256."""
+    """A tar or zip archive, checked against its SHA-256.
+
+    Attributes:
+        url: Address of the archive, on a host that the agents are allowed to fetch from.
+        sha256: SHA-256 of the archive, in lower-case hexadecimal digits.
+    """
 
     url: Url
     sha256: Sha256
@@ -79,7 +106,12 @@ class ArchiveSource(Model, frozen=True, kw_only=True):
 class SourceSpec(Model, frozen=True, kw_only=True):
     """Where the repository comes from: at most one of these. With none the image already holds it.
 
-    ``local_path`` works in local runs only and is relative to its manifest.
+    Attributes:
+        files: The files themselves, together with ``scoring.hiddenFiles`` at most 200 KiB.
+        config_map_ref: Files in a ConfigMap.
+        git: A commit of a git repository.
+        archive: A tar or zip archive.
+        local_path: A directory, relative to the manifest. In local runs only.
     """
 
     files: InlineFiles = ()
@@ -90,7 +122,12 @@ class SourceSpec(Model, frozen=True, kw_only=True):
 
 
 class EnvVar(Model, frozen=True, kw_only=True):
-    """A variable of the environment every command runs in."""
+    """A variable of the environment every command runs in.
+
+    Attributes:
+        name: Name of the variable.
+        value: Its value, taken literally.
+    """
 
     name: VariableName
     value: Text = ""
@@ -99,8 +136,14 @@ class EnvVar(Model, frozen=True, kw_only=True):
 class Scoring(Model, frozen=True, kw_only=True):
     """What counts. Without named tests it is the whole suite as collected on the untouched repository.
 
-    ``parser`` says how the entrypoint's result is read: ``pytest`` by a plugin, ``exitStatus`` by its status, ``auto``
-    by what the entrypoint is. ``hidden_files`` and ``test_patch`` reach the verifier only, never the agent.
+    Attributes:
+        fail_to_pass: Tests that fail before the bug is repaired, and have to pass.
+        pass_to_pass: Tests that pass already, and have to keep passing.
+        hidden_files: Files, such as tests, that are added for scoring only; the agent never sees them.
+        test_patch: A patch, in the format of git diff, that is applied for scoring only; the agent never sees it.
+        parser: How the entrypoint's result is read: ``pytest`` by a plugin, ``exitStatus`` by its exit status alone,
+            ``auto`` by what the entrypoint is.
+        stop_when_eval_passes: End the episode as soon as the agent's own eval passes every test.
     """
 
     fail_to_pass: TestIds = ()
@@ -112,7 +155,12 @@ class Scoring(Model, frozen=True, kw_only=True):
 
 
 class Resources(Model, frozen=True, kw_only=True):
-    """Requests and limits of the sandbox, as of a container."""
+    """Requests and limits of the sandbox, as of a container.
+
+    Attributes:
+        requests: What the sandbox is given at least, such as cpu and memory.
+        limits: What the sandbox may use at most.
+    """
 
     requests: Quantities = msgspec.field(default_factory=dict)
     limits: Quantities = msgspec.field(default_factory=dict)
@@ -121,13 +169,30 @@ class Resources(Model, frozen=True, kw_only=True):
 class DebugTaskSpec(Model, frozen=True, kw_only=True):
     """The task itself; also what an Episode holds inline.
 
-    ``image`` (default: the release's own) holds the interpreter and, without a source, the repository.
-    ``interpreter`` runs the injected runner. ``requirements`` are installed beforehand in local runs; an image has
-    them. ``setup_commands`` run once at reset, ``build_commands`` before the tests at scoring. ``activate`` is a shell
-    line whose resulting environment every command and the debugger run in. ``entrypoint`` runs the tests,
-    ``debug_entrypoint`` (default: the entrypoint) is what pdb starts. ``ignore_patterns`` and ``read_only_patterns``
-    add to the repository's ``.debugignore`` and ``.debugreadonly``. ``solution`` is the gold patch, never shown to a
-    model. ``pod_template`` names one of the cluster's pod manifests.
+    Attributes:
+        image: Image of the sandbox: it holds the interpreter and what the program needs and, where there is no source,
+            the repository too. Without it, the image that comes with this release.
+        interpreter: The Python in the image that runs dgym's runner, 3.6 or newer.
+        working_directory: Where the repository is in the sandbox.
+        source: Where the repository comes from: at most one of its fields. Without it the image holds the repository.
+        requirements: Requirements for pip. A local run installs them beforehand; an image has to hold them already.
+        setup_commands: Shell commands that are run once before the agent begins, in sandbox and verifier.
+        activate: A shell line, such as an activation of conda, whose resulting environment every command and the
+            debugger run in.
+        entrypoint: The command that runs the tests.
+        debug_entrypoint: What pdb starts. Without it, the entrypoint.
+        entrypoint_timeout_seconds: How long the entrypoint may run.
+        instructions: What the agent is told about the task.
+        ignore_patterns: What the agent cannot see, as in a .gitignore file; adds to the repository's .debugignore.
+        read_only_patterns: What the agent cannot change, as in a .gitignore file; adds to the repository's
+            .debugreadonly.
+        build_commands: Shell commands that are run before the tests at scoring.
+        env: Variables of the environment every command runs in.
+        scoring: What counts. Without it, all tests that are collected on the untouched repository.
+        solution: The patch that repairs the bug, in the format of git diff, for the solution agent. Never shown to a
+            model.
+        pod_template: Which of the cluster's pod templates makes the sandbox's pod. Without it, the operator's default.
+        resources: Requests and limits of the sandbox.
     """
 
     image: Annotated[str, msgspec.Meta(min_length=1, max_length=1024)] | None = None
@@ -152,7 +217,11 @@ class DebugTaskSpec(Model, frozen=True, kw_only=True):
 
 
 class DebugTask(Model, frozen=True, kw_only=True, omit_defaults=False):
-    """A named, immutable task."""
+    """One bug in one Python repository, and what counts as repaired. Any number of episodes may use it.
+
+    Attributes:
+        spec: The task. It never changes: make a new DebugTask under another name instead.
+    """
 
     api_version: Literal["dgym.dev/v1alpha1"] = API_VERSION
     kind: Literal["DebugTask"] = "DebugTask"

@@ -1,0 +1,147 @@
+"""From structs to structural schemas, as custom resources have them.
+
+The API server then refuses what ``dgym.api.loads`` refuses, and gives the defaults that the structs give. Numbers are
+whole, no object keeps fields that are not named, and nothing is unbounded, with one exception: what is free-form in the
+structs is free-form in the schema.
+"""
+
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+from dgym.api.crd_docs import describe_fields, describe_struct
+from dgym.api.crd_rules import ATOMIC, LIST_KEYS, LIST_SETS, RULES, Rule
+from dgym.api.schema import struct_type
+
+Schema = dict[str, Any]
+
+_INT32 = 2**31 - 1
+_BASE64 = frozenset({"contentBase64"})
+
+
+def struct_schema(
+    cls: type[msgspec.Struct], *, rules: tuple[Rule, ...] = (), leave_out: tuple[str, ...] = ()
+) -> Schema:
+    """The schema of a struct: its own rules and ``rules``, without the fields of ``leave_out``."""
+    return _struct(struct_type(cls), rules=rules, leave_out=leave_out)
+
+
+def validations(rules: tuple[Rule, ...]) -> list[Schema]:
+    """Rules as the API server reads them."""
+    return [
+        {"rule": rule.rule, "message": rule.message, **({"fieldPath": rule.field} if rule.field else {})}
+        for rule in rules
+    ]
+
+
+def _struct(type_: inspect.StructType, *, rules: tuple[Rule, ...] = (), leave_out: tuple[str, ...] = ()) -> Schema:
+    cls = type_.cls
+    texts = describe_fields(cls)
+    fields = [field for field in type_.fields if field.encode_name not in leave_out]
+    schema: Schema = {
+        "type": "object",
+        "description": describe_struct(cls),
+        "properties": {field.encode_name: _field(cls, field, texts.get(field.name, "")) for field in fields},
+    }
+    required = [field.encode_name for field in fields if field.required]
+    if required:
+        schema["required"] = required
+    if cls in ATOMIC:
+        schema["x-kubernetes-map-type"] = "atomic"
+    if all_rules := (*RULES.get(cls, ()), *rules):
+        schema["x-kubernetes-validations"] = validations(all_rules)
+    return schema
+
+
+def _field(cls: type, field: inspect.Field, text: str) -> Schema:
+    schema = _schema(field.type)
+    if text:
+        schema["description"] = text
+    if schema["type"] == "array":
+        schema |= _list_type(cls, field.name)
+    if field.encode_name in _BASE64:
+        schema["format"] = "byte"
+    if isinstance(field.default, str | int) and schema["type"] in ("string", "integer", "boolean"):
+        # An empty text says nothing that its absence does not say.
+        schema |= {} if field.default == "" else {"default": field.default}
+    if (cls, field.name) in RULES:
+        schema["x-kubernetes-validations"] = validations(RULES[cls, field.name])
+    return schema
+
+
+def _list_type(cls: type, name: str) -> Schema:
+    if keys := LIST_KEYS.get((cls, name)):
+        return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}
+    return {"x-kubernetes-list-type": "set" if (cls, name) in LIST_SETS else "atomic"}
+
+
+def _schema(type_: inspect.Type) -> Schema:
+    match type_:
+        case inspect.Metadata():
+            return _schema(type_.type)
+        case inspect.UnionType():
+            return _union([member for member in type_.types if not isinstance(member, inspect.NoneType)])
+        case inspect.StructType():
+            return _struct(type_)
+        case inspect.VarTupleType():
+            return _sized({"type": "array", "items": _schema(type_.item_type)}, type_, "Items")
+        case inspect.DictType():
+            return _mapping(type_)
+        case inspect.StrType():
+            schema = _sized({"type": "string"}, type_, "Length")
+            return schema if type_.pattern is None else {**schema, "pattern": type_.pattern}
+        case inspect.IntType():
+            return _integer(type_)
+        case inspect.BoolType():
+            return {"type": "boolean"}
+        case inspect.LiteralType():
+            return {"type": "string", "enum": list(type_.values)}
+        case inspect.DateTimeType():
+            return {"type": "string", "format": "date-time"}
+    raise TypeError(f"{type_} has no place in a manifest")
+
+
+def _integer(type_: inspect.IntType) -> Schema:
+    assert type_.ge is not None
+    assert type_.le is not None
+    wide = "int32" if type_.ge >= -_INT32 and type_.le <= _INT32 else "int64"
+    return {"type": "integer", "format": wide, "minimum": type_.ge, "maximum": type_.le}
+
+
+def _mapping(type_: inspect.DictType) -> Schema:
+    if isinstance(type_.value_type, inspect.AnyType):
+        return _sized({"type": "object", "x-kubernetes-preserve-unknown-fields": True}, type_, "Properties")
+    return _sized({"type": "object", "additionalProperties": _schema(type_.value_type)}, type_, "Properties")
+
+
+def _sized(schema: Schema, type_: inspect.StrType | inspect.VarTupleType | inspect.DictType, what: str) -> Schema:
+    if type_.min_length:
+        schema[f"min{what}"] = type_.min_length
+    if type_.max_length is not None:
+        schema[f"max{what}"] = type_.max_length
+    return schema
+
+
+def _union(members: list[inspect.Type]) -> Schema:
+    """A type that may be absent; or a name that may be written as an object to say more.
+
+    A structural schema has one type or none. The latter keeps what it is given; bounds on texts, on objects and (none
+    meets them) on numbers and lists each concern values of their own type alone.
+    """
+    if len(members) == 1:
+        return _schema(members[0])
+    name, struct = (_schema(member) for member in members)
+    bounds: Schema = {key: name[key] for key in ("minLength", "maxLength", "pattern") if key in name}
+    return {
+        "description": struct["description"],
+        "x-kubernetes-preserve-unknown-fields": True,
+        **bounds,
+        "properties": struct["properties"],
+        "required": struct["required"],
+        "maxProperties": len(struct["properties"]),
+        "minimum": 1,
+        "maximum": 0,
+        "minItems": 1,
+        "maxItems": 0,
+    }
