@@ -1,0 +1,92 @@
+import msgspec
+import pytest
+
+from dgym.api import DebugTask, loads
+from dgym.wire.assignments import AssignmentMode
+from dgym.wire.http import NamedTool, Role
+from dgym.wire.http_tokens import make_token
+from dgym_operator.agents_assignment import (
+    Attempt,
+    ConfigMapContent,
+    SourceMissing,
+    build_assignment,
+    config_map_source,
+    inline_task,
+    with_files,
+)
+
+EPISODE = """
+apiVersion: dgym.dev/v1alpha1
+kind: Episode
+metadata: {name: fix, namespace: team, uid: u-1, labels: {dgym.dev/sample: "3"}}
+spec:
+  task: {entrypoint: pytest, source: {files: [{path: a.py, content: "x"}]}}
+  agent: {name: solution, maxSteps: 7}
+  tools: [pdb, {name: bash, options: {timeoutSeconds: 5}}]
+"""
+TASK = """
+apiVersion: dgym.dev/v1alpha1
+kind: DebugTask
+metadata: {name: t, namespace: team}
+spec:
+  source: {configMapRef: {name: files, items: [{key: calc, path: src/calc.py}, {key: logo, path: logo.png}]}}
+"""
+ATTEMPT = Attempt(number=2, epoch=5, pod_name="fix-2", sidecar_url="http://10.0.0.7:8080", remaining_seconds=90.0)
+
+
+def load(text):
+    (resource,) = loads(text)
+    return resource
+
+
+def test_an_agent_gets_all_that_it_needs():
+    episode = load(EPISODE)
+    told = build_assignment(episode, inline_task(episode), ATTEMPT, b"key")
+    assert (told.namespace, told.episode, told.episode_uid, told.attempt, told.epoch) == ("team", "fix", "u-1", 2, 5)
+    assert told.drive_token == make_token(b"key", episode_uid="u-1", attempt=2, role=Role.DRIVE)
+    assert told.prepare_token == make_token(b"key", episode_uid="u-1", attempt=2, role=Role.PREPARE)
+    assert told.tools == ("pdb", NamedTool(name="bash", options={"timeoutSeconds": 5}))
+    assert told.agent is not None
+    assert told.agent["maxSteps"] == 7
+    assert told.sample == 3
+    assert told.mode is AssignmentMode.RUN
+    task = msgspec.convert(told.task, DebugTask)
+    assert (task.metadata.name, task.spec.entrypoint) == ("fix", "pytest")
+
+
+def test_without_an_agent_it_only_prepares():
+    episode = load(EPISODE.replace("  agent: {name: solution, maxSteps: 7}\n", ""))
+    told = build_assignment(episode, inline_task(episode), ATTEMPT, b"key")
+    assert told.mode is AssignmentMode.PREPARE
+    assert told.agent is None
+
+
+def test_a_config_map_becomes_files():
+    task = load(TASK)
+    source = config_map_source(task)
+    content = ConfigMapContent(data={"calc": "x = 1\n", "other": "no"}, binary_data={"logo": "AAEC"})
+    filled = with_files(task, source, content)
+    assert [(file.path, file.data()) for file in filled.spec.source.files] == [
+        ("src/calc.py", b"x = 1\n"),
+        ("logo.png", b"\x00\x01\x02"),
+    ]
+    assert config_map_source(filled) is None
+
+
+def test_without_items_every_key_is_a_file():
+    task = load(TASK.replace(", items: [{key: calc, path: src/calc.py}, {key: logo, path: logo.png}]", ""))
+    filled = with_files(task, config_map_source(task), ConfigMapContent(data={"b.py": "", "a.py": "1"}))
+    assert [file.path for file in filled.spec.source.files] == ["a.py", "b.py"]
+
+
+@pytest.mark.parametrize(("data", "problem"), [({"calc": ""}, "has no key 'logo'"), ({}, "has no key 'calc'")])
+def test_a_missing_key_is_named(data, problem):
+    task = load(TASK)
+    with pytest.raises(SourceMissing, match=problem):
+        with_files(task, config_map_source(task), ConfigMapContent(data=data))
+
+
+def test_an_empty_config_map_is_no_repository():
+    task = load(TASK.replace(", items: [{key: calc, path: src/calc.py}, {key: logo, path: logo.png}]", ""))
+    with pytest.raises(SourceMissing, match="is empty"):
+        with_files(task, config_map_source(task), ConfigMapContent())

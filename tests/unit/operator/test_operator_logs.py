@@ -1,0 +1,62 @@
+import json
+import logging
+import sys
+
+import pytest
+
+from dgym_operator.logs import JsonFormatter, TextFormatter, configure_logging, fields
+
+
+def record(message="assigned", **extra):
+    made = logging.LogRecord("dgym_operator.x", logging.INFO, __file__, 1, message, (), None)
+    made.__dict__.update(extra)
+    return made
+
+
+def test_a_line_is_json_with_the_fields_of_the_episode():
+    line = JsonFormatter().format(record(**fields(namespace="team", episode="fix", attempt=2, agent=None, empty="")))
+    told = json.loads(line)
+    assert told["timestamp"].endswith("+00:00")
+    del told["timestamp"]
+    assert told == {
+        "level": "INFO",
+        "logger": "dgym_operator.x",
+        "message": "assigned",
+        "namespace": "team",
+        "episode": "fix",
+        "attempt": 2,
+    }
+
+
+def test_a_line_that_cannot_be_encoded_is_still_one_line():
+    assert "\n" not in JsonFormatter().format(record("half a pair \ud800 and\na newline"))
+
+
+def test_an_exception_stands_in_its_line():
+    try:
+        raise ValueError("wrong")
+    except ValueError:
+        told = json.loads(JsonFormatter().format(record(exc_info=sys.exc_info())))
+    assert told["exception"].endswith("ValueError: wrong")
+
+
+def test_text_shows_the_fields_behind_the_message():
+    assert TextFormatter().format(record(**fields(episode="fix", attempt=1))).endswith("assigned episode=fix attempt=1")
+
+
+@pytest.fixture
+def logging_as_before():
+    root, own = logging.getLogger(), logging.getLogger("dgym_operator")
+    before = root.level, list(root.handlers), own.level
+    yield
+    root.setLevel(before[0])
+    root.handlers[:] = before[1]
+    own.setLevel(before[2])
+
+
+def test_libraries_are_quiet_below_warnings(logging_as_before, capsys):
+    configure_logging("DEBUG", "json")
+    logging.getLogger("aiohttp").info("connection")
+    logging.getLogger("dgym_operator.app").debug("decided")
+    lines = capsys.readouterr().err.splitlines()
+    assert [json.loads(line)["message"] for line in lines] == ["decided"]
