@@ -15,6 +15,7 @@ from dgym.wire import EndReason, Observation, Step, ToolCall
 
 if TYPE_CHECKING:
     from dgym.agents.chat import Chat
+    from dgym.llm import Reply
 
 STANDARD_TOOLS = ("listdir", "view", "grep", "eval", "pdb", "rewrite", "bash", "submit")
 
@@ -67,8 +68,10 @@ class AgentContext:
     """What an agent is told besides its environment.
 
     ``parameters`` are ``agent.parameters`` of the manifest, ``seed`` is ``agent.seed``; relative paths in
-    parameters start from ``base``. ``solution`` is the gold patch, given only to agents that set
-    ``needs_solution``; ``chat`` is the conversation with the model, given only to agents that set ``uses_model``.
+    parameters start from ``base``; None: they name no files, since whoever wrote them must not read this machine's.
+    ``solution`` is the gold patch, given only to agents that set
+    ``needs_solution``; ``chat`` is the conversation with the model, given only to agents that set ``uses_model``,
+    and ``said`` what the model said before each step that an earlier worker took, where that is known.
     ``log`` writes a line to the episode's log.
     """
 
@@ -76,9 +79,10 @@ class AgentContext:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     model: str | None = None
     seed: int | None = None
-    base: Path = Path()
+    base: Path | None = Path()
     solution: str | None = None
     chat: "Chat | None" = None
+    said: "Mapping[int, Reply]" = field(default_factory=dict)
     log: Callable[[str], None] = logging.getLogger("dgym.agents").info
 
 

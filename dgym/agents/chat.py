@@ -1,7 +1,7 @@
 """One episode's conversation with its model: the token budget, the deadline, and a record of everything said."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 
 from dgym.agents.base import StopEpisode
@@ -43,6 +43,13 @@ class Chat:
         self._token_budget = token_budget
         self._listener = listener
         self._transcript = Transcript()
+
+    def resume(
+        self, exchanges: Iterable[Exchange], *, input_tokens: int, output_tokens: int, price: Decimal | None
+    ) -> None:
+        """Go on from what an earlier worker said and used."""
+        self.input_tokens, self.output_tokens, self.price = input_tokens, output_tokens, price
+        self._transcript.restore(exchanges)
 
     async def ask(self, messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> Reply:
         """The model's reply.

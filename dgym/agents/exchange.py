@@ -6,11 +6,11 @@ the next number; a request is then a few ranges of numbers. The file grows with 
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
-from dgym.llm import Message, ModelCall, Reply, Usage
+from dgym.llm import Message, ModelCall, Reply, Role, Usage
 
 
 class RecordedCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -68,15 +68,24 @@ class Transcript:
 
     def __init__(self) -> None:
         self._numbers: dict[bytes, int] = {}
+        self._count = 0
+
+    def restore(self, exchanges: Iterable[Exchange]) -> None:
+        """Go on from exchanges that an earlier worker wrote into the same trajectory."""
+        for exchange in exchanges:
+            for message in exchange.messages:
+                self._numbers.setdefault(_key(_sent(message)), self._count)
+                self._count += 1
 
     def record(self, messages: Sequence[Message], reply: Reply) -> Exchange:
         """The exchange in which ``messages`` were sent and ``reply`` came back."""
         numbers, new = [], []
         for message in messages:
-            key = hashlib.blake2b(msgspec.json.encode(message), digest_size=16).digest()
+            key = _key(message)
             number = self._numbers.get(key)
             if number is None:
-                number = self._numbers[key] = len(self._numbers)
+                number = self._numbers[key] = self._count
+                self._count += 1
                 new.append(_message(message))
             numbers.append(number)
         return Exchange(
@@ -94,6 +103,17 @@ class Transcript:
         )
 
 
+def reply_of(exchange: Exchange) -> Reply:
+    """What the model answered, as far as the trajectory keeps it."""
+    return Reply(
+        text=exchange.text,
+        reasoning=exchange.reasoning,
+        calls=_model_calls(exchange.calls),
+        refusal=exchange.refusal,
+        finish_reason=exchange.finish_reason,
+    )
+
+
 def ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
     """Runs of consecutive numbers: 0 1 2 7 8 is (0, 2), (7, 8)."""
     found: list[tuple[int, int]] = []
@@ -103,6 +123,32 @@ def ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
         else:
             found.append((number, number))
     return found
+
+
+def _key(message: Message) -> bytes:
+    if message.calls:
+        # The text of a call that could be read is not kept, and says no more than its arguments.
+        calls = tuple(
+            call if call.arguments is None else msgspec.structs.replace(call, raw="") for call in message.calls
+        )
+        message = msgspec.structs.replace(message, calls=calls)
+    return hashlib.blake2b(msgspec.json.encode(message, order="deterministic"), digest_size=16).digest()
+
+
+def _sent(message: RecordedMessage) -> Message:
+    return Message(
+        role=cast("Role", message.role),
+        content=message.content,
+        calls=_model_calls(message.calls),
+        call_id=message.call_id,
+    )
+
+
+def _model_calls(calls: Iterable[RecordedCall]) -> tuple[ModelCall, ...]:
+    return tuple(
+        ModelCall(id=call.id, tool=call.tool, arguments=call.arguments, raw=call.raw, error=call.error)
+        for call in calls
+    )
 
 
 def _message(message: Message) -> RecordedMessage:

@@ -38,12 +38,13 @@ class Loop:
         """Drive the episode to its end; an episode that an earlier worker began goes on where it stands."""
         _, info = await self._env.reset(seed=self._context.seed, options={"eval": self._settings.eval_on_reset})
         history = self._env.history()
-        self._memory.restore(history)
+        forgetful = self._settings.reset_history_after_rewrite
+        self._memory.restore(history, self._context.said, clear_at_change=forgetful)
         over = bool(history) and history[-1].observation.end_reason is not None
         while not over:
             reply = await self._ask(info)
             observation, _, terminated, truncated, info = await self._env.step(action(reply))
-            if observation.get("diff") and self._settings.reset_history_after_rewrite:
+            if observation.get("diff") and forgetful:
                 self._memory.clear()
             self._memory.add(reply, observation["text"])
             over = terminated or truncated

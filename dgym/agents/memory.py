@@ -1,7 +1,7 @@
 """The last steps of an episode, as messages of a conversation."""
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from dgym.agents.trimming import Turn
 from dgym.llm import Message, ModelCall, Reply
@@ -40,13 +40,19 @@ class Memory:
             )
         )
 
-    def restore(self, steps: Iterable[Step]) -> None:
-        """Remember steps that an earlier worker took; what its model said beside the calls is gone."""
+    def restore(self, steps: Iterable[Step], said: Mapping[int, Reply], *, clear_at_change: bool = False) -> None:
+        """Remember steps that an earlier worker took.
+
+        ``said`` is what its model answered before each of them; of a step that is missing there only the call is known.
+        """
         for step in steps:
             if step.call is None:
                 continue
+            if clear_at_change and step.observation.diff:
+                self.clear()
             call = ModelCall(id=f"step-{step.seq}", tool=step.call.tool, arguments=step.call.arguments)
-            self.add(Reply(text="", calls=(call,) if call.tool else ()), step.observation.text)
+            known = Reply(text="", calls=(call,) if call.tool else ())
+            self.add(said.get(step.seq, known), step.observation.text)
 
     def clear(self) -> None:
         """Forget everything."""

@@ -35,7 +35,7 @@ class Prompt:
         ManifestError: A template of the user's cannot be read or is not valid.
     """
 
-    def __init__(self, settings: Settings, *, base: Path, count: Callable[[Sequence[Message]], int]) -> None:
+    def __init__(self, settings: Settings, *, base: Path | None, count: Callable[[Sequence[Message]], int]) -> None:
         self._settings = settings
         self._count = count
         self._system = _template(settings.system_prompt, base, "system.j2")
@@ -73,7 +73,7 @@ def _said(text: str) -> list[Message]:
     return [Message(role="user", content=text)]
 
 
-def _template(given: str | None, base: Path, name: str) -> "Template":
+def _template(given: str | None, base: Path | None, name: str) -> "Template":
     path = _PROMPTS / name if given is None else find_file(given, base)
     environment = _environment(path.parent)
     from jinja2 import TemplateError, TemplateSyntaxError

@@ -21,10 +21,13 @@ class ReplayAgent(BaseAgent):
     name = "replay"
 
     async def run(self, env: Env, context: AgentContext) -> EndReason | None:
-        """Reset, then make every call until the episode ends or there is none left."""
+        """Reset, then make every call until the episode ends or there is none left; those that were made stay made."""
         calls = read_calls(context)
         await env.reset(seed=context.seed)
-        for call in calls:
+        made = env.history()
+        if made and made[-1].observation.end_reason is not None:
+            return None
+        for call in calls[max(0, len(made) - 1) :]:
             _, _, terminated, truncated, _ = await env.step(call)
             if terminated or truncated:
                 break

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 
 from dgym.agents.base import AgentContext, BaseAgent, Env, ObservationDict
+from dgym.agents.retracing import RetracingEnv
 from dgym.errors import ManifestError, SetupFailed
 from dgym.wire import EndReason
 
@@ -22,6 +23,7 @@ class SolutionAgent(BaseAgent):
         """Reset, check the debugger, apply the solution, evaluate and submit."""
         if not context.solution:
             raise ManifestError(f"task {context.task_name!r} has no spec.solution for the agent solution to apply")
+        env = RetracingEnv(env)
         _, info = await env.reset(seed=context.seed)
         tools = {tool["name"] for tool in info["tools"]}
         if "pdb" in tools:

@@ -19,6 +19,7 @@ from dgym.session import EpisodeLimits
 from dgym.tools.base import Tool
 from dgym.tools.registry import load_tools
 from dgym.wire import EndReason, Observation, Result, Step
+from dgym.wire.http import Usage
 
 DEFAULT_TOOLS = ("listdir", "view", "grep", "eval", "pdb", "rewrite", "bash", "submit")
 
@@ -164,6 +165,11 @@ class AsyncRepoEnv:
     async def apply_solution(self) -> Observation:
         """Apply the task's own solution; for the ``solution`` agent, which checks tasks."""
         return await self._driver.apply_solution()
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens of the model noted by those who drove this episode before; none where nobody did."""
+        return self._driver.usage
 
     def note_usage(self, *, input_tokens: int, output_tokens: int) -> None:
         """Tell who keeps account of it how many tokens the model has used so far; it travels with the next step."""

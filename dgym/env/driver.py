@@ -7,6 +7,7 @@ import msgspec
 
 from dgym.api import DebugTask
 from dgym.wire import Breakpoint, EndReason, Observation, Result, Step, ToolCall
+from dgym.wire.http import Usage
 
 Action = ToolCall | Mapping[str, Any] | str
 
@@ -66,6 +67,11 @@ class Driver(Protocol):
 
     def view(self) -> EpisodeView:
         """Where the episode stands."""
+        ...
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens of the model that drivers before this one have noted."""
         ...
 
     def note_usage(self, *, input_tokens: int, output_tokens: int) -> None:

@@ -12,6 +12,7 @@ from dgym.session import EpisodeLimits, Session
 from dgym.tools.base import Tool
 from dgym.tools.registry import load_tools
 from dgym.wire import EndReason, Observation, Result, Step
+from dgym.wire.http import Usage
 
 
 class LocalDriver:
@@ -91,6 +92,11 @@ class LocalDriver:
             instructions=instructions(session.task.spec.instructions, session.tools),
             tools=tuple(schema(tool) for tool in session.tools.values()),
         )
+
+    @property
+    def usage(self) -> Usage:
+        """None: nobody drove this session before."""
+        return Usage()
 
     def note_usage(self, *, input_tokens: int, output_tokens: int) -> None:
         """Whoever drives a session of its own process keeps account by itself."""

@@ -69,6 +69,7 @@ class RemoteDriver:
         if first.state.steps:
             self._steps += await read_history(self._client, 1)
         await self._take(first.state)
+        self._usage = first.state.usage
         last = self._steps[-1].observation
         if last.end_reason is not None:
             await self.finish(EndReason.UNRESOLVED)
@@ -138,6 +139,11 @@ class RemoteDriver:
                 for tool in tools.tools
             ),
         )
+
+    @property
+    def usage(self) -> Usage:
+        """What drivers before this one have told the sidecar, and this one."""
+        return self._usage or Usage()
 
     def note_usage(self, *, input_tokens: int, output_tokens: int) -> None:
         """Tokens of the model so far; they travel with the next step."""

@@ -76,6 +76,11 @@ class Journal:
         finally:
             self._running = None
 
+    async def settled(self) -> None:
+        """Wait for the end of the step that runs now, if one does."""
+        if self._running is not None:
+            await asyncio.wait([self._running[1]])
+
     def record_reset(self, observation: Observation) -> None:
         """Write down the reset as step 0."""
         self._steps[:] = [Step(seq=0, call=None, observation=observation)]

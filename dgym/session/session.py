@@ -116,6 +116,10 @@ class Session:
         """The number of the next step."""
         return self._journal.next_seq
 
+    async def settled(self) -> None:
+        """Wait for the end of the step that runs now, if one does."""
+        await self._journal.settled()
+
     def history(self, *, start: int = 0) -> list[Step]:
         """The recorded steps from number ``start`` on."""
         return self._journal.steps[start:]

@@ -165,7 +165,10 @@ class Attempt:
             raise self.failure
         if not self._begun:
             await self._once("reset", lambda: self._begin(session, evaluate=request.evaluate))
-        return StepResponse(step=session.history()[0], state=episode_state(session))
+        else:
+            # Whoever takes the episode up decides what comes next by all that was done, the step in flight included.
+            await self._once(("settled", session.next_seq), session.settled)
+        return StepResponse(step=session.history()[0], state=episode_state(session, self.usage))
 
     async def step(self, seq: int, request: StepRequest) -> StepResponse:
         """Execute one call, once."""
@@ -176,7 +179,7 @@ class Attempt:
             action = request.arguments["action"]
         call = msgspec.json.encode((request.tool, request.arguments), order="deterministic")
         await self._once(("step", seq, call), lambda: self._step(session, seq, action))
-        return StepResponse(step=session.history(start=seq)[0], state=episode_state(session))
+        return StepResponse(step=session.history(start=seq)[0], state=episode_state(session, self.usage))
 
     async def peek(self, request: StepRequest) -> Observation:
         """Look without a step."""

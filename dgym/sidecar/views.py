@@ -5,10 +5,10 @@ import msgspec
 from dgym.session import Session
 from dgym.session.execution import bounded
 from dgym.wire import Score, Step
-from dgym.wire.http import HISTORY_LIMIT, EpisodeState, StepsResponse, ToolDescription, ToolsResponse
+from dgym.wire.http import HISTORY_LIMIT, EpisodeState, StepsResponse, ToolDescription, ToolsResponse, Usage
 
 
-def episode_state(session: Session) -> EpisodeState:
+def episode_state(session: Session, usage: Usage) -> EpisodeState:
     """Where the episode stands."""
     result = session.result
     return EpisodeState(
@@ -20,6 +20,7 @@ def episode_state(session: Session) -> EpisodeState:
         focus_file=session.focus_file,
         end_reason=result.reason if result is not None else None,
         score=Score(score=result.score, max_score=result.max_score) if result is not None else None,
+        usage=usage if usage.input_tokens or usage.output_tokens else None,
     )
 
 

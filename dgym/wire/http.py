@@ -138,7 +138,8 @@ class StepRequest(Message, frozen=True, kw_only=True):
 class EpisodeState(Message, frozen=True, kw_only=True):
     """Where the episode stands; what surrounds an observation in Gymnasium's ``info``.
 
-    ``tools`` are the names of those that are there now, ``evaluation`` is what the tests said last.
+    ``tools`` are the names of those that are there now, ``evaluation`` is what the tests said last, ``usage`` what the
+    model has used as far as drivers have told.
     """
 
     steps: Count
@@ -149,6 +150,7 @@ class EpisodeState(Message, frozen=True, kw_only=True):
     focus_file: str | None = None
     end_reason: EndReason | None = None
     score: Score | None = None
+    usage: Usage | None = None
 
 
 class StepResponse(Message, frozen=True, kw_only=True):

@@ -69,16 +69,18 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def effective_tools(job: Job, agent: type[Agent]) -> tuple[str | ToolSpec, ...]:
+def effective_tools(
+    tools: tuple[str | ToolSpec, ...], spec: AgentSpec, agent: type[Agent]
+) -> tuple[str | ToolSpec, ...]:
     """The episode's tools, else the agent's default ones, without those the agent bans, with its options.
 
     Raises:
         ManifestError: The agent's parameters are wrong.
     """
-    wanted: tuple[str | ToolSpec, ...] = job.spec.tools or agent.default_tools
+    wanted: tuple[str | ToolSpec, ...] = tools or agent.default_tools
     names = (tool if isinstance(tool, str) else tool.name for tool in wanted)
     allowed = tuple(tool for tool, name in zip(wanted, names, strict=True) if name not in agent.banned_tools)
-    return agent.arrange_tools(allowed, job.agent.parameters)
+    return agent.arrange_tools(allowed, spec.parameters)
 
 
 class Started(msgspec.Struct, frozen=True):

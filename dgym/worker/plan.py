@@ -152,7 +152,7 @@ def _check_plugins(jobs: Iterable[Job]) -> None:
     for job in jobs:
         if job.agent.name not in agents:
             agents[job.agent.name] = load_agent(job.agent.name)
-        tools = effective_tools(job, agents[job.agent.name])
+        tools = effective_tools(job.spec.tools, job.agent, agents[job.agent.name])
         key = msgspec.json.encode(tools)
         if key not in checked:
             load_tools(tools)

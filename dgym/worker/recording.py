@@ -1,26 +1,35 @@
 """An environment that writes every step down before the agent sees its observation."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
 
 from dgym.agents import Action, Env
 from dgym.agents.exchange import Exchange
-from dgym.results import TrajectoryWriter
 from dgym.wire import Observation, Step
+
+
+class Trajectory(Protocol):
+    """Where steps are written down."""
+
+    def write(self, step: Step, exchanges: Sequence[Any] = ()) -> None:
+        """Append one step, with the exchanges that led to it."""
+        ...
 
 
 class RecordingEnv:
     """The environment an agent is given: the real one, with a trajectory behind it.
 
     What a session records on its own account, such as a step that its deadline ended, is written down too: the
-    history is compared after every call, whatever the call was and however it ended.
+    history is compared after every call, whatever the call was and however it ended. ``recorded`` are steps that an
+    earlier worker wrote into the same trajectory.
     """
 
     def __init__(
         self,
         env: Env,
-        trajectory: TrajectoryWriter,
+        trajectory: Trajectory,
         *,
+        recorded: Iterable[Step] = (),
         on_reset: Callable[[], None],
         on_step: Callable[[Step], None],
     ) -> None:
@@ -29,7 +38,7 @@ class RecordingEnv:
         self._on_reset = on_reset
         self._on_step = on_step
         self._exchanges: list[Exchange] = []
-        self.recorded: list[Step] = []
+        self.recorded: list[Step] = list(recorded)
 
     def say(self, exchange: Exchange) -> None:
         """Keep an exchange with the model for the line of the step that follows from it."""

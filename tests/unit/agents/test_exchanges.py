@@ -70,7 +70,7 @@ def test_memory_goes_on_from_a_history():
         Step(seq=1, call=ToolCall(tool="view", arguments={"path": "a.py"}), observation=Observation(text="a = 1")),
         Step(seq=2, call=ToolCall.mistake("no"), observation=Observation(text="no")),
     ]
-    memory.restore(steps)
+    memory.restore(steps, {})
     view, mistake = memory.turns
     assert view[0].calls == (ModelCall(id="step-1", tool="view", arguments={"path": "a.py"}),)
     assert view[1] == Message(role="tool", content="a = 1", call_id="step-1")
