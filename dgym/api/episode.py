@@ -184,10 +184,14 @@ class Assignment(Model, frozen=True, kw_only=True):
     Attributes:
         agent_pod_uid: UID of the agent's pod.
         epoch: Number of the assignment.
+        failures: How often another try was due in this pod because the model had failed.
+        failed_time: When the model failed last; there until the next assignment.
     """
 
     agent_pod_uid: Token = msgspec.field(name="agentPodUID")
     epoch: Count
+    failures: Count = 0
+    failed_time: Timestamp | None = None
 
 
 class Stages(Model, frozen=True, kw_only=True):
@@ -220,6 +224,9 @@ class EpisodeStatus(Model, frozen=True, kw_only=True):
         reason: Why the episode finished or what it waits for, such as Resolved, Running or Unschedulable.
         outcome: Score, steps and tokens; there once the episode is finished.
         attempt: Number of the newest attempt that a pod was made for.
+        failures: How many attempts the sandbox has failed. They count against backoffLimit.
+        disruptions: How many attempts were lost with their node. They count against maxDisruptions.
+        active_seconds: How long agents had served the attempts that are over. It counts against the deadline.
         pod_name: The pod of the attempt that runs.
         task_uid: UID of the DebugTask that is used.
         assignment: Which agent serves the episode.
@@ -233,6 +240,9 @@ class EpisodeStatus(Model, frozen=True, kw_only=True):
     reason: Annotated[str, msgspec.Meta(max_length=64)] = ""
     outcome: EpisodeOutcome | None = None
     attempt: Count = 0
+    failures: Count = 0
+    disruptions: Count = 0
+    active_seconds: Count = 0
     pod_name: Name | None = None
     task_uid: Token | None = msgspec.field(default=None, name="taskUID")
     assignment: Assignment | None = None

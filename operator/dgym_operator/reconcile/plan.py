@@ -1,4 +1,12 @@
-"""What a decision asks for: actions in order, and when to look again. Data alone; ``execute`` carries it out."""
+"""What a decision asks for: actions in order, and when to look again. Data alone; ``execute`` carries it out.
+
+Whoever carries a plan out keeps three promises, on which all decisions rest:
+
+- in order, and nothing after an action that failed: what follows may rest on it;
+- status is written with the resourceVersion of the view the plan was made from, so that a plan made from an old view
+  fails instead of undoing what is newer; the answer to a write is in the view before the next decision;
+- repeating an action that was carried out already is harmless: what is there and ours, or gone, is no failure.
+"""
 
 from datetime import datetime
 from typing import Literal
@@ -13,7 +21,11 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CreatePod(Action, frozen=True, kw_only=True):
-    """Make the pod ``name`` of this attempt. What goes wrong comes back in the next view as a ``CreateFailure``."""
+    """Make the pod ``name`` of this attempt. What goes wrong comes back in the next view as a ``CreateFailure``.
+
+    The Episode is read anew from the API server first, and nothing is made unless ``episode.still_wants`` says so of
+    what was read: a leader's first views may be older than what its predecessor did.
+    """
 
     name: str
     attempt: int
@@ -26,6 +38,15 @@ class DeletePod(Action, frozen=True, kw_only=True):
     uid: str
 
 
+class LookUpPod(Action, frozen=True, kw_only=True):
+    """Ask the API server itself whether this pod is there: status names it and the view has it not.
+
+    If there is none, ``EpisodeInput.absent`` holds its name from the next decision on.
+    """
+
+    name: str
+
+
 class PatchStatus(Action, frozen=True, kw_only=True):
     """Write the Episode's status. ``progress`` may be put off when many are written; transitions may not."""
 
@@ -34,7 +55,7 @@ class PatchStatus(Action, frozen=True, kw_only=True):
 
 
 class PatchSetStatus(Action, frozen=True, kw_only=True):
-    """Write the set's status."""
+    """Write the set's status. Never put off while the rest of its plan is carried out: creations rest on it."""
 
     status: EpisodeSetStatus
 
@@ -79,7 +100,10 @@ class PatchChild(Action, frozen=True, kw_only=True):
 
 
 class SandboxEnded(Action, frozen=True, kw_only=True):
-    """Tell the sidecar that the sandbox's container is seen to have terminated (``POST /v1/verify``)."""
+    """Tell the sidecar that the sandbox's container is seen to have terminated (``POST /v1/verify``).
+
+    Asked for again until the pod has ended; whoever knows that this pod's sidecar has answered may leave it.
+    """
 
     pod: str
     url: str
@@ -87,7 +111,10 @@ class SandboxEnded(Action, frozen=True, kw_only=True):
 
 
 class CancelAttempt(Action, frozen=True, kw_only=True):
-    """Ask the sidecar to end the episode as cancelled (``POST /v1/cancel``)."""
+    """Ask the sidecar to end the episode as cancelled (``POST /v1/cancel``).
+
+    Asked for again until the pod has ended; whoever knows that this pod's sidecar has answered may leave it.
+    """
 
     pod: str
     url: str

@@ -157,6 +157,7 @@ class InlineTask(View, frozen=True, kw_only=True):
 
     image: str | None = None
     pod_template: str | None = None
+    entrypoint_timeout_seconds: int = 300
 
 
 class EpisodeView(Object, frozen=True, kw_only=True):
@@ -173,8 +174,16 @@ class EpisodeSetView(Object, frozen=True, kw_only=True):
     status: EpisodeSetStatus = EpisodeSetStatus()
 
 
+class TaskSpecView(View, frozen=True, kw_only=True):
+    """What of a DebugTask concerns clocks."""
+
+    entrypoint_timeout_seconds: int = 300
+
+
 class TaskView(Object, frozen=True, kw_only=True):
-    """A DebugTask: that it is there, and its labels."""
+    """A DebugTask: that it is there, its labels, and its clock."""
+
+    spec: TaskSpecView = TaskSpecView()
 
 
 class ConfigMapView(Object, frozen=True, kw_only=True):

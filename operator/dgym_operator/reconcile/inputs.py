@@ -1,0 +1,119 @@
+"""What a decision about an Episode is made from, and nothing else."""
+
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+
+from dgym.api import Assignment, Stages
+from dgym.api.labels import ATTEMPT, TASK_UID
+from dgym.wire.assignments import AssignmentState, AssignmentStatus
+from dgym_operator.reconcile.plan import CreateFailure
+from dgym_operator.reconcile.policy import Policy
+from dgym_operator.reconcile.views import EpisodeView, Pod
+
+
+class TaskState(msgspec.Struct, frozen=True, kw_only=True):
+    """The episode's task: ``missing`` from the cluster, ``found`` there, or ``inline`` in the Episode."""
+
+    state: Literal["missing", "found", "inline"]
+    uid: str | None = None
+    entrypoint_timeout_seconds: int = 300
+
+
+class AgentView(msgspec.Struct, frozen=True, kw_only=True):
+    """What the operator remembers of the agent that ``status.assignment`` names.
+
+    Attributes:
+        status: What it last said of this episode; None: it was asked and does not know of it, or was not asked yet.
+        since: When ``status.state`` was first heard.
+        lost_since: Since when it is silent for too long or its pod is gone; None: it answers.
+        stages: First and last step, as heard.
+    """
+
+    status: AssignmentStatus | None = None
+    since: datetime | None = None
+    lost_since: datetime | None = None
+    stages: Stages = Stages()
+
+
+class EpisodeInput(msgspec.Struct, frozen=True, kw_only=True):
+    """One Episode and all that bears on it.
+
+    Attributes:
+        episode: The Episode.
+        pods: All pods whose controller is this Episode (by its UID).
+        task: Whether there is a task.
+        may_create: Whether the agents' free slots and the head start allow one more sandbox.
+        create_failure: Why the next attempt's pod could not be made, if it was tried.
+        agent: The assigned agent; None while nothing is known of it, as after a start of the operator.
+        absent: Names of pods that the API server itself said are not there.
+        owned_by_set: Whether an EpisodeSet controls it.
+        counted: Whether that set has written it into its completed indexes.
+        policy: Constants.
+    """
+
+    episode: EpisodeView
+    pods: tuple[Pod, ...] = ()
+    task: TaskState
+    may_create: bool = True
+    create_failure: CreateFailure | None = None
+    agent: AgentView | None = None
+    absent: frozenset[str] = frozenset()
+    owned_by_set: bool = False
+    counted: bool = False
+    policy: Policy = Policy()
+
+    @property
+    def attempt(self) -> int:
+        """The attempt that runs, or else the next one."""
+        status = self.episode.status
+        return status.attempt if status.pod_name is not None else status.attempt + 1
+
+    @property
+    def pod_name(self) -> str:
+        """What the pod of ``attempt`` is called."""
+        return self.episode.status.pod_name or pod_name(self.episode.metadata.name, self.attempt)
+
+    @property
+    def pod(self) -> Pod | None:
+        """The pod of ``attempt``."""
+        return next((pod for pod in self.pods if attempt_of(pod) == self.attempt), None)
+
+    @property
+    def assignment(self) -> Assignment | None:
+        """Who serves the attempt."""
+        return self.episode.status.assignment
+
+    @property
+    def report(self) -> AssignmentStatus | None:
+        """What the assigned agent says of this very assignment; what it says of older ones does not count."""
+        if self.agent is None or self.agent.lost_since is not None or self.assignment is None:
+            return None
+        said = self.agent.status
+        current = said is not None and (said.attempt, said.epoch) == (self.attempt, self.assignment.epoch)
+        return said if current else None
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the agent is at the verdict or has it: that is waited for, whatever clock has run out."""
+        return self.report is not None and self.report.state in _CLOSED
+
+    @property
+    def expected_task_uid(self) -> str | None:
+        """The task the episode began with, or was made for by its set."""
+        return self.episode.status.task_uid or self.episode.metadata.labels.get(TASK_UID)
+
+
+_CLOSED = frozenset({AssignmentState.CLOSING, AssignmentState.STORING, AssignmentState.STORE_UNAVAILABLE})
+
+
+def pod_name(episode: str, attempt: int) -> str:
+    """``<episode>-<attempt>``."""
+    return f"{episode}-{attempt}"
+
+
+def attempt_of(pod: Pod) -> int:
+    """Which attempt a pod is of; 0: of none, so that nothing is decided by it but its deletion."""
+    text = pod.metadata.labels.get(ATTEMPT, "")
+    return int(text) if text.isdecimal() else 0
