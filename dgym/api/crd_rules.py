@@ -2,7 +2,10 @@
 
 They are those of ``dgym.api.rules`` as far as the server's budget of cost goes: it estimates what a rule costs from the
 bounds of the fields, and refuses a definition that might cost too much. What is left to the operator, which ends such
-an Episode as InvalidSpec: tests named in both lists, tools named twice, bytes (here: characters) of inline files.
+an Episode as InvalidSpec: tests named in both lists, bytes (here: characters) of inline files, and tools, which rules
+cannot see, since each may be a name or an object. For the same reason an Episode's tools can be changed; what counts is
+what they are when an agent gets the episode.
+
 That nothing is named twice in a list is the business of the list's type, which server-side apply uses as well.
 """
 
@@ -139,7 +142,7 @@ TASK_RULES = (
 """Of a DebugTask's spec."""
 
 EPISODE_RULES = (
-    Rule("!(has(self.task) && has(self.taskRef))", "stands beside 'task'; keep exactly one of taskRef and task"),
+    Rule("!(has(self.task) && has(self.taskRef))", "taskRef and task are both given; keep exactly one of them"),
     Rule("has(self.task) || has(self.taskRef)", "taskRef is missing; give exactly one of taskRef and task"),
     *immutable(
         (
@@ -155,7 +158,7 @@ EPISODE_RULES = (
 SET_RULES = (
     Rule(
         "!(has(self.taskSelector) && has(self.tasks) && size(self.tasks) > 0)",
-        "tasks stands beside 'taskSelector'; keep exactly one of tasks and taskSelector",
+        "tasks and taskSelector are both given; keep exactly one of them",
     ),
     Rule(
         "has(self.taskSelector) || (has(self.tasks) && size(self.tasks) > 0)",

@@ -17,7 +17,7 @@ from dgym.api.schema import struct_type
 Schema = dict[str, Any]
 
 _INT32 = 2**31 - 1
-_BASE64 = frozenset({"contentBase64"})
+_BASE64 = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 
 
 def struct_schema(
@@ -60,8 +60,8 @@ def _field(cls: type, field: inspect.Field, text: str) -> Schema:
         schema["description"] = text
     if schema["type"] == "array":
         schema |= _list_type(cls, field.name)
-    if field.encode_name in _BASE64:
-        schema["format"] = "byte"
+    if field.encode_name.endswith("Base64"):
+        schema["pattern"] = _BASE64
     if isinstance(field.default, str | int) and schema["type"] in ("string", "integer", "boolean"):
         # An empty text says nothing that its absence does not say.
         schema |= {} if field.default == "" else {"default": field.default}
@@ -126,8 +126,8 @@ def _sized(schema: Schema, type_: inspect.StrType | inspect.VarTupleType | inspe
 def _union(members: list[inspect.Type]) -> Schema:
     """A type that may be absent; or a name that may be written as an object to say more.
 
-    A structural schema has one type or none. The latter keeps what it is given; bounds on texts, on objects and (none
-    meets them) on numbers and lists each concern values of their own type alone.
+    A structural schema has one type or none, and with none it keeps what it is given. Each bound concerns values of
+    its own type alone: those on numbers and lists can be met by none, the others say what texts and objects may be.
     """
     if len(members) == 1:
         return _schema(members[0])
