@@ -1,0 +1,53 @@
+"""``python -m dgym.sidecar.install DIRECTORY``: put the runner where the user's containers start it from.
+
+What a pod's init container runs from the sidecar's image. An init container costs a second as it is, so this imports
+next to nothing and nothing of the rest of dgym.
+"""
+
+import shutil
+import sys
+from pathlib import Path
+
+_RUNNER = Path(__file__).resolve().parents[1] / "runner"
+_LAST = "__main__.py"
+
+
+def install(directory: Path, source: Path = _RUNNER) -> None:
+    """Copy the runner's files, readable for every user.
+
+    Each is renamed into place, and what starts them comes last: an init container that was interrupted runs again, and
+    whoever sees the last file sees them all.
+    """
+    files = [path for path in source.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    for path in sorted(files, key=lambda path: (path == source / _LAST, path)):
+        target = directory / path.relative_to(source)
+        _make_directory(target.parent, directory)
+        building = target.with_name(f".{target.name}.new")
+        shutil.copyfile(path, building)
+        building.chmod(0o644)
+        building.replace(target)
+
+
+def _make_directory(path: Path, root: Path) -> None:
+    path.mkdir(parents=True, exist_ok=True)
+    # The mount point itself belongs to the kubelet.
+    while path != root:
+        path.chmod(0o755)
+        path = path.parent
+
+
+def main(arguments: list[str]) -> int:
+    """1 when the files cannot be put there, 2 when it is not said where."""
+    if len(arguments) != 1 or arguments[0].startswith("-"):
+        sys.stderr.write(f"{__doc__}\n")
+        return 2
+    try:
+        install(Path(arguments[0]))
+    except OSError as error:
+        sys.stderr.write(f"the runner could not be installed: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

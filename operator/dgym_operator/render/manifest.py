@@ -1,0 +1,104 @@
+"""Rendered text to a pod: what the controller relies on is checked, or put in whatever the template says.
+
+The API server validates every pod it creates against its whole schema (``fieldValidation=Strict``) and knows more than
+any copy of the schema here: the tests do so for the shipped templates, ``dgym-operator render … | kubectl create
+--dry-run=server`` for others. Here is only what it cannot know.
+"""
+
+from typing import Any
+
+from dgym.api.problems import Path, render_path
+from dgym.api.reader import read_yaml
+from dgym_operator.render.context import PodContext
+from dgym_operator.render.errors import TemplateError
+from dgym_operator.render.variables import own_labels
+
+CONTAINERS = ("sandbox", "verifier", "sidecar")
+_MOST_VALUES = 20_000
+_DEFAULTS = {"restartPolicy": "Never", "automountServiceAccountToken": False, "enableServiceLinks": False}
+
+
+def read_pod(text: str, context: PodContext, *, template: str) -> dict[str, Any]:
+    """The pod that ``text`` describes, made ready for an episode.
+
+    Raises:
+        TemplateError: It describes none, or one that no episode can run in.
+    """
+    pod = _document(text, template)
+    try:
+        _check_values(pod, (), [_MOST_VALUES])
+        if (pod.get("apiVersion"), pod.get("kind")) != ("v1", "Pod"):
+            raise ValueError(
+                f"apiVersion and kind are {pod.get('apiVersion')!r} and {pod.get('kind')!r}, not v1 and Pod"
+            )
+        spec, metadata = _mapping(pod, "spec"), _mapping(pod, "metadata")
+        _check_spec(spec)
+        metadata.update(name=context.name, namespace=context.namespace)
+        _mapping(metadata, "labels").update(own_labels(context))
+    except ValueError as error:
+        raise TemplateError(f"pod template {template!r}: {error}") from None
+    for name, value in _DEFAULTS.items():
+        spec.setdefault(name, value)
+    spec.setdefault("activeDeadlineSeconds", context.active_deadline_seconds)
+    return pod
+
+
+def _document(text: str, template: str) -> dict[str, Any]:
+    try:
+        documents = list(read_yaml(text))
+    except RecursionError:
+        raise TemplateError(f"pod template {template!r} gives YAML that is nested too deeply") from None
+    for document in documents:
+        for problem in document.problems:
+            raise TemplateError(f"pod template {template!r} gives {_said(text, problem)}")
+    if len(documents) != 1 or not isinstance(documents[0].value, dict):
+        raise TemplateError(f"pod template {template!r} gives {len(documents)} documents or no mapping, not one pod")
+    return documents[0].value
+
+
+def _said(text: str, problem: Any) -> str:
+    what = f"{render_path(problem.path)}: {problem.message}" if problem.path else str(problem.message)
+    lines = text.split("\n")
+    if problem.line is None or problem.line > len(lines):
+        return what
+    return f"{what}\n  rendered line {problem.line}: {lines[problem.line - 1].strip()[:200]}"
+
+
+def _check_values(value: Any, path: Path, left: list[int]) -> None:
+    """That it is JSON, and no more of it than a pod needs: aliases make much of little."""
+    left[0] -= 1
+    if left[0] < 0:
+        raise ValueError(f"more than {_MOST_VALUES:,} values")
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise ValueError(f"{render_path(path)}: the key {key!r} is not text; quote it")
+            _check_values(item, (*path, key), left)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            _check_values(item, (*path, index), left)
+    elif not isinstance(value, str | bool | int | float | None) or value != value:
+        raise ValueError(f"{render_path(path)}: {value!r} is not a value of JSON; quote it")
+
+
+def _mapping(holder: dict[str, Any], name: str) -> dict[str, Any]:
+    value = holder.setdefault(name, {})
+    if value is None:
+        value = holder[name] = {}
+    if not isinstance(value, dict):
+        raise ValueError(f"{name}: is {value!r}, not a mapping")
+    return value
+
+
+def _check_spec(spec: dict[str, Any]) -> None:
+    containers = spec.get("containers")
+    names = [each.get("name") for each in containers if isinstance(each, dict)] if isinstance(containers, list) else []
+    missing = [name for name in CONTAINERS if name not in names]
+    if missing:
+        raise ValueError(
+            f"spec.containers: has no {' and no '.join(missing)}; every episode needs {', '.join(CONTAINERS)}"
+        )
+    if spec.get("restartPolicy", "Never") != "Never":
+        raise ValueError(f"spec.restartPolicy: is {spec['restartPolicy']!r}; an attempt has one pod that ends: Never")
+    if spec.get("shareProcessNamespace"):
+        raise ValueError("spec.shareProcessNamespace: the sandbox could end the verifier; remove it")

@@ -1,0 +1,93 @@
+"""``dgym-operator render``: the pods of episodes as YAML, without a cluster."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dgym.api import DebugTask, Episode, EpisodeSet, PlannedEpisode, expand, find_task, load
+from dgym.errors import ManifestError
+from dgym.wire.http import Role
+from dgym.wire.http_tokens import make_token, token_digest
+from dgym_operator.render.context import PodContext, PodSettings
+from dgym_operator.render.engine import Renderer
+
+_KEY = b"not the cluster's"
+_UID = "00000000-0000-0000-0000-000000000000"
+_OVERHEAD_SECONDS = 3600
+
+
+def render_command(
+    paths: Sequence[Path],
+    *,
+    settings: PodSettings,
+    task_paths: Sequence[Path] = (),
+    template: str | None = None,
+    templates_directory: Path | None = None,
+    default_template: str = "restricted",
+    namespace: str = "default",
+) -> str:
+    """The pod of the first attempt of every episode in the files (of a set, its first), a YAML document each.
+
+    Args:
+        paths: Files with Episodes or EpisodeSets; DebugTasks in them are known too.
+        settings: Of the installation.
+        task_paths: Files with the DebugTasks that they refer to.
+        template: Beats what episode and task name.
+        templates_directory: An administrator's templates.
+        default_template: For episodes and tasks that name none.
+        namespace: Of manifests that name none.
+
+    Raises:
+        ManifestError: A file is wrong, or none holds an episode.
+        TemplateError: The template is.
+    """
+    resources = [resource for path in (*paths, *task_paths) for resource in load(path)]
+    tasks = [resource for resource in resources if isinstance(resource, DebugTask)]
+    renderer = Renderer(directory=templates_directory)
+    pods = []
+    for planned in _planned(resources, tasks):
+        name = template or planned.episode.spec.pod_template or planned.task.spec.pod_template or default_template
+        pods.append(renderer.render(name, _context(planned, settings, namespace)))
+    if not pods:
+        raise ManifestError(f"{', '.join(map(str, paths))}: holds no Episode and no EpisodeSet; give one")
+    text: str = yaml.dump_all(pods, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+    return text
+
+
+class _Dumper(yaml.SafeDumper):
+    """Without anchors: the same list twice is written twice."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """Always."""
+        del data
+        return True
+
+
+def _planned(resources: Iterable[Any], tasks: Sequence[DebugTask]) -> Iterator[PlannedEpisode]:
+    for resource in resources:
+        if isinstance(resource, Episode):
+            yield PlannedEpisode(episode=resource, task=find_task(resource, tasks))
+        elif isinstance(resource, EpisodeSet):
+            yield expand(resource, tasks)[0]
+
+
+def _context(planned: PlannedEpisode, settings: PodSettings, namespace: str) -> PodContext:
+    episode = planned.episode
+    spec = episode.spec
+    return PodContext(
+        name=f"{episode.metadata.name}-1",
+        namespace=episode.metadata.namespace or namespace,
+        episode=episode.metadata.name,
+        episode_uid=_UID,
+        attempt=1,
+        task=planned.task.spec,
+        delivered=planned.task.spec.source is not None,
+        # Of a key that no cluster has: what a token's digest looks like, and no token.
+        digests={role.value: token_digest(make_token(_KEY, episode_uid=_UID, attempt=1, role=role)) for role in Role},
+        labels=dict(episode.metadata.labels),
+        overrides=spec.pod_overrides,
+        active_deadline_seconds=spec.start_timeout_seconds + spec.active_deadline_seconds + _OVERHEAD_SECONDS,
+        settings=settings,
+    )
