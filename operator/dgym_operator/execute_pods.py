@@ -1,0 +1,150 @@
+"""The pod of an attempt: made from the Episode as it is now, and recognized when it is there already."""
+
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from dgym.api import API_VERSION, DebugTask, Episode, labels
+from dgym.wire.http import Role
+from dgym.wire.http_tokens import make_token, token_digest
+from dgym.wire.messages import EndReason
+from dgym_operator.execute_reading import Reader, Unmet
+from dgym_operator.execute_writes import Writes
+from dgym_operator.kube.client import Client
+from dgym_operator.kube.errors import (
+    AlreadyExists,
+    ApiError,
+    BadRequest,
+    Forbidden,
+    Invalid,
+    NotFound,
+)
+from dgym_operator.kube.resources import PODS
+from dgym_operator.policies import Policies
+from dgym_operator.reconcile.views import Pod
+from dgym_operator.render.context import PodContext, PodSettings
+from dgym_operator.render.engine import Renderer
+from dgym_operator.render.errors import TemplateError
+
+_BEYOND_DEADLINES = 3600
+"""Seconds that a pod may live longer than starting and playing take: preparation, verification, storing, waiting."""
+_INHERITED = (labels.SET, labels.INDEX, labels.SAMPLE, labels.TASK, labels.BENCHMARK)
+
+
+class Gone(Exception):
+    """The Episode or its namespace is being deleted: nothing is to be done for it any more."""
+
+
+class PodMaker:
+    """Makes pods."""
+
+    def __init__(
+        self,
+        client: Client,
+        writes: Writes,
+        *,
+        reader: Reader,
+        policies: Policies,
+        renderer: Renderer,
+        pod_settings: PodSettings,
+        default_template: str,
+        key: bytes,
+    ) -> None:
+        self._client = client
+        self._writes = writes
+        self._reader = reader
+        self._policies = policies
+        self._renderer = renderer
+        self._settings = pod_settings
+        self._default_template = default_template
+        self._key = key
+
+    async def create(self, episode: Episode, *, name: str, attempt: int) -> Pod:
+        """The attempt's pod, new or made before.
+
+        Raises:
+            Unmet: It cannot be made now, or ever; the reason says which.
+            Gone: Nobody wants it any more.
+        """
+        namespace = episode.metadata.namespace or ""
+        task = await self._reader.task(episode)
+        # Whatever the agent will be sent is looked at now: an attempt without sources must not take a node.
+        await self._reader.with_files(task)
+        manifest = self._manifest(episode, task, name=name, attempt=attempt)
+        try:
+            await self._policies.ensure(namespace)
+            return await self._writes.create(PODS, manifest, decode=Pod, namespace=namespace)
+        except AlreadyExists:
+            return await self._recognize(episode, namespace, name)
+        except ApiError as error:
+            _refused(error)
+
+    async def _recognize(self, episode: Episode, namespace: str, name: str) -> Pod:
+        try:
+            pod = await self._client.get(PODS, name, decode=Pod, namespace=namespace)
+        except NotFound:
+            raise Unmet(EndReason.POD_REJECTED, f"pod {name} is there and is not there; it is made again") from None
+        owner = pod.metadata.controller
+        if owner is not None and owner.uid == episode.metadata.uid:
+            return pod
+        whose = f"{owner.kind} {owner.name}" if owner is not None else "nobody"
+        raise Unmet(EndReason.POD_REJECTED, f"a pod {name} is there already and belongs to {whose}; delete it")
+
+    def _manifest(self, episode: Episode, task: DebugTask, *, name: str, attempt: int) -> Mapping[str, Any]:
+        template = episode.spec.pod_template or task.spec.pod_template or self._default_template
+        try:
+            manifest = self._renderer.render(template, self._context(episode, task, name=name, attempt=attempt))
+        except TemplateError as error:
+            raise Unmet(EndReason.INVALID_SPEC, str(error)) from None
+        manifest["metadata"]["ownerReferences"] = [owner_reference(episode)]
+        return manifest
+
+    def _context(self, episode: Episode, task: DebugTask, *, name: str, attempt: int) -> PodContext:
+        metadata, spec = episode.metadata, episode.spec
+        if task.spec.image is None and not self._settings.sandbox_image:
+            message = f"task {task.metadata.name} names no image, and this installation has none for such tasks"
+            raise Unmet(EndReason.INVALID_SPEC, message)
+        uid = metadata.uid or ""
+        return PodContext(
+            name=name,
+            namespace=metadata.namespace or "",
+            episode=metadata.name,
+            episode_uid=uid,
+            attempt=attempt,
+            task=task.spec,
+            delivered=task.spec.source is not None,
+            digests={
+                role.value: token_digest(make_token(self._key, episode_uid=uid, attempt=attempt, role=role))
+                for role in Role
+            },
+            # Not all of them: a label such as that of drivers would open other sandboxes to this one.
+            labels={name: metadata.labels[name] for name in _INHERITED if name in metadata.labels},
+            overrides=spec.pod_overrides,
+            active_deadline_seconds=spec.start_timeout_seconds + spec.active_deadline_seconds + _BEYOND_DEADLINES,
+            settings=self._settings,
+        )
+
+
+def owner_reference(episode: Episode) -> dict[str, Any]:
+    """The Episode controls its pods: they go when it goes."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "Episode",
+        "name": episode.metadata.name,
+        "uid": episode.metadata.uid,
+        "controller": True,
+    }
+
+
+def _refused(error: ApiError) -> NoReturn:
+    """What an error of the API server means for the attempt."""
+    if isinstance(error, Forbidden):
+        if error.namespace_terminating:
+            raise Gone from error
+        if error.quota:
+            raise Unmet(EndReason.QUOTA_EXCEEDED, error.message) from error
+        raise Unmet(EndReason.POD_REJECTED, error.message) from error
+    if isinstance(error, NotFound):
+        raise Gone from error
+    if isinstance(error, Invalid | BadRequest):
+        raise Unmet(EndReason.POD_REJECTED, error.message) from error
+    raise Unmet(EndReason.INTERNAL_ERROR, str(error)) from error

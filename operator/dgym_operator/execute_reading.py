@@ -1,0 +1,111 @@
+"""Episodes and their tasks in full, read at the moment they are needed and not kept: a task may have 200 kB.
+
+What is wrong with them is one of the reasons of the API, so that whoever reads can show it to the user.
+"""
+
+from typing import TypeVar
+
+import msgspec
+
+from dgym.api import DebugTask, Episode
+from dgym.api.problems import render_path
+from dgym.api.rules import check_rules
+from dgym.wire.messages import EndReason
+from dgym_operator.agents_assignment import (
+    ConfigMapContent,
+    SourceMissing,
+    config_map_source,
+    inline_task,
+    with_files,
+)
+from dgym_operator.kube.client import Client
+from dgym_operator.kube.errors import NotFound
+from dgym_operator.kube.resources import CONFIG_MAPS, DEBUG_TASKS, EPISODES
+
+K = TypeVar("K", Episode, DebugTask)
+
+
+class Unmet(Exception):
+    """What an attempt needs is not there or not right. ``reason`` is one of the API's, the text is for its user."""
+
+    def __init__(self, reason: EndReason, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+
+
+class Reader:
+    """Reads from the API server itself, never from a cache."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def episode(self, namespace: str, name: str) -> Episode:
+        """The Episode.
+
+        Raises:
+            NotFound: It is gone.
+            Unmet: It breaks rules that its definition in the cluster does not have.
+        """
+        return _checked(await self._client.get(EPISODES, name, decode=bytes, namespace=namespace), Episode)
+
+    async def task(self, episode: Episode) -> DebugTask:
+        """The Episode's task, its own or the one it refers to.
+
+        Raises:
+            Unmet: There is none, or it breaks rules.
+        """
+        task = inline_task(episode)
+        if task is None:
+            task = await self._referred(episode)
+        source = task.spec.source
+        if source is not None and source.local_path is not None:
+            problem = (
+                "spec.source.localPath works in local runs only; use files, configMapRef, git, archive or an image"
+            )
+            raise Unmet(EndReason.INVALID_SPEC, f"task {task.metadata.name}: {problem}")
+        return task
+
+    async def with_files(self, task: DebugTask) -> DebugTask:
+        """The task with the files of its ConfigMap, if it names one.
+
+        Raises:
+            Unmet: The ConfigMap, or a key in it, is not there.
+        """
+        source = config_map_source(task)
+        if source is None:
+            return task
+        try:
+            content = await self._client.get(
+                CONFIG_MAPS, source.name, decode=ConfigMapContent, namespace=task.metadata.namespace
+            )
+            return with_files(task, source, content)
+        except NotFound:
+            problem = f"there is no ConfigMap {source.name} in its namespace"
+            raise Unmet(EndReason.TASK_NOT_FOUND, f"task {task.metadata.name}: {problem}") from None
+        except SourceMissing as error:
+            raise Unmet(EndReason.SOURCE_FAILED, f"task {task.metadata.name}: {error}") from None
+
+    async def _referred(self, episode: Episode) -> DebugTask:
+        namespace = episode.metadata.namespace
+        if episode.spec.task_ref is None:
+            raise Unmet(EndReason.INVALID_SPEC, "spec.taskRef: is missing; give exactly one of taskRef and task")
+        name = episode.spec.task_ref.name
+        try:
+            data = await self._client.get(DEBUG_TASKS, name, decode=bytes, namespace=namespace)
+        except NotFound:
+            raise Unmet(EndReason.TASK_NOT_FOUND, f"there is no DebugTask {name} in namespace {namespace}") from None
+        return _checked(data, DebugTask)
+
+
+def _checked(data: bytes, kind: type[K]) -> K:
+    try:
+        resource = msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as error:
+        raise Unmet(EndReason.INVALID_SPEC, f"{kind.__name__}: {error}") from None
+    problems = check_rules(resource)
+    if problems:
+        first = problems[0]
+        where = f"{kind.__name__} {resource.metadata.name}: {render_path(first.path)}"
+        raise Unmet(EndReason.INVALID_SPEC, f"{where}: {first.message}")
+    return resource

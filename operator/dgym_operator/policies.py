@@ -1,0 +1,60 @@
+"""The sandboxes' NetworkPolicy, in every namespace before its first pod there."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable
+
+from dgym_operator.execute_writes import Writes
+from dgym_operator.kube.errors import ApiError, Forbidden
+from dgym_operator.kube.resources import NETWORK_POLICIES
+from dgym_operator.policies_manifest import POLICY_NAME, sandbox_policy
+from dgym_operator.settings import Settings
+
+_AGAIN_SECONDS = 300.0
+"""A policy that somebody deletes or changes is back after so long, before the next pod."""
+
+
+class Policies:
+    """What was put where, and when."""
+
+    def __init__(self, writes: Writes, settings: Settings, clock: Callable[[], float]) -> None:
+        self._writes = writes
+        self._settings = settings
+        self._clock = clock
+        self._put: dict[str, float] = {}
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def ensure(self, namespace: str) -> None:
+        """The namespace has the policy when this returns.
+
+        Raises:
+            ApiError: It cannot be put there and is required, or the namespace is being deleted.
+        """
+        if self._settings.network_policy == "disabled":
+            return
+        async with self._locks[namespace]:
+            if self._clock() < self._put.get(namespace, float("-inf")) + _AGAIN_SECONDS:
+                return
+            try:
+                await self._writes.apply(NETWORK_POLICIES, POLICY_NAME, self._manifest(namespace), namespace=namespace)
+            except ApiError as error:
+                leaving = isinstance(error, Forbidden) and error.namespace_terminating
+                if leaving or self._settings.network_policy == "required":
+                    raise
+            self._put[namespace] = self._clock()
+
+    def _manifest(self, namespace: str) -> dict[str, object]:
+        settings = self._settings
+        return sandbox_policy(
+            namespace,
+            operator_namespace=settings.namespace,
+            agent_labels=selector_labels(settings.agent_selector),
+            metrics_namespace=settings.metrics_namespace,
+            port=settings.sidecar_port,
+        )
+
+
+def selector_labels(selector: str) -> dict[str, str]:
+    """The labels of a selector of equalities: ``a=b,c=d``."""
+    pairs = (part.partition("=") for part in selector.split(",") if part.strip())
+    return {key.strip(): value.strip().removeprefix("=") for key, _, value in pairs}
