@@ -1,0 +1,98 @@
+"""The API server as the operator sees it: requests, watched stores, a queue of work, leadership and Events.
+
+Knows nothing of episodes. Time and chance are passed in; every wait has an end.
+"""
+
+from dgym_operator.kube.auth import Access, AccessError, FixedCredentials, load_access
+from dgym_operator.kube.calling import Observe
+from dgym_operator.kube.client import Client, PatchType
+from dgym_operator.kube.clock import Clock, SystemClock, Timer
+from dgym_operator.kube.errors import (
+    AlreadyExists,
+    ApiError,
+    BadRequest,
+    Conflict,
+    ConnectionLost,
+    Expired,
+    Forbidden,
+    Invalid,
+    NotFound,
+    ServerUnavailable,
+    StatusCause,
+    StatusDetails,
+    TooManyRequests,
+    Unauthorized,
+)
+from dgym_operator.kube.listing import Page
+from dgym_operator.kube.objects import Key, Metadata, Object, key_of
+from dgym_operator.kube.queue import QueueClosed, WorkQueue
+from dgym_operator.kube.reflector import Reflector, WatchSettings
+from dgym_operator.kube.resources import (
+    CONFIG_MAPS,
+    DEBUG_TASKS,
+    EPISODE_SETS,
+    EPISODES,
+    EVENTS,
+    LEASES,
+    NAMESPACES,
+    NETWORK_POLICIES,
+    PODS,
+    SECRETS,
+    Resource,
+)
+from dgym_operator.kube.store import Change, Index, Listener, Source, Store
+from dgym_operator.kube.throttle import Backoff, TokenBucket
+
+__all__ = [
+    "CONFIG_MAPS",
+    "DEBUG_TASKS",
+    "EPISODES",
+    "EPISODE_SETS",
+    "EVENTS",
+    "LEASES",
+    "NAMESPACES",
+    "NETWORK_POLICIES",
+    "PODS",
+    "SECRETS",
+    "Access",
+    "AccessError",
+    "AlreadyExists",
+    "ApiError",
+    "Backoff",
+    "BadRequest",
+    "Change",
+    "Client",
+    "Clock",
+    "Conflict",
+    "ConnectionLost",
+    "Expired",
+    "FixedCredentials",
+    "Forbidden",
+    "Index",
+    "Invalid",
+    "Key",
+    "Listener",
+    "Metadata",
+    "NotFound",
+    "Object",
+    "Observe",
+    "Page",
+    "PatchType",
+    "QueueClosed",
+    "Reflector",
+    "Resource",
+    "ServerUnavailable",
+    "Source",
+    "StatusCause",
+    "StatusDetails",
+    "Store",
+    "SystemClock",
+    "Timer",
+    "TokenBucket",
+    "TooManyRequests",
+    "Unauthorized",
+    "WatchSettings",
+    "WorkQueue",
+    "key_of",
+    "load_access",
+]

@@ -1,0 +1,81 @@
+"""How a request is made: throttled, timed, and repeated as long as that does no harm."""
+
+from collections.abc import Callable
+from random import Random
+
+from dgym_operator.kube.clock import Clock
+from dgym_operator.kube.errors import ApiError, ConnectionLost, ServerUnavailable, TooManyRequests, Unauthorized
+from dgym_operator.kube.resources import Resource
+from dgym_operator.kube.throttle import Backoff, TokenBucket
+from dgym_operator.kube.transport import Answer, Request, Transport
+
+Observe = Callable[[str, Resource, int, float], None]
+"""Called once per request with verb, resource, HTTP status (0: no answer) and seconds."""
+
+_TRIES = 4
+_BACKOFF = Backoff(base=0.5, limit=5.0)
+_LONGEST_WAIT = 30.0
+"""A server that wants more patience than this gets it from the caller's queue, not from a worker that sleeps."""
+
+
+class Caller:
+    """Sends requests through a transport."""
+
+    def __init__(
+        self, transport: Transport, *, bucket: TokenBucket, clock: Clock, random: Random, observe: Observe | None
+    ) -> None:
+        self._transport = transport
+        self._bucket = bucket
+        self._clock = clock
+        self._random = random
+        self._observe = observe
+
+    async def call(
+        self, verb: str, resource: Resource, request: Request, *, repeatable: bool, throttle: bool = False
+    ) -> Answer:
+        """The answer of the last try.
+
+        Args:
+            verb: For the metrics.
+            resource: For the metrics.
+            request: What to send.
+            repeatable: Whether it does no harm to do it twice.
+            throttle: Whether every try takes a token.
+        """
+        failures = 0
+        while True:
+            if throttle:
+                await self._bucket.take()
+            started = self._clock.monotonic()
+            try:
+                answer = await self._transport.send(request)
+            except ApiError as error:
+                self.tell(verb, resource, error.status, started)
+                failures += 1
+                wait = self._wait(error, failures, repeatable)
+                if wait is None:
+                    raise
+            else:
+                self.tell(verb, resource, answer.status, started)
+                return answer
+            await self._clock.sleep(wait)
+
+    def tell(self, verb: str, resource: Resource, status: int, started: float) -> None:
+        """Report a request that began then and is answered now."""
+        if self._observe is not None:
+            self._observe(verb, resource, status, self._clock.monotonic() - started)
+
+    def _wait(self, error: ApiError, failures: int, repeatable: bool) -> float | None:
+        if isinstance(error, Unauthorized) and failures == 1:
+            self._transport.expire_credentials()
+            return 0.0
+        # Refused for being too many, a request had no effect: it may be repeated whatever it was.
+        passes = isinstance(error, TooManyRequests) or (
+            repeatable and isinstance(error, (ServerUnavailable, ConnectionLost))
+        )
+        if failures >= _TRIES or not passes or (error.retry_after or 0.0) > _LONGEST_WAIT:
+            return None
+        delay = _BACKOFF.delay(failures, self._random)
+        if error.retry_after is not None:
+            delay = max(delay, error.retry_after + self._random.random())
+        return delay

@@ -1,0 +1,189 @@
+"""Every way a request to the API server fails, built from the ``Status`` it answers with.
+
+::
+
+    ApiError                     status, reason, message, details, retry_after
+    ├── BadRequest        400    the request makes no sense to this server
+    ├── Unauthorized      401    the credentials are not valid, or not any more
+    ├── Forbidden         403    RBAC, a quota, Pod Security, or a namespace that is being deleted: see its properties
+    ├── NotFound          404    the object is not there; on create, its namespace is not
+    ├── AlreadyExists     409    on create: the name is taken
+    ├── Conflict          409    the object is not what the request presumed (resourceVersion, uid); read it again
+    ├── Expired           410    the resourceVersion or continue token is too old; list again
+    ├── Invalid           422    the object breaks its schema or a rule; ``causes`` name the fields
+    ├── TooManyRequests   429    slow down; ``retry_after`` says for how long
+    ├── ServerUnavailable 5xx    overloaded, starting, or a webhook failed; the request may have been carried out
+    └── ConnectionLost    0      no complete answer within the deadline; the request may have been carried out
+
+What may have been carried out is never repeated blindly: the caller looks first.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+
+class StatusCause(msgspec.Struct, frozen=True):
+    """One of the things that are wrong: with a field, or with the namespace."""
+
+    reason: str = ""
+    message: str = ""
+    field: str = ""
+
+
+class StatusDetails(msgspec.Struct, frozen=True, rename="camel"):
+    """What the request was about."""
+
+    name: str = ""
+    kind: str = ""
+    uid: str = ""
+    causes: tuple[StatusCause, ...] = ()
+    retry_after_seconds: int = 0
+
+
+class Status(msgspec.Struct, frozen=True):
+    """The API's own description of an outcome."""
+
+    code: int = 0
+    reason: str = ""
+    message: str = ""
+    details: StatusDetails | None = None
+
+
+class ApiError(Exception):
+    """A request failed. ``status`` is HTTP's, 0 if there was no answer."""
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        status: int = 0,
+        reason: str = "",
+        details: StatusDetails | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.status = status
+        self.reason = reason
+        self.details = details or StatusDetails()
+        self.retry_after = retry_after
+
+    def __str__(self) -> str:
+        label = f"{self.status} {self.reason}".strip() if self.status else type(self).__name__
+        return f"{label}: {self.message}" if self.message else label
+
+    @property
+    def causes(self) -> tuple[StatusCause, ...]:
+        """The single things that are wrong, if the server told."""
+        return self.details.causes
+
+
+class BadRequest(ApiError):
+    """The request makes no sense to this server."""
+
+
+class Unauthorized(ApiError):
+    """The credentials are not valid, or not any more."""
+
+
+class Forbidden(ApiError):
+    """Not allowed: by RBAC, or by an admission plugin that tells which only in its text."""
+
+    @property
+    def quota(self) -> bool:
+        """A ResourceQuota of the namespace is used up: others finish, and it passes."""
+        return "exceeded quota:" in self.message or "failed quota:" in self.message
+
+    @property
+    def namespace_terminating(self) -> bool:
+        """The namespace is being deleted: nothing can be made in it any more."""
+        return any(cause.reason == "NamespaceTerminating" for cause in self.causes)
+
+    @property
+    def pod_security(self) -> bool:
+        """The namespace's Pod Security level does not admit such a pod."""
+        return "violates PodSecurity" in self.message
+
+
+class NotFound(ApiError):
+    """The object is not there; on create, its namespace is not."""
+
+
+class AlreadyExists(ApiError):
+    """The name is taken."""
+
+
+class Conflict(ApiError):
+    """The object is not what the request presumed; nothing was changed."""
+
+
+class Expired(ApiError):
+    """The resourceVersion or continue token is older than what the server remembers."""
+
+
+class Invalid(ApiError):
+    """The object breaks its schema or a rule of it."""
+
+
+class TooManyRequests(ApiError):
+    """The server did nothing but ask for patience."""
+
+
+class ServerUnavailable(ApiError):
+    """The server, or a webhook it asked, is not able to answer now."""
+
+
+class ConnectionLost(ApiError):
+    """No complete answer: refused, reset, cut off, or not within the deadline."""
+
+
+_BY_STATUS: Mapping[int, type[ApiError]] = {
+    400: BadRequest,
+    401: Unauthorized,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+    410: Expired,
+    422: Invalid,
+    429: TooManyRequests,
+}
+_TEXT_LIMIT = 4096
+"""Characters kept of an answer that is no Status: proxies send whole pages."""
+
+
+def error_from_answer(status: int, body: bytes, headers: Mapping[str, str]) -> ApiError:
+    """The exception for an answer with this HTTP status, whatever its body."""
+    told = _decode_status(body)
+    message = told.message or body[:_TEXT_LIMIT].decode(errors="replace").strip()
+    return _make(status, told, message, _seconds(headers.get("Retry-After")))
+
+
+def error_from_event(raw: bytes) -> ApiError:
+    """The exception for the object of a watch event of type ERROR."""
+    told = _decode_status(raw)
+    return _make(told.code or 500, told, told.message, None)
+
+
+def _make(status: int, told: Status, message: str, retry_after: float | None) -> ApiError:
+    kind = _BY_STATUS.get(status, ServerUnavailable if status >= 500 else ApiError)
+    if told.reason == "AlreadyExists":
+        kind = AlreadyExists
+    if retry_after is None and told.details is not None and told.details.retry_after_seconds:
+        retry_after = float(told.details.retry_after_seconds)
+    return kind(message, status=status, reason=told.reason, details=told.details, retry_after=retry_after)
+
+
+def _decode_status(body: bytes) -> Status:
+    try:
+        return msgspec.json.decode(body, type=Status)
+    except msgspec.DecodeError:
+        return Status()
+
+
+def _seconds(value: Any) -> float | None:
+    try:
+        return max(0.0, float(value))
+    except (TypeError, ValueError):
+        return None

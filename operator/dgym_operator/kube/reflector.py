@@ -1,0 +1,183 @@
+"""Keeps a store like the API server's: lists once, then watches, and never asks faster because something is wrong.
+
+A watch ends all the time: the server closes it after some minutes, a proxy earlier, a dead connection without a word.
+Each end but the agreed one is answered by a wait that grows, a clean close too, since a server that accepts and closes
+would otherwise be asked as fast as the loop turns. What is missed in between is resumed from the last version seen.
+"""
+
+import asyncio
+import logging
+from random import Random
+from typing import Generic
+
+import msgspec
+
+from dgym_operator.kube.client import PAGE_SIZE, Client
+from dgym_operator.kube.clock import Clock
+from dgym_operator.kube.errors import ApiError, ConnectionLost, Expired
+from dgym_operator.kube.objects import Key, T
+from dgym_operator.kube.resources import Resource
+from dgym_operator.kube.store import Store
+from dgym_operator.kube.throttle import Backoff
+from dgym_operator.kube.watching import EventDecoder, UnreadableObject
+
+logger = logging.getLogger(__name__)
+
+_BACKOFF = Backoff(base=1.0, limit=30.0)
+_LONGEST_WAIT = 120.0
+_HEALTHY_SECONDS = 30.0
+"""A stream that lasted so long was no failure of the server: the next wait is a short one again."""
+_SLACK_SECONDS = 5.0
+"""The server ends streams at the time agreed, some seconds sooner or later."""
+
+
+class WatchSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How a watch is kept. The server sends bookmarks about once a minute, so a longer silence is a dead connection."""
+
+    page_size: int = PAGE_SIZE
+    shortest_seconds: int = 240
+    longest_seconds: int = 300
+    silence_seconds: float = 90.0
+    backoff: Backoff = _BACKOFF
+
+
+_DEFAULTS = WatchSettings()
+
+
+class Reflector(Generic[T]):
+    """One kind of object in one namespace, or in all, kept in a store.
+
+    Attributes:
+        synced: Set once the store has been filled for the first time.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        resource: Resource,
+        *,
+        decode: type[T],
+        store: Store[T],
+        clock: Clock,
+        random: Random,
+        namespace: str | None = None,
+        label_selector: str = "",
+        settings: WatchSettings = _DEFAULTS,
+    ) -> None:
+        self.resource = resource
+        self.namespace = namespace
+        self.synced = asyncio.Event()
+        self.lists = 0
+        self.watches = 0
+        self.unreadable = 0
+        self._client = client
+        self._kind = decode
+        self._events = EventDecoder(decode)
+        self._store = store
+        self._clock = clock
+        self._random = random
+        self._label_selector = label_selector
+        self._settings = settings
+        self._version = ""
+        self._alive = clock.monotonic()
+
+    @property
+    def staleness(self) -> float:
+        """Seconds since the API server last gave a sign of life to this watch; before the first, since the start."""
+        return self._clock.monotonic() - self._alive
+
+    async def run(self) -> None:
+        """Keep the store up to date until cancelled."""
+        failures = 0
+        while True:
+            started = self._clock.monotonic()
+            try:
+                await self._follow()
+                failures = 0
+                continue
+            except Expired as error:
+                logger.info("%s: listing again: %s", self, error)
+                self._version = ""
+                reason: ApiError = error
+            except ApiError as error:
+                logger.info("%s: %s", self, error)
+                reason = error
+            failures = 1 if self._clock.monotonic() - started >= _HEALTHY_SECONDS else failures + 1
+            await self._clock.sleep(self._wait(failures, reason))
+
+    def _wait(self, failures: int, reason: ApiError) -> float:
+        delay = self._settings.backoff.delay(failures, self._random)
+        if reason.retry_after is not None:
+            delay = max(delay, min(_LONGEST_WAIT, reason.retry_after) + self._random.random())
+        return delay
+
+    async def _follow(self) -> None:
+        """List if need be, then watch until the server ends the watch at the time agreed.
+
+        Raises:
+            ApiError: It ended before.
+        """
+        if not self._version:
+            await self._list()
+        seconds = self._random.randint(self._settings.shortest_seconds, self._settings.longest_seconds)
+        started = self._clock.monotonic()
+        self.watches += 1
+        async with self._client.watch(
+            self.resource,
+            resource_version=self._version,
+            namespace=self.namespace,
+            label_selector=self._label_selector,
+            timeout_seconds=seconds,
+            silence_seconds=self._settings.silence_seconds,
+        ) as lines:
+            self._alive = self._clock.monotonic()
+            async for line in lines:
+                self._alive = self._clock.monotonic()
+                self._take(line)
+        lasted = self._clock.monotonic() - started
+        if lasted < seconds - _SLACK_SECONDS:
+            raise ConnectionLost(f"the watch ended after {lasted:.1f} s of {seconds} s")
+
+    async def _list(self) -> None:
+        items: list[T] = []
+        unreadable: dict[Key, str] = {}
+        version = ""
+        self.lists += 1
+        async for page in self._client.pages(
+            self.resource,
+            decode=self._kind,
+            namespace=self.namespace,
+            label_selector=self._label_selector,
+            limit=self._settings.page_size,
+        ):
+            self._alive = self._clock.monotonic()
+            items.extend(page.items)
+            unreadable |= page.unreadable
+            version = page.meta.resource_version
+        if unreadable:
+            self.unreadable += len(unreadable)
+            (namespace, name), why = next(iter(unreadable.items()))
+            logger.warning("%s: %d objects cannot be read, %s/%s: %s", self, len(unreadable), namespace, name, why)
+        self._store.replace(items, version, namespace=self.namespace, keep=unreadable.keys())
+        self._version = version
+        self.synced.set()
+
+    def _take(self, line: bytes) -> None:
+        try:
+            event = self._events.decode(line)
+        except UnreadableObject as error:
+            # What is known of it stays: an older version is better than none, and the next one may be readable.
+            self.unreadable += 1
+            self._version = error.resource_version or self._version
+            logger.warning("%s: %s cannot be read: %s", self, error.name, error)
+            return
+        self._version = event.resource_version or self._version
+        if event.item is None:
+            return
+        if event.gone:
+            self._store.remove(event.item)
+        else:
+            self._store.put(event.item)
+
+    def __str__(self) -> str:
+        return f"watch of {self.resource.plural} in {self.namespace or 'all namespaces'}"

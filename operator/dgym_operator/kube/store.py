@@ -1,0 +1,209 @@
+"""What we know of one kind of object: what the watch has shown, and what we have written ourselves since.
+
+A decision made right after a write must see that write, though the watch shows it only later. So answers to our own
+writes are put in at once, and the watch's older versions of those objects are passed over until it has caught up. An
+object that is gone leaves its UID behind for a while, so that a late answer does not bring it back.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from enum import StrEnum
+from typing import Generic
+
+import msgspec
+
+from dgym_operator.kube.clock import Clock
+from dgym_operator.kube.objects import Key, T, key_of, older
+
+_GONE_SECONDS = 120.0
+"""Longer than any answer or watch event is late: requests have a deadline of seconds, a silent watch is dropped."""
+
+
+class Source(StrEnum):
+    """Where a change was learned from. ``LIST`` is not news: thousands come at once and can wait."""
+
+    LIST = "list"
+    WATCH = "watch"
+    OWN = "own"
+
+
+class Change(msgspec.Struct, Generic[T], frozen=True):
+    """An object appeared (no ``old``), changed, or is gone (no ``new``)."""
+
+    key: Key
+    old: T | None
+    new: T | None
+    source: Source
+
+    @property
+    def last(self) -> T:
+        """The object, or what it was before it was gone."""
+        known = self.new if self.new is not None else self.old
+        assert known is not None
+        return known
+
+
+Listener = Callable[[Change[T]], None]
+
+
+class Index(Generic[T]):
+    """The objects by something they have: their owner, their node."""
+
+    def __init__(self, store: "Store[T]", function: Callable[[T], Iterable[Hashable]]) -> None:
+        self._store = store
+        self._function = function
+        self._keys: dict[Hashable, dict[Key, None]] = {}
+
+    def __getitem__(self, value: Hashable) -> tuple[T, ...]:
+        """All objects that have it, in the order they appeared; none is no error."""
+        found = (self._store.get(key) for key in self._keys.get(value, ()))
+        return tuple(item for item in found if item is not None)
+
+    def count(self, value: Hashable) -> int:
+        """How many objects have it."""
+        return len(self._keys.get(value, ()))
+
+    def values(self) -> Collection[Hashable]:
+        """All that any object has."""
+        return self._keys.keys()
+
+    def _update(self, key: Key, old: T | None, new: T | None) -> None:
+        before = set(self._function(old)) if old is not None else set()
+        after = dict.fromkeys(self._function(new)) if new is not None else {}
+        for value in before - after.keys():
+            keys = self._keys[value]
+            del keys[key]
+            if not keys:
+                del self._keys[value]
+        for value in after:
+            if value not in before:
+                self._keys.setdefault(value, {})[key] = None
+
+
+class Store(Generic[T]):
+    """The objects of one kind by (namespace, name). Reflectors of several namespaces may share one."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._objects: dict[Key, T] = {}
+        self._own: dict[Key, str] = {}
+        self._gone: OrderedDict[str, float] = OrderedDict()
+        self._indexes: list[Index[T]] = []
+        self._listeners: list[Listener[T]] = []
+
+    def get(self, key: Key) -> T | None:
+        """The object, if there is one of that name."""
+        return self._objects.get(key)
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def __iter__(self) -> Iterator[T]:
+        """All objects, as of now, whatever changes meanwhile."""
+        return iter(tuple(self._objects.values()))
+
+    def index(self, function: Callable[[T], Iterable[Hashable]]) -> Index[T]:
+        """Keep the objects findable by the values this pure function gives for each."""
+        index = Index(self, function)
+        for key, item in self._objects.items():
+            index._update(key, None, item)
+        self._indexes.append(index)
+        return index
+
+    def subscribe(self, listener: Listener[T]) -> None:
+        """Call this on every change, after it. It must not block; what it raises ends the operator, as any defect."""
+        self._listeners.append(listener)
+
+    # Own writes
+
+    def assume(self, item: T) -> None:
+        """Put in what the API server answered to our own create, patch, replace or delete."""
+        key = key_of(item)
+        known = self._objects.get(key)
+        if self._is_gone(item.metadata.uid) or (
+            known is not None and older(item.metadata.resource_version, known.metadata.resource_version)
+        ):
+            return
+        self._own[key] = item.metadata.resource_version
+        self._put(key, item, Source.OWN)
+
+    def assume_deleted(self, key: Key, uid: str) -> None:
+        """Take out what we deleted and the API server does not have any more."""
+        self._bury(uid)
+        known = self._objects.get(key)
+        if known is not None and known.metadata.uid == uid:
+            self._remove(key, Source.OWN)
+
+    # The watch
+
+    def put(self, item: T) -> None:
+        """An object was seen by the watch."""
+        key = key_of(item)
+        if self._is_gone(item.metadata.uid) or self._is_behind(key, item.metadata.resource_version):
+            return
+        self._own.pop(key, None)
+        self._put(key, item, Source.WATCH)
+
+    def remove(self, item: T) -> None:
+        """An object was seen to be gone. One of the same name that we have made since stays."""
+        key = key_of(item)
+        self._bury(item.metadata.uid)
+        known = self._objects.get(key)
+        if known is not None and known.metadata.uid == item.metadata.uid:
+            self._remove(key, Source.WATCH)
+
+    def replace(
+        self, items: Iterable[T], resource_version: str, *, namespace: str | None = None, keep: Collection[Key] = ()
+    ) -> None:
+        """The watch begins anew with these objects; others of the namespace (None: of all) are gone.
+
+        ``keep`` names objects that are there but could not be read. Our own writes after the list was made stay.
+        """
+        seen: set[Key] = set(keep)
+        for item in items:
+            key = key_of(item)
+            seen.add(key)
+            if self._is_gone(item.metadata.uid) or self._is_behind(key, item.metadata.resource_version):
+                continue
+            self._own.pop(key, None)
+            self._put(key, item, Source.LIST)
+        for key in [key for key in self._objects if key not in seen and namespace in (None, "", key[0])]:
+            if not self._is_behind(key, resource_version):
+                self._bury(self._objects[key].metadata.uid)
+                self._remove(key, Source.LIST)
+
+    def _is_behind(self, key: Key, version: str) -> bool:
+        own = self._own.get(key)
+        return own is not None and older(version, own)
+
+    def _put(self, key: Key, item: T, source: Source) -> None:
+        known = self._objects.get(key)
+        if known is not None and known.metadata.resource_version == item.metadata.resource_version:
+            return
+        self._objects[key] = item
+        self._changed(key, known, item, source)
+
+    def _remove(self, key: Key, source: Source) -> None:
+        self._own.pop(key, None)
+        self._changed(key, self._objects.pop(key), None, source)
+
+    def _changed(self, key: Key, old: T | None, new: T | None, source: Source) -> None:
+        for index in self._indexes:
+            index._update(key, old, new)
+        change = Change(key, old, new, source)
+        for listener in self._listeners:
+            listener(change)
+
+    # Those that are gone
+
+    def _is_gone(self, uid: str) -> bool:
+        return uid in self._gone
+
+    def _bury(self, uid: str) -> None:
+        if not uid:
+            return
+        now = self._clock.monotonic()
+        while self._gone and next(iter(self._gone.values())) <= now - _GONE_SECONDS:
+            self._gone.popitem(last=False)
+        self._gone[uid] = now
+        self._gone.move_to_end(uid)

@@ -1,0 +1,126 @@
+"""How fast we may write: a token bucket, creates that start slowly, and waits that grow.
+
+The bucket protects the API server from us. The slow start protects a namespace: where the first pods are refused (a
+quota, a webhook that is down) the thousands behind them are not tried at the same speed.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Hashable
+from contextlib import asynccontextmanager
+from random import Random
+
+import msgspec
+
+from dgym_operator.kube.clock import Clock
+
+
+class Backoff(msgspec.Struct, frozen=True):
+    """Waits that double with each failure in a row up to a limit, the upper half of each left to chance."""
+
+    base: float
+    limit: float
+
+    def delay(self, failures: int, random: Random) -> float:
+        """Seconds to wait after that many failures."""
+        full = min(self.limit, self.base * 2.0 ** min(max(failures, 1) - 1, 30))
+        return full * random.uniform(0.5, 1.0)
+
+
+class TokenBucket:
+    """``qps`` tokens a second, ``burst`` of them saved up. Tokens are promised in the order they are asked for."""
+
+    def __init__(self, *, qps: float, burst: int, clock: Clock) -> None:
+        if qps <= 0 or burst < 1:
+            raise ValueError("a token bucket needs a positive rate and room for one token")
+        self._qps = qps
+        self._burst = float(burst)
+        self._clock = clock
+        self._tokens = float(burst)
+        self._filled = clock.monotonic()
+
+    async def take(self) -> None:
+        """Wait for one token. A caller that is cancelled gives it back."""
+        self._fill()
+        self._tokens -= 1.0
+        if self._tokens >= 0.0:
+            return
+        try:
+            await self._clock.sleep(-self._tokens / self._qps)
+        except asyncio.CancelledError:
+            self._tokens += 1.0
+            raise
+
+    def _fill(self) -> None:
+        now = self._clock.monotonic()
+        self._tokens = min(self._burst, self._tokens + (now - self._filled) * self._qps)
+        self._filled = now
+
+
+class SlowStart:
+    """Creates of one sort in flight at once: one at first, one more after each success, one again after a failure.
+
+    While successes come in, the number doubles with every round trip. Sorts nobody waits for are forgotten.
+    """
+
+    def __init__(self, limit: int = 64) -> None:
+        self._limit = limit
+        self._windows: dict[Hashable, _Window] = {}
+
+    @asynccontextmanager
+    async def slot(self, sort: Hashable) -> AsyncIterator["Outcome"]:
+        """Wait for a place; ``refused()`` on what it yields says that the next ones had better go slowly."""
+        window = self._windows.setdefault(sort, _Window())
+        outcome = Outcome()
+        await self._enter(sort, window)
+        try:
+            yield outcome
+        except BaseException:
+            window.size = 1 if outcome.was_refused else window.size
+            raise
+        else:
+            window.size = min(self._limit, window.size + 1)
+        finally:
+            window.active -= 1
+            self._wake(sort, window)
+
+    async def _enter(self, sort: Hashable, window: "_Window") -> None:
+        if window.active < window.size and not window.waiting:
+            window.active += 1
+            return
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        window.waiting[place] = None
+        try:
+            await place
+        except asyncio.CancelledError:
+            if window.waiting.pop(place, 0) == 0:  # it had been given a place already
+                window.active -= 1
+            self._wake(sort, window)
+            raise
+
+    def _wake(self, sort: Hashable, window: "_Window") -> None:
+        while window.waiting and window.active < window.size:
+            place, _ = window.waiting.popitem(last=False)
+            if not place.cancelled():
+                window.active += 1
+                place.set_result(None)
+        if not window.active and not window.waiting and self._windows.get(sort) is window:
+            del self._windows[sort]
+
+
+class Outcome:
+    """What became of a create, as far as the ones behind it are concerned."""
+
+    def __init__(self) -> None:
+        self.was_refused = False
+
+    def refused(self) -> None:
+        """The server or its namespace could not take it."""
+        self.was_refused = True
+
+
+class _Window:
+    def __init__(self) -> None:
+        self.size = 1
+        self.active = 0
+        self.waiting: OrderedDict[asyncio.Future[None], None] = OrderedDict()
