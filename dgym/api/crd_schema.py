@@ -144,4 +144,5 @@ def _union(members: list[inspect.Type]) -> Schema:
         "maximum": 0,
         "minItems": 1,
         "maxItems": 0,
+        "not": {"enum": [True, False]},
     }

@@ -1,0 +1,83 @@
+"""The custom resources as a user of kubectl meets them."""
+
+import json
+
+import pytest
+
+
+@pytest.fixture
+def kubectl(kinds, api_server, api_namespace):
+    def run(*arguments, stdin=None):
+        done = api_server.kubectl("-n", api_namespace, *arguments, stdin=None if stdin is None else json.dumps(stdin))
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+EPISODE = {"taskRef": {"name": "calc"}, "agent": {"name": "debug_agent", "model": "gpt"}}
+
+
+def test_fields_are_explained(kubectl):
+    text = " ".join(kubectl("explain", "episode.spec").split())
+    assert "DESCRIPTION: What is to be debugged, who debugs, and how far it may go." in text
+    assert "taskRef <Object> A DebugTask of the same namespace. Exactly one of 'taskRef' and 'task';" in text
+    assert "suspend <boolean> Take the pod away and wait; the episode goes on where it stopped" in text
+
+
+def test_columns_of_episodes(kinds, kubectl, api_namespace):
+    kinds.create(api_namespace, kinds.manifest("Episode", EPISODE, "fix-calc"))
+    conditions = [{"type": "Resolved", "status": "True"}]
+    status = {"reason": "Resolved", "conditions": conditions, "outcome": {"resolved": True, "steps": 7}, "attempt": 1}
+    kinds.patch(api_namespace, "Episode", "fix-calc", {"status": {**status, "podName": "fix-calc-1"}}, below="/status")
+    heading, row = kubectl("get", "dge", "-o", "wide").splitlines()
+    assert heading.split() == ["NAME", "REASON", "RESOLVED", "STEPS", "AGE", "AGENT", "MODEL", "ATTEMPT", "POD"]
+    name, *cells = row.split()
+    assert (name, cells[:3], cells[4:]) == (
+        "fix-calc",
+        ["Resolved", "True", "7"],
+        ["debug_agent", "gpt", "1", "fix-calc-1"],
+    )
+    assert kubectl("get", "dge").splitlines()[0].split() == ["NAME", "REASON", "RESOLVED", "STEPS", "AGE"]
+
+
+def test_everything_of_dgym_is_one_category(kinds, kubectl, api_namespace):
+    kinds.create(api_namespace, kinds.manifest("DebugTask", {"image": "example.com/calc:1"}, "calc"))
+    kinds.create(api_namespace, kinds.manifest("EpisodeSet", {"tasks": [{"name": "calc"}]}, "many"))
+    lines = [line.split() for line in kubectl("get", "dgym").splitlines() if line]
+    assert ["NAME", "IMAGE", "AGE"] in lines
+    assert ["NAME", "TOTAL", "ACTIVE", "RESOLVED", "UNRESOLVED", "FAILED", "AGE"] in lines
+    assert "debugtask.dgym.dev/calc" in {line[0] for line in lines}
+
+
+def test_episodes_are_selected_by_reason_and_agent(kinds, kubectl, api_namespace):
+    for name in ("one", "two"):
+        kinds.create(api_namespace, kinds.manifest("Episode", EPISODE, name))
+    kinds.patch(api_namespace, "Episode", "one", {"status": {"reason": "Running"}}, below="/status")
+    selector = "status.reason=Running,spec.agent.name=debug_agent,spec.agent.model=gpt,spec.taskRef.name=calc"
+    assert kubectl("get", "dge", "-o", "name", f"--field-selector={selector}").split() == ["episode.dgym.dev/one"]
+
+
+def test_a_set_is_scaled(kinds, kubectl, api_namespace):
+    kinds.create(api_namespace, kinds.manifest("EpisodeSet", {"tasks": [{"name": "calc"}]}, "many"))
+    kubectl("scale", "dgs/many", "--replicas=3")
+    assert kubectl("get", "dgs/many", "-o", "jsonpath={.spec.parallelism}") == "3"
+
+
+def test_a_task_of_nearly_200_kib_is_applied_and_applied_again(kinds, kubectl):
+    files = [{"path": f"file{n}.py", "content": "x = 1\n" * 1700} for n in range(20)]
+    episode = kinds.manifest("Episode", {"task": {"source": {"files": files}}}, "large")
+    assert kubectl("apply", "-f", "-", stdin=episode).split() == ["episode.dgym.dev/large", "created"]
+    kubectl("apply", "-f", "-", stdin=episode)
+    assert kubectl("get", "dge/large", "-o", "jsonpath={.metadata.generation}") == "1"
+
+
+def test_two_owners_apply_parts_of_a_set(kinds, kubectl):
+    def part(spec):
+        return kinds.manifest("EpisodeSet", spec, "many")
+
+    kubectl("apply", "--server-side", "-f", "-", stdin=part({"tasks": [{"name": "a"}, {"name": "b"}]}))
+    other = ("apply", "--server-side", "--field-manager=other", "-f", "-")
+    kubectl(*other, stdin=part({"parallelism": 3, "tasks": [{"name": "a"}]}))
+    stored = json.loads(kubectl("get", "dgs/many", "-o", "json"))["spec"]
+    assert (stored["parallelism"], stored["tasks"]) == (3, [{"name": "a"}, {"name": "b"}])
