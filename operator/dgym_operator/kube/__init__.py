@@ -23,6 +23,8 @@ from dgym_operator.kube.errors import (
     TooManyRequests,
     Unauthorized,
 )
+from dgym_operator.kube.events import EventRecorder, EventType
+from dgym_operator.kube.lease import LeaderElector, LeadershipLost, LeaseSettings
 from dgym_operator.kube.listing import Page
 from dgym_operator.kube.objects import Key, Metadata, Object, key_of
 from dgym_operator.kube.queue import QueueClosed, WorkQueue
@@ -65,12 +67,17 @@ __all__ = [
     "Clock",
     "Conflict",
     "ConnectionLost",
+    "EventRecorder",
+    "EventType",
     "Expired",
     "FixedCredentials",
     "Forbidden",
     "Index",
     "Invalid",
     "Key",
+    "LeaderElector",
+    "LeadershipLost",
+    "LeaseSettings",
     "Listener",
     "Metadata",
     "NotFound",

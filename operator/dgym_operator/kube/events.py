@@ -1,0 +1,182 @@
+"""Events: what ``kubectl describe`` tells a user about an object. Best effort, and never in anybody's way.
+
+Recording only notes; one loop sends, slower than other writes. What is recorded again while it waits, or soon after it
+was sent, becomes a count on the same Event instead of another one.
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from random import Random
+from typing import Any, Literal
+
+import msgspec
+
+from dgym_operator.kube.client import Client
+from dgym_operator.kube.clock import Clock
+from dgym_operator.kube.errors import ApiError, NotFound
+from dgym_operator.kube.objects import Object
+from dgym_operator.kube.resources import EVENTS, Resource
+from dgym_operator.kube.throttle import TokenBucket
+
+logger = logging.getLogger(__name__)
+
+EventType = Literal["Normal", "Warning"]
+_NOTE_LIMIT = 1024
+_NAME_LIMIT = 200
+_SERIES_SECONDS = 360.0
+"""Said again within this time, it is the same series; the API server forgets Events after an hour."""
+
+
+class _Said(msgspec.Struct, frozen=True):
+    """What an Event says of which object; the same twice is one series."""
+
+    uid: str
+    kind: str
+    namespace: str
+    name: str
+    api_version: str
+    type: EventType
+    reason: str
+    action: str
+    note: str
+
+
+class _Series(msgspec.Struct):
+    event: str
+    count: int
+    last: float
+
+
+class EventRecorder:
+    """Records Events and, while ``run`` runs, sends them.
+
+    Args:
+        client: Where to.
+        controller: Who reports, such as ``dgym.dev/operator``.
+        instance: Which replica of it.
+        clock: For time stamps, rate and series.
+        random: For names.
+        qps: Events a second.
+        limit: Events that may wait, and series that are remembered; more are dropped.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        controller: str,
+        instance: str,
+        clock: Clock,
+        random: Random,
+        qps: float = 10.0,
+        limit: int = 1000,
+    ) -> None:
+        self.dropped = 0
+        self._client = client
+        self._controller = controller
+        self._instance = instance
+        self._clock = clock
+        self._random = random
+        self._bucket = TokenBucket(qps=qps, burst=max(1, round(5 * qps)), clock=clock)
+        self._limit = limit
+        self._waiting: OrderedDict[_Said, int] = OrderedDict()
+        self._series: OrderedDict[_Said, _Series] = OrderedDict()
+        self._work = asyncio.Event()
+
+    def record(
+        self,
+        resource: Resource,
+        regarding: Object,
+        *,
+        reason: str,
+        message: str,
+        type: EventType = "Normal",  # noqa: A002 - the API's own name
+        action: str = "Reconcile",
+    ) -> None:
+        """Note what happened to the object. Returns at once."""
+        metadata = regarding.metadata
+        said = _Said(
+            metadata.uid,
+            resource.kind,
+            metadata.namespace or "default",
+            metadata.name,
+            resource.api_version,
+            type,
+            reason,
+            action,
+            message[:_NOTE_LIMIT],
+        )
+        if said not in self._waiting and len(self._waiting) >= self._limit:
+            self.dropped += 1
+            return
+        self._waiting[said] = self._waiting.get(said, 0) + 1
+        self._work.set()
+
+    async def run(self) -> None:
+        """Send what is recorded until cancelled."""
+        while True:
+            await self._work.wait()
+            self._work.clear()
+            while self._waiting:
+                await self._bucket.take()
+                said, times = self._waiting.popitem(last=False)
+                try:
+                    await self._send(said, times)
+                except ApiError as error:
+                    self.dropped += 1
+                    logger.info("event %s of %s/%s was not sent: %s", said.reason, said.namespace, said.name, error)
+
+    async def _send(self, said: _Said, times: int) -> None:
+        now = self._clock.monotonic()
+        series = self._series.get(said)
+        if series is not None and now - series.last <= _SERIES_SECONDS:
+            count = series.count + times
+            body = {"series": {"count": count, "lastObservedTime": self._micro_time()}}
+            try:
+                await self._client.patch(
+                    EVENTS, series.event, body, namespace=said.namespace, decode=bytes, throttle=False
+                )
+            except NotFound:
+                times = count
+            else:
+                series.count, series.last = count, now
+                self._series.move_to_end(said)
+                return
+        await self._begin(said, times)
+
+    async def _begin(self, said: _Said, times: int) -> None:
+        name = f"{said.name[:_NAME_LIMIT]}.{self._random.getrandbits(64):016x}"
+        await self._client.create(
+            EVENTS, self._body(said, name, times), namespace=said.namespace, decode=bytes, throttle=False
+        )
+        self._series[said] = _Series(name, times, self._clock.monotonic())
+        self._series.move_to_end(said)
+        while len(self._series) > self._limit:
+            self._series.popitem(last=False)
+
+    def _body(self, said: _Said, name: str, times: int) -> dict[str, Any]:
+        now = self._micro_time()
+        body = EVENTS.manifest(
+            metadata={"name": name, "namespace": said.namespace},
+            eventTime=now,
+            reportingController=self._controller,
+            reportingInstance=self._instance[:128],
+            action=said.action,
+            reason=said.reason,
+            regarding={
+                "apiVersion": said.api_version,
+                "kind": said.kind,
+                "namespace": said.namespace,
+                "name": said.name,
+                "uid": said.uid,
+            },
+            note=said.note,
+            type=said.type,
+        )
+        if times > 1:
+            body["series"] = {"count": times, "lastObservedTime": now}
+        return body
+
+    def _micro_time(self) -> str:
+        return self._clock.now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
