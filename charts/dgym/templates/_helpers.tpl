@@ -1,0 +1,140 @@
+{{- define "dgym.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else if contains "dgym" .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-dgym" (.Release.Name | trunc 35 | trimSuffix "-") -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Names that are not of a namespace, where two releases may meet. */}}
+{{- define "dgym.clusterName" -}}
+{{- printf "%s:%s" .Release.Namespace (include "dgym.fullname" .) -}}
+{{- end -}}
+
+{{/* What selects pods. The name is not the chart's to change: policies and the command line look for it. */}}
+{{- define "dgym.selectorLabels" -}}
+app.kubernetes.io/name: dgym
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end -}}
+
+{{- define "dgym.labels" -}}
+{{ include "dgym.selectorLabels" . }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+{{- with .root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* A dict of root and image gives the reference. */}}
+{{- define "dgym.image" -}}
+{{- $name := .image.repository -}}
+{{- with .root.Values.imageRegistry -}}
+{{- $name = printf "%s/%s" (trimSuffix "/" .) $name -}}
+{{- end -}}
+{{- if .image.digest -}}
+{{- printf "%s@%s" $name .image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" $name (.image.tag | default .root.Chart.AppVersion) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "dgym.imagePullSecrets" -}}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "dgym.operator.serviceAccountName" -}}
+{{- $account := .Values.operator.serviceAccount -}}
+{{- $account.name | default (ternary (printf "%s-operator" (include "dgym.fullname" .)) "default" $account.create) -}}
+{{- end -}}
+
+{{- define "dgym.agents.serviceAccountName" -}}
+{{- $account := .Values.agents.serviceAccount -}}
+{{- $account.name | default (ternary (printf "%s-agents" (include "dgym.fullname" .)) "default" $account.create) -}}
+{{- end -}}
+
+{{/* Where the pods of a component (root, component, part of the values) run. */}}
+{{- define "dgym.scheduling" -}}
+{{- with .part.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .part.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .part.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .part.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+topologySpreadConstraints:
+  {{- if .part.topologySpreadConstraints }}
+  {{- toYaml .part.topologySpreadConstraints | nindent 2 }}
+  {{- else }}
+  - maxSkew: 1
+    topologyKey: kubernetes.io/hostname
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels:
+        {{- include "dgym.selectorLabels" . | nindent 8 }}
+  {{- end }}
+{{- end -}}
+
+{{- define "dgym.agents.secretName" -}}
+{{- .Values.agents.existingSecret | default (printf "%s-models" (include "dgym.fullname" .)) -}}
+{{- end -}}
+
+{{- define "dgym.agents.llmConfig" -}}
+{{- if kindIs "string" .Values.agents.llmConfig -}}
+{{- .Values.agents.llmConfig -}}
+{{- else if .Values.agents.llmConfig -}}
+{{- toYaml .Values.agents.llmConfig -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "dgym.hasModels" -}}
+{{- if or .Values.agents.existingSecret (include "dgym.agents.llmConfig" .) -}}true{{- end -}}
+{{- end -}}
+
+{{- define "dgym.results.claimName" -}}
+{{- .Values.results.persistence.existingClaim | default (printf "%s-results" (include "dgym.fullname" .)) -}}
+{{- end -}}
+
+{{/* Where agents store results, as they are told. */}}
+{{- define "dgym.results.place" -}}
+{{- with .Values.results.s3 -}}
+{{- if .bucket -}}
+s3://{{ .bucket }}{{ with trimAll "/" .prefix }}/{{ . }}{{ end }}
+{{- else -}}
+/var/lib/dgym/results
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Whether agents share a volume that only one node can mount. */}}
+{{- define "dgym.results.oneNode" -}}
+{{- $volume := .Values.results.persistence -}}
+{{- if and (not .Values.results.s3.bucket) $volume.enabled (not (has "ReadWriteMany" $volume.accessModes)) -}}true{{- end -}}
+{{- end -}}
+
+{{/* What the schema cannot say, or not why. */}}
+{{- define "dgym.checks" -}}
+{{- if and (gt (int .Values.agents.replicas) 1) (include "dgym.results.oneNode" .) -}}
+{{- fail "agents.replicas > 1: all agents write results, but a volume with accessModes [ReadWriteOnce] can be mounted on one node only. Set results.s3.bucket, or results.persistence.accessModes to [ReadWriteMany] with a storage class that has it." -}}
+{{- end -}}
+{{- if and .Values.agents.existingSecret (include "dgym.agents.llmConfig" .) -}}
+{{- fail "agents.existingSecret and agents.llmConfig both say which models there are; set one of them." -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,42 @@
+{{- define "dgym.operator.environment" -}}
+- name: DGYM_OPERATOR_NAMESPACE
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.namespace
+- name: DGYM_OPERATOR_POD_NAME
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.name
+- name: DGYM_OPERATOR_WATCH_NAMESPACES
+  value: {{ join "," .Values.watchNamespaces | quote }}
+- name: DGYM_OPERATOR_SANDBOX_IMAGE
+  value: {{ include "dgym.image" (dict "root" . "image" .Values.sandboxes.image) | quote }}
+- name: DGYM_OPERATOR_SIDECAR_IMAGE
+  value: {{ include "dgym.image" (dict "root" . "image" .Values.sidecar.image) | quote }}
+- name: DGYM_OPERATOR_IMAGE_PULL_POLICY
+  value: {{ .Values.sandboxes.pullPolicy }}
+- name: DGYM_OPERATOR_IMAGE_PULL_SECRETS
+  value: {{ join "," .Values.imagePullSecrets | quote }}
+{{- if .Values.podTemplates }}
+- name: DGYM_OPERATOR_POD_TEMPLATES_DIRECTORY
+  value: /etc/dgym/pod-templates
+{{- end }}
+- name: DGYM_OPERATOR_DEFAULT_POD_TEMPLATE
+  value: {{ .Values.sandboxes.defaultPodTemplate }}
+- name: DGYM_OPERATOR_AGENT_SELECTOR
+  value: app.kubernetes.io/name=dgym,app.kubernetes.io/instance={{ .Release.Name }},app.kubernetes.io/component=agent
+- name: DGYM_OPERATOR_HEAD_START
+  value: {{ .Values.sandboxes.headStart | quote }}
+- name: DGYM_OPERATOR_NETWORK_POLICY
+  value: {{ .Values.sandboxes.networkPolicy }}
+- name: DGYM_OPERATOR_METRICS_NAMESPACE
+  value: {{ .Values.networkPolicy.metricsNamespace | quote }}
+- name: DGYM_OPERATOR_API_QPS
+  value: {{ .Values.operator.api.qps | quote }}
+- name: DGYM_OPERATOR_API_BURST
+  value: {{ .Values.operator.api.burst | quote }}
+- name: DGYM_OPERATOR_LOG_LEVEL
+  value: {{ .Values.operator.logLevel }}
+- name: DGYM_OPERATOR_LOG_FORMAT
+  value: {{ .Values.operator.logFormat }}
+{{- end -}}
