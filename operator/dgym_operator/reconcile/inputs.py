@@ -12,6 +12,8 @@ from dgym_operator.reconcile.plan import CreateFailure
 from dgym_operator.reconcile.policy import Policy
 from dgym_operator.reconcile.views import EpisodeView, Pod
 
+SIDECAR_PORT = 8080
+
 
 class TaskState(msgspec.Struct, frozen=True, kw_only=True):
     """The episode's task: ``missing`` from the cluster, ``found`` there, or ``inline`` in the Episode."""
@@ -117,3 +119,9 @@ def attempt_of(pod: Pod) -> int:
     """Which attempt a pod is of; 0: of none, so that nothing is decided by it but its deletion."""
     text = pod.metadata.labels.get(ATTEMPT, "")
     return int(text) if text.isdecimal() else 0
+
+
+def sidecar_url(pod: Pod) -> str:
+    """Where the sidecar of a pod that has an address listens."""
+    address = pod.status.pod_ip
+    return f"http://[{address}]:{SIDECAR_PORT}" if ":" in address else f"http://{address}:{SIDECAR_PORT}"

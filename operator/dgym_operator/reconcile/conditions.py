@@ -1,0 +1,68 @@
+"""Conditions as Kubernetes has them: one of each type, the time of whose transition is kept while the status is."""
+
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+
+from dgym.api import Condition, ConditionType
+
+Conditions = tuple[Condition, ...]
+MESSAGE_LIMIT = 1024
+
+
+def find(conditions: Conditions, kind: ConditionType) -> Condition | None:
+    """The condition of that type."""
+    return next((condition for condition in conditions if condition.type == kind), None)
+
+
+def is_true(conditions: Conditions, kind: ConditionType) -> bool:
+    """Whether that was observed."""
+    condition = find(conditions, kind)
+    return condition is not None and condition.status == "True"
+
+
+def since(conditions: Conditions, kind: ConditionType, status: Literal["True", "False"]) -> datetime | None:
+    """Since when the condition has that status; None when it has another."""
+    condition = find(conditions, kind)
+    return condition.last_transition_time if condition is not None and condition.status == status else None
+
+
+def set_condition(
+    conditions: Conditions,
+    kind: ConditionType,
+    status: Literal["True", "False"],
+    *,
+    reason: str,
+    message: str = "",
+    at: datetime,
+    restamp: bool = False,
+) -> Conditions:
+    """The conditions with this one set; the others stay in their places.
+
+    ``restamp`` sets the time although the status is the same: the condition is of another pod from now on.
+    """
+    old = find(conditions, kind)
+    kept = old is not None and old.status == status and not restamp
+    new = Condition(
+        type=kind.value,
+        status=status,
+        reason=reason,
+        message=fit(message),
+        last_transition_time=old.last_transition_time if old is not None and kept else at,
+    )
+    if old is None:
+        return (*conditions, new)
+    return tuple(new if condition is old else condition for condition in conditions)
+
+
+def fit(text: str) -> str:
+    """The text in as many characters as a message may have, the cut marked."""
+    text = " ".join(text.split())
+    return text if len(text) <= MESSAGE_LIMIT else text[: MESSAGE_LIMIT - 1].rstrip() + "…"
+
+
+def observed(status: "msgspec.Struct", generation: int) -> int | None:
+    """What ``observedGeneration`` becomes: never lower than it was."""
+    before: int | None = getattr(status, "observed_generation", None)
+    return max(generation, before or 0) or None

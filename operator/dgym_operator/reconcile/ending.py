@@ -1,0 +1,148 @@
+"""Whether an attempt is over, and by what: the sidecar's last message, the agent's word, or the traces in the pod."""
+
+from datetime import datetime, timedelta
+
+import msgspec
+
+from dgym.api import Treatment
+from dgym.wire.assignments import AssignmentState, AssignmentStatus
+from dgym.wire.http_termination import decode_termination
+from dgym_operator.reconcile.ended import Ended, outcome_of
+from dgym_operator.reconcile.inputs import EpisodeInput
+from dgym_operator.reconcile.views import Pod
+
+_NODE_LOST = frozenset({"NodeLost", "NodeShutdown", "Shutdown", "Terminated", "Preempting", "NodeAffinity"})
+_NODE_FULL = ("OutOf", "UnexpectedAdmissionError")
+_PRESSURE = ("The node was low on resource", "The node had condition")
+
+
+class Wait(msgspec.Struct, frozen=True, kw_only=True):
+    """The attempt is over or about to be; how is not known yet. Ask again after ``seconds``."""
+
+    seconds: float
+
+
+def find_ending(view: EpisodeInput, now: datetime) -> Ended | Wait | None:
+    """How the attempt ended; None while it goes on."""
+    pod = view.pod
+    if pod is None:
+        return _word_or(view, _gone(view), None, now)
+    ended = _sidecar_message(view, pod)
+    if ended is not None:
+        return ended
+    if _is_over(pod):
+        return _word_or(view, loss(pod), _ended_at(pod), now)
+    if pod.metadata.deletion_timestamp is not None:
+        return _terminating(view, pod, pod.metadata.deletion_timestamp, now)
+    return _running(view, now)
+
+
+def is_retried(report: AssignmentStatus | None) -> bool:
+    """Whether the agent gave up on an episode that can be tried again in the same pod."""
+    if report is None or report.state is not AssignmentState.FAILED:
+        return False
+    ended = _reported(report)
+    return ended.treatment is Treatment.REASSIGN or ended.reason == "InternalError"
+
+
+def loss(pod: Pod) -> Ended:
+    """What the traces in a pod that went without a word say."""
+    status = pod.status
+    target = pod.condition("DisruptionTarget")
+    if target is not None and target.status == "True":
+        return _lost(f"{target.reason}: {target.message}", disruption=True)
+    if status.reason == "DeadlineExceeded":
+        return Ended(reason="DeadlineExceeded", message="the pod was older than any clock of the episode allows")
+    if status.reason in _NODE_LOST or status.reason.startswith(_NODE_FULL):
+        return _lost(f"{status.reason}: {status.message}", disruption=True)
+    if status.reason == "Evicted":
+        return _lost(f"Evicted: {status.message}", disruption=status.message.startswith(_PRESSURE))
+    if status.reason:
+        return _lost(f"{status.reason}: {status.message}")
+    sidecar = pod.container("sidecar")
+    ended = sidecar.state.terminated if sidecar is not None else None
+    if ended is not None:
+        why = f" ({ended.reason})" if ended.reason not in ("", "Error", "Completed") else ""
+        return _lost(f"the sidecar ended with exit code {ended.exit_code}{why} and left no result")
+    if pod.metadata.deletion_timestamp is not None:
+        return _lost("the pod was deleted")
+    return _lost("the pod ended and left no result")
+
+
+def _lost(message: str, *, disruption: bool = False) -> Ended:
+    return Ended(reason="SandboxLost", message=message.rstrip(": "), disruption=disruption)
+
+
+def _gone(view: EpisodeInput) -> Ended:
+    return _lost(f"pod {view.pod_name} is gone and left no result")
+
+
+def _sidecar_message(view: EpisodeInput, pod: Pod) -> Ended | None:
+    """The verdict, if the sidecar left one that is whole and of this very attempt."""
+    sidecar = pod.container("sidecar")
+    if sidecar is None or sidecar.state.terminated is None:
+        return None
+    message = decode_termination(sidecar.state.terminated.message)
+    if message is None:
+        return None
+    if (message.episode_uid, message.attempt) != (view.episode.metadata.uid, view.attempt):
+        return None
+    return Ended(reason=message.reason.value, message=message.message, outcome=outcome_of(message))
+
+
+def _is_over(pod: Pod) -> bool:
+    sidecar = pod.container("sidecar")
+    if sidecar is not None and sidecar.state.terminated is not None:
+        return True
+    return pod.status.phase in ("Failed", "Succeeded")
+
+
+def _ended_at(pod: Pod) -> datetime | None:
+    sidecar = pod.container("sidecar")
+    if sidecar is not None and sidecar.state.terminated is not None:
+        return sidecar.state.terminated.finished_at
+    return None
+
+
+def _word_or(view: EpisodeInput, traces: Ended, ended_at: datetime | None, now: datetime) -> Ended | Wait:
+    """The agent's word, which stands in for a message that is missing; the traces if it has none to give."""
+    report = view.report
+    if report is not None and report.state is AssignmentState.FINISHED:
+        return _reported(report)
+    if report is not None and report.state is AssignmentState.FAILED:
+        return traces if is_retried(report) or traces.disruption else _reported(report)
+    if view.is_closed:
+        return Wait(seconds=view.policy.repeat_seconds)
+    if report is not None and ended_at is not None:
+        left = ended_at + timedelta(seconds=view.policy.report_seconds) - now
+        if left > timedelta():
+            return Wait(seconds=left.total_seconds())
+    return traces
+
+
+def _terminating(view: EpisodeInput, pod: Pod, deadline: datetime, now: datetime) -> Ended | Wait:
+    """Somebody deletes the pod. What it has to say comes with its end, unless its node is lost."""
+    left = deadline + timedelta(seconds=view.policy.terminating_seconds) - now
+    if left > timedelta():
+        return Wait(seconds=left.total_seconds())
+    traces = loss(pod)
+    silent = _lost(f"pod {pod.metadata.name} does not end; its node does not answer", disruption=True)
+    return _word_or(view, traces if traces.disruption else silent, None, now)
+
+
+def _running(view: EpisodeInput, now: datetime) -> Ended | Wait | None:
+    """The pod goes on; the agent may be done with it."""
+    report, agent = view.report, view.agent
+    if report is None or agent is None:
+        return None
+    if report.state is AssignmentState.FINISHED or (report.state is AssignmentState.FAILED and not is_retried(report)):
+        left = (agent.since or now) + timedelta(seconds=view.policy.ending_seconds) - now
+        return Wait(seconds=left.total_seconds()) if left > timedelta() else _reported(report)
+    return None
+
+
+def _reported(report: AssignmentStatus) -> Ended:
+    reason = report.reason.value if report.reason is not None else "InternalError"
+    outcome = outcome_of(report.outcome) if report.outcome is not None else None
+    message = report.message or (report.outcome.message if report.outcome is not None else "")
+    return Ended(reason=reason, message=message, outcome=outcome)

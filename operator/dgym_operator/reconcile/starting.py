@@ -1,0 +1,150 @@
+"""From wanting a sandbox to one that is ready."""
+
+from datetime import datetime, timedelta
+
+import msgspec
+
+from dgym.api import ConditionType, ProgressReason, Treatment
+from dgym_operator.reconcile.attempts import conclude, next_attempt_at
+from dgym_operator.reconcile.conditions import find, observed, set_condition
+from dgym_operator.reconcile.deadlines import start_deadline, wanted_since
+from dgym_operator.reconcile.ended import Ended
+from dgym_operator.reconcile.finishing import finish
+from dgym_operator.reconcile.inputs import EpisodeInput
+from dgym_operator.reconcile.plan import CreateFailure, CreatePod, PatchStatus, Plan
+from dgym_operator.reconcile.policy import backoff
+from dgym_operator.reconcile.progress import show, soonest, until
+from dgym_operator.reconcile.views import Pod
+from dgym_operator.reconcile.waiting import GATED, created, start_failure, waiting_cause
+
+_CREATED_SECONDS = 30.0
+"""The watch shows a pod long before; asking again for one that is there is harmless."""
+
+
+def create(view: EpisodeInput, now: datetime) -> Plan:
+    """Make the pod of the next attempt, or say what is in its way."""
+    expected = view.expected_task_uid
+    if view.task.state == "found" and expected is not None and view.task.uid != expected:
+        return finish(view, Ended(reason="InvalidSpec", message=_another_task(view)), now)
+    if view.task.state == "missing":
+        return _without_task(view, now)
+    due = next_attempt_at(view)
+    if due is not None and now < due:
+        return until(due, now)
+    failure = view.create_failure
+    if failure is not None and _is_final(view, failure):
+        return finish(view, Ended(reason=failure.reason, message=failure.message), now)
+    if not view.may_create:
+        message = "waits for an agent with a free slot; more agents or slots serve more episodes at a time"
+        since = max(wanted_since(view.episode), due) if due is not None else wanted_since(view.episode)
+        return show(view, ProgressReason.WAITING_FOR_SLOT, since=since, now=now, message=message)
+    if failure is not None:
+        return _after_failure(view, failure, now)
+    return _make(view)
+
+
+def start(view: EpisodeInput, pod: Pod, now: datetime) -> Plan:
+    """A pod is there that serves nobody yet: say what it waits for, or give it up."""
+    failed = start_failure(pod)
+    if failed is not None:
+        return conclude(view, failed, now)
+    if pod.ready:
+        ready = pod.condition("Ready")
+        message = "the sandbox is ready and waits for an agent with a free slot"
+        since = ready.last_transition_time if ready is not None else None
+        return show(
+            view,
+            ProgressReason.WAITING_FOR_SLOT,
+            since=since or created(pod),
+            now=now,
+            message=message,
+            ready="True",
+        )
+    cause = waiting_cause(pod)
+    if cause is not None and cause.gated:
+        return show(view, GATED, since=cause.since, now=now, message=cause.message)
+    if view.episode.status.reason == GATED:
+        return _ungated(view, now)
+    deadline = start_deadline(view, pod)
+    if now >= deadline:
+        return conclude(view, _too_late(view, cause.reason if cause else "", cause.message if cause else ""), now)
+    if cause is None:
+        return until(deadline, now)
+    shown = show(view, cause.reason, since=cause.since, now=now, message=cause.message, warn=True)
+    return soonest(shown, until(deadline, now))
+
+
+def _make(view: EpisodeInput) -> Plan:
+    return Plan(actions=(CreatePod(name=view.pod_name, attempt=view.attempt),), requeue_after=_CREATED_SECONDS)
+
+
+def _without_task(view: EpisodeInput, now: datetime) -> Plan:
+    reference, wanted = view.episode.spec.task_ref, wanted_since(view.episode)
+    name = reference.name if reference is not None else ""
+    message = f"DebugTask {name} is not in namespace {view.episode.metadata.namespace}; apply it, or correct taskRef"
+    deadline = wanted + timedelta(seconds=view.episode.spec.start_timeout_seconds)
+    if now >= deadline:
+        return finish(view, Ended(reason="TaskNotFound", message=message), now)
+    shown = show(view, ProgressReason.WAITING_FOR_TASK, since=wanted, now=now, message=message, warn=True)
+    return soonest(shown, until(deadline, now))
+
+
+def _another_task(view: EpisodeInput) -> str:
+    reference = view.episode.spec.task_ref
+    name = reference.name if reference is not None else ""
+    return (
+        f"DebugTask {name} was deleted and made again since the episode was planned (UID {view.expected_task_uid}, "
+        f"now {view.task.uid}); results of both would not compare: make a new Episode or EpisodeSet"
+    )
+
+
+def _is_final(view: EpisodeInput, failure: CreateFailure) -> bool:
+    if failure.reason == "InternalError":
+        return failure.tries >= view.policy.create_tries
+    return Ended(reason=failure.reason).treatment is not Treatment.WAIT
+
+
+def _after_failure(view: EpisodeInput, failure: CreateFailure, now: datetime) -> Plan:
+    """Try again in growing intervals, counted from the first failure; show what is in the way meanwhile."""
+    deadline = failure.since + timedelta(seconds=view.episode.spec.start_timeout_seconds)
+    if now >= deadline:
+        return finish(view, Ended(reason=failure.reason, message=failure.message), now)
+    shown = show(view, failure.reason, since=failure.since, now=now, message=failure.message, warn=True)
+    again = failure.since + timedelta(seconds=_retry_seconds(view, failure.tries))
+    if now < again:
+        return soonest(shown, until(min(again, deadline), now))
+    return soonest(shown, _make(view))
+
+
+def _retry_seconds(view: EpisodeInput, tries: int) -> float:
+    policy = view.policy
+    return sum(backoff(policy.backoff_seconds, policy.create_retry_seconds, number) for number in range(1, tries + 1))
+
+
+def _ungated(view: EpisodeInput, now: datetime) -> Plan:
+    """The gate is gone: the time to start begins now."""
+    status = view.episode.status
+    before = find(status.conditions, ConditionType.SANDBOX_READY)
+    conditions = set_condition(
+        status.conditions,
+        ConditionType.SANDBOX_READY,
+        "False",
+        reason=ProgressReason.STARTING,
+        at=now,
+        restamp=before is not None,
+    )
+    changed = msgspec.structs.replace(
+        status,
+        conditions=conditions,
+        reason=ProgressReason.STARTING,
+        observed_generation=observed(status, view.episode.metadata.generation),
+    )
+    return Plan(actions=(PatchStatus(status=changed),))
+
+
+def _too_late(view: EpisodeInput, reason: str, message: str) -> Ended:
+    seconds = view.episode.spec.start_timeout_seconds
+    late = f"the sandbox was not ready within {seconds} s (startTimeoutSeconds)"
+    if not reason:
+        return Ended(reason="SandboxStartFailed", message=late)
+    return Ended(reason=reason, message=f"{message}; {late}")

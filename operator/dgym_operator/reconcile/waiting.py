@@ -1,0 +1,115 @@
+"""Why a pod that was made is not ready: the first real cause, and whether waiting can cure it.
+
+The kubelet and the scheduler say more than one thing at a time; what stands first in a pod's way is the cause, and what
+only follows from it is not shown.
+"""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import msgspec
+
+from dgym_operator.reconcile.ended import Ended
+from dgym_operator.reconcile.views import Container, Pod, Terminated
+
+EPOCH = datetime.fromtimestamp(0, UTC)
+GATED = "SchedulingGated"
+_PULL = frozenset(
+    {
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "ErrImageNeverPull",
+        "ImageInspectError",
+        "RegistryUnavailable",
+        "SignatureValidationFailed",
+    }
+)
+_START = frozenset(
+    {
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "RunContainerError",
+        "PreCreateHookError",
+        "PostStartHookError",
+        "PreStartHookError",
+    }
+)
+
+
+class Cause(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pod waits for. ``gated``: somebody holds it back on purpose, which is no failure and has no deadline."""
+
+    reason: str
+    message: str
+    since: datetime
+    gated: bool = False
+
+
+def waiting_cause(pod: Pod) -> Cause | None:
+    """What is in the way of a pod that is not ready, if anything is: unschedulable, gated, or without an image."""
+    scheduled = pod.condition("PodScheduled")
+    if scheduled is not None and scheduled.status == "False":
+        since = scheduled.last_transition_time or created(pod)
+        if scheduled.reason == GATED:
+            message = "a scheduling gate holds the pod; whoever set it (such as Kueue) removes it"
+            return Cause(reason=GATED, message=message, since=since, gated=True)
+        if scheduled.reason == "Unschedulable":
+            return Cause(reason="Unschedulable", message=scheduled.message or "no node takes the pod", since=since)
+    for container in _containers(pod):
+        waiting = container.state.waiting
+        if waiting is not None and waiting.reason in _PULL:
+            message = f"container {container.name}: {waiting.reason}: {waiting.message or 'no image'}"
+            since = (scheduled.last_transition_time if scheduled is not None else None) or created(pod)
+            return Cause(reason="ImagePullFailed", message=message, since=since)
+    return None
+
+
+def start_failure(pod: Pod) -> Ended | None:
+    """Why a pod that serves nobody yet never will, if that is certain."""
+    for container in pod.status.init_container_statuses:
+        ended = container.state.terminated
+        if ended is not None and ended.exit_code != 0:
+            return _init_failure(container.name, ended)
+    for container in _containers(pod):
+        waiting, ended = container.state.waiting, container.state.terminated
+        if waiting is not None and waiting.reason in _START:
+            text = f"container {container.name}: {waiting.reason}: {waiting.message}"
+            return Ended(reason="SandboxStartFailed", message=text.rstrip(": "))
+    # A sidecar that ended may have left word; that is read elsewhere.
+    for name in ("sandbox", "verifier"):
+        status = pod.container(name)
+        if status is not None and (ended := status.state.terminated) is not None and not _sidecar_ended(pod):
+            remedy = "the image must run the task's interpreter (spec.interpreter, Python 3.6 or newer)"
+            return Ended(reason="SandboxStartFailed", message=f"container {name} ended with {_how(ended)}; {remedy}")
+    return None
+
+
+def created(pod: Pod) -> datetime:
+    """When the pod was made."""
+    return pod.metadata.creation_timestamp or EPOCH
+
+
+def _init_failure(name: str, ended: Terminated) -> Ended:
+    if name == "copy":
+        remedy = "the template 'baseline' runs the image as it is"
+        text = ended.message or f"the repository could not be copied out of the image ({_how(ended)}); {remedy}"
+        return Ended(reason="SetupFailed", message=text)
+    return Ended(reason="SandboxStartFailed", message=f"init container {name} ended with {_how(ended)}")
+
+
+def _containers(pod: Pod) -> Iterator[Container]:
+    yield from pod.status.init_container_statuses
+    yield from pod.status.container_statuses
+
+
+def _sidecar_ended(pod: Pod) -> bool:
+    sidecar = pod.container("sidecar")
+    return sidecar is not None and sidecar.state.terminated is not None
+
+
+def _how(ended: Terminated) -> str:
+    parts = [f"exit code {ended.exit_code}"]
+    if ended.reason and ended.reason not in ("Error", "Completed"):
+        parts.append(ended.reason)
+    return ", ".join(parts) + (f": {ended.message}" if ended.message else "")
