@@ -22,6 +22,7 @@ from dgym_operator.kube.errors import (
     StatusDetails,
     TooManyRequests,
     Unauthorized,
+    UnreadableAnswer,
 )
 from dgym_operator.kube.events import EventRecorder, EventType
 from dgym_operator.kube.lease import LeaderElector, LeadershipLost, LeaseSettings
@@ -98,6 +99,7 @@ __all__ = [
     "TokenBucket",
     "TooManyRequests",
     "Unauthorized",
+    "UnreadableAnswer",
     "WatchSettings",
     "WorkQueue",
     "key_of",

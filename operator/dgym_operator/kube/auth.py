@@ -179,7 +179,10 @@ def _credentials(loader: Any, header: str | None) -> Credentials:
         return FixedCredentials(header)
 
     async def fetch() -> str | None:
-        await loader._load_authentication()
+        try:
+            await loader._load_authentication()
+        except Exception as error:  # plugins and providers raise whatever they like
+            raise AccessError(f"the kubeconfig's credentials cannot be renewed: {error}") from error
         return getattr(loader, "token", header)
 
     return RefreshedCredentials(header, fetch)

@@ -1,13 +1,14 @@
 """How a request is made: throttled, timed, and repeated as long as that does no harm."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from random import Random
 
 from dgym_operator.kube.clock import Clock
 from dgym_operator.kube.errors import ApiError, ConnectionLost, ServerUnavailable, TooManyRequests, Unauthorized
 from dgym_operator.kube.resources import Resource
 from dgym_operator.kube.throttle import Backoff, TokenBucket
-from dgym_operator.kube.transport import Answer, Request, Transport
+from dgym_operator.kube.transport import Answer, Lines, Request, Transport
 
 Observe = Callable[[str, Resource, int, float], None]
 """Called once per request with verb, resource, HTTP status (0: no answer) and seconds."""
@@ -30,6 +31,14 @@ class Caller:
         self._random = random
         self._observe = observe
 
+    async def open(self) -> None:
+        """Connections may be made from now on."""
+        await self._transport.open()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._transport.close()
+
     async def call(
         self, verb: str, resource: Resource, request: Request, *, repeatable: bool, throttle: bool = False
     ) -> Answer:
@@ -50,18 +59,33 @@ class Caller:
             try:
                 answer = await self._transport.send(request)
             except ApiError as error:
-                self.tell(verb, resource, error.status, started)
+                self._tell(verb, resource, error.status, started)
                 failures += 1
                 wait = self._wait(error, failures, repeatable)
                 if wait is None:
                     raise
             else:
-                self.tell(verb, resource, answer.status, started)
+                self._tell(verb, resource, answer.status, started)
                 return answer
             await self._clock.sleep(wait)
 
-    def tell(self, verb: str, resource: Resource, status: int, started: float) -> None:
-        """Report a request that began then and is answered now."""
+    @asynccontextmanager
+    async def stream(self, verb: str, resource: Resource, request: Request, *, silence: float) -> AsyncIterator[Lines]:
+        """The lines of an answer that goes on. Never repeated: whoever reads it knows from where to go on."""
+        started, opened = self._clock.monotonic(), False
+        try:
+            async with self._transport.stream(request, silence=silence) as lines:
+                self._tell(verb, resource, 200, started)
+                opened = True
+                yield lines
+        except ApiError as error:
+            if not opened:
+                self._tell(verb, resource, error.status, started)
+                if isinstance(error, Unauthorized):
+                    self._transport.expire_credentials()
+            raise
+
+    def _tell(self, verb: str, resource: Resource, status: int, started: float) -> None:
         if self._observe is not None:
             self._observe(verb, resource, status, self._clock.monotonic() - started)
 

@@ -13,7 +13,8 @@
     ├── Invalid           422    the object breaks its schema or a rule; ``causes`` name the fields
     ├── TooManyRequests   429    slow down; ``retry_after`` says for how long
     ├── ServerUnavailable 5xx    overloaded, starting, or a webhook failed; the request may have been carried out
-    └── ConnectionLost    0      no complete answer within the deadline; the request may have been carried out
+    ├── ConnectionLost    0      no complete answer within the deadline; the request may have been carried out
+    └── UnreadableAnswer  2xx    carried out, but the answer does not fit the struct it was to be decoded into
 
 What may have been carried out is never repeated blindly: the caller looks first.
 """
@@ -137,6 +138,10 @@ class ServerUnavailable(ApiError):
 
 class ConnectionLost(ApiError):
     """No complete answer: refused, reset, cut off, or not within the deadline."""
+
+
+class UnreadableAnswer(ApiError):
+    """A success whose body is not what was expected: a CRD of another version, or something between us and it."""
 
 
 _BY_STATUS: Mapping[int, type[ApiError]] = {

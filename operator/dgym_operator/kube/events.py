@@ -41,6 +41,10 @@ class _Said(msgspec.Struct, frozen=True):
     action: str
     note: str
 
+    @property
+    def event_namespace(self) -> str:
+        return self.namespace or "default"
+
 
 class _Series(msgspec.Struct):
     event: str
@@ -99,7 +103,7 @@ class EventRecorder:
         said = _Said(
             metadata.uid,
             resource.kind,
-            metadata.namespace or "default",
+            metadata.namespace,
             metadata.name,
             resource.api_version,
             type,
@@ -135,7 +139,7 @@ class EventRecorder:
             body = {"series": {"count": count, "lastObservedTime": self._micro_time()}}
             try:
                 await self._client.patch(
-                    EVENTS, series.event, body, namespace=said.namespace, decode=bytes, throttle=False
+                    EVENTS, series.event, body, namespace=said.event_namespace, decode=bytes, throttle=False
                 )
             except NotFound:
                 times = count
@@ -148,7 +152,7 @@ class EventRecorder:
     async def _begin(self, said: _Said, times: int) -> None:
         name = f"{said.name[:_NAME_LIMIT]}.{self._random.getrandbits(64):016x}"
         await self._client.create(
-            EVENTS, self._body(said, name, times), namespace=said.namespace, decode=bytes, throttle=False
+            EVENTS, self._body(said, name, times), namespace=said.event_namespace, decode=bytes, throttle=False
         )
         self._series[said] = _Series(name, times, self._clock.monotonic())
         self._series.move_to_end(said)
@@ -158,7 +162,7 @@ class EventRecorder:
     def _body(self, said: _Said, name: str, times: int) -> dict[str, Any]:
         now = self._micro_time()
         body = EVENTS.manifest(
-            metadata={"name": name, "namespace": said.namespace},
+            metadata={"name": name, "namespace": said.event_namespace},
             eventTime=now,
             reportingController=self._controller,
             reportingInstance=self._instance[:128],

@@ -132,14 +132,14 @@ class LeaderElector:
         try:
             await asyncio.wait((work, renewal), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            renewal_ended = renewal.done()
+            lost = renewal.done()
             # The Lease is kept for as long as the work takes to stop, and not given up before.
             await _stopped(work)
             await _stopped(renewal)
-        if work.done() and not work.cancelled():
-            work.result()
-        if renewal_ended:
-            raise LeadershipLost(f"{self.identity}: lease {self._namespace}/{self._name} was not renewed in time")
+        if lost:
+            reason = f"{self.identity}: lease {self._namespace}/{self._name} was not renewed in time"
+            raise LeadershipLost(reason) from renewal.exception()
+        work.result()
 
     async def _renew(self) -> None:
         """Return once leadership is lost."""
@@ -172,9 +172,13 @@ class LeaderElector:
         now = self._clock.monotonic()
         if self._seen is None:
             return await self._create()
-        if self.holder not in ("", self.identity) and now - self._seen_at < self._settings.duration:
+        if self.holder not in ("", self.identity) and now - self._seen_at < self._holders_duration(self._seen.spec):
             return False
-        return await self._write(self._seen)
+        # What was sent before may have been written though its answer was lost: then the second try is right.
+        return await self._write(self._seen) or (self.holder == self.identity and await self._write(self._seen))
+
+    def _holders_duration(self, spec: _Spec) -> float:
+        return float(spec.lease_duration_seconds or self._settings.duration)
 
     async def _look(self) -> None:
         try:
@@ -243,9 +247,13 @@ class LeaderElector:
 
 
 async def _stopped(task: "asyncio.Future[None]") -> None:
-    """Cancel the task and wait until it has ended; what it raised stays with it."""
+    """Cancel the task if it has not ended by itself, and wait until it has."""
+    if task.done():
+        return
     task.cancel()
     await asyncio.wait((task,))
+    if not task.cancelled() and (error := task.exception()) is not None:
+        logger.error("a task failed while it was being stopped", exc_info=error)
 
 
 def _micro_time(moment: datetime) -> str:

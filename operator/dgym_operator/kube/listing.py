@@ -51,7 +51,7 @@ class PageDecoder(Generic[V]):
         """The page; object by object only if one of them does not fit."""
         try:
             whole = self._whole.decode(body)
-        except msgspec.ValidationError:
+        except msgspec.DecodeError:
             return self._one_by_one(body)
         return Page(whole.metadata, whole.items or [])
 
@@ -61,7 +61,7 @@ class PageDecoder(Generic[V]):
         for item in raw.items or []:
             try:
                 page.items.append(self._item.decode(item))
-            except msgspec.ValidationError as error:
+            except msgspec.DecodeError as error:
                 who = self._identified.decode(item).metadata
                 page.unreadable[who.namespace, who.name] = str(error)
         return page

@@ -12,10 +12,11 @@ from typing import Generic
 
 import msgspec
 
-from dgym_operator.kube.client import PAGE_SIZE, Client
+from dgym_operator.kube.client import Client
 from dgym_operator.kube.clock import Clock
 from dgym_operator.kube.errors import ApiError, ConnectionLost, Expired
 from dgym_operator.kube.objects import Key, T
+from dgym_operator.kube.reading import PAGE_SIZE
 from dgym_operator.kube.resources import Resource
 from dgym_operator.kube.store import Store
 from dgym_operator.kube.throttle import Backoff

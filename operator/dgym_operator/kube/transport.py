@@ -3,6 +3,7 @@
 The only module that imports aiohttp. What is repeated, slowed down or decoded is decided above it.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -11,8 +12,8 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from dgym_operator.kube.auth import Access
-from dgym_operator.kube.errors import ConnectionLost, error_from_answer
+from dgym_operator.kube.auth import Access, AccessError
+from dgym_operator.kube.errors import ConnectionLost, Unauthorized, error_from_answer
 
 CONNECT_SECONDS = 10.0
 LINE_LIMIT = 32 * 1024**2
@@ -21,14 +22,14 @@ _KEEPALIVE_SECONDS = 60.0
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked for. ``timeout`` is the deadline of the whole answer."""
+    """What is asked for. ``timeout`` is the deadline of the whole answer, None: as usual."""
 
     method: str
     path: str
     parameters: Mapping[str, str] = {}
     body: bytes | None = None
     content_type: str = "application/json"
-    timeout: float
+    timeout: float | None = None
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -75,8 +76,9 @@ class Lines:
 class Transport:
     """The session. Connections are not limited here: whoever calls has a bounded number of workers."""
 
-    def __init__(self, access: Access, *, user_agent: str) -> None:
+    def __init__(self, access: Access, *, user_agent: str, timeout: float) -> None:
         self._access = access
+        self._timeout = timeout
         self._user_agent = user_agent
         self._session: aiohttp.ClientSession | None = None
 
@@ -104,7 +106,7 @@ class Transport:
         Raises:
             ApiError: The server refused, or there was no complete answer.
         """
-        limits = aiohttp.ClientTimeout(total=request.timeout, sock_connect=CONNECT_SECONDS)
+        limits = aiohttp.ClientTimeout(total=request.timeout or self._timeout, sock_connect=CONNECT_SECONDS)
         with _told_as_lost():
             async with await self._respond(request, limits) as response:
                 body = await response.read()
@@ -115,7 +117,9 @@ class Transport:
     @asynccontextmanager
     async def stream(self, request: Request, *, silence: float) -> AsyncIterator[Lines]:
         """The lines of an answer that goes on; silent for longer than ``silence`` seconds, it is lost."""
-        limits = aiohttp.ClientTimeout(total=request.timeout, sock_connect=CONNECT_SECONDS, sock_read=silence)
+        limits = aiohttp.ClientTimeout(
+            total=request.timeout or self._timeout, sock_connect=CONNECT_SECONDS, sock_read=silence
+        )
         with _told_as_lost():
             response = await self._respond(request, limits)
         try:
@@ -132,7 +136,7 @@ class Transport:
             raise RuntimeError("the client is not open: use it as an asynchronous context manager")
         access = self._access
         headers = {"Content-Type": request.content_type} if request.body is not None else {}
-        if authorization := await access.credentials.header():
+        if authorization := await self._authorization(request.timeout or self._timeout):
             headers["Authorization"] = authorization
         return await self._session.request(
             request.method,
@@ -145,6 +149,13 @@ class Transport:
             timeout=limits,
             allow_redirects=False,
         )
+
+    async def _authorization(self, deadline: float) -> str | None:
+        try:
+            async with asyncio.timeout(deadline):
+                return await self._access.credentials.header()
+        except AccessError as error:
+            raise Unauthorized(str(error), status=401) from error
 
 
 @contextmanager

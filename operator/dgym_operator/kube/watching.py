@@ -62,7 +62,7 @@ class EventDecoder(Generic[T]):
         if event.type in ("ADDED", "MODIFIED", "DELETED"):
             try:
                 item = self._items.decode(event.object)
-            except msgspec.ValidationError as error:
+            except msgspec.DecodeError as error:
                 self._unreadable(event.object, str(error))
             return Event(item.metadata.resource_version, item, event.type == "DELETED")
         if event.type == "ERROR":
