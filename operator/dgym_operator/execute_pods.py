@@ -9,24 +9,13 @@ from dgym.wire.http_tokens import make_token, token_digest
 from dgym.wire.messages import EndReason
 from dgym_operator.execute_reading import Reader, Unmet
 from dgym_operator.execute_writes import Writes
-from dgym_operator.kube.client import Client
-from dgym_operator.kube.errors import (
-    AlreadyExists,
-    ApiError,
-    BadRequest,
-    Forbidden,
-    Invalid,
-    NotFound,
-)
-from dgym_operator.kube.resources import PODS
+from dgym_operator.kube import PODS, AlreadyExists, ApiError, BadRequest, Client, Forbidden, Invalid, NotFound
 from dgym_operator.policies import Policies
 from dgym_operator.reconcile.views import Pod
 from dgym_operator.render.context import PodContext, PodSettings
 from dgym_operator.render.engine import Renderer
 from dgym_operator.render.errors import TemplateError
 
-_BEYOND_DEADLINES = 3600
-"""Seconds that a pod may live longer than starting and playing take: preparation, verification, storing, waiting."""
 _INHERITED = (labels.SET, labels.INDEX, labels.SAMPLE, labels.TASK, labels.BENCHMARK)
 
 
@@ -58,7 +47,7 @@ class PodMaker:
         self._default_template = default_template
         self._key = key
 
-    async def create(self, episode: Episode, *, name: str, attempt: int) -> Pod:
+    async def create(self, episode: Episode, *, name: str, attempt: int, deadline_seconds: int) -> Pod:
         """The attempt's pod, new or made before.
 
         Raises:
@@ -69,7 +58,9 @@ class PodMaker:
         task = await self._reader.task(episode)
         # Whatever the agent will be sent is looked at now: an attempt without sources must not take a node.
         await self._reader.with_files(task)
-        manifest = self._manifest(episode, task, name=name, attempt=attempt)
+        template = episode.spec.pod_template or task.spec.pod_template or self._default_template
+        context = self._context(episode, task, name=name, attempt=attempt, deadline_seconds=deadline_seconds)
+        manifest = self._manifest(episode, template, context)
         try:
             await self._policies.ensure(namespace)
             return await self._writes.create(PODS, manifest, decode=Pod, namespace=namespace)
@@ -82,23 +73,24 @@ class PodMaker:
         try:
             pod = await self._client.get(PODS, name, decode=Pod, namespace=namespace)
         except NotFound:
-            raise Unmet(EndReason.POD_REJECTED, f"pod {name} is there and is not there; it is made again") from None
+            raise Unmet(EndReason.INTERNAL_ERROR, f"pod {name} is there and is not there") from None
         owner = pod.metadata.controller
         if owner is not None and owner.uid == episode.metadata.uid:
             return pod
         whose = f"{owner.kind} {owner.name}" if owner is not None else "nobody"
         raise Unmet(EndReason.POD_REJECTED, f"a pod {name} is there already and belongs to {whose}; delete it")
 
-    def _manifest(self, episode: Episode, task: DebugTask, *, name: str, attempt: int) -> Mapping[str, Any]:
-        template = episode.spec.pod_template or task.spec.pod_template or self._default_template
+    def _manifest(self, episode: Episode, template: str, context: PodContext) -> Mapping[str, Any]:
         try:
-            manifest = self._renderer.render(template, self._context(episode, task, name=name, attempt=attempt))
+            manifest = self._renderer.render(template, context)
         except TemplateError as error:
             raise Unmet(EndReason.INVALID_SPEC, str(error)) from None
         manifest["metadata"]["ownerReferences"] = [owner_reference(episode)]
         return manifest
 
-    def _context(self, episode: Episode, task: DebugTask, *, name: str, attempt: int) -> PodContext:
+    def _context(
+        self, episode: Episode, task: DebugTask, *, name: str, attempt: int, deadline_seconds: int
+    ) -> PodContext:
         metadata, spec = episode.metadata, episode.spec
         if task.spec.image is None and not self._settings.sandbox_image:
             message = f"task {task.metadata.name} names no image, and this installation has none for such tasks"
@@ -119,7 +111,7 @@ class PodMaker:
             # Not all of them: a label such as that of drivers would open other sandboxes to this one.
             labels={name: metadata.labels[name] for name in _INHERITED if name in metadata.labels},
             overrides=spec.pod_overrides,
-            active_deadline_seconds=spec.start_timeout_seconds + spec.active_deadline_seconds + _BEYOND_DEADLINES,
+            active_deadline_seconds=deadline_seconds,
             settings=self._settings,
         )
 

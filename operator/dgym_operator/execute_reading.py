@@ -18,9 +18,7 @@ from dgym_operator.agents_assignment import (
     inline_task,
     with_files,
 )
-from dgym_operator.kube.client import Client
-from dgym_operator.kube.errors import NotFound
-from dgym_operator.kube.resources import CONFIG_MAPS, DEBUG_TASKS, EPISODES
+from dgym_operator.kube import CONFIG_MAPS, Client, DEBUG_TASKS, EPISODES, NotFoundfrom dgym_operator.reconcile.views import EpisodeView
 
 K = TypeVar("K", Episode, DebugTask)
 
@@ -40,14 +38,15 @@ class Reader:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    async def episode(self, namespace: str, name: str) -> Episode:
-        """The Episode.
+    async def episode(self, namespace: str, name: str) -> tuple[EpisodeView, Episode]:
+        """The Episode, as decisions see it and in full.
 
         Raises:
             NotFound: It is gone.
             Unmet: It breaks rules that its definition in the cluster does not have.
         """
-        return _checked(await self._client.get(EPISODES, name, decode=bytes, namespace=namespace), Episode)
+        data = await self._client.get(EPISODES, name, decode=bytes, namespace=namespace)
+        return msgspec.json.decode(data, type=EpisodeView), _checked(data, Episode)
 
     async def task(self, episode: Episode) -> DebugTask:
         """The Episode's task, its own or the one it refers to.

@@ -7,8 +7,7 @@ single write, not once per decision.
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from dgym_operator.kube.client import Client, PatchType
-from dgym_operator.kube.resources import Resource
+from dgym_operator.kube import Client, PatchType, Resource
 
 V = TypeVar("V")
 MANAGER = "dgym-operator"

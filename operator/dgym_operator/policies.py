@@ -5,8 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable
 
 from dgym_operator.execute_writes import Writes
-from dgym_operator.kube.errors import ApiError, Forbidden
-from dgym_operator.kube.resources import NETWORK_POLICIES
+from dgym_operator.kube import NETWORK_POLICIES, ApiError, Forbidden
 from dgym_operator.policies_manifest import POLICY_NAME, sandbox_policy
 from dgym_operator.settings import Settings
 

@@ -7,9 +7,7 @@ from functools import partial
 import msgspec
 
 from dgym_operator.execute_writes import Writes
-from dgym_operator.kube.client import Client
-from dgym_operator.kube.errors import AlreadyExists, NotFound
-from dgym_operator.kube.resources import SECRETS
+from dgym_operator.kube import SECRETS, AlreadyExists, Client, NotFound
 from dgym_operator.secrets_data import (
     KEY_BYTES,
     agent_tokens_data,

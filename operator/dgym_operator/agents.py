@@ -1,0 +1,153 @@
+"""The agent pods: which there are, what each last said, and which of them are lost.
+
+Agents are known from their pods and asked by the poller; nothing here waits. What they say is kept with the time it was
+first heard, since decisions ask for how long something lasts.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+import msgspec
+
+from dgym.api import Stages
+from dgym.wire.assignments import AgentReport, AssignmentStatus
+from dgym_operator.kube import Clock
+from dgym_operator.reconcile.inputs import AgentView
+from dgym_operator.reconcile.views import EpisodeView, Pod
+
+_GONE_REMEMBERED = 1000
+
+
+class Heard(msgspec.Struct, frozen=True):
+    """What an agent said of one episode, since when it says so, and when steps were heard of."""
+
+    status: AssignmentStatus
+    since: datetime
+    stages: Stages = Stages()
+
+
+class Agent(msgspec.Struct, kw_only=True):
+    """One agent pod. ``answered`` is when it last did, or since when it is expected to."""
+
+    uid: str
+    name: str
+    url: str = ""
+    ready: bool = False
+    answered: float
+    report: AgentReport | None = None
+    heard: dict[str, Heard] = {}
+
+    @property
+    def takes_more(self) -> bool:
+        """Whether it may be given episodes, slots allowing."""
+        return self.ready and self.report is not None and not self.report.draining
+
+    def knows(self, episode_uid: str, attempt: int, epoch: int) -> bool:
+        """Whether it has exactly this assignment."""
+        heard = self.heard.get(episode_uid)
+        return heard is not None and (heard.status.attempt, heard.status.epoch) == (attempt, epoch)
+
+
+class Agents:
+    """All agents by the UID of their pod."""
+
+    def __init__(self, clock: Clock, *, port: int, silence_seconds: float) -> None:
+        self._clock = clock
+        self._port = port
+        self._silence = silence_seconds
+        self._agents: dict[str, Agent] = {}
+        self._gone: OrderedDict[str, datetime] = OrderedDict()
+
+    def __iter__(self) -> Iterator[Agent]:
+        return iter(tuple(self._agents.values()))
+
+    def get(self, uid: str) -> Agent | None:
+        """The agent, while its pod is there."""
+        return self._agents.get(uid)
+
+    # Pods
+
+    def see(self, pod: Pod) -> None:
+        """The pod is there, in this state."""
+        uid = pod.metadata.uid
+        agent = self._agents.get(uid)
+        if agent is None:
+            agent = self._agents[uid] = Agent(uid=uid, name=pod.metadata.name, answered=self._clock.monotonic())
+        agent.url = pod_url(pod, self._port)
+        agent.ready = pod.ready and bool(agent.url) and pod.metadata.deletion_timestamp is None
+        if pod.status.phase in ("Failed", "Succeeded"):
+            self.lose(uid)
+
+    def lose(self, uid: str) -> None:
+        """The pod is gone, or will never run again."""
+        if self._agents.pop(uid, None) is not None:
+            self._remember_gone(uid)
+
+    def expect_answers(self) -> None:
+        """Asking begins now: silence before was not theirs."""
+        for agent in self:
+            agent.answered = self._clock.monotonic()
+
+    # Reports
+
+    def take_report(self, agent: Agent, report: AgentReport) -> set[str]:
+        """Keep what it says; the UIDs of episodes of which it says something else than before."""
+        now = self._clock.now()
+        before, agent.heard = agent.heard, {}
+        for status in report.assignments:
+            agent.heard[status.episode_uid] = _heard(before.get(status.episode_uid), status, now)
+        agent.report = report
+        agent.answered = self._clock.monotonic()
+        changed = {uid for uid, heard in agent.heard.items() if uid not in before or before[uid].since != heard.since}
+        return changed | (before.keys() - agent.heard.keys())
+
+    def is_silent(self, agent: Agent) -> bool:
+        """Whether it has not answered for too long."""
+        return self._clock.monotonic() - agent.answered >= self._silence
+
+    def view(self, episode: EpisodeView) -> AgentView | None:
+        """What is known of the agent that the Episode is assigned to; None: nothing."""
+        assignment = episode.status.assignment
+        if assignment is None:
+            return None
+        agent = self._agents.get(assignment.agent_pod_uid)
+        if agent is None:
+            return AgentView(lost_since=self._gone_since(assignment.agent_pod_uid))
+        if self.is_silent(agent):
+            silent = timedelta(seconds=self._clock.monotonic() - agent.answered)
+            return AgentView(lost_since=self._clock.now() - silent)
+        if agent.report is None:
+            return None
+        heard = agent.heard.get(episode.metadata.uid)
+        if heard is None:
+            return AgentView()
+        return AgentView(status=heard.status, since=heard.since, stages=heard.stages)
+
+    def _gone_since(self, uid: str) -> datetime:
+        return self._gone[uid] if uid in self._gone else self._remember_gone(uid)
+
+    def _remember_gone(self, uid: str) -> datetime:
+        self._gone[uid] = self._clock.now()
+        if len(self._gone) > _GONE_REMEMBERED:
+            self._gone.popitem(last=False)
+        return self._gone[uid]
+
+
+def pod_url(pod: Pod, port: int) -> str:
+    """Where the pod listens; empty while it has no address."""
+    address = pod.status.pod_ip
+    if not address:
+        return ""
+    return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
+
+
+def _heard(before: Heard | None, status: AssignmentStatus, now: datetime) -> Heard:
+    same = before is not None and (
+        (before.status.attempt, before.status.epoch, before.status.state)
+        == (status.attempt, status.epoch, status.state)
+    )
+    stages = before.stages if before is not None and before.status.attempt == status.attempt else Stages()
+    if status.steps and (before is None or before.status.steps != status.steps):
+        stages = msgspec.structs.replace(stages, first_step=stages.first_step or now, last_step=now)
+    return Heard(status, before.since if before is not None and same else now, stages)

@@ -1,0 +1,162 @@
+"""``python -m dgym_operator.cleanup --deployment NAME``: remove what the operator has made, before it is uninstalled.
+
+Helm knows only what it made itself. First the operator goes, which would make everything again; then the pods of
+sandboxes, which nobody would drive or delete any more; then their policies, the Secrets and the Lease. Episodes stay:
+they are the users', and a later installation goes on with them.
+"""
+
+import argparse
+import asyncio
+import logging
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from random import Random
+from typing import Any
+
+from dgym_operator.kube.auth import AccessError, load_access
+from dgym_operator.kube.client import Client
+from dgym_operator.kube.clock import Clock, SystemClock
+from dgym_operator.kube.errors import ApiError, Conflict, NotFound
+from dgym_operator.kube.resources import LEASES, NETWORK_POLICIES, PODS, SECRETS, Resource
+from dgym_operator.logs import configure_logging, fields
+from dgym_operator.policies_manifest import OPERATOR_LABELS, POLICY_NAME, SANDBOX_LABELS
+from dgym_operator.reconcile.views import Object
+from dgym_operator.settings import Settings
+
+DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
+STOP_SECONDS = 60.0
+"""How long pods may take to end: the operator's are given 30 s, a sandbox's 5 s."""
+_LOOK_SECONDS = 0.5
+_QPS, _BURST = 200.0, 200
+_NAMESPACE_LABEL = "kubernetes.io/metadata.name"
+
+_log = logging.getLogger("dgym_operator.cleanup")
+
+
+class Policy(Object, frozen=True, kw_only=True):
+    """A NetworkPolicy: whose it is follows from whom it lets in."""
+
+    spec: dict[str, Any] = {}
+
+    def admits(self, operator_namespace: str) -> bool:
+        """Whether the operator of that namespace put it."""
+        peers = (peer for rule in self.spec.get("ingress", ()) for peer in rule.get("from", ()))
+        return any(
+            (peer.get("podSelector") or {}).get("matchLabels") == OPERATOR_LABELS
+            and (peer.get("namespaceSelector") or {}).get("matchLabels") == {_NAMESPACE_LABEL: operator_namespace}
+            for peer in peers
+        )
+
+
+class Cleanup:
+    """What one installation has made, and how it goes."""
+
+    def __init__(self, client: Client, settings: Settings, clock: Clock) -> None:
+        self._client = client
+        self._settings = settings
+        self._clock = clock
+
+    async def run(self, deployment: str) -> None:
+        """Remove all of it; what is gone already is no fault.
+
+        Raises:
+            ApiError: The API server refused, or does not answer.
+        """
+        await self._stop_operator(deployment)
+        policies = await self._policies()
+        served = {policy.metadata.namespace for policy in policies}
+        await self._delete_all(PODS, await self._sandboxes(served))
+        # A sandbox on its way out must not find the way out of its network.
+        await self._until_gone("sandboxes", lambda: self._sandboxes(served))
+        await self._delete_all(NETWORK_POLICIES, policies)
+        await self._delete_own()
+
+    async def _stop_operator(self, deployment: str) -> None:
+        here = self._settings.namespace
+        await self._delete(DEPLOYMENTS, deployment, here)
+        selector = _selector(OPERATOR_LABELS)
+        await self._until_gone(
+            "operator pods",
+            lambda: self._client.list(PODS, decode=Object, namespace=here, label_selector=selector),
+        )
+
+    async def _policies(self) -> list[Policy]:
+        found: list[Policy] = []
+        for namespace in self._settings.namespaces:
+            found += await self._client.list(
+                NETWORK_POLICIES, decode=Policy, namespace=namespace, field_selector=f"metadata.name={POLICY_NAME}"
+            )
+        return [policy for policy in found if policy.admits(self._settings.namespace)]
+
+    async def _sandboxes(self, served: set[str]) -> list[Object]:
+        found: list[Object] = []
+        for namespace in self._settings.namespaces:
+            found += await self._client.list(
+                PODS, decode=Object, namespace=namespace, label_selector=_selector(SANDBOX_LABELS)
+            )
+        # In a cluster with other installations the policy tells whose the pods beside it are.
+        everywhere = self._settings.watch_namespaces or self._settings.network_policy == "disabled"
+        return [pod for pod in found if everywhere or pod.metadata.namespace in served]
+
+    async def _delete_all(self, resource: Resource, objects: Sequence[Object]) -> None:
+        for found in objects:
+            await self._delete(resource, found.metadata.name, found.metadata.namespace, found.metadata.uid)
+        if objects:
+            _log.info("deleted", extra=fields(resource=resource.plural, number=len(objects)))
+
+    async def _delete_own(self) -> None:
+        settings = self._settings
+        for secret in (settings.agent_tokens_secret, settings.results_token_secret, settings.key_secret):
+            await self._delete(SECRETS, secret, settings.namespace)
+        await self._delete(LEASES, settings.lease_name, settings.namespace)
+        _log.info("deleted the Secrets and the Lease")
+
+    async def _delete(self, resource: Resource, name: str, namespace: str, uid: str | None = None) -> None:
+        try:
+            await self._client.delete(resource, name, decode=bytes, namespace=namespace, uid=uid)
+        except (NotFound, Conflict):
+            # Gone, or another of that name by now, which is not what we were to delete.
+            pass
+
+    async def _until_gone(self, what: str, look: Callable[[], Awaitable[Sequence[Object]]]) -> None:
+        end = self._clock.monotonic() + STOP_SECONDS
+        while left := await look():
+            if self._clock.monotonic() > end:
+                _log.warning("did not end in time", extra=fields(what=what, number=len(left)))
+                return
+            await self._clock.sleep(_LOOK_SECONDS)
+
+
+def _selector(labels: dict[str, str]) -> str:
+    return ",".join(f"{key}={value}" for key, value in labels.items())
+
+
+async def clean_up(settings: Settings, deployment: str, clock: Clock, random: Random) -> None:
+    """Remove what the operator with these settings has made, itself included.
+
+    Raises:
+        AccessError: There is no API server to ask.
+        ApiError: It refused, or does not answer.
+    """
+    access = await load_access()
+    async with Client(access, clock=clock, random=random, qps=_QPS, burst=_BURST) as client:
+        await Cleanup(client, settings, clock).run(deployment)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0 when nothing is left; 1 with the reason in the log."""
+    parser = argparse.ArgumentParser(prog="dgym_operator.cleanup", description=__doc__)
+    parser.add_argument("--deployment", required=True, help="The operator's own Deployment.")
+    deployment: str = parser.parse_args(arguments).deployment
+    settings = Settings()
+    configure_logging(settings.log_level, settings.log_format)
+    try:
+        asyncio.run(clean_up(settings, deployment, SystemClock(), Random()))
+    except (AccessError, ApiError) as error:
+        _log.error("cannot clean up", extra=fields(error=str(error)))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,187 @@
+"""Carries out what was decided about an Episode: the only code that writes one.
+
+Actions are carried out in order, and none after one that failed. Every answer goes back into the stores, so that the
+next decision sees what this one did.
+"""
+
+import logging
+
+from dgym.wire.http import Path
+from dgym_operator.agents import pod_url
+from dgym_operator.execute_memory import Memory
+from dgym_operator.execute_patches import status_patch
+from dgym_operator.execute_pods import Gone, PodMaker
+from dgym_operator.execute_progress import ProgressBudget
+from dgym_operator.execute_reading import Reader, Unmet
+from dgym_operator.execute_sidecars import SidecarCall, SidecarCalls
+from dgym_operator.execute_world import World
+from dgym_operator.execute_writes import Writes
+from dgym_operator.kube import EPISODES, PODS, Client, Conflict, NotFound
+from dgym_operator.kube.events import EventRecorder
+from dgym_operator.logs import fields
+from dgym_operator.reconcile import plan as act
+from dgym_operator.reconcile.deadlines import pod_deadline_seconds
+from dgym_operator.reconcile.episode import still_wants
+from dgym_operator.reconcile.views import EpisodeView, Pod
+
+_log = logging.getLogger(__name__)
+PUT_OFF_SECONDS = 2.0
+
+
+class EpisodeExecutor:
+    """Writes Episodes and their pods."""
+
+    def __init__(
+        self,
+        world: World,
+        *,
+        client: Client,
+        writes: Writes,
+        reader: Reader,
+        pods: PodMaker,
+        sidecars: SidecarCalls,
+        events: EventRecorder,
+        progress: ProgressBudget,
+        sidecar_port: int,
+    ) -> None:
+        self._world = world
+        self._client = client
+        self._writes = writes
+        self._reader = reader
+        self._pods = pods
+        self._sidecars = sidecars
+        self._events = events
+        self._progress = progress
+        self._port = sidecar_port
+
+    @property
+    def _memory(self) -> Memory:
+        return self._world.memory
+
+    async def carry_out(self, episode: EpisodeView, plan: act.Plan) -> float | None:
+        """Do it; when to look again at the latest, in seconds.
+
+        Raises:
+            ApiError: An action failed; those behind it were not carried out.
+            NotLeading: As above, since another leads.
+        """
+        again = plan.requeue_after
+        for action in plan.actions:
+            wait, episode = await self._act(episode, action)
+            if wait is not None:
+                again = wait if again is None else min(again, wait)
+        return again
+
+    async def _act(self, episode: EpisodeView, action: act.Action) -> tuple[float | None, EpisodeView]:
+        match action:
+            case act.PatchStatus():
+                return await self._patch(episode, action)
+            case act.CreatePod():
+                return await self._create_pod(episode, action), episode
+            case act.DeletePod():
+                await self._delete_pod(episode, action)
+            case act.LookUpPod():
+                return await self._look_up(episode, action), episode
+            case act.DeleteEpisode():
+                await delete_episode(self._world, self._writes, episode.metadata.namespace, action)
+            case act.SandboxEnded():
+                self._tell(episode, action.pod, action.attempt, Path.VERIFY)
+            case act.CancelAttempt():
+                self._tell(episode, action.pod, action.attempt, Path.CANCEL)
+            case act.Emit():
+                self._events.record(EPISODES, episode, type=action.type, reason=action.reason, message=action.message)
+            case _:
+                raise TypeError(f"not an action on an Episode: {action!r}")
+        return None, episode
+
+    async def _patch(self, episode: EpisodeView, action: act.PatchStatus) -> tuple[float | None, EpisodeView]:
+        metadata = episode.metadata
+        patch = status_patch(episode.status, action.status, metadata.resource_version)
+        if patch is None:
+            return None, episode
+        if action.progress and not self._progress.allows():
+            return PUT_OFF_SECONDS, episode
+        written = await self._writes.patch_status(
+            EPISODES, metadata.name, patch, decode=EpisodeView, namespace=metadata.namespace
+        )
+        self._world.episodes.assume(written)
+        _log.info(
+            "wrote the status",
+            extra=fields(
+                namespace=metadata.namespace,
+                episode=metadata.name,
+                attempt=written.status.attempt,
+                reason=written.status.reason,
+            ),
+        )
+        return None, written
+
+    async def _create_pod(self, episode: EpisodeView, action: act.CreatePod) -> float | None:
+        metadata, uid = episode.metadata, episode.metadata.uid
+        about = fields(namespace=metadata.namespace, episode=metadata.name, attempt=action.attempt, pod=action.name)
+        try:
+            read, full = await self._reader.episode(metadata.namespace, metadata.name)
+            if not still_wants(read, uid, action.attempt):
+                return PUT_OFF_SECONDS  # the view is old, and the watch will bring the new one
+            seconds = pod_deadline_seconds(episode, self._world.task_state(episode), self._world.policy)
+            pod = await self._pods.create(full, name=action.name, attempt=action.attempt, deadline_seconds=seconds)
+        except (NotFound, Gone):
+            _log.info("nobody wants the pod any more", extra=about)
+            return None
+        except Unmet as error:
+            self._memory.failed(
+                uid, action.attempt, reason=error.reason.value, message=error.message, now=self._world.clock.now()
+            )
+            _log.info(
+                "the pod could not be made: %s",
+                error,
+                extra={"fields": {**about["fields"], "reason": error.reason.value}},
+            )
+            return 0.0
+        self._memory.made(uid)
+        self._world.pods.assume(pod)
+        _log.info("made the pod", extra=about)
+        return None
+
+    async def _delete_pod(self, episode: EpisodeView, action: act.DeletePod) -> None:
+        key = (episode.metadata.namespace, action.name)
+        try:
+            left = await self._writes.delete(PODS, action.name, decode=Pod, namespace=key[0], uid=action.uid)
+        except (NotFound, Conflict):
+            left = None
+        if left is None:
+            self._world.pods.assume_deleted(key, action.uid)
+        else:
+            self._world.pods.assume(left)
+
+    async def _look_up(self, episode: EpisodeView, action: act.LookUpPod) -> float | None:
+        uid = episode.metadata.uid
+        try:
+            pod = await self._client.get(PODS, action.name, decode=Pod, namespace=episode.metadata.namespace)
+        except NotFound:
+            self._memory.is_absent(uid, action.name)
+            return 0.0
+        owner = pod.metadata.controller
+        if owner is None or owner.uid != uid:
+            self._memory.is_absent(uid, action.name)
+        else:
+            self._world.pods.assume(pod)
+        return 0.0
+
+    def _tell(self, episode: EpisodeView, pod_name: str, attempt: int, path: Path) -> None:
+        pod = self._world.pods.get((episode.metadata.namespace, pod_name))
+        url = pod_url(pod, self._port) if pod is not None else ""
+        if url:
+            self._sidecars.ask(SidecarCall(path, url, episode.metadata.uid, attempt))
+
+
+async def delete_episode(world: World, writes: Writes, namespace: str, action: act.DeleteEpisode) -> None:
+    """Delete exactly this Episode; one that is gone is no failure."""
+    try:
+        left = await writes.delete(EPISODES, action.name, decode=EpisodeView, namespace=namespace, uid=action.uid)
+    except (NotFound, Conflict):
+        left = None
+    if left is None:
+        world.episodes.assume_deleted((namespace, action.name), action.uid)
+    else:
+        world.episodes.assume(left)

@@ -1,0 +1,26 @@
+"""How many writes that only show progress there may be: a share of the API server for the whole cluster.
+
+They wait for nobody: what is not written now is decided again later, and by then may be written in one with more.
+"""
+
+from dgym_operator.kube import Clock
+
+
+class ProgressBudget:
+    """So many writes a second, and those of one second saved up."""
+
+    def __init__(self, qps: float, clock: Clock) -> None:
+        self._qps = qps
+        self._clock = clock
+        self._saved = max(1.0, qps)
+        self._counted = clock.monotonic()
+
+    def allows(self) -> bool:
+        """Whether one may be made now; it counts as made."""
+        now = self._clock.monotonic()
+        self._saved = min(max(1.0, self._qps), self._saved + (now - self._counted) * self._qps)
+        self._counted = now
+        if self._saved < 1.0:
+            return False
+        self._saved -= 1.0
+        return True
