@@ -18,7 +18,8 @@ from dgym_operator.agents_assignment import (
     inline_task,
     with_files,
 )
-from dgym_operator.kube import CONFIG_MAPS, Client, DEBUG_TASKS, EPISODES, NotFoundfrom dgym_operator.reconcile.views import EpisodeView
+from dgym_operator.kube import CONFIG_MAPS, DEBUG_TASKS, EPISODES, Client, NotFound
+from dgym_operator.reconcile.views import EpisodeView
 
 K = TypeVar("K", Episode, DebugTask)
 
