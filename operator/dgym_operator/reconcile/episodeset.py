@@ -1,0 +1,187 @@
+"""What to do about one EpisodeSet now.
+
+Every round that creates children writes the status first, and the write is refused if the view was old: a new leader
+whose first views are older than what its predecessor did never makes again what was finished and deleted.
+"""
+
+from datetime import datetime, timedelta
+
+import msgspec
+
+from dgym.api import ConditionType, EpisodeSetStatus
+from dgym.api.planning import child_name
+from dgym_operator.reconcile.conditions import Conditions, find, is_true, observed, set_condition
+from dgym_operator.reconcile.counts import Tally, next_indexes, pass_at_1, tally
+from dgym_operator.reconcile.frozen import NotYet, choose, tasks_name
+from dgym_operator.reconcile.plan import (
+    Action,
+    CreateEpisode,
+    DeleteSet,
+    Emit,
+    FreezeTasks,
+    PatchChild,
+    PatchSetStatus,
+    Plan,
+)
+from dgym_operator.reconcile.setinputs import EpisodeSetInput, FrozenTasks
+
+_SOON = 1.0
+
+
+def decide_set(view: EpisodeSetInput, now: datetime) -> Plan:
+    """What to do now, and when to look again."""
+    episode_set = view.episode_set
+    if episode_set.metadata.deletion_timestamp is not None:
+        return Plan()
+    if is_true(episode_set.status.conditions, ConditionType.FINISHED):
+        return _after_finish(view, now)
+    if view.frozen is None:
+        return _freeze(view, now)
+    return _round(view, view.frozen, now)
+
+
+def _after_finish(view: EpisodeSetInput, now: datetime) -> Plan:
+    metadata, ttl = view.episode_set.metadata, view.episode_set.spec.ttl_seconds_after_finished
+    if ttl is None:
+        return Plan()
+    left = (view.episode_set.status.completion_time or now) + timedelta(seconds=ttl) - now
+    if left > timedelta():
+        return Plan(requeue_after=left.total_seconds())
+    return Plan(actions=(DeleteSet(name=metadata.name, uid=metadata.uid),))
+
+
+def _freeze(view: EpisodeSetInput, now: datetime) -> Plan:
+    spec, status = view.episode_set.spec, view.episode_set.status
+    if spec.cancel:
+        finished = set_condition(
+            status.conditions, ConditionType.FINISHED, "True", reason="Cancelled", message="cancelled", at=now
+        )
+        return _write(view, msgspec.structs.replace(status, conditions=finished, completion_time=now))
+    chosen = choose(view, now)
+    if not isinstance(chosen, NotYet):
+        return Plan(actions=(FreezeTasks(name=tasks_name(view.episode_set), tasks=chosen),))
+    if not chosen.message:
+        return Plan(requeue_after=chosen.seconds)
+    shown_at = (view.episode_set.metadata.creation_timestamp or now) + timedelta(
+        seconds=view.policy.shown_after_seconds
+    )
+    if now < shown_at:
+        return Plan(requeue_after=(shown_at - now).total_seconds())
+    waiting = set_condition(
+        status.conditions, ConditionType.FINISHED, "False", reason="WaitingForTask", message=chosen.message, at=now
+    )
+    return _write(view, msgspec.structs.replace(status, conditions=waiting))
+
+
+def _round(view: EpisodeSetInput, frozen: FrozenTasks, now: datetime) -> Plan:
+    counted = tally(view, len(frozen) * view.episode_set.spec.samples)
+    told, more_to_tell = _told(view, counted)
+    new = next_indexes(counted, _room(view, counted))
+    conditions = _conditions(view, counted, resuming=bool(told) and not view.episode_set.spec.suspend, now=now)
+    status = _status(view, counted, conditions, active=counted.active + len(new), now=now)
+    if new and status == view.episode_set.status:
+        # Nothing to write, so nothing to tell an old view by: write that fewer are active, and create after that.
+        status, new = _status(view, counted, conditions, active=counted.active, now=now), []
+        return msgspec.structs.replace(_write(view, status), requeue_after=_SOON)
+    creations = tuple(_creation(view, frozen, index) for index in new)
+    written = _write(view, status)
+    is_more = more_to_tell or len(new) == view.policy.creates_per_round
+    return Plan(actions=(*written.actions, *told, *creations), requeue_after=_SOON if is_more else None)
+
+
+def _room(view: EpisodeSetInput, counted: Tally) -> int:
+    """How many children may be made in this round."""
+    spec = view.episode_set.spec
+    paused = spec.suspend or is_true(view.episode_set.status.conditions, ConditionType.SUSPENDED)
+    if paused or _stop_reason(view, counted) is not None:
+        return 0
+    return min(spec.parallelism - counted.active, view.policy.creates_per_round)
+
+
+def _stop_reason(view: EpisodeSetInput, counted: Tally) -> str | None:
+    """Why no more children are made, if so. With ``maxFailed`` 0 the first failure is enough."""
+    spec = view.episode_set.spec
+    if spec.cancel:
+        return "Cancelled"
+    if spec.max_failed is not None and counted.failed >= max(1, spec.max_failed):
+        return "MaxFailedReached"
+    return None
+
+
+def _told(view: EpisodeSetInput, counted: Tally) -> tuple[tuple[Action, ...], bool]:
+    """Tell children what their set was told: the end, a pause, or its end. At most so many in one round.
+
+    A child that somebody suspended by itself stays so, unless its set is suspended and resumed.
+    """
+    spec = view.episode_set.spec
+    resuming = is_true(view.episode_set.status.conditions, ConditionType.SUSPENDED) and not spec.suspend
+    actions: list[Action] = []
+    for child in counted.busy:
+        cancel = True if spec.cancel and not child.spec.cancel else None
+        suspend = None
+        if spec.suspend and not child.spec.suspend:
+            suspend = True
+        elif resuming and child.spec.suspend != spec.template.suspend:
+            suspend = spec.template.suspend
+        if cancel is not None or suspend is not None:
+            actions.append(PatchChild(name=child.metadata.name, suspend=suspend, cancel=cancel))
+    limit = view.policy.creates_per_round
+    return tuple(actions[:limit]), len(actions) > limit
+
+
+def _creation(view: EpisodeSetInput, frozen: FrozenTasks, index: int) -> CreateEpisode:
+    number, sample = divmod(index, view.episode_set.spec.samples)
+    name, uid = frozen[number]
+    return CreateEpisode(
+        name=child_name(view.episode_set.metadata.name, index), index=index, sample=sample, task=name, task_uid=uid
+    )
+
+
+def _conditions(view: EpisodeSetInput, counted: Tally, *, resuming: bool, now: datetime) -> Conditions:
+    spec, conditions = view.episode_set.spec, view.episode_set.status.conditions
+    if spec.suspend:
+        conditions = set_condition(conditions, ConditionType.SUSPENDED, "True", reason="Suspended", at=now)
+    elif is_true(conditions, ConditionType.SUSPENDED) and not resuming:
+        conditions = set_condition(conditions, ConditionType.SUSPENDED, "False", reason="Resumed", at=now)
+    reason = "Completed" if len(counted.completed) == counted.total else _stop_reason(view, counted)
+    if reason is None or counted.active:
+        reason = reason if counted.active and reason else "Running"
+        return set_condition(conditions, ConditionType.FINISHED, "False", reason=reason, at=now)
+    verdicts = counted.resolved + counted.unresolved
+    message = f"{counted.resolved} of {verdicts} verdicts are solved, {counted.failed} episodes failed"
+    return set_condition(conditions, ConditionType.FINISHED, "True", reason=reason, message=message, at=now)
+
+
+def _status(
+    view: EpisodeSetInput, counted: Tally, conditions: Conditions, *, active: int, now: datetime
+) -> EpisodeSetStatus:
+    before = view.episode_set.status
+    finished = is_true(conditions, ConditionType.FINISHED)
+    return msgspec.structs.replace(
+        before,
+        conditions=conditions,
+        completed_indexes=str(counted.completed),
+        total=counted.total,
+        pending=max(0, counted.total - len(counted.completed) - active),
+        active=active,
+        resolved=counted.resolved,
+        unresolved=counted.unresolved,
+        failed=counted.failed,
+        pass_at_1=pass_at_1(counted.resolved, counted.unresolved),
+        start_time=before.start_time or now,
+        completion_time=now if finished else None,
+    )
+
+
+def _write(view: EpisodeSetInput, status: EpisodeSetStatus) -> Plan:
+    """Write the status if it says anything new; an Event once it begins to wait or is finished."""
+    before = view.episode_set.status
+    if status == before:
+        return Plan()
+    generation = observed(before, view.episode_set.metadata.generation)
+    actions: list[Action] = [PatchSetStatus(status=msgspec.structs.replace(status, observed_generation=generation))]
+    old, new = (find(each.conditions, ConditionType.FINISHED) for each in (before, status))
+    if new is not None and (old is None or old.reason != new.reason) and new.reason != "Running":
+        waits = new.status == "False"
+        actions.append(Emit(type="Warning" if waits else "Normal", reason=new.reason, message=new.message))
+    return Plan(actions=tuple(actions))
