@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import msgspec
 
@@ -20,6 +20,9 @@ from dgym.tools.base import Tool
 from dgym.tools.registry import load_tools
 from dgym.wire import EndReason, Observation, Result, Step
 from dgym.wire.http import Usage
+
+if TYPE_CHECKING:
+    from dgym.env.http_client import Patience
 
 DEFAULT_TOOLS = ("listdir", "view", "grep", "eval", "pdb", "rewrite", "bash", "submit")
 
@@ -83,6 +86,7 @@ class AsyncRepoEnv:
         prepare_token: str | None = None,
         reset_key: str | None = None,
         render_mode: str | None = None,
+        patience: "Patience | None" = None,
     ) -> Self:
         """An episode that runs in a pod, by its sidecar; nothing is sent before ``reset``, which works once.
 
@@ -94,14 +98,23 @@ class AsyncRepoEnv:
             reset_key: Names the reset. Whoever resets under the same key later takes up the episode where it stands:
                 ``history()`` has all of its steps, and what ``reset`` returns is the last observation.
             render_mode: None or "ansi".
+            patience: How long a sidecar that does not answer is asked again; None: a minute.
         """
+        from dgym.env.http_client import Patience
         from dgym.env.remote import RemoteDriver
 
         _check_render_mode(render_mode)
         env = cls.__new__(cls)
         env.render_mode = render_mode
         env._last = None
-        env._driver = RemoteDriver(url, token, epoch=epoch, prepare_token=prepare_token, reset_key=reset_key)
+        env._driver = RemoteDriver(
+            url,
+            token,
+            epoch=epoch,
+            prepare_token=prepare_token,
+            reset_key=reset_key,
+            patience=patience or Patience(),
+        )
         return env
 
     async def reset(

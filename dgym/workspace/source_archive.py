@@ -17,6 +17,8 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from dgym.api.task import ArchiveSource
 from dgym.errors import SourceFailed
+from dgym.workspace.source_guard import guarded
+from dgym.workspace.source_hosts import ANY_HOST, SourceHosts
 from dgym.workspace.source_tree import SIZE_LIMIT, TreeWriter, entry_path, file_digest
 from dgym.workspace.source_work import Work
 
@@ -33,14 +35,14 @@ def shown_url(url: str) -> str:
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
-def download(archive: ArchiveSource, target: Path, work: Work) -> None:
-    """Fetch the archive into ``target`` and prove its digest."""
+def download(archive: ArchiveSource, target: Path, work: Work, hosts: SourceHosts = ANY_HOST) -> None:
+    """Fetch the archive from one of ``hosts`` into ``target`` and prove its digest."""
     where = f"source.archive: {shown_url(archive.url)}"
     if urlsplit(archive.url).scheme not in ("http", "https"):
         raise SourceFailed(f"{where}: only http and https addresses are fetched")
     for left in range(_TRIES - 1, -1, -1):
         try:
-            _fetch(archive.url, target, work, where)
+            _fetch(archive.url, target, work, hosts, where)
             break
         except urllib.error.HTTPError as error:
             error.close()
@@ -55,14 +57,13 @@ def download(archive: ArchiveSource, target: Path, work: Work) -> None:
         raise SourceFailed(f"{where}: its SHA-256 is {digest}, not {archive.sha256}")
 
 
-def _opener() -> urllib.request.OpenerDirector:
-    """Handlers for http alone: a server cannot redirect to this machine's files."""
+def _opener(hosts: SourceHosts, where: str) -> urllib.request.OpenerDirector:
+    """Handlers for http alone: a server cannot redirect to this machine's files, nor to hosts that are not allowed."""
     opener = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.ProxyHandler(),
         urllib.request.UnknownHandler(),
-        urllib.request.HTTPHandler(),
-        urllib.request.HTTPSHandler(),
+        *((urllib.request.HTTPHandler(), urllib.request.HTTPSHandler()) if hosts.unbounded else guarded(hosts, where)),
         urllib.request.HTTPDefaultErrorHandler(),
         urllib.request.HTTPRedirectHandler(),
         urllib.request.HTTPErrorProcessor(),
@@ -71,10 +72,13 @@ def _opener() -> urllib.request.OpenerDirector:
     return opener
 
 
-def _fetch(url: str, target: Path, work: Work, where: str) -> None:
+def _fetch(url: str, target: Path, work: Work, hosts: SourceHosts, where: str) -> None:
     size = 0
     request = _request(url)
-    with contextlib.closing(_opener().open(request, timeout=_STALL_SECONDS)) as response, target.open("wb") as file:
+    with (
+        contextlib.closing(_opener(hosts, where).open(request, timeout=_STALL_SECONDS)) as response,
+        target.open("wb") as file,
+    ):
         while chunk := response.read(_CHUNK):
             work.check()
             size += len(chunk)

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from dgym.api.task import GitSource
 from dgym.errors import SourceFailed
 from dgym.workspace.source_archive import shown_url
+from dgym.workspace.source_hosts import ANY_HOST, SourceHosts
 from dgym.workspace.source_tree import SIZE_LIMIT
 from dgym.workspace.source_work import Work
 
@@ -53,7 +54,7 @@ class _Answer(NamedTuple):
 class GitFetch:
     """Fetches one revision into ``directory``, which must be empty."""
 
-    def __init__(self, source: GitSource, directory: Path, work: Work) -> None:
+    def __init__(self, source: GitSource, directory: Path, work: Work, hosts: SourceHosts = ANY_HOST) -> None:
         self._source = source
         self._directory = directory
         self._work = work
@@ -62,6 +63,7 @@ class GitFetch:
             raise SourceFailed(f"{self._where}: only {', '.join(_PROTOCOLS)} addresses are fetched")
         if source.revision.startswith("-"):
             raise SourceFailed(f"{self._where}: {source.revision!r} is no revision")
+        self._settings = _SETTINGS if hosts.unbounded else (*_SETTINGS, *_bounds(source.url, hosts, self._where))
 
     def resolve(self) -> str | None:
         """The commit that the revision is now, as far as the server's list of branches and tags tells."""
@@ -105,7 +107,7 @@ class GitFetch:
         raise SourceFailed(f"{self._where}: {what}: {' / '.join(last) or f'exit status {answer.status}'}")
 
     def _git(self, *arguments: str) -> _Answer:
-        settings = [word for setting in _SETTINGS for word in ("-c", setting)]
+        settings = [word for setting in self._settings for word in ("-c", setting)]
         try:
             process = subprocess.Popen(
                 ["git", *settings, *arguments],
@@ -134,6 +136,20 @@ class GitFetch:
                 self._work.check()
                 if time.monotonic() > deadline:
                     raise SourceFailed(f"{self._where}: git took longer than {TIMEOUT_SECONDS} s") from None
+
+
+def _bounds(url: str, hosts: SourceHosts, where: str) -> tuple[str, ...]:
+    """Settings that keep git from any other host than the one that was checked, and from another address of it."""
+    address = hosts.resolve(url, where)
+    settings = ("http.followRedirects=false",)
+    if address is None:
+        return settings
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https"):
+        raise SourceFailed(f"{where}: {parts.scheme} addresses are fetched from hosts that are allowed by their name")
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    shown = f"[{address}]" if ":" in address else address
+    return (*settings, f"http.curloptResolve={parts.hostname}:{port}:{shown}")
 
 
 def _environment(home: Path) -> dict[str, str]:

@@ -19,6 +19,7 @@ from dgym.api.task import SourceSpec
 from dgym.errors import SourceFailed
 from dgym.workspace.source_archive import download, repack, shown_url
 from dgym.workspace.source_git import GitFetch
+from dgym.workspace.source_hosts import ANY_HOST, SourceHosts
 from dgym.workspace.source_local import write_directory, write_files
 from dgym.workspace.source_tree import TreeWriter, file_digest
 from dgym.workspace.source_work import Work, in_thread
@@ -32,21 +33,22 @@ _KEPT_SECONDS = 8 * 86400
 _TAR_NAME = re.compile(r"[0-9a-f]{64}\.tar")
 
 
-async def pack_source(source: SourceSpec | None, *, base: Path, cache: Path) -> Path:
+async def pack_source(source: SourceSpec | None, *, base: Path, cache: Path, hosts: SourceHosts = ANY_HOST) -> Path:
     """Give a tar of the repository, without ``.git``, bytecode and special files.
 
     Args:
         source: None or empty gives an empty tar: the image already holds the repository.
         base: the directory that ``localPath`` is relative to.
         cache: where tars are kept; made if missing. The file given stays valid for at least a week.
+        hosts: where archives and git repositories may come from.
 
     Raises:
         SourceFailed: the repository cannot be obtained, or holds something that leads outside.
     """
-    return await in_thread(lambda work: _pack(source or SourceSpec(), base, cache, work))
+    return await in_thread(lambda work: _pack(source or SourceSpec(), base, cache, hosts, work))
 
 
-def _pack(source: SourceSpec, base: Path, cache: Path, work: Work) -> Path:
+def _pack(source: SourceSpec, base: Path, cache: Path, hosts: SourceHosts, work: Work) -> Path:
     if source.config_map_ref is not None:
         raise SourceFailed(
             f"source.configMapRef: the ConfigMap {source.config_map_ref.name!r} exists in a cluster only; a local run "
@@ -55,9 +57,9 @@ def _pack(source: SourceSpec, base: Path, cache: Path, work: Work) -> Path:
     try:
         cache.mkdir(parents=True, exist_ok=True)
         if source.archive is not None:
-            return _pack_archive(source, cache, work)
+            return _pack_archive(source, cache, hosts, work)
         if source.git is not None:
-            return _pack_git(source, cache, work)
+            return _pack_git(source, cache, hosts, work)
         if source.local_path is not None:
             root = base / Path(source.local_path).expanduser()
             return _pack_local(lambda tree: write_directory(root, tree), f"source.localPath: {root}", cache)
@@ -85,30 +87,30 @@ def _forget_unused(directory: Path) -> None:
                 file.unlink()
 
 
-def _pack_archive(source: SourceSpec, cache: Path, work: Work) -> Path:
+def _pack_archive(source: SourceSpec, cache: Path, hosts: SourceHosts, work: Work) -> Path:
     assert source.archive is not None
     archive = source.archive
     name = f"source.archive: {shown_url(archive.url)}"
 
     def make(scratch: Path, packed: Path) -> None:
         fetched = scratch / "fetched"
-        download(archive, fetched, work)
+        download(archive, fetched, work, hosts)
         with TreeWriter(packed, name) as tree:
             repack(fetched, tree, name, work)
 
     return _cached(cache, f"archive {archive.sha256}", make, work)
 
 
-def _pack_git(source: SourceSpec, cache: Path, work: Work) -> Path:
+def _pack_git(source: SourceSpec, cache: Path, hosts: SourceHosts, work: Work) -> Path:
     assert source.git is not None
     git = source.git
     with _scratch(cache) as scratch:
-        commit = GitFetch(git, scratch, work).resolve()
+        commit = GitFetch(git, scratch, work, hosts).resolve()
 
     def make(scratch: Path, packed: Path) -> None:
         tree_directory = scratch / "tree"
         tree_directory.mkdir()
-        GitFetch(git, tree_directory, work).checkout(commit)
+        GitFetch(git, tree_directory, work, hosts).checkout(commit)
         with TreeWriter(packed, f"source.git: {shown_url(git.url)}") as tree:
             write_directory(tree_directory, tree)
 

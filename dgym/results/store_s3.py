@@ -1,0 +1,116 @@
+"""Results in an S3-compatible bucket. The only module that knows obstore."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError, PreconditionError
+from obstore.store import S3Store as Bucket
+
+from dgym.results.stores import Content, StoredItem, StoreUnavailable, checked_path
+
+T = TypeVar("T")
+
+_CALL_SECONDS = 120.0
+_LISTED = 10_000
+_RETRY: Any = {
+    "max_retries": 2,
+    "retry_timeout": timedelta(seconds=20),
+    "backoff": {"init_backoff": timedelta(seconds=0.2), "max_backoff": timedelta(seconds=2), "base": 2},
+}
+"""A short try: whoever stores tries again, and says meanwhile that the store does not answer."""
+
+
+class BucketStore:
+    """Objects are written whole, so a trajectory is written every ten steps."""
+
+    checkpoint_steps = 10
+
+    def __init__(self, bucket: Any, location: str) -> None:
+        self._bucket = bucket
+        self._location = location.rstrip("/")
+
+    def uri(self, path: str) -> str:
+        """An ``s3:`` address."""
+        return f"{self._location}/{path}"
+
+    async def check(self) -> None:
+        """Ask for an object that is not there."""
+        await self.read(".dgym-probe", checked=False)
+
+    async def read(self, path: str, *, checked: bool = True) -> bytes | None:
+        """The object; None where there is none."""
+        try:
+            return await self._do(self._read(checked_path(path) if checked else path))
+        except (NotFoundError, FileNotFoundError):
+            return None
+
+    async def open(self, path: str) -> Content | None:
+        """The object in pieces; None where there is none."""
+        try:
+            found = await self._do(obstore.get_async(self._bucket, checked_path(path)))
+        except (NotFoundError, FileNotFoundError):
+            return None
+        return Content(found.meta["size"], _chunks(found))
+
+    async def write(self, path: str, data: bytes) -> None:
+        """Put the object."""
+        await self._do(obstore.put_async(self._bucket, checked_path(path), data, use_multipart=False))
+
+    async def create(self, path: str, data: bytes) -> bool:
+        """Put the object on the condition that there is none."""
+        try:
+            await self._do(
+                obstore.put_async(self._bucket, checked_path(path), data, mode="create", use_multipart=False)
+            )
+        except (AlreadyExistsError, PreconditionError):
+            return False
+        return True
+
+    async def append(self, path: str, data: bytes, *, size: int) -> bool:  # noqa: ARG002 - objects do not grow
+        """Objects do not grow."""
+        return False
+
+    async def files(self, prefix: str) -> list[StoredItem]:
+        """Every object below ``prefix``, the first ten thousand."""
+        return await self._do(self._list(checked_path(prefix)))
+
+    async def _read(self, path: str) -> bytes:
+        return bytes(await (await obstore.get_async(self._bucket, path)).bytes_async())
+
+    async def _list(self, prefix: str) -> list[StoredItem]:
+        found: list[StoredItem] = []
+        async for page in obstore.list(self._bucket, prefix=f"{prefix}/"):
+            found += [StoredItem(item["path"], item["size"]) for item in page]
+            if len(found) >= _LISTED:
+                break
+        return sorted(found[:_LISTED], key=lambda item: item.path)
+
+    async def _do(self, work: Awaitable[T]) -> T:
+        try:
+            async with asyncio.timeout(_CALL_SECONDS):
+                return await work
+        except (NotFoundError, FileNotFoundError, AlreadyExistsError, PreconditionError):
+            raise
+        except (BaseError, OSError, ValueError) as error:
+            # The first line says what happened; those below repeat the whole request.
+            text = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise StoreUnavailable(f"the results store {self._location}: {text}") from error
+
+
+def open_bucket(bucket: str, prefix: str) -> BucketStore:
+    """The bucket, with endpoint, region and credentials from the environment's AWS_* variables."""
+    opened = Bucket(
+        bucket,
+        prefix=prefix or None,
+        client_options={"timeout": "60s", "connect_timeout": "10s"},
+        retry_config=_RETRY,
+    )
+    return BucketStore(opened, f"s3://{bucket}/{prefix}")
+
+
+async def _chunks(found: Any) -> AsyncIterator[bytes]:
+    async for chunk in found.stream():
+        yield bytes(chunk)

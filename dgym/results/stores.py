@@ -1,0 +1,122 @@
+"""Where agent pods keep what episodes leave behind: a directory, such as a volume, or an S3-compatible bucket.
+
+Paths are ``<namespace>/<episode>/<uid>/<attempt>/<file>`` below the store's root in either.
+"""
+
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from dgym.errors import DgymError, ManifestError, PluginError
+
+TRAJECTORY, PATCH, RESULT, LOG = "trajectory.jsonl", "patch.diff", "result.json", "episode.log"
+FILES = (TRAJECTORY, PATCH, RESULT, LOG)
+
+_SEGMENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,252}")
+_SCHEME = "s3://"
+
+
+class StoreUnavailable(DgymError):
+    """The results store cannot be reached, or does not take what it is given; trying again may help."""
+
+
+class StoredItem(msgspec.Struct, frozen=True):
+    """A file that is stored: its path from the root, and its size."""
+
+    path: str
+    size: int
+
+
+class Content(msgspec.Struct, frozen=True):
+    """A file's size and its bytes, in pieces."""
+
+    size: int
+    chunks: AsyncIterator[bytes]
+
+
+class Store(Protocol):
+    """Files by their path. Every call raises ``StoreUnavailable`` when the store does not do its part."""
+
+    @property
+    def checkpoint_steps(self) -> int:
+        """After how many steps a trajectory is worth writing."""
+        ...
+
+    def uri(self, path: str) -> str:
+        """The address of ``path`` for people and other programs."""
+        ...
+
+    async def check(self) -> None:
+        """Raise unless the store can be written to."""
+        ...
+
+    async def read(self, path: str) -> bytes | None:
+        """The file; None where there is none."""
+        ...
+
+    async def open(self, path: str) -> Content | None:
+        """The file in pieces; None where there is none."""
+        ...
+
+    async def write(self, path: str, data: bytes) -> None:
+        """Make ``data`` the file, at once."""
+        ...
+
+    async def create(self, path: str, data: bytes) -> bool:
+        """The same, unless there is a file: then nothing is done, and False returned."""
+        ...
+
+    async def append(self, path: str, data: bytes, *, size: int) -> bool:
+        """Add to a file of exactly ``size`` bytes (0: there may be none). False: that cannot be done, write it."""
+        ...
+
+    async def files(self, prefix: str) -> list[StoredItem]:
+        """Every file below ``prefix``, a directory, in order."""
+        ...
+
+
+def attempt_path(namespace: str, episode: str, uid: str, attempt: int) -> str:
+    """Where an attempt's files are.
+
+    Raises:
+        ManifestError: A part cannot be a name in a store.
+    """
+    return checked_path("/".join((namespace, episode, uid, str(attempt))))
+
+
+def checked_path(path: str) -> str:
+    """``path``, once it is sure that it leads nowhere else.
+
+    Raises:
+        ManifestError: It could.
+    """
+    for segment in path.split("/"):
+        if not _SEGMENT.fullmatch(segment):
+            raise ManifestError(f"{segment!r} cannot be part of a path in the results store")
+    return path
+
+
+def open_store(location: str) -> Store:
+    """The store at ``location``: a directory, or ``s3://bucket/prefix`` with AWS_* variables of the environment.
+
+    Raises:
+        ManifestError: The location is wrong.
+        PluginError: The bucket needs a library that is not installed.
+    """
+    if location.startswith(_SCHEME):
+        bucket, _, prefix = location.removeprefix(_SCHEME).partition("/")
+        if not bucket:
+            raise ManifestError(f"{location}: the results store has no bucket; write s3://BUCKET/PREFIX")
+        try:
+            from dgym.results.store_s3 import open_bucket
+        except ImportError as error:
+            raise PluginError(f"{location}: needs obstore: pip install 'dgym[s3]' ({error})") from error
+        return open_bucket(bucket, prefix.strip("/"))
+    if "://" in location:
+        raise ManifestError(f"{location}: a results store is a directory or s3://BUCKET/PREFIX")
+    from dgym.results.store_directory import DirectoryStore
+
+    return DirectoryStore(Path(location))

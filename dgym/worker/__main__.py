@@ -1,0 +1,33 @@
+"""``python -m dgym.worker``: what the container of an agent pod runs."""
+
+import asyncio
+import sys
+
+from pydantic import ValidationError
+
+from dgym.errors import DgymError
+from dgym.worker.pod.logs import configure_logging
+from dgym.worker.pod.serving import serve
+from dgym.worker.pod.settings import PREFIX, AgentSettings
+
+
+def main() -> int:
+    """Serve; 2 when the environment is wrong."""
+    try:
+        settings = AgentSettings()
+    except ValidationError as error:
+        for problem in error.errors():
+            name = PREFIX + "_".join(str(part) for part in problem["loc"]).upper()
+            sys.stderr.write(f"dgym.worker: {name}: {problem['msg']}\n")
+        return 2
+    configure_logging(level=settings.log_level, pod=settings.pod_name)
+    try:
+        asyncio.run(serve(settings))
+    except DgymError as error:
+        sys.stderr.write(f"dgym.worker: {error}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

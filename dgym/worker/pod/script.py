@@ -1,0 +1,78 @@
+"""From an assignment to what is played. Pure but for loading the agent."""
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from dgym.agents import Agent, load_agent
+from dgym.api import AgentSpec, DebugTask, ToolSpec, digest
+from dgym.errors import ManifestError
+from dgym.wire.assignments import Assignment
+from dgym.worker.jobs import effective_tools
+from dgym.worker.playing import Script
+
+T = TypeVar("T")
+
+
+class PodScript(msgspec.Struct, frozen=True, kw_only=True):
+    """What is played, with the tools that the pod is prepared with."""
+
+    script: Script
+    tools: tuple[str | ToolSpec, ...]
+    task_digest: str
+
+
+def read_task(assignment: Assignment) -> DebugTask:
+    """The assignment's task.
+
+    Raises:
+        ManifestError: It is none.
+    """
+    return _convert(assignment.task, DebugTask, "task")
+
+
+def read_tools(assignment: Assignment) -> tuple[str | ToolSpec, ...]:
+    """The tools that the Episode names."""
+    return tuple(
+        tool if isinstance(tool, str) else ToolSpec(name=tool.name, options=tool.options) for tool in assignment.tools
+    )
+
+
+def read_script(assignment: Assignment) -> PodScript:
+    """What ``assignment`` is about.
+
+    Raises:
+        ManifestError: The task, the agent or its parameters are wrong, or need a terminal.
+        PluginError: There is no such agent.
+    """
+    task = read_task(assignment)
+    spec = _convert(assignment.agent or {}, AgentSpec, "agent")
+    agent = _load(spec)
+    return PodScript(
+        script=Script(
+            task=task,
+            spec=spec,
+            agent=agent,
+            session=f"{assignment.episode}-{assignment.episode_uid[:16]}",
+            seed=None if spec.seed is None else spec.seed + assignment.sample,
+            deadline_seconds=assignment.remaining_seconds,
+        ),
+        tools=effective_tools(read_tools(assignment), spec, agent),
+        task_digest=digest(task, None),
+    )
+
+
+def _load(spec: AgentSpec) -> type[Agent]:
+    if ":" in spec.name:
+        raise ManifestError(f"agent {spec.name!r}: a cluster knows the agents that are installed in its image alone")
+    agent = load_agent(spec.name)
+    if agent.interactive:
+        raise ManifestError(f"agent {spec.name} needs a terminal, which a cluster has not; use dgym run")
+    return agent
+
+
+def _convert(value: dict[str, Any], kind: type[T], what: str) -> T:
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise ManifestError(f"{what}: {error}") from None

@@ -1,0 +1,107 @@
+"""Which hosts sources may come from, where whoever names the source must not reach everything that this machine can.
+
+An entry is a host, a host with its port, ``*.example.com`` for every host below, or ``*`` for all. A host that is named
+may be anywhere; one that only a pattern covers must not have a private address, or manifests could reach the cluster.
+"""
+
+import ipaddress
+import re
+import socket
+from collections.abc import Iterable
+from typing import Self
+from urllib.parse import SplitResult, urlsplit
+
+from dgym.errors import ManifestError, SourceFailed
+
+_PORTS = {"http": 80, "https": 443, "ssh": 22, "git": 9418}
+_ENTRY = re.compile(r"(?P<host>\*|(?:\*\.)?[A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:.]+\])(?::(?P<port>[0-9]{1,5}))?")
+
+
+class SourceHosts:
+    """The hosts that are allowed; with ``entries`` None all are, private ones too: a person fetches on their own."""
+
+    def __init__(self, entries: Iterable[str] | None = None) -> None:
+        self._entries = None if entries is None else [_parse(entry) for entry in entries]
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """From a list with commas; empty: none."""
+        return cls(entry.strip() for entry in text.split(",") if entry.strip())
+
+    @property
+    def unbounded(self) -> bool:
+        """Whether nothing is checked."""
+        return self._entries is None
+
+    def check(self, url: str, where: str) -> bool:
+        """Whether the address may be a private one.
+
+        Raises:
+            SourceFailed: The host is not allowed at all; ``where`` begins the message.
+        """
+        if self._entries is None:
+            return True
+        host, port = _address(urlsplit(url), where)
+        allowed = [entry for entry, listed in self._entries if listed in (None, port) and _covers(entry, host)]
+        if not allowed:
+            raise SourceFailed(
+                f"{where}: sources may not come from {host}:{port}; whoever runs the cluster can allow the host"
+                " (agents.sourceHosts)"
+            )
+        return any("*" not in entry for entry in allowed)
+
+    def resolve(self, url: str, where: str) -> str | None:
+        """An address of the host, to be used without asking again; None: any will do.
+
+        Raises:
+            SourceFailed: The host is not allowed, is not known, or has a private address and no entry of its own.
+        """
+        if self.check(url, where):
+            return None
+        host, port = _address(urlsplit(url), where)
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise SourceFailed(f"{where}: {host}: {error.strerror or error}") from None
+        addresses = [str(entry[4][0]) for entry in found]
+        for address in addresses:
+            check_public(address, f"{where}: {host}")
+        return addresses[0]
+
+
+ANY_HOST = SourceHosts()
+"""Of a person who fetches for themselves."""
+
+
+def check_public(address: str, where: str) -> None:
+    """Refuse what is not on the public internet.
+
+    Raises:
+        SourceFailed: ``address`` is private, of this machine, or otherwise special.
+    """
+    parsed = ipaddress.ip_address(address.partition("%")[0])
+    inner = getattr(parsed, "ipv4_mapped", None) or parsed
+    if not inner.is_global or inner.is_multicast:
+        raise SourceFailed(f"{where} has the private address {address}; a host like that must be allowed by its name")
+
+
+def _parse(entry: str) -> tuple[str, int | None]:
+    match = _ENTRY.fullmatch(entry)
+    if match is None:
+        raise ManifestError(f"{entry!r} is no host; write HOST, HOST:PORT, *.DOMAIN or *")
+    port = match["port"]
+    return match["host"].strip("[]").lower().rstrip("."), None if port is None else int(port)
+
+
+def _covers(entry: str, host: str) -> bool:
+    return entry in ("*", host) or (entry.startswith("*.") and host.endswith(entry[1:]))
+
+
+def _address(parts: SplitResult, where: str) -> tuple[str, int]:
+    try:
+        host, port = (parts.hostname or "").rstrip("."), parts.port or _PORTS.get(parts.scheme, 0)
+    except ValueError:
+        host, port = "", 0
+    if not host or not port:
+        raise SourceFailed(f"{where}: the address names no host")
+    return host, port

@@ -1,0 +1,227 @@
+"""Pods without a cluster: two real runners behind Unix sockets, each with a workspace of its own at the same path, and
+a sidecar on a loopback port."""
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import aiohttp
+import msgspec
+from aiohttp import web
+
+import dgym.runner
+from dgym import AsyncRepoEnv
+from dgym.api import DebugTask
+from dgym.env.http_client import HttpClient, Patience
+from dgym.env.opening import open_source
+from dgym.env.remote_preparation import RemotePreparation
+from dgym.session import EpisodeLimits
+from dgym.sidecar.access import Access
+from dgym.sidecar.api import Api
+from dgym.sidecar.attempt import Attempt
+from dgym.sidecar.endings import write_ending
+from dgym.sidecar.metrics import Metrics
+from dgym.sidecar.runners import Runners
+from dgym.sidecar.settings import PREFIX, Settings
+from dgym.wire.http import Path as CallPath
+from dgym.wire.http import Role, VerifyResponse
+from dgym.wire.http_termination import decode_termination
+from dgym.wire.http_tokens import make_token, token_digest
+
+MAIN = Path(dgym.runner.__file__).with_name("__main__.py")
+QUICK = Patience(silence_seconds=20, first_pause_seconds=0.02, longest_pause_seconds=0.2)
+FILES = {
+    "calc.py": "def add(a, b):\n    return a - b\n",
+    "check.py": "import calc\n\nassert calc.add(2, 3) == 5\n",
+    "test_calc.py": "import calc\n\n\ndef test_add():\n    assert calc.add(2, 3) == 5\n",
+}
+SOLUTION = "--- a/calc.py\n+++ b/calc.py\n@@ -1,2 +1,2 @@\n def add(a, b):\n-    return a - b\n+    return a + b\n"
+REPAIR = {"tool": "rewrite", "arguments": {"path": "calc.py", "start": 2, "end": 2, "new_code": "    return a + b"}}
+TOOLS = ("bash", "view", "eval", "pdb", "rewrite", "submit")
+
+
+class Pod:
+    """One attempt: ``await pod.start()``, and it is all there but prepared."""
+
+    def __init__(self, directory: Path, environment: Path, **settings):
+        self.directory = directory
+        self.environment = environment
+        self.tokens = {role: make_token(b"key", episode_uid="uid", attempt=1, role=role) for role in Role}
+        self.settings = Settings(
+            **{f"{role}_sha256": token_digest(token) for role, token in self.tokens.items()},
+            **{
+                "host": "127.0.0.1",
+                "port": 0,
+                "sandbox_socket": directory / "sandbox.sock",
+                "verifier_socket": directory / "verifier.sock",
+                "directory": directory / "state",
+                "termination_log": directory / "termination",
+                "episode": "default/calc",
+                "episode_uid": "uid",
+                "answer_seconds": 20.0,
+                "stop_timeout_seconds": 20.0,
+                **settings,
+            },
+        )
+        self.runners: dict[str, subprocess.Popen] = {}
+        self.url = ""
+        self.attempt: Attempt | None = None
+        self._stack = contextlib.AsyncExitStack()
+        self._operating: asyncio.Task | None = None
+
+    # Starting and ending
+
+    async def start(self, *, operated=True, runners=True):
+        """Start the runners and serve the attempt in this process; with ``operated`` somebody watches the sandbox."""
+        if runners:
+            self.start_runners()
+        self.settings.directory.mkdir(exist_ok=True)
+        connected = Runners(self.settings.sandbox_socket, self.settings.verifier_socket)
+        connecting = asyncio.ensure_future(connected.connect())
+        self.attempt = Attempt(self.settings, connected, on_end=lambda attempt: write_ending(self.settings, attempt))
+        application = Api(self.attempt, Access(self.settings.digests), Metrics()).application()
+        server = web.AppRunner(application, access_log=None, shutdown_timeout=1)
+        await server.setup()
+        self._stack.push_async_callback(self.attempt.close)
+        self._stack.push_async_callback(server.cleanup)
+        self._stack.callback(connecting.cancel)
+        await web.TCPSite(server, "127.0.0.1", 0).start()
+        self.url = f"http://127.0.0.1:{server.addresses[0][1]}"
+        if runners:
+            await asyncio.wait_for(connecting, 30)
+        if operated:
+            self.operate()
+        return self
+
+    def start_runners(self):
+        workspace = self.directory / "workspace"
+        workspace.mkdir(exist_ok=True)
+        for name in ("sandbox", "verifier"):
+            files = self.directory / f"{name}-files"
+            files.mkdir()
+            command = ["bwrap", "--dev-bind", "/", "/", "--bind", str(files), str(workspace), "--proc", "/proc"]
+            command += ["--unshare-pid", "--die-with-parent", "--chdir", "/", "--clearenv"]
+            command += ["--setenv", "PATH", f"{self.environment}/bin:/usr/bin:/bin", "--"]
+            command += [sys.executable, "-I", "-S", "-B", str(MAIN), "--socket", str(self.directory / f"{name}.sock")]
+            self.runners[name] = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+
+    def start_process(self):
+        """Serve the attempt in a process of its own, as a container does; its log is in ``sidecar.log``."""
+        names = [name for name in Settings.__struct_fields__ if getattr(self.settings, name) is not None]
+        variables = {PREFIX + name.upper(): str(getattr(self.settings, name)) for name in names}
+        with (self.directory / "sidecar.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "dgym.sidecar"], env={**os.environ, **variables}, stderr=log
+            )
+        self._stack.callback(_end, process)
+        return process
+
+    def operate(self):
+        """Say that the sandbox has ended as soon as it has, as the operator does."""
+        self._operating = asyncio.ensure_future(self._confirm())
+
+    async def _confirm(self):
+        await self.sandbox_ended()
+        await self.client(Role.OPERATE).call("POST", CallPath.VERIFY, VerifyResponse)
+
+    async def sandbox_ended(self):
+        await eventually(lambda: self.runners["sandbox"].poll() is not None)
+
+    async def close(self):
+        if self._operating is not None:
+            self._operating.cancel()
+            await asyncio.gather(self._operating, return_exceptions=True)
+        await self._stack.aclose()
+        for process in self.runners.values():
+            _end(process)
+
+    # Calling
+
+    def client(self, role, *, epoch=None):
+        client = HttpClient(self.url, self.tokens[role], epoch=epoch, patience=QUICK)
+        self._stack.push_async_callback(client.close)
+        return client
+
+    def bake(self):
+        """Put the repository where an image would hold it."""
+        for name in ("sandbox", "verifier"):
+            for path, content in FILES.items():
+                (self.directory / f"{name}-files" / path).write_text(content)
+
+    async def prepare(self, *, tools=TOOLS, limits=None, epoch=None, **spec):
+        task = make_task(self.directory / "workspace", **spec)
+        preparation = RemotePreparation(self.url, self.tokens[Role.PREPARE], epoch=epoch, patience=QUICK)
+        self._stack.push_async_callback(preparation.close)
+        source = await open_source(task)
+        await preparation.prepare(task, source=source, tools=tools, limits=limits or EpisodeLimits())
+        return preparation
+
+    def connect(self, url=None, **options):
+        env = AsyncRepoEnv.connect(
+            url or self.url, self.tokens[Role.DRIVE], prepare_token=self.tokens[Role.PREPARE], **options
+        )
+        self._stack.push_async_callback(env.close)
+        return env
+
+    async def raw(self, method, path, *, role=None, token=None, headers=None, data=None):
+        """One call without a second attempt: its status and its body."""
+        headers = dict(headers or {})
+        if role is not None or token is not None:
+            headers["Authorization"] = f"Bearer {token or self.tokens[role]}"
+        async with (
+            aiohttp.ClientSession() as session,
+            session.request(method, self.url + path, headers=headers, data=data) as response,
+        ):
+            body = await response.read()
+        return response.status, msgspec.json.decode(body) if response.content_type == "application/json" else body
+
+    async def step(self, seq, tool, arguments=None):
+        return await self.raw(
+            "POST",
+            f"/v1/steps/{seq}",
+            role=Role.DRIVE,
+            data=msgspec.json.encode({"tool": tool, "arguments": arguments or {}}),
+        )
+
+    # Looking
+
+    def termination(self):
+        path = self.settings.termination_log
+        return decode_termination(path.read_bytes()) if path.exists() else None
+
+    def file(self, name):
+        return (self.directory / "sandbox-files" / name).read_text()
+
+
+def make_task(workspace, **spec):
+    source = {"files": [{"path": path, "content": content} for path, content in FILES.items()]}
+    spec = {
+        "instructions": "calc is wrong",
+        "source": source,
+        "workingDirectory": str(workspace),
+        "entrypoint": "python check.py",
+        "solution": SOLUTION,
+        **spec,
+    }
+    return msgspec.convert({"metadata": {"name": "calc"}, "spec": spec}, DebugTask)
+
+
+def _end(process):
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(20)
+        finally:
+            process.kill()
+    process.wait()
+
+
+async def eventually(condition, seconds=30):
+    """Wait until ``condition()`` is true."""
+    async with asyncio.timeout(seconds):
+        while not (value := condition()):
+            await asyncio.sleep(0.01)
+    return value
