@@ -10,8 +10,11 @@ import asyncio
 import logging
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from random import Random
 from typing import Any
+
+import msgspec
 
 from dgym_operator.kube.auth import AccessError, load_access
 from dgym_operator.kube.client import Client
@@ -36,7 +39,7 @@ _log = logging.getLogger("dgym_operator.cleanup")
 class Policy(Object, frozen=True, kw_only=True):
     """A NetworkPolicy: whose it is follows from whom it lets in."""
 
-    spec: dict[str, Any] = {}
+    spec: dict[str, Any] = msgspec.field(default_factory=dict)
 
     def admits(self, operator_namespace: str) -> bool:
         """Whether the operator of that namespace put it."""
@@ -112,11 +115,9 @@ class Cleanup:
         _log.info("deleted the Secrets and the Lease")
 
     async def _delete(self, resource: Resource, name: str, namespace: str, uid: str | None = None) -> None:
-        try:
+        # Gone already, or another has the name by now, which is not what we were to delete.
+        with suppress(NotFound, Conflict):
             await self._client.delete(resource, name, decode=bytes, namespace=namespace, uid=uid)
-        except (NotFound, Conflict):
-            # Gone, or another of that name by now, which is not what we were to delete.
-            pass
 
     async def _until_gone(self, what: str, look: Callable[[], Awaitable[Sequence[Object]]]) -> None:
         end = self._clock.monotonic() + STOP_SECONDS
@@ -151,7 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = Settings()
     configure_logging(settings.log_level, settings.log_format)
     try:
-        asyncio.run(clean_up(settings, deployment, SystemClock(), Random()))
+        asyncio.run(clean_up(settings, deployment, SystemClock(), Random()))  # noqa: S311 - jitter
     except (AccessError, ApiError) as error:
         _log.error("cannot clean up", extra=fields(error=str(error)))
         return 1

@@ -1,0 +1,110 @@
+"""Helm, and what it makes of the chart."""
+
+import os
+import subprocess
+import uuid
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+from hack.cluster.paths import find_binary
+from tests.apiserver import ApiServer, missing_binaries, shared_api_server
+
+CHART = Path(__file__).parents[2] / "charts" / "dgym"
+VALUES = Path(__file__).parent / "values"
+NAMESPACE = "dgym-system"
+
+
+class Rendered(NamedTuple):
+    """The objects of a release, hooks included."""
+
+    objects: list[dict[str, Any]]
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        """All of a kind."""
+        return [each for each in self.objects if each["kind"] == kind]
+
+    def one(self, kind: str, name: str) -> dict[str, Any]:
+        """The one of that kind and name."""
+        (found,) = (each for each in self.of(kind) if each["metadata"]["name"] == name)
+        return found
+
+    @property
+    def pods(self) -> list[dict[str, Any]]:
+        """The pod of every workload."""
+        bare = [{"metadata": each["metadata"], "spec": each["spec"]} for each in self.of("Pod")]
+        return [each["spec"]["template"] for kind in ("Deployment", "Job") for each in self.of(kind)] + bare
+
+
+class Helm:
+    """The program, with nothing of the user's."""
+
+    def __init__(self, program: Path, home: Path) -> None:
+        self._program = program
+        self._environment = {**os.environ, "HELM_CONFIG_HOME": str(home), "HELM_CACHE_HOME": str(home)}
+
+    def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run it, whatever comes of it."""
+        command = [str(self._program), *arguments]
+        return subprocess.run(command, env=self._environment, capture_output=True, text=True, timeout=60, check=False)
+
+    def template(self, *arguments: str, release: str = "dgym") -> subprocess.CompletedProcess[str]:
+        """Render the chart."""
+        return self("template", release, str(CHART), "--namespace", NAMESPACE, *arguments)
+
+
+@pytest.fixture(scope="session")
+def helm(tmp_path_factory):
+    program = find_binary("helm")
+    if program is None:
+        reason = "no helm in KUBEBUILDER_ASSETS, the user's cache or PATH (`hack/cluster/cluster build` makes it)"
+        if "apiserver" in os.environ.get("DGYM_TEST_REQUIRE", "").split(","):
+            pytest.fail(reason, pytrace=False)
+        pytest.skip(reason)
+    return Helm(program, tmp_path_factory.mktemp("helm"))
+
+
+@pytest.fixture(scope="session")
+def render(helm):
+    """Render the chart with a file of values and single ones; each combination once."""
+    done: dict[tuple[str, ...], Rendered] = {}
+
+    def made(file: str = "default", *changes: str, release: str = "dgym") -> Rendered:
+        key = (file, release, *changes)
+        if key not in done:
+            sets = [part for change in changes for part in ("--set", change)]
+            answer = helm.template("--values", str(VALUES / f"{file}.yaml"), *sets, release=release)
+            assert answer.returncode == 0, answer.stderr
+            loaded = yaml.load_all(answer.stdout, yaml.CSafeLoader)
+            done[key] = Rendered([each for each in loaded if each is not None])
+        return done[key]
+
+    return made
+
+
+@pytest.fixture(scope="session")
+def api_server(tmp_path_factory):
+    """The API server that the whole run shares."""
+    if missing := missing_binaries():
+        pytest.skip(f"no API server: {' and '.join(missing)} not found (`hack/cluster/cluster build` makes them)")
+    base = tmp_path_factory.getbasetemp()
+    run = base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
+    server = shared_api_server(run / "api-server")
+    yield server
+    server.release()
+
+
+@pytest.fixture
+def api_namespace(api_server: ApiServer) -> str:
+    """A namespace of this test's own, which only restricted pods enter."""
+    name = f"test-{uuid.uuid4().hex[:10]}"
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    api_server.request("POST", "/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
+    return name
+
+
+def all_values() -> list[str]:
+    """The names of the files of values."""
+    return sorted(path.stem for path in VALUES.glob("*.yaml"))

@@ -1,0 +1,124 @@
+"""What the chart makes of values: objects that an API server takes, and that fit each other."""
+
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+import yaml
+
+CHART = Path(__file__).parents[2] / "charts" / "dgym"
+VALUES = sorted(path.stem for path in (Path(__file__).parent / "values").glob("*.yaml"))
+FOREIGN = ("monitoring.coreos.com/", "apiextensions.k8s.io/")
+"""Not among the published schemas; definitions are held to the structs they come from by tests of their own."""
+
+every_values = pytest.mark.parametrize("values", VALUES)
+
+
+@every_values
+def test_helm_finds_nothing_to_say(helm, values):
+    done = helm("lint", "--strict", str(CHART), "--values", str(Path(__file__).parent / "values" / f"{values}.yaml"))
+    assert done.returncode == 0, done.stdout
+
+
+@every_values
+def test_objects_fit_the_published_schemas(render, values):
+    version = kubernetes_validate.latest_version()
+    for made in render(values).objects:
+        if not made["apiVersion"].startswith(FOREIGN):
+            kubernetes_validate.validate(made, version, strict=True)
+
+
+@every_values
+def test_no_object_is_made_twice(render, values):
+    names = [
+        (each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]) for each in render(values).objects
+    ]
+    assert len(names) == len(set(names))
+
+
+@every_values
+def test_every_object_says_what_it_belongs_to(render, values):
+    for made in render(values).objects:
+        labels = made["metadata"]["labels"]
+        assert labels["app.kubernetes.io/name"] == "dgym"
+        assert labels["app.kubernetes.io/instance"] == "dgym"
+        assert labels["app.kubernetes.io/managed-by"] == "Helm"
+
+
+@every_values
+def test_selectors_select_the_pods_they_are_for(render, values):
+    release = render(values)
+    for kind in ("Deployment", "PodDisruptionBudget", "NetworkPolicy"):
+        for made in release.of(kind):
+            selector = made["spec"].get("podSelector") or made["spec"]["selector"]
+            selected = [pod for pod in release.pods if _selects(selector["matchLabels"], pod["metadata"]["labels"])]
+            assert len(selected) == 1, made["metadata"]["name"]
+
+
+@every_values
+def test_images_have_tags_that_never_move(render, values):
+    for pod in render(values).pods:
+        for container in pod["spec"]["containers"]:
+            _, _, tag = container["image"].rpartition("/")[2].partition("@" if "@" in container["image"] else ":")
+            assert tag not in ("", "latest")
+
+
+@every_values
+def test_only_what_asks_the_api_server_has_a_token(render, values):
+    release = render(values)
+    (agents,) = (each for each in release.of("Deployment") if each["metadata"]["name"].endswith("-agents"))
+    assert agents["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
+    subjects = {subject["name"] for kind in ("RoleBinding", "ClusterRoleBinding") for each in release.of(kind)
+                for subject in each["subjects"]}  # fmt: skip
+    assert agents["spec"]["template"]["spec"]["serviceAccountName"] not in subjects
+
+
+@every_values
+def test_services_do_not_leave_variables_that_look_like_settings(render, values):
+    for pod in render(values).pods:
+        if pod["metadata"]["labels"]["app.kubernetes.io/component"] != "test":
+            assert pod["spec"]["enableServiceLinks"] is False
+
+
+def test_what_is_mounted_exists_in_the_pod(render):
+    for values in VALUES:
+        for pod in render(values).pods:
+            volumes = [volume["name"] for volume in pod["spec"].get("volumes", ())]
+            mounts = [mount["name"] for each in pod["spec"]["containers"] for mount in each.get("volumeMounts", ())]
+            assert sorted(volumes) == sorted(mounts)
+
+
+def test_the_server_takes_all_of_it(render, api_server, api_namespace):
+    # Monitors belong to another project, whose definitions no API server has by itself.
+    objects = [
+        {
+            **each,
+            "metadata": {
+                **each["metadata"],
+                **({"namespace": api_namespace} if "namespace" in each["metadata"] else {}),
+            },
+        }
+        for each in render("production").objects
+        if not each["apiVersion"].startswith(FOREIGN[0])
+    ]
+    # Applied by the server, which other tests may have given the definitions already.
+    flags = ("--server-side", "--force-conflicts", "--dry-run=server")
+    answer = api_server.kubectl("apply", *flags, "-f", "-", stdin=yaml.dump_all(objects))
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.count("serverside-applied (server dry run)") == len(objects)
+    assert "Warning" not in answer.stderr
+
+
+@every_values
+def test_pods_pass_the_restricted_standard(render, api_server, api_namespace, values):
+    path = f"/api/v1/namespaces/{api_namespace}/pods?dryRun=All"
+    for number, pod in enumerate(render(values).pods):
+        body = {"metadata": {"name": f"p{number}", "labels": pod["metadata"]["labels"]}, "spec": dict(pod["spec"])}
+        # Neither accounts nor classes of a release are there; the standard does not look at them.
+        body["spec"].pop("serviceAccountName")
+        body["spec"].pop("priorityClassName", None)
+        assert api_server.request("POST", path, body)["metadata"]["name"] == f"p{number}"
+
+
+def _selects(selector: dict[str, str], labels: dict[str, str]) -> bool:
+    return selector.items() <= labels.items()

@@ -1,0 +1,87 @@
+"""What a release leaves behind, and who may do what in it."""
+
+import pytest
+
+
+def test_definitions_and_results_stay_unless_told_otherwise(render):
+    kept = {"helm.sh/resource-policy": "keep"}
+    for crd in render("default").of("CustomResourceDefinition"):
+        assert crd["metadata"]["annotations"] == kept
+    for crd in render("trial").of("CustomResourceDefinition"):
+        assert "annotations" not in crd["metadata"]
+    assert render("default").one("PersistentVolumeClaim", "dgym-results")["metadata"]["annotations"] == kept
+    claim = render("shared-volume").one("PersistentVolumeClaim", "episodes-results")
+    assert not claim["metadata"]["annotations"]
+
+
+def test_a_release_for_namespaces_makes_nothing_of_the_cluster(render):
+    release = render("namespaced")
+    assert all("namespace" in each["metadata"] for each in release.objects)
+    served = {role["metadata"]["namespace"] for role in release.of("Role")}
+    assert served == {"team-a", "team-b", "dgym-system"}
+
+
+@pytest.mark.parametrize("values", ["default", "namespaced"])
+def test_no_role_has_a_wildcard_or_reads_secrets_of_others(render, values):
+    release = render(values)
+    for role in (*release.of("Role"), *release.of("ClusterRole")):
+        for rule in role["rules"]:
+            assert "*" not in (*rule["apiGroups"], *rule["resources"], *rule["verbs"])
+            if "secrets" in rule["resources"]:
+                assert role["metadata"].get("namespace") == "dgym-system"
+                assert rule["verbs"] == ["create"] or "resourceNames" in rule
+
+
+def test_the_roles_of_a_namespace_are_those_of_the_cluster(render):
+    (cluster,) = (
+        role for role in render("default").of("ClusterRole") if role["metadata"]["name"].endswith("-operator")
+    )
+    for role in render("namespaced").of("Role"):
+        if role["metadata"]["name"] == "dgym-operator-dgym-system":
+            assert role["rules"] == cluster["rules"]
+
+
+def test_a_second_release_in_the_namespace_is_refused_by_helm(render):
+    # Both would use the same lease and the same Secrets: an object of the same name stops the second.
+    first, second = render("default"), render("default", release="other")
+    same = [
+        each["metadata"]["name"]
+        for each in second.objects
+        if "namespace" in each["metadata"] and each["metadata"].get("annotations", {}).get("helm.sh/hook") is None
+        for of_first in first.of(each["kind"])
+        if of_first["metadata"]["name"] == each["metadata"]["name"]
+    ]
+    assert same == ["dgym-operator", "dgym-operator"]
+
+
+def test_agents_that_share_a_disk_of_one_node_are_replaced_one_after_the_other(render):
+    assert render("default").one("Deployment", "dgym-agents")["spec"]["strategy"] == {"type": "Recreate"}
+    assert "strategy" not in render("shared-volume").one("Deployment", "episodes-agents")["spec"]
+
+
+def test_agents_have_time_to_drain(render):
+    pod = render("default", "agents.drainSeconds=100").one("Deployment", "dgym-agents")["spec"]["template"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] > 100
+
+
+def test_budgets_never_block_the_drain_of_a_node(render):
+    assert not render("trial").of("PodDisruptionBudget")
+    assert [each["metadata"]["name"] for each in render("production").of("PodDisruptionBudget")] == [
+        "dgym-agents",
+        "dgym-operator",
+    ]
+
+
+def test_users_get_the_kinds_by_the_roles_they_have(render):
+    roles = {role["metadata"]["name"].rpartition("-")[2]: role for role in render("default").of("ClusterRole")}
+    assert "rbac.authorization.k8s.io/aggregate-to-view" in roles["view"]["metadata"]["labels"]
+    assert "rbac.authorization.k8s.io/aggregate-to-edit" in roles["edit"]["metadata"]["labels"]
+    written = {verb for rule in roles["view"]["rules"] for verb in rule["verbs"]}
+    assert written == {"get", "list", "watch"}
+
+
+def test_the_notes_name_the_next_command(helm):
+    # Only an installation shows them; without a cluster it stops before it does anything.
+    done = helm("install", "dgym", "charts/dgym", "--namespace", "team", "--dry-run=client")
+    assert "helm test dgym --namespace team --logs" in done.stdout
+    assert "No models are configured" in done.stdout

@@ -1,0 +1,92 @@
+"""What the chart tells the processes is what they understand."""
+
+import importlib.util
+
+import pytest
+
+from dgym_operator.settings import PREFIX, Settings
+
+GIB = 1024**3
+
+
+@pytest.mark.parametrize("values", ["default", "production", "namespaced", "trial"])
+def test_the_operator_takes_its_environment(render, monkeypatch, values):
+    environment = _environment(render(values), "operator")
+    known = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields}
+    assert {name for name in environment if name.startswith("DGYM_")} <= known
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert Settings().network_policy == ("disabled" if values == "trial" else "required")
+
+
+def test_the_operator_learns_of_every_value(render, monkeypatch):
+    for name, value in _environment(render("production"), "operator").items():
+        monkeypatch.setenv(name, value)
+    settings = Settings()
+    assert settings.sandbox_image == "registry.example/team/dgym/sandbox-python:0.1.0"
+    assert settings.sidecar_image == "registry.example/team/dgym/sidecar:0.1.0"
+    assert settings.image_pull_secrets == ("registry",)
+    assert settings.metrics_namespace == "monitoring"
+    assert settings.pod_templates_directory is not None
+    assert settings.workers == 32
+    assert settings.log_level == "DEBUG"
+
+
+def test_the_operator_finds_its_agents_and_no_others(render):
+    release = render("default", release="dgym-2")
+    selector = _environment(release, "operator")["DGYM_OPERATOR_AGENT_SELECTOR"]
+    wanted = dict(part.split("=") for part in selector.split(","))
+    matching = [pod for pod in release.pods if wanted.items() <= pod["metadata"]["labels"].items()]
+    assert [pod["spec"]["containers"][0]["name"] for pod in matching] == ["agent"]
+    assert wanted["app.kubernetes.io/instance"] == "dgym-2"
+
+
+@pytest.mark.skipif(importlib.util.find_spec("dgym.worker.pod") is None, reason="there is no agent process yet")
+def test_agents_know_every_variable_of_theirs(render):
+    from dgym.worker.pod.settings import AgentSettings
+
+    known = {f"DGYM_AGENT_{name.upper()}" for name in AgentSettings.model_fields}
+    for values in ("default", "production", "trial", "shared-volume"):
+        assert {name for name in _environment(render(values), "agent") if name.startswith("DGYM_")} <= known
+
+
+def test_agents_are_told_where_results_go(render):
+    assert _environment(render("default"), "agent")["DGYM_AGENT_RESULTS"] == "/var/lib/dgym/results"
+    environment = _environment(render("production"), "agent")
+    assert environment["DGYM_AGENT_RESULTS"] == "s3://results/dgym"
+    assert environment["AWS_ENDPOINT_URL"] == "http://minio.storage:9000"
+    assert environment["AWS_ALLOW_HTTP"] == "true"
+
+
+def test_the_cache_ends_before_the_node_evicts_the_pod(render):
+    limit = int(_environment(render("default"), "agent")["DGYM_AGENT_CACHE_LIMIT_BYTES"])
+    assert limit == 8 * GIB
+
+
+def test_agents_trust_the_given_authorities_and_go_through_the_proxy(render):
+    environment = _environment(render("production"), "agent")
+    assert environment["SSL_CERT_FILE"] == environment["GIT_SSL_CAINFO"] == "/etc/dgym/ca-bundle/ca.crt"
+    assert environment["https_proxy"] == environment["HTTPS_PROXY"] == "http://proxy.example:3128"
+
+
+def test_agents_reach_the_ports_that_addresses_name(render):
+    policy = render("production").one("NetworkPolicy", "dgym-agents")
+    (rule,) = (rule for rule in policy["spec"]["egress"] if any("ipBlock" in to for to in rule.get("to", ())))
+    assert [port["port"] for port in rule["ports"]] == [80, 443, 8443, 8000, 8001, 9000]
+
+
+def test_models_in_the_values_are_a_secret_and_restart_agents(render):
+    first, second = render("shared-volume"), render("shared-volume", "agents.llmConfig=other:\\n")
+    assert "endpoint: http://localhost:8000/v1" in first.one("Secret", "episodes-models")["stringData"]["llm.yaml"]
+    assert _annotations(first)["checksum/models"] != _annotations(second)["checksum/models"]
+    assert not render("trial").of("Secret")
+
+
+def _environment(release, container):
+    (found,) = (each for pod in release.pods for each in pod["spec"]["containers"] if each["name"] == container)
+    return {each["name"]: each["value"] for each in found["env"] if "value" in each}
+
+
+def _annotations(release):
+    (found,) = (pod for pod in release.pods if pod["spec"]["containers"][0]["name"] == "agent")
+    return found["metadata"]["annotations"]

@@ -1,0 +1,108 @@
+"""The chart's values: each is described and checked, and a wrong one is refused with a reason."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "charts" / "dgym"
+
+
+def test_definitions_and_table_are_those_of_structs_and_values():
+    done = subprocess.run(
+        [sys.executable, ROOT / "hack" / "chart.py", "--check"],
+        cwd=ROOT, env={"PYTHONPATH": str(ROOT), "PATH": ""}, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{done.stdout}: run hack/chart.py {done.stderr}"
+
+
+def test_the_version_is_that_of_the_package():
+    import dgym
+
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert chart["version"] == chart["appVersion"] == dgym.__version__
+
+
+def test_every_value_is_described():
+    described = {
+        line.split("`")[1] for line in (CHART / "README.md").read_text().splitlines() if line.startswith("| `")
+    }
+    missing = [
+        path
+        for path in _leaves(_values())
+        if not any(path == each or path.startswith(f"{each}.") for each in described)
+    ]
+    assert not missing
+
+
+def test_every_value_is_in_the_schema_and_every_property_of_the_schema_is_a_value():
+    properties = set(_properties(json.loads((CHART / "values.schema.json").read_text())))
+    assert properties - {"global"} == {*_sections(_values())}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("agents.replicas=2", "all agents write results and a ReadWriteOnce volume is mounted on one node"),
+        ("operator.image.tag=latest", "a tag that never moves"),
+        ("agents.replica=2", "additional properties 'replica' not allowed"),
+        ("agents.sourceHosts={https://github.com/x}", "/agents/sourceHosts/0"),
+        ("operator.logLevel=LOUD", "/operator/logLevel"),
+        ("sandboxes.networkPolicy=off", "/sandboxes/networkPolicy"),
+        ("results.s3.endpoint=minio:9000", "/results/s3/endpoint"),
+        ("agents.cacheSize=10GB", "/agents/cacheSize"),
+        ("podTemplates.Bad_Name=x", "Bad_Name"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_a_reason(helm, change, reason):
+    done = helm.template("--set", change)
+    assert done.returncode != 0
+    assert reason in done.stderr
+
+
+def test_the_reason_comes_without_the_schema_too(helm):
+    done = helm.template("--set", "agents.replicas=2", "--skip-schema-validation")
+    assert "can be mounted on one node only" in done.stderr
+
+
+def test_two_sources_of_models_are_refused(helm):
+    done = helm.template("--set", "agents.existingSecret=a,agents.llmConfig.gpt.model=gpt")
+    assert "set one of them" in done.stderr
+
+
+def _values():
+    return yaml.safe_load((CHART / "values.yaml").read_text())
+
+
+def _leaves(values, prefix=""):
+    for key, value in values.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, f"{path}.")
+        else:
+            yield path
+
+
+def _sections(values, prefix=""):
+    """Paths down to what is a free mapping in Kubernetes' own terms, as the schema has them."""
+    for key, value in values.items():
+        yield f"{prefix}{key}"
+        if isinstance(value, dict) and key not in ("podSecurityContext", "securityContext", "resources"):
+            yield from _sections(value, f"{prefix}{key}.")
+
+
+def _properties(schema, prefix=""):
+    for key, value in schema.get("properties", {}).items():
+        yield f"{prefix}{key}"
+        yield from _properties(_resolved(value), f"{prefix}{key}.")
+
+
+def _resolved(schema):
+    name = schema.get("$ref", "").rpartition("/")[2]
+    if name == "resources" or not name:
+        return {} if name else schema
+    return json.loads((CHART / "values.schema.json").read_text())["$defs"][name]
