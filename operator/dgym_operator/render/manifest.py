@@ -7,6 +7,8 @@ any copy of the schema here: the tests do so for the shipped templates, ``dgym-o
 
 from typing import Any
 
+import yaml
+
 from dgym.api.problems import Path, render_path
 from dgym.api.reader import read_yaml
 from dgym_operator.render.context import PodContext
@@ -14,6 +16,8 @@ from dgym_operator.render.errors import TemplateError
 from dgym_operator.render.variables import own_labels
 
 CONTAINERS = ("sandbox", "verifier", "sidecar")
+_Parser = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_DEEPEST = 100
 _MOST_VALUES = 20_000
 _DEFAULTS = {"restartPolicy": "Never", "automountServiceAccountToken": False, "enableServiceLinks": False}
 
@@ -28,9 +32,7 @@ def read_pod(text: str, context: PodContext, *, template: str) -> dict[str, Any]
     try:
         _check_values(pod, (), [_MOST_VALUES])
         if (pod.get("apiVersion"), pod.get("kind")) != ("v1", "Pod"):
-            raise ValueError(
-                f"apiVersion and kind are {pod.get('apiVersion')!r} and {pod.get('kind')!r}, not v1 and Pod"
-            )
+            raise ValueError("is no Pod; write apiVersion: v1 and kind: Pod")
         spec, metadata = _mapping(pod, "spec"), _mapping(pod, "metadata")
         _check_spec(spec)
         metadata.update(name=context.name, namespace=context.namespace)
@@ -44,16 +46,36 @@ def read_pod(text: str, context: PodContext, *, template: str) -> dict[str, Any]
 
 
 def _document(text: str, template: str) -> dict[str, Any]:
-    try:
-        documents = list(read_yaml(text))
-    except RecursionError:
-        raise TemplateError(f"pod template {template!r} gives YAML that is nested too deeply") from None
+    _check_structure(text, template)
+    documents = list(read_yaml(text))
     for document in documents:
         for problem in document.problems:
             raise TemplateError(f"pod template {template!r} gives {_said(text, problem)}")
     if len(documents) != 1 or not isinstance(documents[0].value, dict):
         raise TemplateError(f"pod template {template!r} gives {len(documents)} documents or no mapping, not one pod")
     return documents[0].value
+
+
+def _check_structure(text: str, template: str) -> None:
+    """What would harm whoever builds values: depth overflows the stack, ten aliases of aliases are a million values."""
+    depth = 0
+    try:
+        for event in yaml.parse(text, _Parser):
+            if isinstance(event, yaml.AliasEvent):
+                raise _at_line(template, event, "aliases multiply what they name; write it out")
+            if isinstance(event, yaml.CollectionStartEvent):
+                depth += 1
+            elif isinstance(event, yaml.CollectionEndEvent):
+                depth -= 1
+            if depth > _DEEPEST:
+                raise _at_line(template, event, f"nested more than {_DEEPEST} deep")
+    except yaml.YAMLError:
+        return  # whoever reads it says so
+
+
+def _at_line(template: str, event: yaml.Event, what: str) -> TemplateError:
+    line = event.start_mark.line + 1 if event.start_mark else 1
+    return TemplateError(f"pod template {template!r}: rendered line {line}: {what}")
 
 
 def _said(text: str, problem: Any) -> str:

@@ -1,0 +1,97 @@
+"""Contexts of pods for a real API server, and processes that are users of a pod."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from dgym.api import DebugTaskSpec
+from dgym_operator.render.context import PodContext, PodSettings
+
+GROUP = 10000
+
+
+@pytest.fixture(scope="session")
+def make_context():
+    """A context: fields of the task by ``task=``, everything else by its own name."""
+
+    def make(*, task=None, **fields):
+        context = PodContext(
+            name="fix-ledger-1",
+            namespace="default",
+            episode="fix-ledger",
+            episode_uid="5e0c7f0e-0000-4000-8000-000000000001",
+            attempt=1,
+            task=DebugTaskSpec(**(task or {})),
+            delivered=True,
+            digests={"prepare": "a" * 64, "drive": "b" * 64, "operate": "c" * 64},
+            active_deadline_seconds=7200,
+            settings=PodSettings(sandbox_image="localhost/sandbox:1", sidecar_image="localhost/sidecar:1"),
+        )
+        return msgspec.structs.replace(context, **fields)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def python():
+    """An interpreter that every user may run; that of the tests may be in somebody's home."""
+    for path in (sys.executable, shutil.which("python3", path="/usr/local/bin:/usr/bin")):
+        if path is not None and _is_open(Path(path).resolve()):
+            return path
+    pytest.skip("no Python that other users may run")
+
+
+def _is_open(path):
+    return all(each.stat().st_mode & 0o001 for each in (path, *path.parents))
+
+
+@pytest.fixture
+def as_user():
+    """Arguments that run what follows them as a user of the pod's group, with nothing of root left."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can start processes of other users")
+
+    def prefix(user):
+        become = (
+            "import os, sys; os.setgroups([]); os.setgid(int(sys.argv[2])); os.setuid(int(sys.argv[1]));"
+            "os.execvp(sys.argv[3], sys.argv[3:])"
+        )
+        return [sys.executable, "-I", "-S", "-c", become, str(user), str(GROUP)]
+
+    return prefix
+
+
+@pytest.fixture
+def open_directory(tmp_path):
+    """A directory that every user can reach and use, as an emptyDir: ``open_directory(name)``.
+
+    pytest keeps its own closed to others.
+    """
+    path = tmp_path
+    while path != path.parent and not path.stat().st_mode & 0o001:
+        path.chmod(path.stat().st_mode | 0o111)
+        path = path.parent
+
+    def make(name):
+        directory = tmp_path / name
+        directory.mkdir()
+        if os.geteuid() == 0:
+            os.chown(directory, 0, GROUP)
+        directory.chmod(0o2777)
+        return directory
+
+    return make
+
+
+@pytest.fixture
+def installed(open_directory):
+    """The directory of a runner, as the init container leaves it."""
+    directory = open_directory("runner")
+    command = [sys.executable, "-m", "dgym.sidecar.install", str(directory)]
+    subprocess.run(command, check=True, timeout=60)
+    return directory
