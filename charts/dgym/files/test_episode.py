@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+ACCOUNT = Path(os.environ.get("TEST_ACCOUNT", "/var/run/secrets/kubernetes.io/serviceaccount"))
 NAMESPACE = os.environ["TEST_NAMESPACE"]
 EPISODES = f"/apis/dgym.dev/v1alpha1/namespaces/{NAMESPACE}/episodes"
 END = time.monotonic() + float(os.environ["TEST_TIMEOUT_SECONDS"])
@@ -26,8 +26,9 @@ def main() -> int:
     manifest = json.loads(Path(os.environ["TEST_EPISODE_FILE"]).read_text("utf-8"))
     episode = call("POST", EPISODES, manifest)["metadata"]["name"]
     print(f"episode {episode} in {NAMESPACE}", flush=True)
+    shown: list[str] = []
     try:
-        status = until(f"episode {episode} is finished", lambda: finished(episode))
+        status = until(f"episode {episode} is finished", lambda: finished(episode, shown))
     finally:
         call("DELETE", f"{EPISODES}/{episode}")
     outcome = status.get("outcome") or {}
@@ -37,23 +38,20 @@ def main() -> int:
 
 def operator_is_ready() -> bool:
     """Whether a replica says so."""
-    with urllib.request.urlopen(f"http://{place(os.environ['TEST_OPERATOR_HOST'])}:8080/readyz", timeout=5) as answer:
+    operator = place(os.environ["TEST_OPERATOR_HOST"], os.environ["TEST_OPERATOR_PORT"])
+    with urllib.request.urlopen(f"http://{operator}/readyz", timeout=5) as answer:
         return answer.status == 200
 
 
-def finished(name: str) -> dict[str, Any] | None:
-    """The status of an episode that has its end."""
+def finished(name: str, shown: list[str]) -> dict[str, Any] | None:
+    """The status of an episode that has its end; on the way there, each reason is shown once."""
     status: dict[str, Any] = call("GET", f"{EPISODES}/{name}").get("status") or {}
-    show(f"{status.get('reason') or 'Pending'} {status.get('podName') or ''}")
+    reason = status.get("reason") or "Pending"
+    if shown[-1:] != [reason]:
+        print(reason, flush=True)
+        shown.append(reason)
     ended = any(each["type"] == "Finished" and each["status"] == "True" for each in status.get("conditions", ()))
     return status if ended else None
-
-
-def show(line: str, seen: list[str] = []) -> None:  # noqa: B006 - what was shown last is meant to stay
-    """Print it unless it was the last that was printed."""
-    if seen[-1:] != [line]:
-        print(line, flush=True)
-        seen[:] = [line]
 
 
 def until(what: str, look: Callable[[], Any]) -> Any:
@@ -69,15 +67,15 @@ def until(what: str, look: Callable[[], Any]) -> Any:
     sys.exit(f"timed out waiting until {what}{why}")
 
 
-def place(address: str) -> str:
-    """An address as it is written before a port."""
-    return f"[{address}]" if ":" in address else address
+def place(host: str, port: str) -> str:
+    """An address and a port as a URL has them."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def call(method: str, path: str, body: Any = None) -> Any:
     """A request to the API server."""
     request = urllib.request.Request(
-        f"https://{place(os.environ['KUBERNETES_SERVICE_HOST'])}:{os.environ['KUBERNETES_SERVICE_PORT']}{path}",
+        f"https://{place(os.environ['KUBERNETES_SERVICE_HOST'], os.environ['KUBERNETES_SERVICE_PORT'])}{path}",
         method=method,
         data=None if body is None else json.dumps(body).encode(),
         headers={
@@ -86,11 +84,15 @@ def call(method: str, path: str, body: Any = None) -> Any:
         },
     )
     trust = ssl.create_default_context(cafile=ACCOUNT / "ca.crt")
-    try:
-        with urllib.request.urlopen(request, timeout=15, context=trust) as answer:  # noqa: S310 - https, always
-            return json.load(answer)
-    except urllib.error.HTTPError as error:
-        sys.exit(f"{method} {path}: {error.code} {error.read().decode(errors='replace')[:1000]}")
+    while True:
+        try:
+            with urllib.request.urlopen(request, timeout=15, context=trust) as answer:  # noqa: S310 - https, always
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            # A kind that was defined a moment ago is answered for so.
+            if error.code != 429 or time.monotonic() > END:
+                sys.exit(f"{method} {path}: {error.code} {error.read().decode(errors='replace')[:1000]}")
+            time.sleep(1)
 
 
 if __name__ == "__main__":

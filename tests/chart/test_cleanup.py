@@ -1,0 +1,136 @@
+"""What the hook before the deletion of a release removes from a real API server, and what it leaves."""
+
+import base64
+from random import Random
+
+import pytest
+
+from dgym_operator.cleanup import Cleanup
+from dgym_operator.kube.auth import load_access
+from dgym_operator.kube.client import Client
+from dgym_operator.kube.clock import SystemClock
+from dgym_operator.policies_manifest import OPERATOR_LABELS, SANDBOX_LABELS, sandbox_policy
+from dgym_operator.settings import Settings
+
+AGENTS = {"app.kubernetes.io/component": "agent"}
+
+
+class Place:
+    """A namespace in which to make things and look what is left."""
+
+    def __init__(self, server, name):
+        self.server, self.name = server, name
+
+    def make(self, collection, name, **body):
+        return self.server.request("POST", f"{self._at(collection)}", {"metadata": {"name": name}, **body})
+
+    def pod(self, name, labels):
+        spec = {"containers": [{"name": "c", "image": "i"}], "terminationGracePeriodSeconds": 0}
+        self.server.request(
+            "POST", self._at("api/v1/pods"), {"metadata": {"name": name, "labels": labels}, "spec": spec}
+        )
+
+    def policy(self, operator_namespace):
+        body = sandbox_policy(
+            self.name, operator_namespace=operator_namespace, agent_labels=AGENTS, metrics_namespace="", port=8080
+        )
+        self.server.request("POST", self._at("apis/networking.k8s.io/v1/networkpolicies"), body)
+
+    def names(self, collection):
+        return {item["metadata"]["name"] for item in self.server.request("GET", self._at(collection))["items"]}
+
+    def _at(self, collection):
+        group, _, plural = collection.rpartition("/")
+        return f"/{group}/namespaces/{self.name}/{plural}"
+
+
+@pytest.fixture
+def place(api_server):
+    def made(name):
+        with_suffix = f"{name}-{Random().randbytes(4).hex()}"  # names of other tests' namespaces are not known
+        api_server.request("POST", "/api/v1/namespaces", {"metadata": {"name": with_suffix}})
+        return Place(api_server, with_suffix)
+
+    return made
+
+
+@pytest.fixture
+def clean_up(api_server):
+    async def run(deployment="dgym-operator", **settings):
+        access = await load_access(api_server.kubeconfig)
+        async with Client(access, clock=SystemClock(), random=Random(1)) as client:
+            await Cleanup(client, Settings(**settings), SystemClock()).run(deployment)
+
+    return run
+
+
+def _install(system):
+    secret = {"data": {"key": base64.b64encode(bytes(32)).decode()}}
+    for name in ("dgym-key", "dgym-agent-tokens", "dgym-results-token", "model-keys"):
+        system.make("api/v1/secrets", name, **secret)
+    system.make("apis/coordination.k8s.io/v1/leases", "dgym-operator", spec={"holderIdentity": "x"})
+    template = {"metadata": {"labels": OPERATOR_LABELS}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    system.make(
+        "apis/apps/v1/deployments", "dgym-operator",
+        spec={"selector": {"matchLabels": OPERATOR_LABELS}, "template": template},
+    )  # fmt: skip
+
+
+async def test_what_the_operator_made_goes_and_nothing_else(place, clean_up):
+    system, team, other = place("system"), place("team"), place("other")
+    _install(system)
+    for namespace, operator in ((team, system.name), (other, "another-system")):
+        namespace.policy(operator)
+        namespace.pod("episode-1", SANDBOX_LABELS)
+        namespace.pod("web", {"app": "web"})
+
+    await clean_up(namespace=system.name)
+
+    assert system.names("api/v1/secrets") == {"model-keys"}
+    assert not system.names("apis/coordination.k8s.io/v1/leases")
+    assert not system.names("apis/apps/v1/deployments")
+    assert team.names("api/v1/pods") == {"web"}
+    assert not team.names("apis/networking.k8s.io/v1/networkpolicies")
+    assert other.names("api/v1/pods") == {"episode-1", "web"}
+    assert other.names("apis/networking.k8s.io/v1/networkpolicies") == {"dgym-sandbox"}
+
+
+async def test_without_policies_the_served_namespaces_lose_their_sandboxes(place, clean_up):
+    system, team, other = place("system"), place("team"), place("other")
+    for namespace in (team, other):
+        namespace.pod("episode-1", SANDBOX_LABELS)
+
+    await clean_up(namespace=system.name, watch_namespaces=team.name, network_policy="disabled")
+
+    assert not team.names("api/v1/pods")
+    assert other.names("api/v1/pods") == {"episode-1"}
+
+
+async def test_it_may_be_repeated(place, clean_up):
+    system = place("system")
+    _install(system)
+    await clean_up(namespace=system.name)
+    await clean_up(namespace=system.name)
+    assert system.names("api/v1/secrets") == {"model-keys"}
+
+
+async def test_the_hook_may_do_all_of_it_and_nothing_more(place, clean_up, render, api_server):
+    rules = [
+        rule
+        for kind, name in (("ClusterRole", "dgym-system:dgym-cleanup"), ("Role", "dgym-cleanup"))
+        for rule in render("default").one(kind, name)["rules"]
+    ]
+    granted = {(verb, resource) for rule in rules for resource in rule["resources"] for verb in rule["verbs"]}
+    system, team = place("system"), place("team")
+    _install(system)
+    team.policy(system.name)
+    team.pod("episode-1", SANDBOX_LABELS)
+    await clean_up(namespace=system.name)
+    wrote = {
+        (entry["verb"], entry["objectRef"]["resource"])
+        for entry in api_server.writes()
+        if entry["userAgent"].startswith("dgym-operator")
+        and entry["objectRef"].get("namespace") in (system.name, team.name)
+    }
+    assert wrote
+    assert wrote == {pair for pair in granted if pair[0] != "list"}
