@@ -119,8 +119,8 @@ def _by_name(ref: TaskRef, tasks: Iterable[DebugTask], where: str) -> DebugTask:
 def _planned(episode_set: EpisodeSet, task: DebugTask, index: int, sample: int) -> PlannedEpisode:
     metadata = episode_set.metadata
     marks = {
-        labels.SET: _label(metadata.name),
-        labels.TASK: _label(task.metadata.name),
+        labels.SET: label_value(metadata.name),
+        labels.TASK: label_value(task.metadata.name),
         labels.INDEX: str(index),
         labels.SAMPLE: str(sample),
     }
@@ -138,7 +138,8 @@ def child_name(set_name: str, index: int) -> str:
     return _shorten(set_name, NAME_LIMIT - len(f"-{index}")) + f"-{index}"
 
 
-def _label(name: str) -> str:
+def label_value(name: str) -> str:
+    """A name as the value of a label, which has at most 63 characters; a longer one is cut as names of children are."""
     return _shorten(name, 63)
 
 

@@ -1,0 +1,134 @@
+"""Tables of Episodes and EpisodeSets."""
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from dgym.cli.kube_views import EpisodeView, SetView, age
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+
+ROWS = 200
+"""Rows of a table at most; those that are finished are left out first."""
+
+_COUNTS = ("Total", "Pending", "Active", "Resolved", "Unresolved", "Failed")
+_NUMBERS = frozenset({"Score", "Steps", "Attempt", *_COUNTS, "Pass@1", "Age"})
+
+
+def console() -> "Console":
+    """Where tables go: as wide as the terminal, or wide enough that no cell in a file or a pipe is cut."""
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", "200"))
+    return Console(width=width, highlight=False)
+
+
+def tables(
+    episodes: Sequence[EpisodeView], sets: Sequence[SetView], *, wide: bool, everywhere: bool
+) -> "RenderableType":
+    """A table for each kind that there is anything of."""
+    from rich.console import Group
+    from rich.text import Text
+
+    parts: list[RenderableType] = []
+    if sets:
+        parts.append(_set_table(sets, everywhere=everywhere))
+    if sets and episodes:
+        parts.append(Text(""))
+    if episodes:
+        shown = _shown(episodes)
+        parts.append(_episode_table(shown, wide=wide, everywhere=everywhere))
+        if len(shown) < len(episodes):
+            parts.append(Text(f"… {len(episodes) - len(shown)} more; --output json lists all", style="dim"))
+    return Group(*parts)
+
+
+def _shown(episodes: Sequence[EpisodeView]) -> Sequence[EpisodeView]:
+    if len(episodes) <= ROWS:
+        return episodes
+    urgent = sorted(episodes, key=lambda view: view.finished + (view.finished and not view.failed))
+    return urgent[:ROWS]
+
+
+def _episode_table(episodes: Iterable[EpisodeView], *, wide: bool, everywhere: bool) -> "Table":
+    headings = ["Episode", "Reason", "Score", "Steps", "Age"]
+    headings += ["Task", "Agent", "Model", "Attempt", "Pod"] if wide else []
+    table = _table([*(["Namespace"] if everywhere else []), *headings, "Message"])
+    for view in episodes:
+        cells = [view.metadata.name, view.status.reason or "Pending", _score(view), _steps(view), _age(view)]
+        if wide:
+            agent, task = view.spec.agent, view.spec.task_ref
+            cells += [
+                task.name if task else "(inline)",
+                agent.name if agent else "(none)",
+                agent.model if agent else "",
+            ]
+            cells += [str(view.status.attempt or ""), view.status.pod_name or ""]
+        message = "" if view.finished and not view.failed and not wide else view.message
+        _add(table, view, [*cells, message], everywhere=everywhere, styled=1, style=_style(view))
+    return table
+
+
+def _set_table(sets: Iterable[SetView], *, everywhere: bool) -> "Table":
+    headings = ["EpisodeSet", *_COUNTS, "Pass@1", "Age"]
+    table = _table([*(["Namespace"] if everywhere else []), *headings, "State"])
+    for view in sets:
+        status = view.status
+        counts = (status.total, status.pending, status.active, status.resolved, status.unresolved, status.failed)
+        cells = [view.metadata.name, *map(str, counts), status.pass_at_1, _age(view)]
+        _add(table, view, [*cells, _state(view)], everywhere=everywhere, styled=9, style=_style(view))
+    return table
+
+
+def _table(headings: Sequence[str]) -> "Table":
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in headings:
+        table.add_column(
+            heading,
+            justify="right" if heading in _NUMBERS else "left",
+            no_wrap=heading != "Message",
+            overflow="ellipsis" if heading == "Message" else "fold",
+        )
+    return table
+
+
+def _add(
+    table: "Table", view: EpisodeView | SetView, cells: Sequence[str], *, everywhere: bool, styled: int, style: str
+) -> None:
+    from rich.text import Text
+
+    texts = [Text(cell, style=style if index == styled else "") for index, cell in enumerate(cells)]
+    table.add_row(*([Text(view.metadata.namespace)] if everywhere else []), *texts)
+
+
+def _state(view: SetView) -> str:
+    status = {each.type: each for each in view.status.conditions if each.status == "True"}
+    if "Finished" in status:
+        return status["Finished"].reason or "Finished"
+    return "Cancelling" if view.spec.cancel else "Suspended" if "Suspended" in status else "Running"
+
+
+def _style(view: EpisodeView | SetView) -> str:
+    if isinstance(view, SetView):
+        return ("red" if view.status.failed else "green") if view.finished else ""
+    if not view.finished:
+        return "cyan" if view.status.reason == "Running" else ""
+    return "red" if view.failed else "green" if view.status.reason == "Resolved" else "yellow"
+
+
+def _score(view: EpisodeView) -> str:
+    outcome = view.status.outcome
+    return f"{outcome.score}/{outcome.max_score}" if outcome is not None else ""
+
+
+def _steps(view: EpisodeView) -> str:
+    return str(view.status.outcome.steps) if view.status.outcome is not None else ""
+
+
+def _age(view: EpisodeView | SetView) -> str:
+    return age(view.metadata.creation_timestamp)
