@@ -4,12 +4,14 @@ a sidecar on a loopback port."""
 import asyncio
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import aiohttp
 import msgspec
+import pytest
 from aiohttp import web
 
 import dgym.runner
@@ -18,6 +20,7 @@ from dgym.api import DebugTask
 from dgym.env.http_client import HttpClient, Patience
 from dgym.env.opening import open_source
 from dgym.env.remote_preparation import RemotePreparation
+from dgym.sandbox.environments import ensure_environment
 from dgym.session import EpisodeLimits
 from dgym.sidecar.access import Access
 from dgym.sidecar.api import Api
@@ -225,3 +228,22 @@ async def eventually(condition, seconds=30):
         while not (value := condition()):
             await asyncio.sleep(0.01)
     return value
+
+
+@contextlib.asynccontextmanager
+async def pods_in(directory: Path):
+    """Gives what makes a test's pods; they end with the test."""
+    if shutil.which("bwrap") is None:
+        pytest.skip("bubblewrap is not installed")
+    environment = Path(await ensure_environment(()))
+    pods = []
+
+    def make(**settings):
+        pods.append(Pod(directory, environment, **settings))
+        return pods[-1]
+
+    try:
+        yield make
+    finally:
+        for pod in pods:
+            await pod.close()

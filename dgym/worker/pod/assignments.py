@@ -4,7 +4,7 @@ import asyncio
 import logging
 import uuid
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -13,15 +13,13 @@ import msgspec
 from dgym.wire import EndReason
 from dgym.wire.assignments import AgentReport, Assignment, AssignmentMode, AssignmentState, AssignmentStatus
 from dgym.worker.pod.metrics import Now
-from dgym.worker.pod.play import Ending
+from dgym.worker.pod.shared import Ending, Tell
 
 _log = logging.getLogger(__name__)
 
 _KEPT = 2_000
 """Ended episodes in the report; the operator deletes them long before there are so many."""
 _ENDED = (AssignmentState.FINISHED, AssignmentState.FAILED)
-
-Tell = Callable[[AssignmentState, int], None]
 
 
 class Player(Protocol):

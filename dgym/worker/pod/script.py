@@ -12,13 +12,14 @@ from dgym.worker.jobs import effective_tools
 from dgym.worker.playing import Script
 
 T = TypeVar("T")
+Tools = tuple[str | ToolSpec, ...]
 
 
 class PodScript(msgspec.Struct, frozen=True, kw_only=True):
     """What is played, with the tools that the pod is prepared with."""
 
     script: Script
-    tools: tuple[str | ToolSpec, ...]
+    tools: Tools
     task_digest: str
 
 
@@ -31,7 +32,7 @@ def read_task(assignment: Assignment) -> DebugTask:
     return _convert(assignment.task, DebugTask, "task")
 
 
-def read_tools(assignment: Assignment) -> tuple[str | ToolSpec, ...]:
+def read_tools(assignment: Assignment) -> Tools:
     """The tools that the Episode names."""
     return tuple(
         tool if isinstance(tool, str) else ToolSpec(name=tool.name, options=tool.options) for tool in assignment.tools

@@ -14,10 +14,11 @@ from dgym.wire.assignments import Assignment
 from dgym.worker.models import Models
 from dgym.worker.pod.access import Tokens
 from dgym.worker.pod.api import AgentApi
-from dgym.worker.pod.assignments import Assignments, Tell
+from dgym.worker.pod.assignments import Assignments
 from dgym.worker.pod.metrics import Metrics
-from dgym.worker.pod.play import Ending, PodPlay, Shared
+from dgym.worker.pod.play import play
 from dgym.worker.pod.settings import AgentSettings
+from dgym.worker.pod.shared import Ending, Shared, Tell
 from dgym.workspace.source_cache import SourceCache
 from dgym.workspace.source_hosts import SourceHosts
 
@@ -52,7 +53,7 @@ async def serve(settings: AgentSettings) -> None:
         )
 
         def player(assignment: Assignment, tell: Tell) -> Awaitable[Ending | None]:
-            return PodPlay(assignment, shared, tell=tell).run()
+            return play(assignment, shared, tell=tell)
 
         signals = _Signals()
         assignments = await stack.enter_async_context(Assignments(player, slots=settings.slots))

@@ -1,29 +1,15 @@
 """Pods without a cluster for every test here."""
 
-import shutil
-from pathlib import Path
-
 import pytest
 
-from dgym.sandbox.environments import ensure_environment
-from tests.fakes.pods import QUICK, REPAIR, Pod, eventually
+from tests.fakes.pods import QUICK, REPAIR, eventually, pods_in
 
 
 @pytest.fixture
 async def new_pod(tmp_path):
     """Makes the pod of a test: ``new_pod(answer_seconds=0.1)``."""
-    if shutil.which("bwrap") is None:
-        pytest.skip("bubblewrap is not installed")
-    environment = Path(await ensure_environment(()))
-    pods = []
-
-    def make(**settings):
-        pods.append(Pod(tmp_path, environment, **settings))
-        return pods[-1]
-
-    yield make
-    for pod in pods:
-        await pod.close()
+    async with pods_in(tmp_path) as make:
+        yield make
 
 
 @pytest.fixture

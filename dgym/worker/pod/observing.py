@@ -1,0 +1,88 @@
+"""Somebody outside drives the episode; this worker prepares the pod and stores what comes of it."""
+
+import contextlib
+import logging
+from importlib.metadata import version
+
+import msgspec
+
+from dgym.agents.base import STANDARD_TOOLS
+from dgym.api import digest
+from dgym.env.remote_preparation import RemotePreparation
+from dgym.errors import ConflictError, SandboxLost
+from dgym.results.trajectory import TrajectoryHeader
+from dgym.session import EpisodeLimits
+from dgym.wire import EndReason, Result
+from dgym.wire.assignments import Assignment, AssignmentState
+from dgym.worker.pod.preparing import prepare
+from dgym.worker.pod.record import Record
+from dgym.worker.pod.script import read_task, read_tools
+from dgym.worker.pod.shared import Progress, Shared
+
+_log = logging.getLogger("dgym.worker.episode")
+
+_MAX_STEPS = 10_000
+"""Whoever drives knows when to stop."""
+
+
+class Observing:
+    """One assignment in the mode "prepare"."""
+
+    price: str | None = None
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        shared: Shared,
+        progress: Progress,
+        record: Record,
+        preparation: RemotePreparation,
+    ) -> None:
+        self._assignment = assignment
+        self._shared = shared
+        self._progress = progress
+        self._record = record
+        self._preparation = preparation
+
+    async def run(self, started: str) -> Result:
+        """The verdict, whoever brings it about."""
+        task, tools = read_task(self._assignment), read_tools(self._assignment) or STANDARD_TOOLS
+        begun = await self._record.load(
+            TrajectoryHeader(
+                dgym_version=version("dgym"),
+                namespace=self._assignment.namespace,
+                episode=self._assignment.episode,
+                sample=self._assignment.sample,
+                attempt=self._assignment.attempt,
+                task=task.metadata.name,
+                task_digest=digest(task, None),
+                digest=self._assignment.episode_uid,
+                tools=tuple(msgspec.to_builtins(tools)),
+                sandbox="pod",
+                start_time=started,
+            )
+        )
+        limits = EpisodeLimits(max_steps=_MAX_STEPS, deadline_seconds=self._assignment.remaining_seconds)
+        try:
+            await prepare(
+                self._preparation, task, tools=tools, limits=limits, shared=self._shared, progress=self._progress
+            )
+        except ConflictError as error:
+            _log.info("prepared before: %s", error)
+            self._progress.taken_up()
+        self._progress.become(AssignmentState.RUNNING)
+        with self._progress.timed("play"):
+            result = await self._preparation.result()
+        # An episode that was cancelled before it began has no steps.
+        with contextlib.suppress(ConflictError, SandboxLost):
+            for step in await self._preparation.steps(len(begun)):
+                self._record.write(step)
+                self._progress.stepped(step)
+        return result
+
+    def failed(self, reason: EndReason, message: str) -> Result:
+        """A failure in the form of a result."""
+        return Result(resolved=False, reason=reason, message=message)
+
+    def close(self) -> None:
+        """Nothing is held."""

@@ -1,0 +1,92 @@
+"""What the episodes of a worker share, and how one of them tells how far it is."""
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from dgym.agents.exchange import Exchange
+from dgym.env.http_client import Patience
+from dgym.results.stores import Store, StoreUnavailable
+from dgym.wire import EndReason, Outcome, Step
+from dgym.wire.assignments import AssignmentState
+from dgym.worker.models import Models
+from dgym.worker.pod.metrics import Metrics
+from dgym.workspace.source_cache import SourceCache
+
+_log = logging.getLogger("dgym.worker.episode")
+
+Tell = Callable[[AssignmentState, int], None]
+"""Told of the state whenever it changes, with the number of steps."""
+
+
+class Shared(msgspec.Struct, frozen=True, kw_only=True):
+    """What all episodes of a worker use together."""
+
+    store: Store
+    sources: SourceCache
+    models: Models
+    metrics: Metrics
+    patience: Patience = Patience()
+    store_retry_seconds: float = 30.0
+
+
+class Ending(msgspec.Struct, frozen=True, kw_only=True):
+    """How it ended for this agent: stored and released, or to be tried again by whoever the operator chooses."""
+
+    state: AssignmentState
+    reason: EndReason
+    outcome: Outcome | None = None
+    message: str = ""
+
+
+class Progress:
+    """How far one assignment is, for the operator's report and for metrics."""
+
+    def __init__(self, tell: Tell, metrics: Metrics) -> None:
+        self._tell = tell
+        self._metrics = metrics
+        self._state = AssignmentState.PREPARING
+        self._steps = 0
+
+    def become(self, state: AssignmentState) -> None:
+        """The next stage has begun."""
+        self._state = state
+        self._tell(state, self._steps)
+
+    def stepped(self, step: Step) -> None:
+        """A step was recorded."""
+        self._steps = step.seq
+        if step.seq:
+            self._metrics.stepped()
+        self._tell(self._state, self._steps)
+
+    def spoke(self, exchange: Exchange) -> None:
+        """A model answered."""
+        usage = exchange.usage
+        self._metrics.spoke(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens)
+
+    def taken_up(self) -> None:
+        """An earlier agent had begun."""
+        _log.info("taken up where an earlier agent left it")
+        self._metrics.resumed()
+
+    def store_unavailable(self, error: StoreUnavailable | None) -> None:
+        """The store failed a call; None: it answers again."""
+        if error is None:
+            self._tell(self._state, self._steps)
+            return
+        _log.warning("the store is asked again: %s", error)
+        self._metrics.store_failed()
+        self._tell(AssignmentState.STORE_UNAVAILABLE, self._steps)
+
+    @contextlib.contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Measure a stage."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._metrics.took(stage, time.monotonic() - began)

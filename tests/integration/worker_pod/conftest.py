@@ -1,0 +1,201 @@
+"""Agent pods without a cluster: real worker processes, and episodes' pods with real sidecars and runners."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import aiohttp
+import msgspec
+import pytest
+
+from dgym.wire.assignments import AgentReport, AgentRole, Assignment, AssignmentState, make_agent_token
+from dgym.wire.http import Role
+from dgym.wire.http_tokens import token_digest
+from tests.fakes.pods import REPAIR, eventually, make_task, pods_in
+
+TOKENS = {role: make_agent_token(b"key", role) for role in AgentRole}
+OVER = (AssignmentState.FINISHED, AssignmentState.FAILED)
+
+
+class Agent:
+    """A worker process: ``await agent.start()``; settings are variables without their prefix."""
+
+    def __init__(self, directory: Path, **settings):
+        self.directory = directory
+        self.results = directory / "results"
+        self.process: subprocess.Popen | None = None
+        self.url = ""
+        self._settings = settings
+        self._number = 0
+
+    async def start(self):
+        self._number += 1
+        tokens = self.directory / "tokens"
+        if not tokens.exists():
+            tokens.mkdir()
+            for role, token in TOKENS.items():
+                (tokens / f"{role}-token-sha256").write_text(token_digest(token))
+        settings = {
+            "HOST": "127.0.0.1",
+            "PORT": 0,
+            "RESULTS": self.results,
+            "TOKENS_DIRECTORY": tokens,
+            "CACHE_DIRECTORY": self.directory / "cache",
+            "STORE_RETRY_SECONDS": 0.2,
+            "SANDBOX_SILENCE_SECONDS": 5,
+            **{name.upper(): value for name, value in self._settings.items() if not name.isupper()},
+        }
+        variables = {f"DGYM_AGENT_{name}": str(value) for name, value in settings.items()}
+        plain = {name: str(value) for name, value in self._settings.items() if name.isupper()}
+        self.log = self.directory / f"agent-{id(self):x}-{self._number}.log"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "dgym.worker"], env={**os.environ, **variables, **plain}, stderr=log
+            )
+        addresses = await eventually(lambda: self._logged("listening"))
+        self.url = f"http://127.0.0.1:{addresses['addresses'][0][1]}"
+        return self
+
+    def _logged(self, message):
+        assert self.process.poll() is None, self.log.read_text()
+        for line in self.log.read_text().splitlines():
+            with contextlib.suppress(json.JSONDecodeError):
+                if (record := json.loads(line))["message"] == message:
+                    return record
+        return None
+
+    def kill(self):
+        """As a node does that goes away."""
+        self.process.kill()
+        self.process.wait(20)
+
+    def terminate(self):
+        self.process.send_signal(signal.SIGTERM)
+
+    async def ended(self):
+        return await eventually(lambda: None if self.process.poll() is None else (self.process.returncode,))
+
+    async def call(self, method, path, *, role=AgentRole.ASSIGN, token=None, body=None):
+        headers = {"Authorization": f"Bearer {TOKENS[role] if token is None else token}"}
+        data = None if body is None else msgspec.json.encode(body)
+        async with (
+            aiohttp.ClientSession() as session,
+            session.request(method, self.url + path, headers=headers, data=data) as response,
+        ):
+            return response.status, await response.read()
+
+    async def put(self, assignment):
+        return await self.call("PUT", f"/v1/assignments/{assignment.episode_uid}", body=assignment)
+
+    async def delete(self, uid="uid"):
+        return await self.call("DELETE", f"/v1/assignments/{uid}")
+
+    async def report(self):
+        _, body = await self.call("GET", "/v1/assignments")
+        return msgspec.json.decode(body, type=AgentReport)
+
+    async def status(self, uid="uid"):
+        return next((one for one in (await self.report()).assignments if one.episode_uid == uid), None)
+
+    async def until(self, condition, uid="uid", seconds=60):
+        """The episode's status once ``condition(status)`` holds."""
+        async with asyncio.timeout(seconds):
+            while not condition(status := await self.status(uid)):
+                await asyncio.sleep(0.02)
+        return status
+
+    async def over(self, uid="uid"):
+        status = await self.until(lambda found: found is not None and found.state in OVER, uid)
+        assert self.process.poll() is None, self.log.read_text()
+        return status
+
+    def folder(self, attempt=1):
+        return self.results / "default" / "calc" / "uid" / str(attempt)
+
+    def result(self):
+        return json.loads((self.folder() / "result.json").read_text())
+
+    def steps(self):
+        lines = [json.loads(line) for line in (self.folder() / "trajectory.jsonl").read_text().splitlines()]
+        return lines[1:]
+
+    def close(self):
+        if self.process is not None and self.process.poll() is None:
+            self.kill()
+
+
+@pytest.fixture
+async def new_pod(tmp_path):
+    """Makes the episode's pod."""
+    async with pods_in(tmp_path) as make:
+        yield make
+
+
+@pytest.fixture
+async def pod(new_pod):
+    """An episode's pod, as the operator finds it ready."""
+    return await new_pod().start()
+
+
+@pytest.fixture
+def new_agent(tmp_path):
+    """Makes workers: ``await new_agent(slots=1).start()``."""
+    agents = []
+
+    def make(**settings):
+        agents.append(Agent(tmp_path, **settings))
+        return agents[-1]
+
+    yield make
+    for agent in agents:
+        agent.close()
+
+
+@pytest.fixture
+async def agent(new_agent):
+    """A worker that serves."""
+    return await new_agent().start()
+
+
+@pytest.fixture
+def helpers():
+    """Functions and values shared by the tests here."""
+
+    class Helpers:
+        repair = REPAIR
+        wait = staticmethod(eventually)
+
+        @staticmethod
+        def assign(
+            pod, *calls, agent=None, epoch=1, tools=("bash", "view", "eval", "pdb", "rewrite", "submit"), **more
+        ):
+            """An assignment of the pod's episode; ``calls`` are replayed unless an agent is given."""
+            text = "\n".join(json.dumps(call) for call in calls)
+            fields = {name: more.pop(name) for name in tuple(more) if name in Assignment.__struct_fields__}
+            return Assignment(
+                **{
+                    "namespace": "default",
+                    "episode": "calc",
+                    "episode_uid": "uid",
+                    "attempt": 1,
+                    "epoch": epoch,
+                    "sidecar_url": pod.url,
+                    "prepare_token": pod.tokens[Role.PREPARE],
+                    "drive_token": pod.tokens[Role.DRIVE],
+                    "task": msgspec.to_builtins(make_task(pod.directory / "workspace", **more)),
+                    "agent": agent or {"name": "replay", "parameters": {"trajectory": text}},
+                    "tools": tools,
+                    **fields,
+                }
+            )
+
+        @staticmethod
+        def bash(command):
+            return {"tool": "bash", "arguments": {"command": command}}
+
+    return Helpers
