@@ -10,6 +10,7 @@ from dgym.wire.http_termination import decode_termination
 from dgym_operator.reconcile.ended import Ended, outcome_of
 from dgym_operator.reconcile.inputs import EpisodeInput
 from dgym_operator.reconcile.views import Pod
+from dgym_operator.reconcile.waiting import start_failure
 
 _NODE_LOST = frozenset({"NodeLost", "NodeShutdown", "Shutdown", "Terminated", "Preempting", "NodeAffinity"})
 _NODE_FULL = ("OutOf", "UnexpectedAdmissionError")
@@ -31,7 +32,7 @@ def find_ending(view: EpisodeInput, now: datetime) -> Ended | Wait | None:
     if ended is not None:
         return ended
     if _is_over(pod):
-        return _word_or(view, loss(pod), _ended_at(pod), now)
+        return _word_or(view, _traces(view, pod), _ended_at(pod), now)
     if pod.metadata.deletion_timestamp is not None:
         return _terminating(view, pod, pod.metadata.deletion_timestamp, now)
     return _running(view, now)
@@ -67,6 +68,14 @@ def loss(pod: Pod) -> Ended:
     if pod.metadata.deletion_timestamp is not None:
         return _lost("the pod was deleted")
     return _lost("the pod ended and left no result")
+
+
+def _traces(view: EpisodeInput, pod: Pod) -> Ended:
+    """What is to be seen in a pod that is over; one that served nobody may never have come up."""
+    traces = loss(pod)
+    if view.episode.status.pod_name is not None or traces.disruption or pod.status.reason:
+        return traces
+    return start_failure(pod) or traces
 
 
 def _lost(message: str, *, disruption: bool = False) -> Ended:

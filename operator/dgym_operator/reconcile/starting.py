@@ -113,7 +113,7 @@ def _after_failure(view: EpisodeInput, failure: CreateFailure, now: datetime) ->
     again = failure.since + timedelta(seconds=_retry_seconds(view, failure.tries))
     if now < again:
         return soonest(shown, until(min(again, deadline), now))
-    return soonest(shown, _make(view))
+    return _make(view)
 
 
 def _retry_seconds(view: EpisodeInput, tries: int) -> float:

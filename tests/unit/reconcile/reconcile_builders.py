@@ -1,0 +1,186 @@
+"""Objects as the watches show them, in as few words as a test needs."""
+
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from dgym.api import AgentSpec, Assignment, Condition, EpisodeStatus, Stages, TaskRef
+from dgym.wire import EndReason, Outcome
+from dgym.wire.assignments import AssignmentState, AssignmentStatus
+from dgym.wire.http_termination import TerminationMessage, encode_termination
+from dgym_operator.reconcile.inputs import AgentView, EpisodeInput, TaskState
+from dgym_operator.reconcile.plan import Action, Emit, PatchStatus, Plan
+from dgym_operator.reconcile.views import (
+    Container,
+    ContainerState,
+    EpisodeSpecView,
+    EpisodeView,
+    Meta,
+    Pod,
+    PodCondition,
+    PodSpec,
+    PodStatus,
+    Terminated,
+    Waiting,
+)
+
+NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
+UID = "11111111-2222"
+AGENT = "agent-uid-1"
+FOUND = TaskState(state="found", uid="task-uid")
+MISSING = TaskState(state="missing")
+
+
+def ago(seconds: float) -> datetime:
+    return NOW - timedelta(seconds=seconds)
+
+
+def in_(seconds: float) -> datetime:
+    return NOW + timedelta(seconds=seconds)
+
+
+def episode(
+    status: EpisodeStatus | None = None, *, age: float = 60, labels=None, deleting=False, **spec
+) -> EpisodeView:
+    spec.setdefault("task_ref", TaskRef(name="bug"))
+    spec.setdefault("agent", AgentSpec(name="solution") if driven else None)
+    return EpisodeView(
+        metadata=Meta(
+            name="e",
+            namespace="ns",
+            uid=UID,
+            generation=1,
+            resource_version="1",
+            labels=labels or {},
+            creation_timestamp=ago(age),
+            deletion_timestamp=NOW if deleting else None,
+        ),
+        spec=EpisodeSpecView(**spec),
+        status=status or EpisodeStatus(),
+    )
+
+
+def view(status: EpisodeStatus | None = None, *pods: Pod, **more) -> EpisodeInput:
+    names = set(EpisodeInput.__struct_fields__)
+    given = {name: more.pop(name) for name in list(more) if name in names}
+    given.setdefault("task", FOUND)
+    return EpisodeInput(episode=episode(status, **more), pods=pods, **given)
+
+
+def running(*, attempt: int = 1, epoch: int = 1, assigned: float = 20, **more) -> EpisodeStatus:
+    """The status of an attempt that an agent serves."""
+    assignment = Assignment(agent_pod_uid=AGENT, epoch=epoch, **more.pop("assignment", {}))
+    ready = Condition(type="SandboxReady", status="True", reason="PodReady", last_transition_time=ago(assigned + 1))
+    return EpisodeStatus(
+        conditions=(ready, *more.pop("conditions", ())),
+        reason=more.pop("reason", "Running"),
+        attempt=attempt,
+        pod_name=f"e-{attempt}",
+        task_uid=more.pop("task_uid", "task-uid"),
+        assignment=assignment,
+        start_time=ago(assigned),
+        stages=Stages(assigned=ago(assigned)),
+        observed_generation=1,
+        **more,
+    )
+
+
+def between(*, attempt: int = 1, failures: int = 1, ended: float = 20, reason: str = "SandboxLost", **more):
+    """The status between two attempts."""
+    condition = Condition(type="SandboxReady", status="False", reason=reason, last_transition_time=ago(ended))
+    return EpisodeStatus(
+        conditions=(condition,), reason=reason, attempt=attempt, failures=failures, observed_generation=1, **more
+    )
+
+
+def waiting(name: str, reason: str, message: str = "") -> Container:
+    return Container(name=name, state=ContainerState(waiting=Waiting(reason=reason, message=message)))
+
+
+def ended(name: str, exit_code: int = 0, *, reason: str = "", message: str = "", at: float = 0) -> Container:
+    state = Terminated(exit_code=exit_code, reason=reason, message=message, finished_at=ago(at))
+    return Container(name=name, state=ContainerState(terminated=state))
+
+
+def up(name: str) -> Container:
+    return Container(name=name, ready=True, state=ContainerState(running={}))
+
+
+UP = (up("sandbox"), up("verifier"), up("sidecar"))
+
+
+def condition(kind: str, status: str = "True", *, reason: str = "", message: str = "", age: float = 10) -> PodCondition:
+    return PodCondition(type=kind, status=status, reason=reason, message=message, last_transition_time=ago(age))
+
+
+def pod(
+    attempt: int = 1,
+    *containers: Container,
+    age: float = 20,
+    init=(),
+    conditions=(),
+    deleting: float | None = None,
+    **more,
+) -> Pod:
+    """``deleting``: seconds ago that its grace ended."""
+    return Pod(
+        metadata=Meta(
+            name=f"e-{attempt}",
+            namespace="ns",
+            uid=f"pod-uid-{attempt}",
+            labels={"dgym.dev/attempt": str(attempt)},
+            creation_timestamp=ago(age),
+            deletion_timestamp=ago(deleting) if deleting is not None else None,
+        ),
+        spec=PodSpec(node_name="node"),
+        status=PodStatus(
+            phase=more.pop("phase", "Pending"),
+            pod_ip=more.pop("pod_ip", "10.0.0.7"),
+            conditions=tuple(conditions),
+            init_container_statuses=tuple(init),
+            container_statuses=containers,
+            **more,
+        ),
+    )
+
+
+def ready_pod(attempt: int = 1, *, ready: float = 10, **more) -> Pod:
+    conditions = (condition("PodScheduled", age=ready + 2), condition("Ready", age=ready))
+    return pod(attempt, *UP, conditions=conditions, phase="Running", **more)
+
+
+def message(reason: EndReason = EndReason.RESOLVED, *, attempt: int = 1, uid: str = UID, **fields) -> str:
+    if reason is EndReason.RESOLVED:
+        fields = {"resolved": True, "score": 3, "max_score": 3, **fields}
+    told = TerminationMessage(episode_uid=uid, attempt=attempt, reason=reason, **fields)
+    return encode_termination(told).decode()
+
+
+def ended_pod(text: str = "", *, attempt: int = 1, at: float = 0, **more) -> Pod:
+    """A pod whose sidecar has ended, with this message."""
+    containers = (ended("sandbox", 137, at=at), ended("verifier", 0, at=at), ended("sidecar", 0, message=text, at=at))
+    return pod(attempt, *containers, phase="Succeeded", **more)
+
+
+def report(state: AssignmentState, *, attempt: int = 1, epoch: int = 1, since: float = 0, **more) -> AgentView:
+    status = AssignmentStatus(episode_uid=UID, attempt=attempt, epoch=epoch, state=state, **more)
+    return AgentView(status=status, since=ago(since))
+
+
+def solved() -> Outcome:
+    return Outcome(resolved=True, score=3, max_score=3, steps=4, result_uri="file:///r")
+
+
+def writes(plan: Plan) -> tuple[Action, ...]:
+    """Everything but Events."""
+    return tuple(action for action in plan.actions if not isinstance(action, Emit))
+
+
+def written(plan: Plan) -> EpisodeStatus:
+    """The one status that the plan writes."""
+    (patch,) = [action for action in plan.actions if isinstance(action, PatchStatus)]
+    return patch.status
+
+
+def the_condition(status: msgspec.Struct, kind: str) -> Condition | None:
+    return next((each for each in status.conditions if each.type == kind), None)

@@ -1,0 +1,116 @@
+"""Which episodes want an agent, and the status that gives them one."""
+
+import pytest
+
+from dgym.wire.assignments import AssignmentMode
+from dgym_operator.reconcile.assign import assigned_status, needs_agent, retry_at
+from dgym_operator.reconcile.episode import decide
+from dgym_operator.reconcile.inputs import AgentView
+from tests.unit.reconcile.reconcile_builders import (
+    AGENT,
+    NOW,
+    UP,
+    ago,
+    between,
+    condition,
+    ended,
+    ended_pod,
+    in_,
+    pod,
+    ready_pod,
+    running,
+    the_condition,
+    up,
+    view,
+    written,
+)
+
+
+def test_a_ready_sandbox_gets_its_agent_in_one_write():
+    seen = view(None, ready_pod(ready=2, age=9))
+    ready = needs_agent(seen, NOW)
+    assert (ready.attempt, ready.epoch, ready.mode, ready.takes_slot) == (1, 1, AssignmentMode.RUN, True)
+    assert ready.remaining_seconds == 3600
+
+    status = assigned_status(seen, ready, AGENT, NOW)
+
+    assert (status.reason, status.attempt, status.pod_name, status.task_uid) == ("Running", 1, "e-1", "task-uid")
+    assert (status.assignment.agent_pod_uid, status.assignment.epoch, status.observed_generation) == (AGENT, 1, 1)
+    shown = the_condition(status, "SandboxReady")
+    assert (shown.status, shown.last_transition_time, status.start_time) == ("True", ago(2), NOW)
+    stages = status.stages
+    assert (stages.pod_created, stages.scheduled, stages.sandbox_ready, stages.assigned) == (
+        ago(9),
+        ago(4),
+        ago(2),
+        NOW,
+    )
+    after = view(status, ready_pod())
+    assert needs_agent(after, NOW) is None
+    assert not decide(after, NOW).actions
+
+
+def test_an_episode_driven_from_outside_is_prepared_and_takes_no_slot():
+    ready = needs_agent(view(None, ready_pod(), driven=False), NOW)
+    assert (ready.mode, ready.takes_slot) == (AssignmentMode.PREPARE, False)
+
+
+def test_a_later_attempt_has_the_time_that_is_left_and_keeps_the_start():
+    seen = view(between(active_seconds=3000, start_time=ago(4000)), ready_pod(2))
+    ready = needs_agent(seen, NOW)
+    assert (ready.attempt, ready.epoch, ready.remaining_seconds) == (2, 1, 600)
+    assert assigned_status(seen, ready, AGENT, NOW).start_time == ago(4000)
+
+
+NOBODY = {
+    "no pod": view(),
+    "not ready": view(None, pod(1, *UP, conditions=[condition("Ready", "False")])),
+    "ended": view(None, ended_pod()),
+    "sandbox ended": view(
+        None, pod(1, ended("sandbox", 1), up("verifier"), up("sidecar"), conditions=[condition("Ready")])
+    ),
+    "going": view(None, ready_pod(deleting=0)),
+    "without address": view(None, ready_pod(pod_ip="")),
+    "deleted": view(None, ready_pod(), deleting=True),
+    "cancelled": view(None, ready_pod(), cancel=True),
+    "suspended": view(None, ready_pod(), suspend=True),
+    "finished": view(written(decide(view(running(), ended_pod(at=60), backoff_limit=0), NOW)), ready_pod()),
+    "served": view(running(), ready_pod(), agent=AgentView()),
+    "served by who was not asked": view(running(), ready_pod()),
+}
+
+
+@pytest.mark.parametrize("case", NOBODY)
+def test_who_wants_no_agent_gets_none(case):
+    assert needs_agent(NOBODY[case], in_(100)) is None
+
+
+def test_another_agent_takes_over_under_a_higher_epoch():
+    lost = AgentView(lost_since=ago(1))
+    seen = view(running(epoch=3, assigned=500), ready_pod(), agent=lost)
+    ready = needs_agent(seen, NOW)
+    assert (ready.epoch, ready.cause) == (4, "AgentLost")
+
+    status = assigned_status(seen, ready, "another", NOW)
+
+    assert (status.assignment.agent_pod_uid, status.assignment.epoch, status.attempt) == ("another", 4, 1)
+    assert status.stages.assigned == ago(500)
+    assert the_condition(status, "SandboxReady") == the_condition(running(assigned=500), "SandboxReady")
+    assert needs_agent(view(running(epoch=11), ready_pod(), agent=lost), NOW) is None
+
+
+def test_a_cancelled_episode_still_gets_an_agent_to_store_its_verdict():
+    lost = AgentView(lost_since=ago(1))
+    assert needs_agent(view(running(), ready_pod(), agent=lost, cancel=True), NOW) is not None
+
+
+def test_after_a_failed_model_another_try_follows_when_its_backoff_is_over():
+    failed = running(epoch=2, assignment={"failures": 2, "failed_time": NOW}, reason="ModelError")
+    seen = view(failed, ready_pod(), agent=AgentView())
+    assert retry_at(seen) == in_(20)
+    assert needs_agent(seen, in_(19)) is None
+
+    ready = needs_agent(seen, in_(20))
+    assert (ready.epoch, ready.cause) == (3, "ModelError")
+    status = assigned_status(seen, ready, AGENT, in_(20))
+    assert (status.assignment.failures, status.assignment.failed_time, status.reason) == (2, None, "Running")

@@ -1,0 +1,380 @@
+"""How attempts end, and what becomes of the episode: every reason with its one treatment."""
+
+import pytest
+
+from dgym.api import TREATMENTS, Stages, Treatment
+from dgym.wire import EndReason
+from dgym.wire.assignments import AssignmentState
+from dgym_operator.reconcile.deadlines import pod_deadline_seconds
+from dgym_operator.reconcile.episode import decide
+from dgym_operator.reconcile.inputs import AgentView
+from dgym_operator.reconcile.plan import (
+    CancelAttempt,
+    CreatePod,
+    DeleteEpisode,
+    DeletePod,
+    Emit,
+    LookUpPod,
+    PatchStatus,
+    Plan,
+    SandboxEnded,
+)
+from dgym_operator.reconcile.policy import Policy
+from tests.unit.reconcile.reconcile_builders import (
+    AGENT,
+    NOW,
+    UID,
+    ago,
+    between,
+    condition,
+    ended,
+    ended_pod,
+    in_,
+    message,
+    pod,
+    ready_pod,
+    report,
+    running,
+    solved,
+    the_condition,
+    up,
+    view,
+    writes,
+    written,
+)
+
+VERDICTS = [EndReason(reason) for reason, treatment in TREATMENTS.items() if treatment is Treatment.VERDICT]
+FINAL = [EndReason(reason) for reason, treatment in TREATMENTS.items() if treatment is Treatment.TERMINAL]
+NEW_POD = [EndReason(reason) for reason, treatment in TREATMENTS.items() if treatment is Treatment.NEW_POD]
+
+
+def test_every_reason_that_ends_an_episode_has_a_treatment():
+    assert {reason.value for reason in EndReason} == set(TREATMENTS)
+
+
+@pytest.mark.parametrize("reason", VERDICTS)
+def test_the_sidecars_last_message_is_the_verdict(reason):
+    solves = reason is EndReason.RESOLVED
+    text = message(reason, score=3 if solves else 1, max_score=3, steps=7, result_uri="s3://b/r", message="done")
+
+    plan = decide(view(running(), ended_pod(text)), NOW)
+
+    status = written(plan)
+    finished, resolved = the_condition(status, "Finished"), the_condition(status, "Resolved")
+    assert (finished.status, finished.reason, finished.message) == ("True", reason.value, "done")
+    assert (resolved.status, resolved.reason) == (("True", "Solved") if solves else ("False", "Unsolved"))
+    assert (status.outcome.steps, status.outcome.max_score, status.outcome.result_uri) == (7, 3, "s3://b/r")
+    assert (status.reason, status.attempt, status.pod_name, status.completion_time) == (reason.value, 1, "e-1", NOW)
+    assert status.stages.verified is not None
+    assert plan.actions[1] == Emit(type="Normal", reason=reason.value, message=plan.actions[1].message)
+
+
+@pytest.mark.parametrize("reason", [reason for reason in VERDICTS if reason is not EndReason.RESOLVED])
+def test_a_verdict_without_a_score_is_not_scored(reason):
+    status = written(decide(view(running(), ended_pod(message(reason))), NOW))
+    assert the_condition(status, "Resolved").reason == "NotScored"
+
+
+@pytest.mark.parametrize("reason", FINAL)
+def test_a_final_fault_ends_the_episode_at_once_and_unscored(reason):
+    plan = decide(view(running(), ended_pod(message(reason, message="git: no such host"))), NOW)
+
+    status = written(plan)
+    assert (the_condition(status, "Finished").reason, the_condition(status, "Resolved").reason) == (reason, "NotScored")
+    assert (status.outcome.resolved, status.outcome.message) == (False, "git: no such host")
+    assert plan.actions[1].type == "Warning"
+
+
+@pytest.mark.parametrize("reason", NEW_POD)
+def test_a_lost_sandbox_is_tried_again_in_a_new_pod(reason):
+    status = written(decide(view(running(), ended_pod(message(reason))), NOW))
+
+    assert (status.attempt, status.failures, status.disruptions) == (1, 1, 0)
+    assert (status.pod_name, status.assignment, status.stages) == (None, None, Stages())
+    assert (status.active_seconds, status.start_time) == (20, ago(20))
+    assert the_condition(status, "Finished") is None
+
+
+FORGED = [
+    "",
+    "{}",
+    message()[:-5],
+    message().replace('"score":3', '"score":2'),
+    message(uid="another"),
+    message(attempt=2),
+]
+
+
+@pytest.mark.parametrize("text", FORGED)
+def test_a_message_that_is_not_whole_or_of_another_attempt_is_no_verdict(text):
+    status = written(decide(view(running(), ended_pod(text, at=60)), NOW))
+    assert (status.reason, status.failures) == ("SandboxLost", 1)
+
+
+TARGET = condition("DisruptionTarget", reason="EvictionByEvictionAPI", message="drained")
+DISRUPTED = {
+    "drained": ended_pod(conditions=[TARGET]),
+    "shut down": pod(phase="Failed", reason="Terminated", message="Pod was terminated in response to node shutdown."),
+    "preempted": pod(phase="Failed", reason="Preempting", message="Preempted"),
+    "low": pod(phase="Failed", reason="Evicted", message="The node was low on resource: memory."),
+    "admission": pod(phase="Failed", reason="OutOfcpu", message="Node didn't have enough resource"),
+    "silent": ready_pod(deleting=31),
+}
+OWN = {
+    "gone": ended_pod(at=60),
+    "deleted": ended_pod(at=60, deleting=20),
+    "disk": pod(phase="Failed", reason="Evicted", message="Pod ephemeral local storage usage exceeds the limit"),
+    "killed": pod(1, up("sandbox"), ended("sidecar", 137, reason="OOMKilled", at=60), phase="Failed"),
+}
+
+
+@pytest.mark.parametrize("name", DISRUPTED)
+def test_what_befalls_the_node_counts_as_a_disruption(name):
+    status = written(decide(view(running(), DISRUPTED[name], backoff_limit=0), NOW))
+    assert (status.reason, status.failures, status.disruptions) == ("SandboxLost", 0, 1)
+
+
+def test_disruptions_have_a_limit_of_their_own():
+    often = running(attempt=11, disruptions=10)
+    lost = pod(11, phase="Failed", reason="Terminated")
+    assert the_condition(written(decide(view(often, lost), NOW)), "Finished").reason == "SandboxLost"
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_what_befalls_the_pod_alone_counts_against_the_limit(name):
+    status = written(decide(view(running(), OWN[name]), NOW))
+    assert (status.reason, status.failures, status.disruptions) == ("SandboxLost", 1, 0)
+
+
+def test_a_pod_older_than_all_clocks_ends_by_the_deadline():
+    late = pod(phase="Failed", reason="DeadlineExceeded", message="Pod was active too long")
+    assert the_condition(written(decide(view(running(), late), NOW)), "Finished").reason == "DeadlineExceeded"
+
+
+def test_a_pod_that_is_being_deleted_may_still_speak():
+    plan = decide(view(running(), ready_pod(deleting=-5)), NOW)
+    assert plan == Plan(requeue_after=35)
+
+
+def test_a_pod_that_is_not_in_the_view_is_looked_up_before_it_counts_as_lost():
+    plan = decide(view(running()), NOW)
+    assert plan.actions == (LookUpPod(name="e-1"),)
+    assert plan.requeue_after is not None
+
+    assert written(decide(view(running(), absent=frozenset({"e-1"})), NOW)).reason == "SandboxLost"
+
+
+@pytest.mark.parametrize("sight", ["ended", "absent"])
+def test_the_agents_report_stands_in_for_a_message_that_is_missing(sight):
+    agent = report(AssignmentState.FINISHED, reason=EndReason.RESOLVED, outcome=solved())
+    seen = view(running(), *([ended_pod()] if sight == "ended" else []), agent=agent, absent=frozenset({"e-1"}))
+
+    status = written(decide(seen, NOW))
+
+    assert the_condition(status, "Resolved").status == "True"
+    assert (status.outcome.steps, status.outcome.result_uri) == (4, "file:///r")
+
+
+def test_a_report_of_an_older_assignment_does_not_count():
+    agent = report(AssignmentState.FINISHED, epoch=1, reason=EndReason.RESOLVED, outcome=solved())
+    assert written(decide(view(running(epoch=2), ended_pod(at=60), agent=agent), NOW)).reason == "SandboxLost"
+
+
+@pytest.mark.parametrize("state", [AssignmentState.CLOSING, AssignmentState.STORING, AssignmentState.STORE_UNAVAILABLE])
+def test_a_verdict_that_is_being_stored_is_waited_for_whatever_clock_has_run_out(state):
+    agent = report(state, since=90000)
+    gone = decide(view(running(), ended_pod(at=600), agent=agent), NOW)
+    assert (gone.actions, gone.requeue_after) == ((), 5)
+    late = decide(view(running(assigned=90000), ready_pod(), agent=agent, suspend=True), NOW)
+    assert the_condition(written(late), "Finished") is None
+    assert written(late).reason in ("Verifying", "Storing", "ResultStoreUnavailable")
+
+
+def test_a_report_that_may_be_under_way_is_waited_for():
+    agent = report(AssignmentState.RUNNING)
+    assert decide(view(running(), ended_pod(at=1), agent=agent), NOW) == Plan(requeue_after=9)
+    assert written(decide(view(running(), ended_pod(at=11), agent=agent), NOW)).reason == "SandboxLost"
+
+
+def test_an_agent_that_is_done_while_its_pod_goes_on_is_believed_after_a_while():
+    agent = report(AssignmentState.FINISHED, since=10, reason=EndReason.UNRESOLVED, outcome=solved())
+    assert decide(view(running(), ready_pod(), agent=agent), NOW) == Plan(requeue_after=20)
+    later = decide(view(running(), ready_pod(), agent=agent), in_(20))
+    assert the_condition(written(later), "Finished").reason == "Unresolved"
+
+
+@pytest.mark.parametrize(
+    ("reason", "since", "expected"),
+    [(EndReason.SANDBOX_LOST, 31, "SandboxLost"), (EndReason.SETUP_FAILED, 31, "SetupFailed")],
+)
+def test_an_agent_that_gave_up_for_good_ends_the_attempt(reason, since, expected):
+    agent = report(AssignmentState.FAILED, since=since, reason=reason, message="no answer")
+    assert written(decide(view(running(), ready_pod(), agent=agent), NOW)).reason == expected
+
+
+def test_backoff_doubles_with_every_failure_and_is_bounded():
+    for failures, seconds in ((1, 10), (2, 20), (3, 40), (6, 320), (7, 360), (90, 360)):
+        before = between(attempt=failures, failures=failures, ended=0)
+        early = decide(view(before, backoff_limit=100), in_(seconds - 1))
+        assert (early.actions, early.requeue_after) == ((), pytest.approx(1))
+        plan = decide(view(before, backoff_limit=100), in_(seconds))
+        assert writes(plan) == (CreatePod(name=f"e-{failures + 1}", attempt=failures + 1),)
+
+
+def test_the_last_attempt_says_that_it_was_the_last():
+    status = written(decide(view(running(attempt=3, failures=2), ended_pod(attempt=3, at=60)), NOW))
+    finished = the_condition(status, "Finished")
+    assert finished.reason == "SandboxLost"
+    assert "attempt 3 was the last (backoffLimit 2)" in finished.message
+
+
+def test_an_episode_driven_from_outside_has_one_attempt():
+    status = written(decide(view(running(), ended_pod(at=60), driven=False, backoff_limit=5), NOW))
+    assert the_condition(status, "Finished").reason == "SandboxLost"
+
+
+def test_a_failed_attempt_leaves_a_pod_that_is_deleted_once_that_is_written():
+    first = decide(view(running(), ended_pod(at=60)), NOW)
+    assert [type(action) for action in first.actions] == [PatchStatus, Emit]
+    second = decide(view(written(first), ended_pod(at=60)), in_(1))
+    assert second.actions == (DeletePod(name="e-1", uid="pod-uid-1"),)
+    third = decide(view(written(first), ended_pod(at=60, deleting=0)), in_(10))
+    assert writes(third) == (CreatePod(name="e-2", attempt=2),)
+
+
+def test_a_view_that_is_older_than_its_pods_decides_nothing():
+    plan = decide(view(None, ready_pod(1), ready_pod(2)), NOW)
+    assert plan.actions == ()
+    assert plan.requeue_after is not None
+
+
+def test_the_time_agents_have_served_is_not_served_again():
+    before = between(active_seconds=3599)
+    assert writes(decide(view(before), NOW))
+    lost = view(running(attempt=2, failures=1, active_seconds=3590), ended_pod(attempt=2, at=60))
+    assert the_condition(written(decide(lost, NOW)), "Finished").reason == "DeadlineExceeded"
+
+
+def test_the_backstop_ends_what_its_sidecar_did_not():
+    served = 3600 + 600 + 300 + 60
+    plan = decide(view(running(assigned=served - 1), ready_pod()), NOW)
+    assert (plan.actions, plan.requeue_after) == ((), pytest.approx(1))
+    finished = the_condition(written(decide(view(running(assigned=served), ready_pod()), NOW)), "Finished")
+    assert finished.reason == "DeadlineExceeded"
+
+
+def test_the_pods_own_deadline_is_above_all_others():
+    seen = view(None, start_timeout_seconds=900, active_deadline_seconds=3600)
+    seconds = pod_deadline_seconds(seen.episode, seen.task, Policy())
+    assert seconds > 900 + 3600 + 600 + 300 + 60
+
+
+def test_a_sandbox_that_ended_while_its_sidecar_runs_is_told_again_and_again():
+    dead = pod(1, ended("sandbox", 137), up("verifier"), up("sidecar"), phase="Running")
+    for _ in range(2):
+        plan = decide(view(running(), dead), NOW)
+        assert plan.actions == (SandboxEnded(pod="e-1", url="http://10.0.0.7:8080", attempt=1),)
+        assert plan.requeue_after == 5
+
+
+def test_cancelling_asks_the_sidecar_and_takes_its_verdict():
+    plan = decide(view(running(), ready_pod(), cancel=True), NOW)
+    assert plan.actions == (CancelAttempt(pod="e-1", url="http://10.0.0.7:8080", attempt=1),)
+    assert plan.requeue_after == 5
+    text = message(EndReason.CANCELLED, score=1, max_score=3)
+    status = written(decide(view(running(), ended_pod(text), cancel=True), NOW))
+    assert (the_condition(status, "Finished").reason, the_condition(status, "Resolved").reason) == (
+        "Cancelled",
+        "Unsolved",
+    )
+
+
+@pytest.mark.parametrize("pods", [(), (ready_pod(),)], ids=["no pod", "ready"])
+def test_cancelling_what_nobody_serves_ends_it_at_once(pods):
+    status = written(decide(view(None, *pods, cancel=True, suspend=True), NOW))
+    assert (the_condition(status, "Finished").reason, the_condition(status, "Resolved").reason) == (
+        "Cancelled",
+        "NotScored",
+    )
+
+
+def test_a_cancelled_attempt_that_is_lost_is_not_tried_again():
+    status = written(decide(view(running(), ended_pod(at=60), cancel=True), NOW))
+    assert the_condition(status, "Finished").reason == "Cancelled"
+
+
+def test_suspending_takes_the_sandbox_and_resuming_begins_anew():
+    suspended = written(decide(view(running(), ready_pod(), suspend=True), NOW))
+    assert (suspended.attempt, suspended.pod_name, suspended.reason, suspended.failures) == (1, None, "Suspended", 0)
+    assert suspended.active_seconds == 20
+    assert the_condition(suspended, "Suspended").status == "True"
+
+    waits = decide(view(suspended, ready_pod(), suspend=True), in_(1))
+    assert waits.actions == (DeletePod(name="e-1", uid="pod-uid-1"),)
+    assert decide(view(suspended, suspend=True), in_(99999)) == Plan()
+
+    resumed = written(decide(view(suspended), in_(100000)))
+    assert the_condition(resumed, "Suspended").status == "False"
+    assert writes(decide(view(resumed), in_(100001))) == (CreatePod(name="e-2", attempt=2),)
+
+
+def test_an_episode_that_begins_suspended_has_no_pod():
+    status = written(decide(view(None, suspend=True), NOW))
+    assert (status.attempt, the_condition(status, "Suspended").status) == (0, "True")
+    assert decide(view(status, suspend=True), NOW) == Plan()
+
+
+def test_what_is_finished_loses_its_pods_and_after_its_time_itself():
+    done = written(decide(view(running(), ended_pod(message())), NOW))
+
+    def seen(*pods, seconds: float = 0, **more) -> Plan:
+        return decide(view(done, *pods, ttl_seconds_after_finished=60, **more), in_(seconds))
+
+    assert seen(ended_pod(message())) == Plan(actions=(DeletePod(name="e-1", uid="pod-uid-1"),), requeue_after=60)
+    assert seen(ended_pod(deleting=0)) == Plan(requeue_after=60)
+    assert seen(seconds=60) == Plan(actions=(DeleteEpisode(name="e", uid=UID),))
+    assert seen(seconds=60, owned_by_set=True) == Plan()
+    assert seen(seconds=60, owned_by_set=True, counted=True).actions == (DeleteEpisode(name="e", uid=UID),)
+    assert decide(view(done), in_(10**6)) == Plan()
+    assert decide(view(done, ready_pod(), suspend=True, cancel=True), NOW).actions == (
+        DeletePod(name="e-1", uid="pod-uid-1"),
+    )
+
+
+def test_what_is_being_deleted_is_left_alone():
+    assert decide(view(running(), ready_pod(), deleting=True), NOW) == Plan()
+
+
+def test_progress_is_shown_when_it_lasts():
+    agent = report(AssignmentState.STORE_UNAVAILABLE, since=4)
+    plan = decide(view(running(), ready_pod(), agent=agent), NOW)
+    assert (plan.actions, plan.requeue_after) == ((), pytest.approx(1))
+    status = written(decide(view(running(), ready_pod(), agent=agent), in_(1)))
+    assert status.reason == "ResultStoreUnavailable"
+    assert not decide(view(status, ready_pod(), agent=agent), in_(50)).actions
+
+
+def test_a_lost_agent_is_shown_while_there_is_no_other():
+    lost = AgentView(lost_since=ago(6))
+    assert written(decide(view(running(), ready_pod(), agent=lost), NOW)).reason == "AgentLost"
+
+
+def test_too_many_lost_agents_end_the_episode():
+    lost = AgentView(lost_since=ago(1))
+    assert not writes(decide(view(running(epoch=10), ready_pod(), agent=lost), NOW))
+    finished = the_condition(written(decide(view(running(epoch=11), ready_pod(), agent=lost), NOW)), "Finished")
+    assert (finished.reason, finished.message[:2]) == ("AgentLost", "11")
+
+
+def test_a_failed_model_is_noted_once_and_given_up_after_three_more_tries():
+    agent = report(AssignmentState.FAILED, reason=EndReason.MODEL_ERROR, message="429 from the model")
+    plan = decide(view(running(), ready_pod(), agent=agent), NOW)
+    status = written(plan)
+    assert (status.reason, status.assignment.failures, status.assignment.failed_time) == ("ModelError", 1, NOW)
+    assert status.assignment.agent_pod_uid == AGENT
+    assert not decide(view(status, ready_pod(), agent=agent), in_(1)).actions
+
+    third = running(epoch=4, assignment={"failures": 3})
+    agent = report(AssignmentState.FAILED, epoch=4, reason=EndReason.MODEL_ERROR, message="429 from the model")
+    finished = the_condition(written(decide(view(third, ready_pod(), agent=agent), NOW)), "Finished")
+    assert (finished.reason, finished.message) == ("ModelError", "429 from the model; it was tried 4 times")

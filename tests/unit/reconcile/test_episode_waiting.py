@@ -1,0 +1,255 @@
+"""What keeps a sandbox from being ready: which cause is shown, when, and what becomes of the episode."""
+
+import pytest
+
+from dgym.api import Condition, EpisodeStatus
+from dgym_operator.reconcile.episode import decide
+from dgym_operator.reconcile.inputs import TaskState
+from dgym_operator.reconcile.plan import CreateFailure, CreatePod, Emit, PatchStatus
+from tests.unit.reconcile.reconcile_builders import (
+    MISSING,
+    NOW,
+    UP,
+    ago,
+    between,
+    condition,
+    ended,
+    in_,
+    pod,
+    ready_pod,
+    running,
+    the_condition,
+    up,
+    view,
+    waiting,
+    writes,
+    written,
+)
+
+SCHEDULED = condition("PodScheduled", age=30)
+NO_NODE = condition("PodScheduled", "False", reason="Unschedulable", message="0/3 nodes are available", age=30)
+WAITS = [
+    ("Unschedulable", pod(age=30, conditions=[NO_NODE]), "0/3 nodes are available"),
+    *(
+        ("ImagePullFailed", pod(1, waiting("sandbox", reason, "no such image"), age=30, conditions=[SCHEDULED]), reason)
+        for reason in ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
+    ),
+    (
+        "ImagePullFailed",
+        pod(1, waiting("sandbox", "PodInitializing"), init=[waiting("install", "ErrImagePull", "denied")], age=30),
+        "container install",
+    ),
+]
+
+
+@pytest.mark.parametrize(("reason", "stuck", "text"), WAITS)
+def test_a_cause_that_lasts_is_shown_once_and_the_pod_is_kept(reason, stuck, text):
+    plan = decide(view(None, stuck), NOW)
+
+    status = written(plan)
+    shown = the_condition(status, "SandboxReady")
+    assert (status.reason, shown.status, shown.reason) == (reason, "False", reason)
+    assert text in shown.message
+    assert [type(action) for action in plan.actions] == [PatchStatus, Emit]
+    assert plan.actions[0].progress
+    again = decide(view(status, stuck), in_(30))
+    assert again.actions == ()
+    assert again.requeue_after is not None
+
+
+@pytest.mark.parametrize(("reason", "stuck", "text"), WAITS)
+def test_a_cause_that_lasts_beyond_the_start_timeout_ends_the_episode(reason, stuck, text):
+    status = written(decide(view(None, stuck, start_timeout_seconds=60), in_(120)))
+
+    finished = the_condition(status, "Finished")
+    assert (finished.status, finished.reason, status.reason) == ("True", reason, reason)
+    assert text in finished.message
+    assert "startTimeoutSeconds" in finished.message
+    assert the_condition(status, "Resolved").reason == "NotScored"
+
+
+def test_a_cause_that_may_pass_at_once_is_not_written():
+    scheduling = condition("PodScheduled", "False", reason="Unschedulable", message="no node", age=2)
+
+    plan = decide(view(None, pod(age=2, conditions=[scheduling])), NOW)
+
+    assert plan.actions == ()
+    assert plan.requeue_after == pytest.approx(3)
+
+
+def test_a_pod_that_starts_is_waited_for_in_silence():
+    starting = pod(1, *(waiting(name, "ContainerCreating") for name in ("sandbox", "verifier", "sidecar")), age=40)
+
+    plan = decide(view(None, starting, start_timeout_seconds=100), NOW)
+
+    assert plan.actions == ()
+    assert plan.requeue_after == pytest.approx(60)
+
+
+def test_a_pod_that_is_never_ready_is_tried_again_and_then_given_up():
+    never = pod(1, *UP, age=200, phase="Running")
+
+    status = written(decide(view(None, never, start_timeout_seconds=100), NOW))
+    assert (status.reason, status.attempt, status.failures, status.pod_name) == ("SandboxStartFailed", 1, 1, None)
+
+    last = decide(view(between(failures=2, attempt=2, ended=300), pod(3, *UP, age=200), start_timeout_seconds=100), NOW)
+    assert the_condition(written(last), "Finished").reason == "SandboxStartFailed"
+
+
+def test_a_gated_pod_is_no_failure_and_has_all_its_time_afterwards():
+    gate = condition("PodScheduled", "False", reason="SchedulingGated", age=9000)
+    gated = pod(age=9000, conditions=[gate])
+
+    plan = decide(view(None, gated, start_timeout_seconds=60), NOW)
+    status = written(plan)
+    assert (status.reason, the_condition(status, "Finished")) == ("SchedulingGated", None)
+    assert decide(view(status, gated, start_timeout_seconds=60), in_(9000)).actions == ()
+
+    released = pod(age=9000, conditions=[NO_NODE])
+    freed = written(decide(view(status, released, start_timeout_seconds=60), in_(100)))
+    assert (freed.reason, the_condition(freed, "SandboxReady").last_transition_time) == ("Starting", in_(100))
+    assert written(decide(view(freed, released, start_timeout_seconds=60), in_(150))).reason == "Unschedulable"
+    late = written(decide(view(freed, released, start_timeout_seconds=60), in_(161)))
+    assert the_condition(late, "Finished").reason == "Unschedulable"
+
+
+START_FAILURES = [
+    ("SandboxStartFailed", pod(1, waiting("sandbox", "CreateContainerConfigError", "runs as root")), "runs as root"),
+    ("SandboxStartFailed", pod(1, waiting("verifier", "CreateContainerError", "no such file")), "no such file"),
+    ("SandboxStartFailed", pod(1, waiting("sandbox", "RunContainerError", "exec python3")), "exec python3"),
+    ("SandboxStartFailed", pod(1, init=[ended("install", 1, message="disk full")], phase="Failed"), "disk full"),
+    ("SandboxStartFailed", pod(1, ended("sandbox", 127), up("verifier"), up("sidecar")), "exit code 127"),
+    ("SandboxStartFailed", pod(1, up("sandbox"), ended("verifier", 1), up("sidecar"), phase="Running"), "verifier"),
+]
+
+
+@pytest.mark.parametrize(("reason", "broken", "text"), START_FAILURES)
+def test_a_sandbox_that_cannot_start_is_tried_in_new_pods_up_to_the_limit(reason, broken, text):
+    plan = decide(view(None, broken), NOW)
+
+    status = written(plan)
+    assert (status.reason, status.attempt, status.failures, status.pod_name) == (reason, 1, 1, None)
+    assert text in the_condition(status, "SandboxReady").message
+    assert the_condition(status, "SandboxReady").last_transition_time == NOW
+    final = written(decide(view(None, broken, backoff_limit=0), NOW))
+    assert the_condition(final, "Finished").reason == reason
+    assert "backoffLimit 0" in the_condition(final, "Finished").message
+
+
+def test_a_repository_that_cannot_be_copied_is_a_failed_setup_and_final():
+    copy = ended("copy", 1, message="/app/secret cannot be read; use podTemplate baseline")
+
+    status = written(decide(view(None, pod(1, init=[ended("install"), copy], phase="Failed")), NOW))
+
+    finished = the_condition(status, "Finished")
+    assert (finished.reason, status.reason, status.attempt) == ("SetupFailed", "SetupFailed", 1)
+    assert "baseline" in finished.message
+
+
+def test_without_its_task_an_episode_waits_and_gives_up_in_time():
+    plan = decide(view(None, task=MISSING, age=10), NOW)
+    status = written(plan)
+    assert status.reason == "WaitingForTask"
+    assert "DebugTask bug is not in namespace ns" in the_condition(status, "SandboxReady").message
+    assert decide(view(None, task=MISSING, age=1), NOW).actions == ()
+
+    gone = written(decide(view(status, task=MISSING, age=10), in_(900)))
+    assert the_condition(gone, "Finished").reason == "TaskNotFound"
+
+    there = decide(view(status, age=10), in_(300))
+    assert writes(there) == (CreatePod(name="e-1", attempt=1),)
+
+
+@pytest.mark.parametrize("where", ["status", "label"])
+def test_a_task_that_was_made_again_is_another_task(where):
+    other = TaskState(state="found", uid="another")
+    labels = {"dgym.dev/task-uid": "task-uid"} if where == "label" else {}
+    status = between(task_uid="task-uid") if where == "status" else None
+
+    finished = the_condition(written(decide(view(status, task=other, labels=labels), NOW)), "Finished")
+
+    assert finished.reason == "InvalidSpec"
+    assert "made again" in finished.message
+
+
+def test_an_attempt_that_runs_outlives_its_task():
+    assert not writes(decide(view(running(), ready_pod(), task=MISSING), NOW))
+
+
+@pytest.mark.parametrize("reason", ["PodRejected", "InvalidSpec"])
+def test_a_pod_that_is_refused_for_good_ends_the_episode(reason):
+    failure = CreateFailure(reason=reason, message="violates PodSecurity", since=NOW)
+
+    finished = the_condition(written(decide(view(None, create_failure=failure), NOW)), "Finished")
+
+    assert (finished.reason, finished.message) == (reason, "violates PodSecurity")
+
+
+def test_a_quota_is_waited_for_and_tried_again_in_growing_intervals():
+    def failure(tries: int) -> CreateFailure:
+        return CreateFailure(reason="QuotaExceeded", message="exceeded quota: cpu", since=NOW, tries=tries)
+
+    first = decide(view(None, create_failure=failure(1)), in_(2))
+    assert (first.actions, first.requeue_after) == ((), pytest.approx(3))
+    shown = decide(view(None, create_failure=failure(1)), in_(6))
+    assert written(shown).reason == "QuotaExceeded"
+    assert shown.requeue_after == pytest.approx(4)
+    for tries, seconds in ((1, 10), (2, 30), (3, 70), (4, 130), (5, 190)):
+        again = view(written(shown), create_failure=failure(tries))
+        assert not decide(again, in_(seconds - 1)).actions
+        assert writes(decide(again, in_(seconds))) == (CreatePod(name="e-1", attempt=1),)
+    end = written(decide(view(written(shown), create_failure=failure(9)), in_(900)))
+    assert the_condition(end, "Finished").reason == "QuotaExceeded"
+
+
+def test_an_api_server_that_fails_is_tried_a_few_times():
+    def failure(tries: int) -> CreateFailure:
+        return CreateFailure(reason="InternalError", message="etcd timed out", since=NOW, tries=tries)
+
+    assert writes(decide(view(None, create_failure=failure(4)), in_(200))) == (CreatePod(name="e-1", attempt=1),)
+    assert (
+        the_condition(written(decide(view(None, create_failure=failure(5)), NOW)), "Finished").reason == "InternalError"
+    )
+
+
+def test_without_a_slot_in_sight_no_pod_is_made_and_no_clock_runs():
+    plan = decide(view(None, may_create=False, age=60), NOW)
+    status = written(plan)
+    assert (status.reason, status.pod_name, status.attempt) == ("WaitingForSlot", None, 0)
+
+    assert decide(view(status, may_create=False, age=90000), in_(80000)).actions == ()
+    assert decide(view(None, may_create=False, age=1), NOW).actions == ()
+
+
+def test_a_ready_sandbox_that_waits_for_an_agent_says_so():
+    status = written(decide(view(None, ready_pod(ready=10)), NOW))
+
+    assert (status.reason, status.pod_name) == ("WaitingForSlot", None)
+    assert the_condition(status, "SandboxReady").status == "True"
+    assert decide(view(None, ready_pod(ready=1)), NOW).actions == ()
+    assert decide(view(status, ready_pod(ready=90000, age=90000)), NOW).actions == ()
+
+
+def test_the_first_real_cause_is_shown_not_what_follows_from_it():
+    containers = (waiting("sandbox", "PodInitializing"), waiting("sidecar", "ErrImagePull", "later"))
+    stuck = pod(1, *containers, conditions=[NO_NODE], age=30)
+    assert written(decide(view(None, stuck), NOW)).reason == "Unschedulable"
+
+
+def test_messages_fit_what_a_status_takes():
+    long = condition("PodScheduled", "False", reason="Unschedulable", message="taint " * 9000, age=30)
+
+    shown = the_condition(written(decide(view(None, pod(age=30, conditions=[long])), NOW)), "SandboxReady")
+
+    assert len(shown.message) <= 1024
+    assert shown.message.endswith("…")
+
+
+def test_a_new_cause_replaces_the_one_shown_and_keeps_the_time():
+    before = Condition(type="SandboxReady", status="False", reason="Unschedulable", last_transition_time=ago(25))
+    status = EpisodeStatus(conditions=(before,), reason="Unschedulable", observed_generation=1)
+
+    new = written(decide(view(status, WAITS[1][1]), NOW))
+
+    assert new.reason == "ImagePullFailed"
+    assert the_condition(new, "SandboxReady").last_transition_time == ago(25)

@@ -1,0 +1,30 @@
+"""Intervals of indexes."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dgym_operator.reconcile.indexes import Indexes
+
+SETS = st.sets(st.integers(0, 60))
+
+
+@given(SETS, SETS)
+def test_they_are_sets(some, more):
+    indexes = Indexes().plus(some).plus(more)
+    assert len(indexes) == len(some | more)
+    assert [index for index in range(62) if index in indexes] == sorted(some | more)
+    assert list(indexes.missing(50)) == [index for index in range(50) if index not in some | more]
+    assert Indexes.parse(str(indexes)) == indexes
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("", ""), ("0-2,4", "0-2,4"), ("4,0-2,3", "0-4"), ("1-3,2-9", "1-9"), ("x,-1,5-2,7", "7"), (" 1 , 2", "1-2")],
+)
+def test_they_are_written_in_the_shortest_way(text, expected):
+    assert str(Indexes.parse(text)) == expected
+
+
+def test_what_is_no_index_is_not_among_them():
+    assert "1" not in Indexes.parse("0-9")
