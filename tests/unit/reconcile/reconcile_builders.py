@@ -40,7 +40,7 @@ def in_(seconds: float) -> datetime:
 
 
 def episode(
-    status: EpisodeStatus | None = None, *, age: float = 60, labels=None, deleting=False, **spec
+    status: EpisodeStatus | None = None, *, age: float = 60, labels=None, deleting=False, driven=True, **spec
 ) -> EpisodeView:
     spec.setdefault("task_ref", TaskRef(name="bug"))
     spec.setdefault("agent", AgentSpec(name="solution") if driven else None)
