@@ -4,6 +4,7 @@ Agents are known from their pods and asked by the poller; nothing here waits. Wh
 first heard, since decisions ask for how long something lasts.
 """
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -58,6 +59,8 @@ class Agents:
         self._silence = silence_seconds
         self._agents: dict[str, Agent] = {}
         self._gone: OrderedDict[str, datetime] = OrderedDict()
+        self.appeared = asyncio.Event()
+        """Set when there is somebody new to ask."""
 
     def __iter__(self) -> Iterator[Agent]:
         return iter(tuple(self._agents.values()))
@@ -74,6 +77,8 @@ class Agents:
         agent = self._agents.get(uid)
         if agent is None:
             agent = self._agents[uid] = Agent(uid=uid, name=pod.metadata.name, answered=self._clock.monotonic())
+        if not agent.url and pod.status.pod_ip:
+            self.appeared.set()
         agent.url = pod_url(pod, self._port)
         agent.ready = pod.ready and bool(agent.url) and pod.metadata.deletion_timestamp is None
         if pod.status.phase in ("Failed", "Succeeded"):

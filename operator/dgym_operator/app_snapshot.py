@@ -3,18 +3,14 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from dgym.api import ConditionType
+from dgym_operator.agents import Agent, Agents
+from dgym_operator.execute_world import is_finished
 from dgym_operator.reconcile.views import EpisodeView
 
 PENDING = "pending"
 ACTIVE = "active"
 FINISHED = "finished"
 _NOT_LOOKED_AT = "Pending"
-
-
-def is_finished(episode: EpisodeView) -> bool:
-    """Whether it has its end."""
-    return any(each.type == ConditionType.FINISHED and each.status == "True" for each in episode.status.conditions)
 
 
 def state_of(episode: EpisodeView) -> str:
@@ -27,3 +23,16 @@ def state_of(episode: EpisodeView) -> str:
 def count_episodes(episodes: Iterable[EpisodeView]) -> dict[tuple[str, str], int]:
     """How many there are in each state, for each reason."""
     return dict(Counter((state_of(each), each.status.reason or _NOT_LOOKED_AT) for each in episodes))
+
+
+def count_agents(agents: Agents) -> dict[str, int]:
+    """How many take episodes, drain, or do not answer."""
+    return dict(Counter(_agent_state(agents, agent) for agent in agents))
+
+
+def _agent_state(agents: Agents, agent: Agent) -> str:
+    if agents.is_silent(agent):
+        return "silent"
+    if agent.report is not None and agent.report.draining:
+        return "draining"
+    return "ready" if agent.takes_more else "starting"

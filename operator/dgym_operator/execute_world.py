@@ -11,8 +11,11 @@ from dgym_operator.agents import Agents
 from dgym_operator.execute_memory import Memory
 from dgym_operator.kube import Clock, Store
 from dgym_operator.reconcile.conditions import is_true
+from dgym_operator.reconcile.counts import is_counted
+from dgym_operator.reconcile.frozen import decode_tasks
 from dgym_operator.reconcile.inputs import EpisodeInput, TaskState
 from dgym_operator.reconcile.policy import Policy
+from dgym_operator.reconcile.setinputs import EpisodeSetInput
 from dgym_operator.reconcile.views import (
     ConfigMapView,
     EpisodeSetView,
@@ -21,6 +24,8 @@ from dgym_operator.reconcile.views import (
     Pod,
     TaskView,
 )
+
+_SET = "EpisodeSet"
 
 
 class World:
@@ -53,7 +58,7 @@ class World:
     def set_of(self, episode: EpisodeView) -> EpisodeSetView | None:
         """The set that controls the Episode."""
         owner = episode.metadata.controller
-        if owner is None or owner.kind != "EpisodeSet":
+        if owner is None or owner.kind != _SET:
             return None
         found = self.sets.get((episode.metadata.namespace, owner.name))
         return found if found is not None and found.metadata.uid == owner.uid else None
@@ -68,6 +73,23 @@ class World:
             may_create=may_create,
             agent=self.agents.view(episode),
             absent=self.memory.absent(uid),
+            create_failure=self.memory.failure(uid, episode.status.attempt + 1),
+            owned_by_set=_is_child(episode),
+            counted=self._is_counted(episode),
+            policy=self.policy,
+        )
+
+    def set_input(self, episode_set: EpisodeSetView) -> EpisodeSetInput:
+        """All that bears on an EpisodeSet."""
+        uid, namespace = episode_set.metadata.uid, episode_set.metadata.namespace
+        lists = (decode_tasks(found.data) for found in self.config_maps_by_owner[uid])
+        frozen = next((tasks for tasks in lists if tasks is not None), None)
+        return EpisodeSetInput(
+            episode_set=episode_set,
+            frozen=frozen,
+            tasks=self.tasks_by_namespace[namespace] if frozen is None else (),
+            children=self.children[uid],
+            creating=self.memory.creating(uid, self.clock.now()),
             policy=self.policy,
         )
 
@@ -82,10 +104,22 @@ class World:
         seconds = found.spec.entrypoint_timeout_seconds
         return TaskState(state="found", uid=found.metadata.uid, entrypoint_timeout_seconds=seconds)
 
+    def _is_counted(self, episode: EpisodeView) -> bool:
+        # Asked for only where it matters: reading a set's indexes for every look at every child would add up.
+        if episode.spec.ttl_seconds_after_finished is None or not is_finished(episode):
+            return False
+        episode_set = self.set_of(episode)
+        return episode_set is not None and is_counted(episode_set.status, episode)
+
 
 def is_finished(episode: EpisodeView) -> bool:
     """Whether it has its end."""
     return is_true(episode.status.conditions, ConditionType.FINISHED)
+
+
+def _is_child(episode: EpisodeView) -> bool:
+    owner = episode.metadata.controller
+    return owner is not None and owner.kind == _SET
 
 
 def _owner_of(item: Object) -> Iterable[Hashable]:

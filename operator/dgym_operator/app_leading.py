@@ -1,0 +1,173 @@
+"""What only the leader does: it starts when the Lease is ours and stops with it."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterator
+from random import Random
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from dgym_operator.agents_client import AgentClient
+from dgym_operator.agents_http import PodCaller
+from dgym_operator.app_reconcile import Item, Reconciler
+from dgym_operator.app_triggers import Triggers
+from dgym_operator.dispatch import Dispatcher
+from dgym_operator.dispatch_delivery import Deliveries
+from dgym_operator.dispatch_poll import AgentPoller
+from dgym_operator.execute_episode import EpisodeExecutor
+from dgym_operator.execute_pods import PodMaker
+from dgym_operator.execute_progress import ProgressBudget
+from dgym_operator.execute_reading import Reader
+from dgym_operator.execute_set import SetExecutor
+from dgym_operator.execute_sidecars import SidecarCalls
+from dgym_operator.execute_world import World
+from dgym_operator.execute_writes import Writes
+from dgym_operator.health import Busy
+from dgym_operator.kube import ApiError, Backoff, Client, Clock, WorkQueue
+from dgym_operator.kube.events import EventRecorder
+from dgym_operator.metrics import Metrics
+from dgym_operator.policies import Policies
+from dgym_operator.render.context import PodSettings
+from dgym_operator.render.engine import Renderer
+from dgym_operator.secrets import ensure_secrets
+from dgym_operator.secrets_data import KeyUnusable
+from dgym_operator.settings import Settings
+
+_log = logging.getLogger(__name__)
+_BACKOFF = Backoff(base=1.0, limit=30.0)
+_SIDECAR_SECONDS = 5.0
+_AGENT_SECONDS = 10.0
+_CALLERS = 8
+
+
+class Common(msgspec.Struct, frozen=True, kw_only=True):
+    """What both replicas have."""
+
+    settings: Settings
+    clock: Clock
+    random: Random
+    random_bytes: Callable[[int], bytes]
+    world: World
+    client: Client
+    session: aiohttp.ClientSession
+    queue: WorkQueue[Item]
+    dispatcher: Dispatcher
+    triggers: Triggers
+    events: EventRecorder
+    metrics: Metrics
+    busy: Busy
+    leads: Callable[[], bool]
+
+
+async def lead(common: Common) -> None:
+    """Decide and write until the queue is closed."""
+    writes = Writes(common.client, common.leads)
+    key = await _key(common, writes)
+    leading = _Leading(common, writes, key)
+    async with asyncio.TaskGroup() as background:
+        helpers = [background.create_task(work) for work in leading.background()]
+        async with asyncio.TaskGroup() as workers:
+            for number in range(common.settings.workers):
+                workers.create_task(leading.reconciler.work(number))
+        # The queue is closed and every write in flight is answered; what is left may be done by the next leader.
+        for helper in helpers:
+            helper.cancel()
+
+
+async def _key(common: Common, writes: Writes) -> bytes:
+    failures = 0
+    while True:
+        try:
+            return await ensure_secrets(common.client, writes, common.settings, common.random_bytes)
+        except (ApiError, KeyUnusable) as error:
+            failures += 1
+            _log.error("without the cluster's key nothing can be done: %s", error)
+            await common.clock.sleep(_BACKOFF.delay(failures, common.random))
+
+
+class _Leading:
+    """The parts, put together."""
+
+    def __init__(self, common: Common, writes: Writes, key: bytes) -> None:
+        settings, world = common.settings, common.world
+        reader = Reader(common.client)
+        self._common = common
+        self._sidecars = SidecarCalls(
+            PodCaller(common.session, deadline_seconds=_SIDECAR_SECONDS),
+            key,
+            WorkQueue(clock=common.clock, random=common.random),
+        )
+        client = AgentClient(PodCaller(common.session, deadline_seconds=_AGENT_SECONDS), key)
+        self._deliveries = Deliveries(
+            world,
+            reader=reader,
+            client=client,
+            events=common.events,
+            queue=WorkQueue(clock=common.clock, random=common.random),
+            key=key,
+            sidecar_port=settings.sidecar_port,
+            counter=common.metrics.assignments,
+        )
+        self._poller = AgentPoller(
+            world,
+            client=client,
+            deliveries=self._deliveries,
+            dispatcher=common.dispatcher,
+            enqueue=common.triggers.episode,
+            interval_seconds=settings.agent_report_seconds,
+        )
+        self.reconciler = Reconciler(
+            world,
+            queue=common.queue,
+            episodes=self._episodes(common, writes, reader, key),
+            sets=SetExecutor(world, client=common.client, writes=writes, events=common.events),
+            dispatcher=common.dispatcher,
+            deliveries=self._deliveries,
+            metrics=common.metrics,
+            busy=common.busy,
+        )
+
+    def background(self) -> Iterator[Coroutine[Any, Any, None]]:
+        """What goes on beside the workers."""
+        yield self._poller.run()
+        yield self._common.dispatcher.run()
+        for _ in range(_CALLERS):
+            yield self._sidecars.work()
+            yield self._deliveries.work()
+
+    def _episodes(self, common: Common, writes: Writes, reader: Reader, key: bytes) -> EpisodeExecutor:
+        settings = common.settings
+        pods = PodMaker(
+            common.client,
+            writes,
+            reader=reader,
+            policies=Policies(writes, settings, common.clock.monotonic),
+            renderer=Renderer(directory=settings.pod_templates_directory),
+            pod_settings=pod_settings(settings),
+            default_template=settings.default_pod_template,
+            key=key,
+        )
+        return EpisodeExecutor(
+            common.world,
+            client=common.client,
+            writes=writes,
+            reader=reader,
+            pods=pods,
+            sidecars=self._sidecars,
+            events=common.events,
+            progress=ProgressBudget(settings.progress_qps, common.clock),
+            sidecar_port=settings.sidecar_port,
+        )
+
+
+def pod_settings(settings: Settings) -> PodSettings:
+    """What all pods of this installation share."""
+    return PodSettings(
+        sandbox_image=settings.sandbox_image,
+        sidecar_image=settings.sidecar_image,
+        image_pull_policy=settings.image_pull_policy,
+        image_pull_secrets=settings.image_pull_secrets,
+        log_level=settings.log_level,
+    )

@@ -1,0 +1,181 @@
+"""One look at one object: what there is, what ought to be done, and doing it."""
+
+import logging
+from enum import StrEnum
+from typing import NamedTuple
+
+import msgspec
+
+from dgym_operator.dispatch import Dispatcher, candidate_of, has_idle_pod
+from dgym_operator.dispatch_delivery import Deliveries
+from dgym_operator.execute_episode import EpisodeExecutor
+from dgym_operator.execute_set import SetExecutor
+from dgym_operator.execute_world import World
+from dgym_operator.execute_writes import NotLeading
+from dgym_operator.health import Busy
+from dgym_operator.kube import ApiError, Conflict, Forbidden, Key, NotFound, QueueClosed, WorkQueue
+from dgym_operator.logs import fields
+from dgym_operator.metrics import Metrics
+from dgym_operator.reconcile.assign import Ready, assigned_status, needs_agent, retry_at
+from dgym_operator.reconcile.episode import decide
+from dgym_operator.reconcile.episodeset import decide_set
+from dgym_operator.reconcile.inputs import EpisodeInput
+from dgym_operator.reconcile.plan import CreatePod, Emit, PatchStatus, Plan
+
+_log = logging.getLogger(__name__)
+
+
+class Kind(StrEnum):
+    """What is looked at."""
+
+    EPISODE = "Episode"
+    EPISODE_SET = "EpisodeSet"
+
+
+class Item(NamedTuple):
+    """An object that wants a look."""
+
+    kind: Kind
+    key: Key
+
+
+class Reconciler:
+    """What workers do."""
+
+    def __init__(
+        self,
+        world: World,
+        *,
+        queue: WorkQueue[Item],
+        episodes: EpisodeExecutor,
+        sets: SetExecutor,
+        dispatcher: Dispatcher,
+        deliveries: Deliveries,
+        metrics: Metrics,
+        busy: Busy,
+    ) -> None:
+        self._world = world
+        self._queue = queue
+        self._episodes = episodes
+        self._sets = sets
+        self._dispatcher = dispatcher
+        self._deliveries = deliveries
+        self._metrics = metrics
+        self._busy = busy
+
+    async def work(self, number: int) -> None:
+        """Look at one object after the other until the queue is closed."""
+        while True:
+            try:
+                async with self._queue.take() as item:
+                    self._busy.begin(number, f"{item.kind} {'/'.join(item.key)}")
+                    try:
+                        await self._look(item)
+                    finally:
+                        self._busy.end(number)
+            except QueueClosed:
+                return
+
+    async def _look(self, item: Item) -> None:
+        started = self._world.clock.monotonic()
+        result = await self._try(item)
+        self._metrics.reconciles.labels(kind=item.kind.value, result=result).inc()
+        self._metrics.reconcile_seconds.labels(kind=item.kind.value).observe(self._world.clock.monotonic() - started)
+
+    async def _try(self, item: Item) -> str:
+        about = fields(kind=item.kind.value, namespace=item.key[0], name=item.key[1])
+        try:
+            again = await (self._episode(item.key) if item.kind is Kind.EPISODE else self._set(item.key))
+        except NotLeading:
+            return "not_leading"
+        except NotFound:
+            return "gone"
+        except Conflict:
+            self._queue.retry(item)
+            return "conflict"
+        except ApiError as error:
+            if isinstance(error, Forbidden) and error.namespace_terminating:
+                return "gone"
+            seconds = self._queue.retry(item)
+            _log.warning("will be tried again in %.1f s: %s", seconds, error, extra=about)
+            return "error"
+        except Exception:
+            # One object that nobody thought of must not keep all others waiting.
+            self._queue.retry(item)
+            _log.exception("a defect", extra=about)
+            return "defect"
+        self._queue.forget(item)
+        if again is not None:
+            self._queue.add(item, again)
+        return "ok"
+
+    async def _set(self, key: Key) -> float | None:
+        episode_set = self._world.sets.get(key)
+        if episode_set is None:
+            return None
+        plan = decide_set(self._world.set_input(episode_set), self._world.clock.now())
+        return await self._sets.carry_out(episode_set, plan)
+
+    async def _episode(self, key: Key) -> float | None:
+        episode = self._world.episodes.get(key)
+        if episode is None:
+            self._dispatcher.forget(key)
+            return None
+        given = self._world.episode_input(episode, may_create=True)
+        ready = needs_agent(given, self._world.clock.now())
+        agent = self._take_agent(key, given, ready)
+        if ready is not None and agent is not None:
+            return await self._assign(key, given, ready, agent)
+        plan = self._decide(key, given)
+        self._dispatcher.has_idle_pod(key, has_idle_pod(self._world, episode))
+        again = await self._episodes.carry_out(episode, plan)
+        return _soonest(again, self._until_retry(given))
+
+    def _take_agent(self, key: Key, given: EpisodeInput, ready: Ready | None) -> str | None:
+        """The agent that the dispatcher has granted, if one is wanted; else a wish."""
+        granted = self._dispatcher.agent_for(key)
+        if ready is None:
+            self._dispatcher.wants_agent(key, None)
+        elif granted is not None and self._world.agents.get(granted) is not None:
+            self._dispatcher.wants_agent(key, None)
+            return granted
+        else:
+            previous = given.assignment.agent_pod_uid if given.assignment is not None else None
+            wish = candidate_of(given.episode, needs_slot=ready.takes_slot, previous=previous)
+            self._dispatcher.wants_agent(key, wish)
+        if granted is not None:
+            self._dispatcher.wake()
+        return None
+
+    async def _assign(self, key: Key, given: EpisodeInput, ready: Ready, agent_uid: str) -> float:
+        agent = self._world.agents.get(agent_uid)
+        name = agent.name if agent is not None else agent_uid
+        status = assigned_status(given, ready, agent_uid, self._world.clock.now())
+        told = Emit(
+            type="Normal" if ready.cause == "SandboxReady" else "Warning",
+            reason="Assigned" if ready.cause == "SandboxReady" else ready.cause,
+            message=f"agent {name} serves attempt {ready.attempt} (epoch {ready.epoch})",
+        )
+        await self._episodes.carry_out(given.episode, Plan(actions=(PatchStatus(status=status), told)))
+        self._dispatcher.has_idle_pod(key, False)
+        self._deliveries.deliver(key)
+        return 0.0
+
+    def _decide(self, key: Key, given: EpisodeInput) -> Plan:
+        """What to do, a new pod only if it is this Episode's turn."""
+        now = self._world.clock.now()
+        plan = decide(given, now)
+        wants_pod = any(isinstance(action, CreatePod) for action in plan.actions)
+        needs_slot = given.episode.spec.agent is not None
+        self._dispatcher.wants_pod(key, candidate_of(given.episode, needs_slot=needs_slot) if wants_pod else None)
+        if wants_pod and not self._dispatcher.may_create(key):
+            return decide(msgspec.structs.replace(given, may_create=False), now)
+        return plan
+
+    def _until_retry(self, given: EpisodeInput) -> float | None:
+        due = retry_at(given)
+        return max(0.1, (due - self._world.clock.now()).total_seconds()) if due is not None else None
+
+
+def _soonest(*seconds: float | None) -> float | None:
+    return min((each for each in seconds if each is not None), default=None)

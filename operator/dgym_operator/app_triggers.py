@@ -1,0 +1,110 @@
+"""What a change of one object means for others: which of them want a look."""
+
+from dgym_operator.agents import Agents
+from dgym_operator.app_observer import TransitionObserver
+from dgym_operator.app_reconcile import Item, Kind
+from dgym_operator.dispatch import Dispatcher
+from dgym_operator.execute_world import World, is_finished
+from dgym_operator.kube import Change, Key, Source, WorkQueue
+from dgym_operator.reconcile.counts import child_index
+from dgym_operator.reconcile.indexes import Indexes
+from dgym_operator.reconcile.views import ConfigMapView, EpisodeSetView, EpisodeView, Pod, TaskView
+
+_SET_SECONDS = 0.1
+"""A set is looked at after so long, so that what happens to many children at once is written once."""
+
+
+class Triggers:
+    """Listens to the stores and fills the queue. Works on every replica; only the leader's queue is emptied."""
+
+    def __init__(
+        self, world: World, *, queue: WorkQueue[Item], dispatcher: Dispatcher, observer: TransitionObserver
+    ) -> None:
+        self._world = world
+        self._queue = queue
+        self._dispatcher = dispatcher
+        self._observer = observer
+        world.episodes.subscribe(self._episode)
+        world.sets.subscribe(self._set)
+        world.pods.subscribe(self._pod)
+        world.tasks.subscribe(self._task)
+        world.config_maps.subscribe(self._config_map)
+        world.agent_pods.subscribe(self._agent_pod)
+
+    def episode(self, key: Key, *, low_priority: bool = False) -> None:
+        """An Episode wants a look."""
+        self._queue.add(Item(Kind.EPISODE, key), low_priority=low_priority)
+
+    def _set_of(self, namespace: str, name: str) -> None:
+        self._queue.add(Item(Kind.EPISODE_SET, (namespace, name)), _SET_SECONDS)
+
+    def _episode(self, change: Change[EpisodeView]) -> None:
+        self._observer.episode(change)
+        episode, uid = change.last, change.last.metadata.uid
+        owner = episode.metadata.controller
+        if owner is not None and owner.kind == Kind.EPISODE_SET:
+            self._set_of(episode.metadata.namespace, owner.name)
+            index = child_index(episode)
+            if index is not None:
+                self._world.memory.created(owner.uid, index)
+        if change.new is None or (change.old is not None and change.old.metadata.uid != uid):
+            self._world.memory.forget(change.old.metadata.uid if change.old is not None else uid)
+            self._dispatcher.forget(change.key)
+        if _slot_changed(change):
+            self._dispatcher.wake()
+        self.episode(change.key, low_priority=change.source is Source.LIST)
+
+    def _set(self, change: Change[EpisodeSetView]) -> None:
+        if change.new is None:
+            self._world.memory.forget(change.last.metadata.uid)
+            return
+        self._queue.add(Item(Kind.EPISODE_SET, change.key), low_priority=change.source is Source.LIST)
+        self._newly_counted(change.old, change.new)
+
+    def _newly_counted(self, old: EpisodeSetView | None, new: EpisodeSetView) -> None:
+        """Children that were counted may go once their time is over."""
+        if old is None or old.status.completed_indexes == new.status.completed_indexes:
+            return
+        before, after = Indexes.parse(old.status.completed_indexes), Indexes.parse(new.status.completed_indexes)
+        for child in self._world.children[new.metadata.uid]:
+            index = child_index(child)
+            if index in after and index not in before:
+                self.episode(child.key)
+
+    def _pod(self, change: Change[Pod]) -> None:
+        self._observer.pod(change)
+        owner = change.last.metadata.controller
+        if owner is not None and owner.kind == Kind.EPISODE:
+            key = (change.key[0], owner.name)
+            self.episode(key, low_priority=change.source is Source.LIST)
+
+    def _task(self, change: Change[TaskView]) -> None:
+        for episode in self._world.episodes_by_task[change.key]:
+            if episode.status.pod_name is None:
+                self.episode(episode.key, low_priority=True)
+        for episode_set in self._world.sets_by_namespace[change.key[0]]:
+            if not self._world.config_maps_by_owner.count(episode_set.metadata.uid):
+                self._set_of(*episode_set.key)
+
+    def _config_map(self, change: Change[ConfigMapView]) -> None:
+        owner = change.last.metadata.controller
+        if owner is not None and owner.kind == Kind.EPISODE_SET:
+            self._set_of(change.key[0], owner.name)
+
+    def _agent_pod(self, change: Change[Pod]) -> None:
+        agents: Agents = self._world.agents
+        if change.old is not None and (change.new is None or change.new.metadata.uid != change.old.metadata.uid):
+            agents.lose(change.old.metadata.uid)
+        if change.new is not None:
+            agents.see(change.new)
+        if agents.get(change.last.metadata.uid) is None:
+            for episode in self._world.episodes_by_agent[change.last.metadata.uid]:
+                self.episode(episode.key)
+        self._dispatcher.wake()
+
+
+def _slot_changed(change: Change[EpisodeView]) -> bool:
+    old, new = change.old, change.new
+    before = old.status.assignment if old is not None and not is_finished(old) else None
+    after = new.status.assignment if new is not None and not is_finished(new) else None
+    return before != after

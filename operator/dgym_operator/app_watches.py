@@ -1,0 +1,85 @@
+"""What is watched, where."""
+
+from random import Random
+from typing import Any
+
+from dgym.api.labels import SET
+from dgym_operator.execute_world import World
+from dgym_operator.kube import (
+    CONFIG_MAPS,
+    DEBUG_TASKS,
+    EPISODE_SETS,
+    EPISODES,
+    PODS,
+    Client,
+    Clock,
+    Reflector,
+    Resource,
+    Store,
+)
+from dgym_operator.policies_manifest import SANDBOX_LABELS
+from dgym_operator.reconcile.views import ConfigMapView, EpisodeSetView, EpisodeView, Pod, TaskView
+from dgym_operator.settings import Settings
+
+STALE_SECONDS = 180.0
+"""Bookmarks come about once a minute; after this, what a watch shows may be history."""
+_AGENTS = "agents"
+
+
+class Watches:
+    """All reflectors, by what they are called in metrics."""
+
+    def __init__(self, client: Client, world: World, settings: Settings, clock: Clock, random: Random) -> None:
+        self._client = client
+        self._clock = clock
+        self._random = random
+        self.by_name: dict[tuple[str, str], Reflector[Any]] = {}
+        sandboxes = ",".join(f"{name}={value}" for name, value in SANDBOX_LABELS.items())
+        for namespace in settings.namespaces:
+            self._add(EPISODES, EpisodeView, world.episodes, namespace)
+            self._add(EPISODE_SETS, EpisodeSetView, world.sets, namespace)
+            self._add(DEBUG_TASKS, TaskView, world.tasks, namespace)
+            self._add(PODS, Pod, world.pods, namespace, sandboxes)
+            self._add(CONFIG_MAPS, ConfigMapView, world.config_maps, namespace, SET)
+        self._add(PODS, Pod, world.agent_pods, settings.namespace, settings.agent_selector, name=_AGENTS)
+
+    def _add(
+        self,
+        resource: Resource,
+        kind: type[Any],
+        store: Store[Any],
+        namespace: str | None,
+        selector: str = "",
+        *,
+        name: str = "",
+    ) -> None:
+        reflector = Reflector(
+            self._client,
+            resource,
+            decode=kind,
+            store=store,
+            clock=self._clock,
+            random=self._random,
+            namespace=namespace,
+            label_selector=selector,
+        )
+        self.by_name[name or resource.plural, namespace or ""] = reflector
+
+    async def synced(self) -> None:
+        """Wait until every store has been filled once."""
+        for reflector in self.by_name.values():
+            await reflector.synced.wait()
+
+    def check(self) -> str | None:
+        """What is not in step with the API server."""
+        for (name, namespace), reflector in self.by_name.items():
+            where = f"{name} in {namespace or 'all namespaces'}"
+            if not reflector.synced.is_set():
+                return f"{where} have not been listed yet"
+            if reflector.staleness > STALE_SECONDS:
+                return f"{where} were last heard of {reflector.staleness:.0f} s ago"
+        return None
+
+    def staleness(self) -> dict[tuple[str, str], float]:
+        """Seconds since each watch last said anything."""
+        return {name: reflector.staleness for name, reflector in self.by_name.items()}

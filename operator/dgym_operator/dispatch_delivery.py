@@ -1,0 +1,174 @@
+"""Tells agents what the Episodes' status already says: first it is written, then it is told, and told again if need be.
+
+Level-triggered: what is delivered is read from the status at that moment. A delivery that fails is repeated when the
+agent's next report shows that it does not know; so no delivery has to succeed.
+"""
+
+import logging
+from typing import NamedTuple
+
+from prometheus_client import Counter
+
+from dgym_operator.agents import Agent, pod_url
+from dgym_operator.agents_assignment import Attempt, build_assignment
+from dgym_operator.agents_client import AgentClient
+from dgym_operator.agents_http import CallFailed
+from dgym_operator.execute_reading import Reader, Unmet
+from dgym_operator.execute_world import World, is_finished
+from dgym_operator.kube import EPISODES, ApiError, Key, NotFound, WorkQueue
+from dgym_operator.kube.events import EventRecorder
+from dgym_operator.logs import fields
+from dgym_operator.reconcile.deadlines import remaining_seconds
+from dgym_operator.reconcile.views import EpisodeView, Pod
+
+_log = logging.getLogger(__name__)
+
+
+class Delivery(NamedTuple):
+    """An Episode whose agent is to be told."""
+
+    key: Key
+
+
+class Withdrawal(NamedTuple):
+    """An episode that an agent is to forget."""
+
+    agent_uid: str
+    episode_uid: str
+
+
+class Deliveries:
+    """Deliveries and withdrawals under way."""
+
+    def __init__(
+        self,
+        world: World,
+        *,
+        reader: Reader,
+        client: AgentClient,
+        events: EventRecorder,
+        queue: WorkQueue[Delivery | Withdrawal],
+        key: bytes,
+        sidecar_port: int,
+        counter: Counter,
+    ) -> None:
+        self._world = world
+        self._reader = reader
+        self._client = client
+        self._events = events
+        self._queue = queue
+        self._key = key
+        self._port = sidecar_port
+        self._counter = counter
+        self._told: dict[str, tuple[str, int, int, float]] = {}
+
+    def deliver(self, key: Key) -> None:
+        """Tell the Episode's agent, soon."""
+        self._queue.add(Delivery(key))
+
+    def withdraw(self, agent: Agent, episode_uid: str) -> None:
+        """Have the agent forget the episode, soon."""
+        self._queue.add(Withdrawal(agent.uid, episode_uid))
+
+    def told_since(self, episode: EpisodeView, moment: float) -> bool:
+        """Whether the Episode's present assignment was delivered after that moment: an older report cannot know it."""
+        assignment = episode.status.assignment
+        told = self._told.get(episode.metadata.uid)
+        if assignment is None or told is None:
+            return False
+        return told[:3] == (assignment.agent_pod_uid, episode.status.attempt, assignment.epoch) and told[3] >= moment
+
+    async def work(self) -> None:
+        """Deliver and withdraw until cancelled. Several may do so."""
+        while True:
+            async with self._queue.take() as item:
+                if isinstance(item, Delivery):
+                    await self._deliver(item.key)
+                else:
+                    await self._withdraw(item)
+
+    async def _deliver(self, key: Key) -> None:
+        episode = self._world.episodes.get(key)
+        found = _serving(episode, self._world) if episode is not None else None
+        if episode is None or found is None:
+            return
+        agent, pod = found
+        about = fields(
+            namespace=key[0], episode=key[1], attempt=episode.status.attempt, agent=agent.name, pod=pod.metadata.name
+        )
+        try:
+            await self._tell(episode, agent, pod)
+        except (ApiError, CallFailed) as error:
+            self._counter.labels(result="failed").inc()
+            _log.info("an assignment could not be delivered: %s", error, extra=about)
+        except Unmet as error:
+            self._counter.labels(result="unmet").inc()
+            self._events.record(EPISODES, episode, type="Warning", reason=error.reason.value, message=error.message)
+        else:
+            self._counter.labels(result="delivered").inc()
+            _log.info("assigned", extra=about)
+
+    async def _tell(self, episode: EpisodeView, agent: Agent, pod: Pod) -> None:
+        metadata, assignment = episode.metadata, episode.status.assignment
+        assert assignment is not None
+        try:
+            read, full = await self._reader.episode(metadata.namespace, metadata.name)
+        except NotFound:
+            return
+        if read.metadata.uid != metadata.uid or read.status.assignment != assignment:
+            return
+        task = await self._reader.with_files(await self._reader.task(full))
+        attempt = Attempt(
+            number=read.status.attempt,
+            epoch=assignment.epoch,
+            pod_name=pod.metadata.name,
+            sidecar_url=pod_url(pod, self._port),
+            remaining_seconds=remaining_seconds(read),
+        )
+        now = self._world.clock.monotonic()
+        await self._client.assign(agent.url, build_assignment(full, task, attempt, self._key))
+        self._told[metadata.uid] = (agent.uid, read.status.attempt, assignment.epoch, now)
+
+    async def _withdraw(self, item: Withdrawal) -> None:
+        self._told.pop(item.episode_uid, None)
+        agent = self._world.agents.get(item.agent_uid)
+        if agent is None or not agent.url:
+            return
+        try:
+            await self._client.withdraw(agent.url, item.episode_uid)
+        except CallFailed as error:
+            _log.info("an assignment could not be withdrawn: %s", error, extra=fields(agent=agent.name))
+
+
+def compare(agent: Agent, world: World, before: set[str]) -> tuple[list[EpisodeView], list[str]]:
+    """Episodes that the agent ought to be told of, and UIDs of those it ought to forget, after its report.
+
+    ``before`` are the UIDs that its report before this one held: an episode that only this one holds may have been
+    assigned by a write that the watch has yet to show.
+    """
+    expected = {episode.metadata.uid: episode for episode in world.episodes_by_agent[agent.uid]}
+    missing = [episode for episode in expected.values() if not _is_known(agent, episode)]
+    surplus = [uid for uid in agent.heard if uid not in expected and (uid in before or _is_over(world, uid))]
+    return missing, surplus
+
+
+def _is_known(agent: Agent, episode: EpisodeView) -> bool:
+    assignment = episode.status.assignment
+    return assignment is not None and agent.knows(episode.metadata.uid, episode.status.attempt, assignment.epoch)
+
+
+def _is_over(world: World, uid: str) -> bool:
+    episode = world.episode_of(uid)
+    return episode is not None and is_finished(episode)
+
+
+def _serving(episode: EpisodeView, world: World) -> tuple[Agent, Pod] | None:
+    """Agent and pod of an Episode that is assigned and goes on."""
+    status = episode.status
+    if status.assignment is None or status.pod_name is None or is_finished(episode):
+        return None
+    agent = world.agents.get(status.assignment.agent_pod_uid)
+    pod = world.pods.get((episode.metadata.namespace, status.pod_name))
+    if agent is None or not agent.url or pod is None or not pod.status.pod_ip:
+        return None
+    return agent, pod

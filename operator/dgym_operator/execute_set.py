@@ -1,0 +1,153 @@
+"""Carries out what was decided about an EpisodeSet: its status first, then its children, which rest on it."""
+
+import logging
+
+import msgspec
+
+from dgym.api import API_VERSION
+from dgym.api.labels import SET
+from dgym_operator.execute_episode import delete_episode
+from dgym_operator.execute_patches import status_patch
+from dgym_operator.execute_world import World
+from dgym_operator.execute_writes import Writes
+from dgym_operator.kube import (
+    CONFIG_MAPS,
+    EPISODE_SETS,
+    EPISODES,
+    AlreadyExists,
+    Client,
+    Conflict,
+    ConnectionLost,
+    NotFound,
+    ServerUnavailable,
+)
+from dgym_operator.kube.events import EventRecorder
+from dgym_operator.logs import fields
+from dgym_operator.policies_manifest import MANAGED_BY
+from dgym_operator.reconcile import plan as act
+from dgym_operator.reconcile.children import child_manifest
+from dgym_operator.reconcile.frozen import encode_tasks
+from dgym_operator.reconcile.views import ConfigMapView, EpisodeSetView, EpisodeView
+from dgym_operator.render.variables import label_value
+
+_log = logging.getLogger(__name__)
+
+
+class SetExecutor:
+    """Writes EpisodeSets, their lists of tasks and their children."""
+
+    def __init__(self, world: World, *, client: Client, writes: Writes, events: EventRecorder) -> None:
+        self._world = world
+        self._client = client
+        self._writes = writes
+        self._events = events
+
+    async def carry_out(self, episode_set: EpisodeSetView, plan: act.Plan) -> float | None:
+        """Do it; when to look again at the latest, in seconds.
+
+        Raises:
+            ApiError: An action failed; those behind it were not carried out.
+            NotLeading: As above, since another leads.
+        """
+        for action in plan.actions:
+            match action:
+                case act.PatchSetStatus():
+                    episode_set = await self._patch(episode_set, action)
+                case act.FreezeTasks():
+                    await self._freeze(episode_set, action)
+                case act.CreateEpisode():
+                    await self._create(episode_set, action)
+                case act.PatchChild():
+                    await self._tell(episode_set, action)
+                case act.DeleteEpisode():
+                    await delete_episode(self._world, self._writes, episode_set.metadata.namespace, action)
+                case act.DeleteSet():
+                    await self._delete(episode_set, action)
+                case act.Emit():
+                    self._events.record(
+                        EPISODE_SETS, episode_set, type=action.type, reason=action.reason, message=action.message
+                    )
+                case _:
+                    raise TypeError(f"not an action on an EpisodeSet: {action!r}")
+        return plan.requeue_after
+
+    async def _patch(self, episode_set: EpisodeSetView, action: act.PatchSetStatus) -> EpisodeSetView:
+        metadata = episode_set.metadata
+        patch = status_patch(episode_set.status, action.status, metadata.resource_version)
+        if patch is None:
+            return episode_set
+        written = await self._writes.patch_status(
+            EPISODE_SETS, metadata.name, patch, decode=EpisodeSetView, namespace=metadata.namespace
+        )
+        self._world.sets.assume(written)
+        return written
+
+    async def _freeze(self, episode_set: EpisodeSetView, action: act.FreezeTasks) -> None:
+        metadata = episode_set.metadata
+        owner = {"apiVersion": API_VERSION, "kind": "EpisodeSet", "name": metadata.name, "uid": metadata.uid}
+        manifest = CONFIG_MAPS.manifest(
+            metadata={
+                "name": action.name,
+                "labels": {**MANAGED_BY, SET: label_value(metadata.name)},
+                "ownerReferences": [{**owner, "controller": True}],
+            },
+            immutable=True,
+            data=encode_tasks(action.tasks),
+        )
+        try:
+            made = await self._writes.create(CONFIG_MAPS, manifest, decode=ConfigMapView, namespace=metadata.namespace)
+        except AlreadyExists:
+            made = await self._client.get(CONFIG_MAPS, action.name, decode=ConfigMapView, namespace=metadata.namespace)
+            if _owner(made) != metadata.uid:
+                raise
+        self._world.config_maps.assume(made)
+        _log.info("froze the tasks", extra=self._about(episode_set, tasks=len(action.tasks)))
+
+    async def _create(self, episode_set: EpisodeSetView, action: act.CreateEpisode) -> None:
+        metadata = episode_set.metadata
+        child = msgspec.to_builtins(child_manifest(episode_set, action))
+        child.pop("status", None)
+        try:
+            made = await self._writes.create(EPISODES, child, decode=EpisodeView, namespace=metadata.namespace)
+        except AlreadyExists:
+            made = await self._client.get(EPISODES, action.name, decode=EpisodeView, namespace=metadata.namespace)
+            if _owner(made) != metadata.uid:
+                message = f"an Episode {action.name} is there already and is not of this set; delete or rename it"
+                self._events.record(EPISODE_SETS, episode_set, type="Warning", reason="NameTaken", message=message)
+                raise
+        except (ConnectionLost, ServerUnavailable):
+            self._world.memory.may_have_created(metadata.uid, action.index, self._world.clock.now())
+            raise
+        self._world.episodes.assume(made)
+
+    async def _tell(self, episode_set: EpisodeSetView, action: act.PatchChild) -> None:
+        given = {"suspend": action.suspend, "cancel": action.cancel}
+        spec = {name: value for name, value in given.items() if value is not None}
+        try:
+            written = await self._writes.patch(
+                EPISODES, action.name, {"spec": spec}, decode=EpisodeView, namespace=episode_set.metadata.namespace
+            )
+        except NotFound:
+            return
+        self._world.episodes.assume(written)
+
+    async def _delete(self, episode_set: EpisodeSetView, action: act.DeleteSet) -> None:
+        key = episode_set.key
+        try:
+            left = await self._writes.delete(
+                EPISODE_SETS, action.name, decode=EpisodeSetView, namespace=key[0], uid=action.uid
+            )
+        except (NotFound, Conflict):
+            left = None
+        if left is None:
+            self._world.sets.assume_deleted(key, action.uid)
+        else:
+            self._world.sets.assume(left)
+
+    def _about(self, episode_set: EpisodeSetView, **more: object) -> dict[str, object]:
+        return fields(namespace=episode_set.metadata.namespace, episodeset=episode_set.metadata.name, **more)
+
+
+def _owner(item: EpisodeView | ConfigMapView) -> str | None:
+    owner = item.metadata.controller
+    return owner.uid if owner is not None else None
