@@ -57,9 +57,16 @@ images: $(STAMP) ## build the image that tasks without one run in, with podman o
 	@hack/images
 
 .PHONY: e2e
-e2e: $(STAMP) ## episodes in real containers, every attack on the verdict; installs podman if root on Debian
+e2e: e2e-containers e2e-cluster ## episodes in real containers and on a real cluster, which it makes if need be
+
+.PHONY: e2e-containers
+e2e-containers: $(STAMP) ## episodes in real containers, every attack on the verdict; installs podman if root on Debian
 	@hack/system-packages containers
-	@hack/images $(BIN)/python $(PYTEST) tests/e2e
+	@hack/images $(BIN)/python $(PYTEST) tests/e2e/podman tests/e2e/unisolated
+
+.PHONY: e2e-cluster
+e2e-cluster: $(STAMP) ## episodes on a real cluster: E2E_CLUSTER=existing and KUBECONFIG, else kind, else hack/cluster
+	@hack/e2e $(BIN)/python -m tests.e2e.cluster -q -n 3 --dist loadfile tests/e2e/cluster
 
 .PHONY: lint
 lint: $(STAMP) ## ruff, mypy --strict, import-linter, the runner's own checks

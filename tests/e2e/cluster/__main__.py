@@ -1,7 +1,6 @@
 """Prepare a cluster for the tests, run pytest, clean up: ``python -m tests.e2e.cluster PYTEST-ARGUMENTS``.
 
-``KUBECONFIG`` names the cluster; ``DGYM_E2E_VALUES`` holds the chart's values for its images and storage as JSON,
-``DGYM_E2E_BAKED_IMAGE`` an image with the buggy repository in it. hack/e2e sets them.
+``KUBECONFIG`` names the cluster, ``DGYM_E2E_*_IMAGE`` images that it has; hack/e2e sets them.
 """
 
 import json

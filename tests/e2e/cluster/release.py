@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tests.e2e.cluster.services import MODEL, REPOSITORIES
 from tests.e2e.cluster.support import DEADLINE, ROOT, Kubectl, new_namespace, run, until
 
+REGISTRY = "localhost"
 CHART = str(ROOT / "charts" / "dgym")
 
 
@@ -66,13 +68,35 @@ class Release:
         run("helm", verb, self.name, CHART, *place, "--values", "-", text=json.dumps(values), timeout=DEADLINE + 60)
 
 
-def values_for_tests(*, watch: str | None, agents: int, source_hosts: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The chart's values: images that were loaded into the cluster, results in a directory of the node."""
-    values: dict[str, Any] = json.loads(os.environ["DGYM_E2E_VALUES"])
-    changes: dict[str, Any] = {"agents": {"replicas": agents, "sourceHosts": list(source_hosts)}}
+def values_for_tests(*, watch: str | None, agents: int) -> dict[str, Any]:
+    """The chart's values: the images that were loaded, small requests, a volume that two agents can share."""
+    services = json.loads(os.environ["DGYM_E2E_SERVICES"])
+    model = {"endpoint": f"http://{services[MODEL]}/v1", "api_key": "${SCRIPTED_KEY}"}
+    little = {"requests": {"cpu": "10m", "memory": "64Mi"}}
+    values: dict[str, Any] = {
+        "imageRegistry": REGISTRY,
+        "operator": {"image": {"tag": _tag("OPERATOR")}, "resources": little},
+        "agents": {
+            "image": {"tag": _tag("AGENT")},
+            "resources": little,
+            "replicas": agents,
+            "sourceHosts": [services[REPOSITORIES]],
+            "llmConfig": {name: {"model": name, **model} for name in ("debugger", "rewriter")},
+            "extraEnv": [{"name": "SCRIPTED_KEY", "value": "no-secret"}],
+        },
+        "sidecar": {"image": {"tag": _tag("SIDECAR")}},
+        "sandboxes": {"image": {"tag": _tag("SANDBOX")}},
+        "results": {"persistence": {"accessModes": ["ReadWriteMany"], "size": "1Gi"}},
+    }
     if watch is not None:
-        changes |= {"watchNamespaces": [watch], "crds": {"enabled": False}}
-    return merged(values, changes)
+        values |= {"watchNamespaces": [watch], "crds": {"enabled": False}}
+    return values
+
+
+def _tag(component: str) -> str:
+    image, _, tag = os.environ[f"DGYM_E2E_{component}_IMAGE"].rpartition(":")
+    assert image.startswith(f"{REGISTRY}/dgym/"), image
+    return tag
 
 
 def merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
@@ -85,11 +109,10 @@ def merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def installed(name: str, *, watch: str | None, agents: int, source_hosts: tuple[str, ...] = ()) -> Iterator[Release]:
+def installed(name: str, *, watch: str | None, agents: int) -> Iterator[Release]:
     """A release in a namespace of its own; uninstalled at the end."""
     with new_namespace(f"e2e-{name}") as kubectl:
-        values = values_for_tests(watch=watch, agents=agents, source_hosts=source_hosts)
-        release = Release(name, kubectl.namespace, values)
+        release = Release(name, kubectl.namespace, values_for_tests(watch=watch, agents=agents))
         release.install()
         try:
             yield release
