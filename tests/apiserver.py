@@ -17,12 +17,9 @@ import secrets
 import shutil
 import signal
 import socket
-import ssl
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +29,7 @@ ROOT = Path(__file__).parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
+from hack.cluster.client import Client  # noqa: E402
 from hack.cluster.controlplane import ApiServerFiles, api_server_command, etcd_command, kubeconfig  # noqa: E402
 from hack.cluster.paths import find_binary  # noqa: E402
 
@@ -70,7 +68,7 @@ class ApiServer:
 
     def request(self, method: str, path: str, body: Any = None, *, content_type: str = "application/json") -> Any:
         """One blocking request as administrator; what the server refuses raises urllib.error.HTTPError."""
-        return _request(self.url, self.ca_file, self.token, method, path, body, content_type)
+        return Client(self.url, self.ca_file, self.token).request(method, path, body, content_type=content_type)
 
     def kubectl(self, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
         """Run kubectl as administrator, whatever its exit code."""
@@ -164,18 +162,6 @@ def _wait(condition: Callable[[], bool], seconds: float, message: str) -> None:
         time.sleep(0.02)
 
 
-def _request(url: str, ca_file: Path, token: str, method: str, path: str, body: Any, content_type: str) -> Any:
-    headers = {"Authorization": f"Bearer {token}", "Content-Type": content_type, "Accept": "application/json"}
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url + path, data, headers, method=method)
-    context = ssl.create_default_context(cafile=ca_file)
-    # Proxies of the environment are not for loopback.
-    handlers = (urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
-    with urllib.request.build_opener(*handlers).open(request, timeout=30) as response:
-        text = response.read()
-    return json.loads(text) if text.startswith(b"{") else text.decode()
-
-
 def _tails(directory: Path) -> str:
     logs = [path for path in sorted(directory.glob("*.log")) if path.name != "audit.log"]
     return "\n".join(
@@ -237,14 +223,7 @@ def _launch(directory: Path) -> list[subprocess.Popen[bytes]]:
 def _ready(url: str, directory: Path, token: str, children: list[subprocess.Popen[bytes]]) -> bool:
     if any(child.poll() is not None for child in children):
         raise ChildProcessError("a server ended")
-    try:
-        _request(url, directory / "pki" / "ca.crt", token, "GET", "/readyz", None, "application/json")
-        _request(
-            url, directory / "pki" / "ca.crt", token, "GET", "/api/v1/namespaces/default", None, "application/json"
-        )
-    except (OSError, urllib.error.URLError):
-        return False
-    return True
+    return Client(url, directory / "pki" / "ca.crt", token).ready()
 
 
 def _end(children: list[subprocess.Popen[bytes]]) -> None:

@@ -1,5 +1,6 @@
 """Command lines of etcd and kube-apiserver, for the whole cluster and for integration tests alone."""
 
+import base64
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,7 +101,7 @@ def api_server_command(
 
 def kubeconfig(url: str, ca_file: Path, user: dict[str, str]) -> str:
     """A kubeconfig with one context named dgym. JSON is YAML."""
-    cluster = {"server": url, "certificate-authority": str(ca_file)}
+    cluster = {"server": url, "certificate-authority-data": base64.b64encode(ca_file.read_bytes()).decode()}
     document = {
         "apiVersion": "v1",
         "kind": "Config",

@@ -25,8 +25,8 @@ def binaries_directory() -> Path:
 
 
 def state_directory() -> Path:
-    """Sockets, keys, logs and process ids of the running cluster: gone after a reboot, like what they describe."""
-    return Path(os.environ.get("DGYM_CLUSTER_STATE") or "/run/dgym-cluster")
+    """Everything the running cluster writes, its images included: on a disk, and short, for the paths of sockets."""
+    return Path(os.environ.get("DGYM_CLUSTER_STATE") or "/var/lib/dgym-cluster")
 
 
 def find_binary(name: str) -> Path | None:

@@ -1,0 +1,157 @@
+"""The first process of the cluster's namespaces: everything of the cluster runs below it and ends with it.
+
+It has process ids, mounts and a network of its own. When it is killed the kernel ends every process below it, and with
+them go their mounts, interfaces and packet filter rules: nothing has to be found and cleaned up one by one.
+"""
+
+import ctypes
+import json
+import os
+import sys
+from pathlib import Path
+
+from hack.cluster import components, network, node_config
+from hack.cluster.components import Files
+from hack.cluster.machine import ClusterError, make_cgroups, run, wait_until
+
+ROOT = Path(__file__).parent.parent.parent
+CLONE_NEWNS, CLONE_NEWNET, CLONE_NEWPID = 0x00020000, 0x40000000, 0x20000000
+START_SECONDS = 90
+# The directories that containerd, CNI and kubelet write to wherever they are told to have their own.
+MOUNT_POINTS = (Path("/var/lib/containerd"), Path("/var/lib/cni"), Path("/var/lib/kubelet"))
+
+
+def unshare(flags: int) -> None:
+    """Leave namespaces; os.unshare is not there before Python 3.12."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(flags):
+        error = ctypes.get_errno()
+        raise ClusterError(f"no namespaces of our own: {os.strerror(error)} (root with CAP_SYS_ADMIN is needed)")
+
+
+class Init:
+    """Starts the components and waits for whatever ends."""
+
+    def __init__(self, files: Files, binaries: Path, report: int) -> None:
+        self.files = files
+        self.binaries = binaries
+        self.report = report
+        self.running: dict[int, str] = {}
+        self.ended: dict[str, int] = {}
+
+    def say(self, word: str, text: str) -> None:
+        """Tell the process that waits for us."""
+        os.write(self.report, f"{word} {text}\n".encode())
+
+    def start(self, commands: dict[str, list[str]]) -> None:
+        """Start programs, each with a log of its own."""
+        for name, command in commands.items():
+            self.say("step", f"starting {name}")
+            pid = os.fork()
+            if pid == 0:
+                self._become(name, command)
+            self.running[pid] = name
+
+    def _become(self, name: str, command: list[str]) -> None:
+        try:
+            log = os.open(self.files.logs / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            os.setsid()
+            os.chdir("/")
+            path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin:/usr/bin:/bin"
+            environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
+            os.execvpe(command[0], command, environment)
+        except OSError as error:
+            os.write(2, f"{command[0]}: {error}\n".encode())
+        finally:
+            os._exit(127)
+
+    def note_ended(self, pid: int, status: int) -> None:
+        """Remember which component ended and how; orphans of pods end too, and matter to nobody."""
+        if name := self.running.pop(pid, None):
+            self.ended[name] = os.waitstatus_to_exitcode(status)
+            (self.files.state / "ended.json").write_text(json.dumps(self.ended))
+
+    def check(self) -> None:
+        """A component that ends while the cluster starts is a failure."""
+        for pid in list(self.running):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                self.note_ended(ended, status)
+        if self.ended:
+            name, code = next(iter(self.ended.items()))
+            raise ClusterError(f"{name} ended with exit code {code}")
+
+    def wait(self, what: str, done: object) -> None:
+        """Wait for a condition while everything runs."""
+        self.say("step", f"waiting for {what}")
+
+        def condition() -> bool:
+            self.check()
+            assert callable(done)
+            return bool(done())
+
+        wait_until(condition, START_SECONDS, what)
+
+    def up(self) -> None:
+        """Start everything; the cluster is ready for pods when this returns."""
+        mount(self.files.state)
+        network.configure_node()
+        make_cgroups(node_config.CGROUP)
+        client = self.files.client()
+        self.start(components.first(self.files, self.binaries))
+        self.wait("containerd", self.files.containerd_socket.exists)
+        components.import_pause(self.files, self.binaries)
+        self.wait("the API server", client.ready)
+        self.start(components.second(self.files, self.binaries))
+        self.start({"dns": [sys.executable, "-m", "hack.cluster.dns", str(self.files.state)]})
+        components.create_objects(client, self.files)
+        self.wait("the node", lambda: components.node_ready(client))
+
+    def reap(self) -> None:
+        """Wait for whatever ends, for ever."""
+        while True:
+            self.note_ended(*os.waitpid(-1, 0))
+
+
+def mount(state: Path) -> None:
+    """Have the usual directories to ourselves: what is put there goes with us, and the machine's own is not touched."""
+    run("mount", "--make-rprivate", "/")
+    run("mount", "-t", "proc", "proc", "/proc")
+    run("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", "/run")
+    run("mount", "--bind", state / "log", "/var/log")
+    for point in MOUNT_POINTS:
+        (state / "lib" / point.name).mkdir(exist_ok=True)
+        run("mount", "--bind", state / "lib" / point.name, point)
+    # Volumes of pods may ask for mounts that propagate.
+    run("mount", "--make-rshared", "/")
+
+
+def main() -> None:
+    """Start the cluster of a state directory; progress goes to the file descriptor that is given."""
+    state, binaries, report = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+    # The end of this pipe says that we ended: the components must not hold it open.
+    os.set_inheritable(report, False)
+    init = Init(Files(state), binaries, report)
+    unshare(CLONE_NEWPID)
+    pid = os.fork()
+    if pid:
+        init.say("pid", str(pid))
+        os._exit(0)
+    try:
+        os.setsid()
+        unshare(CLONE_NEWNS | CLONE_NEWNET)
+        init.say("namespaces", "made")
+        init.up()
+        init.say("ready", "")
+    except BaseException as error:
+        init.say("failed", str(error).replace("\n", "\\n"))
+        raise
+    os.close(report)
+    os.chdir("/")
+    init.reap()
+
+
+if __name__ == "__main__":
+    main()

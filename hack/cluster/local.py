@@ -1,0 +1,186 @@
+"""A cluster of one node on this machine, without a container engine: up, down, status, load."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hack.cluster import images, network, node_config, paths
+from hack.cluster.build import PAUSE, build
+from hack.cluster.components import Files, find_cni_plugins, tails
+from hack.cluster.init import MOUNT_POINTS
+from hack.cluster.machine import (
+    ClusterError,
+    missing_programs,
+    read_tunables,
+    remove_cgroups,
+    restore_tunables,
+    run,
+    say,
+    start_time,
+    wait_until,
+)
+
+ROOT = Path(__file__).parent.parent.parent
+PROGRAMS = ("containerd", "ctr", "runc", "iptables", "conntrack", "ip", "mount", "sysctl", "openssl")
+OVERLAYFS = "overlayfs"
+
+
+class LocalCluster:
+    """The one cluster that this machine can have this way."""
+
+    name = "local"
+
+    def __init__(self, state: Path | None = None) -> None:
+        self.files = Files(state or paths.state_directory())
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The administrator's; its server is reached from this machine only."""
+        return self.files.kubeconfig
+
+    @property
+    def audit_log(self) -> Path:
+        """Every write since the start."""
+        return self.files.api_server.audit_log
+
+    @property
+    def _record(self) -> Path:
+        return self.files.state / "init.json"
+
+    def running(self) -> int | None:
+        """The first process of the cluster, if it is the one that was started and still runs."""
+        if not self._record.exists():
+            return None
+        record: dict[str, Any] = json.loads(self._record.read_text())
+        return record["pid"] if start_time(record["pid"]) == record["started"] else None
+
+    def up(self) -> None:
+        """Start the cluster, unless it runs."""
+        if self.running():
+            say("runs already")
+            return
+        check_machine()
+        binaries = build((*paths.BINARIES, PAUSE))
+        if self.files.state.exists():
+            say("removing what an earlier cluster left")
+            self.down()
+        started = time.monotonic()
+        try:
+            self._start(binaries)
+        except BaseException as error:
+            logs = tails(self.files, ["init", *json_keys(self.files.state / "ended.json"), "kube-apiserver", "kubelet"])
+            self.down(keep_logs=True)
+            if isinstance(error, ClusterError):
+                raise ClusterError(f"{error}\n{logs}") from None
+            raise
+        say(f"ready in {time.monotonic() - started:.1f} s")
+
+    def _start(self, binaries: Path) -> None:
+        self.files.state.mkdir(parents=True, mode=0o755)
+        self.files.write(snapshotter_for(self.files.state))
+        made = [str(point) for point in MOUNT_POINTS if not point.exists()]
+        for point in made:
+            Path(point).mkdir(parents=True)
+        before = {"made": made, "tunables": read_tunables()}
+        self._record.write_text(json.dumps({"pid": 0, "started": "", **before}))
+        reading, writing = os.pipe()
+        command = [sys.executable, "-m", "hack.cluster.init", str(self.files.state), str(binaries), str(writing)]
+        with (self.files.logs / "init.log").open("wb") as log:
+            launcher = subprocess.Popen(
+                command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[writing]
+            )
+        os.close(writing)
+        ready = False
+        with os.fdopen(reading) as report:
+            for line in report:
+                word, _, text = line.rstrip("\n").partition(" ")
+                if word == "pid":
+                    record = {"pid": int(text), "started": start_time(int(text)), **before}
+                    self._record.write_text(json.dumps(record))
+                elif word == "namespaces":
+                    network.connect(self._pid())
+                elif word == "failed":
+                    raise ClusterError(text.replace("\\n", "\n"))
+                ready = word == "ready"
+                if word == "step":
+                    say(f"{text} …")
+        launcher.wait(20)
+        if not ready:
+            raise ClusterError("the first process ended")
+
+    def _pid(self) -> int:
+        pid = self.running()
+        if pid is None:
+            raise ClusterError("the first process ended")
+        return pid
+
+    def down(self, *, keep_logs: bool = False) -> None:
+        """Leave nothing behind; harmless where nothing is."""
+        if pid := self.running():
+            os.kill(pid, signal.SIGKILL)
+            wait_until(lambda: self.running() is None, 60, "the end of the cluster's processes")
+        wait_until(self._disconnected, 30, "the end of the cluster's network")
+        if self._record.exists():
+            record = json.loads(self._record.read_text())
+            restore_tunables(record["tunables"])
+            for point in record["made"]:
+                Path(point).rmdir()
+        wait_until(lambda: _removed(node_config.CGROUP), 30, "the end of the cluster's control groups")
+        if keep_logs and self.files.logs.exists():
+            kept = paths.cache_directory() / "failed-start"
+            shutil.rmtree(kept, ignore_errors=True)
+            shutil.copytree(self.files.logs, kept, ignore=shutil.ignore_patterns("pods", "containers"))
+            say(f"all logs are in {kept}")
+        if self.files.state.exists():
+            shutil.rmtree(self.files.state)
+
+    def _disconnected(self) -> bool:
+        network.disconnect()
+        return network.INTERFACE not in network.inside_names()
+
+    def status(self) -> str:
+        """Which components run."""
+        if not self.running():
+            return "not running"
+        ended = json_keys(self.files.state / "ended.json")
+        trouble = f"; ended: {', '.join(ended)} (logs in {self.files.logs})" if ended else ""
+        version = self.files.client().request("GET", "/version")["gitVersion"]
+        return f"running, Kubernetes {version}{trouble}"
+
+    def load(self, names: Sequence[str]) -> None:
+        """Bring images of podman or docker to the node."""
+        self._pid()
+        images.load(names, self.files.containerd_socket, self.files.snapshotter, self.files.state / "loaded.json")
+
+
+def check_machine() -> None:
+    """Say everything that is missing at once."""
+    if missing := missing_programs(PROGRAMS):
+        raise ClusterError(f"not found: {', '.join(missing)} (`hack/system-packages cluster` installs them on Debian)")
+    find_cni_plugins()
+
+
+def snapshotter_for(directory: Path) -> str:
+    """Overlays cannot stand on an overlay: there, as in a container, layers are copied."""
+    kind = run("stat", "--file-system", "--format", "%T", directory).strip()
+    return "native" if kind == OVERLAYFS else OVERLAYFS
+
+
+def json_keys(path: Path) -> list[str]:
+    """The names in a JSON object, if the file is there."""
+    return list(json.loads(path.read_text())) if path.exists() else []
+
+
+def _removed(cgroup: str) -> bool:
+    try:
+        remove_cgroups(cgroup)
+    except OSError:
+        return False
+    return True
