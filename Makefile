@@ -68,6 +68,17 @@ e2e-containers: $(STAMP) ## episodes in real containers, every attack on the ver
 e2e-cluster: $(STAMP) ## episodes on a real cluster: E2E_CLUSTER=existing and KUBECONFIG, else kind, else hack/cluster
 	@hack/e2e $(BIN)/python -m tests.e2e.cluster -q -n 3 --dist loadfile tests/e2e/cluster
 
+.PHONY: cluster-up cluster-down cluster-load
+cluster-up: $(STAMP) ## start a cluster: E2E_CLUSTER=existing|kind|local chooses; prints its kubeconfig
+	@hack/system-packages cluster
+	@$(BIN)/python hack/cluster/cluster up
+
+cluster-down: $(STAMP) ## remove the cluster that cluster-up made
+	@$(BIN)/python hack/cluster/cluster down
+
+cluster-load: $(STAMP) ## build dgym's images and bring them to the cluster
+	@$(BIN)/python hack/cluster/cluster load $$(hack/images --all)
+
 .PHONY: lint
 lint: $(STAMP) ## ruff, mypy --strict, import-linter, the runner's own checks
 	@$(BIN)/ruff check .

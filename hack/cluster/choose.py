@@ -45,6 +45,9 @@ class Cluster(Protocol):
     def load(self, names: Sequence[str]) -> None:
         """Bring images to its nodes."""
 
+    def running(self) -> object:
+        """True or something like it if it runs."""
+
     def status(self) -> str:
         """Say how it is."""
 

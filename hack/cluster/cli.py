@@ -26,7 +26,7 @@ def parser() -> argparse.ArgumentParser:
     commands.add_parser("down", help="remove it; an existing one is left as it is")
     load = commands.add_parser("load", help="bring images of podman or docker to its nodes")
     load.add_argument("image", nargs="+")
-    commands.add_parser("status", help="say which one it is and whether it runs")
+    commands.add_parser("status", help="say which one it is and whether it runs; exit code 3 if it does not")
     commands.add_parser("kubeconfig", help="print the path of its kubeconfig")
     commands.add_parser("audit-log", help="print the path of the log of all writes to its API server")
     builder = commands.add_parser("build", help="build binaries that are not in the cache; all without a name")
@@ -70,6 +70,7 @@ def _ask(cluster: Cluster, options: argparse.Namespace) -> int:
         cluster.load(options.image)
     elif options.command == "status":
         print(f"{cluster.name}: {cluster.status()}")
+        return 0 if cluster.running() else 3
     elif options.command == "kubeconfig":
         print(cluster.kubeconfig)
     elif cluster.audit_log is None:

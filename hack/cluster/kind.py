@@ -71,14 +71,14 @@ class KindCluster:
         binary = shutil.which("kind") or build(("kind",)) / "kind"
         return run(binary, *arguments, timeout=timeout)
 
-    def exists(self) -> bool:
+    def running(self) -> bool:
         """Whether kind knows it."""
         return CLUSTER_NAME in self._kind("get", "clusters").split()
 
     def up(self) -> None:
         """Create it, unless it is there."""
         (self._directory / "audit").mkdir(parents=True, exist_ok=True)
-        if self.exists():
+        if self.running():
             say("runs already")
             self._kind("export", "kubeconfig", "--name", CLUSTER_NAME, "--kubeconfig", self.kubeconfig)
             return
@@ -96,7 +96,7 @@ class KindCluster:
 
     def status(self) -> str:
         """Whether it is there."""
-        return "running" if self.exists() else "not running"
+        return "running" if self.running() else "not running"
 
     def load(self, names: Sequence[str]) -> None:
         """Give the node images of Docker, or of podman by way of an archive."""
