@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
+import yaml
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _LOOK_SECONDS = 5.0
@@ -157,7 +158,7 @@ async def _from_kubeconfig(kubeconfig: Path | None, context: str | None) -> Acce
         loader = await config.load_kube_config(path, context, configuration, persist_config=False)  # type: ignore[no-untyped-call]
     except config.ConfigException as error:
         raise AccessError(f"{path}: {error}") from error
-    except (OSError, TypeError, AttributeError, ValueError) as error:
+    except (OSError, TypeError, AttributeError, ValueError, yaml.YAMLError) as error:
         raise AccessError(f"{path} is no kubeconfig that can be read: {error}") from error
     return Access(
         server=str(configuration.host).rstrip("/"),

@@ -51,3 +51,8 @@ class SystemClock:
     def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
         """Call back from the running event loop."""
         return asyncio.get_running_loop().call_later(max(0.0, seconds), callback)
+
+
+def micro_time(moment: datetime) -> str:
+    """As the API writes times with microseconds."""
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")

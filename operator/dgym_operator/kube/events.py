@@ -13,7 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from dgym_operator.kube.client import Client
-from dgym_operator.kube.clock import Clock
+from dgym_operator.kube.clock import Clock, micro_time
 from dgym_operator.kube.errors import ApiError, NotFound
 from dgym_operator.kube.objects import Object
 from dgym_operator.kube.resources import EVENTS, Resource
@@ -136,7 +136,7 @@ class EventRecorder:
         series = self._series.get(said)
         if series is not None and now - series.last <= _SERIES_SECONDS:
             count = series.count + times
-            body = {"series": {"count": count, "lastObservedTime": self._micro_time()}}
+            body = {"series": {"count": count, "lastObservedTime": micro_time(self._clock.now())}}
             try:
                 await self._client.patch(
                     EVENTS, series.event, body, namespace=said.event_namespace, decode=bytes, throttle=False
@@ -160,7 +160,7 @@ class EventRecorder:
             self._series.popitem(last=False)
 
     def _body(self, said: _Said, name: str, times: int) -> dict[str, Any]:
-        now = self._micro_time()
+        now = micro_time(self._clock.now())
         body = EVENTS.manifest(
             metadata={"name": name, "namespace": said.event_namespace},
             eventTime=now,
@@ -181,6 +181,3 @@ class EventRecorder:
         if times > 1:
             body["series"] = {"count": times, "lastObservedTime": now}
         return body
-
-    def _micro_time(self) -> str:
-        return self._clock.now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")

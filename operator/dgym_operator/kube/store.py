@@ -88,6 +88,7 @@ class Store(Generic[T]):
         self._objects: dict[Key, T] = {}
         self._own: dict[Key, str] = {}
         self._gone: OrderedDict[str, float] = OrderedDict()
+        self._listed: dict[str, str] = {}
         self._indexes: list[Index[T]] = []
         self._listeners: list[Listener[T]] = []
 
@@ -118,13 +119,13 @@ class Store(Generic[T]):
 
     def assume(self, item: T) -> None:
         """Put in what the API server answered to our own create, patch, replace or delete."""
-        key = key_of(item)
+        key, version = key_of(item), item.metadata.resource_version
         known = self._objects.get(key)
-        if self._is_gone(item.metadata.uid) or (
-            known is not None and older(item.metadata.resource_version, known.metadata.resource_version)
-        ):
+        # What is not known though a list was made since has come and gone without being seen.
+        latest = known.metadata.resource_version if known is not None else self._listed_version(key[0])
+        if self._is_gone(item.metadata.uid) or self._is_behind(key, version) or older(version, latest):
             return
-        self._own[key] = item.metadata.resource_version
+        self._own[key] = version
         self._put(key, item, Source.OWN)
 
     def assume_deleted(self, key: Key, uid: str) -> None:
@@ -132,6 +133,8 @@ class Store(Generic[T]):
         self._bury(uid)
         known = self._objects.get(key)
         if known is not None and known.metadata.uid == uid:
+            # Its predecessors of the same name may still be on their way through the watch.
+            self._own[key] = known.metadata.resource_version
             self._remove(key, Source.OWN)
 
     # The watch
@@ -148,6 +151,8 @@ class Store(Generic[T]):
         """An object was seen to be gone. One of the same name that we have made since stays."""
         key = key_of(item)
         self._bury(item.metadata.uid)
+        if not self._is_behind(key, item.metadata.resource_version):
+            self._own.pop(key, None)
         known = self._objects.get(key)
         if known is not None and known.metadata.uid == item.metadata.uid:
             self._remove(key, Source.WATCH)
@@ -159,6 +164,7 @@ class Store(Generic[T]):
 
         ``keep`` names objects that are there but could not be read. Our own writes after the list was made stay.
         """
+        self._listed[namespace or ""] = resource_version
         seen: set[Key] = set(keep)
         for item in items:
             key = key_of(item)
@@ -167,10 +173,16 @@ class Store(Generic[T]):
                 continue
             self._own.pop(key, None)
             self._put(key, item, Source.LIST)
-        for key in [key for key in self._objects if key not in seen and namespace in (None, "", key[0])]:
+        for key in [key for key in self._objects if key not in seen and _covers(namespace, key)]:
             if not self._is_behind(key, resource_version):
                 self._bury(self._objects[key].metadata.uid)
                 self._remove(key, Source.LIST)
+        for key in [key for key in self._own if _covers(namespace, key)]:
+            if not self._is_behind(key, resource_version):
+                del self._own[key]
+
+    def _listed_version(self, namespace: str) -> str:
+        return self._listed.get(namespace) or self._listed.get("", "")
 
     def _is_behind(self, key: Key, version: str) -> bool:
         own = self._own.get(key)
@@ -184,7 +196,6 @@ class Store(Generic[T]):
         self._changed(key, known, item, source)
 
     def _remove(self, key: Key, source: Source) -> None:
-        self._own.pop(key, None)
         self._changed(key, self._objects.pop(key), None, source)
 
     def _changed(self, key: Key, old: T | None, new: T | None, source: Source) -> None:
@@ -207,3 +218,7 @@ class Store(Generic[T]):
             self._gone.popitem(last=False)
         self._gone[uid] = now
         self._gone.move_to_end(uid)
+
+
+def _covers(namespace: str | None, key: Key) -> bool:
+    return not namespace or namespace == key[0]

@@ -1,0 +1,46 @@
+"""Objects and time for the API layer's tests."""
+
+from collections.abc import Callable
+from random import Random
+
+import msgspec
+import pytest
+
+from dgym_operator.kube import Store
+from tests.fakes.kube_clocks import ManualClock
+
+
+class Meta(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+
+
+class Thing(msgspec.Struct, frozen=True, kw_only=True):
+    metadata: Meta
+    owner: str = ""
+
+
+@pytest.fixture(scope="session")
+def thing() -> Callable[..., Thing]:
+    def make(name: str, version: int | str, *, uid: str = "", namespace: str = "ns", owner: str = "") -> Thing:
+        meta = Meta(name=name, namespace=namespace, uid=uid or f"uid-{name}", resource_version=str(version))
+        return Thing(metadata=meta, owner=owner)
+
+    return make
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def random() -> Random:
+    return Random(7)
+
+
+@pytest.fixture
+def store(clock: ManualClock) -> Store[Thing]:
+    return Store(clock)

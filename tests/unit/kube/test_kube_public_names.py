@@ -1,0 +1,25 @@
+"""The public face of the API layer: adding to it is a decision, taking from it a break."""
+
+import subprocess
+import sys
+
+import dgym_operator.kube as kube
+
+NAMES = """
+CONFIG_MAPS DEBUG_TASKS EPISODES EPISODE_SETS EVENTS LEASES NAMESPACES NETWORK_POLICIES PODS SECRETS
+Access AccessError AlreadyExists ApiError Backoff BadRequest Change Client Clock Conflict ConnectionLost EventRecorder
+EventType Expired FixedCredentials Forbidden Index Invalid Key LeaderElector LeadershipLost LeaseSettings Listener
+Metadata NotFound Object Observe Page PatchType QueueClosed Reflector Resource ServerUnavailable Source StatusCause
+StatusDetails Store SystemClock Timer TokenBucket TooManyRequests Unauthorized UnreadableAnswer WatchSettings WorkQueue
+key_of load_access
+"""
+
+
+def test_the_public_names_are_these() -> None:
+    assert sorted(kube.__all__) == sorted(NAMES.split())
+    assert all(hasattr(kube, name) for name in kube.__all__)
+
+
+def test_the_heavy_client_library_is_not_imported_before_it_is_needed() -> None:
+    code = "import sys, dgym_operator.kube; sys.exit('kubernetes' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

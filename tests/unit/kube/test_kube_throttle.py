@@ -1,0 +1,119 @@
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from dgym_operator.kube import TokenBucket
+from dgym_operator.kube.throttle import SlowStart
+from tests.fakes.kube_clocks import HastyClock, ManualClock, settle
+
+
+async def test_a_burst_passes_and_then_the_rate_holds() -> None:
+    clock = HastyClock()
+    bucket = TokenBucket(qps=10.0, burst=5, clock=clock)
+    started = clock.time
+    for _ in range(5):
+        await bucket.take()
+    assert clock.time == started
+    for _ in range(50):
+        await bucket.take()
+    assert clock.time - started == pytest.approx(5.0)
+
+
+async def test_waiters_are_served_in_order_and_one_that_leaves_gives_its_place_back(clock: ManualClock) -> None:
+    bucket = TokenBucket(qps=1.0, burst=1, clock=clock)
+    await bucket.take()
+    waiters = [asyncio.create_task(bucket.take()) for _ in range(3)]
+    await settle()
+    waiters[2].cancel()
+    await clock.advance(1.0)
+    assert [waiter.done() for waiter in waiters] == [True, False, True]
+    await clock.advance(1.0)
+    assert waiters[1].done()
+    await clock.advance(1.0)
+    await asyncio.wait_for(bucket.take(), 1)
+
+
+@pytest.mark.parametrize(("qps", "burst"), [(0.0, 1), (-1.0, 1), (1.0, 0)])
+def test_a_bucket_that_never_gives_is_refused(clock: ManualClock, qps: float, burst: int) -> None:
+    with pytest.raises(ValueError, match="token bucket"):
+        TokenBucket(qps=qps, burst=burst, clock=clock)
+
+
+class Creates:
+    """Creates that end when the test says so."""
+
+    def __init__(self, slow_start: SlowStart) -> None:
+        self.slow_start = slow_start
+        self.running: list[asyncio.Future[None]] = []
+        self.tasks: list[asyncio.Task[None]] = []
+
+    def start(self, count: int, sort: str = "pods") -> None:
+        self.tasks += [asyncio.create_task(self._create(sort)) for _ in range(count)]
+
+    async def _create(self, sort: str) -> None:
+        async with self.slow_start.slot(sort) as outcome:
+            answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.running.append(answer)
+            try:
+                await answer
+            except OSError:
+                outcome.refused()
+                raise
+
+    async def finish(self, end: Callable[[asyncio.Future[None]], None]) -> int:
+        """End all that run; how many run then."""
+        running, self.running = self.running, []
+        for answer in running:
+            end(answer)
+        await settle()
+        return len(self.running)
+
+
+def succeed(answer: asyncio.Future[None]) -> None:
+    answer.set_result(None)
+
+
+def refuse(answer: asyncio.Future[None]) -> None:
+    answer.set_exception(OSError())
+
+
+async def test_creates_start_slowly_and_again_after_a_refusal() -> None:
+    creates = Creates(SlowStart(limit=8))
+    creates.start(100)
+    await settle()
+    sizes = [len(creates.running)] + [await creates.finish(succeed) for _ in range(4)]
+    assert sizes == [1, 2, 4, 8, 8]
+    assert await creates.finish(refuse) == 1
+    assert await creates.finish(refuse) == 1
+    assert await creates.finish(succeed) == 2
+    for task in creates.tasks:
+        task.cancel()
+    await asyncio.gather(*creates.tasks, return_exceptions=True)
+
+
+async def test_one_namespace_does_not_slow_another_and_none_is_remembered_for_ever() -> None:
+    slow_start = SlowStart()
+    creates = Creates(slow_start)
+    creates.start(2, "full")
+    creates.start(1, "empty")
+    await settle()
+    assert len(creates.running) == 2
+    while creates.running:
+        await creates.finish(succeed)
+    assert not slow_start._windows
+
+
+async def test_creates_that_are_cancelled_give_their_places_back() -> None:
+    slow_start = SlowStart()
+    creates = Creates(slow_start)
+    creates.start(3)
+    await settle()
+    creates.tasks[1].cancel()
+    creates.tasks[0].cancel()
+    await settle()
+    assert len(creates.running) == 2
+    creates.running[1].set_result(None)
+    await settle()
+    assert creates.tasks[2].done()
+    assert not slow_start._windows
