@@ -18,7 +18,7 @@
 # The repositories of tasks, and the frozen lists of tasks of sets.
 - apiGroups: [""]
   resources: [configmaps]
-  verbs: [get, create]
+  verbs: [get, list, watch, create]
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create, patch]
@@ -169,7 +169,7 @@ subjects:
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
   resourceNames: [dgym-operator]
-  verbs: [get, update]
+  verbs: [get, patch]
 - apiGroups: [""]
   resources: [secrets]
   verbs: [create]
