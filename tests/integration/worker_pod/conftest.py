@@ -2,11 +2,14 @@
 
 import asyncio
 import contextlib
+import http.server
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import aiohttp
@@ -160,6 +163,61 @@ def new_agent(tmp_path):
 async def agent(new_agent):
     """A worker that serves."""
     return await new_agent().start()
+
+
+@pytest.fixture
+def web(tmp_path):
+    """A directory served on the loopback interface."""
+    root = tmp_path / "web"
+    root.mkdir()
+    requests: list[str] = []
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, directory=str(root), **options)
+
+        def do_GET(self):
+            requests.append(self.path)
+            if self.path == "/elsewhere":
+                self.send_response(302)
+                self.send_header("Location", (root / "location").read_text())
+                self.end_headers()
+            else:
+                super().do_GET()
+
+        def log_message(self, *arguments):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        server.root, server.requests = root, requests
+        server.host = f"127.0.0.1:{server.server_address[1]}"
+        server.url = f"http://{server.host}"
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def git_repository(web):
+    """A repository on the web, as plain files; returns a branch of it."""
+    if shutil.which("git") is None:
+        pytest.skip("git is not installed")
+    repository = web.root / "repo"
+    repository.mkdir()
+    (repository / "note.txt").write_text("committed\n")
+    (repository / "check.py").write_text("pass\n")
+    identity = ("-c", "user.name=t", "-c", "user.email=t@example.org")
+    for command in (
+        ("init", "--quiet", "--initial-branch=trunk"),
+        ("add", "."),
+        (*identity, "commit", "--quiet", "-m", "first"),
+        ("update-server-info",),
+    ):
+        subprocess.run(["git", *command], cwd=repository, check=True, timeout=60)
+    (repository / "note.txt").write_text("changed\n")
+    return "trunk"
 
 
 @pytest.fixture

@@ -1,0 +1,176 @@
+"""What goes wrong around a worker, and what becomes of the episode."""
+
+import hashlib
+import io
+import tarfile
+
+import pytest
+
+from dgym.wire import EndReason
+from dgym.wire.assignments import AssignmentState
+from dgym.wire.http import Path, Role
+
+
+async def test_a_store_that_is_away_loses_nothing(new_agent, pod, helpers):
+    agent = new_agent()
+    agent.results.write_text("a file, not a directory")
+    await agent.start()
+    status, body = await agent.call("GET", "/readyz")
+    assert status == 503
+    assert b"results directory" in body
+    await agent.put(helpers.assign(pod, helpers.repair, {"tool": "submit"}))
+    await agent.until(lambda found: found.state is AssignmentState.STORE_UNAVAILABLE)
+    agent.results.unlink()
+    assert (await agent.over()).reason is EndReason.RESOLVED
+    assert agent.result()["resolved"]
+    assert pod.termination().result_uri == agent.folder().as_uri()
+
+
+async def test_a_store_that_goes_away_midway_gets_everything_later(new_agent, pod, tmp_path, helpers):
+    agent = await new_agent().start()
+    wait = helpers.bash("echo here > here.txt; until [ -e go ]; do sleep 0.02; done")
+    await agent.put(helpers.assign(pod, wait, helpers.repair, {"tool": "submit"}))
+    await helpers.wait(lambda: (pod.directory / "sandbox-files" / "here.txt").exists())
+    await helpers.wait(lambda: agent.folder().exists() and len(agent.steps()) == 1)
+    agent.results.rename(tmp_path / "away")
+    agent.results.write_text("in the way")
+    (pod.directory / "sandbox-files" / "go").write_text("")
+    await agent.until(lambda found: found.state is AssignmentState.STORE_UNAVAILABLE)
+    assert not pod.attempt.released.is_set()
+    agent.results.unlink()
+    (tmp_path / "away").rename(agent.results)
+    assert (await agent.over()).reason is EndReason.RESOLVED
+    assert [step["seq"] for step in agent.steps()] == [0, 1, 2, 3]
+    assert "dgym_agent_store_failures_total" in (await agent.call("GET", "/metrics"))[1].decode()
+
+
+async def test_a_pod_that_does_not_answer_is_lost_and_nothing_is_stored(new_agent, new_pod, helpers):
+    agent = await new_agent(sandbox_silence_seconds=0.5).start()
+    pod = new_pod()
+    pod.url = "http://127.0.0.1:1"
+    await agent.put(helpers.assign(pod, {"tool": "submit"}))
+    lost = await agent.over()
+    assert (lost.state, lost.reason) == (AssignmentState.FAILED, EndReason.SANDBOX_LOST)
+    assert not (agent.folder() / "result.json").exists()
+
+
+async def test_a_pod_of_somebody_else_is_not_ours(agent, pod, helpers):
+    await agent.put(helpers.assign(pod, {"tool": "submit"}, drive_token="another"))
+    lost = await agent.over()
+    assert (lost.state, lost.reason) == (AssignmentState.FAILED, EndReason.SANDBOX_LOST)
+    assert not pod.attempt.released.is_set()
+
+
+async def test_the_sidecar_ends_the_episode_at_its_deadline(agent, pod, helpers):
+    forever = helpers.bash("until [ -e never ]; do sleep 0.02; done")
+    await agent.put(helpers.assign(pod, forever, {"tool": "submit"}, remaining_seconds=0.5))
+    over = await agent.over()
+    assert (over.state, over.reason) == (AssignmentState.FINISHED, EndReason.DEADLINE_EXCEEDED)
+    assert agent.result()["reason"] == "DeadlineExceeded"
+
+
+async def test_a_cancelled_episode_is_stored_as_such(agent, pod, helpers):
+    forever = helpers.bash("echo here > here.txt; until [ -e never ]; do sleep 0.02; done")
+    await agent.put(helpers.assign(pod, forever, {"tool": "submit"}))
+    await helpers.wait(lambda: (pod.directory / "sandbox-files" / "here.txt").exists())
+    await pod.raw("POST", Path.CANCEL, role=Role.OPERATE)
+    over = await agent.over()
+    assert (over.state, over.reason) == (AssignmentState.FINISHED, EndReason.CANCELLED)
+    assert pod.termination().reason is EndReason.CANCELLED
+
+
+async def test_a_deleted_assignment_leaves_the_pod_alone(agent, pod, helpers):
+    forever = helpers.bash("echo here > here.txt; until [ -e go ]; do sleep 0.02; done")
+    await agent.put(helpers.assign(pod, forever, helpers.repair, {"tool": "submit"}))
+    await helpers.wait(lambda: (pod.directory / "sandbox-files" / "here.txt").exists())
+    assert (await agent.delete())[0] == 200
+    assert (await agent.delete())[0] == 200
+    assert await agent.status() is None
+    assert not pod.attempt.released.is_set()
+    (pod.directory / "sandbox-files" / "go").write_text("")
+    await agent.put(helpers.assign(pod, forever, helpers.repair, {"tool": "submit"}))
+    assert (await agent.over()).steps == 3
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason", "message"),
+    [
+        ({"setupCommands": ["exit 3"]}, EndReason.SETUP_FAILED, "exit 3"),
+        ({"source": {"localPath": "/etc"}}, EndReason.SOURCE_FAILED, "local runs"),
+        ({"agent": {"name": "debug_agnt"}}, EndReason.INVALID_SPEC, "debug_agent"),
+        ({"agent": {"name": "os:system"}}, EndReason.INVALID_SPEC, "installed in its image"),
+        ({"agent": {"name": "human"}}, EndReason.INVALID_SPEC, "terminal"),
+        (
+            {"agent": {"name": "replay", "parameters": {"trajectory": "/etc/passwd"}}},
+            EndReason.INVALID_SPEC,
+            "an agent in a cluster reads none",
+        ),
+        ({"agent": {"name": "debug_agent", "model": "none"}}, EndReason.INVALID_SPEC, "none"),
+        ({"tools": ("os:system",)}, EndReason.INVALID_SPEC, "installed tools"),
+        ({"agent": {"name": "solution"}, "solution": "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n"}, None, "apply"),
+    ],
+)
+async def test_what_no_other_try_would_cure_is_told_and_ends_the_pod(agent, pod, helpers, fields, reason, message):
+    await agent.put(helpers.assign(pod, **fields))
+    over = await agent.over()
+    assert over.state is AssignmentState.FINISHED
+    assert over.reason is (reason or EndReason.INVALID_SPEC)
+    assert message in over.message
+    assert agent.result()["reason"] == over.reason.value
+    assert pod.attempt.released.is_set()
+    assert pod.termination().reason is over.reason
+
+
+@pytest.fixture
+def archive(web):
+    """A repository as an archive on the web."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w:gz") as tar:
+        for name, text in {"calc.py": "def add(a, b):\n    return a - b\n", "check.py": "import calc\n"}.items():
+            entry = tarfile.TarInfo(f"calc-1.0/{name}")
+            entry.size = len(text)
+            tar.addfile(entry, io.BytesIO(text.encode()))
+    (web.root / "calc.tar.gz").write_bytes(stream.getvalue())
+    return {"url": f"{web.url}/calc.tar.gz", "sha256": hashlib.sha256(stream.getvalue()).hexdigest()}
+
+
+async def test_sources_come_from_listed_hosts(new_agent, pod, web, archive, helpers):
+    agent = await new_agent(source_hosts=web.host).start()
+    calls = (helpers.bash("ls"), {"tool": "submit"})
+    await agent.put(helpers.assign(pod, *calls, source={"archive": archive}))
+    over = await agent.over()
+    assert over.state is AssignmentState.FINISHED, over.message
+    assert "calc.py" in agent.steps()[1]["observation"]["text"]
+    assert web.requests == ["/calc.tar.gz"]
+
+
+async def test_git_sources_are_fetched_at_their_revision(new_agent, pod, web, git_repository, helpers):
+    agent = await new_agent(source_hosts=f"example.org, {web.host}").start()
+    source = {"git": {"url": f"{web.url}/repo/.git", "revision": git_repository}}
+    await agent.put(helpers.assign(pod, helpers.bash("cat note.txt; ls -a"), {"tool": "submit"}, source=source))
+    over = await agent.over()
+    assert over.state is AssignmentState.FINISHED, over.message
+    text = agent.steps()[1]["observation"]["text"]
+    assert "committed" in text
+    assert ".git" not in text
+
+
+@pytest.mark.parametrize(
+    ("hosts", "change", "message"),
+    [
+        ("", {}, "sources may not come from 127.0.0.1"),
+        ("*", {}, "private address"),
+        ("{host}", {"sha256": "0" * 64}, "SHA-256"),
+        ("{host}", {"url": "http://127.0.0.1:1/x"}, "may not come from 127.0.0.1:1"),
+        ("{host}", {"url": "{url}/elsewhere"}, "may not come from localhost"),
+    ],
+)
+async def test_sources_that_are_wrong(new_agent, pod, web, archive, helpers, hosts, change, message):
+    (web.root / "location").write_text(f"http://localhost:{web.server_address[1]}/calc.tar.gz")
+    source = {"archive": {**archive, **{name: value.format(url=web.url) for name, value in change.items()}}}
+    agent = await new_agent(source_hosts=hosts.format(host=web.host)).start()
+    await agent.put(helpers.assign(pod, {"tool": "submit"}, source=source))
+    over = await agent.over()
+    assert (over.state, over.reason) == (AssignmentState.FINISHED, EndReason.SOURCE_FAILED)
+    assert message in over.message
+    assert pod.termination().reason is EndReason.SOURCE_FAILED

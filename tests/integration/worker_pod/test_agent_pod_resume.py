@@ -1,0 +1,201 @@
+"""Workers that die, are replaced or end: every step is executed once, and every episode has its verdict."""
+
+import json
+
+import pytest
+
+from dgym.wire import EndReason
+from dgym.wire.assignments import AssignmentState
+from tests.fakes.openai_server import Answer, Call, FakeOpenAI
+
+WAITING_CHECK = """
+import os, time
+with open("counter.txt", "a") as counter:
+    counter.write("program\\n")
+while not os.path.exists("go"):
+    time.sleep(0.02)
+import calc
+assert calc.add(2, 3) == 5
+"""
+
+
+@pytest.fixture
+def counted(helpers):
+    """Steps that leave a line each; the middle one waits for a file."""
+    return (
+        helpers.bash("echo 1 >> counter.txt"),
+        helpers.bash("echo 2 >> counter.txt; until [ -e go ]; do sleep 0.02; done"),
+        helpers.bash("echo 3 >> counter.txt"),
+        helpers.repair,
+        {"tool": "submit", "arguments": {}},
+    )
+
+
+@pytest.fixture
+def counter(pod, helpers):
+    class Counter:
+        path = pod.directory / "sandbox-files" / "counter.txt"
+
+        def lines(self):
+            return self.path.read_text().split() if self.path.exists() else []
+
+        async def reaches(self, *lines):
+            await helpers.wait(lambda: self.lines() == list(lines))
+
+        def go_on(self):
+            (pod.directory / "sandbox-files" / "go").write_text("")
+
+    return Counter()
+
+
+async def test_a_killed_worker_goes_on_in_the_middle_of_a_step(new_agent, pod, counter, counted, helpers):
+    agent = await new_agent().start()
+    await agent.put(helpers.assign(pod, *counted))
+    await counter.reaches("1", "2")
+    await helpers.wait(lambda: agent.folder().exists() and len(agent.steps()) == 2)
+    agent.kill()
+    await agent.start()
+    assert (await agent.report()).assignments == ()
+    await agent.put(helpers.assign(pod, *counted))
+    counter.go_on()
+    over = await agent.over()
+    assert (over.reason, over.steps) == (EndReason.RESOLVED, 5)
+    assert counter.lines() == ["1", "2", "3"]
+    assert [step["seq"] for step in agent.steps()] == [0, 1, 2, 3, 4, 5]
+    assert len(pod.attempt.session.history()) == 6
+    assert "dgym_agent_episodes_resumed_total 1.0" in (await agent.call("GET", "/metrics"))[1].decode()
+
+
+async def test_the_solution_agent_walks_its_way_again(new_agent, pod, counter, helpers):
+    files = [{"path": "calc.py", "content": "def add(a, b):\n    return a - b\n"}]
+    source = {"files": [*files, {"path": "check.py", "content": WAITING_CHECK}]}
+    assignment = helpers.assign(pod, agent={"name": "solution"}, tools=(), source=source)
+    agent = await new_agent().start()
+    await agent.put(assignment)
+    await counter.reaches("program")
+    agent.kill()
+    await agent.start()
+    await agent.put(assignment)
+    counter.go_on()
+    over = await agent.over()
+    assert (over.reason, over.steps) == (EndReason.RESOLVED, 5)
+    assert [step["call"]["tool"] for step in agent.steps()[1:]] == ["pdb", "pdb", "pdb", "eval", "submit"]
+    assert counter.lines() == ["program", "program"]
+
+
+async def test_another_worker_takes_over_while_the_first_still_runs(new_agent, pod, counter, counted, helpers):
+    first, second = await new_agent().start(), await new_agent().start()
+    await first.put(helpers.assign(pod, *counted))
+    await counter.reaches("1", "2")
+    await second.put(helpers.assign(pod, *counted, epoch=2))
+    await second.until(lambda status: status.state is AssignmentState.RUNNING)
+    await helpers.wait(lambda: "taken up" in second.log.read_text())
+    counter.go_on()
+    over = await second.over()
+    assert (over.reason, over.steps, over.epoch) == (EndReason.RESOLVED, 5, 2)
+    await first.until(lambda status: status is None)
+    assert counter.lines() == ["1", "2", "3"]
+    assert [step["seq"] for step in second.steps()] == [0, 1, 2, 3, 4, 5]
+
+
+async def test_a_draining_worker_finishes_what_it_has_and_ends(new_agent, pod, counter, counted, helpers):
+    agent = await new_agent().start()
+    await agent.put(helpers.assign(pod, *counted))
+    await counter.reaches("1", "2")
+    agent.terminate()
+    await helpers.wait(lambda: "draining" in agent.log.read_text())
+    assert (await agent.report()).draining
+    assert (await agent.call("GET", "/readyz"))[0] == 503
+    status, body = await agent.put(helpers.assign(pod, *counted, episode_uid="other"))
+    assert (status, json.loads(body)["code"]) == (503, "busy")
+    assert (await agent.put(helpers.assign(pod, *counted)))[0] == 200
+    counter.go_on()
+    assert await agent.ended() == (0,)
+    assert pod.termination().reason is EndReason.RESOLVED
+    assert agent.result()["resolved"]
+
+
+async def test_a_second_signal_ends_a_worker_at_once_and_another_goes_on(new_agent, pod, counter, counted, helpers):
+    agent = await new_agent().start()
+    await agent.put(helpers.assign(pod, *counted))
+    await counter.reaches("1", "2")
+    agent.terminate()
+    await helpers.wait(lambda: "draining" in agent.log.read_text())
+    agent.terminate()
+    assert await agent.ended() == (0,)
+    assert not pod.attempt.released.is_set()
+    assert [step["seq"] for step in agent.steps()] == [0, 1]
+    other = await new_agent(drain_seconds=0).start()
+    await other.put(helpers.assign(pod, *counted, epoch=2))
+    counter.go_on()
+    assert (await other.over()).reason is EndReason.RESOLVED
+    assert counter.lines() == ["1", "2", "3"]
+
+
+def say(text, tool, **arguments):
+    return Answer(text=text, calls=(Call(tool, json.dumps(arguments)),))
+
+
+SCRIPT = (
+    say("I look around.", "bash", command="echo 1 >> counter.txt"),
+    say("I wait.", "bash", command="echo 2 >> counter.txt; until [ -e go ]; do sleep 0.02; done"),
+    say("I repair it.", "rewrite", path="calc.py", start=2, end=2, new_code="    return a + b"),
+    say("I am done.", "submit"),
+)
+
+
+@pytest.fixture
+def models(tmp_path):
+    """Write the configuration of models; returns the variable that names it."""
+
+    def write(server, **settings):
+        path = tmp_path / "llm.yaml"
+        model = {"model": "scripted", "endpoint": server.url, "api_key": "k", "max_tries": 1, **settings}
+        path.write_text(json.dumps({"m": model}))
+        return {"LLM_CONFIG_FILE_PATH": str(path)}
+
+    return write
+
+
+async def test_an_agent_that_thinks_goes_on_with_what_was_said(new_agent, pod, counter, models, helpers):
+    async with FakeOpenAI(script=SCRIPT) as server:
+        agent = await new_agent(**models(server)).start()
+        debugging = {"name": "debug_agent", "model": "m"}
+        await agent.put(helpers.assign(pod, agent=debugging))
+        await counter.reaches("1", "2")
+        await helpers.wait(lambda: agent.folder().exists() and len(agent.steps()) == 2)
+        agent.kill()
+        await agent.start()
+        await agent.put(helpers.assign(pod, agent=debugging))
+        counter.go_on()
+        over = await agent.over()
+        bodies = [received.body for received in server.received]
+    assert (over.reason, over.steps) == (EndReason.RESOLVED, 4)
+    assert counter.lines() == ["1", "2"]
+    steps = agent.steps()
+    assert [step["seq"] for step in steps] == [0, 1, 2, 3, 4]
+    # What was said before the step in flight died with the worker; all else is in the second worker's prompt.
+    said = [message.get("content") for message in bodies[2]["messages"] if message["role"] == "assistant"]
+    assert said == ["I look around.", ""] or said == ["I look around.", None]
+    exchanges = [exchange for step in steps for exchange in step.get("exchanges", [])]
+    numbers = [number for exchange in exchanges for first, last in exchange["sent"] for number in (first, last)]
+    assert max(numbers) == sum(len(exchange.get("messages", [])) for exchange in exchanges) - 1
+    spent = sum(exchange["usage"]["inputTokens"] for exchange in exchanges)
+    assert over.outcome.input_tokens > spent > 0
+    assert over.outcome.input_tokens == agent.result()["inputTokens"] == pod.attempt.result.input_tokens
+
+
+async def test_a_model_that_fails_leaves_the_pod_to_a_later_try(new_agent, pod, counter, models, helpers):
+    counter.go_on()
+    async with FakeOpenAI(script=SCRIPT, faults=["unauthorized"]) as server:
+        agent = await new_agent(**models(server)).start()
+        debugging = {"name": "debug_agent", "model": "m"}
+        await agent.put(helpers.assign(pod, agent=debugging))
+        failed = await agent.over()
+        assert (failed.state, failed.reason) == (AssignmentState.FAILED, EndReason.MODEL_ERROR)
+        assert not pod.attempt.released.is_set()
+        assert not (agent.folder() / "result.json").exists()
+        await agent.put(helpers.assign(pod, agent=debugging, epoch=2))
+        over = await agent.until(lambda status: status.state is AssignmentState.FINISHED)
+    assert (over.reason, over.epoch) == (EndReason.RESOLVED, 2)
+    assert [step["seq"] for step in agent.steps()] == [0, 1, 2, 3, 4]
