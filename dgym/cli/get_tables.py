@@ -110,7 +110,9 @@ def _state(view: SetView) -> str:
     status = {each.type: each for each in view.status.conditions if each.status == "True"}
     if "Finished" in status:
         return status["Finished"].reason or "Finished"
-    return "Cancelling" if view.spec.cancel else "Suspended" if "Suspended" in status else "Running"
+    if view.spec.cancel:
+        return "Cancelling"
+    return "Suspended" if "Suspended" in status else "Running" if view.status.total else "Pending"
 
 
 def _style(view: EpisodeView | SetView) -> str:

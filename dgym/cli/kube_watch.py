@@ -26,6 +26,7 @@ async def follow(
     *,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     selector: str = "",
+    fields: str = "",
     rng: random.Random | None = None,
 ) -> AsyncGenerator[dict[Key, V], None]:
     """What is in the collection, again after every change. The same dictionary is yielded each time.
@@ -33,7 +34,8 @@ async def follow(
     Raises:
         ClusterError: The API server was away for minutes, or refuses.
     """
-    params = {"labelSelector": selector} if selector else {}
+    given = {"labelSelector": selector, "fieldSelector": fields}
+    params = {name: value for name, value in given.items() if value}
     rng = rng or random.Random()  # noqa: S311 - spreads retries, hides nothing
     seen: dict[Key, V] = {}
     failures = 0
