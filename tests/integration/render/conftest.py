@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import msgspec
@@ -42,7 +43,7 @@ def python():
     """An interpreter that every user may run; that of the tests may be in somebody's home."""
     for path in (sys.executable, shutil.which("python3", path="/usr/local/bin:/usr/bin")):
         if path is not None and _is_open(Path(path).resolve()):
-            return path
+            return str(Path(path).resolve())
     pytest.skip("no Python that other users may run")
 
 
@@ -67,25 +68,23 @@ def as_user():
 
 
 @pytest.fixture
-def open_directory(tmp_path):
+def open_directory():
     """A directory that every user can reach and use, as an emptyDir: ``open_directory(name)``.
 
-    pytest keeps its own closed to others.
+    Not below pytest's own, which it closes to others whenever a run begins.
     """
-    path = tmp_path
-    while path != path.parent and not path.stat().st_mode & 0o001:
-        path.chmod(path.stat().st_mode | 0o111)
-        path = path.parent
+    with tempfile.TemporaryDirectory(prefix="dgym-render-") as parent:
+        Path(parent).chmod(0o755)
 
-    def make(name):
-        directory = tmp_path / name
-        directory.mkdir()
-        if os.geteuid() == 0:
-            os.chown(directory, 0, GROUP)
-        directory.chmod(0o2777)
-        return directory
+        def make(name):
+            directory = Path(parent, name)
+            directory.mkdir()
+            if os.geteuid() == 0:
+                os.chown(directory, 0, GROUP)
+            directory.chmod(0o2777)
+            return directory
 
-    return make
+        yield make
 
 
 @pytest.fixture

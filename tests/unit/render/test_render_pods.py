@@ -6,6 +6,7 @@ import pytest
 
 from dgym.api import PodOverrides, Resources, Toleration
 from dgym.sidecar.settings import read_settings
+from dgym.wire.http import Path
 from dgym_operator.render.context import PodSettings
 from dgym_operator.render.errors import InvalidOverride
 
@@ -145,6 +146,15 @@ def test_the_sidecar_reads_its_environment(renderer, make_context, container):
         assert str(path.parent) in mounts(sidecar)
     assert mounts(sidecar)[str(settings.directory)] == "state"
     assert sidecar["terminationMessagePolicy"] == "File"
+
+
+def test_ready_means_that_the_episode_can_be_driven(renderer, make_context, container):
+    sidecar = container(renderer.render("restricted", make_context()), "sidecar")
+    for probe in ("startupProbe", "readinessProbe"):
+        assert sidecar[probe]["httpGet"] == {"path": Path.READY, "port": sidecar["ports"][0]["name"]}
+    week = 7 * 86400
+    assert sidecar["startupProbe"]["failureThreshold"] >= week, "no limit below the longest startTimeoutSeconds"
+    assert "livenessProbe" not in sidecar, "nothing restarts it, and its end is the attempt's"
 
 
 def test_the_verdict_fits_into_the_share_of_each_container(renderer, make_context):
