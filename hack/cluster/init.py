@@ -119,7 +119,13 @@ def mount(state: Path) -> None:
     """Have the usual directories to ourselves: what is put there goes with us, and the machine's own is not touched."""
     run("mount", "--make-rprivate", "/")
     run("mount", "-t", "proc", "proc", "/proc")
+    resolver = Path("/etc/resolv.conf").resolve()
     run("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", "/run")
+    if not resolver.exists():
+        resolver.parent.mkdir(parents=True, exist_ok=True)
+        resolver.touch()
+    # The machine's name servers are out of reach: images that have to be pulled fail at once, not after their timeouts.
+    run("mount", "--bind", state / "resolv.conf", resolver)
     run("mount", "--bind", state / "log", "/var/log")
     for point in MOUNT_POINTS:
         (state / "lib" / point.name).mkdir(exist_ok=True)
