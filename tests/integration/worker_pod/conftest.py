@@ -159,10 +159,23 @@ def new_agent(tmp_path):
         agent.close()
 
 
+@pytest.fixture(scope="session")
+def shared_agent(tmp_path_factory):
+    """One worker for all tests that neither end it nor need settings of their own."""
+    agent = Agent(tmp_path_factory.mktemp("agent"), source_hosts="127.0.0.1", sandbox_silence_seconds=20)
+    yield agent
+    agent.close()
+
+
 @pytest.fixture
-async def agent(new_agent):
-    """A worker that serves."""
-    return await new_agent().start()
+async def agent(shared_agent):
+    """A worker that serves and holds nothing."""
+    if shared_agent.process is None:
+        await shared_agent.start()
+    yield shared_agent
+    for status in (await shared_agent.report()).assignments:
+        await shared_agent.delete(status.episode_uid)
+    shutil.rmtree(shared_agent.results / "default", ignore_errors=True)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import json
 
 import msgspec
-import pytest
 
 from dgym.wire.assignments import AgentRole, AssignmentState
 
@@ -20,34 +19,29 @@ async def test_calls_need_the_token_of_their_role(agent, pod, helpers):
         assert (await agent.call("GET", path, token=""))[0] == 200
 
 
-async def test_tokens_may_come_late(new_agent, tmp_path):
-    (tmp_path / "tokens").mkdir()
-    agent = await new_agent().start()
+async def test_tokens_may_come_late(agent):
+    tokens = agent.directory / "tokens"
+    tokens.rename(agent.directory / "later")
     assert (await agent.call("GET", "/v1/assignments"))[0] == 401
-    (tmp_path / "tokens").rmdir()
-    other = await new_agent().start()
-    assert (await other.call("GET", "/v1/assignments"))[0] == 200
+    (agent.directory / "later").rename(tokens)
     assert (await agent.call("GET", "/v1/assignments"))[0] == 200
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/v1/results/default/%2e%2e",
-        "/v1/results/default/calc/uid/1/..%2f..%2f..%2fsecret",
-        "/v1/results/..%2f../calc/uid/1/result.json",
-        "/v1/results/default/calc/uid/1/.hidden",
-        "/v1/results/default/calc/uid/1/other.txt",
-        "/v1/results/default/calc/uid/9/result.json",
-        "/v1/results/default/calc/uid/x/result.json",
-        "/v1/results//calc",
-    ],
-)
-async def test_results_are_those_of_the_store_alone(agent, tmp_path, path):
-    (tmp_path / "secret").write_text("secret")
-    status, body = await agent.call("GET", path, role=AgentRole.RESULTS)
-    assert status in (400, 404)
-    assert b"secret" not in body.replace(b"..%2fsecret", b"").replace(b"../secret", b"")
+async def test_results_are_those_of_the_store_alone(agent):
+    (agent.directory / "secret").write_text("a secret")
+    for path in (
+        "default/%2e%2e",
+        "default/calc/uid/1/..%2f..%2f..%2f..%2f..%2fsecret",
+        "..%2f../calc/uid/1/result.json",
+        "default/calc/uid/1/.hidden",
+        "default/calc/uid/1/other.txt",
+        "default/calc/uid/9/result.json",
+        "default/calc/uid/x/result.json",
+        "/calc",
+    ):
+        status, body = await agent.call("GET", f"/v1/results/{path}", role=AgentRole.RESULTS)
+        assert status in (400, 404), path
+        assert b"a secret" not in body
 
 
 async def test_an_assignment_is_taken_once_and_within_the_slots(new_agent, pod, helpers):
@@ -78,8 +72,6 @@ async def test_what_makes_no_sense_is_refused(agent, pod, helpers):
     assert (await agent.call("PUT", "/v1/assignments/other", body=good))[0] == 400
     assert (await agent.call("PUT", "/v1/assignments/uid", body={"epoch": 1}))[0] == 400
     assert (await agent.put(msgspec.structs.replace(good, namespace="../up")))[0] == 400
-    huge = msgspec.structs.replace(good, task={"spec": {"instructions": "x" * 9_000_000}})
-    assert (await agent.put(huge))[0] == 413
     assert (await agent.call("GET", "/v1/assignments/uid"))[0] == 404
     assert (await agent.call("POST", "/v2/what"))[0] == 404
     assert (await agent.report()).assignments == ()

@@ -83,8 +83,8 @@ async def test_the_solution_agent_walks_its_way_again(new_agent, pod, counter, h
     assert counter.lines() == ["program", "program"]
 
 
-async def test_another_worker_takes_over_while_the_first_still_runs(new_agent, pod, counter, counted, helpers):
-    first, second = await new_agent().start(), await new_agent().start()
+async def test_another_worker_takes_over_while_the_first_still_runs(agent, new_agent, pod, counter, counted, helpers):
+    first, second = agent, await new_agent().start()
     await first.put(helpers.assign(pod, *counted))
     await counter.reaches("1", "2")
     await second.put(helpers.assign(pod, *counted, epoch=2))
@@ -125,10 +125,10 @@ async def test_a_second_signal_ends_a_worker_at_once_and_another_goes_on(new_age
     assert await agent.ended() == (0,)
     assert not pod.attempt.released.is_set()
     assert [step["seq"] for step in agent.steps()] == [0, 1]
-    other = await new_agent(drain_seconds=0).start()
-    await other.put(helpers.assign(pod, *counted, epoch=2))
+    await agent.start()
+    await agent.put(helpers.assign(pod, *counted, epoch=2))
     counter.go_on()
-    assert (await other.over()).reason is EndReason.RESOLVED
+    assert (await agent.over()).reason is EndReason.RESOLVED
     assert counter.lines() == ["1", "2", "3"]
 
 

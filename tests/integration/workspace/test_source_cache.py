@@ -1,0 +1,90 @@
+"""Sources for many episodes: allowed hosts alone, fetched once, within a limit."""
+
+import asyncio
+import hashlib
+import io
+import tarfile
+
+import pytest
+
+from dgym.api.task import ArchiveSource, GitSource, InlineFile, SourceSpec
+from dgym.errors import SourceFailed
+from dgym.workspace.source_cache import SourceCache
+from dgym.workspace.source_hosts import SourceHosts
+
+
+@pytest.fixture
+def new_cache(tmp_path):
+    def make(hosts, limit_bytes=10**9):
+        return SourceCache(tmp_path / "cache", limit_bytes=limit_bytes, hosts=SourceHosts.parse(hosts))
+
+    return make
+
+
+@pytest.fixture
+def archive(web):
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w:gz") as tar:
+        tar.addfile(tarfile.TarInfo("calc/x.py"))
+    (web.root / "archive").write_bytes(stream.getvalue())
+    digest = hashlib.sha256(stream.getvalue()).hexdigest()
+    return lambda path="archive": SourceSpec(archive=ArchiveSource(url=f"{web.url}/{path}", sha256=digest))
+
+
+async def pack(cache, source):
+    async with cache.packed(source) as path:
+        return path.read_bytes()
+
+
+async def test_a_source_is_fetched_once_however_many_want_it(new_cache, archive, web):
+    cache = new_cache("127.0.0.1")
+    packed = await asyncio.gather(*(pack(cache, archive()) for _ in range(8)))
+    assert len(set(packed)) == 1
+    assert web.requests == ["/archive"]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "path", "message"),
+    [
+        ("", "archive", "may not come from 127.0.0.1"),
+        ("*", "archive", "private address"),
+        ("127.0.0.1", "elsewhere", "may not come from localhost"),
+    ],
+)
+async def test_other_hosts_are_not_reached(new_cache, archive, web, hosts, path, message):
+    (web.root / "location").write_text(f"http://localhost:{web.server_address[1]}/archive")
+    with pytest.raises(SourceFailed, match=message):
+        await pack(new_cache(hosts), archive(path))
+    assert "/archive" not in web.requests
+
+
+@pytest.mark.parametrize(("hosts", "message"), [("", "may not come from"), ("*", "private address")])
+async def test_git_does_not_reach_other_hosts(new_cache, web, hosts, message):
+    source = SourceSpec(git=GitSource(url=f"{web.url}/repo", revision="main"))
+    with pytest.raises(SourceFailed, match=message):
+        await pack(new_cache(hosts), source)
+    assert web.requests == []
+
+
+async def test_git_follows_no_redirection(new_cache, web):
+    (web.root / "location").write_text(f"http://127.0.0.1:{web.server_address[1]}/repo")
+    source = SourceSpec(git=GitSource(url=f"{web.url}/elsewhere", revision="main"))
+    with pytest.raises(SourceFailed):
+        await pack(new_cache("127.0.0.1"), source)
+    assert not any(path.startswith("/repo") for path in web.requests)
+
+
+async def test_the_least_recently_used_goes_unless_it_is_in_use(new_cache):
+    cache = new_cache("", limit_bytes=25_000)
+    sources = [SourceSpec(files=(InlineFile(path=f"{name}.py", content=""),)) for name in "abc"]
+    async with cache.packed(sources[0]) as first:
+        for source in sources[1:]:
+            await pack(cache, source)
+        assert first.exists()
+    await pack(cache, SourceSpec(files=(InlineFile(path="d.py", content=""),)))
+    assert not first.exists()
+
+
+async def test_a_directory_of_one_machine_is_none_of_a_cluster(new_cache):
+    with pytest.raises(SourceFailed, match="local runs"):
+        await pack(new_cache("*"), SourceSpec(local_path="/etc"))

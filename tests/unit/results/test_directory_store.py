@@ -1,0 +1,92 @@
+"""A results store in a directory."""
+
+import pytest
+
+from dgym.errors import ManifestError
+from dgym.results.store_directory import DirectoryStore
+from dgym.results.stores import StoredItem, StoreUnavailable, attempt_path, open_store
+
+PATH = "n/e/uid/1/trajectory.jsonl"
+
+
+@pytest.fixture
+def store(tmp_path):
+    return open_store(str(tmp_path / "results"))
+
+
+async def test_files_are_written_read_and_listed(store, tmp_path):
+    assert await store.read(PATH) is None
+    assert await store.open(PATH) is None
+    assert await store.files("n/e") == []
+    await store.write(PATH, b"one")
+    await store.write("n/e/uid/1/result.json", b"{}")
+    await store.write("n/other/uid/1/result.json", b"{}")
+    assert await store.read(PATH) == b"one"
+    content = await store.open(PATH)
+    assert (content.size, b"".join([chunk async for chunk in content.chunks])) == (3, b"one")
+    assert await store.files("n/e") == [StoredItem("n/e/uid/1/result.json", 2), StoredItem(PATH, 3)]
+    assert store.uri("n/e/uid/1") == (tmp_path / "results/n/e/uid/1").as_uri()
+
+
+async def test_the_first_writer_of_a_result_wins(store):
+    assert await store.create(PATH, b"first")
+    assert not await store.create(PATH, b"second")
+    assert await store.read(PATH) == b"first"
+
+
+async def test_only_who_knows_the_size_appends(store):
+    assert await store.append(PATH, b"ab", size=0)
+    assert await store.append(PATH, b"cd", size=2)
+    assert not await store.append(PATH, b"xx", size=2)
+    assert not await store.append("n/e/uid/2/trajectory.jsonl", b"xx", size=2)
+    assert await store.read(PATH) == b"abcd"
+
+
+async def test_a_reader_gets_what_was_there_when_it_began(store):
+    await store.write(PATH, b"ab")
+    content = await store.open(PATH)
+    await store.append(PATH, b"cd", size=2)
+    assert b"".join([chunk async for chunk in content.chunks]) == b"ab"
+
+
+@pytest.mark.parametrize("path", ["../x", "/etc/passwd", "a//b", "a/.hidden", "", "a/../b", "a/b\0", "a/" + "x" * 300])
+async def test_paths_lead_nowhere_else(store, path):
+    with pytest.raises(ManifestError):
+        await store.read(path)
+    with pytest.raises(ManifestError):
+        await store.write(path, b"")
+
+
+async def test_links_are_not_followed(store, tmp_path):
+    await store.write(PATH, b"x")
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    (tmp_path / "results/n/e/uid/1/result.json").symlink_to(secret)
+    with pytest.raises(StoreUnavailable):
+        await store.read("n/e/uid/1/result.json")
+    assert [item.path for item in await store.files("n/e")] == [PATH]
+
+
+async def test_a_directory_that_cannot_be_is_unavailable(tmp_path):
+    (tmp_path / "file").write_text("")
+    store = DirectoryStore(tmp_path / "file" / "results")
+    for failing in (store.check(), store.write(PATH, b"")):
+        with pytest.raises(StoreUnavailable, match="results directory"):
+            await failing
+
+
+async def test_nothing_is_left_of_a_check(store, tmp_path):
+    await store.check()
+    assert list((tmp_path / "results").iterdir()) == []
+
+
+@pytest.mark.parametrize("location", ["gs://bucket", "s3://", "http://x"])
+def test_locations_that_are_none(location):
+    with pytest.raises(ManifestError, match="results store"):
+        open_store(location)
+
+
+def test_names_are_parts_of_paths():
+    assert attempt_path("n", "e.1", "uid", 3) == "n/e.1/uid/3"
+    with pytest.raises(ManifestError):
+        attempt_path("n", "..", "uid", 3)
