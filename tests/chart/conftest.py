@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import time
 import uuid
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from tests.apiserver import ApiServer, missing_binaries, shared_api_server
 CHART = Path(__file__).parents[2] / "charts" / "dgym"
 VALUES = Path(__file__).parent / "values"
 NAMESPACE = "dgym-system"
+DEADLINE = 40.0
 
 
 class Rendered(NamedTuple):
@@ -96,6 +98,19 @@ def api_server(tmp_path_factory):
     server.release()
 
 
+@pytest.fixture(scope="session")
+def definitions(api_server, render):
+    """The kinds are defined on the API server."""
+    documents = yaml.dump_all(render("default").of("CustomResourceDefinition"))
+    flags = ("apply", "--server-side", "--force-conflicts", "-f", "-")
+    done = api_server.kubectl(*flags, stdin=documents)
+    assert done.returncode == 0, done.stderr
+    end = time.monotonic() + DEADLINE
+    # Defined is not yet served.
+    while api_server.kubectl("get", "episodes.dgym.dev", "--namespace", "default").returncode != 0:
+        assert time.monotonic() < end
+
+
 @pytest.fixture
 def api_namespace(api_server: ApiServer) -> str:
     """A namespace of this test's own, which only restricted pods enter."""
@@ -103,8 +118,3 @@ def api_namespace(api_server: ApiServer) -> str:
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     api_server.request("POST", "/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
     return name
-
-
-def all_values() -> list[str]:
-    """The names of the files of values."""
-    return sorted(path.stem for path in VALUES.glob("*.yaml"))

@@ -10,7 +10,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-import yaml
 
 FILES = Path(__file__).parents[2] / "charts" / "dgym" / "files"
 DEADLINE = 40.0
@@ -33,18 +32,6 @@ def operator_port():
         yield server.server_port
         server.shutdown()
         thread.join()
-
-
-@pytest.fixture(scope="session")
-def definitions(api_server, render):
-    documents = yaml.dump_all(render("default").of("CustomResourceDefinition"))
-    flags = ("apply", "--server-side", "--force-conflicts", "-f", "-")
-    done = api_server.kubectl(*flags, stdin=documents)
-    assert done.returncode == 0, done.stderr
-    end = time.monotonic() + DEADLINE
-    # Defined is not yet served.
-    while api_server.kubectl("get", "episodes.dgym.dev", "--namespace", "default").returncode != 0:
-        assert time.monotonic() < end
 
 
 @pytest.fixture

@@ -1,0 +1,53 @@
+"""What the code in an image imports is installed there, by the locked file of that image."""
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DISTRIBUTIONS = {"yaml": "pyyaml", "prometheus_client": "prometheus-client", "pydantic_settings": "pydantic-settings"}
+COMMON = ("api", "wire", "workspace", "sandbox", "session", "tools")
+# Not installed on purpose: imported by name only when somebody asks for what they do.
+ABSENT = {"agent": {"tokenizers", "azure", "gymnasium", "numpy", "prompt_toolkit"}}
+IMAGES = {
+    "operator": ("operator/dgym_operator", "dgym/api", "dgym/wire"),
+    "sidecar": ("dgym/sidecar", *(f"dgym/{name}" for name in COMMON)),
+    "agent": tuple(f"dgym/{name}" for name in (*COMMON, "worker", "agents", "env", "llm", "results")),
+}
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_what_is_imported_is_installed(image):
+    text = (ROOT / "images" / image / "requirements.txt").read_text()
+    installed = {name.lower() for name in re.findall(r"^([A-Za-z0-9._-]+)==", text, re.MULTILINE)}
+    imported = {name for directory in IMAGES[image] for name in _imported(ROOT / directory)}
+    wanted = {DISTRIBUTIONS.get(name, name) for name in imported - ABSENT.get(image, set())}
+    assert wanted <= installed
+
+
+@pytest.mark.parametrize("image", [*IMAGES, "sandbox-python"])
+def test_versions_are_those_that_the_tests_run_with(image):
+    tested = set(_pins(ROOT / "requirements" / "dev.txt"))
+    assert set(_pins(ROOT / "images" / image / "requirements.txt")) <= tested
+
+
+def test_no_address_of_an_index_is_committed():
+    for path in (ROOT / "images").glob("*/requirements.txt"):
+        assert "://" not in path.read_text()
+
+
+def _pins(path):
+    return re.findall(r"^([A-Za-z0-9._-]+==[^ ]+)", path.read_text(), re.MULTILINE)
+
+
+def _imported(directory):
+    for path in directory.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.level == 0:
+                names = [node.module]
+            tops = {name.partition(".")[0] for name in names}
+            yield from tops - set(sys.stdlib_module_names) - {"dgym", "dgym_operator"}
