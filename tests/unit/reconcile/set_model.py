@@ -1,0 +1,208 @@
+"""An EpisodeSet with its children and a controller whose caches lag behind. Pure Python, as ``cluster_model``."""
+
+from collections import Counter
+
+import msgspec
+
+from dgym.api import Condition, EpisodeSetSpec, EpisodeSpec, EpisodeStatus, TaskRef
+from dgym.api.labels import INDEX
+from dgym_operator.reconcile import plan as act
+from dgym_operator.reconcile.conditions import is_true
+from dgym_operator.reconcile.counts import is_counted
+from dgym_operator.reconcile.episodeset import decide_set
+from dgym_operator.reconcile.indexes import Indexes
+from dgym_operator.reconcile.policy import Policy
+from dgym_operator.reconcile.setinputs import EpisodeSetInput
+from dgym_operator.reconcile.views import EpisodeSetView, EpisodeSpecView, EpisodeView, Meta, TaskView
+from tests.unit.reconcile.reconcile_builders import NOW, in_
+
+replace = msgspec.structs.replace
+
+
+def task(name: str, *, labels=None, age: float = 100, uid: str | None = None) -> TaskView:
+    metadata = Meta(
+        name=name, namespace="ns", uid=uid or f"uid-{name}", labels=labels or {}, creation_timestamp=in_(-age)
+    )
+    return TaskView(metadata=metadata)
+
+
+def episode_set(*names: str, status=None, template=None, **spec) -> EpisodeSetView:
+    if names:
+        spec["tasks"] = tuple(TaskRef(name=name) for name in names)
+    return EpisodeSetView(
+        metadata=Meta(
+            name="s", namespace="ns", uid="set-uid-1234", resource_version="1", generation=1, creation_timestamp=NOW
+        ),
+        spec=EpisodeSetSpec(template=template or EpisodeSpec(), **spec),
+        **({"status": status} if status else {}),
+    )
+
+
+def child(
+    index: int, *, status: EpisodeStatus | None = None, suspend=False, cancel=False, uid: str = ""
+) -> EpisodeView:
+    return EpisodeView(
+        metadata=Meta(name=f"s-{index}", namespace="ns", uid=uid or f"child-{index}", labels={INDEX: str(index)}),
+        spec=EpisodeSpecView(suspend=suspend, cancel=cancel),
+        status=status or EpisodeStatus(),
+    )
+
+
+def finished(reason: str = "Resolved") -> EpisodeStatus:
+    solved = "True" if reason == "Resolved" else "False"
+    return EpisodeStatus(
+        reason=reason,
+        conditions=(
+            Condition(type="Finished", status="True", reason=reason),
+            Condition(type="Resolved", status=solved, reason="Solved"),
+        ),
+    )
+
+
+class SetModel:
+    """The set, its children, and what must hold at every write."""
+
+    def __init__(self, *, tasks: int = 3, **spec) -> None:
+        self.now = NOW
+        names = [f"t{number}" for number in range(tasks)]
+        self.frozen = tuple((name, f"uid-{name}") for name in names)
+        self.truth = episode_set(*names, **spec)
+        self.children: dict[int, EpisodeView] = {}
+        self.runs: Counter[int] = Counter()
+        self.ends: dict[int, str] = {}
+        self.made = 0
+        self.largest = 0
+        self.past: list[tuple[EpisodeSetView, dict[int, EpisodeView]]] = []
+        self.change_leader(0, 0)
+
+    def record(self) -> None:
+        self.past = [*self.past[-7:], (self.truth, dict(self.children))]
+
+    def sync(self, sets: bool = True, children: bool = True) -> None:
+        self.record()
+        if sets:
+            self.seen = self.truth
+        if children:
+            self.seen_children = dict(self.children)
+            self.creating.clear()
+
+    def change_leader(self, set_age: int, children_age: int) -> None:
+        self.record()
+        self.seen = self.past[max(0, len(self.past) - 1 - set_age)][0]
+        self.seen_children = dict(self.past[max(0, len(self.past) - 1 - children_age)][1])
+        self.creating: set[int] = set()
+
+    def view(self) -> EpisodeSetInput:
+        return EpisodeSetInput(
+            episode_set=self.seen,
+            frozen=self.frozen,
+            children=tuple(self.seen_children.values()),
+            creating=frozenset(self.creating),
+            policy=Policy(creates_per_round=3),
+        )
+
+    def operate(self) -> act.Plan:
+        view = self.view()
+        plan = decide_set(view, self.now)
+        assert plan == decide_set(view, self.now)
+        for action in plan.actions:
+            if not self._carry_out(action):
+                break
+        self.record()
+        return plan
+
+    def _carry_out(self, action: act.Action) -> bool:
+        match action:
+            case act.PatchSetStatus():
+                return self._patch(action)
+            case act.CreateEpisode():
+                self._create(action)
+            case act.PatchChild():
+                found = self.children.get(self._index(action.name))
+                if found is not None:
+                    given = {"suspend": action.suspend, "cancel": action.cancel}
+                    spec = replace(found.spec, **{name: value for name, value in given.items() if value is not None})
+                    self.children[self._index(action.name)] = replace(found, spec=spec)
+        return True
+
+    def _index(self, name: str) -> int:
+        return int(name.rpartition("-")[2])
+
+    def _patch(self, action: act.PatchSetStatus) -> bool:
+        assert action.status != self.seen.status, "a write that changes nothing"
+        if self.truth.metadata.resource_version != self.seen.metadata.resource_version:
+            return False
+        before, after = self.truth.status, action.status
+        assert not is_true(before.conditions, "Finished"), "a finished set is written again"
+        for name in ("resolved", "unresolved", "failed"):
+            assert getattr(after, name) >= getattr(before, name), "a count shrinks"
+        assert len(Indexes.parse(after.completed_indexes)) == after.resolved + after.unresolved + after.failed
+        assert after.pending + after.active + len(Indexes.parse(after.completed_indexes)) == after.total
+        self.edit(status=after)
+        self.seen = self.truth
+        return True
+
+    def _create(self, action: act.CreateEpisode) -> None:
+        completed = Indexes.parse(self.truth.status.completed_indexes)
+        if action.index in self.children:
+            self.creating.add(action.index)
+            return
+        assert action.index not in completed, "what is finished and counted is made again"
+        assert (action.task, action.task_uid) == self.frozen[action.index // self.truth.spec.samples]
+        self.made += 1
+        self.children[action.index] = child(action.index, uid=f"child-{action.index}-{self.made}")
+        self.creating.add(action.index)
+        self.largest = max(self.largest, self.active)
+
+    @property
+    def active(self) -> int:
+        return sum(not is_true(each.status.conditions, "Finished") for each in self.children.values())
+
+    def edit(self, *, status=None, **spec) -> None:
+        metadata = self.truth.metadata
+        metadata = replace(metadata, resource_version=str(int(metadata.resource_version) + 1))
+        self.truth = replace(
+            self.truth,
+            metadata=metadata,
+            spec=replace(self.truth.spec, **spec),
+            status=status or self.truth.status,
+        )
+
+    def end(self, number: int, reason: str) -> None:
+        """One of the children that run ends."""
+        open_ones = [
+            index
+            for index, each in sorted(self.children.items())
+            if not is_true(each.status.conditions, "Finished") and not each.spec.suspend
+        ]
+        if open_ones:
+            index = open_ones[number % len(open_ones)]
+            self.children[index] = replace(self.children[index], status=finished(reason))
+            self.runs[index] += 1
+            self.ends[index] = reason
+
+    def collect(self) -> None:
+        """The time to live of children that the operator knows to be counted is over."""
+        for index, each in list(self.children.items()):
+            if is_true(each.status.conditions, "Finished") and is_counted(self.seen.status, each):
+                del self.children[index]
+
+    def remove(self, number: int) -> None:
+        """A user deletes a child that runs."""
+        open_ones = [index for index, each in self.children.items() if not is_true(each.status.conditions, "Finished")]
+        if open_ones:
+            del self.children[sorted(open_ones)[number % len(open_ones)]]
+
+    @property
+    def finished(self) -> bool:
+        return is_true(self.truth.status.conditions, "Finished")
+
+    def settle(self) -> None:
+        self.edit(suspend=False, parallelism=max(1, self.truth.spec.parallelism))
+        for _ in range(200):
+            self.sync()
+            self.operate()
+            self.end(0, "Resolved")
+            self.collect()
+            if self.finished:
+                return

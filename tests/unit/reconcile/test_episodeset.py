@@ -1,0 +1,233 @@
+"""What becomes of a set: its tasks, its children, its end."""
+
+import msgspec
+import pytest
+
+from dgym.api import (
+    AgentSpec,
+    Condition,
+    DebugTask,
+    DebugTaskSpec,
+    EpisodeSet,
+    EpisodeSetStatus,
+    EpisodeSpec,
+    LabelSelector,
+    ObjectMeta,
+    TaskRef,
+)
+from dgym.api.planning import expand
+from dgym_operator.reconcile.children import child_manifest
+from dgym_operator.reconcile.counts import is_counted
+from dgym_operator.reconcile.episodeset import decide_set
+from dgym_operator.reconcile.frozen import decode_tasks, encode_tasks
+from dgym_operator.reconcile.plan import CreateEpisode, DeleteSet, FreezeTasks, PatchChild, PatchSetStatus, Plan
+from dgym_operator.reconcile.setinputs import EpisodeSetInput
+from tests.unit.reconcile.reconcile_builders import NOW, in_, the_condition
+from tests.unit.reconcile.set_model import child, episode_set, finished, task
+
+FROZEN = (("a", "uid-a"), ("b", "uid-b"))
+
+
+def see(episode_set_, *children, frozen=FROZEN, **more) -> EpisodeSetInput:
+    return EpisodeSetInput(episode_set=episode_set_, frozen=frozen, children=children, **more)
+
+
+def status_of(plan: Plan) -> EpisodeSetStatus:
+    (patch,) = [action for action in plan.actions if isinstance(action, PatchSetStatus)]
+    return patch.status
+
+
+def made(plan: Plan) -> list[int]:
+    return [action.index for action in plan.actions if isinstance(action, CreateEpisode)]
+
+
+def told(plan: Plan) -> list[PatchChild]:
+    return [action for action in plan.actions if isinstance(action, PatchChild)]
+
+
+def test_listed_tasks_are_frozen_in_their_order_with_their_uids():
+    seen = see(episode_set("b", "a"), frozen=None, tasks=(task("a"), task("b"), task("c")))
+    expected = FreezeTasks(name="s-tasks-set-uid-", tasks=(("b", "uid-b"), ("a", "uid-a")))
+    assert decide_set(seen, NOW).actions == (expected,)
+
+
+def test_selected_tasks_are_frozen_in_the_order_of_their_names():
+    selector = LabelSelector(match_labels={"suite": "mini"})
+    tasks = (task("b", labels={"suite": "mini"}), task("a", labels={"suite": "mini"}), task("c"))
+    plan = decide_set(see(episode_set(task_selector=selector), frozen=None, tasks=tasks), NOW)
+    assert plan.actions[0].tasks == (("a", "uid-a"), ("b", "uid-b"))
+
+
+def test_tasks_that_are_being_applied_are_waited_for():
+    tasks = (task("a", age=60), task("b", age=2))
+    plan = decide_set(see(episode_set(task_selector=LabelSelector()), frozen=None, tasks=tasks), NOW)
+    assert plan == Plan(requeue_after=3)
+
+
+@pytest.mark.parametrize(
+    ("seen", "text"),
+    [
+        (episode_set(task_selector=LabelSelector()), "selects no DebugTask"),
+        (episode_set("a", "b", "c", "d", "e"), "4 of 5 tasks are not in this namespace: b, c, d, …"),
+    ],
+    ids=["none", "some"],
+)
+def test_a_set_without_its_tasks_says_so_and_waits(seen, text):
+    tasks = (task("a"),) if seen.spec.tasks else ()
+    early = decide_set(see(seen, frozen=None, tasks=tasks), in_(1))
+    assert early == Plan(requeue_after=4)
+
+    plan = decide_set(see(seen, frozen=None, tasks=tasks), in_(6))
+    status = status_of(plan)
+    assert text in the_condition(status, "Finished").message
+    again = decide_set(see(msgspec.structs.replace(seen, status=status), frozen=None, tasks=tasks), in_(600))
+    assert again == Plan()
+
+
+def test_too_many_tasks_for_one_object_are_refused():
+    tasks = tuple(task(f"{number:05d}-{'x' * 200}") for number in range(5000))
+    plan = decide_set(see(episode_set(task_selector=LabelSelector()), frozen=None, tasks=tasks), in_(6))
+    assert "make several" in the_condition(status_of(plan), "Finished").message
+
+
+def test_the_frozen_list_survives_its_config_map():
+    assert decode_tasks(encode_tasks(FROZEN)) == FROZEN
+    assert decode_tasks({}) is None
+    assert decode_tasks({"tasks": "a b c\n"}) is None
+
+
+def test_children_are_made_within_the_parallelism_after_the_status_is_written():
+    plan = decide_set(see(episode_set("a", "b", samples=2, parallelism=3)), NOW)
+
+    status = status_of(plan)
+    assert (status.total, status.pending, status.active, status.start_time) == (4, 1, 3, NOW)
+    assert isinstance(plan.actions[0], PatchSetStatus)
+    assert plan.actions[1:] == (
+        CreateEpisode(name="s-0", index=0, sample=0, task="a", task_uid="uid-a"),
+        CreateEpisode(name="s-1", index=1, sample=1, task="a", task_uid="uid-a"),
+        CreateEpisode(name="s-2", index=2, sample=0, task="b", task_uid="uid-b"),
+    )
+    after = msgspec.structs.replace(episode_set("a", "b", samples=2, parallelism=3), status=status)
+    assert not decide_set(see(after, child(0), creating=frozenset({1, 2})), NOW).actions
+
+
+def test_what_was_counted_is_not_made_again_and_what_was_not_is():
+    status = EpisodeSetStatus(completed_indexes="0", total=4, active=2, resolved=1, pending=1)
+    seen = episode_set("a", "b", samples=2, parallelism=2, status=status)
+
+    first = decide_set(see(seen, child(2)), NOW)
+    assert made(first) == [] or 1 in made(first)
+    settled = msgspec.structs.replace(seen, status=status_of(first))
+    second = decide_set(see(settled, child(2)), NOW)
+    assert {*made(first), *made(second)} == {1}
+
+
+def test_counts_say_how_each_child_ended():
+    ends = ["Resolved", "Resolved", "Unresolved", "SandboxLost"]
+    children = [child(index, status=finished(reason)) for index, reason in enumerate(ends)]
+
+    plan = decide_set(see(episode_set("a", "b", samples=2), *children), NOW)
+
+    status = status_of(plan)
+    assert (status.resolved, status.unresolved, status.failed, status.pass_at_1) == (2, 1, 1, "0.6667")
+    done = the_condition(status, "Finished")
+    assert (done.status, done.reason, status.completion_time) == ("True", "Completed", NOW)
+    assert done.message == "2 of 3 verdicts are solved, 1 episodes failed"
+    assert all(is_counted(status, each) for each in children)
+    assert not is_counted(EpisodeSetStatus(completed_indexes="0-1"), children[2])
+
+
+@pytest.mark.parametrize(("limit", "stops"), [(0, True), (1, True), (2, False), (None, False)])
+def test_too_many_failures_stop_the_set_when_what_runs_has_finished(limit, stops):
+    seen = episode_set("a", "b", samples=2, parallelism=2, max_failed=limit)
+    children = [child(0, status=finished("SandboxLost")), child(1)]
+    plan = decide_set(see(seen, *children), NOW)
+    assert made(plan) == ([] if stops else [2])
+    if stops:
+        ended = [child(0, status=finished("SandboxLost")), child(1, status=finished())]
+        done = the_condition(status_of(decide_set(see(seen, *ended), NOW)), "Finished")
+        assert (done.status, done.reason) == ("True", "MaxFailedReached")
+
+
+def test_cancelling_ends_the_children_and_then_the_set():
+    seen = episode_set("a", "b", samples=2, parallelism=2, cancel=True)
+    plan = decide_set(see(seen, child(0), child(1, cancel=True)), NOW)
+    assert [action for action in plan.actions if isinstance(action, PatchChild)] == [
+        PatchChild(name="s-0", cancel=True)
+    ]
+    assert made(plan) == []
+    ended = [child(index, status=finished("Cancelled")) for index in (0, 1)]
+    status = status_of(decide_set(see(seen, *ended), NOW))
+    assert (the_condition(status, "Finished").reason, status.pending) == ("Cancelled", 2)
+    early = status_of(decide_set(see(seen, frozen=None), NOW))
+    assert the_condition(early, "Finished").status == "True"
+
+
+def test_suspending_a_set_suspends_its_children_until_it_is_resumed():
+    seen = episode_set("a", "b", suspend=True)
+    plan = decide_set(see(seen, child(0), child(1, suspend=True)), NOW)
+    assert [action for action in plan.actions if isinstance(action, PatchChild)] == [
+        PatchChild(name="s-0", suspend=True)
+    ]
+    status = status_of(plan)
+    assert the_condition(status, "Suspended").status == "True"
+
+    resumed = episode_set("a", "b", status=status)
+    both = (child(0, suspend=True), child(1, suspend=True))
+    plan = decide_set(see(resumed, *both), NOW)
+    assert plan.actions == (PatchChild(name="s-0", suspend=False), PatchChild(name="s-1", suspend=False))
+    after = status_of(decide_set(see(resumed, child(0), child(1)), NOW))
+    assert the_condition(after, "Suspended").status == "False"
+
+
+def test_a_child_that_somebody_suspended_stays_so():
+    running = Condition(type="Finished", status="False", reason="Running", last_transition_time=NOW)
+    status = EpisodeSetStatus(total=2, active=2, start_time=NOW, observed_generation=1, conditions=(running,))
+    assert decide_set(see(episode_set("a", "b", status=status), child(0, suspend=True), child(1)), NOW) == Plan()
+
+
+def test_a_finished_set_goes_when_its_time_is_over():
+    done = Condition(type="Finished", status="True", reason="Completed")
+    status = EpisodeSetStatus(conditions=(done,), completion_time=NOW)
+    seen = see(episode_set("a", status=status, ttl_seconds_after_finished=60))
+    assert decide_set(seen, in_(10)) == Plan(requeue_after=50)
+    assert decide_set(seen, in_(60)).actions == (DeleteSet(name="s", uid="set-uid-1234"),)
+    assert decide_set(see(episode_set("a", status=status)), in_(10**7)) == Plan()
+
+
+def test_a_set_that_is_being_deleted_is_left_alone():
+    seen = episode_set("a")
+    metadata = msgspec.structs.replace(seen.metadata, deletion_timestamp=NOW)
+    assert decide_set(see(msgspec.structs.replace(seen, metadata=metadata)), NOW) == Plan()
+
+
+def test_only_so_many_children_are_made_in_one_round():
+    frozen = tuple((f"t{number}", f"u{number}") for number in range(100))
+    plan = decide_set(see(episode_set("t0", parallelism=90), frozen=frozen), NOW)
+    assert (made(plan), plan.requeue_after) == (list(range(50)), 1)
+
+
+def test_a_child_is_what_a_local_run_would_plan():
+    name = "a-set-with-a-name-that-is-far-too-long-for-a-label-of-kubernetes-or-for-a-pod"
+    template = EpisodeSpec(agent=AgentSpec(name="solution"), priority=3)
+    seen = episode_set("a", "b", samples=2, template=template, priority=7)
+    metadata = msgspec.structs.replace(seen.metadata, name=name, labels={"team": "x"})
+    seen = msgspec.structs.replace(seen, metadata=metadata)
+    (create,) = [action for action in decide_set(see(seen), NOW).actions if getattr(action, "index", None) == 3]
+
+    manifest = child_manifest(seen, create)
+
+    local = EpisodeSet(metadata=ObjectMeta(name=name, namespace="ns", labels={"team": "x"}), spec=seen.spec)
+    tasks = [DebugTask(metadata=ObjectMeta(name=each), spec=DebugTaskSpec()) for each in ("a", "b")]
+    planned = expand(local, tasks)[3].episode
+    assert manifest.metadata.name == planned.metadata.name
+    assert manifest.metadata.labels == {**planned.metadata.labels, "dgym.dev/task-uid": "uid-b"}
+    assert manifest.spec == msgspec.structs.replace(planned.spec, priority=7)
+    assert manifest.spec.task_ref == TaskRef(name="b")
+    (owner,) = manifest.metadata.owner_references
+    assert (owner.kind, owner.uid, owner.controller, owner.block_owner_deletion) == (
+        "EpisodeSet",
+        "set-uid-1234",
+        True,
+        False,
+    )

@@ -1,0 +1,109 @@
+"""Decisions about a set against a model of its children, in which anything happens at any time."""
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from dgym.api import TREATMENTS, Treatment
+from tests.unit.reconcile.set_model import SetModel
+
+REASONS = ["Resolved", "Unresolved", "SandboxLost", "ModelError", "StepLimitReached"]
+
+
+def verdict(reason: str) -> bool:
+    return TREATMENTS[reason] is Treatment.VERDICT
+
+
+@pytest.mark.parametrize("lag", [1, 2, 5])
+def test_a_set_runs_every_index_once_within_its_parallelism(lag):
+    model = SetModel(tasks=5, samples=3, parallelism=4)
+    for number in range(300):
+        if number % lag == 0:
+            model.sync()
+        model.operate()
+        model.end(number, REASONS[number % 5])
+        model.collect()
+    assert model.finished
+    assert model.largest <= 4
+    assert model.runs == dict.fromkeys(range(15), 1)
+    status = model.truth.status
+    assert (status.completed_indexes, status.total, status.pending, status.active) == ("0-14", 15, 0, 0)
+    resolved = sum(reason == "Resolved" for reason in model.ends.values())
+    failed = sum(not verdict(reason) for reason in model.ends.values())
+    assert (status.resolved, status.unresolved, status.failed) == (resolved, 15 - resolved - failed, failed)
+    assert status.pass_at_1 == f"{resolved / (15 - failed):.4f}"
+
+
+class Storm(RuleBasedStateMachine):
+    """Everything that may happen to a set, in any order."""
+
+    @initialize(tasks=st.integers(1, 4), samples=st.integers(1, 3), parallelism=st.integers(1, 4))
+    def begin(self, tasks, samples, parallelism):
+        self.model = SetModel(tasks=tasks, samples=samples, parallelism=parallelism)
+        self.parallelism = parallelism
+
+    @rule(sets=st.booleans(), children=st.booleans())
+    def operate(self, sets, children):
+        self.model.sync(sets=sets, children=children)
+        self.model.operate()
+
+    @rule()
+    def operate_on_what_is_known(self):
+        self.model.operate()
+
+    @rule(number=st.integers(0, 9), reason=st.sampled_from(REASONS))
+    def an_episode_ends(self, number, reason):
+        self.model.end(number, reason)
+
+    @rule()
+    def collect(self):
+        self.model.collect()
+
+    @rule(rounds=st.integers(1, 4))
+    def nothing_unusual_happens(self, rounds):
+        for _ in range(rounds):
+            self.model.sync()
+            self.model.operate()
+            self.model.end(0, "Resolved")
+            self.model.collect()
+
+    @rule(number=st.integers(0, 9))
+    def somebody_deletes_a_child(self, number):
+        self.model.remove(number)
+
+    @rule(set_age=st.integers(0, 7), children_age=st.integers(0, 7))
+    def change_leader(self, set_age, children_age):
+        self.model.change_leader(set_age, children_age)
+
+    @rule(suspend=st.booleans())
+    def suspend(self, suspend):
+        self.model.edit(suspend=suspend)
+
+    @rule(fewer=st.integers(0, 3))
+    def scale(self, fewer):
+        self.model.edit(parallelism=max(0, self.parallelism - fewer))
+
+    @invariant()
+    def never_more_than_parallelism_run(self):
+        if hasattr(self, "model"):
+            assert self.model.largest <= self.parallelism
+
+    def teardown(self):
+        if not hasattr(self, "model"):
+            return
+        model = self.model
+        model.settle()
+        assert model.finished, "the set never ends"
+        total = len(model.frozen) * model.truth.spec.samples
+        assert model.runs == dict.fromkeys(range(total), 1)
+        status = model.truth.status
+        resolved = sum(reason == "Resolved" for reason in model.ends.values())
+        failed = sum(not verdict(reason) for reason in model.ends.values())
+        assert (status.resolved, status.unresolved, status.failed) == (resolved, total - resolved - failed, failed)
+        model.sync()
+        assert not model.operate().actions
+
+
+TestSetStorm = Storm.TestCase
+TestSetStorm.settings = settings(max_examples=60, stateful_step_count=40)
