@@ -10,7 +10,10 @@ from random import Random
 import click
 from pydantic import ValidationError
 
+from dgym.errors import DgymError
 from dgym_operator.settings import PREFIX, Settings, settings_table
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.group()
@@ -41,7 +44,7 @@ def crds() -> None:
 
 
 @main.command()
-@click.argument("manifests", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("manifests", nargs=-1, required=True, type=_FILE)
 @click.option(
     "--tasks", multiple=True, type=click.Path(exists=True, dir_okay=False, path_type=Path), help="DebugTasks."
 )

@@ -60,10 +60,12 @@ class Deliveries:
         self._key = key
         self._port = sidecar_port
         self._counter = counter
+        self._under_way: set[Key] = set()
         self._told: dict[str, tuple[str, int, int, float]] = {}
 
     def deliver(self, key: Key) -> None:
         """Tell the Episode's agent, soon."""
+        self._under_way.add(key)
         self._queue.add(Delivery(key))
 
     def withdraw(self, agent: Agent, episode_uid: str) -> None:
@@ -71,7 +73,12 @@ class Deliveries:
         self._queue.add(Withdrawal(agent.uid, episode_uid))
 
     def told_since(self, episode: EpisodeView, moment: float) -> bool:
-        """Whether the Episode's present assignment was delivered after that moment: an older report cannot know it."""
+        """Whether the Episode's present assignment was delivered after that moment, or is about to be.
+
+        A report that was asked for then cannot be expected to know it.
+        """
+        if episode.key in self._under_way:
+            return True
         assignment = episode.status.assignment
         told = self._told.get(episode.metadata.uid)
         if assignment is None or told is None:
@@ -84,6 +91,7 @@ class Deliveries:
             async with self._queue.take() as item:
                 if isinstance(item, Delivery):
                     await self._deliver(item.key)
+                    self._under_way.discard(item.key)
                 else:
                     await self._withdraw(item)
 

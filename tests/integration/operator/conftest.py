@@ -1,0 +1,176 @@
+import asyncio
+import contextlib
+import secrets
+import socket
+from random import Random
+
+import pytest
+
+from dgym.api.crd import custom_resource_definitions
+from dgym_operator.app import Operator
+from dgym_operator.kube import SystemClock, load_access
+from dgym_operator.reconcile.policy import Policy
+from dgym_operator.settings import Settings
+from tests.integration.operator.peers import GROUP, Agent, Api, Kubelet, Sidecars, until
+
+AGENT_LABELS = {"app.kubernetes.io/name": "dgym", "app.kubernetes.io/component": "agent"}
+TASK = {"entrypoint": "python -m pytest -q", "source": {"files": [{"path": "calc.py", "content": "x = 1\n"}]}}
+POLICY = Policy(
+    backoff_seconds=0.2,
+    backoff_limit_seconds=1.0,
+    shown_after_seconds=0.3,
+    repeat_seconds=0.3,
+    create_retry_seconds=0.3,
+    settle_seconds=0.0,
+)
+
+
+class Installation:
+    """An operator and whatever it works with, in one namespace."""
+
+    def __init__(self, api: Api, server, namespace: str, sidecars: Sidecars) -> None:
+        self.api = api
+        self.server = server
+        self.namespace = namespace
+        self.sidecars = sidecars
+        self.kubelet = Kubelet(api, namespace, sidecars)
+        self.agents: list[Agent] = []
+        self.operators: list[tuple[Operator, asyncio.Event, asyncio.Task]] = []
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.agent_port = free.getsockname()[1]
+
+    # Operators
+
+    async def start_operator(self, policy: Policy = POLICY, **overrides) -> Operator:
+        settings = Settings(
+            **{
+                "namespace": self.namespace,
+                "watch_namespaces": (self.namespace,),
+                "sandbox_image": "sandbox",
+                "sidecar_image": "sidecar",
+                "agent_port": self.agent_port,
+                "sidecar_port": self.sidecars.port,
+                "agent_report_seconds": 0.3,
+                "agent_silence_seconds": 1.5,
+                "lease_duration_seconds": 2.0,
+                "lease_renew_seconds": 1.5,
+                "lease_retry_seconds": 0.3,
+                "host": "127.0.0.1",
+                "port": 0,
+                "api_qps": 1000.0,
+                "api_burst": 1000,
+                **overrides,
+            }
+        )
+        access = await load_access(self.server.kubeconfig)
+        operator = Operator(
+            settings, access, clock=SystemClock(), random=Random(1), random_bytes=secrets.token_bytes, policy=policy
+        )
+        stop = asyncio.Event()
+        self.operators.append((operator, stop, asyncio.ensure_future(operator.run(stop))))
+        return operator
+
+    async def stop_operator(self, number: int = -1) -> None:
+        """As SIGTERM does."""
+        _, stop, task = self.operators.pop(number)
+        stop.set()
+        await asyncio.wait_for(task, 20)
+
+    # Agents
+
+    async def start_agent(self, name: str = "agent-0", **settings) -> Agent:
+        agent = Agent(self.api, self.namespace, self.kubelet, name=name, port=self.agent_port, **settings)
+        await agent.start(AGENT_LABELS)
+        self.agents.append(agent)
+        return agent
+
+    # Objects
+
+    def path(self, plural: str, name: str = "") -> str:
+        return f"{GROUP}/namespaces/{self.namespace}/{plural}" + (f"/{name}" if name else "")
+
+    async def create(self, kind: str, name: str, spec, **metadata):
+        body = {"apiVersion": "dgym.dev/v1alpha1", "kind": kind, "metadata": {"name": name, **metadata}, "spec": spec}
+        return await self.api.call("POST", self.path(f"{kind.lower()}s"), body)
+
+    async def episode(self, name: str, **spec):
+        given = {"task": TASK, "agent": {"name": "solution"}, **spec}
+        return await self.create("Episode", name, {key: value for key, value in given.items() if value is not None})
+
+    async def get(self, name: str, plural: str = "episodes"):
+        return await self.api.find(self.path(plural, name))
+
+    async def finished(self, name: str, plural: str = "episodes"):
+        async def look():
+            found = await self.get(name, plural)
+            return found if found and condition(found, "Finished") == "True" else None
+
+        return await until(look, f"{name} is finished")
+
+    async def status(self, name: str, what: str, check):
+        async def look():
+            found = await self.get(name)
+            return found if found and check(found.get("status", {})) else None
+
+        return await until(look, what)
+
+    async def pods(self):
+        found = await self.api.items(self.kubelet.path)
+        return {pod["metadata"]["name"]: pod for pod in found if pod["metadata"]["name"] not in self._agent_names()}
+
+    async def is_empty(self):
+        return not await self.pods()
+
+    def _agent_names(self):
+        return {agent.name for agent in self.agents}
+
+    def writes(self):
+        """What operators wrote in this namespace, Leases and Events apart, one of (verb, resource, name) each."""
+        found = []
+        for event in self.server.writes():
+            reference = event.get("objectRef", {})
+            ours = event.get("userAgent", "").startswith("dgym-operator")
+            if ours and reference.get("namespace") == self.namespace and event.get("stage") == "ResponseComplete":
+                found.append((event["verb"], reference["resource"], reference.get("name", "")))
+        return [write for write in found if write[1] not in ("leases", "events")]
+
+
+def condition(item, kind: str) -> str | None:
+    conditions = item.get("status", {}).get("conditions", [])
+    return next((each["status"] for each in conditions if each["type"] == kind), None)
+
+
+@pytest.fixture(scope="session")
+def definitions(api_server):
+    """The custom resource definitions, applied so that runs at the same time do not mind each other."""
+    for definition in custom_resource_definitions():
+        name = definition["metadata"]["name"]
+        path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}?fieldManager=tests&force=true"
+        api_server.request("PATCH", path, definition, content_type="application/apply-patch+yaml")
+
+
+@pytest.fixture
+async def installation(api_server, definitions, api_namespace):
+    sidecars = Sidecars()
+    await sidecars.start()
+    async with Api.connect(api_server) as api:
+
+        async def served():
+            return await api.find(f"{GROUP}/namespaces/{api_namespace}/episodesets")
+
+        await until(served, "the definitions are served")
+        made = Installation(api, api_server, api_namespace, sidecars)
+        kubelet = asyncio.ensure_future(made.kubelet.run())
+        try:
+            yield made
+        finally:
+            kubelet.cancel()
+            for agent in made.agents:
+                await agent.hang_up()
+            for _, stop, _ in made.operators:
+                stop.set()
+            await asyncio.gather(*(task for _, _, task in made.operators), return_exceptions=True)
+            with contextlib.suppress(asyncio.CancelledError):
+                await kubelet
+            await sidecars.stop()

@@ -1,0 +1,316 @@
+"""What an operator works with, apart from the API server: a kubelet, sidecars and agents, as far as it sees them."""
+
+import asyncio
+import base64
+import contextlib
+import hashlib
+import inspect
+import itertools
+import json
+import os
+import ssl
+from typing import Any
+
+import aiohttp
+import msgspec
+from aiohttp import web
+
+from dgym.wire.assignments import AgentReport, Assignment, AssignmentState, AssignmentStatus
+from dgym.wire.http_termination import TerminationMessage, encode_termination
+from dgym.wire.messages import EndReason
+
+GROUP = "/apis/dgym.dev/v1alpha1"
+MERGE = "application/merge-patch+json"
+DEADLINE = 20.0
+_addresses = itertools.count(1)
+
+
+def loopback_address() -> str:
+    """An address of this process alone: pods of tests that run at the same time must not meet."""
+    high, low = divmod(os.getpid(), 256)
+    return f"127.{1 + high % 250}.{low}.{1 + next(_addresses) % 250}"
+
+
+class Api:
+    """The API server as a test uses it: plain JSON."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+        self._session = session
+        self.url = url
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def connect(cls, server):
+        connector = aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=server.ca_file))
+        headers = {"Authorization": f"Bearer {server.token}"}
+        async with aiohttp.ClientSession(connector=connector, headers=headers) as session:
+            yield cls(session, server.url)
+
+    async def call(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
+        data = None if body is None else json.dumps(body)
+        async with self._session.request(method, self.url + path, data=data, headers={"Content-Type": kind}) as answer:
+            text = await answer.text()
+            if answer.status >= 300:
+                raise aiohttp.ClientResponseError(
+                    answer.request_info, answer.history, status=answer.status, message=text
+                )
+            return json.loads(text)
+
+    async def find(self, path: str) -> Any:
+        """The object, or None."""
+        with contextlib.suppress(aiohttp.ClientResponseError):
+            return await self.call("GET", path)
+        return None
+
+    async def items(self, path: str) -> list[Any]:
+        return (await self.call("GET", path))["items"]
+
+    async def watch(self, path: str):
+        """Everything there is and whatever happens to it."""
+        timeout = aiohttp.ClientTimeout(total=None)
+        async with self._session.get(f"{self.url}{path}?watch=1", timeout=timeout, read_bufsize=2**22) as answer:
+            async for line in answer.content:
+                event = json.loads(line)
+                yield event["type"], event["object"]
+
+
+async def until(condition, what: str, seconds: float = DEADLINE):
+    """What the condition gives once that is true; asked again at once, as the world changes by the millisecond."""
+    async with asyncio.timeout(seconds) as deadline:
+        try:
+            while True:
+                found = condition()
+                if inspect.isawaitable(found):
+                    found = await found
+                if found:
+                    return found
+                await asyncio.sleep(0.02)
+        except asyncio.CancelledError:
+            if deadline.expired():
+                raise AssertionError(f"not in {seconds} s: {what}") from None
+            raise
+
+
+class Sidecars:
+    """One server for all sidecars of a test; a pod is told by the address it is called at."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, str]] = []
+        self.statuses: dict[str, int] = {}
+        self.port = 0
+        application = web.Application()
+        application.router.add_post("/v1/{verb}", self._answer)
+        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
+
+    async def start(self) -> None:
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, loopback_address(), 0)
+        await site.start()
+        self.port = self._runner.addresses[0][1]
+
+    async def listen(self) -> str:
+        address = loopback_address()
+        await web.TCPSite(self._runner, address, self.port).start()
+        return address
+
+    async def stop(self) -> None:
+        await self._runner.cleanup()
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        address = request.transport.get_extra_info("sockname")[0]
+        verb = request.match_info["verb"]
+        assert request.headers["Authorization"].startswith("Bearer ")
+        self.calls.append((verb, address))
+        body = {"expected": True} if verb == "verify" else {"running": False}
+        return web.json_response(body, status=self.statuses.get(verb, 200))
+
+
+class Kubelet:
+    """Starts and ends the pods of one namespace by writing what a kubelet would report."""
+
+    def __init__(self, api: Api, namespace: str, sidecars: Sidecars) -> None:
+        self._api = api
+        self._sidecars = sidecars
+        self.path = f"/api/v1/namespaces/{namespace}/pods"
+        self.starting = True
+        self.started: dict[str, str] = {}
+        self.running: set[str] = set()
+        self.most_running = 0
+        self._ended: dict[str, dict[str, Any]] = {}
+
+    async def run(self) -> None:
+        async with contextlib.aclosing(self._api.watch(self.path)) as events:
+            async for kind, pod in events:
+                await self._see(kind, pod["metadata"])
+
+    async def _see(self, kind: str, metadata: dict[str, Any]) -> None:
+        name = metadata["name"]
+        if kind == "DELETED":
+            self.running.discard(name)
+        elif metadata.get("deletionTimestamp"):
+            with contextlib.suppress(aiohttp.ClientResponseError):
+                await self._api.call("DELETE", f"{self.path}/{name}?gracePeriodSeconds=0")
+        elif metadata.get("labels", {}).get("app.kubernetes.io/component") == "sandbox" and kind == "ADDED":
+            self.running.add(name)
+            self.most_running = max(self.most_running, len(self.running))
+            if self.starting:
+                await self.start(name)
+
+    async def start(self, name: str, address: str = "") -> None:
+        """The pod is scheduled and becomes ready."""
+        with contextlib.suppress(aiohttp.ClientResponseError):  # deleted meanwhile
+            await self.schedule(name)
+            self.started[name] = address or await self._sidecars.listen()
+            containers = [_container(each, {"running": {}}, ready=True) for each in ("sandbox", "verifier", "sidecar")]
+            await self.report(
+                name,
+                phase="Running",
+                podIP=self.started[name],
+                podIPs=[{"ip": self.started[name]}],
+                conditions=[_condition("PodScheduled"), _condition("Ready")],
+                containerStatuses=containers,
+            )
+
+    async def schedule(self, name: str) -> None:
+        target = {"apiVersion": "v1", "kind": "Node", "name": "node-1"}
+        body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
+        await self._api.call("POST", f"{self.path}/{name}/binding", body)
+
+    async def end(self, name: str, message: str = "", *, container: str = "sidecar", reason: str = "Completed") -> None:
+        """A container of the pod terminates; the sidecar may leave a message."""
+        terminated = {"exitCode": 0 if reason == "Completed" else 137, "reason": reason, "message": message}
+        states = self._ended.setdefault(name, {})
+        states[container] = {"terminated": terminated}
+        statuses = [
+            _container(each, states.get(each, {"running": {}}), ready=each not in states)
+            for each in ("sandbox", "verifier", "sidecar")
+        ]
+        conditions = [_condition("PodScheduled"), _condition("Ready", "False")]
+        await self.report(name, conditions=conditions, containerStatuses=statuses)
+
+    async def report(self, name: str, **status: Any) -> None:
+        await self._api.call("PATCH", f"{self.path}/{name}/status", {"status": status}, MERGE)
+
+
+def _condition(kind: str, status: str = "True") -> dict[str, str]:
+    return {"type": kind, "status": status, "lastTransitionTime": "2026-01-01T00:00:00Z"}
+
+
+def _container(name: str, state: dict[str, Any], *, ready: bool) -> dict[str, Any]:
+    return {"name": name, "image": "i", "imageID": "", "ready": ready, "restartCount": 0, "state": state}
+
+
+class Agent:
+    """An agent pod: keeps what it is given, and plays it when the test lets it."""
+
+    def __init__(self, api: Api, namespace: str, kubelet: Kubelet, *, name: str, port: int, slots: int = 8) -> None:
+        self._api = api
+        self._namespace = namespace
+        self._kubelet = kubelet
+        self._application = web.Application(client_max_size=2**24)
+        self._application.router.add_get("/v1/assignments", self._report)
+        self._application.router.add_put("/v1/assignments/{uid}", self._assign)
+        self._application.router.add_delete("/v1/assignments/{uid}", self._withdraw)
+        self._runner: web.AppRunner | None = None
+        self._digest = ""
+        self._playing: set[asyncio.Task[None]] = set()
+        self.name = name
+        self.uid = ""
+        self.address = loopback_address()
+        self.port = port
+        self.slots = slots
+        self.draining = False
+        self.playing = True
+        self.refusals: list[str] = []
+        self.given: list[Assignment] = []
+        self.held: dict[str, Assignment] = {}
+        self.states: dict[str, AssignmentStatus] = {}
+        self.withdrawn: list[str] = []
+
+    async def start(self, labels: dict[str, str]) -> None:
+        """The pod comes up; its server with it."""
+        await self.listen()
+        pods = f"/api/v1/namespaces/{self._namespace}/pods"
+        spec = {"containers": [{"name": "agent", "image": "agent"}]}
+        metadata = {"name": self.name, "labels": labels}
+        pod = await self._api.call("POST", pods, {"metadata": metadata, "spec": spec})
+        self.uid = pod["metadata"]["uid"]
+        target = {"apiVersion": "v1", "kind": "Node", "name": "node-1"}
+        binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": self.name}, "target": target}
+        await self._api.call("POST", f"{pods}/{self.name}/binding", binding)
+        status = {
+            "phase": "Running",
+            "podIP": self.address,
+            "podIPs": [{"ip": self.address}],
+            "conditions": [_condition("PodScheduled"), _condition("Ready")],
+        }
+        await self._api.call("PATCH", f"{pods}/{self.name}/status", {"status": status}, MERGE)
+
+    async def listen(self) -> None:
+        self._runner = web.AppRunner(self._application, access_log=None, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, self.address, self.port).start()
+
+    async def hang_up(self) -> None:
+        """The process is gone; its pod still says that it is there."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+        for task in self._playing:
+            task.cancel()
+        self.held.clear()
+        self.states.clear()
+
+    async def finish(self, uid: str, reason: EndReason = EndReason.RESOLVED, *, message: bool = True) -> None:
+        """The verdict is stored, the sidecar let go."""
+        held = self.held[uid]
+        ending = TerminationMessage(
+            episode_uid=uid, attempt=held.attempt, reason=reason, resolved=reason is EndReason.RESOLVED,
+            score=1, max_score=1, steps=3, result_uri="file:///results/x",
+        )  # fmt: skip
+        await self._kubelet.end(held.pod_name, encode_termination(ending).decode() if message else "")
+        self.set_state(uid, AssignmentState.FINISHED, reason=reason, steps=3)
+
+    def set_state(self, uid: str, state: AssignmentState, **more: Any) -> None:
+        held = self.held[uid]
+        self.states[uid] = AssignmentStatus(
+            episode_uid=uid, attempt=held.attempt, epoch=held.epoch, state=state, **more
+        )
+
+    async def _authenticated(self, request: web.Request) -> None:
+        if not self._digest:
+            secret = await self._api.call("GET", f"/api/v1/namespaces/{self._namespace}/secrets/dgym-agent-tokens")
+            self._digest = base64.b64decode(secret["data"]["assign-token-sha256"]).decode()
+        token = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        if hashlib.sha256(token.encode()).hexdigest() != self._digest:
+            self.refusals.append(request.path)
+            raise web.HTTPUnauthorized
+
+    async def _report(self, request: web.Request) -> web.Response:
+        await self._authenticated(request)
+        report = AgentReport(
+            incarnation="1", slots=self.slots, draining=self.draining, assignments=tuple(self.states.values())
+        )
+        return web.Response(body=msgspec.json.encode(report), content_type="application/json")
+
+    async def _assign(self, request: web.Request) -> web.Response:
+        await self._authenticated(request)
+        assignment = msgspec.json.decode(await request.read(), type=Assignment)
+        known = self.held.get(assignment.episode_uid)
+        self.given.append(assignment)
+        self.held[assignment.episode_uid] = assignment
+        if known is None or known.epoch < assignment.epoch:
+            self.set_state(assignment.episode_uid, AssignmentState.RUNNING)
+            if self.playing:
+                task = asyncio.ensure_future(self.finish(assignment.episode_uid))
+                self._playing.add(task)
+                task.add_done_callback(self._playing.discard)
+        return web.json_response({})
+
+    async def _withdraw(self, request: web.Request) -> web.Response:
+        await self._authenticated(request)
+        uid = request.match_info["uid"]
+        self.withdrawn.append(uid)
+        self.states.pop(uid, None)
+        self.held.pop(uid, None)
+        return web.json_response({})

@@ -1,0 +1,196 @@
+"""Episodes on a real API server: what users see, whatever happens, and how many writes it takes."""
+
+import aiohttp
+
+from dgym.wire.assignments import AssignmentState
+from dgym.wire.messages import EndReason
+from tests.integration.operator.conftest import TASK
+from tests.integration.operator.peers import MERGE, until
+
+
+async def reason_is(installation, name, reason):
+    return await installation.status(name, f"{name}: {reason}", lambda status: status.get("reason") == reason)
+
+
+async def test_an_episode_ends_with_its_verdict(installation):
+    agent = await installation.start_agent()
+    operator = await installation.start_operator()
+    await installation.episode("fix", ttlSecondsAfterFinished=3600)
+    status = (await installation.finished("fix"))["status"]
+    assert (status["reason"], status["outcome"]["resolved"]) == ("Resolved", True)
+    assert status["outcome"]["resultURI"] == "file:///results/x"
+    assert status["assignment"] == {**status["assignment"], "agentPodUID": agent.uid, "epoch": 1}
+    (given,) = agent.given
+    assert given.task["spec"]["source"] == {"files": [{"path": "calc.py", "content": "x = 1\n", "mode": 0o644}]}
+    assert (given.attempt, given.epoch, given.remaining_seconds) == (1, 1, 3600.0)
+    await until(installation.is_empty, "the pod is deleted")
+    await until(lambda: given.episode_uid in agent.withdrawn, "the agent may forget it")
+    assert agent.refusals == []
+    async with aiohttp.ClientSession() as session:
+        for path in ("healthz", "readyz"):
+            async with session.get(f"http://127.0.0.1:{operator.port}/{path}") as answer:
+                assert (answer.status, await answer.text()) == (200, "ok\n")
+        async with session.get(f"http://127.0.0.1:{operator.port}/metrics") as answer:
+            lines = (await answer.text()).splitlines()
+    assert 'dgym_episodes{reason="Resolved",state="finished"} 1.0' in lines
+    assert 'dgym_episodes_finished_total{reason="Resolved"} 1.0' in lines
+    assert 'dgym_agent_slots{state="free"} 8.0' in lines
+    assert "dgym_operator_is_leader 1.0" in lines
+
+
+async def test_the_first_real_cause_of_waiting_is_shown_and_cured(installation):
+    await installation.start_agent()
+    await installation.start_operator()
+    files = {"source": {"configMapRef": {"name": "files", "items": [{"key": "calc", "path": "src/calc.py"}]}}}
+    await installation.episode("later", task=None, taskRef={"name": "bug"})
+    await installation.episode("without-files", task={**TASK, **files})
+    await reason_is(installation, "later", "WaitingForTask")
+    await reason_is(installation, "without-files", "TaskNotFound")
+    await installation.create("DebugTask", "bug", TASK)
+    data = {"metadata": {"name": "files"}, "data": {"calc": "x = 2\n"}}
+    await installation.api.call("POST", f"/api/v1/namespaces/{installation.namespace}/configmaps", data)
+    for name in ("later", "without-files"):
+        assert (await installation.finished(name))["status"]["reason"] == "Resolved"
+    (given,) = [each for each in installation.agents[0].given if each.episode == "without-files"]
+    assert given.task["spec"]["source"] == {"files": [{"path": "src/calc.py", "content": "x = 2\n"}]}
+
+
+async def test_what_the_namespace_does_not_admit(installation):
+    await installation.start_agent()
+    api, namespace = installation.api, f"/api/v1/namespaces/{installation.namespace}"
+    quotas = f"{namespace}/resourcequotas"
+    await api.call("POST", quotas, {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}})
+    status = {"status": {"hard": {"pods": "0"}, "used": {"pods": "0"}}}
+    await api.call("PATCH", f"{quotas}/none/status", status, MERGE)
+    enforced = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
+    await api.call("PATCH", namespace, enforced, MERGE)
+    await installation.start_operator()
+    await installation.episode("restricted")
+    await installation.episode("baseline", podTemplate="baseline")
+    waiting = await reason_is(installation, "restricted", "QuotaExceeded")
+    assert "exceeded quota: none" in waiting["status"]["conditions"][0]["message"]
+    await api.call("DELETE", f"{quotas}/none")
+    assert (await installation.finished("restricted"))["status"]["reason"] == "Resolved"
+    rejected = (await installation.finished("baseline"))["status"]
+    assert rejected["reason"] == "PodRejected"
+    assert "violates PodSecurity" in next(
+        each["message"] for each in rejected["conditions"] if each["type"] == "Finished"
+    )
+
+
+async def test_what_can_never_run_ends_at_once(installation):
+    await installation.start_agent()
+    pod = {"metadata": {"name": "taken-1"}, "spec": {"containers": [{"name": "a", "image": "a"}]}}
+    await installation.api.call("POST", installation.kubelet.path, pod)
+    await installation.start_operator()
+    await installation.episode("taken")
+    await installation.episode("unknown-template", podTemplate="retsricted")
+    await installation.episode("local", task={"source": {"localPath": "repository"}})
+    taken, unknown, local = [await installation.finished(name) for name in ("taken", "unknown-template", "local")]
+    assert taken["status"]["reason"] == "PodRejected"
+    assert unknown["status"]["reason"] == "InvalidSpec"
+    assert "did you mean 'restricted'" in str(unknown["status"]["conditions"])
+    assert local["status"]["reason"] == "InvalidSpec"
+    assert list(await installation.pods()) == ["taken-1"]
+
+
+async def test_a_lost_sandbox_is_made_anew(installation):
+    agent = await installation.start_agent()
+    agent.playing = False
+    await installation.start_operator()
+    uid = (await installation.episode("fix"))["metadata"]["uid"]
+    await until(lambda: uid in agent.held, "assigned")
+    await installation.kubelet.end("fix-1", reason="OOMKilled")
+    await until(lambda: uid in agent.held and agent.held[uid].attempt == 2, "a second attempt")
+    await agent.finish(uid)
+    status = (await installation.finished("fix"))["status"]
+    assert (status["reason"], status["attempt"], status["failures"]) == ("Resolved", 2, 1)
+    assert status["podName"] == "fix-2"
+
+
+async def test_the_sidecar_hears_of_the_end_of_its_sandbox_until_it_has_understood(installation):
+    agent = await installation.start_agent()
+    agent.playing = False
+    await installation.start_operator()
+    installation.sidecars.statuses["verify"] = 503
+    uid = (await installation.episode("fix"))["metadata"]["uid"]
+    await until(lambda: uid in agent.held, "assigned")
+    await installation.kubelet.end("fix-1", container="sandbox")
+    calls = installation.sidecars.calls
+    await until(lambda: len(calls) >= 2, "it is told again")
+    installation.sidecars.statuses["verify"] = 200
+    told = len(calls)
+    await until(lambda: len(calls) > told, "it is told once more")
+    assert set(calls) == {("verify", installation.kubelet.started["fix-1"])}
+    await agent.finish(uid)
+    assert (await installation.finished("fix"))["status"]["reason"] == "Resolved"
+
+
+async def test_cancelled_before_it_began_and_in_the_middle(installation):
+    agent = await installation.start_agent()
+    agent.playing = False
+    await installation.start_operator()
+    await installation.episode("pending", task=None, taskRef={"name": "nowhere"})
+    uid = (await installation.episode("running"))["metadata"]["uid"]
+    await until(lambda: uid in agent.held, "assigned")
+    for name in ("pending", "running"):
+        await installation.api.call("PATCH", installation.path("episodes", name), {"spec": {"cancel": True}}, MERGE)
+    assert (await installation.finished("pending"))["status"]["reason"] == "Cancelled"
+    await until(lambda: [call for call, _ in installation.sidecars.calls] == ["cancel"], "told once")
+    await agent.finish(uid, EndReason.CANCELLED)
+    assert (await installation.finished("running"))["status"]["reason"] == "Cancelled"
+    assert list(await installation.pods()) in (["running-1"], [])
+
+
+async def test_deleted_in_the_middle(installation):
+    agent = await installation.start_agent()
+    agent.playing = False
+    await installation.start_operator()
+    uid = (await installation.episode("fix"))["metadata"]["uid"]
+    await until(lambda: uid in agent.held, "assigned")
+    await installation.api.call("DELETE", installation.path("episodes", "fix"))
+    await until(lambda: uid in agent.withdrawn, "the agent drops it")
+    # A new one of the same name is another episode; what is left of the old one's pod stands in its way.
+    assert list(await installation.pods()) == ["fix-1"]
+
+
+async def test_no_sandbox_is_started_ahead_of_slots_and_priority_goes_first(installation):
+    agent = await installation.start_agent(slots=1)
+    agent.playing = False
+    await installation.start_operator(head_start=0)
+    first = (await installation.episode("first"))["metadata"]["uid"]
+    await until(lambda: first in agent.held, "the first is assigned")
+    await installation.episode("low")
+    await installation.episode("high", priority=5)
+    await reason_is(installation, "low", "WaitingForSlot")
+    await reason_is(installation, "high", "WaitingForSlot")
+    assert list(await installation.pods()) == ["first-1"]
+    agent.playing = True
+    await agent.finish(first)
+    await installation.finished("low")
+    assert list(dict.fromkeys(given.episode for given in agent.given)) == ["first", "high", "low"]
+    assert installation.kubelet.most_running <= 2
+
+
+async def test_a_model_that_fails_is_tried_again_in_the_same_pod(installation):
+    agent = await installation.start_agent()
+    agent.playing = False
+    await installation.start_operator()
+    uid = (await installation.episode("fix"))["metadata"]["uid"]
+    await until(lambda: uid in agent.held, "assigned")
+    agent.set_state(uid, AssignmentState.FAILED, reason=EndReason.MODEL_ERROR, message="the model does not answer")
+    await until(lambda: agent.held[uid].epoch == 2, "assigned again")
+    await agent.finish(uid)
+    status = (await installation.finished("fix"))["status"]
+    assert (status["reason"], status["attempt"], status["assignment"]["failures"]) == ("Resolved", 1, 1)
+
+
+async def test_the_policy_is_there_before_the_first_pod(installation):
+    await installation.start_agent()
+    await installation.start_operator()
+    await installation.episode("fix")
+    await installation.finished("fix")
+    writes = installation.writes()
+    policy = next(number for number, write in enumerate(writes) if write[1] == "networkpolicies")
+    pod = next(number for number, write in enumerate(writes) if write[:2] == ("create", "pods") and write[2] == "fix-1")
+    assert policy < pod

@@ -1,0 +1,146 @@
+"""What happens to episodes in their middle when agents and operators go: nothing."""
+
+import asyncio
+import os
+import signal
+import sys
+
+import pytest
+
+from tests.integration.operator.peers import until
+
+
+async def begin(installation, name="fix"):
+    """An episode that an agent has; the agent and the UID."""
+    uid = (await installation.episode(name))["metadata"]["uid"]
+    agents = installation.agents
+    agent = await until(lambda: next((each for each in agents if uid in each.held), None), f"{name} is assigned")
+    return agent, uid
+
+
+async def test_an_episode_of_a_lost_agent_goes_to_another_with_a_higher_epoch(installation):
+    first, second = await installation.start_agent("agent-0"), await installation.start_agent("agent-1")
+    first.playing = second.playing = False
+    await installation.start_operator()
+    agent, uid = await begin(installation)
+    other = second if agent is first else first
+    await agent.hang_up()
+    await until(lambda: uid in other.held, "the other has it")
+    assert (other.held[uid].epoch, other.held[uid].attempt) == (2, 1)
+    await other.finish(uid)
+    assert (await installation.finished("fix"))["status"]["assignment"]["agentPodUID"] == other.uid
+
+
+async def test_an_agent_that_restarts_in_place_is_told_again(installation):
+    agent = await installation.start_agent()
+    agent.playing = False
+    await installation.start_operator()
+    _, uid = await begin(installation)
+    await agent.hang_up()
+    await agent.listen()
+    await until(lambda: uid in agent.held, "it is told again")
+    assert agent.held[uid].epoch == 1
+    await agent.finish(uid)
+    await installation.finished("fix")
+
+
+async def test_an_agent_whose_pod_is_deleted_is_lost_at_once(installation):
+    first, second = await installation.start_agent("agent-0"), await installation.start_agent("agent-1")
+    first.playing = second.playing = False
+    await installation.start_operator(agent_silence_seconds=300.0)
+    agent, uid = await begin(installation)
+    other = second if agent is first else first
+    path = f"/api/v1/namespaces/{installation.namespace}/pods/{agent.name}?gracePeriodSeconds=0"
+    await installation.api.call("DELETE", path)
+    await until(lambda: uid in other.held, "the other has it")
+    assert other.held[uid].epoch == 2
+
+
+async def test_a_new_leader_goes_on_where_the_old_one_stopped(installation):
+    agent = await installation.start_agent(slots=1)
+    agent.playing = False
+    first = await installation.start_operator(head_start=0)
+    _, uid = await begin(installation)
+    second = await installation.start_operator(head_start=0)
+    await until(lambda: second.port, "it is up")
+    await installation.episode("next")
+    await installation.stop_operator(0)
+    assert not first.elector.is_leader()
+    await until(second.elector.is_leader, "the other leads")
+    await until(lambda: any(each.report for each in second.world.agents), "it has asked the agent")
+    # The one slot is used: the new leader knows it from the Episodes alone.
+    assert list(await installation.pods()) == ["fix-1"]
+    agent.playing = True
+    await agent.finish(uid)
+    for name in ("fix", "next"):
+        assert (await installation.finished(name))["status"]["attempt"] == 1
+    assert {given.epoch for given in agent.given} == {1}
+
+
+class Process:
+    """The operator as its container runs it."""
+
+    def __init__(self, process):
+        self._process = process
+
+    @classmethod
+    async def start(cls, installation):
+        settings = {
+            "NAMESPACE": installation.namespace,
+            "WATCH_NAMESPACES": installation.namespace,
+            "SANDBOX_IMAGE": "sandbox",
+            "SIDECAR_IMAGE": "sidecar",
+            "AGENT_PORT": installation.agent_port,
+            "SIDECAR_PORT": installation.sidecars.port,
+            "AGENT_REPORT_SECONDS": 0.3,
+            "LEASE_DURATION_SECONDS": 2,
+            "LEASE_RENEW_SECONDS": 1.5,
+            "LEASE_RETRY_SECONDS": 0.3,
+            "HOST": "127.0.0.1",
+            "PORT": 0,
+            "LOG_LEVEL": "DEBUG",
+        }
+        environment = {f"DGYM_OPERATOR_{name}": str(value) for name, value in settings.items()}
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "dgym_operator", "run", "--kubeconfig", installation.server.kubeconfig,
+            env={**os.environ, **environment}, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        return cls(process)
+
+    async def end(self, number):
+        self._process.send_signal(number)
+        _, log = await asyncio.wait_for(self._process.communicate(), 20)
+        return self._process.returncode, log.decode()
+
+
+async def test_an_operator_that_is_killed_is_replaced(installation):
+    agent = await installation.start_agent()
+    agent.playing = False
+    process = await Process.start(installation)
+    try:
+        _, uid = await begin(installation)
+        status, _ = await process.end(signal.SIGKILL)
+        assert status == -signal.SIGKILL
+        process = await Process.start(installation)
+        await agent.finish(uid)
+        finished = await installation.finished("fix")
+        assert (finished["status"]["attempt"], finished["status"]["assignment"]["epoch"]) == (1, 1)
+    finally:
+        status, log = await process.end(signal.SIGTERM)
+    assert status == 0, log
+    assert '"message":"stops: no new work is taken, writes in flight are finished"' in log
+    lease = f"/apis/coordination.k8s.io/v1/namespaces/{installation.namespace}/leases/dgym-operator"
+    assert not (await installation.api.call("GET", lease))["spec"].get("holderIdentity")
+    key = await installation.api.call("GET", f"/api/v1/namespaces/{installation.namespace}/secrets/dgym-key")
+    assert key["data"]["key"] not in log
+    assert agent.refusals == []
+
+
+@pytest.mark.parametrize("name", ["DGYM_OPERATOR_PORT", "DGYM_OPERATOR_LEASE_RENEW_SECONDS"])
+async def test_wrong_settings_are_named(name):
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "dgym_operator", "run", env={**os.environ, name: "many"}, stderr=asyncio.subprocess.PIPE
+    )
+    _, log = await asyncio.wait_for(process.communicate(), 30)
+    assert process.returncode == 2
+    assert name in log.decode()

@@ -1,0 +1,77 @@
+"""EpisodeSets on a real API server."""
+
+import msgspec
+
+from tests.integration.operator.conftest import POLICY, TASK, condition
+from tests.integration.operator.peers import MERGE, until
+
+EPISODE = {"agent": {"name": "solution"}, "ttlSecondsAfterFinished": 0}
+
+
+async def make_tasks(installation, *names):
+    for name in names:
+        await installation.create("DebugTask", name, TASK, labels={"suite": "small"})
+
+
+async def test_a_set_runs_every_sample_once_within_its_parallelism(installation):
+    await make_tasks(installation, "a", "b", "c")
+    await installation.start_agent()
+    # Progress is written for what lasts, which on a busy machine anything may; it is not counted here.
+    await installation.start_operator(msgspec.structs.replace(POLICY, shown_after_seconds=60.0))
+    spec = {"taskSelector": {"matchLabels": {"suite": "small"}}, "samples": 2, "parallelism": 2, "template": EPISODE}
+    await installation.create("EpisodeSet", "all", spec)
+    status = (await installation.finished("all", "episodesets"))["status"]
+    assert status["completedIndexes"] == "0-5"
+    assert (status["total"], status["resolved"], status["active"], status["pending"]) == (6, 6, 0, 0)
+    assert status["passAt1"] == "1.0000"
+    given = [(each.episode, each.attempt, each.sample) for each in installation.agents[0].given]
+    assert sorted(set(given)) == [(f"all-{index}", 1, index % 2) for index in range(6)]
+    assert installation.kubelet.most_running <= 2
+
+    async def nothing_left():
+        return not await installation.api.items(installation.path("episodes")) and await installation.is_empty()
+
+    await until(nothing_left, "children and pods are gone")
+    for index in range(6):
+        name = f"all-{index}"
+        assert [write for write in installation.writes() if write[2] in (name, f"{name}-1")] == [
+            ("create", "episodes", name),
+            ("create", "pods", f"{name}-1"),
+            ("patch", "episodes", name),
+            ("patch", "episodes", name),
+            ("delete", "pods", f"{name}-1"),
+            ("delete", "episodes", name),
+        ]
+
+
+async def test_a_set_waits_for_its_tasks_and_keeps_to_them(installation):
+    agent = await installation.start_agent()
+    agent.playing = False
+    await installation.start_operator()
+    spec = {"tasks": [{"name": "b"}, {"name": "a"}], "template": {"agent": {"name": "solution"}}}
+    await installation.create("EpisodeSet", "two", spec)
+    await make_tasks(installation, "a", "b")
+    await until(lambda: len(agent.held) == 2, "both are assigned")
+    tasks = {each.episode: each.task["metadata"]["name"] for each in agent.held.values()}
+    assert tasks == {"two-0": "b", "two-1": "a"}
+    (frozen,) = await installation.api.items(f"/api/v1/namespaces/{installation.namespace}/configmaps")
+    assert frozen["immutable"] is True
+    assert [line.split()[0] for line in frozen["data"]["tasks"].splitlines()] == ["b", "a"]
+
+
+async def test_a_cancelled_set_cancels_its_children(installation):
+    await make_tasks(installation, "a", "b", "c")
+    agent = await installation.start_agent(slots=1)
+    agent.playing = False
+    await installation.start_operator(head_start=0)
+    spec = {"taskSelector": {}, "parallelism": 2, "template": {"agent": {"name": "solution"}}}
+    await installation.create("EpisodeSet", "some", spec)
+    await until(lambda: agent.held, "one is assigned")
+    await installation.api.call("PATCH", installation.path("episodesets", "some"), {"spec": {"cancel": True}}, MERGE)
+    await until(lambda: installation.sidecars.calls, "the sidecar hears of it")
+    assert (await installation.finished("some-1"))["status"]["reason"] == "Cancelled"
+    (uid,) = agent.held
+    await agent.finish(uid)
+    episode_set = await installation.finished("some", "episodesets")
+    assert condition(episode_set, "Finished") == "True"
+    assert len(await installation.api.items(installation.path("episodes"))) == 2
