@@ -66,7 +66,7 @@ def _shown(values: str, path: list[str]) -> str:
     value = yaml.safe_load(values)
     for key in path:
         value = value[key]
-    if value in ("", [], {}):
+    if value in (None, "", [], {}):
         return ""
     if isinstance(value, str):
         return value
