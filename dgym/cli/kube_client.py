@@ -1,5 +1,6 @@
 """Requests to the API server, and nothing of what they mean."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from types import TracebackType
@@ -15,6 +16,7 @@ REQUEST_SECONDS = 30.0
 CONNECT_SECONDS = 10.0
 WATCH_SECONDS = 240
 _PAGE = 500
+_PAUSES = 5
 _APPLY = "application/apply-patch+yaml"
 _MERGE = "application/merge-patch+json"
 
@@ -71,8 +73,9 @@ class Cluster:
                 return items, page.metadata.resource_version
 
     async def apply(self, path: str, manifest: Mapping[str, Any], *, dry_run: bool = False) -> tuple[bool, bytes]:
-        """Server-side apply; whether the object is new, and the object."""
-        params = {"fieldManager": "dgym", "fieldValidation": "Strict", **({"dryRun": "All"} if dry_run else {})}
+        """Server-side apply, whoever owned the fields before; whether the object is new, and the object."""
+        params = {"fieldManager": "dgym", "fieldValidation": "Strict", "force": "true"}
+        params |= {"dryRun": "All"} if dry_run else {}
         body = msgspec.json.encode(manifest)
         status, answer = await self._call("PATCH", path, params=params, body=body, content_type=_APPLY)
         return status == 201, answer
@@ -89,11 +92,12 @@ class Cluster:
             WatchEnded: After some minutes, or when the version is too old.
         """
         params = {"watch": "1", "resourceVersion": version, "timeoutSeconds": str(WATCH_SECONDS), **params}
-        async for line in self.lines(path, silence=WATCH_SECONDS + 30.0, **params):
-            event = msgspec.json.decode(line, type=_Event)
-            if event.type == "ERROR":
-                raise WatchEnded(msgspec.json.decode(event.object, type=ApiStatus).message)
-            yield event.type, event.object
+        async with contextlib.aclosing(self.lines(path, silence=WATCH_SECONDS + 30.0, **params)) as lines:
+            async for line in lines:
+                event = self.decode(line, _Event)
+                if event.type == "ERROR":
+                    raise WatchEnded(self.decode(event.object, ApiStatus).message)
+                yield event.type, event.object
         raise WatchEnded("in time")
 
     async def lines(self, path: str, *, silence: float, **params: str) -> AsyncGenerator[bytes, None]:
@@ -156,21 +160,26 @@ class Cluster:
         options = {**self._options(), **({"timeout": bounds} if bounds is not None else {})}
         if content_type:
             options["headers"] = {**options["headers"], "Content-Type": content_type}
+        url = self._access.server + path
+        renewed, pauses = False, _PAUSES
         try:
-            for last in (False, True):
-                url = self._access.server + path
+            while True:
                 async with self._session.request(method, url, params=params, data=body, **options) as response:
-                    if response.status == 401 and not last:
+                    if response.status == 401 and not renewed:
                         # Tokens of plugins live for minutes, commands that watch for hours.
+                        renewed = True
                         self._header = await self._access.authorization()
                         options["headers"] = {**options["headers"], **self._authorization()}
-                        continue
-                    if response.status >= 400:
-                        raise refusal(
-                            response.status, await response.read(), method=method, path=path, context=self.context
-                        )
-                    yield response
-                    return
+                    elif response.status == 429 and pauses:
+                        # Nothing was done: the server only asks for patience.
+                        pauses -= 1
+                        await asyncio.sleep(_pause(response.headers.get("Retry-After", "")))
+                    elif response.status >= 400:
+                        answer = await response.read()
+                        raise refusal(response.status, answer, method=method, path=path, context=self.context)
+                    else:
+                        yield response
+                        return
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise self._unreachable(error) from error
 
@@ -189,6 +198,10 @@ class Cluster:
             f"the cluster of context '{self.context}' cannot be reached at {self._access.server}: {why}; see whether it"
             " runs (kubectl cluster-info), or choose another with --context"
         )
+
+
+def _pause(text: str) -> float:
+    return min(10.0, float(text)) if text.isdecimal() else 1.0
 
 
 class _ListMeta(msgspec.Struct, frozen=True):

@@ -39,12 +39,14 @@ async def follow(
     rng = rng or random.Random()  # noqa: S311 - spreads retries, hides nothing
     seen: dict[Key, V] = {}
     failures = 0
+    listed = False
     while True:
         try:
             items, version = await cluster.list(path, **params)
             seen.clear()
             for item in items:
                 _remember(seen, cluster.decode(item, view))
+            listed = True
             yield seen
             async with contextlib.aclosing(cluster.watch(path, version, **params)) as events:
                 async for type_, item in events:
@@ -58,6 +60,8 @@ async def follow(
                 raise
             failures = _counted(failures, error)
         except ClusterError as error:
+            if not listed:
+                raise
             failures = _counted(failures, error)
         await sleep(rng.uniform(0.5, 1.0) * min(_LONGEST_PAUSE, 0.5 * 2**failures))
 
