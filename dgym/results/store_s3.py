@@ -1,6 +1,7 @@
 """Results in an S3-compatible bucket. The only module that knows obstore."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -15,6 +16,9 @@ T = TypeVar("T")
 
 _CALL_SECONDS = 120.0
 _LISTED = 10_000
+_PROBE = ".dgym-probe"
+_NO_BUCKET = "NoSuchBucket"
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _RETRY: Any = {
     "max_retries": 2,
     "retry_timeout": timedelta(seconds=20),
@@ -37,21 +41,21 @@ class BucketStore:
         return f"{self._location}/{path}"
 
     async def check(self) -> None:
-        """Ask for an object that is not there."""
-        await self.read(".dgym-probe", checked=False)
+        """List nothing, which tells whether the bucket is there and its credentials are good."""
+        await self._do(self._list(_PROBE))
 
-    async def read(self, path: str, *, checked: bool = True) -> bytes | None:
+    async def read(self, path: str) -> bytes | None:
         """The object; None where there is none."""
         try:
-            return await self._do(self._read(checked_path(path) if checked else path))
-        except (NotFoundError, FileNotFoundError):
+            return await self._do(self._read(checked_path(path)))
+        except FileNotFoundError:
             return None
 
     async def open(self, path: str) -> Content | None:
         """The object in pieces; None where there is none."""
         try:
             found = await self._do(obstore.get_async(self._bucket, checked_path(path)))
-        except (NotFoundError, FileNotFoundError):
+        except FileNotFoundError:
             return None
         return Content(found.meta["size"], _chunks(found))
 
@@ -92,7 +96,11 @@ class BucketStore:
         try:
             async with asyncio.timeout(_CALL_SECONDS):
                 return await work
-        except (NotFoundError, FileNotFoundError, AlreadyExistsError, PreconditionError):
+        except (NotFoundError, FileNotFoundError) as error:
+            if _NO_BUCKET in str(error):
+                raise StoreUnavailable(f"the results store {self._location}: there is no such bucket") from error
+            raise FileNotFoundError(str(error)) from None
+        except (AlreadyExistsError, PreconditionError):
             raise
         except (BaseError, OSError, ValueError) as error:
             # The first line says what happened; those below repeat the whole request.
@@ -102,10 +110,12 @@ class BucketStore:
 
 def open_bucket(bucket: str, prefix: str) -> BucketStore:
     """The bucket, with endpoint, region and credentials from the environment's AWS_* variables."""
+    endpoint = next((os.environ[name] for name in _ENDPOINTS if os.environ.get(name)), "")
     opened = Bucket(
         bucket,
         prefix=prefix or None,
-        client_options={"timeout": "60s", "connect_timeout": "10s"},
+        # Options given here replace those of the environment; whoever names an address without TLS means it.
+        client_options={"timeout": "60s", "connect_timeout": "10s", "allow_http": endpoint.startswith("http:")},
         retry_config=_RETRY,
     )
     return BucketStore(opened, f"s3://{bucket}/{prefix}")
