@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from hack.cluster.components import Files, find_cni_plugins, tails
 from hack.cluster.init import MOUNT_POINTS
 from hack.cluster.machine import (
     ClusterError,
+    exclusive,
     missing_programs,
     read_tunables,
     remove_cgroups,
@@ -63,20 +65,26 @@ class LocalCluster:
 
     def up(self) -> None:
         """Start the cluster, unless it runs."""
-        if self.running():
-            say("runs already")
-            return
-        check_machine()
-        binaries = build((*paths.BINARIES, PAUSE))
+        with self._exclusive():
+            if self.running():
+                say("runs already")
+            else:
+                check_machine()
+                self._up(build((*paths.BINARIES, PAUSE)))
+
+    def _exclusive(self) -> AbstractContextManager[None]:
+        return exclusive(paths.cache_directory() / "cluster.lock", "another command for the cluster")
+
+    def _up(self, binaries: Path) -> None:
         if self.files.state.exists():
             say("removing what an earlier cluster left")
-            self.down()
+            self._down()
         started = time.monotonic()
         try:
             self._start(binaries)
         except BaseException as error:
             logs = tails(self.files, ["init", *json_keys(self.files.state / "ended.json"), "kube-apiserver", "kubelet"])
-            self.down(keep_logs=True)
+            self._down(keep_logs=True)
             if isinstance(error, ClusterError):
                 raise ClusterError(f"{error}\n{logs}") from None
             raise
@@ -121,8 +129,12 @@ class LocalCluster:
             raise ClusterError("the first process ended")
         return pid
 
-    def down(self, *, keep_logs: bool = False) -> None:
+    def down(self) -> None:
         """Leave nothing behind; harmless where nothing is."""
+        with self._exclusive():
+            self._down()
+
+    def _down(self, *, keep_logs: bool = False) -> None:
         if pid := self.running():
             os.kill(pid, signal.SIGKILL)
             wait_until(lambda: self.running() is None, 60, "the end of the cluster's processes")
@@ -151,12 +163,16 @@ class LocalCluster:
             return "not running"
         ended = json_keys(self.files.state / "ended.json")
         trouble = f"; ended: {', '.join(ended)} (logs in {self.files.logs})" if ended else ""
-        version = self.files.client().request("GET", "/version")["gitVersion"]
+        try:
+            version = self.files.client().request("GET", "/version")["gitVersion"]
+        except OSError as error:
+            return f"running, but its API server does not answer: {error}{trouble}"
         return f"running, Kubernetes {version}{trouble}"
 
     def load(self, names: Sequence[str]) -> None:
         """Bring images of podman or docker to the node."""
-        self._pid()
+        if not self.running():
+            raise ClusterError("there is no cluster to load images into: `make cluster-up` starts it")
         images.load(names, self.files.containerd_socket, self.files.snapshotter, self.files.state / "loaded.json")
 
 

@@ -1,11 +1,13 @@
 """What is asked of the machine: commands, processes, sysctls, control groups."""
 
+import fcntl
 import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 # kubelet sets these for the whole machine.
@@ -47,6 +49,19 @@ def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None
         time.sleep(0.05)
 
 
+@contextmanager
+def exclusive(path: Path, what: str) -> Iterator[None]:
+    """Keep others of this user's processes out; the kernel lets them in when we end, however that happens."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"{what} is running; waiting for it …")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def start_time(pid: int) -> str | None:
     """When a process started, in ticks since boot; None once it has ended. With the id it names a process for good."""
     try:
@@ -56,7 +71,7 @@ def start_time(pid: int) -> str | None:
     return None if fields[0] in "ZX" else fields[19]
 
 
-def missing_programs(names: Iterator[str] | tuple[str, ...]) -> list[str]:
+def missing_programs(names: Sequence[str]) -> list[str]:
     """Those that are not on PATH, where that of a user may lack the administrator's directories."""
     path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
     return [name for name in names if shutil.which(name, path=path) is None]

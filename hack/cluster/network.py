@@ -44,7 +44,7 @@ def configure_node() -> None:
     run("ip", "link", "set", "lo", "up")
     run("ip", "address", "add", f"{NODE}/{LINK_PREFIX}", "dev", "eth0")
     run("ip", "link", "set", "eth0", "up")
-    # No default route: what is not of the cluster or the machine fails at once, instead of after a timeout. Processes of
+    # No default route: what is not of the cluster or the machine fails at once, not after a timeout. Processes of
     # the node itself need a route to services before their addresses are translated.
     run("ip", "route", "add", SERVICES, "dev", "lo", "src", NODE)
     run("sysctl", "-qw", "net.ipv4.ip_forward=1")
