@@ -13,6 +13,7 @@
     ├── PathError                a path is not one of the workspace (dgym.workspace)
     ├── EditError                a range of lines that a file does not have (dgym.workspace)
     ├── PatchError               a patch is malformed or does not apply (dgym.workspace)
+    ├── StoreUnavailable         the results store does not do its part; trying again may help (dgym.results)
     ├── PersonLeft               the person who plays a model has left; the episode is cancelled
     └── InfrastructureError      never the agent's doing; ``reason`` is one of the reasons of ``Finished``
         ├── SandboxStartFailed   the sandbox did not come up

@@ -61,7 +61,7 @@ class BucketStore:
 
     async def write(self, path: str, data: bytes) -> None:
         """Put the object."""
-        await self._do(obstore.put_async(self._bucket, checked_path(path), data, use_multipart=False))
+        await self._put(obstore.put_async(self._bucket, checked_path(path), data, use_multipart=False))
 
     async def create(self, path: str, data: bytes) -> bool:
         """Put the object on the condition that there is none."""
@@ -92,6 +92,12 @@ class BucketStore:
                 break
         return sorted(found[:_LISTED], key=lambda item: item.path)
 
+    async def _put(self, work: Awaitable[object]) -> None:
+        try:
+            await self._do(work)
+        except FileNotFoundError as error:
+            raise StoreUnavailable(str(error)) from error
+
     async def _do(self, work: Awaitable[T]) -> T:
         try:
             async with asyncio.timeout(_CALL_SECONDS):
@@ -99,7 +105,7 @@ class BucketStore:
         except (NotFoundError, FileNotFoundError) as error:
             if _NO_BUCKET in str(error):
                 raise StoreUnavailable(f"the results store {self._location}: there is no such bucket") from error
-            raise FileNotFoundError(str(error)) from None
+            raise FileNotFoundError(f"the results store {self._location}: {str(error).splitlines()[0]}") from None
         except (AlreadyExistsError, PreconditionError):
             raise
         except (BaseError, OSError, ValueError) as error:
