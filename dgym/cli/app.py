@@ -20,7 +20,7 @@ COMMANDS = {
     "migrate": "Convert a configuration of debug-gym to a manifest.",
     "replay": "Run recorded trajectories again and compare what comes out.",
     "report": "Tell what results came to, or compare two runs.",
-    "results": "Fetch results of Episodes of a cluster.",
+    "results": "Fetch results, patches and trajectories of Episodes of a cluster.",
     "run": "Run the Episodes and EpisodeSets of MANIFESTs on this machine.",
     "submit": "Run the Episodes and EpisodeSets of MANIFESTs in a cluster.",
     "tools": "List the tools, or show one with its schema and instructions.",

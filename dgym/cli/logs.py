@@ -30,7 +30,9 @@ _STARTING_SECONDS = 1.0
 def command(
     name: str, follow: bool, container: str, namespace: str | None, context: str | None, system_namespace: str
 ) -> None:
-    """Show the log of an Episode's pod; once the pod is gone, the log that is stored with the result.
+    """Show the log of an Episode of a cluster.
+
+    It is that of its pod; once the pod is gone, the log that is stored with the result.
 
     Exit status: 0, 1 there is no log, or the cluster refuses or cannot be reached, 2 usage or a name that is not there,
     130 Ctrl-C.

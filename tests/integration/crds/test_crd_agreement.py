@@ -15,7 +15,7 @@ from dgym.errors import ManifestError
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 STRUCTS = {"DebugTask": DebugTask, "Episode": Episode, "EpisodeSet": EpisodeSet}
-LARGE = 70_000
+LARGE = 5_000
 """Longer texts are not sent; that they are bounded shows in the total of inline files."""
 
 GOOD_STARTS = {"/": "/a", "[a-z][a-z0-9+.-]*:": "a:a", "[0-9a-f]{64}": "a" * 64, "[0-9]+": "1"}
