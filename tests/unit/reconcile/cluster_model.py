@@ -108,13 +108,15 @@ class EpisodeModel:
         self.served: set[int] = set()
         self.made: list[int] = []
         self.past: list[tuple[EpisodeView, dict[str, Pod]]] = []
+        self.seen = self.truth
         self.change_leader(0, 0)
 
     # Caches
 
     def record(self) -> None:
-        if self.truth is not None:
-            self.past = [*self.past[-5:], (self.truth, {name: each.show() for name, each in self.pods.items()})]
+        now = (self.truth or self.seen, {name: each.show() for name, each in self.pods.items()})
+        if not self.past or self.past[-1] != now:
+            self.past.append(now)
 
     def sync(self, episodes: bool = True, pods: bool = True) -> None:
         self.record()
@@ -200,11 +202,18 @@ class EpisodeModel:
         assert status.attempt <= before.attempt + 1
         if what == "finished":
             assert status.completion_time is not None
+        if status.reason == "SandboxLost" and before.pod_name is not None:
+            assert not self._goes_on(before.pod_name), "an attempt that goes on is given up"
         version = str(int(self.truth.metadata.resource_version) + 1)
         self.truth = replace(self.truth, metadata=replace(self.truth.metadata, resource_version=version), status=status)
         self.seen = self.truth
         self.writes.append(f"PATCH {what}")
         return True
+
+    def _goes_on(self, name: str) -> bool:
+        found, agent = self.pods.get(name), self._assigned()
+        failed = agent is not None and agent.said is not None and agent.said.state is AssignmentState.FAILED
+        return found is not None and not found.is_over and found.deleting is None and not failed
 
     def _create(self, action: act.CreatePod) -> bool:
         if self.truth is None or not still_wants(self.truth, UID, action.attempt):
@@ -217,6 +226,7 @@ class EpisodeModel:
             self.failure = act.CreateFailure(reason="QuotaExceeded", message="full", since=since, tries=tries)
             return True
         assert action.attempt not in self.served, "a second pod of an attempt that was served"
+        assert not self.finished, "a pod for what is finished"
         self.failure = None
         self.made.append(action.attempt)
         self.pods[action.name] = PodModel(action.attempt, f"{action.name}-{len(self.made)}", self.now)

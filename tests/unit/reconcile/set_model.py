@@ -76,7 +76,9 @@ class SetModel:
         self.change_leader(0, 0)
 
     def record(self) -> None:
-        self.past = [*self.past[-7:], (self.truth, dict(self.children))]
+        now = (self.truth, dict(self.children))
+        if not self.past or self.past[-1] != now:
+            self.past.append(now)
 
     def sync(self, sets: bool = True, children: bool = True) -> None:
         self.record()

@@ -48,11 +48,13 @@ def test_a_new_leader_with_old_caches_makes_no_pod_for_what_is_finished():
     drive(model)
     assert model.finished
     made = list(model.made)
-    for age in range(6):
-        model.change_leader(age, age)
-        model.operate()
-        model.dispatch()
+    for episode_age in range(len(model.past)):
+        for pods_age in range(len(model.past)):
+            model.change_leader(episode_age, pods_age)
+            model.operate()
+            model.dispatch()
     assert model.made == made
+    assert model.finished
 
 
 class Storm(RuleBasedStateMachine):
@@ -87,9 +89,11 @@ class Storm(RuleBasedStateMachine):
     def time_passes_and_nothing_unusual_happens(self, rounds):
         drive(self.model, rounds=rounds, seconds=30)
 
-    @rule(episode_age=st.integers(0, 5), pods_age=st.integers(0, 5))
+    @rule(episode_age=st.integers(0, 12), pods_age=st.integers(0, 12))
     def change_leader(self, episode_age, pods_age):
         self.model.change_leader(episode_age, pods_age)
+        self.model.operate()
+        self.model.dispatch()
 
     @rule(state=st.sampled_from(["unschedulable", "pulling", "init failed", "ready", "sandbox ended"]))
     def kubelet(self, state):
@@ -171,4 +175,4 @@ class Storm(RuleBasedStateMachine):
 
 
 TestStorm = Storm.TestCase
-TestStorm.settings = settings(max_examples=60, stateful_step_count=40)
+TestStorm.settings = settings(max_examples=25, stateful_step_count=30)
