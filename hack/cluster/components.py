@@ -190,9 +190,9 @@ def import_pause(files: Files, binaries: Path) -> None:
 def tails(files: Files, names: list[str], lines: int = 12) -> str:
     """The ends of logs, for whoever reads why it failed."""
     parts = []
-    for name in names:
+    for name in dict.fromkeys(names):
         log = files.logs / f"{name}.log"
-        if log.exists():
+        if log.exists() and log.stat().st_size:
             end = "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
             parts.append(f"--- {log}\n{end}")
     return "\n".join(parts)

@@ -32,6 +32,8 @@ from hack.cluster.machine import (
 ROOT = Path(__file__).parent.parent.parent
 PROGRAMS = ("containerd", "ctr", "runc", "iptables", "conntrack", "ip", "mount", "sysctl", "openssl")
 OVERLAYFS = "overlayfs"
+# Interfaces and control groups have one name on a machine, wherever the state is.
+LOCK = Path("/run/dgym-cluster.lock")
 
 
 class LocalCluster:
@@ -73,7 +75,7 @@ class LocalCluster:
                 self._up(build((*paths.BINARIES, PAUSE)))
 
     def _exclusive(self) -> AbstractContextManager[None]:
-        return exclusive(paths.cache_directory() / "cluster.lock", "another command for the cluster")
+        return exclusive(LOCK, "another command for the cluster")
 
     def _up(self, binaries: Path) -> None:
         if self.files.state.exists():
