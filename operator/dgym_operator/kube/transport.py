@@ -129,6 +129,7 @@ class Transport:
                 raise error_from_answer(response.status, body, response.headers)
             yield Lines(response)
         finally:
+            _abort(response)
             response.close()
 
     async def _respond(self, request: Request, limits: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
@@ -156,6 +157,13 @@ class Transport:
                 return await self._access.credentials.header()
         except AccessError as error:
             raise Unauthorized(str(error), status=401) from error
+
+
+def _abort(response: aiohttp.ClientResponse) -> None:
+    """Drop a stream's connection: a farewell by TLS would wait for a server that still sends, beyond our own end."""
+    transport = response.connection.transport if response.connection is not None else None
+    if transport is not None:
+        transport.abort()
 
 
 @contextmanager
