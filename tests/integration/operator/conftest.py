@@ -126,13 +126,14 @@ class Installation:
         return {agent.name for agent in self.agents}
 
     def writes(self):
-        """What operators wrote in this namespace, Leases and Events apart, one of (verb, resource, name) each."""
+        """What operators wrote here, Leases and Events apart: verb, resource, name and HTTP status of each."""
         found = []
         for event in self.server.writes():
             reference = event.get("objectRef", {})
             ours = event.get("userAgent", "").startswith("dgym-operator")
             if ours and reference.get("namespace") == self.namespace and event.get("stage") == "ResponseComplete":
-                found.append((event["verb"], reference["resource"], reference.get("name", "")))
+                status = event.get("responseStatus", {}).get("code", 0)
+                found.append((event["verb"], reference["resource"], reference.get("name", ""), status))
         return [write for write in found if write[1] not in ("leases", "events")]
 
 

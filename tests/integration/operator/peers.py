@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import ssl
+from datetime import UTC, datetime
 from typing import Any
 
 import aiohttp
@@ -193,7 +194,8 @@ class Kubelet:
 
 
 def _condition(kind: str, status: str = "True") -> dict[str, str]:
-    return {"type": kind, "status": status, "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {"type": kind, "status": status, "lastTransitionTime": now}
 
 
 def _container(name: str, state: dict[str, Any], *, ready: bool) -> dict[str, Any]:

@@ -35,12 +35,12 @@ async def test_a_set_runs_every_sample_once_within_its_parallelism(installation)
     for index in range(6):
         name = f"all-{index}"
         assert [write for write in installation.writes() if write[2] in (name, f"{name}-1")] == [
-            ("create", "episodes", name),
-            ("create", "pods", f"{name}-1"),
-            ("patch", "episodes", name),
-            ("patch", "episodes", name),
-            ("delete", "pods", f"{name}-1"),
-            ("delete", "episodes", name),
+            ("create", "episodes", name, 201),
+            ("create", "pods", f"{name}-1", 201),
+            ("patch", "episodes", name, 200),
+            ("patch", "episodes", name, 200),
+            ("delete", "pods", f"{name}-1", 200),
+            ("delete", "episodes", name, 200),
         ]
 
 
