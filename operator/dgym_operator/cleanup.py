@@ -27,6 +27,8 @@ from dgym_operator.reconcile.views import Object
 from dgym_operator.settings import Settings
 
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
+TEST_LABELS = {"app.kubernetes.io/name": "dgym", "app.kubernetes.io/component": "test"}
+"""Of the pod of ``helm test``, which Helm leaves for its log to be read."""
 STOP_SECONDS = 60.0
 """How long pods may take to end: the operator's are given 30 s, a sandbox's 5 s."""
 _LOOK_SECONDS = 0.5
@@ -72,15 +74,17 @@ class Cleanup:
         # A sandbox on its way out must not find the way out of its network.
         await self._until_gone("sandboxes", lambda: self._sandboxes(served))
         await self._delete_all(NETWORK_POLICIES, policies)
+        await self._delete_all(PODS, await self._labelled(TEST_LABELS))
         await self._delete_own()
 
     async def _stop_operator(self, deployment: str) -> None:
-        here = self._settings.namespace
-        await self._delete(DEPLOYMENTS, deployment, here)
-        selector = _selector(OPERATOR_LABELS)
-        await self._until_gone(
-            "operator pods",
-            lambda: self._client.list(PODS, decode=Object, namespace=here, label_selector=selector),
+        await self._delete(DEPLOYMENTS, deployment, self._settings.namespace)
+        await self._until_gone("operator pods", lambda: self._labelled(OPERATOR_LABELS))
+
+    async def _labelled(self, labels: dict[str, str]) -> list[Object]:
+        """Pods in the operator's own namespace."""
+        return await self._client.list(
+            PODS, decode=Object, namespace=self._settings.namespace, label_selector=_selector(labels)
         )
 
     async def _policies(self) -> list[Policy]:

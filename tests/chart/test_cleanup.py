@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from dgym_operator.cleanup import Cleanup
+from dgym_operator.cleanup import TEST_LABELS, Cleanup
 from dgym_operator.kube.auth import load_access
 from dgym_operator.kube.client import Client
 from dgym_operator.kube.clock import SystemClock
@@ -79,6 +79,8 @@ def _install(system):
 async def test_what_the_operator_made_goes_and_nothing_else(place, clean_up):
     system, team, other = place("system"), place("team"), place("other")
     _install(system)
+    system.pod("dgym-test", TEST_LABELS)
+    system.pod("agent", {"app.kubernetes.io/name": "dgym", **AGENTS})
     for namespace, operator in ((team, system.name), (other, "another-system")):
         namespace.policy(operator)
         namespace.pod("episode-1", SANDBOX_LABELS)
@@ -89,6 +91,7 @@ async def test_what_the_operator_made_goes_and_nothing_else(place, clean_up):
     assert system.names("api/v1/secrets") == {"model-keys"}
     assert not system.names("apis/coordination.k8s.io/v1/leases")
     assert not system.names("apis/apps/v1/deployments")
+    assert system.names("api/v1/pods") == {"agent"}
     assert team.names("api/v1/pods") == {"web"}
     assert not team.names("apis/networking.k8s.io/v1/networkpolicies")
     assert other.names("api/v1/pods") == {"episode-1", "web"}

@@ -190,9 +190,10 @@ subjects:
   resources: [deployments]
   resourceNames: [{{ include "dgym.fullname" . }}-operator]
   verbs: [delete]
+# Those it waits for, and that of helm test.
 - apiGroups: [""]
   resources: [pods]
-  verbs: [list]
+  verbs: [list, delete]
 - apiGroups: [""]
   resources: [secrets]
   resourceNames: [dgym-key, dgym-agent-tokens, dgym-results-token]
