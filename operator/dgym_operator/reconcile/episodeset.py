@@ -10,7 +10,7 @@ import msgspec
 
 from dgym.api import ConditionType, EpisodeSetStatus
 from dgym.api.planning import child_name
-from dgym_operator.reconcile.conditions import Conditions, find, is_true, observed, set_condition
+from dgym_operator.reconcile.conditions import Conditions, find, is_true, observed, set_condition, since
 from dgym_operator.reconcile.counts import Tally, next_indexes, pass_at_1, tally
 from dgym_operator.reconcile.frozen import NotYet, choose, tasks_name
 from dgym_operator.reconcile.plan import (
@@ -24,8 +24,10 @@ from dgym_operator.reconcile.plan import (
     Plan,
 )
 from dgym_operator.reconcile.setinputs import EpisodeSetInput, FrozenTasks
+from dgym_operator.reconcile.waiting import EPOCH
 
 _SOON = 1.0
+_RESUMING = "Resuming"
 
 
 def decide_set(view: EpisodeSetInput, now: datetime) -> Plan:
@@ -77,7 +79,8 @@ def _round(view: EpisodeSetInput, frozen: FrozenTasks, now: datetime) -> Plan:
     counted = tally(view, len(frozen) * view.episode_set.spec.samples)
     told, more_to_tell = _told(view, counted)
     new = next_indexes(counted, _room(view, counted))
-    conditions = _conditions(view, counted, resuming=bool(told) and not view.episode_set.spec.suspend, now=now)
+    paused = _paused(view, bool(told), now)
+    conditions = _finished(view, counted, paused, now)
     status = _status(view, counted, conditions, active=counted.active + len(new), now=now)
     if new and status == view.episode_set.status:
         # Nothing to write, so nothing to tell an old view by: write that fewer are active, and create after that.
@@ -85,7 +88,8 @@ def _round(view: EpisodeSetInput, frozen: FrozenTasks, now: datetime) -> Plan:
         return msgspec.structs.replace(_write(view, status), requeue_after=_SOON)
     creations = tuple(_creation(view, frozen, index) for index in new)
     written = _write(view, status)
-    is_more = more_to_tell or len(new) == view.policy.creates_per_round
+    resuming = is_true(conditions, ConditionType.SUSPENDED) and not view.episode_set.spec.suspend
+    is_more = more_to_tell or resuming or len(new) == view.policy.creates_per_round
     return Plan(actions=(*written.actions, *told, *creations), requeue_after=_SOON if is_more else None)
 
 
@@ -137,12 +141,31 @@ def _creation(view: EpisodeSetInput, frozen: FrozenTasks, index: int) -> CreateE
     )
 
 
-def _conditions(view: EpisodeSetInput, counted: Tally, *, resuming: bool, now: datetime) -> Conditions:
-    spec, conditions = view.episode_set.spec, view.episode_set.status.conditions
-    if spec.suspend:
-        conditions = set_condition(conditions, ConditionType.SUSPENDED, "True", reason="Suspended", at=now)
-    elif is_true(conditions, ConditionType.SUSPENDED) and not resuming:
-        conditions = set_condition(conditions, ConditionType.SUSPENDED, "False", reason="Resumed", at=now)
+def _paused(view: EpisodeSetInput, telling: bool, now: datetime) -> Conditions:
+    """``Suspended`` as it is now.
+
+    Resuming ends when all children have been told for a while: a view may still show one as it was before its
+    suspension, and who is not told then stays suspended.
+    """
+    conditions = view.episode_set.status.conditions
+    before = find(conditions, ConditionType.SUSPENDED)
+    if view.episode_set.spec.suspend:
+        return set_condition(conditions, ConditionType.SUSPENDED, "True", reason="Suspended", at=now)
+    if before is None or before.status == "False":
+        return conditions
+    if before.reason != _RESUMING:
+        return set_condition(conditions, ConditionType.SUSPENDED, "True", reason=_RESUMING, at=now, restamp=True)
+    if telling or now < _resumed_at(view):
+        return conditions
+    return set_condition(conditions, ConditionType.SUSPENDED, "False", reason="Resumed", at=now)
+
+
+def _resumed_at(view: EpisodeSetInput) -> datetime:
+    begun = since(view.episode_set.status.conditions, ConditionType.SUSPENDED, "True")
+    return (begun or EPOCH) + timedelta(seconds=view.policy.settle_seconds)
+
+
+def _finished(view: EpisodeSetInput, counted: Tally, conditions: Conditions, now: datetime) -> Conditions:
     reason = "Completed" if len(counted.completed) == counted.total else _stop_reason(view, counted)
     if reason is None or counted.active:
         reason = reason if counted.active and reason else "Running"

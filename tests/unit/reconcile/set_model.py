@@ -1,6 +1,7 @@
 """An EpisodeSet with its children and a controller whose caches lag behind. Pure Python, as ``cluster_model``."""
 
 from collections import Counter
+from datetime import timedelta
 
 import msgspec
 
@@ -125,6 +126,7 @@ class SetModel:
                     given = {"suspend": action.suspend, "cancel": action.cancel}
                     spec = replace(found.spec, **{name: value for name, value in given.items() if value is not None})
                     self.children[self._index(action.name)] = replace(found, spec=spec)
+                    self.seen_children[self._index(action.name)] = self.children[self._index(action.name)]
         return True
 
     def _index(self, name: str) -> int:
@@ -199,10 +201,15 @@ class SetModel:
     def finished(self) -> bool:
         return is_true(self.truth.status.conditions, "Finished")
 
+    def pass_time(self) -> None:
+        """More than caches lag behind."""
+        self.sync()
+        self.now += timedelta(seconds=6)
+
     def settle(self) -> None:
         self.edit(suspend=False, parallelism=max(1, self.truth.spec.parallelism))
         for _ in range(200):
-            self.sync()
+            self.pass_time()
             self.operate()
             self.end(0, "Resolved")
             self.collect()

@@ -57,6 +57,20 @@ def test_a_new_leader_with_old_caches_makes_no_pod_for_what_is_finished():
     assert model.finished
 
 
+def test_a_new_leader_with_old_caches_gives_up_nothing_that_goes_on():
+    model = EpisodeModel()
+    drive(model, rounds=5)
+    assert model.truth.status.pod_name == "e-1"
+    for episode_age in range(len(model.past)):
+        for pods_age in range(len(model.past)):
+            model.change_leader(episode_age, pods_age)
+            for _ in range(3):
+                model.operate()
+                model.dispatch()
+    drive(model)
+    assert (model.truth.status.reason, model.truth.status.attempt, model.made) == ("Resolved", 1, [1])
+
+
 class Storm(RuleBasedStateMachine):
     """Everything that may happen to an episode, in any order."""
 

@@ -172,11 +172,14 @@ def test_suspending_a_set_suspends_its_children_until_it_is_resumed():
     status = status_of(plan)
     assert the_condition(status, "Suspended").status == "True"
 
-    resumed = episode_set("a", "b", status=status)
     both = (child(0, suspend=True), child(1, suspend=True))
-    plan = decide_set(see(resumed, *both), NOW)
-    assert plan.actions == (PatchChild(name="s-0", suspend=False), PatchChild(name="s-1", suspend=False))
-    after = status_of(decide_set(see(resumed, child(0), child(1)), NOW))
+    plan = decide_set(see(episode_set("a", "b", status=status), *both), NOW)
+    assert told(plan) == [PatchChild(name="s-0", suspend=False), PatchChild(name="s-1", suspend=False)]
+    resuming = episode_set("a", "b", status=status_of(plan))
+    assert decide_set(see(resuming, child(0), child(1)), in_(1)) == Plan(requeue_after=1)
+    late = decide_set(see(resuming, child(0), child(1, suspend=True)), in_(2))
+    assert told(late) == [PatchChild(name="s-1", suspend=False)]
+    after = status_of(decide_set(see(resuming, child(0), child(1)), in_(5)))
     assert the_condition(after, "Suspended").status == "False"
 
 

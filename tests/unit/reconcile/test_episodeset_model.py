@@ -68,6 +68,10 @@ class Storm(RuleBasedStateMachine):
             self.model.end(0, "Resolved")
             self.model.collect()
 
+    @rule()
+    def pass_time(self):
+        self.model.pass_time()
+
     @rule(number=st.integers(0, 9))
     def somebody_deletes_a_child(self, number):
         self.model.remove(number)
