@@ -81,6 +81,7 @@ class Reflector(Generic[T]):
         self._settings = settings
         self._version = ""
         self._alive = clock.monotonic()
+        self._opened = float("inf")
 
     @property
     def staleness(self) -> float:
@@ -91,7 +92,7 @@ class Reflector(Generic[T]):
         """Keep the store up to date until cancelled."""
         failures = 0
         while True:
-            started = self._clock.monotonic()
+            self._opened = float("inf")
             try:
                 await self._follow()
                 failures = 0
@@ -103,7 +104,7 @@ class Reflector(Generic[T]):
             except ApiError as error:
                 logger.info("%s: %s", self, error)
                 reason = error
-            failures = 1 if self._clock.monotonic() - started >= _HEALTHY_SECONDS else failures + 1
+            failures = 1 if self._clock.monotonic() - self._opened >= _HEALTHY_SECONDS else failures + 1
             await self._clock.sleep(self._wait(failures, reason))
 
     def _wait(self, failures: int, reason: ApiError) -> float:
@@ -131,7 +132,7 @@ class Reflector(Generic[T]):
             timeout_seconds=seconds,
             silence_seconds=self._settings.silence_seconds,
         ) as lines:
-            self._alive = self._clock.monotonic()
+            self._alive = self._opened = self._clock.monotonic()
             async for line in lines:
                 self._alive = self._clock.monotonic()
                 self._take(line)

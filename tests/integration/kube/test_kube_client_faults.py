@@ -1,0 +1,162 @@
+"""Requests to a server that fails: what is repeated, what is not, and how patiently."""
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from dgym_operator.kube import (
+    CONFIG_MAPS,
+    Access,
+    Client,
+    ConnectionLost,
+    FixedCredentials,
+    Forbidden,
+    PatchType,
+    ServerUnavailable,
+    TooManyRequests,
+    Unauthorized,
+    UnreadableAnswer,
+)
+from tests.fakes.kube_clocks import HastyClock
+
+BODY = {"metadata": {"name": "a"}}
+CALLS: dict[str, Callable[[Client], Any]] = {
+    "get": lambda client: client.get(CONFIG_MAPS, "a", namespace="ns", decode=bytes),
+    "create": lambda client: client.create(CONFIG_MAPS, BODY, namespace="ns", decode=bytes),
+    "merge": lambda client: client.patch(CONFIG_MAPS, "a", BODY, namespace="ns", decode=bytes),
+    "apply": lambda client: client.patch(
+        CONFIG_MAPS, "a", BODY, namespace="ns", decode=bytes, kind=PatchType.APPLY, field_manager="m"
+    ),
+    "json patch": lambda client: client.patch(CONFIG_MAPS, "a", [], namespace="ns", decode=bytes, kind=PatchType.JSON),
+    "replace": lambda client: client.replace(CONFIG_MAPS, "a", BODY, namespace="ns", decode=bytes),
+    "delete": lambda client: client.delete(CONFIG_MAPS, "a", namespace="ns", decode=bytes),
+    "delete this one": lambda client: client.delete(CONFIG_MAPS, "a", namespace="ns", uid="u", decode=bytes),
+}
+REPEATABLE = {"get", "merge", "apply", "replace", "delete this one"}
+
+
+@pytest.mark.parametrize("call", CALLS)
+async def test_what_may_have_been_done_is_repeated_only_where_that_does_no_harm(
+    call: str, bad_server: Any, bad_client: Client, clock: HastyClock
+) -> None:
+    bad_server.others = [bad_server.status(503, "ServiceUnavailable")]
+    with pytest.raises(ServerUnavailable):
+        await CALLS[call](bad_client)
+    assert bad_server.counts["others"] == (4 if call in REPEATABLE else 1)
+    assert len(clock.slept) == bad_server.counts["others"] - 1
+
+
+@pytest.mark.parametrize("call", CALLS)
+async def test_what_was_refused_for_being_too_much_is_repeated_when_the_server_says(
+    call: str, bad_server: Any, bad_client: Client, clock: HastyClock
+) -> None:
+    async def done(request: Any) -> Any:
+        return await bad_server.page()(request)
+
+    bad_server.others = [bad_server.status(429, "TooManyRequests", retry_after=7)] * 2 + [done]
+    await CALLS[call](bad_client)
+    assert bad_server.counts["others"] == 3
+    assert all(7 <= slept <= 8 for slept in clock.slept)
+
+
+async def test_a_server_that_asks_for_more_patience_than_a_worker_has_is_left_to_the_queue(
+    bad_server: Any, bad_client: Client, clock: HastyClock
+) -> None:
+    bad_server.others = [bad_server.status(429, "TooManyRequests", retry_after=600)]
+    with pytest.raises(TooManyRequests) as caught:
+        await CALLS["create"](bad_client)
+    assert caught.value.retry_after == 600
+    assert clock.slept == []
+
+
+async def test_tries_are_limited_and_their_waits_grow(bad_server: Any, bad_client: Client, clock: HastyClock) -> None:
+    bad_server.others = [bad_server.status(429, "TooManyRequests")]
+    with pytest.raises(TooManyRequests):
+        await CALLS["get"](bad_client)
+    assert bad_server.counts["others"] == 4
+    assert all(full / 2 <= slept <= full for slept, full in zip(clock.slept, [0.5, 1.0, 2.0], strict=True))
+
+
+async def test_a_refusal_is_not_repeated(bad_server: Any, bad_client: Client) -> None:
+    bad_server.others = [bad_server.status(403, "Forbidden")]
+    with pytest.raises(Forbidden):
+        await CALLS["get"](bad_client)
+    assert bad_server.counts["others"] == 1
+
+
+@pytest.mark.parametrize("fault", ["hang", "reset"])
+async def test_no_answer_within_the_deadline_is_a_lost_connection(
+    fault: str, bad_server: Any, impatient_client: Client
+) -> None:
+    bad_server.others = [getattr(bad_server, fault)]
+    with pytest.raises(ConnectionLost):
+        await CALLS["create"](impatient_client)
+    assert bad_server.counts["others"] == 1
+
+
+async def test_a_server_that_is_not_there_is_a_lost_connection(clock: HastyClock) -> None:
+    access = Access(server="http://127.0.0.1:1", credentials=FixedCredentials())
+    async with Client(access, clock=clock, random=Random(1)) as client:
+        with pytest.raises(ConnectionLost):
+            await CALLS["get"](client)
+    assert len(clock.slept) == 3
+
+
+async def test_a_success_that_is_no_object_is_told_as_such(bad_server: Any, bad_client: Client, thing: Any) -> None:
+    bad_server.others = [bad_server.garbage]
+    with pytest.raises(UnreadableAnswer):
+        await bad_client.get(CONFIG_MAPS, "a", namespace="ns", decode=thing)
+    assert await bad_client.get(CONFIG_MAPS, "a", namespace="ns", decode=bytes) == b"<html>hello"
+
+
+async def test_credentials_that_are_refused_are_renewed_once(bad_server: Any, clock: HastyClock) -> None:
+    class Renewed:
+        def __init__(self) -> None:
+            self.number = 1
+
+        async def header(self) -> str:
+            return f"Bearer {self.number}"
+
+        def expire(self) -> None:
+            self.number += 1
+
+    bad_server.others = [bad_server.status(401, "Unauthorized"), bad_server.page()]
+    async with Client(Access(server=bad_server.url, credentials=Renewed()), clock=clock, random=Random(1)) as client:
+        await CALLS["create"](client)
+        assert [headers["Authorization"] for headers in bad_server.headers] == ["Bearer 1", "Bearer 2"]
+        bad_server.others = [bad_server.status(401, "Unauthorized")]
+        with pytest.raises(Unauthorized):
+            await CALLS["create"](client)
+    assert bad_server.counts["others"] == 4
+
+
+async def test_writes_are_throttled_and_reads_are_not(bad_server: Any, clock: HastyClock) -> None:
+    bad_server.others = [bad_server.page()]
+    access = Access(server=bad_server.url, credentials=FixedCredentials())
+    async with Client(access, clock=clock, random=Random(1), qps=2.0, burst=1) as client:
+        for _ in range(5):
+            await CALLS["get"](client)
+        assert clock.slept == []
+        for _ in range(5):
+            await CALLS["merge"](client)
+        assert sum(clock.slept) == pytest.approx(2.0)
+        await client.patch(CONFIG_MAPS, "a", BODY, namespace="ns", decode=bytes, throttle=False)
+        assert sum(clock.slept) == pytest.approx(2.0)
+
+
+async def test_pages_shrink_where_objects_are_large(bad_server: Any, bad_client: Client) -> None:
+    async def page(request: Any) -> Any:
+        from aiohttp import web
+
+        limit = int(request.query["limit"])
+        start = int(request.query.get("continue", "0"))
+        items = [{"metadata": {"name": f"n{number}"}, "pad": "x" * 200_000} for number in range(start, start + limit)]
+        meta = {"resourceVersion": "5"} | ({"continue": str(start + limit)} if start < 100 else {})
+        return web.json_response({"metadata": meta, "items": items})
+
+    bad_server.lists = [page]
+    sizes = [len(found.items) async for found in bad_client.pages(CONFIG_MAPS, decode=dict)]
+    assert sizes[0] == 50
+    assert all(30 <= size <= 45 for size in sizes[1:])

@@ -1,0 +1,155 @@
+"""Requests to a real API server."""
+
+from typing import Any
+
+import pytest
+
+from dgym_operator.kube import (
+    CONFIG_MAPS,
+    NAMESPACES,
+    PODS,
+    AlreadyExists,
+    Client,
+    Conflict,
+    Forbidden,
+    Invalid,
+    NotFound,
+    PatchType,
+    Resource,
+)
+from tests.apiserver import ApiServer
+
+QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
+
+
+def config_map(name: str, **data: str) -> dict[str, Any]:
+    return CONFIG_MAPS.manifest(metadata={"name": name}, data=data)
+
+
+def pod(name: str) -> dict[str, Any]:
+    return PODS.manifest(metadata={"name": name}, spec={"containers": [{"name": "c", "image": "i"}]})
+
+
+async def test_the_life_of_an_object(
+    client: Client, api_namespace: str, thing: Any, requests: list[tuple[str, str, int]]
+) -> None:
+    where = {"namespace": api_namespace, "decode": thing}
+    made = await client.create(CONFIG_MAPS, config_map("a", x="1"), **where)
+    assert (made.metadata.namespace, made.metadata.name, made.data) == (api_namespace, "a", {"x": "1"})
+    merged = await client.patch(CONFIG_MAPS, "a", {"data": {"y": "2"}}, **where)
+    assert merged.data == {"x": "1", "y": "2"}
+    patch = [{"op": "test", "path": "/data/x", "value": "1"}, {"op": "remove", "path": "/data/x"}]
+    assert (await client.patch(CONFIG_MAPS, "a", patch, kind=PatchType.JSON, **where)).data == {"y": "2"}
+    applied = await client.patch(
+        CONFIG_MAPS, "a", config_map("a", z="3"), kind=PatchType.APPLY, field_manager="test", **where
+    )
+    assert applied.data == {"y": "2", "z": "3"}
+    replaced = await client.replace(CONFIG_MAPS, "a", config_map("a", only="this"), **where)
+    assert (await client.get(CONFIG_MAPS, "a", **where)) == replaced
+    assert await client.delete(CONFIG_MAPS, "a", uid=made.metadata.uid, **where) is None
+    with pytest.raises(NotFound):
+        await client.delete(CONFIG_MAPS, "a", **where)
+    assert [verb for verb, _, _ in requests] == [
+        "create", "patch", "patch", "patch", "update", "get", "delete", "delete"
+    ]  # fmt: skip
+    assert [status for _, _, status in requests] == [201, 200, 200, 200, 200, 200, 200, 404]
+
+
+async def test_a_name_that_is_taken_and_a_namespace_that_is_not_there(client: Client, api_namespace: str) -> None:
+    await client.create(CONFIG_MAPS, config_map("a"), namespace=api_namespace, decode=bytes)
+    with pytest.raises(AlreadyExists):
+        await client.create(CONFIG_MAPS, config_map("a"), namespace=api_namespace, decode=bytes)
+    with pytest.raises(NotFound):
+        await client.create(CONFIG_MAPS, config_map("a"), namespace="nowhere", decode=bytes)
+
+
+async def test_of_two_who_write_what_they_have_read_the_second_is_told(
+    client: Client, api_namespace: str, thing: Any
+) -> None:
+    where = {"namespace": api_namespace, "decode": thing}
+    read = await client.create(CONFIG_MAPS, config_map("a", writer="none"), **where)
+    version = {"resourceVersion": read.metadata.resource_version}
+    await client.patch(CONFIG_MAPS, "a", {"metadata": version, "data": {"writer": "first"}}, **where)
+    with pytest.raises(Conflict):
+        await client.patch(CONFIG_MAPS, "a", {"metadata": version, "data": {"writer": "second"}}, **where)
+    assert (await client.get(CONFIG_MAPS, "a", **where)).data == {"writer": "first"}
+
+
+async def test_deleting_with_another_uid_or_version_deletes_nothing(
+    client: Client, api_namespace: str, thing: Any
+) -> None:
+    where = {"namespace": api_namespace, "decode": thing}
+    made = await client.create(CONFIG_MAPS, config_map("a"), **where)
+    with pytest.raises(Conflict):
+        await client.delete(CONFIG_MAPS, "a", uid="00000000-0000-0000-0000-000000000000", **where)
+    with pytest.raises(Conflict):
+        await client.delete(CONFIG_MAPS, "a", resource_version="1", **where)
+    assert await client.get(CONFIG_MAPS, "a", **where) == made
+
+
+async def test_what_lingers_after_a_delete_is_handed_back(client: Client, api_namespace: str, thing: Any) -> None:
+    body = config_map("a")
+    body["metadata"]["finalizers"] = ["dgym.dev/test"]
+    await client.create(CONFIG_MAPS, body, namespace=api_namespace, decode=bytes)
+    left = await client.delete(CONFIG_MAPS, "a", namespace=api_namespace, decode=thing)
+    assert left is not None
+    assert left.metadata.deletion_timestamp
+
+
+async def test_what_breaks_the_schema_names_the_fields(client: Client, api_namespace: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        await client.create(PODS, PODS.manifest(metadata={"name": "a"}), namespace=api_namespace, decode=bytes)
+    assert [cause.field for cause in caught.value.causes] == ["spec.containers"]
+
+
+async def test_a_quota_that_is_used_up(client: Client, api_namespace: str) -> None:
+    quota = QUOTAS.manifest(metadata={"name": "none"}, spec={"hard": {"pods": "0"}})
+    await client.create(QUOTAS, quota, namespace=api_namespace, decode=bytes)
+    status = {"status": {"hard": {"pods": "0"}, "used": {"pods": "0"}}}
+    await client.patch(QUOTAS, "none", status, namespace=api_namespace, decode=bytes, subresource="status")
+    with pytest.raises(Forbidden) as caught:
+        await client.create(PODS, pod("a"), namespace=api_namespace, decode=bytes)
+    assert caught.value.quota
+    assert not caught.value.pod_security
+
+
+async def test_a_pod_that_pod_security_does_not_admit(client: Client, api_namespace: str) -> None:
+    labels = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
+    await client.patch(NAMESPACES, api_namespace, labels, decode=bytes)
+    with pytest.raises(Forbidden) as caught:
+        await client.create(PODS, pod("a"), namespace=api_namespace, decode=bytes)
+    assert caught.value.pod_security
+    assert not caught.value.quota
+
+
+async def test_a_namespace_that_is_being_deleted(client: Client, api_namespace: str) -> None:
+    await client.delete(NAMESPACES, api_namespace, decode=bytes)
+    with pytest.raises(Forbidden) as caught:
+        await client.create(CONFIG_MAPS, config_map("a"), namespace=api_namespace, decode=bytes)
+    assert caught.value.namespace_terminating
+
+
+async def test_all_pages_are_of_one_moment(
+    client: Client, api_server: ApiServer, api_namespace: str, thing: Any
+) -> None:
+    for number in range(12):
+        await client.create(CONFIG_MAPS, config_map(f"n{number:02}"), namespace=api_namespace, decode=bytes)
+    pages = []
+    async for page in client.pages(CONFIG_MAPS, namespace=api_namespace, decode=thing, limit=5):
+        pages.append(page)
+        await client.create(CONFIG_MAPS, config_map(f"later{len(pages)}"), namespace=api_namespace, decode=bytes)
+    assert [len(page.items) for page in pages] == [5, 5, 2]
+    assert len({page.meta.resource_version for page in pages}) == 1
+    assert len(await client.list(CONFIG_MAPS, namespace=api_namespace, decode=thing)) == 15
+
+
+async def test_selectors_choose(client: Client, api_namespace: str, thing: Any) -> None:
+    for name in ("a", "b"):
+        body = config_map(name)
+        body["metadata"]["labels"] = {"app.kubernetes.io/name": name}
+        await client.create(CONFIG_MAPS, body, namespace=api_namespace, decode=bytes)
+    where = {"namespace": api_namespace, "decode": thing}
+    found = await client.list(CONFIG_MAPS, label_selector="app.kubernetes.io/name=b,app.kubernetes.io/name!=x", **where)
+    assert [item.metadata.name for item in found] == ["b"]
+    found = await client.list(CONFIG_MAPS, field_selector="metadata.name=a", **where)
+    assert [item.metadata.name for item in found] == ["a"]
