@@ -87,7 +87,7 @@ async def _show(
 
     from rich.live import Live
 
-    from dgym.cli.get_tables import console, tables
+    from dgym.cli.get_tables import console, tables, widen
     from dgym.cli.kube_names import path_of
     from dgym.cli.kube_watch import follow_both
 
@@ -103,6 +103,7 @@ async def _show(
                     click.echo(_nothing(namespace), err=True)
                     return
                 drawn = tables(episodes, sets, wide=wide, everywhere=everywhere)
+                widen(screen, drawn)
                 if live is not None:
                     live.update(drawn, refresh=True)
                 else:

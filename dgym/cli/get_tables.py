@@ -26,6 +26,14 @@ def console() -> "Console":
     return Console(width=width, highlight=False)
 
 
+def widen(screen: "Console", drawn: "RenderableType") -> None:
+    """Let lines be as long as they need to be: a terminal wraps them, as it does kubectl's; a cut name is of no use."""
+    from rich.measure import Measurement
+
+    needed = Measurement.get(screen, screen.options.update(width=10_000), drawn).minimum
+    screen.width = max(screen.width, needed)
+
+
 def tables(
     episodes: Sequence[EpisodeView], sets: Sequence[SetView], *, wide: bool, everywhere: bool
 ) -> "RenderableType":

@@ -178,7 +178,10 @@ class Cluster:
                         answer = await response.read()
                         raise refusal(response.status, answer, method=method, path=path, context=self.context)
                     else:
-                        yield response
+                        try:
+                            yield response
+                        finally:
+                            _abandon(response)
                         return
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise self._unreachable(error) from error
@@ -198,6 +201,12 @@ class Cluster:
             f"the cluster of context '{self.context}' cannot be reached at {self._access.server}: {why}; see whether it"
             " runs (kubectl cluster-info), or choose another with --context"
         )
+
+
+def _abandon(response: aiohttp.ClientResponse) -> None:
+    """Drop the connection of an answer that was not read to its end: its polite end would outlive the command."""
+    if response.connection is not None and response.connection.transport is not None:
+        response.connection.transport.abort()
 
 
 def _pause(text: str) -> float:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from dgym.api import TREATMENTS
-from dgym.cli.get_tables import console, tables
+from dgym.cli.get_tables import console, tables, widen
 from dgym.cli.kube_client import Cluster
 from dgym.cli.kube_names import path_of
 from dgym.cli.kube_views import EpisodeView, SetView
@@ -26,7 +26,9 @@ async def wait_for(cluster: Cluster, manifests: Sequence[Mapping[str, Any]]) -> 
     known = [view for view in found_episodes.values() if view is not None]
     known_sets = [view for view in found_sets.values() if view is not None]
     if known or known_sets:
-        console().print(tables(known, known_sets, wide=False, everywhere=False))
+        screen, drawn = console(), tables(known, known_sets, wide=False, everywhere=False)
+        widen(screen, drawn)
+        screen.print(drawn)
     gone = [key for found in (found_episodes, found_sets) for key, view in found.items() if view is None]
     for namespace, name in gone:
         click.echo(f"{name}: deleted from namespace {namespace} before it was finished", err=True)

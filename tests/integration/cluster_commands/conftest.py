@@ -77,6 +77,7 @@ def namespace(kinds, api_namespace):
 def dgym(kinds, api_namespace, monkeypatch):
     """Runs a command in the test's namespace."""
     monkeypatch.setenv("KUBECONFIG", str(kinds.kubeconfig))
+    monkeypatch.setenv("COLUMNS", "200")
 
     def run(name, *arguments, status=0):
         done = CliRunner().invoke(cli, [name, "-n", api_namespace, *map(str, arguments)])

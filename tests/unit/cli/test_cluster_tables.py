@@ -1,0 +1,97 @@
+import io
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from rich.console import Console
+
+from dgym.cli.get_tables import tables, widen
+from dgym.cli.kube_errors import InvalidObject, NotFound, refusal
+from dgym.cli.kube_views import ConditionView, EpisodeView, EpisodeViewStatus, Meta, SetView, SetViewStatus, age
+from dgym.errors import ManifestError
+
+FINISHED = ConditionView(type="Finished", status="True", reason="Completed")
+
+
+def episode(name, reason, *, finished=False, message=""):
+    conditions = (ConditionView(type="SandboxReady", status="False", reason=reason, message=message),)
+    status = EpisodeViewStatus(reason=reason, conditions=(*conditions, FINISHED) if finished else conditions)
+    return EpisodeView(metadata=Meta(name=name), status=status)
+
+
+def drawn(episodes, sets=(), width=40):
+    screen = Console(file=io.StringIO(), width=width)
+    table = tables(episodes, sets, wide=False, everywhere=False)
+    widen(screen, table)
+    screen.print(table)
+    return screen.file.getvalue().splitlines()
+
+
+def test_names_and_numbers_are_never_cut():
+    status = SetViewStatus(total=10_000, active=123, resolved=9_000, pass_at_1="0.9000", conditions=(FINISHED,))
+    name = "a-rather-long-name-of-a-set-of-episodes"
+    (_, row) = drawn([], [SetView(metadata=Meta(name=name), status=status)])
+    assert row.split() == [name, "10000", "0", "123", "9000", "0", "0", "0.9000", "Completed"]
+
+
+def test_what_an_episode_waits_for_is_told_and_what_is_solved_is_not():
+    lines = drawn(
+        [
+            episode("one", "Unschedulable", message="no node fits"),
+            episode("two", "Resolved", finished=True, message="5 of 5"),
+            episode("three", "SetupFailed", finished=True, message="pip failed"),
+        ],
+        width=100,
+    )
+    assert [line.split()[:2] for line in lines[1:]] == [
+        ["one", "Unschedulable"],
+        ["two", "Resolved"],
+        ["three", "SetupFailed"],
+    ]
+    assert lines[1].rstrip().endswith("no node fits")
+    assert lines[3].rstrip().endswith("pip failed")
+    assert "5 of 5" not in lines[2]
+
+
+def test_of_very_many_those_are_shown_that_matter():
+    many = [episode(f"done-{number}", "Resolved", finished=True) for number in range(500)]
+    lines = drawn([*many, episode("bad", "SetupFailed", finished=True), episode("busy", "Running")], width=100)
+    names = [line.split()[0] for line in lines]
+    assert {"bad", "busy"} <= set(names)
+    assert len(lines) == 202
+    assert lines[-1].strip() == "… 302 more; --output json lists all"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0s"), (119, "119s"), (120, "2m"), (3 * 3600 + 1200, "3h20m"), (11 * 3600, "11h"), (49 * 3600, "2d")],
+)
+def test_ages(seconds, text):
+    now = datetime(2026, 1, 31, tzinfo=UTC)
+    assert age(now - timedelta(seconds=seconds), now) == text
+
+
+def refused(status, body, path="/apis/dgym.dev/v1alpha1/namespaces/a/episodes/b", method="GET"):
+    return refusal(status, body, method=method, path=path, context="here")
+
+
+def test_a_cluster_without_dgym():
+    error = refused(404, b"404 page not found\n")
+    assert isinstance(error, NotFound)
+    assert "the cluster of context 'here' has no resources of dgym.dev; install dgym: helm install dgym" in str(error)
+
+
+def test_a_refused_manifest_is_a_fault_of_the_manifest():
+    error = refused(422, b'{"message": "spec is wrong", "reason": "Invalid"}', method="PATCH")
+    assert isinstance(error, InvalidObject)
+    assert isinstance(error, ManifestError)
+    assert str(error) == "spec is wrong"
+
+
+def test_an_answer_that_is_no_status():
+    assert str(refused(502, b"")) == "HTTP status 502 to GET /apis/dgym.dev/v1alpha1/namespaces/a/episodes/b"
+    assert str(refused(502, b"<html>bad gateway")) == "<html>bad gateway"
+
+
+def test_forbidden_to_change():
+    body = b'{"message": "episodes.dgym.dev \\"b\\" is forbidden: User \\"me\\" cannot patch resource"}'
+    assert "ClusterRole 'edit' in namespace a" in str(refused(403, body, method="PATCH"))
