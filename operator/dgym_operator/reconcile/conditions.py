@@ -62,7 +62,7 @@ def fit(text: str) -> str:
     return text if len(text) <= MESSAGE_LIMIT else text[: MESSAGE_LIMIT - 1].rstrip() + "…"
 
 
-def observed(status: "msgspec.Struct", generation: int) -> int | None:
+def observed(status: msgspec.Struct, generation: int) -> int | None:
     """What ``observedGeneration`` becomes: never lower than it was."""
     before: int | None = getattr(status, "observed_generation", None)
     return max(generation, before or 0) or None

@@ -119,7 +119,10 @@ def _word_or(view: EpisodeInput, traces: Ended, ended_at: datetime | None, now: 
     if report is not None and report.state is AssignmentState.FINISHED:
         return _reported(report)
     if report is not None and report.state is AssignmentState.FAILED:
-        return traces if is_retried(report) or traces.disruption else _reported(report)
+        told = _reported(report)
+        if is_retried(report) or traces.disruption:
+            return traces
+        return told if told.message else msgspec.structs.replace(told, message=traces.message)
     if view.is_closed:
         return Wait(seconds=view.policy.repeat_seconds)
     if report is not None and ended_at is not None:

@@ -59,8 +59,9 @@ def test_a_new_leader_with_old_caches_makes_no_pod_for_what_is_finished():
 
 def test_a_new_leader_with_old_caches_gives_up_nothing_that_goes_on():
     model = EpisodeModel()
-    drive(model, rounds=5)
+    drive(model, rounds=3)
     assert model.truth.status.pod_name == "e-1"
+    assert model.agents["a1"].said.state == "running"
     for episode_age in range(len(model.past)):
         for pods_age in range(len(model.past)):
             model.change_leader(episode_age, pods_age)
@@ -69,6 +70,22 @@ def test_a_new_leader_with_old_caches_gives_up_nothing_that_goes_on():
                 model.dispatch()
     drive(model)
     assert (model.truth.status.reason, model.truth.status.attempt, model.made) == ("Resolved", 1, [1])
+
+
+def test_a_new_leader_with_an_old_episode_leaves_the_pod_of_a_later_attempt_alone():
+    model = EpisodeModel()
+    drive(model, rounds=3)
+    model.current.become("ended", model.now)
+    for _ in range(10):
+        if model.truth.status.pod_name != "e-2":
+            drive(model, rounds=1, seconds=10)
+    assert model.truth.status.pod_name == "e-2"
+    for episode_age in range(len(model.past)):
+        model.change_leader(episode_age, 0)
+        model.operate()
+        model.dispatch()
+    drive(model)
+    assert (model.truth.status.reason, model.truth.status.attempt, model.made) == ("Resolved", 2, [1, 2])
 
 
 class Storm(RuleBasedStateMachine):
@@ -189,4 +206,4 @@ class Storm(RuleBasedStateMachine):
 
 
 TestStorm = Storm.TestCase
-TestStorm.settings = settings(max_examples=25, stateful_step_count=30)
+TestStorm.settings = settings(max_examples=50, stateful_step_count=30)

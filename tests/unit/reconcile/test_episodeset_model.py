@@ -111,4 +111,4 @@ class Storm(RuleBasedStateMachine):
 
 
 TestSetStorm = Storm.TestCase
-TestSetStorm.settings = settings(max_examples=25, stateful_step_count=30)
+TestSetStorm.settings = settings(max_examples=50, stateful_step_count=30)
