@@ -66,7 +66,7 @@ e2e-containers: $(STAMP) ## episodes in real containers, every attack on the ver
 
 .PHONY: e2e-cluster
 e2e-cluster: $(STAMP) ## episodes on a real cluster: E2E_CLUSTER=existing and KUBECONFIG, else kind, else hack/cluster
-	@hack/e2e $(BIN)/python -m tests.e2e.cluster -q -n 3 --dist loadfile tests/e2e/cluster
+	@hack/e2e $(BIN)/python -m tests.e2e.cluster -q -n 3 --dist loadfile
 
 .PHONY: cluster-up cluster-down cluster-load
 cluster-up: $(STAMP) ## start a cluster: E2E_CLUSTER=existing|kind|local chooses; prints its kubeconfig
@@ -87,6 +87,7 @@ lint: $(STAMP) ## ruff, mypy --strict, import-linter, the runner's own checks
 	@$(BIN)/lint-imports
 	@$(BIN)/python hack/check_runner.py
 	@$(BIN)/python hack/check_sizes.py
+	@$(BIN)/python hack/chart.py --check
 
 .PHONY: format
 format: $(STAMP) ## format the code

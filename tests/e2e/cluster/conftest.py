@@ -17,7 +17,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session", autouse=True)
 def _cluster():
-    if not os.environ.get("DGYM_E2E_SYSTEM_NAMESPACE"):
+    if not os.environ.get("DGYM_E2E_SERVICES"):
         message = "no cluster was prepared: run make e2e"
         if "cluster" in os.environ.get("DGYM_TEST_REQUIRE", "").split(","):
             pytest.fail(message, pytrace=False)

@@ -61,3 +61,18 @@ def counting(steps: int, *, seconds: float = 0.5) -> dict[str, Any]:
     """An agent whose every step leaves one line in a file of the workspace, that repairs the bug and submits."""
     lines = [shell(f"echo {number} >> counter.txt; sleep {seconds:g}") for number in range(1, steps + 1)]
     return replay(*lines, shell("cat counter.txt"), REPAIR, SUBMIT, maxSteps=steps + 10)
+
+
+def episode_set(name: str, **spec: Any) -> dict[str, Any]:
+    """The tasks of mini_nightmare, each as its walkthrough has it; children go five seconds after their end."""
+    template = {
+        "agent": {"name": "replay", "parameters": {"trajectory": "package:dgym.benchmarks.mini_nightmare"}},
+        "ttlSecondsAfterFinished": 5,
+    }
+    chosen = {"taskSelector": {"matchLabels": {"dgym.dev/benchmark": "mini_nightmare"}}, "template": template}
+    return {
+        "apiVersion": "dgym.dev/v1alpha1",
+        "kind": "EpisodeSet",
+        "metadata": {"name": name},
+        "spec": {**chosen, **spec},
+    }

@@ -23,7 +23,8 @@ class Release:
 
     def install(self) -> None:
         """``helm install`` and wait until everything is ready."""
-        self._helm("install", self._values)
+        # The CRDs of an earlier run may still be there, as those of any release that was uninstalled.
+        self._helm("install", self._values, "--take-ownership")
         self.wait()
 
     def upgrade(self, values: dict[str, Any]) -> None:
@@ -63,8 +64,8 @@ class Release:
         """Flags of dgym's client commands."""
         return ("-n", namespace, *(("--system-namespace", self.kubectl.namespace) if system else ()))
 
-    def _helm(self, verb: str, values: dict[str, Any]) -> None:
-        place = ("--namespace", self.kubectl.namespace, "--timeout", f"{DEADLINE:g}s")
+    def _helm(self, verb: str, values: dict[str, Any], *flags: str) -> None:
+        place = ("--namespace", self.kubectl.namespace, "--timeout", f"{DEADLINE:g}s", *flags)
         run("helm", verb, self.name, CHART, *place, "--values", "-", text=json.dumps(values), timeout=DEADLINE + 60)
 
 

@@ -1,32 +1,11 @@
 """Ten tasks, two samples each, four at a time: everything counted once, nothing left and nothing run again."""
 
-from tests.e2e.cluster.episodes import debug_task, inline_source, task_spec
+from tests.e2e.cluster.episodes import debug_task, episode_set, inline_source, task_spec
 from tests.e2e.cluster.support import condition, run, until
 
 SAMPLES = 2
 PARALLELISM = 4
 TASKS = 10
-
-
-def episode_set(name, **spec):
-    return {
-        "apiVersion": "dgym.dev/v1alpha1",
-        "kind": "EpisodeSet",
-        "metadata": {"name": name},
-        "spec": {
-            "taskSelector": {"matchLabels": {"dgym.dev/benchmark": "mini_nightmare"}},
-            "samples": SAMPLES,
-            "parallelism": PARALLELISM,
-            "template": {
-                "agent": {
-                    "name": "replay",
-                    "parameters": {"trajectory": "package:dgym.benchmarks.mini_nightmare"},
-                },
-                "ttlSecondsAfterFinished": 5,
-            },
-            **spec,
-        },
-    }
 
 
 def active(episodes):
@@ -37,7 +16,7 @@ def test_ten_tasks_twice_each(namespace):
     """The tasks are those of the benchmark, as ``dgym submit`` delivers them."""
     run("dgym", "submit", "--bundled", "mini_nightmare", "--tasks-only", "-n", namespace.namespace)
     assert len(namespace.items("debugtasks")) == TASKS
-    namespace.apply(episode_set("nightmare"))
+    namespace.apply(episode_set("nightmare", samples=SAMPLES, parallelism=PARALLELISM))
     seen, most = set(), 0
 
     def status():

@@ -142,13 +142,3 @@ def test_an_uninstallation_in_the_middle():
         assert kubectl.get("episode", name) is not None
         assert not kubectl.items("pods")
     assert not run("kubectl", "get", "namespace", kubectl.namespace, "--ignore-not-found").strip()
-
-
-def test_a_namespace_is_deleted_in_the_middle(system):
-    with new_namespace("e2e-doomed") as kubectl:
-        begin(kubectl, steps=200)
-    # Leaving it deleted the namespace, or failed at its deadline. The shared release goes on.
-    with new_namespace("e2e-after") as kubectl:
-        name = unique("after")
-        kubectl.apply(episode(name, task=task_spec(inline_source())))
-        assert kubectl.finished(name)["reason"] == "Resolved"

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.cluster.episodes import debug_task, inline_source, task_spec
+from tests.e2e.cluster.episodes import debug_task, episode_set, inline_source, task_spec
 from tests.e2e.cluster.support import until
-from tests.e2e.cluster.test_sets import episode_set
 
 WRITES = {"create", "update", "patch", "delete"}
 EPISODES = 4

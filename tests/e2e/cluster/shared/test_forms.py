@@ -15,7 +15,7 @@ def check_resolved(kubectl, name):
     return status
 
 
-def test_an_inline_episode_and_everything_a_user_looks_at(namespace, tmp_path):
+def test_an_inline_episode_and_everything_a_user_looks_at(namespace, system, tmp_path):
     namespace.apply(episode("inline", task=task_spec(inline_source())))
     status = check_resolved(namespace, "inline")
 
@@ -29,7 +29,8 @@ def test_an_inline_episode_and_everything_a_user_looks_at(namespace, tmp_path):
     assert status["completionTime"] > status["startTime"]
     until(lambda: not namespace.items("pods"), what="the pod to be deleted")
 
-    run("dgym", "results", "inline", "-n", namespace.namespace, "--directory", str(tmp_path), "--output", "json")
+    places = ("-n", namespace.namespace, "--system-namespace", system.namespace, "--directory", str(tmp_path))
+    run("dgym", "results", "inline", *places)
     (result,) = tmp_path.rglob("result.json")
     stored = json.loads(result.read_text())
     assert (stored["reason"], stored["episode"], stored["namespace"]) == ("Resolved", "inline", namespace.namespace)
