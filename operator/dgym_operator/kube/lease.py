@@ -120,7 +120,7 @@ class LeaderElector:
         """Return once leadership is lost."""
         while True:
             await self._pause()
-            if not await self._try() and not self.is_leader():
+            if not (self.is_leader() and await self._try()) and not self.is_leader():
                 logger.error("%s leads no more, %s is held by %r", self.identity, self._record, self.holder)
                 return
 
@@ -130,8 +130,11 @@ class LeaderElector:
     async def _try(self) -> bool:
         """Take or renew the Lease if that can be done now."""
         sent = self._clock.monotonic()
+        patience = self._settings.renew_deadline / 2
+        if self._renewed_at is not None:
+            patience = max(0.0, min(patience, self._renewed_at + self._settings.renew_deadline - sent))
         try:
-            async with asyncio.timeout(self._settings.renew_deadline / 2):
+            async with asyncio.timeout(patience):
                 if not self.is_leader():
                     await self._record.look()
                 taken = await self._record.take()

@@ -1,0 +1,104 @@
+"""Events as a real API server keeps them and kubectl shows them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from dgym_operator.kube import CONFIG_MAPS, EVENTS, Client, EventRecorder
+from tests.apiserver import ApiServer
+from tests.fakes.kube_clocks import HastyClock
+
+Until = Callable[[Callable[[], bool]], Awaitable[None]]
+
+
+@pytest.fixture
+async def recorder(client: Client, clock: HastyClock) -> EventRecorder:
+    return EventRecorder(
+        client, controller="dgym.dev/operator", instance="operator-0", clock=clock, random=Random(1), limit=20
+    )
+
+
+@pytest.fixture
+async def running(recorder: EventRecorder) -> AsyncIterator[EventRecorder]:
+    task = asyncio.create_task(recorder.run())
+    yield recorder
+    task.cancel()
+    await asyncio.wait((task,))
+    assert task.cancelled(), task.exception()
+
+
+@pytest.fixture
+async def regarding(client: Client, api_namespace: str, thing: Any) -> Any:
+    body = CONFIG_MAPS.manifest(metadata={"name": "a"})
+    return await client.create(CONFIG_MAPS, body, namespace=api_namespace, decode=thing)
+
+
+def events(server: ApiServer, namespace: str) -> list[dict[str, Any]]:
+    return list(server.request("GET", EVENTS.url(namespace))["items"])
+
+
+def counts(server: ApiServer, namespace: str) -> dict[str, int]:
+    return {each["reason"]: each.get("series", {}).get("count", 1) for each in events(server, namespace)}
+
+
+async def test_what_is_recorded_is_seen_by_kubectl(
+    running: EventRecorder, regarding: Any, api_server: ApiServer, api_namespace: str, until: Until
+) -> None:
+    running.record(CONFIG_MAPS, regarding, reason="Started", message="it runs now")
+    running.record(CONFIG_MAPS, regarding, reason="Broken", message="it broke: " + "x" * 3000, type="Warning")
+    await until(lambda: len(events(api_server, api_namespace)) == 2)
+    shown = api_server.kubectl("-n", api_namespace, "describe", "configmap", "a").stdout
+    assert "Started" in shown
+    assert "it runs now" in shown
+    assert "dgym.dev/operator" in shown
+    assert "Warning" in shown
+
+
+async def test_the_same_again_is_a_count(
+    running: EventRecorder, regarding: Any, api_server: ApiServer, api_namespace: str, until: Until, clock: HastyClock
+) -> None:
+    for _ in range(5):
+        running.record(CONFIG_MAPS, regarding, reason="Waiting", message="no slot")
+    running.record(CONFIG_MAPS, regarding, reason="Other", message="one")
+    await until(lambda: counts(api_server, api_namespace) == {"Waiting": 5, "Other": 1})
+    running.record(CONFIG_MAPS, regarding, reason="Waiting", message="no slot")
+    await until(lambda: counts(api_server, api_namespace) == {"Waiting": 6, "Other": 1})
+    clock.jump(1000)
+    running.record(CONFIG_MAPS, regarding, reason="Waiting", message="no slot")
+    await until(lambda: len(events(api_server, api_namespace)) == 3)
+
+
+async def test_a_series_whose_event_is_gone_begins_anew(
+    running: EventRecorder, client: Client, regarding: Any, api_server: ApiServer, api_namespace: str, until: Until
+) -> None:
+    running.record(CONFIG_MAPS, regarding, reason="Waiting", message="no slot")
+    await until(lambda: len(events(api_server, api_namespace)) == 1)
+    name = events(api_server, api_namespace)[0]["metadata"]["name"]
+    await client.delete(EVENTS, name, namespace=api_namespace, decode=bytes)
+    running.record(CONFIG_MAPS, regarding, reason="Waiting", message="no slot")
+    await until(lambda: counts(api_server, api_namespace) == {"Waiting": 2})
+
+
+async def test_recording_never_waits_and_what_is_too_much_is_dropped(recorder: EventRecorder, regarding: Any) -> None:
+    for number in range(100):
+        recorder.record(CONFIG_MAPS, regarding, reason="Much", message=str(number))
+    recorder.record(CONFIG_MAPS, regarding, reason="Much", message="0")
+    assert recorder.dropped == 80
+
+
+async def test_a_server_that_refuses_events_stops_nobody(
+    bad_server: Any, bad_client: Client, regarding: Any, clock: HastyClock, until: Until
+) -> None:
+    bad_server.others = [bad_server.status(403, "Forbidden"), bad_server.status(500), bad_server.page()]
+    recorder = EventRecorder(bad_client, controller="c", instance="i", clock=clock, random=Random(1), qps=1.0)
+    task = asyncio.create_task(recorder.run())
+    for number in range(20):
+        recorder.record(CONFIG_MAPS, regarding, reason="Any", message=str(number))
+    await until(lambda: bad_server.counts["others"] == 20)
+    assert recorder.dropped == 2
+    assert sum(clock.slept) == pytest.approx(15.0)
+    task.cancel()
+    await asyncio.wait((task,))
