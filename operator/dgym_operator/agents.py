@@ -74,6 +74,9 @@ class Agents:
     def see(self, pod: Pod) -> None:
         """The pod is there, in this state."""
         uid = pod.metadata.uid
+        if pod.status.phase in ("Failed", "Succeeded"):
+            self.lose(uid)
+            return
         agent = self._agents.get(uid)
         if agent is None:
             agent = self._agents[uid] = Agent(uid=uid, name=pod.metadata.name, answered=self._clock.monotonic())
@@ -81,8 +84,6 @@ class Agents:
             self.appeared.set()
         agent.url = pod_url(pod, self._port)
         agent.ready = pod.ready and bool(agent.url) and pod.metadata.deletion_timestamp is None
-        if pod.status.phase in ("Failed", "Succeeded"):
-            self.lose(uid)
 
     def lose(self, uid: str) -> None:
         """The pod is gone, or will never run again."""

@@ -32,7 +32,8 @@ from dgym_operator.settings import Settings
 
 _log = logging.getLogger(__name__)
 _CONTROLLER = "dgym.dev/operator"
-_HANGS_SECONDS = 300.0
+_HANGS_SECONDS = 900.0
+"""Longer than all the deadlines of one decision's writes together, when the API server is slow and not gone."""
 _CONNECTIONS = 256
 
 

@@ -16,7 +16,7 @@ from dgym_operator.app_triggers import Triggers
 from dgym_operator.dispatch import Dispatcher
 from dgym_operator.dispatch_delivery import Deliveries
 from dgym_operator.dispatch_poll import AgentPoller
-from dgym_operator.execute_episode import EpisodeExecutor
+from dgym_operator.execute import EpisodeExecutor
 from dgym_operator.execute_pods import PodMaker
 from dgym_operator.execute_progress import ProgressBudget
 from dgym_operator.execute_reading import Reader

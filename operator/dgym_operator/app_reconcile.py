@@ -8,7 +8,7 @@ import msgspec
 
 from dgym_operator.dispatch import Dispatcher, candidate_of, has_idle_pod
 from dgym_operator.dispatch_delivery import Deliveries
-from dgym_operator.execute_episode import EpisodeExecutor
+from dgym_operator.execute import EpisodeExecutor
 from dgym_operator.execute_set import SetExecutor
 from dgym_operator.execute_world import World
 from dgym_operator.execute_writes import NotLeading
@@ -123,7 +123,7 @@ class Reconciler:
             return None
         given = self._world.episode_input(episode, may_create=True)
         ready = needs_agent(given, self._world.clock.now())
-        agent = self._take_agent(key, given, ready)
+        agent = self._granted_agent(key, given, ready)
         if ready is not None and agent is not None:
             return await self._assign(key, given, ready, agent)
         plan = self._decide(key, given)
@@ -131,20 +131,17 @@ class Reconciler:
         again = await self._episodes.carry_out(episode, plan)
         return _soonest(again, self._until_retry(given))
 
-    def _take_agent(self, key: Key, given: EpisodeInput, ready: Ready | None) -> str | None:
+    def _granted_agent(self, key: Key, given: EpisodeInput, ready: Ready | None) -> str | None:
         """The agent that the dispatcher has granted, if one is wanted; else a wish."""
         granted = self._dispatcher.agent_for(key)
-        if ready is None:
-            self._dispatcher.wants_agent(key, None)
-        elif granted is not None and self._world.agents.get(granted) is not None:
-            self._dispatcher.wants_agent(key, None)
+        if ready is not None and granted is not None and self._world.agents.get(granted) is not None:
             return granted
-        else:
+        self._dispatcher.settle(key)
+        wish = None
+        if ready is not None:
             previous = given.assignment.agent_pod_uid if given.assignment is not None else None
             wish = candidate_of(given.episode, needs_slot=ready.takes_slot, previous=previous)
-            self._dispatcher.wants_agent(key, wish)
-        if granted is not None:
-            self._dispatcher.wake()
+        self._dispatcher.wants_agent(key, wish)
         return None
 
     async def _assign(self, key: Key, given: EpisodeInput, ready: Ready, agent_uid: str) -> float:
@@ -156,7 +153,10 @@ class Reconciler:
             reason="Assigned" if ready.cause == "SandboxReady" else ready.cause,
             message=f"agent {name} serves attempt {ready.attempt} (epoch {ready.epoch})",
         )
-        await self._episodes.carry_out(given.episode, Plan(actions=(PatchStatus(status=status), told)))
+        try:
+            await self._episodes.carry_out(given.episode, Plan(actions=(PatchStatus(status=status), told)))
+        finally:
+            self._dispatcher.settle(key)
         self._dispatcher.has_idle_pod(key, False)
         self._deliveries.deliver(key)
         return 0.0

@@ -48,8 +48,13 @@ class Dispatcher:
             self.wake()
 
     def agent_for(self, key: Key) -> str | None:
-        """The UID of the agent pod that the Episode may have; asking takes the grant."""
-        return self._agents_granted.pop(key, None)
+        """The UID of the agent pod that the Episode may have. Its slot is kept until ``settle``."""
+        return self._agents_granted.get(key)
+
+    def settle(self, key: Key) -> None:
+        """The grant was used, which the Episode's status shows by now, or is of no use."""
+        if self._agents_granted.pop(key, None) is not None:
+            self.wake()
 
     def wants_agent(self, key: Key, candidate: Candidate | None) -> None:
         """The Episode wants an agent; None: not, or not any more."""
@@ -68,8 +73,7 @@ class Dispatcher:
         self.has_idle_pod(key, False)
         self.wants_agent(key, None)
         self.wants_pod(key, None)
-        if self._agents_granted.pop(key, None) is not None:
-            self.wake()
+        self.settle(key)
 
     def wake(self) -> None:
         """Slots, agents or wishes have changed."""

@@ -16,6 +16,7 @@ class Memory:
 
     def __init__(self) -> None:
         self._failures: dict[str, tuple[int, CreateFailure]] = {}
+        self._held: dict[str, datetime] = {}
         self._absent: defaultdict[str, set[str]] = defaultdict(set)
         self._creating: defaultdict[str, dict[int, datetime]] = defaultdict(dict)
 
@@ -41,7 +42,14 @@ class Memory:
     def made(self, uid: str) -> None:
         """The pod is there."""
         self._failures.pop(uid, None)
+        self._held.pop(uid, None)
         self._absent.pop(uid, None)
+
+    # Pods of an Episode that had the same name
+
+    def held_for(self, uid: str, now: datetime) -> timedelta:
+        """How long such a pod has been in the way."""
+        return now - self._held.setdefault(uid, now)
 
     # Pods that the API server itself said are not there
 
@@ -74,5 +82,6 @@ class Memory:
     def forget(self, uid: str) -> None:
         """The object is gone."""
         self._failures.pop(uid, None)
+        self._held.pop(uid, None)
         self._absent.pop(uid, None)
         self._creating.pop(uid, None)

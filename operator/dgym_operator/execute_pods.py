@@ -17,6 +17,8 @@ from dgym_operator.render.engine import Renderer
 from dgym_operator.render.errors import TemplateError
 
 _INHERITED = (labels.SET, labels.INDEX, labels.SAMPLE, labels.TASK, labels.BENCHMARK)
+_RBAC = " cannot "
+"""In what the API server says where it is a matter of rights: ``User "…" cannot create resource "pods" …``."""
 
 
 class Gone(Exception):
@@ -134,6 +136,9 @@ def _refused(error: ApiError) -> NoReturn:
             raise Gone from error
         if error.quota:
             raise Unmet(EndReason.QUOTA_EXCEEDED, error.message) from error
+        if _RBAC in error.message and "User " in error.message:
+            # The installation lacks a right: no fault of the episode's, and somebody may be granting it right now.
+            raise Unmet(EndReason.INTERNAL_ERROR, error.message) from error
         raise Unmet(EndReason.POD_REJECTED, error.message) from error
     if isinstance(error, NotFound):
         raise Gone from error

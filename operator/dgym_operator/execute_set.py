@@ -6,7 +6,7 @@ import msgspec
 
 from dgym.api import API_VERSION
 from dgym.api.labels import SET
-from dgym_operator.execute_episode import delete_episode
+from dgym_operator.execute import delete_episode
 from dgym_operator.execute_patches import status_patch
 from dgym_operator.execute_world import World
 from dgym_operator.execute_writes import Writes

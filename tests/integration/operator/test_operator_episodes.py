@@ -142,7 +142,7 @@ async def test_cancelled_before_it_began_and_in_the_middle(installation):
     assert list(await installation.pods()) in (["running-1"], [])
 
 
-async def test_deleted_in_the_middle(installation):
+async def test_deleted_in_the_middle_and_made_again(installation):
     agent = await installation.start_agent()
     agent.playing = False
     await installation.start_operator()
@@ -150,8 +150,13 @@ async def test_deleted_in_the_middle(installation):
     await until(lambda: uid in agent.held, "assigned")
     await installation.api.call("DELETE", installation.path("episodes", "fix"))
     await until(lambda: uid in agent.withdrawn, "the agent drops it")
-    # A new one of the same name is another episode; what is left of the old one's pod stands in its way.
+    # Nothing collects garbage here: the old Episode's pod stays for as long as the test likes.
     assert list(await installation.pods()) == ["fix-1"]
+    agent.playing = True
+    again = (await installation.episode("fix"))["metadata"]["uid"]
+    await installation.api.call("DELETE", f"{installation.kubelet.path}/fix-1?gracePeriodSeconds=0")
+    finished = await installation.finished("fix")
+    assert (finished["metadata"]["uid"], finished["status"]["reason"]) == (again, "Resolved")
 
 
 async def test_no_sandbox_is_started_ahead_of_slots_and_priority_goes_first(installation):

@@ -5,6 +5,7 @@ next decision sees what this one did.
 """
 
 import logging
+from datetime import timedelta
 
 from dgym.wire.http import Path
 from dgym_operator.agents import pod_url
@@ -26,6 +27,8 @@ from dgym_operator.reconcile.views import EpisodeView, Pod
 
 _log = logging.getLogger(__name__)
 PUT_OFF_SECONDS = 2.0
+HELD_SECONDS = 1.0
+_LONGEST_HELD = timedelta(seconds=120)
 
 
 class EpisodeExecutor:
@@ -119,6 +122,8 @@ class EpisodeExecutor:
     async def _create_pod(self, episode: EpisodeView, action: act.CreatePod) -> float | None:
         metadata, uid = episode.metadata, episode.metadata.uid
         about = fields(namespace=metadata.namespace, episode=metadata.name, attempt=action.attempt, pod=action.name)
+        if self._is_held(episode, action.name):
+            return HELD_SECONDS
         try:
             read, full = await self._reader.episode(metadata.namespace, metadata.name)
             if not still_wants(read, uid, action.attempt):
@@ -142,6 +147,18 @@ class EpisodeExecutor:
         self._world.pods.assume(pod)
         _log.info("made the pod", extra=about)
         return None
+
+    def _is_held(self, episode: EpisodeView, name: str) -> bool:
+        """Whether a deleted Episode of the same name still has a pod of this name, which will go as it has gone.
+
+        One that stays is as much in the way as a pod of somebody else.
+        """
+        metadata = episode.metadata
+        pod = self._world.pods.get((metadata.namespace, name))
+        owner = pod.metadata.controller if pod is not None else None
+        if owner is None or (owner.kind, owner.name) != ("Episode", metadata.name) or owner.uid == metadata.uid:
+            return False
+        return self._memory.held_for(metadata.uid, self._world.clock.now()) < _LONGEST_HELD
 
     async def _delete_pod(self, episode: EpisodeView, action: act.DeletePod) -> None:
         key = (episode.metadata.namespace, action.name)

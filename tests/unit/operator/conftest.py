@@ -1,0 +1,80 @@
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+
+from dgym_operator.agents import Agents
+from dgym_operator.execute_world import World
+from dgym_operator.reconcile.policy import Policy
+from dgym_operator.reconcile.views import EpisodeView, Pod
+
+
+class SteppedClock:
+    """A clock that the test moves."""
+
+    def __init__(self):
+        self.seconds = 1000.0
+
+    def monotonic(self):
+        return self.seconds
+
+    def now(self):
+        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.seconds)
+
+    async def sleep(self, seconds):
+        self.seconds += seconds
+
+
+class Objects:
+    """Episodes and pods as a watch would bring them."""
+
+    def __init__(self, world):
+        self._world = world
+        self._version = 0
+
+    def episode(self, name, *, created=0, spec=None, **status):
+        metadata = self._metadata(name, created)
+        given = {"metadata": metadata, "spec": {"agent": {"name": "solution"}, **(spec or {})}, "status": status}
+        episode = msgspec.convert(given, EpisodeView)
+        self._world.episodes.put(episode)
+        return episode
+
+    def pod(self, name, owner="", **status):
+        metadata = self._metadata(name, 0)
+        if owner:
+            controller = {
+                "apiVersion": "v1",
+                "kind": "Episode",
+                "name": owner,
+                "uid": f"uid-{owner}",
+                "controller": True,
+            }
+            metadata |= {"ownerReferences": [controller], "labels": {"dgym.dev/attempt": "1"}}
+        return msgspec.convert({"metadata": metadata, "status": status}, Pod)
+
+    def agent(self, name, **status):
+        ready = {"phase": "Running", "podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]}
+        pod = self.pod(name, **{**ready, **status})
+        self._world.agents.see(pod)
+        return self._world.agents.get(f"uid-{name}")
+
+    def _metadata(self, name, created):
+        self._version += 1
+        moment = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=created)
+        identity = {"name": name, "namespace": "team", "uid": f"uid-{name}", "resourceVersion": str(self._version)}
+        return {**identity, "creationTimestamp": moment.isoformat()}
+
+
+@pytest.fixture
+def clock():
+    return SteppedClock()
+
+
+@pytest.fixture
+def world(clock):
+    return World(clock, Agents(clock, port=8081, silence_seconds=30.0), Policy())
+
+
+@pytest.fixture
+def objects(world):
+    return Objects(world)

@@ -1,0 +1,96 @@
+import pytest
+
+from dgym.wire.assignments import AgentReport, AssignmentState, AssignmentStatus
+from dgym_operator.agents import pod_url
+from dgym_operator.dispatch_delivery import compare
+
+ASSIGNED = {"attempt": 1, "podName": "fix-1", "assignment": {"agentPodUID": "uid-agent", "epoch": 1}}
+FINISHED = {"conditions": [{"type": "Finished", "status": "True"}]}
+
+
+def said(uid="uid-fix", state=AssignmentState.RUNNING, *, attempt=1, epoch=1, steps=0):
+    return AssignmentStatus(episode_uid=uid, attempt=attempt, epoch=epoch, state=state, steps=steps)
+
+
+def report(*statuses, slots=4, draining=False):
+    return AgentReport(incarnation="1", slots=slots, draining=draining, assignments=statuses)
+
+
+def test_an_agent_takes_episodes_once_it_is_ready_and_has_answered(objects, world):
+    agent = objects.agent("agent", conditions=[{"type": "Ready", "status": "False"}])
+    world.agents.take_report(agent, report())
+    assert not agent.takes_more
+    objects.agent("agent")
+    assert agent.takes_more
+    world.agents.take_report(agent, report(draining=True))
+    assert not agent.takes_more
+
+
+def test_an_agent_is_lost_after_its_silence(objects, world, clock):
+    agent = objects.agent("agent")
+    episode = objects.episode("fix", **ASSIGNED)
+    assert world.agents.view(episode) is None
+    world.agents.take_report(agent, report(said()))
+    clock.seconds += 29
+    assert world.agents.view(episode).lost_since is None
+    clock.seconds += 2
+    since = clock.now()
+    assert (since - world.agents.view(episode).lost_since).total_seconds() == pytest.approx(31)
+
+
+def test_an_agent_whose_pod_is_gone_or_over_is_lost_since_then(objects, world, clock):
+    objects.agent("agent")
+    episode = objects.episode("fix", **ASSIGNED)
+    objects.agent("agent", phase="Failed")
+    since = clock.now()
+    clock.seconds += 5
+    assert world.agents.view(episode).lost_since == since
+    assert list(world.agents) == []
+
+
+def test_an_agent_that_nobody_has_seen_is_lost_since_somebody_asked(objects, world, clock):
+    episode = objects.episode("fix", **ASSIGNED)
+    since = clock.now()
+    assert world.agents.view(episode).lost_since == since
+    clock.seconds += 5
+    assert world.agents.view(episode).lost_since == since
+
+
+def test_what_an_agent_says_is_remembered_since_it_first_said_so(objects, world, clock):
+    agent = objects.agent("agent")
+    episode = objects.episode("fix", **ASSIGNED)
+    assert world.agents.take_report(agent, report(said())) == {"uid-fix"}
+    began = clock.now()
+    clock.seconds += 5
+    assert world.agents.take_report(agent, report(said(steps=2))) == set()
+    stepped = clock.now()
+    clock.seconds += 5
+    assert world.agents.take_report(agent, report(said(steps=3))) == set()
+    view = world.agents.view(episode)
+    assert (view.since, view.status.steps) == (began, 3)
+    assert (view.stages.first_step, view.stages.last_step) == (stepped, clock.now())
+    assert world.agents.take_report(agent, report(said(state=AssignmentState.CLOSING, steps=3))) == {"uid-fix"}
+    assert world.agents.take_report(agent, report()) == {"uid-fix"}
+    assert world.agents.view(episode).status is None
+
+
+def test_what_an_agent_ought_to_know_and_what_it_ought_to_forget(objects, world):
+    agent = objects.agent("agent")
+    objects.episode("fix", **ASSIGNED)
+    objects.episode("old-epoch", **{**ASSIGNED, "assignment": {"agentPodUID": "uid-agent", "epoch": 2}})
+    objects.episode("over", **ASSIGNED, **FINISHED)
+    objects.episode("elsewhere", **{**ASSIGNED, "assignment": {"agentPodUID": "uid-other", "epoch": 2}})
+    heard = report(*(said(f"uid-{name}") for name in ("old-epoch", "over", "elsewhere", "unknown")))
+    world.agents.take_report(agent, heard)
+    missing, surplus = compare(agent, world, before=set())
+    assert [episode.metadata.name for episode in missing] == ["fix", "old-epoch"]
+    # What this cache does not know may be newer than it; it is asked about once more.
+    assert surplus == ["uid-over"]
+    _, surplus = compare(agent, world, before={"uid-elsewhere", "uid-unknown"})
+    assert surplus == ["uid-over", "uid-elsewhere", "uid-unknown"]
+
+
+def test_addresses_of_both_families(objects):
+    assert pod_url(objects.pod("a", podIP="10.0.0.7"), 8080) == "http://10.0.0.7:8080"
+    assert pod_url(objects.pod("a", podIP="fd00::7"), 8080) == "http://[fd00::7]:8080"
+    assert pod_url(objects.pod("a"), 8080) == ""
