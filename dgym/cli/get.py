@@ -68,21 +68,38 @@ async def _get(
 
     async with await Cluster.connect(*place) as cluster:
         found = await find_all(cluster, names) if names else None
+        namespace = None if everywhere else cluster.namespace
         if output == "json":
-            await _print_json(cluster, found, selector, everywhere=everywhere)
+            await _print_json(cluster, found, selector, namespace)
+        elif watch:
+            await _watch(cluster, found, selector, namespace, wide=output == "wide")
         else:
-            await _show(cluster, found, selector, wide=output == "wide", everywhere=everywhere, watch=watch)
+            await _show(cluster, found, selector, namespace, wide=output == "wide")
 
 
 async def _show(
-    cluster: "Cluster",
-    found: "list[Found] | None",
-    selector: str,
-    *,
-    wide: bool,
-    everywhere: bool,
-    watch: bool,
+    cluster: "Cluster", found: "list[Found] | None", selector: str, namespace: str | None, *, wide: bool
 ) -> None:
+    from dgym.cli.get_tables import console, tables, widen
+    from dgym.cli.kube_names import path_of
+    from dgym.cli.kube_watch import list_both
+
+    merged = await list_both(
+        cluster, path_of("Episode", namespace), path_of("EpisodeSet", namespace), selector=selector
+    )
+    episodes, sets = _select(merged, found)
+    if not episodes and not sets:
+        click.echo(_nothing(namespace), err=True)
+        return
+    screen, drawn = console(), tables(episodes, sets, wide=wide, everywhere=namespace is None)
+    widen(screen, drawn)
+    screen.print(drawn)
+
+
+async def _watch(
+    cluster: "Cluster", found: "list[Found] | None", selector: str, namespace: str | None, *, wide: bool
+) -> None:
+    """On a terminal the table changes in place; elsewhere it is printed again."""
     import contextlib
 
     from rich.live import Live
@@ -91,25 +108,18 @@ async def _show(
     from dgym.cli.kube_names import path_of
     from dgym.cli.kube_watch import follow_both
 
-    namespace = None if everywhere else cluster.namespace
     paths = path_of("Episode", namespace), path_of("EpisodeSet", namespace)
     screen = console()
     with contextlib.ExitStack() as stack:
-        live = stack.enter_context(Live(console=screen, auto_refresh=False)) if watch and sys.stdout.isatty() else None
+        live = stack.enter_context(Live(console=screen, auto_refresh=False)) if sys.stdout.isatty() else None
         async with contextlib.aclosing(follow_both(cluster, *paths, pause=_REDRAW_SECONDS, selector=selector)) as views:
             async for merged in views:
-                episodes, sets = _select(merged, found)
-                if not episodes and not sets and not watch:
-                    click.echo(_nothing(namespace), err=True)
-                    return
-                drawn = tables(episodes, sets, wide=wide, everywhere=everywhere)
+                drawn = tables(*_select(merged, found), wide=wide, everywhere=namespace is None)
                 widen(screen, drawn)
                 if live is not None:
                     live.update(drawn, refresh=True)
                 else:
                     screen.print(drawn)
-                if not watch:
-                    return
 
 
 def _select(merged: "Merged", found: "list[Found] | None") -> "tuple[list[EpisodeView], list[SetView]]":
@@ -129,7 +139,7 @@ def _select(merged: "Merged", found: "list[Found] | None") -> "tuple[list[Episod
     )
 
 
-async def _print_json(cluster: "Cluster", found: "list[Found] | None", selector: str, *, everywhere: bool) -> None:
+async def _print_json(cluster: "Cluster", found: "list[Found] | None", selector: str, namespace: str | None) -> None:
     """A List, as kubectl prints it: dgym run and dgym submit read it too."""
     import msgspec
 
@@ -137,7 +147,6 @@ async def _print_json(cluster: "Cluster", found: "list[Found] | None", selector:
     from dgym.cli.options import echo_json
 
     if found is None:
-        namespace = None if everywhere else cluster.namespace
         params = {"labelSelector": selector} if selector else {}
         lists = [await cluster.list(path_of(kind, namespace), **params) for kind in ("EpisodeSet", "Episode")]
         raw = [bytes(item) for objects, _ in lists for item in objects]

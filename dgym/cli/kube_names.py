@@ -1,6 +1,5 @@
 """From names on the command line to Episodes and EpisodeSets in the cluster."""
 
-import asyncio
 from collections.abc import Iterable, Sequence
 from urllib.parse import quote
 
@@ -49,12 +48,11 @@ async def find_all(
     Raises:
         UsageFailure: There is none of that name; the nearest one is named.
     """
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(_find(cluster, name, tuple(kinds))) for name in names]
-    missing = [name for name, task in zip(names, tasks, strict=True) if task.result() is None]
+    found = [await _find(cluster, name, tuple(kinds)) for name in names]
+    missing = [name for name, each in zip(names, found, strict=True) if each is None]
     if missing:
         raise UsageFailure("\n".join([await _unknown(cluster, name, tuple(kinds)) for name in missing]))
-    return [found for task in tasks if (found := task.result()) is not None]
+    return [each for each in found if each is not None]
 
 
 def selector_of_children(set_name: str) -> str:

@@ -92,6 +92,17 @@ class Merged(msgspec.Struct):
     sets: dict[Key, SetView] = msgspec.field(default_factory=dict)
 
 
+async def list_both(cluster: Cluster, episodes: str, sets: str, *, selector: str = "") -> Merged:
+    """Both collections as they are now."""
+    params = {"labelSelector": selector} if selector else {}
+    merged = Merged()
+    for item in (await cluster.list(episodes, **params))[0]:
+        _remember(merged.episodes, cluster.decode(item, EpisodeView))
+    for item in (await cluster.list(sets, **params))[0]:
+        _remember(merged.sets, cluster.decode(item, SetView))
+    return merged
+
+
 async def follow_both(
     cluster: Cluster, episodes: str, sets: str, *, pause: float, selector: str = ""
 ) -> AsyncGenerator[Merged, None]:
