@@ -1,12 +1,15 @@
 """What happens to episodes in their middle when agents and operators go: nothing."""
 
 import asyncio
+import base64
 import os
 import signal
 import sys
 
 import pytest
 
+from dgym.wire.assignments import AgentRole, make_agent_token
+from dgym.wire.http_tokens import token_digest
 from tests.integration.operator.peers import until
 
 
@@ -144,3 +147,15 @@ async def test_wrong_settings_are_named(name):
     _, log = await asyncio.wait_for(process.communicate(), 30)
     assert process.returncode == 2
     assert name in log.decode()
+
+
+async def test_a_key_that_is_there_is_used_and_left_alone(installation):
+    key = bytes(range(32))
+    secrets = f"/api/v1/namespaces/{installation.namespace}/secrets"
+    data = {"key": base64.b64encode(key).decode()}
+    given = await installation.api.call("POST", secrets, {"metadata": {"name": "dgym-key"}, "data": data})
+    await installation.start_operator()
+    tokens = await until(lambda: installation.api.find(f"{secrets}/dgym-agent-tokens"), "the tokens are there")
+    digest = token_digest(make_agent_token(key, AgentRole.ASSIGN))
+    assert base64.b64decode(tokens["data"]["assign-token-sha256"]).decode() == digest
+    assert await installation.api.find(f"{secrets}/dgym-key") == given

@@ -1,0 +1,128 @@
+"""Calls to agents and sidecars over real HTTP."""
+
+import asyncio
+from random import Random
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from dgym.wire.assignments import AgentReport, AgentRole, make_agent_token
+from dgym.wire.http import Path, Role
+from dgym.wire.http_tokens import make_token
+from dgym_operator.agents_client import AgentClient
+from dgym_operator.agents_http import PodCaller, Refused, Unreachable
+from dgym_operator.execute_sidecars import SidecarCall, SidecarCalls
+from dgym_operator.kube import SystemClock, WorkQueue
+from dgym_operator.secrets_data import KeyUnusable, agent_tokens_data, decode_key, results_token_data, secret_manifest
+
+KEY = b"k" * 32
+
+
+class Server:
+    """Answers everything with what the test set."""
+
+    def __init__(self):
+        self.calls = []
+        self.status = 200
+        self.body = b"{}"
+        self.called = asyncio.Event()
+        application = web.Application()
+        application.router.add_route("*", "/{path:.*}", self._answer)
+        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
+        self.url = ""
+
+    async def start(self):
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+
+    async def stop(self):
+        await self._runner.cleanup()
+
+    async def _answer(self, request):
+        self.calls.append((request.method, request.path, request.headers.get("Authorization")))
+        self.called.set()
+        return web.Response(body=self.body, status=self.status)
+
+
+@pytest.fixture
+async def server():
+    made = Server()
+    await made.start()
+    yield made
+    await made.stop()
+
+
+@pytest.fixture
+async def caller():
+    async with aiohttp.ClientSession() as session:
+        yield PodCaller(session, deadline_seconds=5.0)
+
+
+async def test_a_report_is_read_with_the_token_of_the_role(server, caller):
+    server.body = b'{"incarnation": "a", "slots": 3, "new": "field"}'
+    assert await AgentClient(caller, KEY).report(server.url) == AgentReport(incarnation="a", slots=3)
+    token = make_agent_token(KEY, AgentRole.ASSIGN)
+    assert server.calls == [("GET", "/v1/assignments", f"Bearer {token}")]
+
+
+@pytest.mark.parametrize("body", [b"<html>", b'{"slots": "many"}', b"\xff"])
+async def test_a_report_that_is_none_is_refused(server, caller, body):
+    server.body = body
+    with pytest.raises(Refused, match="cannot be read"):
+        await AgentClient(caller, KEY).report(server.url)
+
+
+async def test_errors_say_what_the_other_side_said(server, caller):
+    server.status, server.body = 503, b"the store is away"
+    with pytest.raises(Refused, match="503: the store is away"):
+        await AgentClient(caller, KEY).report(server.url)
+
+
+async def test_what_an_agent_does_not_know_is_withdrawn_already(server, caller):
+    server.status = 404
+    await AgentClient(caller, KEY).withdraw(server.url, "uid")
+    server.status = 500
+    with pytest.raises(Refused):
+        await AgentClient(caller, KEY).withdraw(server.url, "uid")
+
+
+async def test_nobody_there(caller, server):
+    await server.stop()
+    with pytest.raises(Unreachable, match="GET"):
+        await AgentClient(caller, KEY).report(server.url)
+
+
+@pytest.mark.parametrize(("status", "calls"), [(200, 1), (202, 2), (503, 2)])
+async def test_a_sidecar_is_told_until_it_has_answered(server, caller, status, calls):
+    server.status = status
+    queue = WorkQueue(clock=SystemClock(), random=Random(1))
+    sidecars = SidecarCalls(caller, KEY, queue)
+    call = SidecarCall(Path.VERIFY, server.url, "uid", 1)
+    worker = asyncio.ensure_future(sidecars.work())
+    for _ in range(2):
+        server.called.clear()
+        sidecars.ask(call)
+        sidecars.ask(call)
+        async with asyncio.timeout(20):
+            while len(queue) or queue.active:
+                await asyncio.sleep(0)
+    worker.cancel()
+    await asyncio.gather(worker, return_exceptions=True)
+    token = make_token(KEY, episode_uid="uid", attempt=1, role=Role.OPERATE)
+    assert server.calls == [("POST", "/v1/verify", f"Bearer {token}")] * calls
+
+
+def test_secrets_hold_what_agents_and_readers_need():
+    data = agent_tokens_data(KEY)
+    assert set(data) == {"assign-token-sha256", "results-token-sha256"}
+    assert results_token_data(KEY) == {"token": make_agent_token(KEY, AgentRole.RESULTS).encode()}
+    manifest = secret_manifest("dgym-key", "dgym", {"key": KEY})
+    assert decode_key("dgym-key", manifest["data"]) == KEY
+
+
+@pytest.mark.parametrize("data", [{}, {"key": ""}, {"key": "c2hvcnQ="}, {"key": "not base64"}])
+def test_a_key_that_is_none_is_refused(data):
+    with pytest.raises(KeyUnusable, match="dgym-key"):
+        decode_key("dgym-key", data)
