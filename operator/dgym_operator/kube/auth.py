@@ -121,29 +121,33 @@ class RefreshedCredentials:
         self._fetched = float("-inf")
 
 
-async def load_access(kubeconfig: Path | None = None, context: str | None = None) -> Access:
+async def load_access(
+    kubeconfig: Path | None = None, context: str | None = None, *, service_account: Path = SERVICE_ACCOUNT
+) -> Access:
     """Access by this kubeconfig; by the service account when in a pod; else by the kubeconfig kubectl would use.
 
     Raises:
         AccessError: There is none, or it cannot be read.
     """
-    if kubeconfig is None and context is None and (SERVICE_ACCOUNT / "token").exists():
-        return _in_cluster()
+    if kubeconfig is None and context is None and (service_account / "token").exists():
+        return _in_cluster(service_account)
     return await _from_kubeconfig(kubeconfig, context)
 
 
-def _in_cluster() -> Access:
+def _in_cluster(service_account: Path) -> Access:
     from kubernetes.aio import client, config
+    from kubernetes.aio.config.incluster_config import InClusterConfigLoader
 
     configuration = client.Configuration()
+    token, namespace = service_account / "token", service_account / "namespace"
     try:
-        config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+        loader = InClusterConfigLoader(str(token), str(service_account / "ca.crt"))  # type: ignore[no-untyped-call]
+        loader.load_and_set(configuration)  # type: ignore[no-untyped-call]
     except config.ConfigException as error:
         raise AccessError(f"the service account of this pod: {error}") from error
-    namespace = SERVICE_ACCOUNT / "namespace"
     return Access(
         server=str(configuration.host),
-        credentials=TokenFile(SERVICE_ACCOUNT / "token"),
+        credentials=TokenFile(token),
         tls=_tls_context(configuration),
         namespace=namespace.read_text(encoding="ascii").strip() if namespace.exists() else "default",
     )

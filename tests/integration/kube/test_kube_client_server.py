@@ -1,6 +1,10 @@
 """Requests to a real API server."""
 
+import shutil
+from pathlib import Path
+from random import Random
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -8,6 +12,7 @@ from dgym_operator.kube import (
     CONFIG_MAPS,
     NAMESPACES,
     PODS,
+    AccessError,
     AlreadyExists,
     Client,
     Conflict,
@@ -16,6 +21,9 @@ from dgym_operator.kube import (
     NotFound,
     PatchType,
     Resource,
+    SystemClock,
+    Unauthorized,
+    load_access,
 )
 from tests.apiserver import ApiServer
 
@@ -153,3 +161,31 @@ async def test_selectors_choose(client: Client, api_namespace: str, thing: Any) 
     assert [item.metadata.name for item in found] == ["b"]
     found = await client.list(CONFIG_MAPS, field_selector="metadata.name=a", **where)
     assert [item.metadata.name for item in found] == ["a"]
+
+
+async def test_in_a_pod_the_service_account_is_used(
+    api_server: ApiServer, api_namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = urlsplit(api_server.url)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", str(url.hostname))
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(url.port))
+    shutil.copy(api_server.ca_file, tmp_path / "ca.crt")
+    (tmp_path / "token").write_text("not this one")
+    (tmp_path / "namespace").write_text(api_namespace)
+    access = await load_access(service_account=tmp_path)
+    async with Client(access, clock=SystemClock(), random=Random(1)) as client:
+        assert client.namespace == api_namespace
+        with pytest.raises(Unauthorized):
+            await client.get(NAMESPACES, api_namespace, decode=bytes)
+        # The kubelet puts another token there; the request that was refused is repeated with it.
+        (tmp_path / "token").write_text(api_server.token)
+        await client.get(NAMESPACES, api_namespace, decode=bytes)
+
+
+async def test_in_a_pod_without_the_servers_address_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    (tmp_path / "token").write_text("x")
+    with pytest.raises(AccessError, match="service account"):
+        await load_access(service_account=tmp_path)
