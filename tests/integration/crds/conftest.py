@@ -24,11 +24,12 @@ class Api:
         self._token = server.token
 
     def call(self, method, path, body=None, content_type="application/json"):
-        """Status and decoded body of the answer."""
+        """Status and decoded body of the answer, which is plain text for paths that are not served (yet)."""
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": content_type}
         self._connection.request(method, path, None if body is None else json.dumps(body), headers)
         response = self._connection.getresponse()
-        return response.status, json.loads(response.read())
+        answer = response.read()
+        return response.status, json.loads(answer) if response.getheader("Content-Type") == "application/json" else {}
 
     def create(self, namespace, manifest, *, dry_run=False):
         query = "?fieldValidation=Strict" + ("&dryRun=All" if dry_run else "")
