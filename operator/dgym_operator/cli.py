@@ -26,9 +26,13 @@ def main() -> None:
 @click.option("--context", help="A context of the kubeconfig.")
 def run(kubeconfig: Path | None, context: str | None) -> None:
     """Watch and serve episodes. Settings come from the environment: see `dgym-operator settings`."""
+    from prometheus_client import disable_created_metrics
+
     from dgym_operator.logs import configure_logging
 
     settings = _settings()
+    # A gauge with the time of birth of every counter: twice the samples, and nobody asks.
+    disable_created_metrics()
     configure_logging(settings.log_level, settings.log_format)
     sys.exit(asyncio.run(_run(settings, kubeconfig, context)))
 
