@@ -32,7 +32,7 @@ def run(kubeconfig: Path | None, context: str | None) -> None:
 
     settings = _settings()
     # A gauge with the time of birth of every counter: twice the samples, and nobody asks.
-    disable_created_metrics()
+    disable_created_metrics()  # type: ignore[no-untyped-call]
     configure_logging(settings.log_level, settings.log_format)
     sys.exit(asyncio.run(_run(settings, kubeconfig, context)))
 
