@@ -64,15 +64,5 @@ def counting(steps: int, *, seconds: float = 0.5) -> dict[str, Any]:
 
 
 def episode_set(name: str, **spec: Any) -> dict[str, Any]:
-    """The tasks of mini_nightmare, each as its walkthrough has it; children go five seconds after their end."""
-    template = {
-        "agent": {"name": "replay", "parameters": {"trajectory": "package:dgym.benchmarks.mini_nightmare"}},
-        "ttlSecondsAfterFinished": 5,
-    }
-    chosen = {"taskSelector": {"matchLabels": {"dgym.dev/benchmark": "mini_nightmare"}}, "template": template}
-    return {
-        "apiVersion": "dgym.dev/v1alpha1",
-        "kind": "EpisodeSet",
-        "metadata": {"name": name},
-        "spec": {**chosen, **spec},
-    }
+    """An EpisodeSet."""
+    return {"apiVersion": "dgym.dev/v1alpha1", "kind": "EpisodeSet", "metadata": {"name": name}, "spec": spec}

@@ -8,7 +8,7 @@ from tests.e2e.cluster.episodes import episode
 from tests.e2e.cluster.release import installed
 from tests.e2e.cluster.support import new_namespace, run, until
 
-TASKS = ("call-billing", "rolling-usage")
+TASKS = 10
 
 
 @pytest.fixture(scope="module")
@@ -19,13 +19,8 @@ def watched():
 
 @pytest.fixture(scope="module")
 def release(watched):
-    with installed("models", watch=watched.namespace, agents=1) as release:
-        run("dgym", "submit", "--bundled", "mini_nightmare", "--tasks-only", "-n", watched.namespace)
+    with installed("models", watch=watched.namespace, agents=2) as release:
         yield release
-
-
-def thinking(name, task, model):
-    return episode(name, agent={"name": "debug_agent", "model": model, "maxSteps": 40}, taskRef={"name": task})
 
 
 def trajectory(release, kubectl, name, directory):
@@ -35,31 +30,35 @@ def trajectory(release, kubectl, name, directory):
 
 
 def test_a_model_debugs_and_its_agent_pod_is_killed_in_the_middle(release, watched, tmp_path):
-    for task in TASKS:
-        watched.apply(thinking(f"debugs-{task}", task, "debugger"))
-    first = f"debugs-{TASKS[0]}"
+    model = ("--agent", "debug_agent", "-p", "agent.model=debugger")
+    run("dgym", "submit", "--bundled", "mini_nightmare", *model, "-n", watched.namespace)
+    (name,) = (each["metadata"]["name"] for each in watched.items("episodesets"))
+    first = f"{name}-0"
     watched.reason(first, "Running")
-    steps = until(lambda: sidecar_steps(watched, first), what="a step of the model")
-    pods = release.kubectl.items("pods", "app.kubernetes.io/component=agent")
-    for pod in pods:
-        release.kubectl("delete", "pod", pod["metadata"]["name"], "--grace-period=0", "--force", "--wait=false")
-    for task in TASKS:
-        status = watched.finished(f"debugs-{task}")
-        assert (status["reason"], status["attempt"]) == ("Resolved", 1), watched.explain(f"debugs-{task}")
-        assert status["outcome"]["inputTokens"] > 0
+    before = watched.status(first)["assignment"]
+    until(lambda: sidecar_steps(watched, first) >= 2, what="some steps of the model")
+    for pod in release.kubectl.items("pods", "app.kubernetes.io/component=agent"):
+        if pod["metadata"]["uid"] == before["agentPodUID"]:
+            force = ("--grace-period=0", "--force", "--wait=false")
+            release.kubectl("delete", "pod", pod["metadata"]["name"], *force)
+    watched("wait", "--for=condition=Finished", f"episodeset/{name}", "--timeout=400s", timeout=430)
+    status = watched.get("episodeset", name)["status"]
+    assert (status["resolved"], status["total"]) == (TASKS, TASKS), status
+    taken_over = watched.status(first)
+    assert taken_over["attempt"] == 1
+    assert taken_over["assignment"]["epoch"] > before["epoch"]
+    assert taken_over["outcome"]["inputTokens"] > 0
     lines = trajectory(release, watched, first, tmp_path)
-    assert [line["seq"] for line in lines] == list(range(len(lines)))
-    assert len(lines) > steps
-    tools = {line["call"]["tool"] for line in lines if line["call"]}
-    assert {"pdb", "rewrite"} <= tools
-    assert watched.status(first)["assignment"]["epoch"] > 1
+    assert [line["seq"] for line in lines] == list(range(taken_over["outcome"]["steps"] + 1))
+    assert {"pdb", "rewrite"} <= {line["call"]["tool"] for line in lines if line["call"]}
+    assert all(line["exchanges"] for line in lines[1:]), "what the model said before the kill is there too"
     release.wait()
 
 
 def test_a_model_that_only_rewrites_does_not_solve(release, watched):
-    name = "rewrites"
-    watched.apply(thinking(name, TASKS[0], "rewriter"))
-    status = watched.finished(name)
+    agent = {"name": "debug_agent", "model": "rewriter", "maxSteps": 40}
+    watched.apply(episode("rewrites", agent=agent, taskRef={"name": "call-billing"}))
+    status = watched.finished("rewrites")
     assert status["reason"] in ("Unresolved", "StepLimitReached")
     assert status["outcome"]["resolved"] is False
 

@@ -13,14 +13,22 @@ def active(episodes):
 
 
 def test_ten_tasks_twice_each(namespace):
-    """The tasks are those of the benchmark, as ``dgym submit`` delivers them."""
-    run("dgym", "submit", "--bundled", "mini_nightmare", "--tasks-only", "-n", namespace.namespace)
+    """As a user submits the benchmark."""
+    numbers = (
+        "-p",
+        f"set.samples={SAMPLES}",
+        "-p",
+        f"set.parallelism={PARALLELISM}",
+        "-p",
+        "ttlSecondsAfterFinished=5",
+    )
+    run("dgym", "submit", "--bundled", "mini_nightmare", "--agent", "replay", *numbers, "-n", namespace.namespace)
     assert len(namespace.items("debugtasks")) == TASKS
-    namespace.apply(episode_set("nightmare", samples=SAMPLES, parallelism=PARALLELISM))
+    (name,) = (each["metadata"]["name"] for each in namespace.items("episodesets"))
     seen, most = set(), 0
 
     def status():
-        return (namespace.get("episodeset", "nightmare") or {}).get("status", {})
+        return (namespace.get("episodeset", name) or {}).get("status", {})
 
     def finished():
         nonlocal most
