@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.e2e.cluster.episodes import debug_task, episode, inline_source, replay, shell, task_spec
+from tests.e2e.cluster.episodes import REPAIR, SUBMIT, debug_task, episode, inline_source, replay, shell, task_spec
 from tests.e2e.cluster.support import condition, until
 
 SOON = 60.0
@@ -70,7 +70,7 @@ def test_tests_that_hang(namespace):
     """The entrypoint's own time-out makes it a failure of the tests, not of the infrastructure."""
     task = task_spec(inline_source(), entrypoint="sleep 600", entrypointTimeoutSeconds=3)
     task.pop("scoring")
-    namespace.apply(inline("hanging", task=task))
+    namespace.apply(inline("hanging", task=task, agent=replay(REPAIR, SUBMIT)))
     status = namespace.finished("hanging")
     assert status["reason"] == "Unresolved", status
 
