@@ -89,12 +89,13 @@ class Client(Reader):
         field_manager: str = "",
         throttle: bool = True,
     ) -> V:
-        """Make the object.
+        """Make the object. A field that its schema does not have is refused, never dropped in silence.
 
         Raises:
+            BadRequest: It has such a field.
             AlreadyExists: The name is taken, perhaps by an earlier try of ours: compare the owner.
         """
-        parameters = given(fieldManager=field_manager)
+        parameters = given(fieldManager=field_manager, fieldValidation="Strict")
         request = build("POST", resource.url(namespace), parameters, body=body)
         slot: AbstractAsyncContextManager[Outcome] = nullcontext(Outcome())
         if throttle:

@@ -14,6 +14,7 @@ from dgym_operator.kube import (
     PODS,
     AccessError,
     AlreadyExists,
+    BadRequest,
     Client,
     Conflict,
     Forbidden,
@@ -108,6 +109,13 @@ async def test_what_breaks_the_schema_names_the_fields(client: Client, api_names
     with pytest.raises(Invalid) as caught:
         await client.create(PODS, PODS.manifest(metadata={"name": "a"}), namespace=api_namespace, decode=bytes)
     assert [cause.field for cause in caught.value.causes] == ["spec.containers"]
+
+
+async def test_a_misspelt_field_is_refused_and_not_dropped(client: Client, api_namespace: str) -> None:
+    manifest = pod("a")
+    manifest["spec"]["enableServiceLink"] = False
+    with pytest.raises(BadRequest, match=r"spec\.enableServiceLink"):
+        await client.create(PODS, manifest, namespace=api_namespace, decode=bytes)
 
 
 async def test_a_quota_that_is_used_up(client: Client, api_namespace: str) -> None:
