@@ -36,7 +36,7 @@ demo: $(STAMP) ## run ten real debugging episodes on this machine
 PYTEST = -m pytest -q -n $(TEST_PROCESSES) --dist worksteal
 
 .PHONY: test
-test: $(STAMP) ## unit and integration tests, no cluster; COVERAGE=1 measures them and wants 90 % of the lines
+test: $(STAMP) ## unit and integration tests, no cluster, after make binaries against a real API server too; COVERAGE=1: 90 % of the lines
 	@hack/system-packages
 ifdef COVERAGE
 	@$(BIN)/coverage erase
@@ -46,6 +46,11 @@ ifdef COVERAGE
 else
 	@$(BIN)/python $(PYTEST)
 endif
+
+.PHONY: binaries
+binaries: $(STAMP) ## build what tests run against, once, with Go: etcd, kube-apiserver, kubectl, helm, an S3 server, a node
+	@$(BIN)/python hack/cluster/cluster build
+	@hack/versitygw
 
 .PHONY: test-matrix
 test-matrix: $(STAMP) ## the runner and debugger under every Python and pytest version found
@@ -76,8 +81,11 @@ cluster-up: $(STAMP) ## start a cluster: E2E_CLUSTER=existing|kind|local chooses
 cluster-down: $(STAMP) ## remove the cluster that cluster-up made
 	@$(BIN)/python hack/cluster/cluster down
 
-cluster-load: $(STAMP) ## build dgym's images and bring them to the cluster
-	@$(BIN)/python hack/cluster/cluster load $$(hack/images --all)
+cluster-load: $(STAMP) ## build dgym's images and bring them to the cluster, as the chart names them; prints their names
+	@hack/system-packages containers
+	@references=$$(hack/images --all); \
+	  $(BIN)/python hack/cluster/cluster load $$references $$(sed -E 's/-[0-9a-f]{20}$$//' <<<"$$references"); \
+	  printf '%s\n' "$$references"
 
 .PHONY: lint
 lint: $(STAMP) ## ruff, mypy --strict, import-linter, the runner's own checks
