@@ -2,9 +2,14 @@
 
 import os
 import shutil
+import uuid
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
+
+from tests.apiserver import ApiServer, missing_binaries, shared_api_server
+from tests.required import absent
 
 # No deadlines: a busy machine is not a failure. On CI the same examples each time: a failure there must be repeatable.
 settings.register_profile("dgym", deadline=None)
@@ -21,4 +26,25 @@ def pytest_report_header() -> str:
 def _required_programs() -> None:
     """On CI a missing program is a failure, not a skip."""
     if "bubblewrap" in os.environ.get("DGYM_TEST_REQUIRE", "").split(",") and shutil.which("bwrap") is None:
-        pytest.fail("DGYM_TEST_REQUIRE names bubblewrap, and there is no bwrap on PATH", pytrace=False)
+        absent("bubblewrap", "there is no bwrap on PATH")
+
+
+@pytest.fixture(scope="session")
+def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    """A real API server, one for the whole run: tests keep to namespaces of their own."""
+    if missing := missing_binaries():
+        absent("apiserver", f"no API server: {' and '.join(missing)} not found (`make binaries` builds them)")
+    base = tmp_path_factory.getbasetemp()
+    # Workers of pytest-xdist have directories of their own below that of the run.
+    run = base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
+    server = shared_api_server(run / "api-server")
+    yield server
+    server.release()
+
+
+@pytest.fixture
+def api_namespace(api_server: ApiServer) -> str:
+    """A namespace of this test's own. Nothing deletes namespaces here, and nothing needs to."""
+    name = f"test-{uuid.uuid4().hex[:10]}"
+    api_server.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+    return name

@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 from hack.cluster.paths import find_binary
-from tests.apiserver import ApiServer, missing_binaries, shared_api_server
+from tests.apiserver import ApiServer
+from tests.required import absent
 
 CHART = Path(__file__).parents[2] / "charts" / "dgym"
 VALUES = Path(__file__).parent / "values"
@@ -61,10 +62,8 @@ class Helm:
 def helm(tmp_path_factory):
     program = find_binary("helm")
     if program is None:
-        reason = "no helm in KUBEBUILDER_ASSETS, the user's cache or PATH (`hack/cluster/cluster build` makes it)"
-        if "apiserver" in os.environ.get("DGYM_TEST_REQUIRE", "").split(","):
-            pytest.fail(reason, pytrace=False)
-        pytest.skip(reason)
+        reason = "no helm in KUBEBUILDER_ASSETS, the user's cache or PATH (`make binaries` builds it)"
+        absent("helm", reason)
     return Helm(program, tmp_path_factory.mktemp("helm"))
 
 
@@ -84,18 +83,6 @@ def render(helm):
         return done[key]
 
     return made
-
-
-@pytest.fixture(scope="session")
-def api_server(tmp_path_factory):
-    """The API server that the whole run shares."""
-    if missing := missing_binaries():
-        pytest.skip(f"no API server: {' and '.join(missing)} not found (`hack/cluster/cluster build` makes them)")
-    base = tmp_path_factory.getbasetemp()
-    run = base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
-    server = shared_api_server(run / "api-server")
-    yield server
-    server.release()
 
 
 @pytest.fixture(scope="session")

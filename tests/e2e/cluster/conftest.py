@@ -8,6 +8,7 @@ import pytest
 
 from tests.e2e.cluster.services import REPOSITORIES, make_archives
 from tests.e2e.cluster.support import Kubectl, new_namespace
+from tests.required import absent
 
 
 def pytest_collection_modifyitems(items):
@@ -18,10 +19,7 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(scope="session", autouse=True)
 def _cluster():
     if not os.environ.get("DGYM_E2E_SERVICES"):
-        message = "no cluster was prepared: run make e2e"
-        if "cluster" in os.environ.get("DGYM_TEST_REQUIRE", "").split(","):
-            pytest.fail(message, pytrace=False)
-        pytest.skip(message)
+        absent("cluster", "no cluster was prepared: run make e2e-cluster")
 
 
 @pytest.fixture

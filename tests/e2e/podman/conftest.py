@@ -16,6 +16,7 @@ from dgym.sandbox.container_command import LABEL
 from dgym.sandbox.container_engine import find_engine
 from dgym.sandbox.container_image import DEFAULT_IMAGE, ensure_image
 from dgym.sandbox.container_locks import scope
+from tests.required import absent
 
 DEADLINE = 60.0
 
@@ -34,9 +35,7 @@ def engine(_containers_of_our_own):
     try:
         found = asyncio.run(_ready())
     except SandboxStartFailed as error:
-        if "container" in os.environ.get("DGYM_TEST_REQUIRE", "").split(","):
-            pytest.fail(f"DGYM_TEST_REQUIRE names container: {error}", pytrace=False)
-        pytest.skip(str(error))
+        absent("container", str(error))
     return found
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.required import absent
+
 VERSION = "v1.8.0"
 ACCESS = {"AWS_ACCESS_KEY_ID": "dgym", "AWS_SECRET_ACCESS_KEY": "dgym-secret", "AWS_REGION": "us-east-1"}
 
@@ -83,7 +85,7 @@ def _free_port():
 def s3_server(tmp_path_factory):
     program = find_program()
     if program is None:
-        pytest.skip("versitygw is absent, so S3 is not tested: hack/versitygw builds it")
+        absent("s3", "versitygw is not there, so S3 is not tested: hack/versitygw builds it")
     server = S3Server(program, tmp_path_factory.mktemp("s3")).start()
     yield server
     server.stop()

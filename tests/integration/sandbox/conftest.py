@@ -1,7 +1,6 @@
 """Real sandboxes of both kinds, stopped after each test, and a look at the machine's processes."""
 
 import asyncio
-import os
 import sys
 import textwrap
 import time
@@ -13,6 +12,7 @@ import pytest
 from dgym.sandbox import SandboxSpec
 from dgym.sandbox.bubblewrap import bubblewrap_problem
 from dgym.sandbox.local import LocalProvider
+from tests.required import absent
 
 DEADLINE = 30.0
 
@@ -39,9 +39,7 @@ def need(kind):
     problem = bubblewrap_problem() if kind == "bubblewrap" else None
     if problem is None:
         return
-    if "bubblewrap" in os.environ.get("DGYM_TEST_REQUIRE", "").split(","):
-        pytest.fail(f"DGYM_TEST_REQUIRE names bubblewrap, which does not work: {problem}", pytrace=False)
-    pytest.skip(f"bubblewrap does not work here: {problem}")
+    absent("bubblewrap", f"bubblewrap does not work here: {problem}")
 
 
 @pytest.fixture(params=["bubblewrap", "none"])

@@ -35,14 +35,16 @@ def begin(kubectl, steps=STEPS, **spec):
     name = unique("counted")
     kubectl.apply(episode(name, agent=counting(steps), task=task_spec(inline_source()), **spec))
     kubectl.reason(name, "Running")
-    until(lambda: counted(kubectl, name) >= 3, what="some steps")
+    until(lambda: counted(kubectl, name) >= 3, what="some steps", seconds=60)
     return name
 
 
 def counted(kubectl, name):
     """How many lines the steps have written."""
     pod = kubectl.status(name)["podName"]
-    output = kubectl("exec", pod, "-c", "sandbox", "--", "sh", "-c", "wc -l < counter.txt", check=False).strip()
+    output = kubectl(
+        "exec", pod, "-c", "sandbox", "--", "sh", "-c", "wc -l < /workspace/counter.txt", check=False
+    ).strip()
     return int(output) if output.isdecimal() else 0
 
 
