@@ -51,7 +51,8 @@ def test_a_model_debugs_and_its_agent_pod_is_killed_in_the_middle(release, watch
     lines = trajectory(release, watched, first, tmp_path)
     assert [line["seq"] for line in lines] == list(range(taken_over["outcome"]["steps"] + 1))
     assert {"pdb", "rewrite"} <= {line["call"]["tool"] for line in lines if line["call"]}
-    assert all(line["exchanges"] for line in lines[1:]), "what the model said before the kill is there too"
+    silent = [line["seq"] for line in lines[1:] if not line.get("exchanges")]
+    assert len(silent) <= 1, "what the model said is lost for the one step that ran during the kill, if for any"
     release.wait()
 
 
