@@ -1,11 +1,12 @@
 """Text to plain data: YAML (many documents) and JSON, with the line of every field and all duplicate keys.
 
 Differences from PyYAML's defaults are those a manifest needs: times stay text, and ``12:30`` is text, not a number in
-base sixty. The only module that imports yaml; nothing imports it before a file is read.
+base sixty. Nothing imports this, and so yaml, before a file is read.
 """
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -13,6 +14,7 @@ import msgspec
 import yaml
 
 from dgym.api.problems import Path, Problem
+from dgym.api.reader_bounds import json_excess, yaml_excesses
 
 _Base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _INTEGER = re.compile(r"^(?:[-+]?0b[01_]+|[-+]?0[0-7_]+|[-+]?(?:0|[1-9][0-9_]*)|[-+]?0x[0-9a-fA-F_]+)$")
@@ -48,14 +50,20 @@ class Document(msgspec.Struct):
 
 
 def read_yaml(text: str) -> Iterator[Document]:
-    """Every document that is not empty; one with a syntax error is the last."""
+    """Every document that is not empty; one with a syntax error, or with more in it than can be held, is the last."""
     loader = _Loader(text)
+    # In step with the loader: each document is looked through before it is built.
+    excesses = yaml_excesses(yaml.parse(text, _Loader))
     number = 1
     try:
         while loader.check_node():
+            excess = next(excesses, None)
+            if excess is not None:
+                yield Document(number, None, problems=[excess])
+                return
             node = loader.get_node()
             document = Document(number, None)
-            _survey(node, (), document, ())
+            _Survey(document).visit(node, (), ())
             if not document.problems:
                 document.value = loader.construct_document(node)
             if document.value is not None or document.problems:
@@ -69,26 +77,45 @@ def read_yaml(text: str) -> Iterator[Document]:
         loader.dispose()
 
 
-def _survey(node: yaml.Node, path: Path, document: Document, above: tuple[int, ...]) -> None:
-    """Record lines, duplicate keys and self-references; a node that aliases share is visited once."""
-    line = node.start_mark.line + 1
-    document.lines.setdefault(path, line)
-    if id(node) in above:
-        document.problems.append(Problem(path, "an alias refers to what it is part of; write it out", line))
-    elif isinstance(node, yaml.SequenceNode):
-        for index, item in enumerate(node.value):
-            _survey(item, (*path, index), document, (*above, id(node)))
-    elif isinstance(node, yaml.MappingNode):
+class _Survey:
+    """Records lines, duplicate keys and self-references; a node that aliases share is visited once.
+
+    So what an alias gives has no lines of its own: ``Document.line_of`` answers with that of the alias.
+    """
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self._visited: set[int] = set()
+
+    def visit(self, node: yaml.Node, path: Path, above: tuple[int, ...]) -> None:
+        line = node.start_mark.line + 1
+        if id(node) in above:
+            self._document.problems.append(
+                Problem(path, "an alias refers to what it is part of; write it out", self._document.line_of(path))
+            )
+        if id(node) in self._visited:
+            return
+        self._visited.add(id(node))
+        self._document.lines.setdefault(path, line)
+        if isinstance(node, yaml.SequenceNode):
+            for index, item in enumerate(node.value):
+                self.visit(item, (*path, index), (*above, id(node)))
+        elif isinstance(node, yaml.MappingNode):
+            self._mapping(node, path, (*above, id(node)))
+
+    def _mapping(self, node: yaml.MappingNode, path: Path, above: tuple[int, ...]) -> None:
         seen: dict[str, int] = {}
         for key, item in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue  # it cannot be built, which is said by who tries
             name = str(key.value)
             key_line = key.start_mark.line + 1
             if name in seen and name != "<<":
                 message = f"is given twice, first in line {seen[name]}; keep one of them"
-                document.problems.append(Problem((*path, name), message, key_line))
+                self._document.problems.append(Problem((*path, name), message, key_line))
             seen.setdefault(name, key_line)
-            document.lines.setdefault((*path, name), key_line)
-            _survey(item, (*path, name), document, (*above, id(node)))
+            self._document.lines.setdefault((*path, name), key_line)
+            self.visit(item, (*path, name), above)
 
 
 def _syntax(error: yaml.MarkedYAMLError) -> Problem:
@@ -102,12 +129,16 @@ def _syntax(error: yaml.MarkedYAMLError) -> Problem:
 def read_json(text: str) -> Iterator[Document]:
     """The one document of a JSON file."""
     document = Document(1, None)
+    excess = json_excess(text)
+    if excess is not None:
+        document.problems.append(excess)
+        yield document
+        return
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         result = dict(pairs)
         if len(result) < len(pairs):
-            names = [name for name, _ in pairs]
-            twice = sorted({name for name in names if names.count(name) > 1})
+            twice = sorted(name for name, number in Counter(name for name, _ in pairs).items() if number > 1)
             document.problems.extend(Problem((name,), "is given twice in one object; keep one") for name in twice)
         return result
 
@@ -116,8 +147,8 @@ def read_json(text: str) -> Iterator[Document]:
     except json.JSONDecodeError as error:
         message = f"not valid JSON at column {error.colno}: {error.msg}; correct the syntax"
         document.problems.append(Problem((), message, error.lineno))
-    except RecursionError:
-        document.problems.append(Problem((), "nested too deeply; flatten it"))
+    except ValueError as error:
+        document.problems.append(Problem((), f"not valid JSON: {error}; correct the value"))
     if document.problems:
         document.value = None
     yield document
