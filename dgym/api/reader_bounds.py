@@ -48,7 +48,7 @@ class _Walk:
             self._close(size, anchor)
         elif isinstance(event, yaml.AliasEvent):
             # Who names what it is part of, or nothing at all, is told so by who reads it.
-            size = self._anchors.get(event.anchor, _Size())
+            size = self._anchors.get(event.anchor or "", _Size())
             self._repeated += size.values
             self._add(size)
             if len(self._open) + size.levels > DEEPEST:
@@ -87,7 +87,7 @@ def yaml_excesses(events: Iterator[yaml.Event]) -> Iterator[Problem | None]:
             elif isinstance(event, yaml.DocumentEndEvent):
                 yield None
             elif (excess := walk.see(event)) is not None:
-                yield Problem((), excess, event.start_mark.line + 1)
+                yield Problem((), excess, event.start_mark.line + 1 if event.start_mark else None)
                 return
     except yaml.YAMLError:
         return
