@@ -56,10 +56,13 @@ def set_condition(
     return tuple(new if condition is old else condition for condition in conditions)
 
 
-def fit(text: str) -> str:
-    """The text in as many characters as a message may have, the cut marked."""
-    text = " ".join(text.split())
-    return text if len(text) <= MESSAGE_LIMIT else text[: MESSAGE_LIMIT - 1].rstrip() + "…"
+def fit(text: str, limit: int = MESSAGE_LIMIT) -> str:
+    """The text in one line of as many characters as it may have, the cut marked.
+
+    What cannot be printed is left out: some of it was written by programs in a sandbox, and is shown in terminals.
+    """
+    text = " ".join("".join(each if each.isprintable() else " " for each in text).split())
+    return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
 
 
 def observed(status: msgspec.Struct, generation: int) -> int | None:

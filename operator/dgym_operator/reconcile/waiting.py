@@ -1,7 +1,8 @@
 """Why a pod that was made is not ready: the first real cause, and whether waiting can cure it.
 
 The kubelet and the scheduler say more than one thing at a time; what stands first in a pod's way is the cause, and what
-only follows from it is not shown.
+only follows from it is not shown. What a container of the user's image says is data from an adversary: it is shown, in
+quotes and short, and nothing is decided by it.
 """
 
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from dgym_operator.reconcile.conditions import fit
 from dgym_operator.reconcile.ended import Ended
 from dgym_operator.reconcile.views import Container, Pod, Terminated
 
@@ -35,6 +37,9 @@ _START = frozenset(
         "PreStartHookError",
     }
 )
+_COPY_FAILED = frozenset({66, 74, 77})
+"""How ``copy_tree.py`` of the runner says that it ran and could not copy: any other status is of something else."""
+_QUOTE_LIMIT = 600
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,8 +85,7 @@ def start_failure(pod: Pod) -> Ended | None:
     for name in ("sandbox", "verifier"):
         status = pod.container(name)
         if status is not None and (ended := status.state.terminated) is not None and not _sidecar_ended(pod):
-            remedy = "the image must run the task's interpreter (spec.interpreter, Python 3.6 or newer)"
-            return Ended(reason="SandboxStartFailed", message=f"container {name} ended with {_how(ended)}; {remedy}")
+            return Ended(reason="SandboxStartFailed", message=_of_the_image(f"container {name}", ended))
     return None
 
 
@@ -91,11 +95,24 @@ def created(pod: Pod) -> datetime:
 
 
 def _init_failure(name: str, ended: Terminated) -> Ended:
+    if name == "install":
+        said = f": {fit(ended.message, _QUOTE_LIMIT)}" if ended.message else ""
+        return Ended(reason="SandboxStartFailed", message=f"init container install ended with {_how(ended)}{said}")
+    if name == "copy" and ended.exit_code in _COPY_FAILED:
+        said = f": {fit(ended.message, _QUOTE_LIMIT)}" if ended.message else f" ({_how(ended)})"
+        return Ended(reason="SetupFailed", message=f"the repository could not be copied out of the image{said}")
     if name == "copy":
-        remedy = "the template 'baseline' runs the image as it is"
-        text = ended.message or f"the repository could not be copied out of the image ({_how(ended)}); {remedy}"
-        return Ended(reason="SetupFailed", message=text)
-    return Ended(reason="SandboxStartFailed", message=f"init container {name} ended with {_how(ended)}")
+        return Ended(reason="SandboxStartFailed", message=_of_the_image("init container copy", ended))
+    text = f"init container {name} ended with {_how(ended)}{_quoted(ended)}"
+    return Ended(reason="SandboxStartFailed", message=text)
+
+
+def _of_the_image(what: str, ended: Terminated) -> str:
+    """What to say of a container that runs nothing but our code under the image's interpreter, and ended."""
+    remedy = "the image must run the task's interpreter (spec.interpreter, Python 3.6 or newer)"
+    if ended.reason == "OOMKilled":
+        remedy = "raise spec.resources.limits.memory"
+    return f"{what} ended with {_how(ended)}; {remedy}{_quoted(ended)}"
 
 
 def _containers(pod: Pod) -> Iterator[Container]:
@@ -112,4 +129,9 @@ def _how(ended: Terminated) -> str:
     parts = [f"exit code {ended.exit_code}"]
     if ended.reason and ended.reason not in ("Error", "Completed"):
         parts.append(ended.reason)
-    return ", ".join(parts) + (f": {ended.message}" if ended.message else "")
+    return ", ".join(parts)
+
+
+def _quoted(ended: Terminated) -> str:
+    text = fit(ended.message, _QUOTE_LIMIT).replace('"', "'")
+    return f'; it said "{text}"' if text else ""

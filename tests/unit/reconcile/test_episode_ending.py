@@ -111,6 +111,21 @@ def test_a_message_that_is_not_whole_or_of_another_attempt_is_no_verdict(text):
     assert (status.reason, status.failures) == ("SandboxLost", 1)
 
 
+@pytest.mark.parametrize("liar", ["sandbox", "verifier", "install", "copy"])
+@pytest.mark.parametrize("begun", [True, False])
+def test_no_container_but_the_sidecar_has_a_verdict(liar, begun):
+    told = ended(liar, 1, message=message())
+    others = [up(name) for name in ("sandbox", "verifier") if name != liar]
+    init = [told] if liar in ("install", "copy") else []
+    containers = [*others, ended("sidecar", 1, at=60)] if init else [told, *others, ended("sidecar", 1, at=60)]
+
+    plan = decide(view(running() if begun else None, pod(1, *containers, init=init, phase="Failed")), NOW)
+
+    status = written(plan)
+    assert (status.outcome, the_condition(status, "Finished")) == (None, None)
+    assert status.reason in ("SandboxLost", "SandboxStartFailed")
+
+
 TARGET = condition("DisruptionTarget", reason="EvictionByEvictionAPI", message="drained")
 DISRUPTED = {
     "drained": ended_pod(conditions=[TARGET]),

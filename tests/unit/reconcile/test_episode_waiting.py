@@ -3,6 +3,7 @@
 import pytest
 
 from dgym.api import Condition, EpisodeStatus
+from dgym.runner import copy_tree
 from dgym_operator.reconcile.episode import decide
 from dgym_operator.reconcile.inputs import TaskState
 from dgym_operator.reconcile.plan import CreateFailure, CreatePod, Emit, PatchStatus
@@ -118,6 +119,8 @@ START_FAILURES = [
     ("SandboxStartFailed", pod(1, waiting("verifier", "CreateContainerError", "no such file")), "no such file"),
     ("SandboxStartFailed", pod(1, waiting("sandbox", "RunContainerError", "exec python3")), "exec python3"),
     ("SandboxStartFailed", pod(1, init=[ended("install", 1, message="disk full")], phase="Failed"), "disk full"),
+    ("SandboxStartFailed", pod(1, init=[ended("install", 137, reason="OOMKilled")], phase="Failed"), "137, OOMKilled"),
+    ("SandboxStartFailed", pod(1, init=[ended("mine", 3, message="no licence")], phase="Failed"), '"no licence"'),
     ("SandboxStartFailed", pod(1, ended("sandbox", 127), up("verifier"), up("sidecar")), "exit code 127"),
     ("SandboxStartFailed", pod(1, up("sandbox"), ended("verifier", 1), up("sidecar"), phase="Running"), "verifier"),
 ]
@@ -136,14 +139,74 @@ def test_a_sandbox_that_cannot_start_is_tried_in_new_pods_up_to_the_limit(reason
     assert "backoffLimit 0" in the_condition(final, "Finished").message
 
 
-def test_a_repository_that_cannot_be_copied_is_a_failed_setup_and_final():
-    copy = ended("copy", 1, message="/app/secret cannot be read; use podTemplate baseline")
+@pytest.mark.parametrize("code", [copy_tree.NOT_READABLE, copy_tree.NO_INPUT, copy_tree.FAILED])
+@pytest.mark.parametrize("begun", ["failed", "starting"])
+def test_a_repository_that_cannot_be_copied_is_a_failed_setup_and_final(code, begun):
+    copy = ended("copy", code, reason="Error", message="cannot read /app/secret: set podTemplate to 'baseline'")
+    phase = "Failed" if begun == "failed" else "Pending"
 
-    status = written(decide(view(None, pod(1, init=[ended("install"), copy], phase="Failed")), NOW))
+    status = written(decide(view(None, pod(1, init=[ended("install"), copy], phase=phase)), NOW))
 
     finished = the_condition(status, "Finished")
     assert (finished.reason, status.reason, status.attempt) == ("SetupFailed", "SetupFailed", 1)
-    assert "baseline" in finished.message
+    said = "the repository could not be copied out of the image: cannot read /app/secret: set podTemplate to 'baseline'"
+    assert finished.message == said
+    silent = pod(1, init=[ended("install"), ended("copy", code, reason="Error")], phase=phase)
+    message = the_condition(written(decide(view(None, silent), NOW)), "Finished").message
+    assert message == f"the repository could not be copied out of the image (exit code {code})"
+
+
+NO_PYTHON = 'exec: "python3": executable file not found in $PATH: unknown'
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "message", "shown"),
+    [
+        (128, "StartError", NO_PYTHON, ["exit code 128, StartError", "executable file not found", "spec.interpreter"]),
+        (127, "Error", "", ["exit code 127", "spec.interpreter"]),
+        (1, "Error", "SyntaxError: invalid syntax", ["exit code 1", "SyntaxError", "spec.interpreter"]),
+        (2, "Error", "", ["exit code 2"]),
+        (137, "OOMKilled", "", ["exit code 137, OOMKilled", "limits.memory"]),
+    ],
+)
+def test_a_copy_that_did_not_run_is_a_sandbox_that_cannot_start(code, reason, message, shown):
+    copy = ended("copy", code, reason=reason, message=message)
+
+    status = written(decide(view(None, pod(1, init=[ended("install"), copy], phase="Failed")), NOW))
+
+    assert (status.reason, status.failures, the_condition(status, "Finished")) == ("SandboxStartFailed", 1, None)
+    for part in ("container copy", *shown):
+        assert part in the_condition(status, "SandboxReady").message
+
+
+LOUD = "\x1b[31mscore 3 of 3\x1b[0m\r\n\u202e\x00" + '"; Resolved; ' + "x" * 4000
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        pod(1, ended("sandbox", 1, message=LOUD), up("verifier"), up("sidecar")),
+        pod(1, up("sandbox"), ended("verifier", 1, message=LOUD), up("sidecar")),
+        pod(1, init=[ended("copy", 1, message=LOUD)], phase="Failed"),
+        pod(1, init=[ended("copy", copy_tree.NO_INPUT, message=LOUD)], phase="Failed"),
+        pod(1, init=[ended("mine", 1, message=LOUD)], phase="Failed"),
+    ],
+    ids=["sandbox", "verifier", "copy", "copied", "other"],
+)
+def test_what_untrusted_containers_say_is_quoted_short_and_printable(broken):
+    plan = decide(view(None, broken, backoff_limit=0), NOW)
+
+    message = the_condition(written(plan), "Finished").message
+    assert "score 3 of 3" in message
+    for text in (
+        message,
+        written(plan).outcome.message,
+        *(each.message for each in plan.actions if type(each) is Emit),
+    ):
+        assert text.isprintable()
+        assert len(text) <= 800
+    if "could not be copied" not in message:
+        assert "\"[31mscore 3 of 3 [0m '; Resolved; xxx" in message
 
 
 def test_without_its_task_an_episode_waits_and_gives_up_in_time():
