@@ -11,6 +11,8 @@ from hypothesis import settings
 from tests.apiserver import ApiServer, missing_binaries, shared_api_server
 from tests.required import absent
 
+NO_API_SERVER = "no API server"
+
 # No deadlines: a busy machine is not a failure. On CI the same examples each time: a failure there must be repeatable.
 settings.register_profile("dgym", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
@@ -20,6 +22,14 @@ settings.load_profile("ci" if os.environ.get("CI") else "dgym")
 def pytest_report_header() -> str:
     bubblewrap = shutil.which("bwrap") or "absent: its tests are skipped"
     return f"dgym: bubblewrap {bubblewrap}"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    skipped = sum(NO_API_SERVER in str(report.longrepr) for report in terminalreporter.stats.get("skipped", ()))
+    if skipped:
+        terminalreporter.section("without a kube-apiserver", yellow=True)
+        what = f"{skipped} tests skipped, kmock stood in for the client's"
+        terminalreporter.line(f"dgym: no kube-apiserver (make binaries builds it): {what}")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -33,7 +43,7 @@ def _required_programs() -> None:
 def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     """A real API server, one for the whole run: tests keep to namespaces of their own."""
     if missing := missing_binaries():
-        absent("apiserver", f"no API server: {' and '.join(missing)} not found (`make binaries` builds them)")
+        absent("apiserver", f"{NO_API_SERVER}: {' and '.join(missing)} not found (`make binaries` builds them)")
     base = tmp_path_factory.getbasetemp()
     # Workers of pytest-xdist have directories of their own below that of the run.
     run = base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base

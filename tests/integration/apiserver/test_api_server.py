@@ -99,6 +99,7 @@ def test_tests_that_need_a_server_say_why_they_are_skipped(tmp_path: Path) -> No
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
     assert "SKIPPED [1]" in done.stdout, done.stdout
     assert "no API server: etcd and kube-apiserver not found" in done.stdout
+    assert "dgym: no kube-apiserver (make binaries builds it): 1 tests skipped, kmock stood in" in done.stdout
 
 
 def test_its_kubeconfig_names_one_context(api_server: ApiServer) -> None:
