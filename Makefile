@@ -106,6 +106,7 @@ format: $(STAMP) ## format the code
 perf: $(STAMP) $(VENV)-perf/.ready ## measure and print medians, ratios and counts; JSON into perf-results/
 	@hack/system-packages containers
 	@PERF_PYTHON=$(abspath $(VENV)-perf/bin/python) hack/images $(BIN)/python -m tests.perf
+	@hack/e2e $(BIN)/python -m tests.perf cluster || echo "make perf: nothing was measured on a cluster, see above" >&2
 
 .PHONY: lock
 lock: ## resolve the dependencies again (needs uv)

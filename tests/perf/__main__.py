@@ -1,4 +1,4 @@
-"""``python -m tests.perf``: measure everything, print a table with ratios, write ``perf-results/perf.json``."""
+"""``python -m tests.perf [NAME…]``: measure, print a table with ratios, write ``perf-results/*.json``."""
 
 import os
 import platform
@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.perf.agents import agent_figures
+from tests.perf.cluster import cluster_figures
 from tests.perf.containers import container_figures
 from tests.perf.measure import Figure
 from tests.perf.parallel import parallel_figures
@@ -21,6 +22,7 @@ from tests.perf.runtimes import runtime_figures
 from tests.perf.startup import startup_figures
 from tests.perf.steps import step_figures
 
+CLUSTER = "cluster"
 BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
     "startup": startup_figures,
     "steps": step_figures,
@@ -30,18 +32,19 @@ BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
     "parallel": parallel_figures,
     "agents": agent_figures,
     "report": report_figures,
+    CLUSTER: cluster_figures,
 }
 
 
 def main(names: list[str]) -> None:
-    """Run the named benchmarks (default: all)."""
+    """Run the named benchmarks (default: all that need no cluster)."""
     console = Console(stderr=True)
     figures: dict[str, list[Figure]] = {}
-    for name in names or BENCHMARKS:
+    for name in names or [each for each in BENCHMARKS if each != CLUSTER]:
         with console.status(f"measuring {name} …"), tempfile.TemporaryDirectory(prefix="dgym-perf-") as scratch:
             figures[name] = BENCHMARKS[name](Path(scratch))
     Console(width=None if sys.stdout.isatty() else 140).print(_table(figures))
-    target = Path("perf-results/perf.json")
+    target = Path("perf-results") / f"{'-'.join(names) or 'perf'}.json"
     target.parent.mkdir(exist_ok=True)
     machine = {"python": platform.python_version(), "cores": os.cpu_count(), "system": platform.platform()}
     target.write_bytes(msgspec.json.format(msgspec.json.encode({"machine": machine, "figures": figures})))

@@ -80,7 +80,6 @@ async def _one_pod(
     )
     pod = Renderer().render("restricted", context)
     with _watching(kubectl) as seen:
-        started = time.perf_counter()
         kubectl.apply(pod)
         address = await asyncio.to_thread(lambda: until(lambda: seen.get("address"), what="the pod", pause=0.005))
         url = f"http://{address}:8080"
@@ -92,7 +91,7 @@ async def _one_pod(
             observed = time.perf_counter()
             times = {**seen["times"], "prepared": prepared, "first observation": observed}
             for stage in STAGES:
-                stages[stage].append((times[stage] - started) * 1000)
+                stages[stage].append((times[stage] - times["created"]) * 1000)
             figures = await _steps(env, kubectl, name) if measure_steps else []
         await preparation.close()
     return figures
@@ -111,7 +110,7 @@ async def _steps(env: AsyncRepoEnv, kubectl: Kubectl, pod: str) -> list[Figure]:
     figures = []
     for name, (action, command, repeat) in work.items():
         ours = await _times(lambda action=action: env.step(action), repeat)
-        shell = ("exec", pod, "-c", "sandbox", "--", "sh", "-c", command)
+        shell = ("exec", pod, "-c", "sandbox", "--", "sh", "-c", f"cd /workspace && {command}")
         theirs = await _times(lambda shell=shell: asyncio.to_thread(kubectl, *shell, check=False), min(repeat, 10))
         baseline = statistics.median(theirs)
         figures.append(figure(f"through the pod: {name}", ours, baseline=baseline, baseline_name="kubectl exec"))
@@ -151,6 +150,7 @@ def _watching(kubectl: Kubectl) -> Iterator[dict[str, Any]]:
 def _note(pod: dict[str, Any], seen: dict[str, Any]) -> None:
     now = time.perf_counter()
     conditions = {each["type"]: each["status"] for each in pod["status"].get("conditions", ())}
+    seen["times"].setdefault("created", now)
     names = {"PodScheduled": "scheduled", "Initialized": "init containers done", "Ready": "ready"}
     for condition, stage in names.items():
         if conditions.get(condition) == "True":
