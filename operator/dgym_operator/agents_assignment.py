@@ -4,11 +4,13 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from dgym.api import ConfigMapSource, DebugTask, Episode, InlineFile, ObjectMeta, SourceSpec
+from dgym.api import ConfigMapSource, DebugTask, Episode, InlineFile, ObjectMeta, PodOverrides, SourceSpec
 from dgym.api import labels as keys
+from dgym.api.quantities import parse_quantity
 from dgym.wire.assignments import Assignment, AssignmentMode
 from dgym.wire.http import NamedTool, Role
 from dgym.wire.http_tokens import make_token
+from dgym_operator.render.resources import DEFAULT, sandbox_resources
 
 
 class SourceMissing(Exception):
@@ -46,7 +48,7 @@ def build_assignment(episode: Episode, task: DebugTask, attempt: Attempt, key: b
         sidecar_url=attempt.sidecar_url,
         prepare_token=make_token(key, episode_uid=uid, attempt=attempt.number, role=Role.PREPARE),
         drive_token=make_token(key, episode_uid=uid, attempt=attempt.number, role=Role.DRIVE),
-        task=msgspec.to_builtins(task),
+        task=msgspec.to_builtins(_as_run(task, spec.pod_overrides)),
         agent=msgspec.to_builtins(spec.agent) if spec.agent is not None else None,
         tools=tuple(
             tool if isinstance(tool, str) else NamedTool(name=tool.name, options=tool.options) for tool in spec.tools
@@ -80,6 +82,18 @@ def with_files(task: DebugTask, source: ConfigMapSource, content: ConfigMapConte
     if not files:
         raise SourceMissing(f"ConfigMap {source.name} is empty")
     return msgspec.structs.replace(task, spec=msgspec.structs.replace(task.spec, source=SourceSpec(files=files)))
+
+
+def _as_run(task: DebugTask, overrides: PodOverrides) -> DebugTask:
+    """The task with the resources that its pod has: its runner holds programs to that memory.
+
+    One that says the same stays as it is, and keeps the digest that results are compared by.
+    """
+    said, effective = task.spec.resources, sandbox_resources(task.spec.resources, overrides)
+    memory = said.limits.get("memory", DEFAULT.limits["memory"])
+    if parse_quantity(effective.limits["memory"]) == parse_quantity(memory):
+        return task
+    return msgspec.structs.replace(task, spec=msgspec.structs.replace(task.spec, resources=effective))
 
 
 def _files(source: ConfigMapSource, content: ConfigMapContent) -> Iterator[InlineFile]:

@@ -54,6 +54,22 @@ def test_an_agent_gets_all_that_it_needs():
     assert (task.metadata.name, task.spec.entrypoint) == ("fix", "pytest")
 
 
+@pytest.mark.parametrize(
+    ("resources", "overrides", "told"),
+    [
+        ("{limits: {memory: 512Mi}}", "{limits: {memory: 4Gi}}", {"memory": "4Gi", "ephemeral-storage": "10Gi"}),
+        ("{}", "{requests: {memory: 3Gi}}", {"memory": "3Gi", "ephemeral-storage": "10Gi"}),
+        ("{limits: {memory: 512Mi}}", "{limits: {cpu: 500m}}", {"memory": "512Mi"}),
+        ("{}", "{limits: {memory: 2048Mi}}", {}),
+    ],
+)
+def test_the_runner_is_told_the_memory_that_its_pod_has(resources, overrides, told):
+    text = EPISODE.replace("{entrypoint: pytest,", f"{{entrypoint: pytest, resources: {resources},")
+    episode = load(f"{text}  podOverrides: {{resources: {overrides}}}\n")
+    given = build_assignment(episode, inline_task(episode), ATTEMPT, b"key")
+    assert msgspec.convert(given.task, DebugTask).spec.resources.limits == told
+
+
 def test_without_an_agent_it_only_prepares():
     episode = load(EPISODE.replace("  agent: {name: solution, maxSteps: 7}\n", ""))
     told = build_assignment(episode, inline_task(episode), ATTEMPT, b"key")
