@@ -107,7 +107,6 @@ class _Leading:
             events=common.events,
             queue=WorkQueue(clock=common.clock, random=common.random),
             key=key,
-            sidecar_port=settings.sidecar_port,
             counter=common.metrics.assignments,
         )
         self._poller = AgentPoller(
@@ -158,7 +157,6 @@ class _Leading:
             sidecars=self._sidecars,
             events=common.events,
             progress=ProgressBudget(settings.progress_qps, common.clock),
-            sidecar_port=settings.sidecar_port,
         )
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from prometheus_client import Counter
 
-from dgym_operator.agents import Agent, pod_url
+from dgym_operator.agents import Agent
 from dgym_operator.agents_assignment import Attempt, build_assignment
 from dgym_operator.agents_client import AgentClient
 from dgym_operator.agents_http import CallFailed
@@ -19,6 +19,7 @@ from dgym_operator.kube import EPISODES, ApiError, Key, NotFound, WorkQueue
 from dgym_operator.kube.events import EventRecorder
 from dgym_operator.logs import fields
 from dgym_operator.reconcile.deadlines import remaining_seconds
+from dgym_operator.reconcile.inputs import sidecar_url
 from dgym_operator.reconcile.views import EpisodeView, Pod
 
 _log = logging.getLogger(__name__)
@@ -49,7 +50,6 @@ class Deliveries:
         events: EventRecorder,
         queue: WorkQueue[Delivery | Withdrawal],
         key: bytes,
-        sidecar_port: int,
         counter: Counter,
     ) -> None:
         self._world = world
@@ -58,7 +58,6 @@ class Deliveries:
         self._events = events
         self._queue = queue
         self._key = key
-        self._port = sidecar_port
         self._counter = counter
         self._under_way: set[Key] = set()
         self._told: dict[str, tuple[str, int, int, float]] = {}
@@ -130,7 +129,7 @@ class Deliveries:
             number=read.status.attempt,
             epoch=assignment.epoch,
             pod_name=pod.metadata.name,
-            sidecar_url=pod_url(pod, self._port),
+            sidecar_url=sidecar_url(pod),
             remaining_seconds=remaining_seconds(read),
         )
         now = self._world.clock.monotonic()

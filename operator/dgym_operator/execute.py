@@ -1,14 +1,13 @@
 """Carries out what was decided about an Episode: the only code that writes one.
 
-Actions are carried out in order, and none after one that failed. Every answer goes back into the stores, so that the
-next decision sees what this one did.
+Actions are carried out in order, and none after one that failed or was put off. Every answer goes back into the stores,
+so that the next decision sees what this one did.
 """
 
 import logging
 from datetime import timedelta
 
 from dgym.wire.http import Path
-from dgym_operator.agents import pod_url
 from dgym_operator.execute_memory import Memory
 from dgym_operator.execute_patches import status_patch
 from dgym_operator.execute_pods import Gone, PodMaker
@@ -45,7 +44,6 @@ class EpisodeExecutor:
         sidecars: SidecarCalls,
         events: EventRecorder,
         progress: ProgressBudget,
-        sidecar_port: int,
     ) -> None:
         self._world = world
         self._client = client
@@ -55,7 +53,6 @@ class EpisodeExecutor:
         self._sidecars = sidecars
         self._events = events
         self._progress = progress
-        self._port = sidecar_port
 
     @property
     def _memory(self) -> Memory:
@@ -68,12 +65,12 @@ class EpisodeExecutor:
             ApiError: An action failed; those behind it were not carried out.
             NotLeading: As above, since another leads.
         """
-        again = plan.requeue_after
         for action in plan.actions:
             wait, episode = await self._act(episode, action)
             if wait is not None:
-                again = wait if again is None else min(again, wait)
-        return again
+                # It was put off, or showed that the view is old: what follows may rest on it.
+                return wait if plan.requeue_after is None else min(plan.requeue_after, wait)
+        return plan.requeue_after
 
     async def _act(self, episode: EpisodeView, action: act.Action) -> tuple[float | None, EpisodeView]:
         match action:
@@ -88,9 +85,9 @@ class EpisodeExecutor:
             case act.DeleteEpisode():
                 await delete_episode(self._world, self._writes, episode.metadata.namespace, action)
             case act.SandboxEnded():
-                self._tell(episode, action.pod, action.attempt, Path.VERIFY)
+                self._sidecars.ask(SidecarCall(Path.VERIFY, action.url, episode.metadata.uid, action.attempt))
             case act.CancelAttempt():
-                self._tell(episode, action.pod, action.attempt, Path.CANCEL)
+                self._sidecars.ask(SidecarCall(Path.CANCEL, action.url, episode.metadata.uid, action.attempt))
             case act.Emit():
                 self._events.record(EPISODES, episode, type=action.type, reason=action.reason, message=action.message)
             case _:
@@ -184,12 +181,6 @@ class EpisodeExecutor:
         else:
             self._world.pods.assume(pod)
         return 0.0
-
-    def _tell(self, episode: EpisodeView, pod_name: str, attempt: int, path: Path) -> None:
-        pod = self._world.pods.get((episode.metadata.namespace, pod_name))
-        url = pod_url(pod, self._port) if pod is not None else ""
-        if url:
-            self._sidecars.ask(SidecarCall(path, url, episode.metadata.uid, attempt))
 
 
 async def delete_episode(world: World, writes: Writes, namespace: str, action: act.DeleteEpisode) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dgym_operator.execute_writes import Writes
 from dgym_operator.kube import NETWORK_POLICIES, ApiError, Forbidden
 from dgym_operator.policies_manifest import POLICY_NAME, sandbox_policy
+from dgym_operator.reconcile.inputs import SIDECAR_PORT
 from dgym_operator.settings import Settings
 
 _AGAIN_SECONDS = 300.0
@@ -49,7 +50,7 @@ class Policies:
             operator_namespace=settings.namespace,
             agent_labels=selector_labels(settings.agent_selector),
             metrics_namespace=settings.metrics_namespace,
-            port=settings.sidecar_port,
+            port=SIDECAR_PORT,
         )
 
 

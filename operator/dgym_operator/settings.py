@@ -43,7 +43,6 @@ class Settings(BaseSettings):
         description="Labels of agent pods, in the operator's own namespace.",
     )
     agent_port: int = Field(default=8081, ge=1, le=65535, description="Where agents listen.")
-    sidecar_port: int = Field(default=8080, ge=1, le=65535, description="Where sidecars listen.")
     agent_report_seconds: float = Field(default=5.0, gt=0, description="How often every agent is asked how it goes.")
     agent_silence_seconds: float = Field(
         default=30.0, gt=0, description="An agent silent for so long is lost; its episodes go to others."

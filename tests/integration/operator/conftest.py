@@ -9,6 +9,7 @@ import pytest
 from dgym.api.crd import custom_resource_definitions
 from dgym_operator.app import Operator
 from dgym_operator.kube import SystemClock, load_access
+from dgym_operator.reconcile import inputs
 from dgym_operator.reconcile.policy import Policy
 from dgym_operator.settings import Settings
 from tests.integration.operator.peers import GROUP, Agent, Api, Kubelet, Sidecars, until
@@ -50,7 +51,6 @@ class Installation:
                 "sandbox_image": "sandbox",
                 "sidecar_image": "sidecar",
                 "agent_port": self.agent_port,
-                "sidecar_port": self.sidecars.port,
                 "agent_report_seconds": 0.3,
                 "agent_silence_seconds": 1.5,
                 "lease_duration_seconds": 2.0,
@@ -152,9 +152,17 @@ def definitions(api_server):
 
 
 @pytest.fixture
-async def installation(api_server, definitions, api_namespace):
-    sidecars = Sidecars()
-    await sidecars.start()
+async def sidecars(monkeypatch):
+    made = Sidecars()
+    await made.start()
+    # In a pod the port is theirs alone; on this machine somebody else may have it.
+    monkeypatch.setattr(inputs, "SIDECAR_PORT", made.port)
+    yield made
+    await made.stop()
+
+
+@pytest.fixture
+async def installation(api_server, definitions, api_namespace, sidecars):
     async with Api.connect(api_server) as api:
 
         async def served():
@@ -174,4 +182,3 @@ async def installation(api_server, definitions, api_namespace):
             await asyncio.gather(*(task for _, _, task in made.operators), return_exceptions=True)
             with contextlib.suppress(asyncio.CancelledError):
                 await kubelet
-            await sidecars.stop()

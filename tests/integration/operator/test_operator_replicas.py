@@ -94,7 +94,6 @@ class Process:
             "SANDBOX_IMAGE": "sandbox",
             "SIDECAR_IMAGE": "sidecar",
             "AGENT_PORT": installation.agent_port,
-            "SIDECAR_PORT": installation.sidecars.port,
             "AGENT_REPORT_SECONDS": 0.3,
             "LEASE_DURATION_SECONDS": 2,
             "LEASE_RENEW_SECONDS": 1.5,

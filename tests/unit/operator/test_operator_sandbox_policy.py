@@ -1,14 +1,18 @@
 import kubernetes_validate
 import pytest
+import yaml
+from click.testing import CliRunner
 
+from dgym_operator.cli import main
 from dgym_operator.policies_manifest import sandbox_policy
+from dgym_operator.reconcile.inputs import SIDECAR_PORT
 
 AGENTS = {"app.kubernetes.io/name": "dgym", "app.kubernetes.io/component": "agent"}
 
 
 def policy(metrics_namespace=""):
     return sandbox_policy(
-        "team", operator_namespace="dgym", agent_labels=AGENTS, metrics_namespace=metrics_namespace, port=8080
+        "team", operator_namespace="dgym", agent_labels=AGENTS, metrics_namespace=metrics_namespace, port=SIDECAR_PORT
     )
 
 
@@ -16,7 +20,7 @@ def test_sandboxes_reach_nobody_and_one_port_of_theirs_is_open():
     spec = policy()["spec"]
     assert spec["policyTypes"] == ["Ingress", "Egress"]
     assert spec["egress"] == []
-    assert [rule["ports"] for rule in spec["ingress"]] == [[{"port": 8080, "protocol": "TCP"}]]
+    assert [rule["ports"] for rule in spec["ingress"]] == [[{"port": SIDECAR_PORT, "protocol": "TCP"}]]
     assert spec["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "sandbox"
 
 
@@ -36,3 +40,18 @@ def test_prometheus_is_let_in_where_it_is_told_of():
 @pytest.mark.parametrize("metrics_namespace", ["", "monitoring"])
 def test_it_is_a_valid_manifest(metrics_namespace):
     kubernetes_validate.validate(policy(metrics_namespace), "1.31", strict=True)
+
+
+@pytest.mark.parametrize("template", ["restricted", "baseline"])
+def test_the_open_port_is_the_one_of_the_pod(monkeypatch, tmp_path, template):
+    monkeypatch.setenv("DGYM_OPERATOR_SIDECAR_IMAGE", "sidecar")
+    episode = tmp_path / "episode.yaml"
+    episode.write_text(
+        "apiVersion: dgym.dev/v1alpha1\nkind: Episode\nmetadata: {name: fix}\n"
+        f"spec: {{task: {{image: i}}, podTemplate: {template}}}\n"
+    )
+    shown = CliRunner().invoke(main, ["render", str(episode)])
+    assert shown.exit_code == 0, shown.output
+    pod = yaml.safe_load(shown.output)
+    (sidecar,) = [each for each in pod["spec"]["containers"] if each["name"] == "sidecar"]
+    assert sidecar["ports"] == [{"name": "http", "containerPort": SIDECAR_PORT}]

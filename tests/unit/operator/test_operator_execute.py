@@ -1,0 +1,65 @@
+from random import Random
+
+import msgspec
+import pytest
+
+from dgym_operator.execute import PUT_OFF_SECONDS, EpisodeExecutor
+from dgym_operator.execute_progress import ProgressBudget
+from dgym_operator.execute_reading import Reader
+from dgym_operator.execute_writes import Writes
+from dgym_operator.kube import Access, Client, EventRecorder, FixedCredentials, SystemClock
+from dgym_operator.reconcile.plan import Emit, PatchStatus, Plan
+
+
+@pytest.fixture
+def client():
+    """Never opened: whoever asks the API server fails."""
+    access = Access(server="http://127.0.0.1:1", credentials=FixedCredentials(None))
+    return Client(access, clock=SystemClock(), random=Random(1))
+
+
+@pytest.fixture
+def events(client, clock):
+    """It has room for nothing, so that ``dropped`` counts what is recorded."""
+    return EventRecorder(client, controller="dgym.dev/test", instance="1", clock=clock, random=Random(1), limit=0)
+
+
+@pytest.fixture
+def progress(clock):
+    return ProgressBudget(1.0, clock)
+
+
+@pytest.fixture
+def executor(world, client, events, progress):
+    writes = Writes(client, lambda: True)
+    return EpisodeExecutor(
+        world,
+        client=client,
+        writes=writes,
+        reader=Reader(client),
+        pods=None,
+        sidecars=None,
+        events=events,
+        progress=progress,
+    )
+
+
+def shown(episode, reason):
+    status = msgspec.structs.replace(episode.status, reason=reason)
+    warning = Emit(type="Warning", reason=reason, message="there is none")
+    return Plan(actions=(PatchStatus(status=status, progress=True), warning), requeue_after=60.0)
+
+
+async def test_what_rests_on_a_write_that_is_put_off_is_put_off_too(objects, executor, events, progress):
+    episode = objects.episode("fix")
+    assert progress.allows()
+    for _ in range(3):
+        assert await executor.carry_out(episode, shown(episode, "WaitingForTask")) == PUT_OFF_SECONDS
+    assert events.dropped == 0
+
+
+async def test_what_is_written_already_is_not_written_and_holds_nothing_up(objects, executor, events, progress):
+    episode = objects.episode("fix", reason="WaitingForTask")
+    assert progress.allows()
+    assert await executor.carry_out(episode, shown(episode, "WaitingForTask")) == 60.0
+    assert events.dropped == 1
