@@ -21,6 +21,7 @@ from tests.perf.resets import reset_figures
 from tests.perf.runtimes import runtime_figures
 from tests.perf.startup import startup_figures
 from tests.perf.steps import step_figures
+from tests.perf.views import view_figures
 
 CLUSTER = "cluster"
 BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
@@ -32,6 +33,7 @@ BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
     "parallel": parallel_figures,
     "agents": agent_figures,
     "report": report_figures,
+    "views": view_figures,
     CLUSTER: cluster_figures,
 }
 

@@ -31,7 +31,7 @@ def running_pod(renderer: Renderer, number: int) -> dict[str, Any]:
         attempt=1,
         task=DebugTaskSpec(),
         delivered=True,
-        digests={role: f"{number:064x}" for role in ("prepare", "drive", "operate")},
+        digests=dict.fromkeys(("prepare", "drive", "operate"), f"{number:064x}"),
         labels={
             labels.SET: "swe-nightly",
             labels.INDEX: str(number),

@@ -6,7 +6,7 @@ from typing import Literal
 import msgspec
 
 from dgym.api import Assignment, Stages
-from dgym.api.labels import ATTEMPT, TASK_UID
+from dgym.api.labels import TASK_UID
 from dgym.wire.assignments import AssignmentState, AssignmentStatus
 from dgym_operator.reconcile.plan import CreateFailure
 from dgym_operator.reconcile.policy import Policy
@@ -117,7 +117,7 @@ def pod_name(episode: str, attempt: int) -> str:
 
 def attempt_of(pod: Pod) -> int:
     """Which attempt a pod is of; 0: of none, so that nothing is decided by it but its deletion."""
-    text = pod.metadata.labels.get(ATTEMPT, "")
+    text = pod.metadata.labels.attempt
     return int(text) if text.isdecimal() else 0
 
 

@@ -1,44 +1,69 @@
 """What the controller keeps of the objects it watches: the few fields that decisions are made from.
 
-Decoded from the bytes of a watch straight into these structs; a pod takes some 2 kB. The task inside an Episode may be
-200 kB and is only noted to be there: whoever needs it asks the API server.
+Decoded from the bytes of a watch straight into these structs; a pod takes less than 2 kB. The task inside an Episode
+may be 200 kB and is only noted to be there: whoever needs it asks the API server.
+
+Texts that thousands of pods have in common are kept once: words of a known vocabulary as enums, names interned.
 """
 
 from datetime import datetime
-from typing import Any
+from enum import StrEnum
+from sys import intern
 
 import msgspec
+from msgspec.structs import force_setattr
 
-from dgym.api import AgentSpec, EpisodeSetSpec, EpisodeSetStatus, EpisodeStatus, OwnerReference, PodOverrides, TaskRef
+from dgym.api import AgentSpec, EpisodeSetSpec, EpisodeSetStatus, EpisodeStatus, PodOverrides, TaskRef
+from dgym.api.labels import ATTEMPT
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
     """Base of all views; fields that are not named are passed over."""
 
 
-class Meta(View, frozen=True, kw_only=True):
-    """Metadata as far as it matters."""
+class Owner(View, frozen=True, kw_only=True):
+    """Whose deletion deletes the object."""
+
+    kind: str
+    name: str
+    uid: str
+    controller: bool = False
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "kind", intern(self.kind))
+
+
+class Identity(View, frozen=True, kw_only=True):
+    """Who an object is, which version of it this is, and whose it is."""
 
     name: str
     namespace: str = ""
     uid: str = ""
     resource_version: str = ""
-    generation: int = 0
-    labels: dict[str, str] = msgspec.field(default_factory=dict)
     creation_timestamp: datetime | None = None
     deletion_timestamp: datetime | None = None
-    owner_references: tuple[OwnerReference, ...] = ()
+    owner_references: tuple[Owner, ...] = ()
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "namespace", intern(self.namespace))
 
     @property
-    def controller(self) -> OwnerReference | None:
+    def controller(self) -> Owner | None:
         """The owner that controls this object."""
         return next((owner for owner in self.owner_references if owner.controller), None)
+
+
+class Meta(Identity, frozen=True, kw_only=True):
+    """Metadata as far as it matters."""
+
+    generation: int = 0
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class Object(View, frozen=True, kw_only=True):
     """Anything that is watched."""
 
-    metadata: Meta
+    metadata: Identity
 
     @property
     def key(self) -> tuple[str, str]:
@@ -49,6 +74,18 @@ class Object(View, frozen=True, kw_only=True):
 # Pods
 
 
+class PodLabels(View, frozen=True, kw_only=True):
+    """The one label of a pod that is read; selectors are the API server's work."""
+
+    attempt: str = msgspec.field(default="", name=ATTEMPT)
+
+
+class PodMeta(Identity, frozen=True, kw_only=True):
+    """A pod's metadata."""
+
+    labels: PodLabels = PodLabels()
+
+
 class Terminated(View, frozen=True, kw_only=True):
     """How a container ended."""
 
@@ -56,6 +93,9 @@ class Terminated(View, frozen=True, kw_only=True):
     reason: str = ""
     message: str = ""
     finished_at: datetime | None = None
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "reason", intern(self.reason))
 
 
 class Waiting(View, frozen=True, kw_only=True):
@@ -66,10 +106,9 @@ class Waiting(View, frozen=True, kw_only=True):
 
 
 class ContainerState(View, frozen=True, kw_only=True):
-    """Exactly one of them; ``running`` holds nothing that matters."""
+    """At most one of them; a container that runs has neither."""
 
     waiting: Waiting | None = None
-    running: dict[str, Any] | None = None
     terminated: Terminated | None = None
 
 
@@ -77,24 +116,75 @@ class Container(View, frozen=True, kw_only=True):
     """A container's status."""
 
     name: str
-    ready: bool = False
     state: ContainerState = ContainerState()
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "name", intern(self.name))
+
+
+class PodConditionType(StrEnum):
+    """Types of a pod's conditions. Others are as good as absent."""
+
+    READY = "Ready"
+    SCHEDULED = "PodScheduled"
+    DISRUPTION_TARGET = "DisruptionTarget"
+    INITIALIZED = "Initialized"
+    CONTAINERS_READY = "ContainersReady"
+    READY_TO_START_CONTAINERS = "PodReadyToStartContainers"
+    OTHER = ""
+
+    @classmethod
+    def _missing_(cls, value: object) -> "PodConditionType":
+        del value
+        return cls.OTHER
+
+
+_READ = (PodConditionType.READY, PodConditionType.SCHEDULED, PodConditionType.DISRUPTION_TARGET)
+
+
+class ConditionStatus(StrEnum):
+    """Of a pod's condition."""
+
+    TRUE = "True"
+    FALSE = "False"
+    UNKNOWN = "Unknown"
+
+    @classmethod
+    def _missing_(cls, value: object) -> "ConditionStatus":
+        del value
+        return cls.UNKNOWN
 
 
 class PodCondition(View, frozen=True, kw_only=True):
     """A pod's condition."""
 
-    type: str
-    status: str = ""
+    type: PodConditionType
+    status: ConditionStatus = ConditionStatus.UNKNOWN
     reason: str = ""
     message: str = ""
     last_transition_time: datetime | None = None
 
 
+class PodPhase(StrEnum):
+    """A pod's phase."""
+
+    NONE = ""
+    PENDING = "Pending"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    UNKNOWN = "Unknown"
+
+    @classmethod
+    def _missing_(cls, value: object) -> "PodPhase":
+        del value
+        return cls.UNKNOWN
+
+
 class PodStatus(View, frozen=True, kw_only=True):
     """What became of the pod. ``reason`` is set by evictions and rejections of the kubelet."""
 
-    phase: str = ""
+    phase: PodPhase = PodPhase.NONE
     reason: str = ""
     message: str = ""
     pod_ip: str = msgspec.field(default="", name="podIP")
@@ -102,21 +192,18 @@ class PodStatus(View, frozen=True, kw_only=True):
     init_container_statuses: tuple[Container, ...] = ()
     container_statuses: tuple[Container, ...] = ()
 
-
-class PodSpec(View, frozen=True, kw_only=True):
-    """Where the pod runs."""
-
-    node_name: str = ""
+    def __post_init__(self) -> None:
+        force_setattr(self, "conditions", tuple([each for each in self.conditions if each.type in _READ]))
 
 
 class Pod(Object, frozen=True, kw_only=True):
     """A pod of an episode, or of an agent."""
 
-    spec: PodSpec = PodSpec()
+    metadata: PodMeta
     status: PodStatus = PodStatus()
 
     def condition(self, kind: str) -> PodCondition | None:
-        """The condition of that type."""
+        """The condition of that type, if it is one that decisions read."""
         return next((each for each in self.status.conditions if each.type == kind), None)
 
     def container(self, name: str) -> Container | None:
@@ -163,6 +250,7 @@ class InlineTask(View, frozen=True, kw_only=True):
 class EpisodeView(Object, frozen=True, kw_only=True):
     """An Episode."""
 
+    metadata: Meta
     spec: EpisodeSpecView
     status: EpisodeStatus = EpisodeStatus()
 
@@ -170,6 +258,7 @@ class EpisodeView(Object, frozen=True, kw_only=True):
 class EpisodeSetView(Object, frozen=True, kw_only=True):
     """An EpisodeSet."""
 
+    metadata: Meta
     spec: EpisodeSetSpec
     status: EpisodeSetStatus = EpisodeSetStatus()
 
@@ -183,6 +272,7 @@ class TaskSpecView(View, frozen=True, kw_only=True):
 class TaskView(Object, frozen=True, kw_only=True):
     """A DebugTask: that it is there, its labels, and its clock."""
 
+    metadata: Meta
     spec: TaskSpecView = TaskSpecView()
 
 

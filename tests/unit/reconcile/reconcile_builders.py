@@ -18,7 +18,8 @@ from dgym_operator.reconcile.views import (
     Meta,
     Pod,
     PodCondition,
-    PodSpec,
+    PodLabels,
+    PodMeta,
     PodStatus,
     Terminated,
     Waiting,
@@ -103,7 +104,7 @@ def ended(name: str, exit_code: int = 0, *, reason: str = "", message: str = "",
 
 
 def up(name: str) -> Container:
-    return Container(name=name, ready=True, state=ContainerState(running={}))
+    return Container(name=name)
 
 
 UP = (up("sandbox"), up("verifier"), up("sidecar"))
@@ -124,15 +125,14 @@ def pod(
 ) -> Pod:
     """``deleting``: seconds ago that its grace ended."""
     return Pod(
-        metadata=Meta(
+        metadata=PodMeta(
             name=f"e-{attempt}",
             namespace="ns",
             uid=f"pod-uid-{attempt}",
-            labels={"dgym.dev/attempt": str(attempt)},
+            labels=PodLabels(attempt=str(attempt)),
             creation_timestamp=ago(age),
             deletion_timestamp=ago(deleting) if deleting is not None else None,
         ),
-        spec=PodSpec(node_name="node"),
         status=PodStatus(
             phase=more.pop("phase", "Pending"),
             pod_ip=more.pop("pod_ip", "10.0.0.7"),
