@@ -99,7 +99,11 @@ class EpisodeSetStatus(Model, frozen=True, kw_only=True):
         resolved: How many repaired their bug.
         unresolved: How many got another verdict.
         failed: How many ended without a verdict.
-        pass_at_1: The share of the episodes with a verdict that repaired their bug, from 0 to 1, averaged over tasks.
+        pass_at_1: The share of the episodes with a verdict that repaired their bug, from 0 to 1: resolved / (resolved +
+            unresolved), all tasks pooled, so that a task counts as often as it has verdicts. The mean over tasks of
+            each task's share, which ``dgym report`` gives, cannot be told from these counts once Episodes are deleted.
+            Every task has as many samples, so both are equal once all episodes have a verdict; while some have none,
+            or failed, they may differ.
         start_time: When the list of tasks was frozen.
         completion_time: When the last episode finished.
         observed_generation: The generation of the EpisodeSet that this status is about.

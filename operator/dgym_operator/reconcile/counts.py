@@ -70,7 +70,11 @@ def tally(view: EpisodeSetInput, total: int) -> Tally:
 
 
 def pass_at_1(resolved: int, unresolved: int) -> str:
-    """The share of the verdicts that are solved; empty before the first verdict."""
+    """The share of the verdicts that are solved, all tasks pooled; empty before the first verdict.
+
+    The mean over tasks would need a count of each task, and that of children which are deleted: no status holds it.
+    With as many samples of each task both are equal, but only once every sample has a verdict.
+    """
     verdicts = resolved + unresolved
     return f"{resolved / verdicts:.4f}" if verdicts else ""
 

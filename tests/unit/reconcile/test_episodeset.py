@@ -137,6 +137,25 @@ def test_counts_say_how_each_child_ended():
     assert not is_counted(EpisodeSetStatus(completed_indexes="0-1"), children[2])
 
 
+@pytest.mark.parametrize(
+    ("ends", "pooled", "mean"),
+    [
+        (["Resolved", "Resolved", "Unresolved", "SandboxLost"], "0.6667", 0.5),
+        (["Resolved", "Resolved", "Unresolved", "Unresolved"], "0.5000", 0.5),
+        (["Resolved", "Unresolved", "Unresolved", "Unresolved"], "0.2500", 0.25),
+    ],
+)
+def test_pass_at_1_is_pooled_and_equals_the_mean_over_tasks_once_all_have_verdicts(ends, pooled, mean):
+    children = [child(index, status=finished(reason)) for index, reason in enumerate(ends)]
+
+    status = status_of(decide_set(see(episode_set("a", "b", samples=2), *children), NOW))
+
+    assert status.pass_at_1 == pooled
+    assert (float(pooled) == mean) == (status.failed == 0)
+    gone = episode_set("a", "b", samples=2, status=msgspec.structs.replace(status, conditions=()))
+    assert status_of(decide_set(see(gone), NOW)).pass_at_1 == pooled
+
+
 @pytest.mark.parametrize(("limit", "stops"), [(0, True), (1, True), (2, False), (None, False)])
 def test_too_many_failures_stop_the_set_when_what_runs_has_finished(limit, stops):
     seen = episode_set("a", "b", samples=2, parallelism=2, max_failed=limit)
