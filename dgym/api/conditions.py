@@ -26,11 +26,13 @@ class ProgressReason(StrEnum):
     PENDING = "Pending"
     WAITING_FOR_SLOT = "WaitingForSlot"
     WAITING_FOR_TASK = "WaitingForTask"
+    SCHEDULING_GATED = "SchedulingGated"
     STARTING = "Starting"
     RUNNING = "Running"
     VERIFYING = "Verifying"
     STORING = "Storing"
     RESULT_STORE_UNAVAILABLE = "ResultStoreUnavailable"
+    SUSPENDED = "Suspended"
 
 
 class Treatment(StrEnum):

@@ -8,7 +8,7 @@ from datetime import datetime
 
 import msgspec
 
-from dgym.api import ConditionType, EpisodeStatus
+from dgym.api import ConditionType, EpisodeStatus, ProgressReason
 from dgym_operator.reconcile.attempts import close_attempt, conclude
 from dgym_operator.reconcile.conditions import Conditions, is_true, observed, set_condition
 from dgym_operator.reconcile.ended import Ended
@@ -80,17 +80,21 @@ def _suspend(view: EpisodeInput, now: datetime) -> Plan:
     """Close the attempt; its pod is deleted once that is written."""
     status = view.episode.status
     if view.pod is not None or status.pod_name is not None:
-        status = close_attempt(view, now, reason="Suspended", message="")
-    conditions = set_condition(status.conditions, ConditionType.SUSPENDED, "True", reason="Suspended", at=now)
-    status = _changed(view, status, conditions, "Suspended")
-    event = Emit(type="Normal", reason="Suspended", message="the sandbox is taken away until suspend is false")
+        status = close_attempt(view, now, reason=ProgressReason.SUSPENDED, message="")
+    conditions = set_condition(
+        status.conditions, ConditionType.SUSPENDED, "True", reason=ProgressReason.SUSPENDED, at=now
+    )
+    status = _changed(view, status, conditions, ProgressReason.SUSPENDED)
+    event = Emit(
+        type="Normal", reason=ProgressReason.SUSPENDED, message="the sandbox is taken away until suspend is false"
+    )
     return Plan(actions=(PatchStatus(status=status), event))
 
 
 def _resume(view: EpisodeInput, now: datetime) -> Plan:
     status = view.episode.status
     conditions = set_condition(status.conditions, ConditionType.SUSPENDED, "False", reason="Resumed", at=now)
-    status = _changed(view, status, conditions, "Pending")
+    status = _changed(view, status, conditions, ProgressReason.PENDING)
     event = Emit(type="Normal", reason="Resumed", message="a new sandbox is made")
     return Plan(actions=(PatchStatus(status=status), event))
 

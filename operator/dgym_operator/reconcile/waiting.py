@@ -10,12 +10,13 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from dgym.api import ProgressReason
 from dgym_operator.reconcile.conditions import fit
 from dgym_operator.reconcile.ended import Ended
 from dgym_operator.reconcile.views import Container, Pod, Terminated
 
 EPOCH = datetime.fromtimestamp(0, UTC)
-GATED = "SchedulingGated"
+GATED = ProgressReason.SCHEDULING_GATED
 _PULL = frozenset(
     {
         "ErrImagePull",

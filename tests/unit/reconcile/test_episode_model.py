@@ -4,6 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from dgym.api import TREATMENTS, ProgressReason
 from dgym_operator.reconcile.conditions import is_true
 from tests.unit.reconcile.cluster_model import EpisodeModel, attempts
 
@@ -188,6 +189,11 @@ class Storm(RuleBasedStateMachine):
     def one_pod_at_most(self):
         if hasattr(self, "model"):
             assert len(attempts(self.model)) <= 1
+
+    @invariant()
+    def every_reason_is_a_known_one(self):
+        if hasattr(self, "model") and self.model.truth is not None:
+            assert self.model.truth.status.reason in {"", *ProgressReason, *TREATMENTS}
 
     def teardown(self):
         if not hasattr(self, "model"):
