@@ -108,6 +108,12 @@ class Agents:
         changed = {uid for uid, heard in agent.heard.items() if uid not in before or before[uid].since != heard.since}
         return changed | (before.keys() - agent.heard.keys())
 
+    def open_slots(self, agent: Agent) -> int | None:
+        """How many episodes it serves at a time, the present ones included; None: it takes no more for now."""
+        if agent.report is None or not agent.takes_more or self.is_silent(agent):
+            return None
+        return agent.report.slots
+
     def is_silent(self, agent: Agent) -> bool:
         """Whether it has not answered for too long."""
         return self._clock.monotonic() - agent.answered >= self._silence

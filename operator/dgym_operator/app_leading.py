@@ -66,6 +66,7 @@ async def lead(common: Common) -> None:
     writes = Writes(common.client, common.leads)
     key = await _key(common, writes)
     leading = _Leading(common, writes, key)
+    common.triggers.lead()
     async with asyncio.TaskGroup() as background:
         helpers = [background.create_task(work) for work in leading.background()]
         async with asyncio.TaskGroup() as workers:

@@ -15,7 +15,7 @@ _SET_SECONDS = 0.1
 
 
 class Triggers:
-    """Listens to the stores and fills the queue. Works on every replica; only the leader's queue is emptied."""
+    """Listens to the stores and, on the replica that leads, fills the queue: nobody empties that of another."""
 
     def __init__(
         self, world: World, *, queue: WorkQueue[Item], dispatcher: Dispatcher, observer: TransitionObserver
@@ -24,6 +24,7 @@ class Triggers:
         self._queue = queue
         self._dispatcher = dispatcher
         self._observer = observer
+        self._leading = False
         world.episodes.subscribe(self._episode)
         world.sets.subscribe(self._set)
         world.pods.subscribe(self._pod)
@@ -31,12 +32,24 @@ class Triggers:
         world.config_maps.subscribe(self._config_map)
         world.agent_pods.subscribe(self._agent_pod)
 
+    def lead(self) -> None:
+        """Everything there is wants a look, and from now on whatever changes."""
+        self._leading = True
+        for episode_set in self._world.sets:
+            self._add(Item(Kind.EPISODE_SET, episode_set.key), low_priority=True)
+        for episode in self._world.episodes:
+            self.episode(episode.key, low_priority=True)
+
     def episode(self, key: Key, *, low_priority: bool = False) -> None:
         """An Episode wants a look."""
-        self._queue.add(Item(Kind.EPISODE, key), low_priority=low_priority)
+        self._add(Item(Kind.EPISODE, key), low_priority=low_priority)
 
     def _set_of(self, namespace: str, name: str) -> None:
-        self._queue.add(Item(Kind.EPISODE_SET, (namespace, name)), _SET_SECONDS)
+        self._add(Item(Kind.EPISODE_SET, (namespace, name)), _SET_SECONDS)
+
+    def _add(self, item: Item, after: float = 0.0, *, low_priority: bool = False) -> None:
+        if self._leading:
+            self._queue.add(item, after, low_priority=low_priority)
 
     def _episode(self, change: Change[EpisodeView]) -> None:
         self._observer.episode(change)
@@ -58,7 +71,7 @@ class Triggers:
         if change.new is None:
             self._world.memory.forget(change.last.metadata.uid)
             return
-        self._queue.add(Item(Kind.EPISODE_SET, change.key), low_priority=change.source is Source.LIST)
+        self._add(Item(Kind.EPISODE_SET, change.key), low_priority=change.source is Source.LIST)
         self._newly_counted(change.old, change.new)
 
     def _newly_counted(self, old: EpisodeSetView | None, new: EpisodeSetView) -> None:

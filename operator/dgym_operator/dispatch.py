@@ -120,9 +120,9 @@ class Dispatcher:
     def _free_slots(self) -> dict[str, int]:
         granted = list(self._agents_granted.values())
         return {
-            agent.uid: max(0, agent.report.slots - self._used(agent) - granted.count(agent.uid))
+            agent.uid: max(0, slots - self._used(agent) - granted.count(agent.uid))
             for agent in self._world.agents
-            if agent.report is not None and agent.takes_more and not self._world.agents.is_silent(agent)
+            if (slots := self._world.agents.open_slots(agent)) is not None
         }
 
     def _used(self, agent: Agent) -> int:

@@ -1,10 +1,10 @@
 """Asks every agent how it goes, and sets right what an agent knows and what is so."""
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
 
+from dgym.wire.assignments import AgentReport
 from dgym_operator.agents import Agent
 from dgym_operator.agents_client import AgentClient
 from dgym_operator.agents_http import CallFailed
@@ -15,11 +15,12 @@ from dgym_operator.kube import Key
 from dgym_operator.logs import fields
 
 _log = logging.getLogger(__name__)
-_AT_ONCE = 32
+_AT_ONCE = 128
+"""Half of the connections there are: agents that hang leave the others to deliveries."""
 
 
 class AgentPoller:
-    """Polls all agents in turns."""
+    """Polls every agent at a pace of its own, so that one that hangs holds up no other."""
 
     def __init__(
         self,
@@ -38,20 +39,32 @@ class AgentPoller:
         self._enqueue = enqueue
         self._interval = interval_seconds
         self._places = asyncio.Semaphore(_AT_ONCE)
+        self._polled: set[str] = set()
 
     async def run(self) -> None:
         """Ask until cancelled."""
-        self._world.agents.expect_answers()
-        while True:
-            self._world.agents.appeared.clear()
-            async with asyncio.TaskGroup() as group:
-                for agent in self._world.agents:
-                    if agent.url:
-                        group.create_task(self._ask(agent))
-            self._dispatcher.wake()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._interval):
-                    await self._world.agents.appeared.wait()
+        agents = self._world.agents
+        agents.expect_answers()
+        async with asyncio.TaskGroup() as group:
+            while True:
+                agents.appeared.clear()
+                for agent in agents:
+                    if agent.url and agent.uid not in self._polled:
+                        self._polled.add(agent.uid)
+                        group.create_task(self._poll(agent.uid))
+                await agents.appeared.wait()
+
+    async def _poll(self, uid: str) -> None:
+        """Ask one agent until it is gone."""
+        clock = self._world.clock
+        try:
+            while (agent := self._world.agents.get(uid)) is not None:
+                begun = clock.monotonic()
+                if agent.url:
+                    await self._ask(agent)
+                await clock.sleep(max(0.0, begun + self._interval - clock.monotonic()))
+        finally:
+            self._polled.discard(uid)
 
     async def _ask(self, agent: Agent) -> None:
         async with self._places:
@@ -62,8 +75,13 @@ class AgentPoller:
                 _log.info("an agent does not answer: %s", error, extra=fields(agent=agent.name))
                 self._look_at_lost(agent)
                 return
+        self._take(agent, report, asked)
+
+    def _take(self, agent: Agent, report: AgentReport, asked: float) -> None:
+        agents = self._world.agents
+        slots = agents.open_slots(agent)
         before = set(agent.heard)
-        changed = self._world.agents.take_report(agent, report)
+        changed = agents.take_report(agent, report)
         missing, surplus = compare(agent, self._world, before)
         for episode in missing:
             if not self._deliveries.told_since(episode, asked):
@@ -74,6 +92,8 @@ class AgentPoller:
             episode_of = self._world.episode_of(uid)
             if episode_of is not None:
                 self._enqueue(episode_of.key)
+        if agents.open_slots(agent) != slots:
+            self._dispatcher.wake()
 
     def _look_at_lost(self, agent: Agent) -> None:
         if self._world.agents.is_silent(agent):

@@ -47,7 +47,9 @@ class SidecarCalls:
         """Make calls until cancelled. Several may do so."""
         while True:
             async with self._queue.take() as call:
-                await self._make(call)
+                # Asked for again while it was made, it may have been answered since.
+                if call not in self._answered:
+                    await self._make(call)
 
     async def _make(self, call: SidecarCall) -> None:
         about = fields(episode_uid=call.episode_uid, attempt=call.attempt, url=call.url, call=call.path.value)

@@ -1,12 +1,14 @@
 from datetime import UTC, datetime, timedelta
+from random import Random
 
 import msgspec
 import pytest
 
 from dgym_operator.agents import Agents
 from dgym_operator.execute_world import World
+from dgym_operator.kube import Access, Client, EventRecorder, FixedCredentials, SystemClock
 from dgym_operator.reconcile.policy import Policy
-from dgym_operator.reconcile.views import EpisodeView, Pod
+from dgym_operator.reconcile.views import EpisodeSetView, EpisodeView, Pod
 
 
 class SteppedClock:
@@ -38,6 +40,10 @@ class Objects:
         episode = msgspec.convert(given, EpisodeView)
         self._world.episodes.put(episode)
         return episode
+
+    def episode_set(self, name, **status):
+        given = {"metadata": self._metadata(name, 0), "spec": {"template": {}}, "status": status}
+        return msgspec.convert(given, EpisodeSetView)
 
     def pod(self, name, owner="", **status):
         metadata = self._metadata(name, 0)
@@ -78,3 +84,16 @@ def world(clock):
 @pytest.fixture
 def objects(world):
     return Objects(world)
+
+
+@pytest.fixture
+def client():
+    """Never opened: whoever asks the API server fails."""
+    access = Access(server="http://127.0.0.1:1", credentials=FixedCredentials(None))
+    return Client(access, clock=SystemClock(), random=Random(1))
+
+
+@pytest.fixture
+def events(client, clock):
+    """It has room for nothing, so that ``dropped`` counts what is recorded."""
+    return EventRecorder(client, controller="dgym.dev/test", instance="1", clock=clock, random=Random(1), limit=0)

@@ -27,6 +27,8 @@ class Server:
         self.status = 200
         self.body = b"{}"
         self.called = asyncio.Event()
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
         application = web.Application()
         application.router.add_route("*", "/{path:.*}", self._answer)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
@@ -43,6 +45,7 @@ class Server:
     async def _answer(self, request):
         self.calls.append((request.method, request.path, request.headers.get("Authorization")))
         self.called.set()
+        await self.may_answer.wait()
         return web.Response(body=self.body, status=self.status)
 
 
@@ -112,6 +115,24 @@ async def test_a_sidecar_is_told_until_it_has_answered(server, caller, status, c
     await asyncio.gather(worker, return_exceptions=True)
     token = make_token(KEY, episode_uid="uid", attempt=1, role=Role.OPERATE)
     assert server.calls == [("POST", "/v1/verify", f"Bearer {token}")] * calls
+
+
+async def test_a_sidecar_that_is_slow_to_answer_is_told_once(server, caller):
+    server.may_answer.clear()
+    queue = WorkQueue(clock=SystemClock(), random=Random(1))
+    sidecars = SidecarCalls(caller, KEY, queue)
+    call = SidecarCall(Path.CANCEL, server.url, "uid", 1)
+    worker = asyncio.ensure_future(sidecars.work())
+    sidecars.ask(call)
+    async with asyncio.timeout(20):
+        await server.called.wait()
+        sidecars.ask(call)
+        server.may_answer.set()
+        while len(queue) or queue.active:
+            await asyncio.sleep(0)
+    worker.cancel()
+    await asyncio.gather(worker, return_exceptions=True)
+    assert len(server.calls) == 1
 
 
 def test_secrets_hold_what_agents_and_readers_need():

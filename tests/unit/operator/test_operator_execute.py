@@ -1,5 +1,3 @@
-from random import Random
-
 import msgspec
 import pytest
 
@@ -7,21 +5,7 @@ from dgym_operator.execute import PUT_OFF_SECONDS, EpisodeExecutor
 from dgym_operator.execute_progress import ProgressBudget
 from dgym_operator.execute_reading import Reader
 from dgym_operator.execute_writes import Writes
-from dgym_operator.kube import Access, Client, EventRecorder, FixedCredentials, SystemClock
 from dgym_operator.reconcile.plan import Emit, PatchStatus, Plan
-
-
-@pytest.fixture
-def client():
-    """Never opened: whoever asks the API server fails."""
-    access = Access(server="http://127.0.0.1:1", credentials=FixedCredentials(None))
-    return Client(access, clock=SystemClock(), random=Random(1))
-
-
-@pytest.fixture
-def events(client, clock):
-    """It has room for nothing, so that ``dropped`` counts what is recorded."""
-    return EventRecorder(client, controller="dgym.dev/test", instance="1", clock=clock, random=Random(1), limit=0)
 
 
 @pytest.fixture

@@ -1,0 +1,140 @@
+"""The poller and agents that answer, hang and come and go, over real HTTP."""
+
+import asyncio
+import contextlib
+import socket
+from random import Random
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from dgym_operator.agents import Agents
+from dgym_operator.agents_client import AgentClient
+from dgym_operator.agents_http import PodCaller
+from dgym_operator.dispatch import Dispatcher
+from dgym_operator.dispatch_delivery import Deliveries
+from dgym_operator.dispatch_poll import AgentPoller
+from dgym_operator.execute_reading import Reader
+from dgym_operator.execute_world import World
+from dgym_operator.kube import SystemClock, WorkQueue
+from dgym_operator.metrics import Metrics, Snapshot
+from dgym_operator.reconcile.policy import Policy
+
+KEY = b"k" * 32
+
+
+class Agent:
+    """Counts who asks; answers once it may."""
+
+    def __init__(self):
+        self.asked = 0
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+
+    async def answer(self, _request):
+        self.asked += 1
+        await self.may_answer.wait()
+        return web.json_response({"incarnation": "1", "slots": 4})
+
+
+@contextlib.asynccontextmanager
+async def listening(agent, address, port):
+    application = web.Application()
+    application.router.add_get("/v1/assignments", agent.answer)
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, address, port).start()
+    try:
+        yield agent
+    finally:
+        agent.may_answer.set()
+        await runner.cleanup()
+
+
+@pytest.fixture
+def port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+@pytest.fixture
+def world(port):
+    clock = SystemClock()
+    return World(clock, Agents(clock, port=port, silence_seconds=30.0), Policy())
+
+
+@pytest.fixture
+async def polling(world, client, events):
+    """Starts the poller with an interval."""
+    running = []
+    async with aiohttp.ClientSession() as session:
+        agents = AgentClient(PodCaller(session, deadline_seconds=60.0), KEY)
+        deliveries = Deliveries(
+            world,
+            reader=Reader(client),
+            client=agents,
+            events=events,
+            queue=WorkQueue(clock=world.clock, random=Random(1)),
+            key=KEY,
+            counter=Metrics(Snapshot).assignments,
+        )
+        dispatcher = Dispatcher(world, head_start=0, enqueue=lambda key: None)
+
+        def start(interval):
+            poller = AgentPoller(
+                world,
+                client=agents,
+                deliveries=deliveries,
+                dispatcher=dispatcher,
+                enqueue=lambda key: None,
+                interval_seconds=interval,
+            )
+            running.append(asyncio.ensure_future(poller.run()))
+
+        yield start
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+async def until(condition):
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+async def test_an_agent_that_hangs_holds_up_no_other(world, objects, port, polling):
+    hung = Agent()
+    hung.may_answer.clear()
+    async with listening(hung, "127.0.0.2", port), listening(Agent(), "127.0.0.3", port) as quick:
+        objects.agent("hung", podIP="127.0.0.2")
+        objects.agent("quick", podIP="127.0.0.3")
+        polling(0.01)
+        await until(lambda: quick.asked >= 5)
+        assert hung.asked == 1
+        hung.may_answer.set()
+        await until(lambda: hung.asked >= 3)
+
+
+async def test_a_new_agent_is_asked_at_once(world, objects, port, polling):
+    async with listening(Agent(), "127.0.0.4", port) as first, listening(Agent(), "127.0.0.5", port) as second:
+        objects.agent("first", podIP="127.0.0.4")
+        polling(3600.0)
+        await until(lambda: first.asked)
+        objects.agent("second", podIP="127.0.0.5")
+        await until(lambda: world.agents.open_slots(world.agents.get("uid-second")) == 4)
+        assert (first.asked, second.asked) == (1, 1)
+
+
+async def test_one_that_is_gone_is_asked_no_more(world, objects, port, polling):
+    async with listening(Agent(), "127.0.0.6", port) as gone, listening(Agent(), "127.0.0.7", port) as there:
+        objects.agent("gone", podIP="127.0.0.6")
+        objects.agent("there", podIP="127.0.0.7")
+        polling(0.01)
+        await until(lambda: gone.asked)
+        world.agents.lose("uid-gone")
+        asked = gone.asked
+        await until(lambda: there.asked >= asked + 5)
+        assert gone.asked <= asked + 1
