@@ -27,6 +27,11 @@ class Heard(msgspec.Struct, frozen=True):
     since: datetime
     stages: Stages = Stages()
 
+    @property
+    def names(self) -> tuple[int, int]:
+        """Attempt and epoch: which assignment of the episode it is about."""
+        return self.status.attempt, self.status.epoch
+
 
 class Agent(msgspec.Struct, kw_only=True):
     """One agent pod. ``answered`` is when it last did, or since when it is expected to."""
@@ -47,7 +52,7 @@ class Agent(msgspec.Struct, kw_only=True):
     def knows(self, episode_uid: str, attempt: int, epoch: int) -> bool:
         """Whether it has exactly this assignment."""
         heard = self.heard.get(episode_uid)
-        return heard is not None and (heard.status.attempt, heard.status.epoch) == (attempt, epoch)
+        return heard is not None and heard.names == (attempt, epoch)
 
 
 class Agents:
@@ -59,6 +64,7 @@ class Agents:
         self._silence = silence_seconds
         self._agents: dict[str, Agent] = {}
         self._gone: OrderedDict[str, datetime] = OrderedDict()
+        self._untold: dict[str, Heard] = {}
         self.appeared = asyncio.Event()
         """Set when there is somebody new to ask."""
 
@@ -108,6 +114,16 @@ class Agents:
         changed = {uid for uid, heard in agent.heard.items() if uid not in before or before[uid].since != heard.since}
         return changed | (before.keys() - agent.heard.keys())
 
+    def take_untold(self, status: AssignmentStatus) -> bool:
+        """An agent cannot be told of an assignment, which counts as if it had failed; whether that is news."""
+        before = self._untold.get(status.episode_uid)
+        heard = self._untold[status.episode_uid] = _heard(before, status, self._clock.now())
+        return before is None or before.since != heard.since
+
+    def forget(self, episode_uid: str) -> None:
+        """The agent was told after all, or the Episode is gone."""
+        self._untold.pop(episode_uid, None)
+
     def open_slots(self, agent: Agent) -> int | None:
         """How many episodes it serves at a time, the present ones included; None: it takes no more for now."""
         if agent.report is None or not agent.takes_more or self.is_silent(agent):
@@ -131,10 +147,16 @@ class Agents:
             return AgentView(lost_since=self._clock.now() - silent)
         if agent.report is None:
             return None
-        heard = agent.heard.get(episode.metadata.uid)
+        heard = self._heard_of(agent, episode.metadata.uid, episode.status.attempt, assignment.epoch)
         if heard is None:
             return AgentView()
         return AgentView(status=heard.status, since=heard.since, stages=heard.stages)
+
+    def _heard_of(self, agent: Agent, uid: str, attempt: int, epoch: int) -> Heard | None:
+        untold = self._untold.get(uid)
+        if untold is None or untold.names != (attempt, epoch) or agent.knows(uid, attempt, epoch):
+            return agent.heard.get(uid)
+        return untold
 
     def _gone_since(self, uid: str) -> datetime:
         return self._gone[uid] if uid in self._gone else self._remember_gone(uid)
@@ -155,11 +177,9 @@ def pod_url(pod: Pod, port: int) -> str:
 
 
 def _heard(before: Heard | None, status: AssignmentStatus, now: datetime) -> Heard:
-    same = before is not None and (
-        (before.status.attempt, before.status.epoch, before.status.state)
-        == (status.attempt, status.epoch, status.state)
-    )
     stages = before.stages if before is not None and before.status.attempt == status.attempt else Stages()
     if status.steps and (before is None or before.status.steps != status.steps):
         stages = msgspec.structs.replace(stages, first_step=stages.first_step or now, last_step=now)
-    return Heard(status, before.since if before is not None and same else now, stages)
+    heard = Heard(status, now, stages)
+    same = before is not None and (before.names, before.status.state) == (heard.names, status.state)
+    return msgspec.structs.replace(heard, since=before.since) if before is not None and same else heard

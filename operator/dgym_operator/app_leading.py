@@ -106,6 +106,7 @@ class _Leading:
             reader=reader,
             client=client,
             events=common.events,
+            enqueue=common.triggers.episode,
             queue=WorkQueue(clock=common.clock, random=common.random),
             key=key,
             counter=common.metrics.assignments,

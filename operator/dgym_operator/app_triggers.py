@@ -61,7 +61,9 @@ class Triggers:
             if index is not None:
                 self._world.memory.created(owner.uid, index)
         if change.new is None or (change.old is not None and change.old.metadata.uid != uid):
-            self._world.memory.forget(change.old.metadata.uid if change.old is not None else uid)
+            gone = change.old.metadata.uid if change.old is not None else uid
+            self._world.memory.forget(gone)
+            self._world.agents.forget(gone)
             self._dispatcher.forget(change.key)
         if _slot_changed(change):
             self._dispatcher.wake()

@@ -5,10 +5,14 @@ agent's next report shows that it does not know; so no delivery has to succeed.
 """
 
 import logging
+from collections.abc import Callable
 from typing import NamedTuple
 
 from prometheus_client import Counter
 
+from dgym.api import DebugTask
+from dgym.wire.assignments import AssignmentState, AssignmentStatus
+from dgym.wire.messages import EndReason
 from dgym_operator.agents import Agent
 from dgym_operator.agents_assignment import Attempt, build_assignment
 from dgym_operator.agents_client import AgentClient
@@ -48,6 +52,7 @@ class Deliveries:
         reader: Reader,
         client: AgentClient,
         events: EventRecorder,
+        enqueue: Callable[[Key], None],
         queue: WorkQueue[Delivery | Withdrawal],
         key: bytes,
         counter: Counter,
@@ -56,6 +61,7 @@ class Deliveries:
         self._reader = reader
         self._client = client
         self._events = events
+        self._enqueue = enqueue
         self._queue = queue
         self._key = key
         self._counter = counter
@@ -110,10 +116,27 @@ class Deliveries:
             _log.info("an assignment could not be delivered: %s", error, extra=about)
         except Unmet as error:
             self._counter.labels(result="unmet").inc()
-            self._events.record(EPISODES, episode, type="Warning", reason=error.reason.value, message=error.message)
+            self._cannot(episode, error)
         else:
             self._counter.labels(result="delivered").inc()
+            self._world.agents.forget(episode.metadata.uid)
             _log.info("assigned", extra=about)
+
+    def _cannot(self, episode: EpisodeView, error: Unmet) -> None:
+        """Without its task or sources an agent could only fail; deciding is for those who hear that it did."""
+        assignment = episode.status.assignment
+        assert assignment is not None
+        failed = AssignmentStatus(
+            episode_uid=episode.metadata.uid,
+            attempt=episode.status.attempt,
+            epoch=assignment.epoch,
+            state=AssignmentState.FAILED,
+            reason=error.reason,
+            message=error.message,
+        )
+        if self._world.agents.take_untold(failed):
+            self._events.record(EPISODES, episode, type="Warning", reason=error.reason.value, message=error.message)
+            self._enqueue(episode.key)
 
     async def _tell(self, episode: EpisodeView, agent: Agent, pod: Pod) -> None:
         metadata, assignment = episode.metadata, episode.status.assignment
@@ -124,7 +147,7 @@ class Deliveries:
             return
         if read.metadata.uid != metadata.uid or read.status.assignment != assignment:
             return
-        task = await self._reader.with_files(await self._reader.task(full))
+        task = await self._with_files(await self._reader.task(full))
         attempt = Attempt(
             number=read.status.attempt,
             epoch=assignment.epoch,
@@ -135,6 +158,13 @@ class Deliveries:
         now = self._world.clock.monotonic()
         await self._client.assign(agent.url, build_assignment(full, task, attempt, self._key))
         self._told[metadata.uid] = (agent.uid, read.status.attempt, assignment.epoch, now)
+
+    async def _with_files(self, task: DebugTask) -> DebugTask:
+        try:
+            return await self._reader.with_files(task)
+        except Unmet as error:
+            # They were there when the pod was made: from then on nobody waits for them.
+            raise Unmet(EndReason.SOURCE_FAILED, error.message) from None
 
     async def _withdraw(self, item: Withdrawal) -> None:
         self._told.pop(item.episode_uid, None)

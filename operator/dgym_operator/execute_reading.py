@@ -81,7 +81,8 @@ class Reader:
             )
             return with_files(task, source, content)
         except NotFound:
-            problem = f"there is no ConfigMap {source.name} in its namespace"
+            keys = ", ".join(item.key for item in source.items) or "files"
+            problem = f"there is no ConfigMap {source.name} in its namespace to take {keys} from"
             raise Unmet(EndReason.TASK_NOT_FOUND, f"task {task.metadata.name}: {problem}") from None
         except SourceMissing as error:
             raise Unmet(EndReason.SOURCE_FAILED, f"task {task.metadata.name}: {error}") from None

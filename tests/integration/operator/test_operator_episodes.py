@@ -1,10 +1,11 @@
 """Episodes on a real API server: what users see, whatever happens, and how many writes it takes."""
 
 import aiohttp
+import msgspec
 
 from dgym.wire.assignments import AssignmentState
 from dgym.wire.messages import EndReason
-from tests.integration.operator.conftest import TASK
+from tests.integration.operator.conftest import POLICY, TASK
 from tests.integration.operator.peers import MERGE, until
 
 
@@ -53,6 +54,26 @@ async def test_the_first_real_cause_of_waiting_is_shown_and_cured(installation):
         assert (await installation.finished(name))["status"]["reason"] == "Resolved"
     (given,) = [each for each in installation.agents[0].given if each.episode == "without-files"]
     assert given.task["spec"]["source"] == {"files": [{"path": "src/calc.py", "content": "x = 2\n"}]}
+
+
+async def test_a_config_map_that_goes_after_its_pod_was_made_ends_the_episode(installation):
+    await installation.start_operator(msgspec.structs.replace(POLICY, ending_seconds=0.5))
+    maps = f"/api/v1/namespaces/{installation.namespace}/configmaps"
+    for name in ("whole", "part"):
+        await installation.api.call("POST", maps, {"metadata": {"name": name}, "data": {"calc": "", "more": ""}})
+        reference = {"name": name, "items": [{"key": "calc", "path": "calc.py"}]}
+        await installation.episode(f"no-{name}", task={**TASK, "source": {"configMapRef": reference}})
+    await until(lambda: len(installation.kubelet.started) == 2, "both have pods and no agent")
+    await installation.api.call("DELETE", f"{maps}/whole")
+    await installation.api.call("PATCH", f"{maps}/part", {"data": {"calc": None}}, MERGE)
+    await installation.start_agent()
+    for name, problem in {
+        "no-whole": "task no-whole: there is no ConfigMap whole in its namespace to take calc from",
+        "no-part": "task no-part: ConfigMap part has no key 'calc'",
+    }.items():
+        finished = await installation.finished(name)
+        assert finished["status"]["reason"] == "SourceFailed"
+        assert finished["status"]["outcome"]["message"] == problem
 
 
 async def test_what_the_namespace_does_not_admit(installation):

@@ -74,6 +74,26 @@ def test_what_an_agent_says_is_remembered_since_it_first_said_so(objects, world,
     assert world.agents.view(episode).status is None
 
 
+def test_what_an_agent_cannot_be_told_counts_as_failed_since_it_was_first_tried(objects, world, clock):
+    agent = objects.agent("agent")
+    world.agents.take_report(agent, report())
+    episode = objects.episode("fix", **ASSIGNED)
+    failed = said(state=AssignmentState.FAILED)
+    began = clock.now()
+    assert world.agents.take_untold(failed)
+    clock.seconds += 5
+    assert not world.agents.take_untold(failed)
+    view = world.agents.view(episode)
+    assert (view.since, view.status) == (began, failed)
+    later = objects.episode("fix", **{**ASSIGNED, "assignment": {"agentPodUID": "uid-agent", "epoch": 2}})
+    assert world.agents.view(later).status is None
+    world.agents.take_report(agent, report(said()))
+    assert world.agents.view(episode).status == said()
+    world.agents.take_report(agent, report())
+    world.agents.forget("uid-fix")
+    assert world.agents.view(episode).status is None
+
+
 def test_what_an_agent_ought_to_know_and_what_it_ought_to_forget(objects, world):
     agent = objects.agent("agent")
     objects.episode("fix", **ASSIGNED)

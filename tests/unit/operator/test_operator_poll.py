@@ -76,6 +76,7 @@ async def polling(world, client, events):
             reader=Reader(client),
             client=agents,
             events=events,
+            enqueue=lambda key: None,
             queue=WorkQueue(clock=world.clock, random=Random(1)),
             key=KEY,
             counter=Metrics(Snapshot).assignments,
