@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import uuid
 from collections.abc import Iterator
 
@@ -17,6 +18,12 @@ NO_API_SERVER = "no API server"
 settings.register_profile("dgym", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "dgym")
+
+
+def pytest_configure() -> None:
+    # What a script starts in the background ignores SIGINT, and so would every process that tests interrupt.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header() -> str:

@@ -132,7 +132,7 @@ async def test_the_hook_may_do_all_of_it_and_nothing_more(place, clean_up, rende
     wrote = {
         (entry["verb"], entry["objectRef"]["resource"])
         for entry in api_server.writes()
-        if entry["userAgent"].startswith("dgym-operator")
+        if entry.get("userAgent", "").startswith("dgym-operator")
         and entry["objectRef"].get("namespace") in (system.name, team.name)
     }
     assert wrote
