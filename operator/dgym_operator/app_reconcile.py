@@ -168,9 +168,13 @@ class Reconciler:
         wants_pod = any(isinstance(action, CreatePod) for action in plan.actions)
         needs_slot = given.episode.spec.agent is not None
         self._dispatcher.wants_pod(key, candidate_of(given.episode, needs_slot=needs_slot) if wants_pod else None)
-        if wants_pod and not self._dispatcher.may_create(key):
+        if not wants_pod or self._dispatcher.may_create(key):
+            return plan
+        if given.create_failure is None:
             return decide(msgspec.structs.replace(given, may_create=False), now)
-        return plan
+        # It shows what was in the way the last time, which is worth more than that its turn comes in a moment.
+        others = tuple(action for action in plan.actions if not isinstance(action, CreatePod))
+        return msgspec.structs.replace(plan, actions=others)
 
     def _until_retry(self, given: EpisodeInput) -> float | None:
         due = retry_at(given)

@@ -16,13 +16,14 @@ from dgym_operator.kube import (
     Reflector,
     Resource,
     Store,
+    WatchSettings,
 )
 from dgym_operator.policies_manifest import SANDBOX_LABELS
 from dgym_operator.reconcile.views import ConfigMapView, EpisodeSetView, EpisodeView, Pod, TaskView
 from dgym_operator.settings import Settings
 
-STALE_SECONDS = 180.0
-"""Bookmarks come about once a minute; after this, what a watch shows may be history."""
+STALE_SECONDS = 2 * WatchSettings().silence_seconds
+"""A stream may be silent for half of it and is then opened anew; after all of it, what a watch shows may be history."""
 _AGENTS = "agents"
 
 

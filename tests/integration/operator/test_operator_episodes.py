@@ -90,6 +90,10 @@ async def test_what_the_namespace_does_not_admit(installation):
     await installation.episode("baseline", podTemplate="baseline")
     waiting = await reason_is(installation, "restricted", "QuotaExceeded")
     assert "exceeded quota: none" in waiting["status"]["conditions"][0]["message"]
+    tried = ("create", "pods", "restricted-1", 403)
+    times = installation.writes().count(tried)
+    await until(lambda: installation.writes().count(tried) >= times + 3, "it is tried again")
+    assert await installation.get("restricted") == waiting
     await api.call("DELETE", f"{quotas}/none")
     assert (await installation.finished("restricted"))["status"]["reason"] == "Resolved"
     rejected = (await installation.finished("baseline"))["status"]

@@ -34,8 +34,10 @@ class Objects:
         self._world = world
         self._version = 0
 
-    def episode(self, name, *, created=0, spec=None, **status):
+    def episode(self, name, *, created=0, spec=None, set_name="", set_uid="", index=0, **status):
         metadata = self._metadata(name, created)
+        if set_name:
+            metadata |= _owned("EpisodeSet", set_name, set_uid) | {"labels": {"dgym.dev/index": str(index)}}
         given = {"metadata": metadata, "spec": {"agent": {"name": "solution"}, **(spec or {})}, "status": status}
         episode = msgspec.convert(given, EpisodeView)
         self._world.episodes.put(episode)
@@ -48,14 +50,7 @@ class Objects:
     def pod(self, name, owner="", **status):
         metadata = self._metadata(name, 0)
         if owner:
-            controller = {
-                "apiVersion": "v1",
-                "kind": "Episode",
-                "name": owner,
-                "uid": f"uid-{owner}",
-                "controller": True,
-            }
-            metadata |= {"ownerReferences": [controller], "labels": {"dgym.dev/attempt": "1"}}
+            metadata |= _owned("Episode", owner) | {"labels": {"dgym.dev/attempt": "1"}}
         return msgspec.convert({"metadata": metadata, "status": status}, Pod)
 
     def agent(self, name, **status):
@@ -69,6 +64,11 @@ class Objects:
         moment = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=created)
         identity = {"name": name, "namespace": "team", "uid": f"uid-{name}", "resourceVersion": str(self._version)}
         return {**identity, "creationTimestamp": moment.isoformat()}
+
+
+def _owned(kind, name, uid=""):
+    owner = {"apiVersion": "v1", "kind": kind, "name": name, "uid": uid or f"uid-{name}", "controller": True}
+    return {"ownerReferences": [owner]}
 
 
 @pytest.fixture
