@@ -32,7 +32,10 @@ class Release:
         self._helm("upgrade", merged(self._values, values))
 
     def uninstall(self) -> None:
-        """``helm uninstall``."""
+        """``helm uninstall``, and wait until the last agent has let go of its episodes.
+
+        A namespace that is deleted while a pod may take minutes to end is looked at again only after half of them.
+        """
         run(
             "helm",
             "uninstall",
@@ -81,6 +84,7 @@ def values_for_tests(*, watch: str | None, agents: int) -> dict[str, Any]:
             "image": {"tag": _tag("AGENT")},
             "resources": little,
             "replicas": agents,
+            "drainSeconds": 60,
             "sourceHosts": [services[REPOSITORIES]],
             "llmConfig": {name: {"model": name, **model} for name in ("debugger", "rewriter")},
             "extraEnv": [{"name": "SCRIPTED_KEY", "value": "no-secret"}],
