@@ -36,16 +36,9 @@ class Release:
 
         A namespace that is deleted while a pod may take minutes to end is looked at again only after half of them.
         """
-        run(
-            "helm",
-            "uninstall",
-            self.name,
-            "--namespace",
-            self.kubectl.namespace,
-            "--wait",
-            "--timeout",
-            f"{DEADLINE:g}s",
-        )
+        patience = ("--wait", "--timeout", f"{DEADLINE:g}s")
+        run("helm", "uninstall", self.name, "--namespace", self.kubectl.namespace, *patience, timeout=DEADLINE + 60)
+        until(lambda: not self.kubectl.items("pods"), what="the release's pods to go")
 
     def wait(self) -> None:
         """Wait until all replicas are ready."""
