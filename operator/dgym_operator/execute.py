@@ -16,7 +16,7 @@ from dgym_operator.execute_reading import Reader, Unmet
 from dgym_operator.execute_sidecars import SidecarCall, SidecarCalls
 from dgym_operator.execute_world import World
 from dgym_operator.execute_writes import Writes
-from dgym_operator.kube import EPISODES, PODS, Client, Conflict, NotFound
+from dgym_operator.kube import EPISODES, PODS, Client, NotFound
 from dgym_operator.kube.events import EventRecorder
 from dgym_operator.logs import fields
 from dgym_operator.reconcile import plan as act
@@ -79,11 +79,12 @@ class EpisodeExecutor:
             case act.CreatePod():
                 return await self._create_pod(episode, action), episode
             case act.DeletePod():
-                await self._delete_pod(episode, action)
+                key = (episode.metadata.namespace, action.name)
+                await self._writes.delete(PODS, self._world.pods, key, action.uid, decode=Pod)
             case act.LookUpPod():
                 return await self._look_up(episode, action), episode
             case act.DeleteEpisode():
-                await delete_episode(self._world, self._writes, episode.metadata.namespace, action)
+                await self._writes.delete(EPISODES, self._world.episodes, episode.key, action.uid, decode=EpisodeView)
             case act.SandboxEnded():
                 self._sidecars.ask(SidecarCall(Path.VERIFY, action.url, episode.metadata.uid, action.attempt))
             case act.CancelAttempt():
@@ -157,17 +158,6 @@ class EpisodeExecutor:
             return False
         return self._memory.held_for(metadata.uid, self._world.clock.now()) < _LONGEST_HELD
 
-    async def _delete_pod(self, episode: EpisodeView, action: act.DeletePod) -> None:
-        key = (episode.metadata.namespace, action.name)
-        try:
-            left = await self._writes.delete(PODS, action.name, decode=Pod, namespace=key[0], uid=action.uid)
-        except (NotFound, Conflict):
-            left = None
-        if left is None:
-            self._world.pods.assume_deleted(key, action.uid)
-        else:
-            self._world.pods.assume(left)
-
     async def _look_up(self, episode: EpisodeView, action: act.LookUpPod) -> float | None:
         uid = episode.metadata.uid
         try:
@@ -181,15 +171,3 @@ class EpisodeExecutor:
         else:
             self._world.pods.assume(pod)
         return 0.0
-
-
-async def delete_episode(world: World, writes: Writes, namespace: str, action: act.DeleteEpisode) -> None:
-    """Delete exactly this Episode; one that is gone is no failure."""
-    try:
-        left = await writes.delete(EPISODES, action.name, decode=EpisodeView, namespace=namespace, uid=action.uid)
-    except (NotFound, Conflict):
-        left = None
-    if left is None:
-        world.episodes.assume_deleted((namespace, action.name), action.uid)
-    else:
-        world.episodes.assume(left)

@@ -6,7 +6,6 @@ import msgspec
 
 from dgym.api import API_VERSION
 from dgym.api.labels import SET
-from dgym_operator.execute import delete_episode
 from dgym_operator.execute_patches import status_patch
 from dgym_operator.execute_world import World
 from dgym_operator.execute_writes import Writes
@@ -16,7 +15,6 @@ from dgym_operator.kube import (
     EPISODES,
     AlreadyExists,
     Client,
-    Conflict,
     ConnectionLost,
     NotFound,
     ServerUnavailable,
@@ -60,9 +58,12 @@ class SetExecutor:
                 case act.PatchChild():
                     await self._tell(episode_set, action)
                 case act.DeleteEpisode():
-                    await delete_episode(self._world, self._writes, episode_set.metadata.namespace, action)
+                    key = (episode_set.metadata.namespace, action.name)
+                    await self._writes.delete(EPISODES, self._world.episodes, key, action.uid, decode=EpisodeView)
                 case act.DeleteSet():
-                    await self._delete(episode_set, action)
+                    await self._writes.delete(
+                        EPISODE_SETS, self._world.sets, episode_set.key, action.uid, decode=EpisodeSetView
+                    )
                 case act.Emit():
                     self._events.record(
                         EPISODE_SETS, episode_set, type=action.type, reason=action.reason, message=action.message
@@ -130,19 +131,6 @@ class SetExecutor:
         except NotFound:
             return
         self._world.episodes.assume(written)
-
-    async def _delete(self, episode_set: EpisodeSetView, action: act.DeleteSet) -> None:
-        key = episode_set.key
-        try:
-            left = await self._writes.delete(
-                EPISODE_SETS, action.name, decode=EpisodeSetView, namespace=key[0], uid=action.uid
-            )
-        except (NotFound, Conflict):
-            left = None
-        if left is None:
-            self._world.sets.assume_deleted(key, action.uid)
-        else:
-            self._world.sets.assume(left)
 
     def _about(self, episode_set: EpisodeSetView, **more: object) -> dict[str, object]:
         return fields(namespace=episode_set.metadata.namespace, episodeset=episode_set.metadata.name, **more)

@@ -7,8 +7,9 @@ single write, not once per decision.
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from dgym_operator.kube import Client, PatchType, Resource
+from dgym_operator.kube import Client, Conflict, Key, NotFound, Object, PatchType, Resource, Store
 
+T = TypeVar("T", bound=Object)
 V = TypeVar("V")
 MANAGER = "dgym-operator"
 
@@ -55,10 +56,18 @@ class Writes:
             force=True,
         )
 
-    async def delete(self, resource: Resource, name: str, *, decode: type[V], namespace: str, uid: str) -> V | None:
-        """Delete exactly this object; as it lingers on, or None."""
+    async def delete(self, resource: Resource, store: Store[T], key: Key, uid: str, *, decode: type[T]) -> None:
+        """Delete exactly this object, and have its store know; one that is gone is no failure."""
         self._check()
-        return await self._client.delete(resource, name, decode=decode, namespace=namespace, uid=uid)
+        namespace, name = key
+        try:
+            left = await self._client.delete(resource, name, decode=decode, namespace=namespace, uid=uid)
+        except (NotFound, Conflict):
+            left = None
+        if left is None:
+            store.assume_deleted(key, uid)
+        else:
+            store.assume(left)
 
     def _check(self) -> None:
         if not self._leads():
