@@ -34,7 +34,11 @@ class Heard(msgspec.Struct, frozen=True):
 
 
 class Agent(msgspec.Struct, kw_only=True):
-    """One agent pod. ``answered`` is when it last did, or since when it is expected to."""
+    """One agent pod.
+
+    ``answered`` is when it last did, or since when it is expected to; ``told`` is attempt, epoch and moment of the last
+    assignment that it took, by the UID of the episode.
+    """
 
     uid: str
     name: str
@@ -43,6 +47,7 @@ class Agent(msgspec.Struct, kw_only=True):
     answered: float
     report: AgentReport | None = None
     heard: dict[str, Heard] = {}
+    told: dict[str, tuple[int, int, float]] = {}
 
     @property
     def takes_more(self) -> bool:

@@ -66,7 +66,6 @@ class Deliveries:
         self._key = key
         self._counter = counter
         self._under_way: set[Key] = set()
-        self._told: dict[str, tuple[str, int, int, float]] = {}
 
     def deliver(self, key: Key) -> None:
         """Tell the Episode's agent, soon."""
@@ -77,18 +76,18 @@ class Deliveries:
         """Have the agent forget the episode, soon."""
         self._queue.add(Withdrawal(agent.uid, episode_uid))
 
-    def told_since(self, episode: EpisodeView, moment: float) -> bool:
-        """Whether the Episode's present assignment was delivered after that moment, or is about to be.
+    def told_since(self, agent: Agent, episode: EpisodeView, moment: float) -> bool:
+        """Whether the Episode's present assignment to the agent was delivered after that moment, or is about to be.
 
         A report that was asked for then cannot be expected to know it.
         """
         if episode.key in self._under_way:
             return True
         assignment = episode.status.assignment
-        told = self._told.get(episode.metadata.uid)
+        told = agent.told.get(episode.metadata.uid)
         if assignment is None or told is None:
             return False
-        return told[:3] == (assignment.agent_pod_uid, episode.status.attempt, assignment.epoch) and told[3] >= moment
+        return told[:2] == (episode.status.attempt, assignment.epoch) and told[2] >= moment
 
     async def work(self) -> None:
         """Deliver and withdraw until cancelled. Several may do so."""
@@ -157,7 +156,7 @@ class Deliveries:
         )
         now = self._world.clock.monotonic()
         await self._client.assign(agent.url, build_assignment(full, task, attempt, self._key))
-        self._told[metadata.uid] = (agent.uid, read.status.attempt, assignment.epoch, now)
+        agent.told[metadata.uid] = (read.status.attempt, assignment.epoch, now)
 
     async def _with_files(self, task: DebugTask) -> DebugTask:
         try:
@@ -167,10 +166,10 @@ class Deliveries:
             raise Unmet(EndReason.SOURCE_FAILED, error.message) from None
 
     async def _withdraw(self, item: Withdrawal) -> None:
-        self._told.pop(item.episode_uid, None)
         agent = self._world.agents.get(item.agent_uid)
         if agent is None or not agent.url:
             return
+        agent.told.pop(item.episode_uid, None)
         try:
             await self._client.withdraw(agent.url, item.episode_uid)
         except CallFailed as error:
