@@ -92,6 +92,7 @@ lint: $(STAMP) ## ruff, mypy --strict, import-linter, the runner's own checks
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/mypy hack/cluster hack/chart.py
 	@$(BIN)/lint-imports
 	@$(BIN)/python hack/check_runner.py
 	@$(BIN)/python hack/check_sizes.py

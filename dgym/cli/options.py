@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from dgym.cli.suggestions import complete_paths
+from dgym.cli.suggestions import complete_agents, complete_bundled, complete_overrides, complete_paths
 
 manifests_argument = click.argument("manifests", nargs=-1, metavar="MANIFEST...", shell_complete=complete_paths)
 folders_option = click.option(
@@ -14,6 +14,26 @@ folders_option = click.option(
     metavar="PATH",
     shell_complete=complete_paths,
     help="A manifest, or a folder of manifests.",
+)
+bundled_option = click.option(
+    "--bundled",
+    metavar="NAME",
+    shell_complete=complete_bundled,
+    help="A benchmark that comes with dgym, such as mini_nightmare.",
+)
+agent_option = click.option(
+    "--agent", metavar="NAME", shell_complete=complete_agents, help="The agent; the same as -p agent.name=NAME."
+)
+assignments_option = click.option(
+    "-p",
+    "assignments",
+    multiple=True,
+    metavar="PATH=VALUE",
+    shell_complete=complete_overrides,
+    help="Change a field of the episodes' spec, such as agent.maxSteps=20; of a set's own spec: set.samples=4.",
+)
+entrypoint_option = click.option(
+    "--entrypoint", metavar="COMMAND", help="What runs the tests of repositories. [default: python -m pytest -q]"
 )
 output_option = click.option(
     "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Form of the output."

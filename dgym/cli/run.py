@@ -8,8 +8,12 @@ import click
 
 from dgym.cli.failures import FAILED, INTERRUPTED
 from dgym.cli.options import (
+    agent_option,
+    assignments_option,
+    bundled_option,
     check_python,
     engine_option,
+    entrypoint_option,
     folders_option,
     llm_config_option,
     manifests_argument,
@@ -18,10 +22,7 @@ from dgym.cli.options import (
     sandbox_option,
 )
 from dgym.cli.suggestions import (
-    complete_agents,
-    complete_bundled,
     complete_directories,
-    complete_overrides,
 )
 
 if TYPE_CHECKING:
@@ -35,26 +36,10 @@ if TYPE_CHECKING:
 @click.command("run")
 @manifests_argument
 @folders_option
-@click.option(
-    "--bundled",
-    metavar="NAME",
-    shell_complete=complete_bundled,
-    help="A benchmark that comes with dgym, such as mini_nightmare.",
-)
-@click.option(
-    "--agent", metavar="NAME", shell_complete=complete_agents, help="The agent; the same as -p agent.name=NAME."
-)
-@click.option(
-    "-p",
-    "assignments",
-    multiple=True,
-    metavar="PATH=VALUE",
-    shell_complete=complete_overrides,
-    help="Change a field of the episodes' spec, such as agent.maxSteps=20; of a set's own spec: set.samples=4.",
-)
-@click.option(
-    "--entrypoint", metavar="COMMAND", help="What runs the tests of repositories. [default: python -m pytest -q]"
-)
+@bundled_option
+@agent_option
+@assignments_option
+@entrypoint_option
 @click.option("--apply", "apply_patch", is_flag=True, help="Offer to apply the patch to the repository it is for.")
 @llm_config_option
 @click.option("--workers", type=click.IntRange(1, 10_000), metavar="N", help="Episodes at a time. [default: CPUs]")

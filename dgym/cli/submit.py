@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dgym.cli.kube_options import context_option, namespace_option, run
-from dgym.cli.options import folders_option, manifests_argument
-from dgym.cli.suggestions import complete_agents, complete_bundled, complete_overrides
+from dgym.cli.options import (
+    agent_option,
+    assignments_option,
+    bundled_option,
+    entrypoint_option,
+    folders_option,
+    manifests_argument,
+)
 
 if TYPE_CHECKING:
     from dgym.api import Loaded
@@ -20,26 +26,10 @@ _AT_A_TIME = 8
 @click.command("submit")
 @manifests_argument
 @folders_option
-@click.option(
-    "--bundled",
-    metavar="NAME",
-    shell_complete=complete_bundled,
-    help="A benchmark that comes with dgym, such as mini_nightmare.",
-)
-@click.option(
-    "--agent", metavar="NAME", shell_complete=complete_agents, help="The agent; the same as -p agent.name=NAME."
-)
-@click.option(
-    "-p",
-    "assignments",
-    multiple=True,
-    metavar="PATH=VALUE",
-    shell_complete=complete_overrides,
-    help="Change a field of the episodes' spec, such as agent.maxSteps=20; of a set's own spec: set.samples=4.",
-)
-@click.option(
-    "--entrypoint", metavar="COMMAND", help="What runs the tests of repositories. [default: python -m pytest -q]"
-)
+@bundled_option
+@agent_option
+@assignments_option
+@entrypoint_option
 @click.option("--wait", is_flag=True, help="Stay until everything is finished, and show what it came to.")
 @click.option("--dry-run", is_flag=True, help="Let the cluster check everything and create nothing.")
 @namespace_option
