@@ -131,7 +131,8 @@ class Pod:
         await self.client(Role.OPERATE).call("POST", CallPath.VERIFY, VerifyResponse)
 
     async def sandbox_ended(self):
-        await eventually(lambda: self.runners["sandbox"].poll() is not None)
+        # However long the test takes: without this word a sandbox that has ended counts as one that would not.
+        await eventually(lambda: self.runners["sandbox"].poll() is not None, seconds=None)
 
     async def close(self):
         if self._operating is not None:

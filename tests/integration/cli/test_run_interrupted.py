@@ -20,7 +20,7 @@ def test_an_interrupted_run_stops_soon_and_goes_on_later(folder, no_process_surv
     else:
         process.send_signal(number)
     output, _ = process.communicate(timeout=30)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 20
     assert process.returncode == 130, output
     assert "the same command goes on" in output
     assert "Traceback" not in output

@@ -22,7 +22,7 @@ from dgym.wire.messages import EndReason
 
 GROUP = "/apis/dgym.dev/v1alpha1"
 MERGE = "application/merge-patch+json"
-DEADLINE = 20.0
+DEADLINE = 60.0
 _addresses = itertools.count(1)
 
 

@@ -24,7 +24,7 @@ async def begin(installation, name="fix"):
 async def test_an_episode_of_a_lost_agent_goes_to_another_with_a_higher_epoch(installation):
     first, second = await installation.start_agent("agent-0"), await installation.start_agent("agent-1")
     first.playing = second.playing = False
-    await installation.start_operator()
+    await installation.start_operator(agent_silence_seconds=1.5)
     agent, uid = await begin(installation)
     other = second if agent is first else first
     await agent.hang_up()
@@ -95,8 +95,8 @@ class Process:
             "SIDECAR_IMAGE": "sidecar",
             "AGENT_PORT": installation.agent_port,
             "AGENT_REPORT_SECONDS": 0.3,
-            "LEASE_DURATION_SECONDS": 2,
-            "LEASE_RENEW_SECONDS": 1.5,
+            "LEASE_DURATION_SECONDS": 4,
+            "LEASE_RENEW_SECONDS": 3,
             "LEASE_RETRY_SECONDS": 0.3,
             "HOST": "127.0.0.1",
             "PORT": 0,

@@ -11,7 +11,7 @@ import pytest
 from dgym import AsyncRepoEnv
 from dgym.errors import AccessRefused, ConflictError, EpisodeOver, ManifestError, Superseded
 from dgym.session import EpisodeLimits
-from dgym.wire.http import BODY_LIMIT, Role
+from dgym.wire.http import BODY_LIMIT, EPOCH_HEADER, Path, Role
 
 COUNT = {"command": "echo x >> count.txt; wc -l < count.txt"}
 
@@ -121,12 +121,16 @@ async def test_a_superseded_driver_is_told_so_even_while_its_call_runs(pod, help
     running = asyncio.ensure_future(old.step("bash echo > begun; until [ -e go ]; do sleep 0.01; done"))
     await asyncio.wait_for(_exists(pod, "begun"), 20)
     new = pod.connect(epoch=2, reset_key="k")
-    await new.reset()
+    taking_over = asyncio.ensure_future(new.reset())
+    # The reset waits for the step; this says at once that there is a new driver.
+    status, _ = await pod.raw("GET", Path.STEPS, role=Role.DRIVE, headers={EPOCH_HEADER: "2"})
+    assert status == 200
     (pod.directory / "sandbox-files" / "go").touch()
     with pytest.raises(Superseded):
         await running
     with pytest.raises(Superseded):
         await old.finish()
+    await taking_over
     await new.reset()
     assert new.history()[-1].call.tool == "bash"
 

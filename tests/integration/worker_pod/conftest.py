@@ -50,7 +50,7 @@ class Agent:
             "TOKENS_DIRECTORY": tokens,
             "CACHE_DIRECTORY": self.directory / "cache",
             "STORE_RETRY_SECONDS": 0.2,
-            "SANDBOX_SILENCE_SECONDS": 5,
+            "SANDBOX_SILENCE_SECONDS": 20,
             **{name.upper(): value for name, value in self._settings.items() if not name.isupper()},
         }
         variables = {f"DGYM_AGENT_{name}": str(value) for name, value in settings.items()}
