@@ -128,6 +128,12 @@ class Agent:
         return lines[1:]
 
     def close(self):
+        """Ask it to end, and once more if episodes hold it up: a killed process leaves no coverage behind."""
+        for _ in range(2):
+            if self.process is not None and self.process.poll() is None:
+                self.terminate()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self.process.wait(2)
         if self.process is not None and self.process.poll() is None:
             self.kill()
 
