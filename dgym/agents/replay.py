@@ -11,6 +11,7 @@ from dgym.errors import ManifestError
 from dgym.wire import EndReason, ToolCall
 
 _PACKAGE = "package:"
+_SHIPPED = "dgym.benchmarks."
 _WALKTHROUGH = "walkthrough.jsonl"
 _PARAMETER = "agent.parameters.trajectory"
 
@@ -48,7 +49,11 @@ def read_calls(context: AgentContext) -> list[ToolCall]:
     if reference.lstrip().startswith("{"):
         return parse_calls(reference, source=_PARAMETER)
     if reference.startswith(_PACKAGE):
-        return _from_package(reference.removeprefix(_PACKAGE), context.task_name)
+        package = reference.removeprefix(_PACKAGE)
+        if context.base is None and not package.startswith(_SHIPPED):
+            # Looking into a package imports it, and whoever wrote this parameter must not choose what this process runs.
+            raise ManifestError(f"{_PARAMETER}: in a cluster package:NAME is one of {_SHIPPED}*, not {package[:200]!r}")
+        return _from_package(package, context.task_name)
     path = find_file(reference, context.base)
     try:
         return parse_calls(path.read_text("utf-8"), source=str(path))

@@ -167,7 +167,8 @@ class Assignments:
             if before is not None:
                 await asyncio.wait([before])
             ending = await self._player(held.assignment, lambda state, steps: self._told(held, state, steps))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
+            # An agent that asks for the end of the process gets the end of its episode: others are played here too.
             _log.exception("an episode could not be played")
             ending = Ending(
                 state=AssignmentState.FAILED,

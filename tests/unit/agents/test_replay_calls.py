@@ -59,3 +59,13 @@ def test_calls_are_given_inline_or_in_a_file(tmp_path, monkeypatch):
 def test_references_that_lead_nowhere_are_refused(reference, complaint):
     with pytest.raises(ManifestError, match=complaint):
         read_calls(context(reference))
+
+
+def test_in_a_cluster_no_package_but_those_of_the_benchmarks_is_imported():
+    """Importing runs code, in the process that plays everybody's episodes: ``unittest.__main__`` would end it."""
+    with pytest.raises(ManifestError, match=r"not 'unittest\.__main__'"):
+        read_calls(context("package:unittest.__main__", base=None))
+    shipped = AgentContext(
+        task_name="call-billing", parameters={"trajectory": "package:dgym.benchmarks.mini_nightmare"}, base=None
+    )
+    assert read_calls(shipped)
