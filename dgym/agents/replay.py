@@ -51,7 +51,7 @@ def read_calls(context: AgentContext) -> list[ToolCall]:
     if reference.startswith(_PACKAGE):
         package = reference.removeprefix(_PACKAGE)
         if context.base is None and not package.startswith(_SHIPPED):
-            # Looking into a package imports it, and whoever wrote this parameter must not choose what this process runs.
+            # Looking into a package imports it; whoever wrote this parameter must not choose what this process runs.
             raise ManifestError(f"{_PARAMETER}: in a cluster package:NAME is one of {_SHIPPED}*, not {package[:200]!r}")
         return _from_package(package, context.task_name)
     path = find_file(reference, context.base)
