@@ -69,12 +69,6 @@ def test_agents_trust_the_given_authorities_and_go_through_the_proxy(render):
     assert environment["https_proxy"] == environment["HTTPS_PROXY"] == "http://proxy.example:3128"
 
 
-def test_agents_reach_the_ports_that_addresses_name(render):
-    policy = render("production").one("NetworkPolicy", "dgym-agents")
-    (rule,) = (rule for rule in policy["spec"]["egress"] if any("ipBlock" in to for to in rule.get("to", ())))
-    assert [port["port"] for port in rule["ports"]] == [80, 443, 8443, 8000, 8001, 9000]
-
-
 def test_models_in_the_values_are_a_secret_and_restart_agents(render):
     first, second = render("shared-volume"), render("shared-volume", "agents.llmConfig=other:\\n")
     assert "endpoint: http://localhost:8000/v1" in first.one("Secret", "episodes-models")["stringData"]["llm.yaml"]

@@ -54,6 +54,8 @@ def test_every_value_is_in_the_schema_and_every_property_of_the_schema_is_a_valu
         ("operator.logLevel=LOUD", "/operator/logLevel"),
         ("sandboxes.networkPolicy=off", "/sandboxes/networkPolicy"),
         ("results.s3.endpoint=minio:9000", "/results/s3/endpoint"),
+        ("proxy.http=proxy.example:3128", "/proxy/http"),
+        ("proxy.https=proxy.example:3128", "/proxy/https"),
         ("agents.cacheSize=10GB", "/agents/cacheSize"),
         ("podTemplates.Bad_Name=x", "Bad_Name"),
     ],
