@@ -21,6 +21,21 @@ def test_the_port_of_a_proxy_is_no_part_of_its_password(render, proxy, ports):
     assert _ports(_outside(render("default", f"proxy.https={proxy}"))) == ports
 
 
+def test_no_port_is_no_rule_and_not_every_port(render):
+    egress = _egress(render("namespaced"), "agents")
+    assert len(egress) == 2
+    assert {port for rule in egress for port in _ports(rule)} == {53, 8080}
+
+
+def test_agents_reach_pods_where_no_address_block_names_them(render):
+    assert {"namespaceSelector": {}} in _outside(render("default"))["to"]
+
+
+def test_the_operator_reaches_the_usual_ports_of_api_servers(render):
+    (rule,) = (rule for rule in _egress(render("default"), "operator") if 6443 in _ports(rule))
+    assert _ports(rule) == [443, 6443, 8443, 16443]
+
+
 def _outside(release):
     """The agents' rule for models, sources and stores."""
     (rule,) = (rule for rule in _egress(release, "agents") if any("ipBlock" in to for to in rule.get("to", ())))

@@ -67,10 +67,10 @@
 {{- end }}
 {{- end -}}
 
-{{/* Four fifths of the space: the node evicts a pod that has filled its volume. */}}
+{{/* Half of the space, the rest is for packing: the node evicts a pod that has filled its volume. */}}
 {{- define "dgym.agents.cacheLimit" -}}
 {{- $units := dict "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 -}}
 {{- $number := regexFind "^[0-9]+" .Values.agents.cacheSize | int64 -}}
 {{- $unit := get $units (regexFind "[A-Za-z]+$" .Values.agents.cacheSize) -}}
-{{- div (mul $number (int64 $unit) 4) 5 -}}
+{{- div (mul $number (int64 $unit)) 2 -}}
 {{- end -}}
