@@ -276,14 +276,11 @@ async def remove_leftovers() -> list[str]:
     """Remove what processes that are gone left behind; what it was."""
     names: list[str] = []
 
-    def note(name: str) -> None:
-        names.append(name)
-        ControlGroup.remove_named(name)
-
-    await asyncio.to_thread(remove_abandoned, note)
+    await asyncio.to_thread(remove_abandoned, names.append)
     for name in names:
         # Its home was below the directory that is gone, which is how a process that is left is known.
         await kill_leftovers(Path(tempfile.gettempdir(), name), set())
+        ControlGroup.remove_named(name)
     return [f"directory {name}" for name in names]
 
 

@@ -40,9 +40,9 @@ class ControlGroup:
         return group if group.directories else None
 
     @classmethod
-    def remove_named(cls, name: str) -> None:
-        """Remove a group that another process left behind."""
-        cls([parent / name for parent in _parents()]).remove()
+    def remove_named(cls, name: str) -> bool:
+        """Remove a group that another process left behind; False while a process is in it."""
+        return cls([parent / name for parent in _parents()]).remove()
 
     def add(self, process: int) -> None:
         """Move a process and whatever it will start into the group."""

@@ -74,8 +74,11 @@ def remove_tree(path: Path) -> None:
             subprocess.run([*command, str(path)], capture_output=True, stdin=subprocess.DEVNULL, check=False)
 
 
-def remove_abandoned(also: Callable[[str], None] | None = None) -> None:
-    """Remove directories whose process was killed before it could; ``also`` is called with the name of each."""
+def remove_abandoned(also: Callable[[str], bool | None] | None = None) -> None:
+    """Remove directories whose process was killed before it could.
+
+    ``also`` is called with the name of each before; False: something of it still lives, and it is left for later.
+    """
     young = time.time() - _YOUNG_SECONDS
     for path in Path(tempfile.gettempdir()).glob(f"{_prefix()}*"):
         with suppress(OSError):
@@ -86,9 +89,8 @@ def remove_abandoned(also: Callable[[str], None] | None = None) -> None:
             lock = os.open(path / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                remove_tree(path)
-                if also is not None:
-                    also(path.name)
+                if also is None or also(path.name) is not False:
+                    remove_tree(path)
             finally:
                 os.close(lock)
 
