@@ -5,6 +5,7 @@ prompts, no filters, network protocols only. What it fetched is packed by us; an
 say. Submodules are not fetched.
 """
 
+import contextlib
 import os
 import re
 import resource
@@ -25,6 +26,10 @@ from dgym.workspace.source_work import Work
 TIMEOUT_SECONDS = 900
 """For one command of git; a server that sends next to nothing for a minute is given up earlier."""
 
+SCRATCH_LIMIT = 3 * SIZE_LIMIT
+"""What git may have on disk for one revision: packs, what it makes of them, and the tree."""
+
+_MEASURE_SECONDS = 1.0
 _PROTOCOLS = ("http", "https", "ssh", "git")
 _PASSED_ON = (
     *("PATH", "SSH_AUTH_SOCK", "SSL_CERT_FILE", "SSL_CERT_DIR", "GIT_SSL_CAINFO"),
@@ -128,7 +133,8 @@ class GitFetch:
         return _Answer(process.returncode, output.decode("utf-8", "replace"), complaint.decode("utf-8", "replace"))
 
     def _wait(self, process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
-        deadline = time.monotonic() + TIMEOUT_SECONDS
+        begun = time.monotonic()
+        deadline, measure_at = begun + TIMEOUT_SECONDS, begun + _MEASURE_SECONDS
         while True:
             try:
                 return process.communicate(timeout=0.2)
@@ -136,6 +142,25 @@ class GitFetch:
                 self._work.check()
                 if time.monotonic() > deadline:
                     raise SourceFailed(f"{self._where}: git took longer than {TIMEOUT_SECONDS} s") from None
+                if time.monotonic() >= measure_at:
+                    self._measure()
+                    measure_at = time.monotonic() + _MEASURE_SECONDS
+
+    def _measure(self) -> None:
+        size = _size_on_disk(self._directory)
+        if size > SCRATCH_LIMIT:
+            raise SourceFailed(f"{self._where}: fetching it takes {size} bytes on disk, more than {SCRATCH_LIMIT}")
+
+
+def _size_on_disk(directory: Path) -> int:
+    """Bytes of all files below; git makes and removes files meanwhile."""
+    size = 0
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            with contextlib.suppress(OSError):
+                # Blocks, not lengths: small files take whole ones.
+                size += os.lstat(f"{parent}/{name}").st_blocks * 512
+    return size
 
 
 def _bounds(url: str, hosts: SourceHosts, where: str) -> tuple[str, ...]:

@@ -20,6 +20,9 @@ SIZE_LIMIT: Final = 2 * 1024**3
 ENTRY_LIMIT: Final = 500_000
 """Files and directories of one workspace."""
 
+HEADERS_LIMIT: Final = 1024**3
+"""Bytes of a tar beyond the contents: headers and padding take half of it, names of absurd length would take all."""
+
 _MTIME: Final = 1_000_000_000
 """One time for everything, so that packing is reproducible; zip archives cannot hold times before 1980."""
 
@@ -102,6 +105,10 @@ class TreeWriter:
         self._size += size
         if self._size > SIZE_LIMIT:
             raise SourceFailed(f"{self.source}: the repository holds more than {SIZE_LIMIT} bytes")
+        if self._tar.offset > SIZE_LIMIT + HEADERS_LIMIT:
+            raise SourceFailed(
+                f"{self.source}: its names and contents take more than {SIZE_LIMIT + HEADERS_LIMIT} bytes"
+            )
         if len(self._kinds) > ENTRY_LIMIT:
             raise SourceFailed(f"{self.source}: the repository holds more than {ENTRY_LIMIT} entries")
         entry = tarfile.TarInfo(path)

@@ -58,9 +58,9 @@ def test_agents_are_told_where_results_go(render):
     assert environment["AWS_ALLOW_HTTP"] == "true"
 
 
-def test_the_cache_ends_before_the_node_evicts_the_pod(render):
+def test_the_cache_leaves_room_for_packing_before_the_node_evicts_the_pod(render):
     limit = int(_environment(render("default"), "agent")["DGYM_AGENT_CACHE_LIMIT_BYTES"])
-    assert limit == 8 * GIB
+    assert limit == 5 * GIB
 
 
 def test_agents_trust_the_given_authorities_and_go_through_the_proxy(render):

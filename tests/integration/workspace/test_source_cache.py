@@ -1,8 +1,10 @@
 """Sources for many episodes: allowed hosts alone, fetched once, within a limit."""
 
 import asyncio
+import contextlib
 import hashlib
 import io
+import socket
 import tarfile
 
 import pytest
@@ -83,6 +85,63 @@ async def test_the_least_recently_used_goes_unless_it_is_in_use(new_cache):
         assert first.exists()
     await pack(cache, SourceSpec(files=(InlineFile(path="d.py", content=""),)))
     assert not first.exists()
+
+
+async def test_room_is_made_before_packing(new_cache, archive, tmp_path):
+    """Packing that fails has made it all the same; of what is kept, a source that is asked for again stays."""
+    cache = new_cache("", limit_bytes=45_000)
+    sources = [SourceSpec(files=(InlineFile(path=f"{name}.py", content=""),)) for name in "abcd"]
+    for source in sources:
+        await pack(cache, source)
+    kept = set((tmp_path / "cache").glob("*/*.tar"))
+    await pack(cache, sources[-1])
+    assert set((tmp_path / "cache").glob("*/*.tar")) == kept
+    with pytest.raises(SourceFailed):
+        await pack(cache, archive())
+    assert sum(path.stat().st_size for path in (tmp_path / "cache").glob("*/*.tar")) <= 22_500
+
+
+async def test_no_more_than_two_are_packed_at_once(new_cache, tmp_path):
+    with contextlib.ExitStack() as servers:
+        silent = [servers.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+        loop = asyncio.get_running_loop()
+        reached = []
+        for server in silent:
+            server.setblocking(False)
+            loop.add_reader(server, reached_by, server, reached, loop)
+        cache = new_cache("127.0.0.1")
+        sources = [
+            ArchiveSource(url=f"http://127.0.0.1:{server.getsockname()[1]}/x", sha256=str(number) * 64)
+            for number, server in enumerate(silent)
+        ]
+        tasks = [asyncio.create_task(pack(cache, SourceSpec(archive=source))) for source in sources]
+        async with asyncio.timeout(20):
+            while len(reached) < 2:
+                await asyncio.sleep(0.01)
+        assert len(list((tmp_path / "cache").glob("*/.packing-*"))) == 2
+        # One that is given up makes way for the third.
+        tasks[0].cancel()
+        async with asyncio.timeout(20):
+            while len(reached) < 3:
+                await asyncio.sleep(0.01)
+        for task in tasks:
+            task.cancel()
+        for connection in reached:
+            connection.close()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def reached_by(server, reached, loop):
+    loop.remove_reader(server)
+    reached.append(server.accept()[0])
+
+
+async def test_what_a_killed_agent_was_packing_goes(new_cache, tmp_path):
+    for left in ("cache/.packing-x", "cache/remote/.packing-y", "cache/local/.packing-z"):
+        (tmp_path / left).mkdir(parents=True)
+        (tmp_path / left / "packed.tar").write_bytes(b"x")
+    await pack(new_cache(""), SourceSpec(files=(InlineFile(path="a.py", content=""),)))
+    assert not list((tmp_path / "cache").rglob(".packing-*"))
 
 
 async def test_a_directory_of_one_machine_is_none_of_a_cluster(new_cache):

@@ -14,7 +14,7 @@ import pytest
 
 from dgym.api.task import ArchiveSource, ConfigMapSource, GitSource, InlineFile, SourceSpec
 from dgym.errors import SourceFailed
-from dgym.workspace import source_archive, source_tree
+from dgym.workspace import source_archive, source_git, source_tree
 from dgym.workspace.sources import pack_source
 
 
@@ -361,6 +361,26 @@ async def test_git_refuses(pack, repository, web, tmp_path):
     ):
         with pytest.raises(SourceFailed, match=message):
             await pack(git=GitSource(url=url, revision=revision))
+
+
+async def test_git_is_stopped_when_it_fills_the_disk(pack, tmp_path, monkeypatch):
+    """Each file is within bounds, all together are not."""
+    program = tmp_path / "bin/git"
+    program.parent.mkdir()
+    program.write_text('#!/bin/sh\ni=0\nwhile :; do i=$((i+1)); head -c 100000 /dev/zero >"$i"; sleep 0.01; done\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setattr(source_git, "SCRATCH_LIMIT", 300_000)
+    with pytest.raises(SourceFailed, match=r"takes \d{6,} bytes.*more than 300000"):
+        await pack(git=GitSource(url="https://example.org/x", revision="main"))
+
+
+async def test_names_count_towards_the_size_of_a_tar(pack, archive, monkeypatch):
+    monkeypatch.setattr(source_tree, "SIZE_LIMIT", 1000)
+    monkeypatch.setattr(source_tree, "HEADERS_LIMIT", 20_000)
+    members = [(f"{'d/' * 2000}{number}", FILE, "", "") for number in range(10)]
+    with pytest.raises(SourceFailed, match="names"):
+        await pack(archive=archive(tar_of(*members)))
 
 
 async def test_giving_up_ends_the_fetch(tmp_path):
