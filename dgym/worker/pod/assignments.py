@@ -39,7 +39,7 @@ class NoSlot(Refusal):
 
 
 class Outdated(Refusal):
-    """The worker has the episode under a higher epoch."""
+    """The worker has the episode under a later attempt, or under a higher epoch of this one."""
 
 
 class _Held:
@@ -51,6 +51,11 @@ class _Held:
         self.steps = 0
         self.ending: Ending | None = None
         self.task: asyncio.Task[None] | None = None
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Which of an episode's assignments it is; the higher is the newer."""
+        return _rank(self.assignment)
 
     @property
     def takes_slot(self) -> bool:
@@ -118,7 +123,7 @@ class Assignments:
         return Now(slots=self.slots, used=self._used, draining=self.draining, states=states)
 
     def put(self, assignment: Assignment) -> AssignmentStatus:
-        """Take an episode, or say how one goes that was taken under the same epoch; a higher one begins anew.
+        """Take an episode, or say how one goes that was taken under the same attempt and epoch; a later one begins anew.
 
         Raises:
             Refusal: There is no room, or a newer assignment of the episode is known.
@@ -126,9 +131,9 @@ class Assignments:
         uid = assignment.episode_uid
         before = self._held.get(uid)
         if before is not None:
-            if before.assignment.epoch > assignment.epoch:
-                raise Outdated(f"the episode is held under epoch {before.assignment.epoch}")
-            if before.assignment.epoch == assignment.epoch:
+            if before.rank > _rank(assignment):
+                raise Outdated("the episode is held under attempt {}, epoch {}".format(*before.rank))
+            if before.rank == _rank(assignment):
                 return before.status
         if self.draining:
             raise NoSlot("the agent is draining: it takes nothing new")
@@ -195,3 +200,8 @@ class Assignments:
         ended = [uid for uid, held in self._held.items() if held.ending is not None]
         for uid in ended[:-_KEPT]:
             del self._held[uid]
+
+
+def _rank(assignment: Assignment) -> tuple[int, int]:
+    # Epochs begin anew with each attempt, since each attempt has a sidecar of its own to fence.
+    return assignment.attempt, assignment.epoch

@@ -12,12 +12,12 @@ from dgym.worker.pod.shared import Ending
 DONE = Ending(state=AssignmentState.FINISHED, reason=EndReason.RESOLVED, outcome=Outcome(resolved=True))
 
 
-def make(uid="one", epoch=1, mode=AssignmentMode.RUN):
+def make(uid="one", epoch=1, mode=AssignmentMode.RUN, attempt=1):
     return Assignment(
         namespace="n",
         episode="e",
         episode_uid=uid,
-        attempt=1,
+        attempt=attempt,
         epoch=epoch,
         sidecar_url="http://127.0.0.1:1",
         prepare_token="p",
@@ -86,6 +86,28 @@ async def test_a_higher_epoch_begins_when_the_lower_one_has_ended(held):
     with pytest.raises(Outdated):
         held.put(make(epoch=1))
     assert [status.epoch for status in held.report().assignments] == [2]
+
+
+async def test_a_new_attempt_begins_whatever_its_epoch(held):
+    held.put(make(epoch=3))
+    await held.player.end("one", Ending(state=AssignmentState.FAILED, reason=EndReason.SANDBOX_LOST), epoch=3)
+    assert held.status("one").state is AssignmentState.FAILED
+    status = held.put(make(attempt=2))
+    assert (status.state, status.attempt, status.epoch) == (AssignmentState.PREPARING, 2, 1)
+    await settle()
+    assert held.player.playing == [("one", 1)]
+    with pytest.raises(Outdated):
+        held.put(make(attempt=1, epoch=9))
+    assert held.status("one").attempt == 2
+
+
+async def test_a_new_attempt_under_the_epoch_of_the_one_before_is_played_in_its_place(held):
+    held.put(make())
+    await settle()
+    assert held.put(make(attempt=2)).attempt == 2
+    await settle()
+    assert held.player.playing == [("one", 1)]
+    assert held.player.most == 1
 
 
 async def test_an_assignment_that_is_deleted_before_it_begins_takes_the_one_before_with_it(held):
