@@ -14,7 +14,7 @@ from pathlib import Path
 import aiohttp
 
 from dgym.cli.kube_client import Cluster
-from dgym.cli.kube_errors import ApiRefused, ClusterError
+from dgym.cli.kube_errors import ClusterError
 
 _PROTOCOL = "v4.channel.k8s.io"
 _DATA, _ERROR = 0, 1
@@ -54,8 +54,6 @@ class Forward:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await self._forward(reader, writer)
-        except ApiRefused as error:
-            self.problem = self._refused(error)
         except ClusterError as error:
             self.problem = error
         finally:
@@ -85,14 +83,6 @@ class Forward:
             if channel == _DATA and data:
                 writer.write(data)
                 await writer.drain()
-
-    def _refused(self, error: ApiRefused) -> ClusterError:
-        if error.status != 403:
-            return error
-        return ClusterError(
-            f'port-forward to pod {self.pod} is forbidden: it takes the verbs get and create on "pods/portforward" in'
-            " its namespace; ask whoever runs the cluster for them"
-        )
 
 
 async def _send(reader: asyncio.StreamReader, socket: aiohttp.ClientWebSocketResponse) -> None:

@@ -19,7 +19,7 @@ _STARTING_SECONDS = 1.0
 @click.option("-f", "--follow", is_flag=True, help="Wait for the pod and show its log as it grows.")
 @click.option(
     "--container",
-    type=click.Choice(["sidecar", "sandbox", "verifier", "install"]),
+    type=click.Choice(["sidecar", "sandbox", "verifier", "install", "copy"]),
     default="sidecar",
     show_default=True,
     help="Whose log.",

@@ -4,14 +4,14 @@ import asyncio
 import base64
 import binascii
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import aiohttp
 import msgspec
 
 from dgym.cli.kube_client import Cluster
-from dgym.cli.kube_errors import ClusterError, NotFound
+from dgym.cli.kube_errors import ApiRefused, ClusterError, NotFound
 from dgym.cli.kube_forward import Forward
 from dgym.cli.kube_views import ConditionView, Meta, View
 from dgym.results.stores import FILES
@@ -28,9 +28,10 @@ _SECONDS = 60.0
 class ResultsReader:
     """Lists and fetches what is stored; one connection serves all calls."""
 
-    def __init__(self, session: aiohttp.ClientSession, forward: Forward, token: str) -> None:
+    def __init__(self, session: aiohttp.ClientSession, forward: Forward, token: str, namespace: str) -> None:
         self._session = session
         self._forward = forward
+        self._namespace = namespace
         self._headers = {"Authorization": f"Bearer {token}"}
 
     async def files(self, namespace: str, episode: str) -> list[StoredFile]:
@@ -77,7 +78,8 @@ class ResultsReader:
                     return
             except (aiohttp.ClientError, TimeoutError) as error:
                 if self._forward.problem is not None:
-                    raise self._forward.problem from error
+                    with _rights_explained(self._namespace):
+                        raise self._forward.problem from error
                 text = str(error) or type(error).__name__
                 raise ClusterError(f"pod {self._forward.pod} does not answer: {text}; try again") from error
 
@@ -89,13 +91,29 @@ async def open_results(cluster: Cluster, system_namespace: str) -> AsyncIterator
     Raises:
         ClusterError: There is no such agent, or we may not ask it.
     """
-    token = await _token(cluster, system_namespace)
-    forward = Forward(cluster, system_namespace, await _agent(cluster, system_namespace), PORT)
+    with _rights_explained(system_namespace):
+        token = await _token(cluster, system_namespace)
+        agent = await _agent(cluster, system_namespace)
+    forward = Forward(cluster, system_namespace, agent, PORT)
     async with forward.open() as path:
         connector = aiohttp.UnixConnector(path=str(path), limit=4)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_SECONDS, sock_read=_SECONDS)
         async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
-            yield ResultsReader(session, forward, token)
+            yield ResultsReader(session, forward, token, system_namespace)
+
+
+@contextlib.contextmanager
+def _rights_explained(namespace: str) -> Iterator[None]:
+    """No ClusterRole of Kubernetes or dgym for users grants this, so that the general advice would lead nowhere."""
+    try:
+        yield
+    except ApiRefused as error:
+        if error.status != 403:
+            raise
+        raise ClusterError(
+            f"reading results is forbidden: it takes get on Secret {TOKEN_SECRET}, list on pods and get and create on"
+            f" pods/portforward in namespace {namespace}; docs/kubernetes.md#results has the Role"
+        ) from error
 
 
 async def _token(cluster: Cluster, namespace: str) -> str:

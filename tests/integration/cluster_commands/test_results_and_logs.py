@@ -6,10 +6,12 @@ import contextlib
 import hashlib
 import json
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import msgspec
 import pytest
+import yaml
 from aiohttp import WSMsgType, web
 from click.testing import CliRunner
 
@@ -37,13 +39,14 @@ class Cluster:
         self.port = 0
         self.forwarded_to = None
         self.error = b""
+        self.forbidden = ""
 
     def episode(self, name, uid="uid-1", labels=None, **status):
         metadata = {"name": name, "namespace": "default", "uid": uid, "labels": labels or {}}
         self.objects["episodes", name] = {"metadata": metadata, "spec": {}, "status": status}
 
     def application(self):
-        app = web.Application()
+        app = web.Application(middlewares=[self.authorize])
         app.router.add_get("/apis/dgym.dev/v1alpha1/namespaces/default/{kind}", self.listed)
         app.router.add_get("/apis/dgym.dev/v1alpha1/namespaces/default/{kind}/{name}", self.one)
         app.router.add_get("/api/v1/namespaces/dgym-system/secrets/dgym-results-token", self.token)
@@ -51,6 +54,13 @@ class Cluster:
         app.router.add_get("/api/v1/namespaces/dgym-system/pods/{name}/portforward", self.forward)
         app.router.add_get("/api/v1/namespaces/default/pods/{name}/log", self.log)
         return app
+
+    @web.middleware
+    async def authorize(self, request, handler):
+        if self.forbidden and request.path.startswith("/api/") and request.path.endswith(self.forbidden):
+            message = f'{self.forbidden} is forbidden: User "me" cannot do that'
+            return web.json_response({"kind": "Status", "reason": "Forbidden", "message": message}, status=403)
+        return await handler(request)
 
     async def listed(self, request):
         kind, selector = request.match_info["kind"], request.query.get("labelSelector", "")
@@ -244,6 +254,30 @@ def test_no_agent(cluster, dgym, pods, message):
     assert message in dgym("results", "fix", status=1).err
 
 
+@pytest.mark.parametrize("command", ["results", "logs"])
+@pytest.mark.parametrize("forbidden", ["/secrets/dgym-results-token", "/dgym-system/pods", "/portforward"])
+def test_forbidden_names_the_rights_and_where_the_role_is(cluster, dgym, command, forbidden):
+    cluster.episode("fix", attempt=1)
+    cluster.forbidden = forbidden
+    error = dgym(command, "fix", status=1).err
+    assert (
+        "reading results is forbidden: it takes get on Secret dgym-results-token, list on pods and get and create on"
+        " pods/portforward in namespace dgym-system; docs/kubernetes.md#results has the Role"
+    ) in error
+    assert "ClusterRole" not in error
+
+
+def test_the_role_that_the_refusal_speaks_of_is_there():
+    guide = (Path(__file__).parents[3] / "docs/kubernetes.md").read_text()
+    role = yaml.safe_load(guide.partition("\n## Results\n")[2].partition("```yaml\n")[2].partition("```")[0])
+    assert role["kind"] == "Role"
+    granted = {(resource, verb) for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
+    assert granted == {
+        *{("secrets", "get"), ("pods", "list")},
+        *{("pods/portforward", "get"), ("pods/portforward", "create")},
+    }
+
+
 def test_the_port_cannot_be_reached(cluster, dgym):
     cluster.episode("fix", attempt=1)
     cluster.error = b"connection refused"
@@ -262,6 +296,12 @@ def test_the_log_of_a_pod(cluster, dgym):
     cluster.logs = {("fix-1", "sidecar"): b"one\ntwo\n", ("fix-1", "sandbox"): b"three"}
     assert dgym("logs", "fix").out == "one\ntwo\n"
     assert dgym("logs", "fix", "-f", "--container", "sandbox").out == "three\n"
+
+
+def test_the_log_of_the_container_that_sets_a_workspace_up(cluster, dgym):
+    cluster.episode("fix", attempt=1, podName="fix-1", reason="SetupFailed")
+    cluster.logs = {("fix-1", "copy"): b"cp: no space left"}
+    assert dgym("logs", "fix", "--container", "copy").out == "cp: no space left\n"
 
 
 def test_the_log_of_a_pod_that_is_gone(cluster, stored, dgym):
