@@ -80,6 +80,14 @@ def test_users_get_the_kinds_by_the_roles_they_have(render):
     assert written == {"get", "list", "watch"}
 
 
+def test_without_roles_nothing_is_left_that_would_need_one(render):
+    # A hook without rights would fail, and with it every uninstallation.
+    release = render("default", "rbac.create=false", "rbac.aggregate=false")
+    kinds = {each["kind"] for each in release.objects}
+    assert not kinds & {"Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding", "Job"}
+    assert release.one("Pod", "dgym-test")["spec"]["serviceAccountName"] == "dgym-test"
+
+
 def test_the_notes_name_the_next_command(helm):
     # Only an installation shows them; without a cluster it stops before it does anything.
     done = helm("install", "dgym", "charts/dgym", "--namespace", "team", "--dry-run=client")
