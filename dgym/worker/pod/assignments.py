@@ -123,7 +123,7 @@ class Assignments:
         return Now(slots=self.slots, used=self._used, draining=self.draining, states=states)
 
     def put(self, assignment: Assignment) -> AssignmentStatus:
-        """Take an episode, or say how one goes that was taken under the same attempt and epoch; a later one begins anew.
+        """Take an episode, or say how one goes that is held under the same attempt and epoch; a later one begins anew.
 
         Raises:
             Refusal: There is no room, or a newer assignment of the episode is known.

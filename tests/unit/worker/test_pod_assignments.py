@@ -44,6 +44,7 @@ class Player:
             return await self.futures.setdefault(key, asyncio.get_running_loop().create_future())
         finally:
             self.playing.remove(key)
+            del self.futures[key]
 
     async def end(self, uid, ending, epoch=1):
         await settle()
