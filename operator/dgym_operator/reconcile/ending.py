@@ -115,6 +115,8 @@ def _ended_at(pod: Pod) -> datetime | None:
 
 def _word_or(view: EpisodeInput, traces: Ended, ended_at: datetime | None, now: datetime) -> Ended | Wait:
     """The agent's word, which stands in for a message that is missing; the traces if it has none to give."""
+    if view.unheard:
+        return Wait(seconds=view.policy.repeat_seconds)
     report = view.report
     if report is not None and report.state is AssignmentState.FINISHED:
         return _reported(report)

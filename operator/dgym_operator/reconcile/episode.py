@@ -69,7 +69,7 @@ def _asked(view: EpisodeInput, now: datetime) -> Plan | None:
     if spec.cancel:
         # An episode that is served is ended by its sidecar, which scores what there is.
         return None if begun else finish(view, Ended(reason="Cancelled", message="cancelled before it began"), now)
-    if spec.suspend and not view.is_closed:
+    if spec.suspend and not view.is_closed and not view.unheard:
         return _suspend(view, now) if not suspended or view.pod is not None else Plan()
     if suspended and not spec.suspend:
         return _resume(view, now)

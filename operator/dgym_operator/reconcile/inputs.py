@@ -102,6 +102,14 @@ class EpisodeInput(msgspec.Struct, frozen=True, kw_only=True):
         return self.report is not None and self.report.state in _CLOSED
 
     @property
+    def unheard(self) -> bool:
+        """Whether the assigned agent has yet to say where it is: it may have the verdict, so that nothing is ended.
+
+        It passes: an agent that stays silent is lost.
+        """
+        return self.assignment is not None and self.agent is None
+
+    @property
     def expected_task_uid(self) -> str | None:
         """The task the episode began with, or was made for by its set."""
         return self.episode.status.task_uid or self.episode.metadata.labels.get(TASK_UID)

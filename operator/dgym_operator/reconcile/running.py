@@ -28,13 +28,15 @@ _SHOWN = {
 def run(view: EpisodeInput, now: datetime) -> Plan:
     """Watch over the attempt: its agent, its sandbox, its clocks."""
     late = backstop(view)
-    if late is not None and now >= late and not view.is_closed:
+    if late is not None and now >= late and not view.is_closed and not view.unheard:
         message = "neither the sidecar nor an agent ended the episode when its deadline had passed; it is not scored"
         return finish(view, Ended(reason="DeadlineExceeded", message=message), now)
     gave_up = _agents_gave_up(view, now)
     if gave_up is not None:
         return gave_up
     plan = soonest(_tell(view), _progress(view, now))
+    if view.unheard:
+        plan = soonest(plan, Plan(requeue_after=view.policy.repeat_seconds))
     return soonest(plan, until(late, now)) if late is not None and now < late else plan
 
 

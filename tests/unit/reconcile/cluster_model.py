@@ -127,11 +127,12 @@ class EpisodeModel:
             self.seen_pods = {name: each.show() for name, each in self.pods.items()}
 
     def change_leader(self, episode_age: int, pods_age: int) -> None:
-        """A new leader knows nothing but its caches, each as old as it happens to be."""
+        """A new leader knows nothing but its caches, each as old as it happens to be; no agent has spoken to it."""
         self.record()
         self.seen = self.past[max(0, len(self.past) - 1 - episode_age)][0]
         self.seen_pods = dict(self.past[max(0, len(self.past) - 1 - pods_age)][1])
         self.gone = False
+        self.unheard = True
         self.absent: set[str] = set()
         self.failure: act.CreateFailure | None = None
 
@@ -306,7 +307,9 @@ class EpisodeModel:
         self.truth = replace(self.truth, metadata=metadata, spec=replace(self.truth.spec, **spec))
 
     def pass_time(self, seconds: float) -> None:
+        """Agents are asked all the time."""
         self.now += timedelta(seconds=seconds)
+        self.unheard = False
 
     @property
     def finished(self) -> bool:
@@ -336,7 +339,7 @@ class EpisodeModel:
 
     def _agent_view(self) -> AgentView | None:
         assignment = self.seen.status.assignment
-        if assignment is None:
+        if assignment is None or self.unheard:
             return None
         agent = self.agents[assignment.agent_pod_uid]
         if agent.lost_since is not None:

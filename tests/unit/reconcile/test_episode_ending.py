@@ -278,6 +278,45 @@ def test_the_backstop_ends_what_its_sidecar_did_not():
     assert finished.reason == "DeadlineExceeded"
 
 
+SERVED_TOO_LONG = 3600 + 600 + 300 + 60
+
+
+@pytest.mark.parametrize("asked", [{}, {"suspend": True}], ids=["late", "suspended"])
+def test_nothing_is_ended_before_its_agent_was_heard(asked):
+    """A new leader does not know yet whether the agent is at the verdict."""
+    late = running(assigned=SERVED_TOO_LONG)
+    plan = decide(view(late, ready_pod(), agent=None, **asked), NOW)
+    assert (plan.actions, plan.requeue_after) == ((), 5)
+    storing = written(decide(view(late, ready_pod(), agent=report(AssignmentState.STORING, since=9), **asked), NOW))
+    assert (storing.reason, storing.attempt, storing.pod_name) == ("Storing", 1, "e-1")
+
+
+@pytest.mark.parametrize(("asked", "reason"), [({}, "DeadlineExceeded"), ({"suspend": True}, "Suspended")])
+def test_a_new_leader_waits_for_an_agent_only_until_it_is_lost(asked, reason):
+    late = running(assigned=SERVED_TOO_LONG)
+    lost = AgentView(lost_since=ago(0))
+    assert written(decide(view(late, ready_pod(), agent=lost, **asked), NOW)).reason == reason
+
+
+@pytest.mark.parametrize("pods", [(), (ended_pod(at=60),), (ready_pod(deleting=31),)], ids=["gone", "over", "silent"])
+def test_an_attempt_without_a_message_is_not_lost_before_its_agent_was_heard(pods):
+    absent = frozenset() if pods else frozenset({"e-1"})
+    plan = decide(view(running(), *pods, agent=None, absent=absent), NOW)
+    assert (plan.actions, plan.requeue_after) == ((), 5)
+
+    stored = report(AssignmentState.FINISHED, reason=EndReason.RESOLVED, outcome=solved())
+    told = written(decide(view(running(), *pods, agent=stored, absent=absent), NOW))
+    assert the_condition(told, "Resolved").status == "True"
+
+    lost = AgentView(lost_since=ago(0))
+    assert written(decide(view(running(), *pods, agent=lost, absent=absent), NOW)).reason == "SandboxLost"
+
+
+def test_a_new_leader_takes_the_sidecars_message_without_its_agent():
+    status = written(decide(view(running(), ended_pod(message()), agent=None), NOW))
+    assert the_condition(status, "Finished").reason == "Resolved"
+
+
 def test_the_pods_own_deadline_is_above_all_others():
     seen = view(None, start_timeout_seconds=900, active_deadline_seconds=3600)
     seconds = pod_deadline_seconds(seen.episode, seen.task, Policy())
