@@ -60,7 +60,7 @@ def test_agents_are_told_where_results_go(render):
 
 def test_the_cache_leaves_room_for_packing_before_the_node_evicts_the_pod(render):
     limit = int(_environment(render("default"), "agent")["DGYM_AGENT_CACHE_LIMIT_BYTES"])
-    assert limit == 5 * GIB
+    assert limit == 16 * GIB, "half of agents.cacheSize"
 
 
 def test_agents_trust_the_given_authorities_and_go_through_the_proxy(render):
