@@ -177,8 +177,9 @@ class Reconciler:
         return msgspec.structs.replace(plan, actions=others)
 
     def _until_retry(self, given: EpisodeInput) -> float | None:
-        due = retry_at(given)
-        return max(0.1, (due - self._world.clock.now()).total_seconds()) if due is not None else None
+        """When a back-off ends. One that has ended waits for the dispatcher, whose grant brings the next look."""
+        due, now = retry_at(given), self._world.clock.now()
+        return max(0.1, (due - now).total_seconds()) if due is not None and due > now else None
 
 
 def _soonest(*seconds: float | None) -> float | None:

@@ -126,7 +126,8 @@ class Dispatcher:
         }
 
     def _used(self, agent: Agent) -> int:
-        return sum(episode.spec.agent is not None for episode in self._world.episodes_by_agent[agent.uid])
+        served = self._world.episodes_by_agent[agent.uid]
+        return sum(episode.spec.agent is not None and not _has_failed(episode) for episode in served)
 
     def _room(self) -> int:
         """How many pods may be made: those that agents have slots for, some ahead, less those already on their way."""
@@ -135,11 +136,19 @@ class Dispatcher:
 
 
 def has_idle_pod(world: World, episode: EpisodeView) -> bool:
-    """Whether the Episode's next attempt has a pod that will take a slot."""
+    """Whether the Episode has a pod that will take a slot: of its next attempt, or one whose model failed."""
     status = episode.status
-    if status.pod_name is not None or episode.spec.agent is None or is_finished(episode):
+    if episode.spec.agent is None or is_finished(episode):
         return False
+    if status.pod_name is not None:
+        return _has_failed(episode)
     return any(attempt_of(pod) == status.attempt + 1 for pod in world.pods_by_owner[episode.metadata.uid])
+
+
+def _has_failed(episode: EpisodeView) -> bool:
+    """Whether the agent has given the slot back, since its model failed, and another try is to follow."""
+    assignment = episode.status.assignment
+    return assignment is not None and assignment.failed_time is not None
 
 
 def candidate_of(episode: EpisodeView, *, needs_slot: bool = True, previous: str | None = None) -> Candidate:

@@ -1,7 +1,7 @@
 import pytest
 
 from dgym.wire.assignments import AgentReport
-from dgym_operator.dispatch import Dispatcher, candidate_of
+from dgym_operator.dispatch import Dispatcher, candidate_of, has_idle_pod
 
 
 @pytest.fixture
@@ -90,3 +90,24 @@ def test_draining_and_silent_agents_get_nothing(dispatcher, objects, world, cloc
     dispatcher.wants_agent(("team", "a"), candidate_of(objects.episode("a")))
     dispatcher.round()
     assert dispatcher.agent_for(("team", "a")) is None
+
+
+def test_who_waits_after_its_model_failed_gets_the_slot_that_it_gave_back(dispatcher, objects, world, looked_at):
+    serve(objects, world, slots=1)
+    assignment = {"agentPodUID": "uid-agent", "epoch": 1, "failures": 1}
+    running = {"attempt": 1, "podName": "fix-1"}
+    failed = {**running, "assignment": {**assignment, "failedTime": "2026-01-01T00:10:00Z"}}
+    wish_pods(dispatcher, objects, "a", "b", "c")
+    episode = objects.episode("fix", **failed)
+    assert dispatcher.slots() == (0, 1)
+    dispatcher.has_idle_pod(episode.key, has_idle_pod(world, episode))
+    dispatcher.wants_agent(episode.key, candidate_of(episode, previous="uid-agent"))
+    dispatcher.round()
+    assert dispatcher.agent_for(episode.key) == "uid-agent"
+    # Its pod is there already: the slot is no reason to make one for somebody else.
+    assert looked_at == ["fix"]
+    again = objects.episode("fix", **running, assignment={**assignment, "epoch": 2})
+    dispatcher.settle(episode.key)
+    dispatcher.has_idle_pod(again.key, has_idle_pod(world, again))
+    dispatcher.round()
+    assert (dispatcher.slots(), looked_at) == ((1, 0), ["fix", "a"])
