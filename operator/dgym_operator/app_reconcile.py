@@ -20,9 +20,11 @@ from dgym_operator.reconcile.assign import Ready, assigned_status, needs_agent, 
 from dgym_operator.reconcile.episode import decide
 from dgym_operator.reconcile.episodeset import decide_set
 from dgym_operator.reconcile.inputs import EpisodeInput
-from dgym_operator.reconcile.plan import CreatePod, Emit, PatchStatus, Plan
+from dgym_operator.reconcile.plan import CreatePod, Emit, PatchSetStatus, PatchStatus, Plan
 
 _log = logging.getLogger(__name__)
+_SETTLED_SECONDS = 1.0
+_LONGEST_SETTLED = 60.0
 
 
 class Kind(StrEnum):
@@ -104,17 +106,25 @@ class Reconciler:
             self._queue.retry(item)
             _log.exception("a defect", extra=about)
             return "defect"
-        self._queue.forget(item)
+        if item.kind is Kind.EPISODE:
+            self._queue.forget(item)
         if again is not None:
             self._queue.add(item, again)
         return "ok"
 
     async def _set(self, key: Key) -> float | None:
         episode_set = self._world.sets.get(key)
+        item = Item(Kind.EPISODE_SET, key)
         if episode_set is None:
+            self._queue.forget(item)
             return None
         plan = decide_set(self._world.set_input(episode_set), self._world.clock.now())
-        return await self._sets.carry_out(episode_set, plan)
+        again = await self._sets.carry_out(episode_set, plan)
+        if plan.actions and all(isinstance(action, PatchSetStatus) for action in plan.actions):
+            # It takes back what a round before has announced, and says nothing of whether that would go well now.
+            return None if again is None else max(again, settled_seconds(self._queue.failures(item)))
+        self._queue.forget(item)
+        return again
 
     async def _episode(self, key: Key) -> float | None:
         episode = self._world.episodes.get(key)
@@ -180,6 +190,11 @@ class Reconciler:
         """When a back-off ends. One that has ended waits for the dispatcher, whose grant brings the next look."""
         due, now = retry_at(given), self._world.clock.now()
         return max(0.1, (due - now).total_seconds()) if due is not None and due > now else None
+
+
+def settled_seconds(failures: int) -> float:
+    """How long a set is left alone after a write of its status: longer if what followed has failed before."""
+    return min(_LONGEST_SETTLED, _SETTLED_SECONDS * 2.0 ** min(failures, 10))
 
 
 def _soonest(*seconds: float | None) -> float | None:

@@ -2,7 +2,7 @@
 
 from dgym_operator.agents import Agents
 from dgym_operator.app_observer import TransitionObserver
-from dgym_operator.app_reconcile import Item, Kind
+from dgym_operator.app_reconcile import Item, Kind, settled_seconds
 from dgym_operator.dispatch import Dispatcher
 from dgym_operator.execute_world import World, is_finished
 from dgym_operator.kube import Change, Key, Source, WorkQueue
@@ -73,7 +73,12 @@ class Triggers:
         if change.new is None:
             self._world.memory.forget(change.last.metadata.uid)
             return
-        self._add(Item(Kind.EPISODE_SET, change.key), low_priority=change.source is Source.LIST)
+        item = Item(Kind.EPISODE_SET, change.key)
+        if change.source is Source.OWN:
+            # Looked at again at once, what could not be done after the write would be tried again without a pause.
+            self._add(item, settled_seconds(self._queue.failures(item)))
+        else:
+            self._add(item, low_priority=change.source is Source.LIST)
         self._newly_counted(change.old, change.new)
 
     def _newly_counted(self, old: EpisodeSetView | None, new: EpisodeSetView) -> None:

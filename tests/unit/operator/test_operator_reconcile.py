@@ -1,0 +1,146 @@
+"""Workers and their queue, in time that the test moves."""
+
+import asyncio
+import json
+from random import Random
+
+import msgspec
+import pytest
+
+from dgym.wire.assignments import AgentReport
+from dgym_operator.app_observer import TransitionObserver
+from dgym_operator.app_reconcile import Item, Kind, Reconciler
+from dgym_operator.app_triggers import Triggers
+from dgym_operator.dispatch import Dispatcher
+from dgym_operator.execute import EpisodeExecutor
+from dgym_operator.execute_progress import ProgressBudget
+from dgym_operator.execute_reading import Reader
+from dgym_operator.execute_set import SetExecutor
+from dgym_operator.execute_writes import Writes
+from dgym_operator.health import Busy
+from dgym_operator.kube import Forbidden, WorkQueue
+from dgym_operator.metrics import Metrics, Snapshot
+from dgym_operator.reconcile.views import ConfigMapView, EpisodeSetView
+from tests.fakes.kube_clocks import ManualClock, settle
+
+
+class RefusingApi:
+    """An API server that takes every status of a set and no child of it."""
+
+    def __init__(self):
+        self.status = {}
+        self.patches = 0
+        self.creates = 0
+
+    async def create(self, *_args, **_options):
+        self.creates += 1
+        await asyncio.sleep(0)
+        raise Forbidden("exceeded quota", status=403, reason="Forbidden")
+
+    async def patch(self, _resource, name, body, *, decode, namespace, **_options):
+        self.patches += 1
+        await asyncio.sleep(0)
+        merged = self.status | msgspec.to_builtins(body["status"])
+        self.status = {name: value for name, value in merged.items() if value is not None}
+        metadata = {"name": name, "namespace": namespace, "uid": f"uid-{name}"}
+        metadata["resourceVersion"] = str(1000 + self.patches)
+        spec = {"template": {}, "tasks": [{"name": "one"}], "parallelism": 4}
+        answer = {"metadata": metadata, "spec": spec, "status": self.status}
+        return msgspec.json.decode(json.dumps(answer), type=decode)
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def api():
+    return RefusingApi()
+
+
+@pytest.fixture
+def queue(clock):
+    return WorkQueue(clock=clock, random=Random(1))
+
+
+@pytest.fixture
+def dispatcher(world, queue):
+    return Dispatcher(world, head_start=0, enqueue=lambda key: queue.add(Item(Kind.EPISODE, key)))
+
+
+@pytest.fixture
+async def working(world, clock, client, api, events, queue, dispatcher):
+    """A worker and what fills its queue."""
+    metrics = Metrics(Snapshot)
+    Triggers(world, queue=queue, dispatcher=dispatcher, observer=TransitionObserver(metrics, lambda: False)).lead()
+    episodes = EpisodeExecutor(
+        world,
+        client=client,
+        writes=Writes(client, lambda: True),
+        reader=Reader(client),
+        pods=None,
+        sidecars=None,
+        events=events,
+        progress=ProgressBudget(1.0, clock),
+    )
+    reconciler = Reconciler(
+        world,
+        queue=queue,
+        episodes=episodes,
+        sets=SetExecutor(world, client=api, writes=Writes(api, lambda: True), events=events),
+        dispatcher=dispatcher,
+        deliveries=None,
+        metrics=metrics,
+        busy=Busy(clock.monotonic, 900.0),
+    )
+    worker = asyncio.ensure_future(reconciler.work(0))
+    yield metrics
+    queue.close()
+    await worker
+
+
+async def test_who_waits_for_an_agent_after_its_back_off_is_looked_at_when_there_is_one(
+    working, world, objects, clock, queue, dispatcher
+):
+    assignment = {"agentPodUID": "uid-agent", "epoch": 1, "failures": 1, "failedTime": clock.now().isoformat()}
+    world.agents.take_report(objects.agent("agent"), AgentReport(incarnation="1", slots=0))
+    pod = objects.pod("fix-1", owner="fix", phase="Running", podIP="10.0.0.2")
+    world.pods.put(pod)
+    episode = objects.episode(
+        "fix", attempt=1, podName="fix-1", startTime=clock.now().isoformat(), assignment=assignment
+    )
+    await settle()
+    assert queue.delayed == 1
+    await clock.advance(15)
+    dispatcher.round()
+    looks = _looks(working)
+    await clock.advance(10)
+    assert _looks(working) == looks
+    world.agents.take_report(world.agents.get("uid-agent"), AgentReport(incarnation="1", slots=1))
+    dispatcher.round()
+    assert dispatcher.agent_for(episode.key) == "uid-agent"
+
+
+def _looks(metrics):
+    return metrics.registry.get_sample_value("dgym_operator_reconcile_total", {"kind": "Episode", "result": "ok"})
+
+
+async def test_a_set_whose_children_are_refused_does_not_keep_the_api_server_busy(working, world, api, clock):
+    manifest = {"metadata": {"name": "all-tasks", "namespace": "team", "uid": "uid-all-tasks", "resourceVersion": "9"}}
+    owner = {
+        "apiVersion": "dgym.dev/v1alpha1",
+        "kind": "EpisodeSet",
+        "name": "all",
+        "uid": "uid-all",
+        "controller": True,
+    }
+    manifest["metadata"]["ownerReferences"] = [owner]
+    world.config_maps.put(msgspec.convert({**manifest, "data": {"tasks": "one uid-one\n"}}, ConfigMapView))
+    world.sets.assume(await api.patch(None, "all", {"status": {}}, decode=EpisodeSetView, namespace="team"))
+    await clock.advance(10)
+    assert 2 <= api.creates <= 8
+    assert api.patches <= 25
+    before = api.patches
+    await clock.advance(300)
+    assert api.patches - before <= 30
