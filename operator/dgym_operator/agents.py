@@ -37,7 +37,7 @@ class Agent(msgspec.Struct, kw_only=True):
     """One agent pod.
 
     ``answered`` is when it last did, or since when it is expected to; ``told`` is attempt, epoch and moment of the last
-    assignment that it took, by the UID of the episode.
+    assignment that it took, by the UID of the episode; ``draining_since`` is when it first said that it takes no more.
     """
 
     uid: str
@@ -46,6 +46,7 @@ class Agent(msgspec.Struct, kw_only=True):
     ready: bool = False
     answered: float
     report: AgentReport | None = None
+    draining_since: datetime | None = None
     heard: dict[str, Heard] = {}
     told: dict[str, tuple[int, int, float]] = {}
 
@@ -115,6 +116,7 @@ class Agents:
         for status in report.assignments:
             agent.heard[status.episode_uid] = _heard(before.get(status.episode_uid), status, now)
         agent.report = report
+        agent.draining_since = (agent.draining_since or now) if report.draining else None
         agent.answered = self._clock.monotonic()
         changed = {uid for uid, heard in agent.heard.items() if uid not in before or before[uid].since != heard.since}
         return changed | (before.keys() - agent.heard.keys())
@@ -153,6 +155,10 @@ class Agents:
         if agent.report is None:
             return None
         heard = self._heard_of(agent, episode.metadata.uid, episode.status.attempt, assignment.epoch)
+        told = heard is not None and heard.names == (episode.status.attempt, assignment.epoch)
+        if agent.draining_since is not None and not told:
+            # It never will be: a draining agent refuses whatever it does not serve yet.
+            return AgentView(lost_since=agent.draining_since)
         if heard is None:
             return AgentView()
         return AgentView(status=heard.status, since=heard.since, stages=heard.stages)

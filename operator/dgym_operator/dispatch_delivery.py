@@ -190,7 +190,12 @@ def compare(agent: Agent, world: World, before: set[str]) -> tuple[list[EpisodeV
 
 def _is_known(agent: Agent, episode: EpisodeView) -> bool:
     assignment = episode.status.assignment
-    return assignment is not None and agent.knows(episode.metadata.uid, episode.status.attempt, assignment.epoch)
+    if assignment is None:
+        return False
+    # Begun again under an epoch that has failed, it would take a slot that nobody counts.
+    return assignment.failed_time is not None or agent.knows(
+        episode.metadata.uid, episode.status.attempt, assignment.epoch
+    )
 
 
 def _is_over(world: World, uid: str) -> bool:

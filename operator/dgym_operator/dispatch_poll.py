@@ -84,7 +84,9 @@ class AgentPoller:
         changed = agents.take_report(agent, report)
         missing, surplus = compare(agent, self._world, before)
         for episode in missing:
-            if not self._deliveries.told_since(agent, episode, asked):
+            if report.draining:
+                self._enqueue(episode.key)
+            elif not self._deliveries.told_since(agent, episode, asked):
                 self._deliveries.deliver(episode.key)
         for uid in surplus:
             self._deliveries.withdraw(agent, uid)

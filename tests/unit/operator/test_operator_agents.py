@@ -3,6 +3,7 @@ import pytest
 from dgym.wire.assignments import AgentReport, AssignmentState, AssignmentStatus
 from dgym_operator.agents import pod_url
 from dgym_operator.dispatch_delivery import compare
+from dgym_operator.reconcile.assign import needs_agent
 
 ASSIGNED = {"attempt": 1, "podName": "fix-1", "assignment": {"agentPodUID": "uid-agent", "epoch": 1}}
 FINISHED = {"conditions": [{"type": "Finished", "status": "True"}]}
@@ -114,3 +115,27 @@ def test_addresses_of_both_families(objects):
     assert pod_url(objects.pod("a", podIP="10.0.0.7"), 8080) == "http://10.0.0.7:8080"
     assert pod_url(objects.pod("a", podIP="fd00::7"), 8080) == "http://[fd00::7]:8080"
     assert pod_url(objects.pod("a"), 8080) == ""
+
+
+def test_an_agent_that_drains_is_lost_to_those_it_was_not_told_of(objects, world, clock):
+    agent = objects.agent("agent")
+    known, late = objects.episode("fix", **ASSIGNED), objects.episode("late", **ASSIGNED)
+    world.agents.take_report(agent, report(said()))
+    assert world.agents.view(late).lost_since is None
+    since = clock.now()
+    world.agents.take_report(agent, report(said(), draining=True))
+    clock.seconds += 2
+    world.agents.take_report(agent, report(said(), draining=True))
+    assert world.agents.view(known).lost_since is None
+    assert world.agents.view(late).lost_since == since
+    world.pods.put(objects.pod("late-1", owner="late", phase="Running", podIP="10.0.0.2"))
+    ready = needs_agent(world.episode_input(late, may_create=True), clock.now())
+    assert (ready.cause, ready.epoch) == ("AgentLost", 2)
+
+
+def test_one_that_waits_after_its_model_failed_is_not_begun_again_under_the_same_epoch(objects, world):
+    agent = objects.agent("agent")
+    world.agents.take_report(agent, report())
+    failed = {"agentPodUID": "uid-agent", "epoch": 1, "failures": 1, "failedTime": "2026-01-01T00:10:00Z"}
+    objects.episode("fix", **{**ASSIGNED, "assignment": failed})
+    assert compare(agent, world, before=set()) == ([], [])

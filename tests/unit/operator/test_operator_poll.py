@@ -29,13 +29,14 @@ class Agent:
 
     def __init__(self):
         self.asked = 0
+        self.draining = False
         self.may_answer = asyncio.Event()
         self.may_answer.set()
 
     async def answer(self, _request):
         self.asked += 1
         await self.may_answer.wait()
-        return web.json_response({"incarnation": "1", "slots": 4})
+        return web.json_response({"incarnation": "1", "slots": 4, "draining": self.draining})
 
 
 @contextlib.asynccontextmanager
@@ -66,7 +67,12 @@ def world(port):
 
 
 @pytest.fixture
-async def polling(world, client, events):
+def looked_at():
+    return []
+
+
+@pytest.fixture
+async def polling(world, client, events, looked_at):
     """Starts the poller with an interval."""
     running = []
     async with aiohttp.ClientSession() as session:
@@ -89,7 +95,7 @@ async def polling(world, client, events):
                 client=agents,
                 deliveries=deliveries,
                 dispatcher=dispatcher,
-                enqueue=lambda key: None,
+                enqueue=looked_at.append,
                 interval_seconds=interval,
             )
             running.append(asyncio.ensure_future(poller.run()))
@@ -139,3 +145,12 @@ async def test_one_that_is_gone_is_asked_no_more(world, objects, port, polling):
         asked = gone.asked
         await until(lambda: there.asked >= asked + 5)
         assert gone.asked <= asked + 1
+
+
+async def test_what_a_draining_agent_does_not_know_is_for_another(world, objects, port, polling, looked_at):
+    async with listening(Agent(), "127.0.0.8", port) as agent:
+        agent.draining = True
+        objects.agent("agent", podIP="127.0.0.8")
+        objects.episode("fix", attempt=1, podName="fix-1", assignment={"agentPodUID": "uid-agent", "epoch": 1})
+        polling(3600.0)
+        await until(lambda: ("team", "fix") in looked_at)
