@@ -12,7 +12,7 @@ import msgspec
 from dgym.api import DebugTask, ToolSpec
 from dgym.env.http_client import HttpClient, Patience
 from dgym.env.remote import read_history
-from dgym.errors import ConflictError, EpisodeOver, SandboxLost, Superseded
+from dgym.errors import AccessRefused, ConflictError, EpisodeOver, SandboxLost, Superseded
 from dgym.session import EpisodeLimits
 from dgym.wire import EndReason, Result, Step
 from dgym.wire.http import (
@@ -92,14 +92,15 @@ class RemotePreparation:
     async def release(self, *, result_uri: str = "", reason: EndReason | None = None, message: str = "") -> None:
         """The result is stored at ``result_uri``; the pod may end. ``reason`` says why where there is no verdict.
 
-        A sidecar that does not answer any more has heard it before, or is gone anyhow.
+        A sidecar that does not answer any more has heard it before, or is gone anyhow; one that refuses the token is
+        another's, who has the address of a pod that is gone.
         """
         request = ReleaseRequest(result_uri=result_uri, reason=reason, message=message)
         try:
             await self._client.call("POST", CallPath.RELEASE, Accepted, body=request, patience=self._at_release)
         except Superseded:
             raise
-        except (SandboxLost, EpisodeOver) as error:
+        except (SandboxLost, EpisodeOver, AccessRefused) as error:
             _log.info("the pod was not told that it may end: %s", error)
 
     async def close(self) -> None:

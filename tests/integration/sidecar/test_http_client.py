@@ -102,3 +102,12 @@ async def test_a_pod_that_is_gone_needs_not_be_told_that_it_may_go(scripted):
     with pytest.raises(Superseded):
         await preparation.release()
     await preparation.close()
+
+
+@pytest.mark.parametrize("code", [ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN])
+async def test_a_pod_of_somebody_else_at_its_address_needs_not_be_told_either(scripted, code):
+    url, requests = await scripted((code.status, msgspec.json.encode(error_body(code, "another's token"))))
+    preparation = RemotePreparation(url, "token", patience=QUICK)
+    await preparation.release(result_uri="file:///result.json")
+    await preparation.close()
+    assert len(requests) == 1
