@@ -74,13 +74,15 @@ class Progress:
         self._metrics.resumed()
 
     def store_unavailable(self, error: StoreUnavailable | None) -> None:
-        """The store failed a call; None: it answers again."""
-        if error is None:
-            self._tell(self._state, self._steps)
-            return
-        _log.warning("the store is asked again: %s", error)
-        self._metrics.store_failed()
-        self._tell(AssignmentState.STORE_UNAVAILABLE, self._steps)
+        """The store failed a call; None: it answers again.
+
+        The state that says so also says that there is a verdict, for which the operator waits past every clock.
+        """
+        if error is not None:
+            _log.warning("the store is asked again: %s", error)
+            self._metrics.store_failed()
+        waits = error is not None and self._state is AssignmentState.STORING
+        self._tell(AssignmentState.STORE_UNAVAILABLE if waits else self._state, self._steps)
 
     @contextlib.contextmanager
     def timed(self, stage: str) -> Iterator[None]:

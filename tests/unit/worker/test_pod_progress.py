@@ -1,0 +1,27 @@
+"""What a worker tells of an episode while its store is away."""
+
+import pytest
+
+from dgym.results.stores import StoreUnavailable
+from dgym.wire.assignments import AssignmentState
+from dgym.worker.pod.metrics import Metrics
+from dgym.worker.pod.shared import Progress
+
+
+@pytest.mark.parametrize("stage", [AssignmentState.PREPARING, AssignmentState.RUNNING, AssignmentState.CLOSING])
+def test_a_store_that_is_away_before_there_is_a_verdict_changes_no_stage(stage):
+    told, metrics = [], Metrics()
+    progress = Progress(lambda state, _steps: told.append(state), metrics)
+    progress.become(stage)
+    progress.store_unavailable(StoreUnavailable("away"))
+    assert set(told) == {stage}
+    assert b"dgym_agent_store_failures_total 1.0" in metrics.text()
+
+
+def test_a_verdict_that_waits_for_its_store_is_told_as_such():
+    told = []
+    progress = Progress(lambda state, _steps: told.append(state), Metrics())
+    progress.become(AssignmentState.STORING)
+    progress.store_unavailable(StoreUnavailable("away"))
+    progress.store_unavailable(None)
+    assert told == [AssignmentState.STORING, AssignmentState.STORE_UNAVAILABLE, AssignmentState.STORING]
