@@ -101,7 +101,7 @@ class EpisodeExecutor:
         if patch is None:
             return None, episode
         if action.progress and not self._progress.allows():
-            return PUT_OFF_SECONDS, episode
+            return PUT_OFF_SECONDS + self._progress.until_turn(), episode
         written = await self._writes.patch_status(
             EPISODES, metadata.name, patch, decode=EpisodeView, namespace=metadata.namespace
         )

@@ -5,6 +5,8 @@ They wait for nobody: what is not written now is decided again later, and by the
 
 from dgym_operator.kube import Clock
 
+_LONGEST_SECONDS = 60.0
+
 
 class ProgressBudget:
     """So many writes a second, and those of one second saved up."""
@@ -14,6 +16,7 @@ class ProgressBudget:
         self._clock = clock
         self._saved = max(1.0, qps)
         self._counted = clock.monotonic()
+        self._turn = clock.monotonic()
 
     def allows(self) -> bool:
         """Whether one may be made now; it counts as made."""
@@ -24,3 +27,9 @@ class ProgressBudget:
             return False
         self._saved -= 1.0
         return True
+
+    def until_turn(self) -> float:
+        """In how many seconds one that was refused may ask again: each in a turn of its own, not all at once."""
+        now = self._clock.monotonic()
+        self._turn = min(max(self._turn, now) + 1.0 / self._qps, now + _LONGEST_SECONDS)
+        return self._turn - now
