@@ -9,9 +9,7 @@ from dgym_operator.reconcile.deadlines import pod_deadline_seconds
 from dgym_operator.reconcile.episode import decide
 from dgym_operator.reconcile.inputs import AgentView
 from dgym_operator.reconcile.plan import (
-    CancelAttempt,
     CreatePod,
-    DeleteEpisode,
     DeletePod,
     Emit,
     LookUpPod,
@@ -21,9 +19,7 @@ from dgym_operator.reconcile.plan import (
 )
 from dgym_operator.reconcile.policy import Policy
 from tests.unit.reconcile.reconcile_builders import (
-    AGENT,
     NOW,
-    UID,
     ago,
     between,
     condition,
@@ -329,106 +325,3 @@ def test_a_sandbox_that_ended_while_its_sidecar_runs_is_told_again_and_again():
         plan = decide(view(running(), dead), NOW)
         assert plan.actions == (SandboxEnded(pod="e-1", url="http://10.0.0.7:8080", attempt=1),)
         assert plan.requeue_after == 5
-
-
-def test_cancelling_asks_the_sidecar_and_takes_its_verdict():
-    plan = decide(view(running(), ready_pod(), cancel=True), NOW)
-    assert plan.actions == (CancelAttempt(pod="e-1", url="http://10.0.0.7:8080", attempt=1),)
-    assert plan.requeue_after == 5
-    text = message(EndReason.CANCELLED, score=1, max_score=3)
-    status = written(decide(view(running(), ended_pod(text), cancel=True), NOW))
-    assert (the_condition(status, "Finished").reason, the_condition(status, "Resolved").reason) == (
-        "Cancelled",
-        "Unsolved",
-    )
-
-
-@pytest.mark.parametrize("pods", [(), (ready_pod(),)], ids=["no pod", "ready"])
-def test_cancelling_what_nobody_serves_ends_it_at_once(pods):
-    status = written(decide(view(None, *pods, cancel=True, suspend=True), NOW))
-    assert (the_condition(status, "Finished").reason, the_condition(status, "Resolved").reason) == (
-        "Cancelled",
-        "NotScored",
-    )
-
-
-def test_a_cancelled_attempt_that_is_lost_is_not_tried_again():
-    status = written(decide(view(running(), ended_pod(at=60), cancel=True), NOW))
-    assert the_condition(status, "Finished").reason == "Cancelled"
-
-
-def test_suspending_takes_the_sandbox_and_resuming_begins_anew():
-    suspended = written(decide(view(running(), ready_pod(), suspend=True), NOW))
-    assert (suspended.attempt, suspended.pod_name, suspended.reason, suspended.failures) == (1, None, "Suspended", 0)
-    assert suspended.active_seconds == 20
-    assert the_condition(suspended, "Suspended").status == "True"
-
-    waits = decide(view(suspended, ready_pod(), suspend=True), in_(1))
-    assert waits.actions == (DeletePod(name="e-1", uid="pod-uid-1"),)
-    assert decide(view(suspended, suspend=True), in_(99999)) == Plan()
-
-    resumed = written(decide(view(suspended), in_(100000)))
-    assert the_condition(resumed, "Suspended").status == "False"
-    assert writes(decide(view(resumed), in_(100001))) == (CreatePod(name="e-2", attempt=2),)
-
-
-def test_an_episode_that_begins_suspended_has_no_pod():
-    status = written(decide(view(None, suspend=True), NOW))
-    assert (status.attempt, the_condition(status, "Suspended").status) == (0, "True")
-    assert decide(view(status, suspend=True), NOW) == Plan()
-
-
-def test_what_is_finished_loses_its_pods_and_after_its_time_itself():
-    done = written(decide(view(running(), ended_pod(message())), NOW))
-
-    def seen(*pods, seconds: float = 0, **more) -> Plan:
-        return decide(view(done, *pods, ttl_seconds_after_finished=60, **more), in_(seconds))
-
-    assert seen(ended_pod(message())) == Plan(actions=(DeletePod(name="e-1", uid="pod-uid-1"),), requeue_after=60)
-    assert seen(ended_pod(deleting=0)) == Plan(requeue_after=60)
-    assert seen(seconds=60) == Plan(actions=(DeleteEpisode(name="e", uid=UID),))
-    assert seen(seconds=60, owned_by_set=True) == Plan()
-    assert seen(seconds=60, owned_by_set=True, counted=True).actions == (DeleteEpisode(name="e", uid=UID),)
-    assert decide(view(done), in_(10**6)) == Plan()
-    assert decide(view(done, ready_pod(), suspend=True, cancel=True), NOW).actions == (
-        DeletePod(name="e-1", uid="pod-uid-1"),
-    )
-
-
-def test_what_is_being_deleted_is_left_alone():
-    assert decide(view(running(), ready_pod(), deleting=True), NOW) == Plan()
-
-
-def test_progress_is_shown_when_it_lasts():
-    agent = report(AssignmentState.STORE_UNAVAILABLE, since=4)
-    plan = decide(view(running(), ready_pod(), agent=agent), NOW)
-    assert (plan.actions, plan.requeue_after) == ((), pytest.approx(1))
-    status = written(decide(view(running(), ready_pod(), agent=agent), in_(1)))
-    assert status.reason == "ResultStoreUnavailable"
-    assert not decide(view(status, ready_pod(), agent=agent), in_(50)).actions
-
-
-def test_a_lost_agent_is_shown_while_there_is_no_other():
-    lost = AgentView(lost_since=ago(6))
-    assert written(decide(view(running(), ready_pod(), agent=lost), NOW)).reason == "AgentLost"
-
-
-def test_too_many_lost_agents_end_the_episode():
-    lost = AgentView(lost_since=ago(1))
-    assert not writes(decide(view(running(epoch=10), ready_pod(), agent=lost), NOW))
-    finished = the_condition(written(decide(view(running(epoch=11), ready_pod(), agent=lost), NOW)), "Finished")
-    assert (finished.reason, finished.message[:2]) == ("AgentLost", "11")
-
-
-def test_a_failed_model_is_noted_once_and_given_up_after_three_more_tries():
-    agent = report(AssignmentState.FAILED, reason=EndReason.MODEL_ERROR, message="429 from the model")
-    plan = decide(view(running(), ready_pod(), agent=agent), NOW)
-    status = written(plan)
-    assert (status.reason, status.assignment.failures, status.assignment.failed_time) == ("ModelError", 1, NOW)
-    assert status.assignment.agent_pod_uid == AGENT
-    assert not decide(view(status, ready_pod(), agent=agent), in_(1)).actions
-
-    third = running(epoch=4, assignment={"failures": 3})
-    agent = report(AssignmentState.FAILED, epoch=4, reason=EndReason.MODEL_ERROR, message="429 from the model")
-    finished = the_condition(written(decide(view(third, ready_pod(), agent=agent), NOW)), "Finished")
-    assert (finished.reason, finished.message) == ("ModelError", "429 from the model; it was tried 4 times")
