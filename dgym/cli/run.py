@@ -92,6 +92,7 @@ def command(
 
     Exit status: 0 every episode has a verdict, 1 some failed for other reasons, 2 usage or manifest, 130 Ctrl-C.
     """
+    from dgym.cli.episodes import read_episodes
     from dgym.worker.plan import RunOptions
 
     if not manifests and not folders and not bundled:
@@ -108,32 +109,18 @@ def command(
         llm_config=None if llm_config is None else os.path.abspath(llm_config),  # noqa: PTH100 - as above
         verbose=verbose,
     )
-    if agent:
-        assignments = (f"agent.name={agent}", *assignments)
-    plan = _plan(manifests, folders, bundled, agent, assignments, entrypoint, options)
+    loaded = read_episodes(
+        manifests, folders, bundled=bundled, agent=agent, assignments=assignments, entrypoint=entrypoint
+    )
+    plan = _plan(loaded, options)
     after = _offer if apply_patch else None
     _run(plan, workers or _cpus(), force=force, force_failed=force_failed, debug=debug, output=output, after=after)
 
 
-def _plan(
-    manifests: tuple[str, ...],
-    folders: tuple[str, ...],
-    bundled: str | None,
-    agent: str | None,
-    assignments: tuple[str, ...],
-    entrypoint: str | None,
-    options: "RunOptions",
-) -> "Plan":
-    from dgym.cli.bundles import bundled_tasks, load_bundle
-    from dgym.cli.resources import override, read_manifests
-    from dgym.worker.plan import episodes_for, make_plan
+def _plan(loaded: "list[Loaded]", options: "RunOptions") -> "Plan":
+    from dgym.cli.bundles import bundled_tasks
+    from dgym.worker.plan import make_plan
 
-    loaded = read_manifests(manifests, folders, entrypoint=entrypoint)
-    if loaded and agent and all(item.resource.kind == "DebugTask" for item in loaded):
-        loaded = [*loaded, *episodes_for(loaded, agent)]
-    if bundled:
-        loaded = [*loaded, *load_bundle(bundled)]
-    loaded = override(loaded, assignments)
     return make_plan(loaded, options=options, bundled=bundled_tasks() if _needs_bundled(loaded) else ())
 
 

@@ -55,15 +55,18 @@ def command(
     Exit status: 0 (with --wait: every episode has a verdict), 1 some failed, or the cluster refuses or cannot be
     reached, 2 usage or manifest, 130 Ctrl-C (the episodes go on).
     """
+    from dgym.cli.episodes import read_episodes
     from dgym.cli.failures import FAILED, INTERRUPTED
+    from dgym.cli.submit_manifests import with_repositories_inline
 
     if not manifests and not folders and not bundled:
         raise click.UsageError("name at least one manifest, or a benchmark with --bundled")
     if wait and dry_run:
         raise click.UsageError("--dry-run creates nothing to --wait for; leave one out")
-    if agent:
-        assignments = (f"agent.name={agent}", *assignments)
-    loaded = _read(manifests, folders, bundled, agent, assignments, entrypoint)
+    named = read_episodes(
+        manifests, folders, bundled=bundled, agent=agent, assignments=assignments, entrypoint=entrypoint
+    )
+    loaded = with_repositories_inline(named)
     try:
         succeeded = run(_submit(loaded, (context, namespace), wait=wait, dry_run=dry_run))
     except KeyboardInterrupt:
@@ -72,28 +75,6 @@ def command(
         sys.exit(INTERRUPTED)
     if not succeeded:
         sys.exit(FAILED)
-
-
-def _read(
-    manifests: tuple[str, ...],
-    folders: tuple[str, ...],
-    bundled: str | None,
-    agent: str | None,
-    assignments: tuple[str, ...],
-    entrypoint: str | None,
-) -> "list[Loaded]":
-    from dgym.cli.bundles import load_bundle
-    from dgym.cli.resources import override, read_manifests
-    from dgym.cli.submit_manifests import with_repositories_inline
-
-    loaded = read_manifests(manifests, folders, entrypoint=entrypoint)
-    if loaded and agent and all(item.resource.kind == "DebugTask" for item in loaded):
-        from dgym.worker.plan import episodes_for
-
-        loaded = [*loaded, *episodes_for(loaded, agent)]
-    if bundled:
-        loaded = [*loaded, *load_bundle(bundled)]
-    return with_repositories_inline(override(loaded, assignments))
 
 
 async def _submit(
