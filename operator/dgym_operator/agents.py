@@ -94,7 +94,7 @@ class Agents:
             agent = self._agents[uid] = Agent(uid=uid, name=pod.metadata.name, answered=self._clock.monotonic())
         if not agent.url and pod.status.pod_ip:
             self.appeared.set()
-        agent.url = pod_url(pod, self._port)
+        agent.url = pod.url(self._port)
         agent.ready = pod.ready and bool(agent.url) and pod.metadata.deletion_timestamp is None
 
     def lose(self, uid: str) -> None:
@@ -177,14 +177,6 @@ class Agents:
         if len(self._gone) > _GONE_REMEMBERED:
             self._gone.popitem(last=False)
         return self._gone[uid]
-
-
-def pod_url(pod: Pod, port: int) -> str:
-    """Where the pod listens; empty while it has no address."""
-    address = pod.status.pod_ip
-    if not address:
-        return ""
-    return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
 
 
 def _heard(before: Heard | None, status: AssignmentStatus, now: datetime) -> Heard:

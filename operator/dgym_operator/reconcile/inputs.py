@@ -131,5 +131,4 @@ def attempt_of(pod: Pod) -> int:
 
 def sidecar_url(pod: Pod) -> str:
     """Where the sidecar of a pod that has an address listens."""
-    address = pod.status.pod_ip
-    return f"http://[{address}]:{SIDECAR_PORT}" if ":" in address else f"http://{address}:{SIDECAR_PORT}"
+    return pod.url(SIDECAR_PORT)

@@ -217,6 +217,13 @@ class Pod(Object, frozen=True, kw_only=True):
         condition = self.condition("Ready")
         return condition is not None and condition.status == "True"
 
+    def url(self, port: int) -> str:
+        """Where the pod listens on ``port``; empty while it has no address."""
+        address = self.status.pod_ip
+        if not address:
+            return ""
+        return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
+
 
 # Episodes, sets, tasks
 

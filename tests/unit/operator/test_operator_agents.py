@@ -1,7 +1,6 @@
 import pytest
 
 from dgym.wire.assignments import AgentReport, AssignmentState, AssignmentStatus
-from dgym_operator.agents import pod_url
 from dgym_operator.dispatch_delivery import compare
 from dgym_operator.reconcile.assign import needs_agent
 
@@ -112,9 +111,9 @@ def test_what_an_agent_ought_to_know_and_what_it_ought_to_forget(objects, world)
 
 
 def test_addresses_of_both_families(objects):
-    assert pod_url(objects.pod("a", podIP="10.0.0.7"), 8080) == "http://10.0.0.7:8080"
-    assert pod_url(objects.pod("a", podIP="fd00::7"), 8080) == "http://[fd00::7]:8080"
-    assert pod_url(objects.pod("a"), 8080) == ""
+    assert objects.pod("a", podIP="10.0.0.7").url(8080) == "http://10.0.0.7:8080"
+    assert objects.pod("a", podIP="fd00::7").url(8080) == "http://[fd00::7]:8080"
+    assert objects.pod("a").url(8080) == ""
 
 
 def test_an_agent_that_drains_is_lost_to_those_it_was_not_told_of(objects, world, clock):
