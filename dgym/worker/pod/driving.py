@@ -4,9 +4,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
-from importlib.metadata import version
-
-import msgspec
 
 from dgym.agents.exchange import Exchange
 from dgym.env import AsyncRepoEnv
@@ -14,7 +11,6 @@ from dgym.env.http_client import HttpClient
 from dgym.env.remote_preparation import RemotePreparation
 from dgym.errors import ConflictError
 from dgym.results.stores import StoreUnavailable
-from dgym.results.trajectory import TrajectoryHeader
 from dgym.session import EpisodeLimits
 from dgym.wire import EndReason, Result, Step
 from dgym.wire.assignments import Assignment, AssignmentState
@@ -22,7 +18,7 @@ from dgym.wire.http import DRIVER_REASONS, Path, ToolsResponse
 from dgym.worker.playing import Hooks, Play
 from dgym.worker.pod.preparing import prepare
 from dgym.worker.pod.record import Record
-from dgym.worker.pod.script import PodScript, read_script
+from dgym.worker.pod.script import PodScript, header_of, read_script
 from dgym.worker.pod.shared import Progress, Shared
 
 _log = logging.getLogger("dgym.worker.episode")
@@ -51,7 +47,8 @@ class Driving:
     async def run(self, started: str) -> Result:
         """The verdict."""
         script = read_script(self._assignment)
-        begun = await self._record.load(self._header(script, started))
+        spec, task = script.script.spec, script.script.task
+        begun = await self._record.load(header_of(self._assignment, task, script.tools, started, agent=spec))
         self._play = Play(script.script, self._record, log=_log, hooks=self._hooks(), begun=begun)
         async with self._saving():
             self._play.open_chat(self._shared.models)
@@ -153,20 +150,3 @@ class Driving:
             self._progress.spoke(exchange)
 
         return Hooks(on_step=on_step, on_exchange=on_exchange)
-
-    def _header(self, script: PodScript, started: str) -> TrajectoryHeader:
-        assignment = self._assignment
-        return TrajectoryHeader(
-            dgym_version=version("dgym"),
-            namespace=assignment.namespace,
-            episode=assignment.episode,
-            sample=assignment.sample,
-            attempt=assignment.attempt,
-            task=script.script.task.metadata.name,
-            task_digest=script.task_digest,
-            digest=assignment.episode_uid,
-            agent=msgspec.to_builtins(script.script.spec),
-            tools=tuple(msgspec.to_builtins(script.tools)),
-            sandbox="pod",
-            start_time=started,
-        )

@@ -2,21 +2,16 @@
 
 import contextlib
 import logging
-from importlib.metadata import version
-
-import msgspec
 
 from dgym.agents.base import STANDARD_TOOLS
-from dgym.api import digest
 from dgym.env.remote_preparation import RemotePreparation
 from dgym.errors import ConflictError, SandboxLost
-from dgym.results.trajectory import TrajectoryHeader
 from dgym.session import EpisodeLimits
 from dgym.wire import EndReason, Result
 from dgym.wire.assignments import Assignment, AssignmentState
 from dgym.worker.pod.preparing import prepare
 from dgym.worker.pod.record import Record
-from dgym.worker.pod.script import read_task, read_tools
+from dgym.worker.pod.script import header_of, read_task, read_tools
 from dgym.worker.pod.shared import Progress, Shared
 
 _log = logging.getLogger("dgym.worker.episode")
@@ -47,21 +42,7 @@ class Observing:
     async def run(self, started: str) -> Result:
         """The verdict, whoever brings it about."""
         task, tools = read_task(self._assignment), read_tools(self._assignment) or STANDARD_TOOLS
-        begun = await self._record.load(
-            TrajectoryHeader(
-                dgym_version=version("dgym"),
-                namespace=self._assignment.namespace,
-                episode=self._assignment.episode,
-                sample=self._assignment.sample,
-                attempt=self._assignment.attempt,
-                task=task.metadata.name,
-                task_digest=digest(task, None),
-                digest=self._assignment.episode_uid,
-                tools=tuple(msgspec.to_builtins(tools)),
-                sandbox="pod",
-                start_time=started,
-            )
-        )
+        begun = await self._record.load(header_of(self._assignment, task, tools, started))
         limits = EpisodeLimits(max_steps=_MAX_STEPS, deadline_seconds=self._assignment.remaining_seconds)
         try:
             await prepare(

@@ -1,5 +1,6 @@
 """From an assignment to what is played. Pure but for loading the agent."""
 
+from importlib.metadata import version
 from typing import Any, TypeVar
 
 import msgspec
@@ -7,6 +8,7 @@ import msgspec
 from dgym.agents import Agent, load_agent
 from dgym.api import AgentSpec, DebugTask, ToolSpec, digest
 from dgym.errors import ManifestError
+from dgym.results.trajectory import TrajectoryHeader
 from dgym.wire.assignments import Assignment
 from dgym.worker.jobs import effective_tools
 from dgym.worker.playing import Script
@@ -20,7 +22,6 @@ class PodScript(msgspec.Struct, frozen=True, kw_only=True):
 
     script: Script
     tools: Tools
-    task_digest: str
 
 
 def read_task(assignment: Assignment) -> DebugTask:
@@ -36,6 +37,26 @@ def read_tools(assignment: Assignment) -> Tools:
     """The tools that the Episode names."""
     return tuple(
         tool if isinstance(tool, str) else ToolSpec(name=tool.name, options=tool.options) for tool in assignment.tools
+    )
+
+
+def header_of(
+    assignment: Assignment, task: DebugTask, tools: Tools, started: str, *, agent: AgentSpec | None = None
+) -> TrajectoryHeader:
+    """The first line of the attempt's trajectory; without ``agent`` somebody outside drives."""
+    return TrajectoryHeader(
+        dgym_version=version("dgym"),
+        namespace=assignment.namespace,
+        episode=assignment.episode,
+        sample=assignment.sample,
+        attempt=assignment.attempt,
+        task=task.metadata.name,
+        task_digest=digest(task, None),
+        digest=assignment.episode_uid,
+        agent={} if agent is None else msgspec.to_builtins(agent),
+        tools=tuple(msgspec.to_builtins(tools)),
+        sandbox="pod",
+        start_time=started,
     )
 
 
@@ -59,7 +80,6 @@ def read_script(assignment: Assignment) -> PodScript:
             deadline_seconds=assignment.remaining_seconds,
         ),
         tools=effective_tools(read_tools(assignment), spec, agent),
-        task_digest=digest(task, None),
     )
 
 
