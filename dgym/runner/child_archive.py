@@ -105,7 +105,8 @@ class Unpacker(object):
                 target.write(block)
             target.flush()
             os.fchmod(descriptor, mode)
-            os.utime(descriptor, (mtime, mtime))
+            if mtime:  # A member without a date is as old as its extraction.
+                os.utime(descriptor, (mtime, mtime))
 
 
 def unpack(root):

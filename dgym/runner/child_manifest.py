@@ -1,11 +1,14 @@
 """A short-lived program that hashes the workspace: its memory goes with it, the runner stays small.
 
-Arguments: the workspace, the cache file, the file to write, names to leave out. Writes a JSON object of path to entry.
-Hashes are reused
-for files whose identity, size and both times are as they were, unless they changed so shortly before they were hashed
-that a second change could bear the same times. The change time decides: programs cannot set it back.
+Arguments: the workspace, the cache file, the file to write, the most files there may be. Writes a line of JSON for each
+path: the path and its entry. Hashes are reused for files whose identity, size and both times are as they were, unless
+they changed so shortly before they were hashed that a second change could bear the same times. The change time decides:
+programs cannot set it back.
+
+A workspace beyond the limits has no manifest: programs can make more files than fit into memory.
 """
 
+import errno
 import json
 import os
 import stat
@@ -15,6 +18,7 @@ import time
 _LEFT_OUT = {".git", "__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis"}
 _BYTECODE = (".pyc", ".pyo")
 SETTLED_NS = 100 * 1000 * 1000
+MAX_BYTES = 64 * 1024 * 1024
 
 
 def load_cache(path):
@@ -36,10 +40,10 @@ def now_ns():
     return int(time.time() * 1e9)
 
 
-def fingerprint(root, exclude):
+def fingerprint(root, limit):
     """A number that changes with any change of the tree, and the newest change in it; nothing is read for it."""
     value, newest = 0, 0
-    for relative, status in walk(root, _LEFT_OUT.union(exclude)):
+    for relative, status in walk(root, limit):
         value = hash((value, relative, status.st_mode) + tuple(identity_of(status)))
         newest = max(newest, status.st_ctime_ns)
     return value, newest
@@ -64,17 +68,17 @@ def digest(path):
     return state.hexdigest()
 
 
-def walk(root, left_out):
-    """Relative paths and their lstat, directories themselves left out."""
+def walk(root, limit):
+    """Relative paths and their lstat, directories themselves left out; ``OSError`` (E2BIG) above ``limit`` entries."""
     queue = [""]
+    seen = 0
     while queue:
         prefix = queue.pop()
-        try:
-            entries = list(os.scandir(os.path.join(root, prefix)))
-        except OSError:
-            continue
-        for entry in entries:
-            if entry.name in left_out or entry.name.endswith(_BYTECODE):
+        for entry in _entries(os.path.join(root, prefix)):
+            seen += 1
+            if seen > limit:
+                raise OSError(errno.E2BIG, "the workspace has more than %d files and directories" % limit)
+            if entry.name in _LEFT_OUT or entry.name.endswith(_BYTECODE):
                 continue
             try:
                 status = entry.stat(follow_symlinks=False)
@@ -84,6 +88,16 @@ def walk(root, left_out):
                 queue.append(os.path.join(prefix, entry.name))
             else:
                 yield os.path.join(prefix, entry.name), status
+
+
+def _entries(directory):
+    """What stands in the directory; nothing once it cannot be read."""
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                yield entry
+    except OSError:
+        return
 
 
 def hashed(path, status, known, fresh, key):
@@ -99,31 +113,47 @@ def hashed(path, status, known, fresh, key):
     return value
 
 
-def build(root, left_out, known):
-    """The manifest and the next cache."""
-    manifest, fresh = {}, {}
-    for relative, status in walk(root, left_out):
-        key = os.fsencode(relative).decode("utf-8", "backslashreplace")
-        # A name that is not UTF-8 cannot be named in a patch: it is reported as what cannot be carried.
-        sound = os.fsencode(relative) == key.encode("utf-8")
-        entry = {"type": "other", "mode": stat.S_IMODE(status.st_mode), "size": status.st_size}
-        if sound and stat.S_ISREG(status.st_mode):
-            entry["type"] = "file"
-            entry["sha256"] = hashed(os.path.join(root, relative), status, known, fresh, key)
-        elif sound and stat.S_ISLNK(status.st_mode):
-            entry["type"] = "symlink"
+def describe(root, relative, status, known, fresh):
+    """The key of one path and its entry."""
+    key = os.fsencode(relative).decode("utf-8", "backslashreplace")
+    # A name that is not UTF-8 cannot be named in a patch: it is reported as what cannot be carried.
+    sound = os.fsencode(relative) == key.encode("utf-8")
+    entry = {"type": "other", "mode": stat.S_IMODE(status.st_mode), "size": status.st_size}
+    if sound and stat.S_ISREG(status.st_mode):
+        entry["type"] = "file"
+        entry["sha256"] = hashed(os.path.join(root, relative), status, known, fresh, key)
+    elif sound and stat.S_ISLNK(status.st_mode):
+        try:
             target = os.fsencode(os.readlink(os.path.join(root, relative)))
-            entry["target"] = target.decode("utf-8", "backslashreplace")
-        manifest[key] = entry
-    return manifest, fresh
+        except OSError:
+            return key, entry  # removed since by a program that still runs
+        entry["type"] = "symlink"
+        entry["target"] = target.decode("utf-8", "backslashreplace")
+    return key, entry
+
+
+def write_manifest(root, target, known, limit):
+    """Write the manifest; gives the next cache."""
+    fresh, size = {}, 0
+    with open(target + ".new", "w") as stream:
+        for relative, status in walk(root, limit):
+            line = json.dumps(describe(root, relative, status, known, fresh), separators=(",", ":"))
+            size += len(line)
+            if size > MAX_BYTES:
+                raise OSError(errno.E2BIG, "the paths of the workspace's files are too long together")
+            stream.write(line + "\n")
+    os.rename(target + ".new", target)
+    return fresh
 
 
 def main(arguments):
-    root, cache, target = arguments[:3]
-    manifest, fresh = build(root, _LEFT_OUT.union(arguments[3:]), load_cache(cache))
-    save(target, manifest)
-    save(cache, fresh)
+    root, cache, target, limit = arguments
+    save(cache, write_manifest(root, target, load_cache(cache), int(limit)))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except OSError as problem:
+        sys.stderr.write("%d %s" % (problem.errno or errno.EIO, problem.strerror or problem))
+        sys.exit(3)

@@ -14,13 +14,10 @@ def main():
     import os
 
     here = os.path.dirname(os.path.abspath(__file__))
-    library = os.path.dirname(os.path.abspath(os.__file__))
-    installed = ("site-packages", "dist-packages")
-    sys.path[:] = [here] + [
-        entry
-        for entry in path
-        if entry.endswith(".zip") or (os.path.abspath(entry).startswith(library) and not entry.endswith(installed))
-    ]
+    sys.path.insert(0, here)
+    from library_path import library_entries
+
+    sys.path[:] = [here] + library_entries(path)
     import debug_program
 
     debug_program.run(loaded, path, here)

@@ -8,9 +8,12 @@ import time
 
 from . import debug_commands
 from .debug_message import breakpoint_fields
-from .debug_process import INTERRUPT, TRACEBACK, Program, interpreter_command
+from .debug_process import INTERRUPT, TRACEBACK, Program, describe
+from .debug_start import make_start
 from .debug_wire import HeadTail
-from .launch import LaunchRefused, parse_entrypoint
+from .execution import spool
+from .launch import LaunchRefused
+from .launch_choice import ShellLaunch, choose
 
 _GRACE_SECONDS = 2.0
 
@@ -54,16 +57,18 @@ class DebugHost(object):
         self._processes = spawn.__self__
         self._program = None
         self._entrypoint = None
+        self._stdin = b""
         self._files = {}
         self._lost = []
         self._breakpoints = []
         self._next_number = 1
         self._ended = False
 
-    def handle(self, request):
-        """Carry out one command: fields of ``DebugRequest`` in, fields of ``DebugResult`` out."""
+    def handle(self, request, stdin=b""):
+        """Run one command: fields of ``DebugRequest`` in, fields of ``DebugResult`` out."""
         self._take_breakpoints(request.get("breakpoints") or [])
         request = dict({"timeout_seconds": 60.0, "output_limit": 65536, "restart": False}, **request)
+        request["stdin"] = stdin
         reply = _Reply(request)
         command = request["command"].strip("\r\n")
         refused = debug_commands.refusal(command)
@@ -74,6 +79,12 @@ class DebugHost(object):
         alone = len(command.strip().splitlines()) == 1 and ";;" not in command
         if alone and word in debug_commands.LEAVING:
             return self._leave(reply)
+        if self._program is None or request["entrypoint"] != self._entrypoint:
+            try:
+                choose(request["entrypoint"], self._config.environment, os.path.realpath(self._config.workspace))
+            except LaunchRefused as error:
+                reply.output.append(str(error))
+                return self._idle_or_stopped(reply, refused=True)
         self._forget_if_outdated(request, reply)
         if alone and word in debug_commands.RESTARTING:
             self._drop()
@@ -123,6 +134,8 @@ class DebugHost(object):
             why = "The program had ended while it was stopped (%s); it was started again." % describe(status)
         elif request["entrypoint"] != self._entrypoint:
             why = "The program was started again with another entrypoint."
+        elif request["stdin"] != self._stdin:
+            why = "The program was started again with another standard input."
         elif changed:
             names = [os.path.relpath(path, os.path.realpath(self._config.workspace)) for path in changed]
             why = "The program was started again because %s changed." % ", ".join(names)
@@ -145,26 +158,26 @@ class DebugHost(object):
             self._lost = []
         workspace = os.path.realpath(self._config.workspace)
         try:
-            launch = parse_entrypoint(request["entrypoint"], self._config.environment, workspace)
+            launch = choose(request["entrypoint"], self._config.environment, workspace)
+            start = make_start(launch, self._config)
             orders = self._orders(launch, request, workspace)
-            program = Program(self._processes, launch, orders, self._config.environment, workspace, reply.limit)
+            stdin = spool([request["stdin"]] if request["stdin"] else [], os.path.join(self._config.scratch, "state"))
+            program = Program(self._processes, start, orders, workspace, reply.limit, stdin)
         except (LaunchRefused, OSError) as error:
             reply.output.append(str(error))
             return reply.result("idle", self._breakpoints, refused=True)
         self._program = program
-        self._entrypoint = request["entrypoint"]
+        self._entrypoint, self._stdin = request["entrypoint"], request["stdin"]
         self._ended = False
         self._changed = False
         reply.started = True
-        return self._await(reply, lambda: program.begin(reply.deadline))
+        answer = self._await(reply, lambda: program.begin(reply.deadline))
+        if program.introduced:
+            reply.notices.append("Debugging %s, the first Python program of the command." % program.introduced)
+        return answer
 
     def _orders(self, launch, request, workspace):
-        return {
-            "kind": launch.kind,
-            "target": launch.target,
-            "argv": list(launch.argv),
-            "orig_argv": interpreter_command(launch),
-            "is_pytest": launch.is_pytest,
+        orders = {
             "title": request["entrypoint"].strip(),
             "workspace": workspace,
             "breakpoints": self._breakpoints,
@@ -173,6 +186,8 @@ class DebugHost(object):
             "trace_signal": int(TRACEBACK),
             "limit": request["output_limit"],
         }
+        # The program of a shell command reports its own launch.
+        return orders if isinstance(launch, ShellLaunch) else dict(orders, **launch.fields())
 
     # commands
 
@@ -195,6 +210,8 @@ class DebugHost(object):
             message = step()
         except TimeoutError:
             interrupted = True
+            if program.unreached():
+                return self._unreached(reply)
             program.interrupt()
             try:
                 message = program.wait(time.monotonic() + _GRACE_SECONDS)
@@ -232,6 +249,8 @@ class DebugHost(object):
 
     def _end(self, reply):
         program, status = self._program, self._program.status
+        if program.unreached():
+            return self._unreached(reply)
         if program.ending is not None:
             self._learn(program.ending)
             reply.output.append(program.ending["output"])
@@ -244,6 +263,12 @@ class DebugHost(object):
         if reply.started and not "".join(reply.output):
             reply.output.append("The program ended before the debugger's first stop; the command was not run.")
         return reply.result("ended" if status >= 0 else "killed", self._breakpoints, exit_status=status)
+
+    def _unreached(self, reply):
+        """A shell command without a program to debug is like an entrypoint that was refused."""
+        reply.output.append(self._program.unreached())
+        self._drop()
+        return reply.result("idle", self._breakpoints, refused=True)
 
     def _without_report(self):
         """What is known of breakpoints when the program left without its exit handlers (``os._exit``, a signal)."""
@@ -262,11 +287,6 @@ class DebugHost(object):
 
     def _idle_or_stopped(self, reply, refused):
         return reply.result("idle" if self._program is None else "stopped", self._breakpoints, refused=refused)
-
-
-def describe(status):
-    """An exit status in words."""
-    return "signal %d" % -status if status < 0 else "exit status %d" % status
 
 
 def _stamp(path):

@@ -8,9 +8,11 @@ def checked(message):
     kind = message.get("type")
     if kind in ("quit", "restart"):
         return {"type": kind}
-    if kind not in ("stop", "end"):
+    if kind not in ("hello", "stop", "end"):
         raise ValueError("an unknown message")
     try:
+        if kind == "hello":
+            return _hello(message)
         return {
             "type": kind,
             "output": _text(message.get("output", "")),
@@ -24,8 +26,18 @@ def checked(message):
             "notices": [_text(notice) for notice in message.get("notices", [])],
             "lost": [_text(each) for each in message.get("lost", [])],
         }
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(str(error))
+
+
+def _hello(message):
+    """The launch that a program of a shell command reports; its paths return to the program unchanged."""
+    launch = {name: message.get(name) for name in ("kind", "target", "argv", "orig_argv")}
+    words = launch["orig_argv"]
+    if not (isinstance(words, list) and words and all(isinstance(word, str) for word in words)):
+        raise ValueError("a program without a command line")
+    notices = [_text(notice) for notice in message.get("notices", [])]
+    return dict(launch, type="hello", is_pytest=bool(message.get("is_pytest")), notices=notices)
 
 
 def _text(value):

@@ -5,55 +5,68 @@ The program's end is what the reaper says, never the end of a stream: a child of
 
 import os
 import select
+import shlex
 import signal
 import socket
 import threading
 import time
 
 from .debug_message import checked
-from .debug_wire import FDS_VARIABLE, Decoder, HeadTail, encode
+from .debug_wire import Decoder, HeadTail, encode
 
 INTERRUPT = signal.SIGRTMAX - 2
 TRACEBACK = signal.SIGRTMAX - 3
 _PIPE_SIZE = 1024 * 1024
 _READ = 65536
 _F_SETPIPE_SZ = 1031
-_DRIVER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "debug_driver.py")
+_INTRODUCTION_SECONDS = 10
+_SHOWN_CHARACTERS = 500
 
 
 class Program(object):
-    """Started by the constructor; ``exchange`` sends a message and waits until the program stops, ends or is late."""
+    """Started by the constructor; ``exchange`` sends a message and waits until the program stops, ends or is late.
 
-    def __init__(self, processes, launch, start, environment, workspace, limit):
+    ``start`` is a ``DirectStart`` or a ``ShellStart``; ``orders`` are sent to the program once it is connected.
+    ``stdin`` is a descriptor, which is closed, or None for an empty standard input. ``introduced`` is the command line
+    of the program that a shell command started.
+    """
+
+    def __init__(self, processes, start, orders, workspace, limit, stdin=None):
         self._processes = processes
-        self._socket, theirs = socket.socketpair()
+        self._start = start
+        self._orders = orders
         self._output, output = os.pipe()
-        self._traces, traces = os.pipe()
         self._wake, self._woken_by = os.pipe()
-        self._channel_open = True
+        self._channel_open = start.channel is not None
+        self._pid = None
         self._decoder = Decoder()
         self.ending = None
+        self.introduced = None
         self.written = HeadTail(limit)
         _enlarge(output)
-        env = dict(environment)
-        env.update(launch.env)
-        env[FDS_VARIABLE] = "%d,%d" % (theirs.fileno(), traces)
-        argv = [launch.python] + launch.flags + [_DRIVER]
         try:
             self.popen = processes.spawn(
-                argv, env=env, cwd=workspace, pass_fds=(theirs.fileno(), traces), stdout=output, stderr=output
+                start.argv,
+                env=start.environment,
+                cwd=workspace,
+                pass_fds=start.pass_fds,
+                stdin=stdin,
+                stdout=output,
+                stderr=output,
             )
         except OSError:
             self._close()
             os.close(self._woken_by)
             raise
         finally:
-            theirs.close()
+            start.started()
             os.close(output)
-            os.close(traces)
-        for descriptor in (self._output, self._traces):
+            if stdin is not None:
+                os.close(stdin)
+        if self._channel_open:
+            self._pid = self.popen.pid
+        for descriptor in (self._output, start.traces):
             os.set_blocking(descriptor, False)
-        self._start = start
         threading.Thread(target=self._await_end, name="debugged", daemon=True).start()
 
     def _await_end(self):
@@ -67,13 +80,20 @@ class Program(object):
 
     def begin(self, deadline):
         """Tell the program what to run; like ``exchange``."""
-        return self.exchange(self._start, deadline)
+        return self.exchange(self._orders, deadline) if self._channel_open else self.wait(deadline)
+
+    def unreached(self):
+        """Why there was no program to debug in a shell command; None when there is one."""
+        if self._pid is not None:
+            return None
+        status = self.status
+        return self._start.unreached("it ran too long" if status is None else "it ended with %s" % describe(status))
 
     def exchange(self, message, deadline):
         """Send, and wait: the program's message when it stops, None when it has ended, TimeoutError when late."""
         try:
-            self._socket.settimeout(max(deadline - time.monotonic(), 0.1))
-            self._socket.sendall(encode(message))
+            self._start.channel.settimeout(max(deadline - time.monotonic(), 0.1))
+            self._start.channel.sendall(encode(message))
         except socket.timeout:
             raise TimeoutError
         except OSError:
@@ -83,27 +103,43 @@ class Program(object):
     def wait(self, deadline):
         """Like ``exchange`` without sending."""
         poll = select.poll()
-        for descriptor in (self._output, self._wake, self._socket.fileno()):
-            poll.register(descriptor, select.POLLIN)
-        if not self._channel_open:
-            poll.unregister(self._socket.fileno())
+        for descriptor in (self._output, self._wake, self._expected()):
+            if descriptor is not None:
+                poll.register(descriptor, select.POLLIN)
         while True:
             left = deadline - time.monotonic()
             ready = {descriptor for descriptor, _ in poll.poll(max(left, 0) * 1000)}
             if self._output in ready and not self._read_output():
                 poll.unregister(self._output)
-            if self._channel_open and self._socket.fileno() in ready:
-                message = self._read_channel()
+            expected = self._expected()
+            if expected in ready:
+                message = self._read_channel() if self._channel_open else self._connect()
                 if message is not None:
                     self._drain()
                     return message
-                if not self._channel_open:
-                    poll.unregister(self._socket.fileno())
+                if self._expected() != expected:
+                    poll.unregister(expected)
+                    if self._channel_open:
+                        poll.register(self._expected(), select.POLLIN)
             if self._wake in ready:
                 self._finish()
                 return None
             if left <= 0:
                 raise TimeoutError
+
+    def _expected(self):
+        """The descriptor by which the program's next message comes, or its connection; None after its end."""
+        if self._channel_open:
+            return self._start.channel.fileno()
+        return self._start.listener.fileno() if self._pid is None else None
+
+    def _connect(self):
+        """Accept the connection of the shell command's first program."""
+        try:
+            self._pid = self._start.accept()
+            self._channel_open = True
+        except OSError:
+            pass
 
     def _read_output(self):
         try:
@@ -128,7 +164,7 @@ class Program(object):
     def _read_channel(self):
         """The program's next message to report, if there is one by now."""
         try:
-            data = self._socket.recv(_READ)
+            data = self._start.channel.recv(_READ)
         except OSError:
             data = b""
         if not data:
@@ -141,18 +177,32 @@ class Program(object):
         try:
             message = self._decoder.next()
             message = None if message is None else checked(message)
-        except ValueError:
+        except (ValueError, RecursionError):
             # The program speaks in the debugger's name: from here on it runs without one.
             self._channel_open = False
             return None
         if message is not None and message["type"] == "end":
             self.ending = message
             return self._next_message()
+        if message is not None and message["type"] == "hello":
+            self._introduce(message)
+            return self._next_message()
         return message
+
+    def _introduce(self, hello):
+        """Send the orders to the program of a shell command; their launch is the one that it reported."""
+        launch = dict(hello, type="orders")
+        self.introduced = launch["title"] = shown(hello["orig_argv"])
+        try:
+            self._start.channel.settimeout(_INTRODUCTION_SECONDS)
+            self._start.channel.sendall(encode(dict(self._orders, **launch)))
+        except OSError:
+            self._channel_open = False
 
     def _finish(self):
         # What it sent before it ended, and only that: the other end may live on in a child.
-        self._socket.setblocking(False)
+        if self._channel_open:
+            self._start.channel.setblocking(False)
         while self._channel_open and self._read_channel() is not None:
             pass
         self._drain()
@@ -167,19 +217,19 @@ class Program(object):
         text = b""
         deadline = time.monotonic() + 1
         # The traceback comes in pieces, without an end mark; the current thread's is the last.
-        while time.monotonic() < deadline and select.select([self._traces], [], [], 0.3)[0]:
-            data = os.read(self._traces, _READ)
+        while time.monotonic() < deadline and select.select([self._start.traces], [], [], 0.3)[0]:
+            data = os.read(self._start.traces, _READ)
             if not data:
                 break
             text += data
         lines = text.decode("utf-8", "replace").splitlines()
-        runner = os.path.dirname(_DRIVER)
+        runner = os.path.dirname(os.path.abspath(__file__))
         return "\n".join(line for line in lines if '"%s' % runner not in line)
 
     def _signal(self, number):
-        if self.status is None:
+        if self.status is None and self._channel_open:
             try:
-                os.kill(self.popen.pid, number)
+                os.kill(self._pid, number)
             except OSError:
                 pass
 
@@ -193,8 +243,8 @@ class Program(object):
         self._close()
 
     def _close(self):
-        self._socket.close()
-        for descriptor in (self._output, self._traces, self._wake):
+        self._start.close()
+        for descriptor in (self._output, self._wake):
             os.close(descriptor)
 
 
@@ -208,7 +258,12 @@ def _enlarge(pipe):
         pass
 
 
-def interpreter_command(launch):
-    """What ``sys.orig_argv`` would be without us."""
-    target = ["-m", launch.target] if launch.kind == "module" else [launch.target]
-    return [launch.python] + launch.flags + target + launch.argv
+def describe(status):
+    """An exit status in words."""
+    return "signal %d" % -status if status < 0 else "exit status %d" % status
+
+
+def shown(words):
+    """A command line for a message, with the interpreter's name in the place of its path."""
+    words = [word.encode("utf-8", "backslashreplace").decode("utf-8") for word in words]
+    return " ".join(shlex.quote(word) for word in [os.path.basename(words[0])] + words[1:])[:_SHOWN_CHARACTERS]

@@ -52,6 +52,7 @@ def _make_debugger(channel, start, here):
     debugger = debug_pdb.Debugger(channel, start["limit"])
     debugger.start_tracing(start["workspace"], owners)
     debugger.title = start["title"]
+    debugger.notices += start["notices"]
     debugger.notices += debug_table.restore(debugger, start["breakpoints"], start["next_number"])
     debug_interrupt.install(debugger, start["interrupt_signal"])
     atexit.register(_report_end, debugger)

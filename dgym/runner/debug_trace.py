@@ -134,17 +134,21 @@ class Tracing(bdb.Bdb):
         return bool(number)
 
     def _effective(self, frame):
-        """The number of the breakpoint that stops the program on this line, if one does."""
+        """The number of the first breakpoint that stops the program on this line, if one does.
+
+        Unlike in bdb every breakpoint of the line counts its hit, or those after the first would never be hit.
+        """
         where = (self.canonic(frame.f_code.co_filename), frame.f_lineno)
+        numbers = []
         for breakpoint_ in list(bdb.Breakpoint.bplist.get(where, ())):
             if breakpoint_.enabled and self._meets(breakpoint_, frame):
+                numbers.append(breakpoint_.number)
                 breakpoint_.stops = getattr(breakpoint_, "stops", 0) + 1
                 if breakpoint_.temporary:
-                    where = "%s:%d" % (self.relative(breakpoint_.file), breakpoint_.line)
+                    place = "%s:%d" % (self.relative(breakpoint_.file), breakpoint_.line)
                     self.clear_bpbynumber(str(breakpoint_.number))
-                    self.message("Deleted breakpoint %d at %s" % (breakpoint_.number, where))
-                return breakpoint_.number
-        return None
+                    self.message("Deleted breakpoint %d at %s" % (breakpoint_.number, place))
+        return numbers[0] if numbers else None
 
     def _meets(self, breakpoint_, frame):
         breakpoint_.hits += 1

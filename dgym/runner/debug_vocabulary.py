@@ -4,6 +4,7 @@ import os
 import pdb  # noqa: T100 - this is one
 import pprint
 import re
+import shlex
 import sys
 import threading
 import traceback
@@ -110,6 +111,7 @@ class Commands(pdb.Pdb):
 
     def do_break(self, arg, temporary=0):
         place, comma, condition = arg.partition(",")
+        place = unquoted(place)
         found = self._function_place(place.strip()) if place.strip() else None
         pdb.Pdb.do_break(self, "%s%s%s" % (found or place, comma, condition), temporary)
 
@@ -152,6 +154,7 @@ class Commands(pdb.Pdb):
             for entry in cleared:
                 self.message("Deleted %s" % entry)
             return
+        arg = unquoted(arg)
         filename, colon, line = arg.rpartition(":")
         found = self.lookupmodule(filename) if colon and line.strip().isdigit() else None
         there = self.get_breaks(found, int(line)) if found else []
@@ -178,6 +181,15 @@ class Commands(pdb.Pdb):
         self.leave("restart")
 
     do_restart = do_run
+
+
+def unquoted(place):
+    """A place whose file may be quoted as in a shell, as in the other tools: ``"my file.py":3``."""
+    try:
+        words = shlex.split(place)
+    except ValueError:
+        return place
+    return words[0] if len(words) == 1 else place
 
 
 class _Raised(str):

@@ -37,7 +37,7 @@ class Job(object):
         self._sinks = {}
         self._output = output.HeadAndTail(min(limit, MAX_OUTPUT))
         self._report = _Report()
-        self._killer = None
+        self._killed = None
         self._ended_by = None
 
     def run(self, argv, env, cwd, stdin=None, report=False):
@@ -94,21 +94,31 @@ class Job(object):
                 linger_until = linger_until or now + _LINGER
                 if not self._sinks or quiet or now > linger_until:
                     break
-            elif self._killer is None:
+            elif self._killed is None:
                 if self._cancelled.is_set():
                     self._kill(popen, "killed")
                 elif now >= deadline:
                     self._kill(popen, "timeout")
-            elif not self._killer.is_alive():
+            elif self._killed.is_set():
                 break
-        if self._killer is not None:
-            self._killer.join()
+        if self._killed is not None:
+            self._killed.wait()
 
     def _kill(self, popen, why):
-        # In a thread of its own, since a program that writes while it terminates must find a reader.
         self._ended_by = why
-        self._killer = threading.Thread(target=self._table.kill_group, args=(popen,), daemon=True)
-        self._killer.start()
+        self._killed = threading.Event()
+        try:
+            # In a thread of its own, since a program that writes while it terminates must find a reader.
+            threading.Thread(target=self._kill_group, args=(popen, 1.0), daemon=True).start()
+        except RuntimeError:
+            # The command has used up the tasks of its control group: no thread, hence no reader and no grace.
+            self._kill_group(popen, 0)
+
+    def _kill_group(self, popen, grace):
+        try:
+            self._table.kill_group(popen, grace)
+        finally:
+            self._killed.set()
 
     def _read_some(self, timeout):
         poller = select.poll()

@@ -14,6 +14,10 @@ from .launch_words import NeedsShell, split_words
 _ADVICE = (
     "set debugEntrypoint (or the entrypoint argument) to a command such as 'python -m pytest -q' or 'python app.py'"
 )
+_SHELL_WORDS = frozenset(
+    ". : ! [ [[ { alias builtin case cd command declare eval exec export for function hash if local pushd "
+    "read readonly return select set shopt source test time trap ulimit umask unset until wait while".split()
+)
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _INTERPRETER = re.compile(r"(python|pypy)[0-9.]*[a-z]*$")
 _PYTEST = re.compile(r"(pytest|py\.test)(-?[0-9.]+)?$")
@@ -22,23 +26,48 @@ _FLAGS_WITH_VALUE = "WX"
 
 
 class LaunchRefused(ValueError):
-    """The entrypoint is not one Python program; the message says why and what to do."""
+    """The entrypoint is not one Python program; the message says why and what to do.
+
+    ``needs_shell``: a shell may run the entrypoint, and a Python program in it.
+    """
+
+    def __init__(self, message, needs_shell=False):
+        super().__init__(message)
+        self.needs_shell = needs_shell
 
 
 class Launch(object):
     """One Python program: ``python`` (absolute), extra ``env``, interpreter ``flags``, ``kind`` ("script" or
-    "module"), ``target`` (the script's path or the module's name), ``argv`` (its arguments), ``is_pytest``.
+    "module"), ``target`` (the script's path or the module's name), ``argv`` (its arguments), ``is_pytest``. ``notices``
+    are sentences about how it differs from what the entrypoint names.
     """
 
-    def __init__(self, python, env, flags, kind, target, argv):
+    def __init__(self, python, env, flags, kind, target, argv, notices=()):
         self.python = python
         self.env = env
         self.flags = flags
         self.kind = kind
         self.target = target
         self.argv = argv
+        self.notices = notices
         name = os.path.basename(target) if kind == "script" else target
         self.is_pytest = bool(_PYTEST.match(name)) or (kind == "module" and target == "pytest.__main__")
+
+    def command(self):
+        """The words that start the program: what ``sys.orig_argv`` is."""
+        target = ["-m", self.target] if self.kind == "module" else [self.target]
+        return [self.python] + self.flags + target + self.argv
+
+    def fields(self):
+        """What the debugger's driver must know to run the program."""
+        return {
+            "kind": self.kind,
+            "target": self.target,
+            "argv": list(self.argv),
+            "orig_argv": self.command(),
+            "is_pytest": self.is_pytest,
+            "notices": list(self.notices),
+        }
 
 
 def parse_entrypoint(text, env, cwd):
@@ -46,26 +75,46 @@ def parse_entrypoint(text, env, cwd):
     try:
         words = split_words(text, cwd)
     except NeedsShell as needed:
-        raise _refusal(text, "it needs a shell (%s)" % needed)
+        raise refusal(text, "it needs a shell (%s)" % needed, needs_shell=True)
     extra, words = _assignments(words)
     if words[:1] == ["env"]:
         more, words = _assignments(words[1:])
         extra.update(more)
+        if words and words[0].startswith("-"):
+            raise refusal(text, "env's option %s is not supported" % words[0], needs_shell=True)
     if not words:
-        raise _refusal(text, "it names no program")
+        raise refusal(text, "it names no program")
     command, rest = words[0], words[1:]
-    found = _find(command, dict(env, **extra), cwd)
+    if command in _SHELL_WORDS:
+        raise refusal(text, "it needs a shell (%s)" % command, needs_shell=True)
+    found = find_program(command, dict(env, **extra), cwd)
     if found is None:
-        raise _refusal(text, "%s was not found on PATH" % command)
-    if _INTERPRETER.match(os.path.basename(command)):
-        flags, kind, target, argv = _interpreter_arguments(text, rest)
-        return Launch(found, extra, flags, kind, target, argv)
-    python, flags = _shebang(text, command, found, dict(env, **extra), cwd)
-    return Launch(python, extra, flags, "script", found, rest)
+        raise refusal(text, "%s was not found on PATH" % command)
+    return parse_program(text, command, found, rest, dict(env, **extra), cwd, extra)
 
 
-def _refusal(text, why):
-    return LaunchRefused("%r cannot be debugged: %s; %s" % (text, why, _ADVICE))
+def parse_program(text, command, found, arguments, env, cwd, extra=None):
+    """The program that ``command``, which is the file ``found``, starts with these arguments; or LaunchRefused."""
+    if is_interpreter(command):
+        return parse_interpreter(text, found, arguments, extra)
+    python, flags = _shebang(text, command, found, env, cwd)
+    return Launch(python, extra or {}, flags, "script", found, arguments)
+
+
+def parse_interpreter(text, python, arguments, extra=None):
+    """The program that an interpreter starts with these arguments; or LaunchRefused."""
+    flags, kind, target, argv = _interpreter_arguments(text, arguments)
+    return Launch(python, extra or {}, flags, kind, target, argv)
+
+
+def is_interpreter(command):
+    """Whether the command's name is that of a Python interpreter."""
+    return bool(_INTERPRETER.match(os.path.basename(command)))
+
+
+def refusal(text, why, needs_shell=False):
+    """The error for an entrypoint that cannot be debugged."""
+    return LaunchRefused("%r cannot be debugged: %s; %s" % (text, why, _ADVICE), needs_shell)
 
 
 def _assignments(words):
@@ -78,7 +127,8 @@ def _assignments(words):
     return extra, []
 
 
-def _find(command, env, cwd):
+def find_program(command, env, cwd):
+    """The absolute path of a command, or None."""
     if "/" in command:
         candidates = [command]
     else:
@@ -100,25 +150,25 @@ def _interpreter_arguments(text, words):
         module = _read_flag(text, word, words, flags)
         if module is not None:
             return flags, "module", module, words
-    raise _refusal(text, "it names no script and no module")
+    raise refusal(text, "it names no script and no module")
 
 
 def _read_flag(text, word, words, flags):
     """Move one flag to ``flags``; the module's name when it is ``-m``."""
     if word == "-" or word.startswith("--"):
-        raise _refusal(text, "%s is not supported" % word)
+        raise refusal(text, "%s is not supported" % word)
     for index, letter in enumerate(word[1:], 1):
         attached = word[index + 1 :]
         if letter == "m" or letter in _FLAGS_WITH_VALUE:
             if not attached and not words:
-                raise _refusal(text, "-%s needs a value" % letter)
+                raise refusal(text, "-%s needs a value" % letter)
             value = attached or words.pop(0)
             if letter == "m":
                 return value
             flags.extend(["-" + letter, value])
             return None
         if letter not in _FLAGS:
-            raise _refusal(text, "the interpreter's -%s is not supported" % letter)
+            raise refusal(text, "the interpreter's -%s is not supported" % letter)
         flags.append("-" + letter)
     return None
 
@@ -139,10 +189,11 @@ def _shebang(text, command, path, env, cwd):
     if words and os.path.basename(words[0]) == "env":
         words = [word for word in words[1:] if word != "-S"]
     if not words or not _INTERPRETER.match(os.path.basename(words[0])):
-        raise _refusal(text, "%s is not a Python program (its first line names no Python interpreter)" % command)
-    python = _find(words[0], env, cwd)
+        why = "%s is not a Python program (its first line names no Python interpreter)" % command
+        raise refusal(text, why, needs_shell=True)
+    python = find_program(words[0], env, cwd)
     if python is None:
-        raise _refusal(text, "its interpreter %s was not found" % words[0])
+        raise refusal(text, "its interpreter %s was not found" % words[0])
     flags = []
     for word in words[1:]:
         _read_flag(text, word, [], flags)

@@ -94,8 +94,8 @@ class Operations(object):
         result["output_bytes"] = len(text)
         request.answer(result, text)
 
-    def do_stat(self, request, paths):
-        request.answer([files.describe(self._configuration.path(path), path) for path in paths])
+    def do_stat(self, request):
+        request.answer([files.describe(self._configuration.path(path), path) for path in request.names()])
 
     def do_list(self, request, path, depth, limit):
         request.answer(files.list_directory(self._configuration.path(path), depth, limit))
@@ -114,17 +114,17 @@ class Operations(object):
         files.write_atomically(self._configuration.path(path), request.body(), mode)
         request.answer({})
 
-    def do_remove(self, request, paths):
+    def do_remove(self, request):
         root = os.path.realpath(self._configuration.workspace)
-        for path in paths:
+        for path in request.names():
             absolute = self._configuration.path(path)
             if (root + "/").startswith(absolute.rstrip("/") + "/"):
                 raise OSError(errno.EBUSY, "the workspace itself cannot be removed", path)
             files.remove(absolute)
         request.answer({})
 
-    def do_manifest(self, request, exclude):
-        descriptor = self._trees.manifest(exclude)
+    def do_manifest(self, request, limit):
+        descriptor = self._trees.manifest(limit)
         for chunk in files.read_chunks(descriptor, os.fstat(descriptor).st_size):
             request.send_chunk(chunk)
         request.answer({})
@@ -133,8 +133,8 @@ class Operations(object):
         self._trees.unpack(self._configuration.path(path), request.body())
         request.answer({})
 
-    def do_pack(self, request, paths):
-        self._trees.pack(paths, request.send_chunk)
+    def do_pack(self, request):
+        self._trees.pack(request.body(), request.send_chunk)
         request.answer({})
 
     def do_debug(self, request, **fields):
@@ -144,7 +144,7 @@ class Operations(object):
                 from . import debug_host
 
                 self._debugger = debug_host.DebugHost(self._configuration, self._table.spawn)
-            answer = self._debugger.handle(fields)
+            answer = self._debugger.handle(fields, b"".join(request.body()))
         request.answer(answer)
 
     def do_debug_stop(self, request):

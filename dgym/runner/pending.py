@@ -10,6 +10,7 @@ import threading
 from . import frames
 
 WINDOW = 8
+MAX_NAME = 64 * 1024
 
 
 class Cancelled(Exception):
@@ -46,6 +47,17 @@ class Request(object):
             if not more:
                 return
             self._connection.send({"id": self.ident, "credit": 1})
+
+    def names(self):
+        """The body as names with a final NUL each, however they fall into chunks."""
+        rest = b""
+        for chunk in self.body():
+            names = (rest + chunk).split(b"\0")
+            rest = names.pop()
+            if len(rest) > MAX_NAME:
+                raise Invalid("a name of more than %d bytes" % MAX_NAME)
+            for name in names:
+                yield name.decode("utf-8")
 
     def feed(self, chunk, more):
         """Hand over the next chunk of the body (called by the thread that receives)."""

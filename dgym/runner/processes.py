@@ -17,6 +17,9 @@ TAG = "DGYM_TAG"
 # On a desktop a user's own threads count against RLIMIT_NPROC too: this much is left to them, and the watchdog
 # enforces the real bound. The limit only slows a fork bomb between two looks of the watchdog.
 _NPROC_HEADROOM = 4096
+# Seconds that a start waits while the kernel counts an earlier command's dead, which the reaper has yet to collect.
+_ROOM_SECONDS = 5.0
+_ROOM_PAUSE = 0.01
 # Seconds between SIGXCPU, which names the cause, and SIGKILL, which cannot be ignored.
 _CPU_WARNING = 2
 
@@ -81,12 +84,8 @@ class ProcessTable(object):
             except OSError:
                 pass
 
-        with self._lock:
-            if self._closed:
-                raise OSError("the runner is shutting down")
-            self._count += 1
-            tag = "%s.%d" % (self.token, self._count)
-            popen = subprocess.Popen(
+        def start(tag):
+            return subprocess.Popen(
                 argv,
                 env=dict(env, **{TAG: tag}),
                 cwd=cwd,
@@ -98,6 +97,23 @@ class ProcessTable(object):
                 start_new_session=True,
                 preexec_fn=prepare,
             )
+
+        deadline = time.monotonic() + _ROOM_SECONDS
+        while True:
+            try:
+                return self._register(start)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_ROOM_PAUSE)
+
+    def _register(self, start):
+        with self._lock:
+            if self._closed:
+                raise OSError("the runner is shutting down")
+            self._count += 1
+            tag = "%s.%d" % (self.token, self._count)
+            popen = start(tag)
             self._entries[popen.pid] = Entry(popen, tag)
             popen.dgym_entry = self._entries[popen.pid]
             self._started.notify_all()

@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 import types
+import unittest
 
 import _pytest
 
@@ -74,6 +75,13 @@ _MEMBERS = (types.FunctionType, classmethod, staticmethod, property)
 _MISSING = object()
 _get_code = operator.attrgetter("__code__")
 _PYTEST = os.path.dirname(os.path.abspath(_pytest.__file__)) + os.sep
+_RUNNER = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_UNITTEST = os.path.dirname(os.path.abspath(unittest.__file__)) + os.sep
+
+
+def _names_a_skip(code):
+    names = code.co_names + code.co_varnames + code.co_freevars
+    return any("skip" in name.lower() or "xfail" in name.lower() for name in names)
 
 
 def _judges():
@@ -204,10 +212,21 @@ class Guard(object):
             + ["%s uses a value of a library of tests that equals everything" % n for n in self._wildcards.borrowed()]
         )
 
+    def distrusts_skip(self, codes):
+        """Whether changed code took part in a skip; ``codes`` are the code objects of its traceback.
+
+        A ``functools.partial`` of changed code has no frame: the code that skips must name what it skips with. Without
+        any caller it is pytest that repeats a skip of unittest.
+        """
+        if any(self._trust.distrusts_code(code) for code in codes):
+            return True
+        callers = [code for code in codes if not code.co_filename.startswith((_PYTEST, _UNITTEST, _RUNNER))]
+        return bool(callers) and not _names_a_skip(callers[-1])
+
     def reports_are_pytests(self):
-        """Whether no plugin but pytest's own has a say in what a report says."""
+        """Whether only pytest's own plugins decide what a report says; the runner's hook changes none."""
         made_by = [code_of(function) for name, function in self._hooks() if name == "pytest_runtest_makereport"]
-        return all(code is not None and code.co_filename.startswith(_PYTEST) for code in made_by)
+        return all(code is not None and code.co_filename.startswith((_PYTEST, _RUNNER)) for code in made_by)
 
     def _hooks(self):
         return _implementations(self._pluginmanager)

@@ -27,6 +27,7 @@ class Reporter(object):
         self._make_canary = make_canary
         self._states = {}
         self._verdicts = {}
+        self._running = None
         self._stops = Stops()
         self._told = set()
 
@@ -85,11 +86,20 @@ class Reporter(object):
     def pytest_runtest_call(self, item):
         """Look while the test's own objects still live: a class made in a test is gone soon after."""
         with Verdict(item, self._stops) as verdict:
+            self._running = verdict
             outcome = yield
+            self._running = None
             verdict.close(outcome.excinfo)
         self._verdicts[item.nodeid] = verdict
         if self._guard is not None:
             self._tell(self._guard.after_call())
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_makereport(self, call):
+        # Before other plugins: that of unittest replaces the exception of a skip, and with it the traceback.
+        if self._running is not None:
+            self._running.subtest_ended(call.excinfo)
+        yield
 
     def pytest_runtest_logreport(self, report):
         if report.when == "setup":
@@ -112,17 +122,27 @@ class Reporter(object):
         verdict = self._verdicts.get(nodeid)
         if outcome != "passed" or verdict is None:
             return outcome
-        if verdict.silent:
-            return "failed"
+        overruled = self._overruled(verdict)
+        if overruled is not None:
+            self._write("overruled", id=nodeid, outcome=outcome)
+            return overruled
         if verdict.raised and self._guard is not None and self._guard.reports_are_pytests():
             self._tell(["a test that raised was reported as passed (%s)" % nodeid])
         return outcome
 
+    def _overruled(self, verdict):
+        """The outcome of a test that pytest takes for passed and that did not pass; None when it did."""
+        if verdict.silent:
+            return "failed"
+        if self._guard is not None and any(map(self._guard.distrusts_skip, verdict.skipping)):
+            return "skipped"
+        return None
+
     @pytest.hookimpl(hookwrapper=True)
-    def pytest_sessionfinish(self):
+    def pytest_sessionfinish(self, exitstatus):
         if self._guard is not None:
             self._tell(self._guard.finished())
-        self._write("end")
+        self._write("end", status=int(exitstatus))
         yield
 
     # Signs of tampering

@@ -16,31 +16,48 @@ _HOOKS_OF_SYS = frozenset(["breakpointhook", "displayhook", "excepthook", "unrai
 
 
 class Stops(object):
-    """Counts how often unittest swallowed the exception by which its own subtests stop a test.
+    """Counts the exceptions that unittest swallows while a test runs.
 
-    Code under test can raise it, too: the test then ends in the middle and looks passed.
+    ``count``: how often the one by which its own subtests stop a test. Code under test can raise it, too: the test then
+    ends in the middle and looks passed. ``skipped_subtests``: the code that took part in each skip of a subtest.
     """
 
-    count = 0
+    def __init__(self):
+        self.count = 0
+        self.skipped_subtests = []
 
     def watch(self):
-        from unittest import case
+        from unittest import SkipTest, case
 
         stop, outcome = getattr(case, "_ShouldStop", None), getattr(case, "_Outcome", None)
+        subtest = getattr(case, "_SubTest", ())
         if stop is None or not hasattr(outcome, "testPartExecutor"):
             return
         original = outcome.testPartExecutor
 
         @contextlib.contextmanager
-        def executor(part, *arguments, **options):
-            with original(part, *arguments, **options):
+        def executor(running, part, *arguments, **options):
+            with original(running, part, *arguments, **options):
                 try:
                     yield
                 except stop:
-                    self.count += not getattr(part, "expecting_failure", False)
+                    self.count += not getattr(running, "expecting_failure", False)
+                    raise
+                except SkipTest as skip:
+                    if isinstance(part, subtest):
+                        self.skipped_subtests.append(codes_of(skip.__traceback__))
                     raise
 
         outcome.testPartExecutor = executor
+
+
+def codes_of(traceback):
+    """The code objects of a traceback, outermost first."""
+    codes = []
+    while traceback is not None:
+        codes.append(traceback.tb_frame.f_code)
+        traceback = traceback.tb_next
+    return codes
 
 
 class ProgramGuard(object):

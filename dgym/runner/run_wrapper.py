@@ -144,12 +144,14 @@ def parse(entrypoint):
 
 
 def run_shell(orders):
-    """Run a shell line with the plugin in pytest's own variable; the shell's status is the result."""
+    """Run a shell line whose interpreters find the plugin on PYTHONPATH; the shell's status is the result."""
     environment = dict(os.environ)
     environment[ORDERS_VARIABLE] = str(pack_orders(orders))
-    environment["PYTEST_ADDOPTS"] = " ".join(filter(None, [environment.get("PYTEST_ADDOPTS"), "-p", PLUGIN]))
     plugins = os.path.join(HERE, "shell_plugin")
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [plugins, environment.get("PYTHONPATH")]))
+    programs = tempfile.mkdtemp(prefix="dgym-programs-")
+    load("path_programs").make_importing(programs, plugins, environment)
+    environment["PATH"] = os.pathsep.join([programs, environment.get("PATH", os.defpath)])
     shell = "/bin/bash" if os.access("/bin/bash", os.X_OK) else "/bin/sh"
     os.execve(shell, [shell, "-c", orders["entrypoint"]], environment)
 

@@ -80,16 +80,23 @@ class Server(object):
                 raise frames.FrameError("more than %d requests at once" % MAX_PENDING)
             self._pending[request.ident] = request
             # Each request is promised to a worker here, under the lock: one that is about to be busy is not counted on.
-            start = not self._idle and self._workers < _MAX_WORKERS
-            if start:
-                self._workers += 1
-            elif self._idle:
+            if self._idle:
                 self._idle -= 1
+            elif self._workers < _MAX_WORKERS and self._start_worker():
+                self._workers += 1
             else:
                 self._backlog += 1
         self._queue.put(request)
-        if start:
+
+    def _start_worker(self):
+        """False when a command has used up the tasks of the control group: the next free worker takes the request."""
+        try:
             threading.Thread(target=self._work, daemon=True).start()
+        except RuntimeError:
+            if not self._workers:
+                raise
+            return False
+        return True
 
     def _work(self):
         while True:

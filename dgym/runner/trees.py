@@ -26,8 +26,8 @@ class Trees(object):
         self._seen = None
         self._hashed_at = 0
 
-    def manifest(self, exclude):
-        """A descriptor of the manifest as JSON text.
+    def manifest(self, limit):
+        """A descriptor of the manifest: a line of JSON for each path; ``OSError`` (E2BIG) above ``limit`` files.
 
         Nothing is hashed anew, and no child started, while the tree is as it was; which is most of the time.
         """
@@ -35,15 +35,14 @@ class Trees(object):
         target = os.path.join(state, "manifest.json")
         with self._hashing:
             begin = child_manifest.now_ns()
-            value, newest = child_manifest.fingerprint(self._configuration.workspace, exclude)
-            seen = (value, tuple(exclude))
-            if seen != self._seen or newest + child_manifest.SETTLED_NS >= self._hashed_at:
+            value, newest = child_manifest.fingerprint(self._configuration.workspace, limit)
+            if value != self._seen or newest + child_manifest.SETTLED_NS >= self._hashed_at:
                 self._seen = None
-                arguments = [self._configuration.workspace, os.path.join(state, "hashes.json"), target]
-                child = self._start("child_manifest.py", arguments + list(exclude))
+                arguments = [self._configuration.workspace, os.path.join(state, "hashes.json"), target, str(limit)]
+                child = self._start("child_manifest.py", arguments)
                 child.stdout.close()
                 self._finish(child)
-                self._seen, self._hashed_at = seen, begin
+                self._seen, self._hashed_at = value, begin
             return os.open(target, os.O_RDONLY)
 
     def unpack(self, path, chunks):
@@ -52,22 +51,17 @@ class Trees(object):
         child = self._start("child_archive.py", ["unpack", path])
         child.stdout.close()
         try:
-            with child.stdin:
-                for chunk in chunks:
-                    child.stdin.write(chunk)
-        except BrokenPipeError:
-            pass  # the child gave up; _finish says why
+            self._feed(child, chunks)
         except BaseException:
             self._table.kill_group(child, grace=0)
             raise
         self._finish(child)
 
-    def pack(self, paths, send):
-        """Hand the tar of the named workspace paths to ``send`` in chunks."""
+    def pack(self, names, send):
+        """Hand the tar of workspace paths to ``send`` in chunks; ``names`` holds them in chunks, each with a NUL."""
         child = self._start("child_archive.py", ["pack", self._configuration.workspace])
         try:
-            with child.stdin:
-                child.stdin.write(b"\0".join(os.fsencode(path) for path in paths))
+            self._feed(child, names)
             with child.stdout:
                 for block in iter(lambda: child.stdout.read(64 * 1024), b""):
                     send(block)
@@ -75,6 +69,15 @@ class Trees(object):
             self._table.kill_group(child, grace=0)
             raise
         self._finish(child)
+
+    @staticmethod
+    def _feed(child, chunks):
+        try:
+            with child.stdin:
+                for chunk in chunks:
+                    child.stdin.write(chunk)
+        except BrokenPipeError:
+            pass  # the child gave up; _finish says why
 
     def _start(self, program, arguments):
         argv = [sys.executable, "-I", "-S", "-B", os.path.join(_HERE, program)] + arguments

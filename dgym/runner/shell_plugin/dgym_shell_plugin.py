@@ -1,6 +1,6 @@
 """Report from a pytest that a shell line starts.
 
-``PYTEST_ADDOPTS`` names this module, and ``PYTHONPATH`` has its directory, which holds nothing else.
+``sitecustomize`` of this directory, which is on ``PYTHONPATH``, names this module in ``PYTEST_ADDOPTS``.
 
 PYTEST_DONT_REWRITE: pytest must not touch this module.
 """

@@ -1,19 +1,19 @@
-"""Notice when changed code ends a Python program of a shell line before its end.
+"""Have the pytest of a shell line report, and notice when changed code ends a program of the line before its end.
 
 Every Python that the line starts imports this at its start, before anything of the workspace can be found. The status
 of a shell line is the shell's, so a program that leaves by ``os._exit(0)`` looks like one that found no fault.
 """
 
-import importlib.machinery
 import importlib.util
 import json
 import os
 import sys
 
 
-def _wrapper():
-    path = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "run_wrapper.py")
-    spec = importlib.util.spec_from_file_location("dgym_run_wrapper", path)
+def _load(name):
+    """A file of the runner; ``sys.path`` is the program's own."""
+    path = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), name + ".py")
+    spec = importlib.util.spec_from_file_location("dgym_" + name, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -33,7 +33,7 @@ def _orders():
 
 def _watch(orders):
     """Put functions that tell in the place of those that leave."""
-    wrapper = _wrapper()
+    wrapper = _load("run_wrapper")
     owner = os.getpid()
     write = wrapper.open_writer(wrapper.duplicate(int(os.environ["DGYM_REPORT_FD"])), orders["token"])
     changed = frozenset(os.path.realpath(os.path.join(orders["workspace"], path)) for path in orders["changed"])
@@ -66,18 +66,16 @@ def _who(changed):
     return os.path.basename(path) if path in changed else None
 
 
-def _next_of_this_name():
-    """The environment's own sitecustomize, whose place this one took."""
-    here = os.path.dirname(os.path.abspath(__file__))
-    others = [path for path in sys.path if os.path.abspath(path) != here]
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
-    if spec is not None and spec.loader is not None:
-        module = importlib.util.module_from_spec(spec)
-        sys.modules["sitecustomize"] = module
-        spec.loader.exec_module(module)
+def _add_plugin():
+    """Have a pytest of this interpreter report; others, which cannot import the plugin, run without."""
+    plugin = "-p dgym_shell_plugin"
+    words = os.environ.get("PYTEST_ADDOPTS", "")
+    if "DGYM_REPORT_ORDERS_FD" in os.environ and plugin not in words:
+        os.environ["PYTEST_ADDOPTS"] = (words + " " + plugin).strip()
 
 
+_add_plugin()
 _found = _orders()
 if _found is not None:
     _watch(_found)
-_next_of_this_name()
+_load("next_sitecustomize").run_next(os.path.dirname(os.path.abspath(__file__)))

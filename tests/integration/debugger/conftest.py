@@ -110,6 +110,12 @@ async def debug(start_session, python):
 
 
 @pytest.fixture
+def newest():
+    """The newest interpreter, for what does not differ between them."""
+    return interpreters()[-1]
+
+
+@pytest.fixture
 def venv_here():
     """The virtual environment that runs these tests: it has pytest and pytest-cov."""
     return sys.prefix

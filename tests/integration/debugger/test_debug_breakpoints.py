@@ -182,3 +182,14 @@ async def test_a_breakpoint_costs_little_where_it_is_not(debug):
     # Tracing every line of the file costs a factor of 20 to 90. The bound is loose, since machines are.
     result = await debug("p traced / plain")
     assert float(result.output) < 60
+
+
+async def test_two_breakpoints_on_one_line_are_both_hit(debug):
+    debug.write("main.py", "for i in range(3):\n    x = i\n")
+    await debug.each("b main.py:2", "b main.py:2, i == 1", "tbreak main.py:2")
+    result = await debug("c")
+    assert "Deleted breakpoint 3" in result.output
+    assert [(point.number, point.hits) for point in result.breakpoints] == [(1, 1), (2, 1)]
+    result = await debug.each("c", "c", "c")
+    assert [(point.number, point.hits) for point in result.breakpoints] == [(1, 3), (2, 3)]
+    assert not [notice for notice in result.notices if "never" in notice]

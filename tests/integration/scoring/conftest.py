@@ -46,6 +46,7 @@ class PlainProcess:
                 env={
                     "PATH": f"{Path(self._python).parent}:/usr/bin:/bin",
                     "HOME": self.workspace,
+                    "TMPDIR": str(Path(self.workspace).parent),
                     "LANG": "C.UTF-8",
                     "PYTHONDONTWRITEBYTECODE": "1",
                     "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
@@ -115,11 +116,11 @@ async def open_verifier():
 def score(open_verifier):
     """Score ``changed`` (text, None for deleted, "-> target" for a link) against a repository of ``files``."""
 
-    async def score_changes(files, changed, entrypoint="python -m pytest -q", **plan):
+    async def score_changes(files, changed, entrypoint="python -m pytest -q", *, open_untouched=None, **plan):
         verifier = await open_verifier(files)
         plan.setdefault("timeout_seconds", DEADLINE)
         versions = {path: version(value) for path, value in changed.items()}
-        return await verify(verifier, VerificationPlan(entrypoint=entrypoint, changed=versions, **plan))
+        return await verify(verifier, VerificationPlan(entrypoint=entrypoint, changed=versions, **plan), open_untouched)
 
     return score_changes
 

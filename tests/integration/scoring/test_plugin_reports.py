@@ -188,6 +188,26 @@ async def test_repeated_runs_of_one_shell_line_add_up(run_plain):
     assert result.completed
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "PYTHONPATH=$PWD/src python -m pytest -q",
+        "PYTEST_ADDOPTS=-x; export PYTEST_ADDOPTS PYTHONPATH=src; pytest -q",
+        "sh -c 'PYTHONPATH=src exec python -m pytest -q'",
+    ],
+)
+async def test_a_shell_line_that_replaces_variables_reports_too(run_plain, line):
+    files = {"src/code_of_app.py": "x = 1\n", "test_app.py": "import code_of_app\ndef test_a(): pass\n"}
+    result = await run_plain(files, line)
+    assert result.report.outcomes == {"test_app.py::test_a": "passed"}, result.run.text
+    assert (result.report.form, result.completed) == ("shell", True)
+
+
+async def test_a_pytest_that_cannot_import_the_plugin_runs_without(run_plain):
+    result = await run_plain({"test_a.py": "def test_a(): pass\n"}, "true && python -E -m pytest -q")
+    assert (result.run.exit_status, result.report.form) == (0, "shell"), result.run.text
+
+
 @pytest.mark.matrix
 @pytest.mark.parametrize("entrypoint", ["pytest -q -p xdist.plugin -n2", "true && pytest -q -p xdist.plugin -n auto"])
 async def test_workers_are_set_aside_so_that_the_canary_sees_every_test(run_plain, entrypoint):
@@ -197,3 +217,14 @@ async def test_workers_are_set_aside_so_that_the_canary_sees_every_test(run_plai
     result = await run_plain({"test_a.py": suite}, entrypoint, python=python, changed=["x.py"])
     assert result.report.outcomes == {"test_a.py::test_a": "passed", "test_a.py::test_b": "passed"}, result.run.text
     assert (result.completed, result.report.canary) == (True, "failed")
+
+
+async def test_a_link_to_an_interpreter_that_is_gone_is_not_found(run_plain, tmp_path):
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "python2").symlink_to("/nowhere/python2")
+    path = f"{programs}:{Path(sys.executable).parent}:/usr/bin:/bin"
+    line = "python2 -m pytest -q || python -m pytest -q"
+    result = await run_plain({"test_x.py": "def test_x(): pass\n"}, line, environment={"PATH": path})
+    assert "not found" in result.run.text, result.run.text
+    assert result.report.outcomes == {"test_x.py::test_x": "passed"}

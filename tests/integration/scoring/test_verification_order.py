@@ -3,7 +3,8 @@
 import pytest
 
 from dgym.errors import VerifierFailed
-from dgym.session.verification import ExpectedTestsCache, VerificationPlan, verify
+from dgym.session.suite_cache import ExpectedTestsCache
+from dgym.session.verification import VerificationPlan, verify
 from dgym.workspace.files import FileVersion
 
 BUGGY = "def add(a, b):\n    return a - b\n"

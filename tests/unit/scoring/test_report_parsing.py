@@ -129,3 +129,29 @@ def test_a_run_completes_only_with_the_status_it_announced(status, ended_by, com
 )
 def test_what_names_pytest(entrypoint, expected):
     assert mentions_pytest(entrypoint) is expected
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "status", "said"),
+    [
+        ({"a": "passed", "b": "skipped", "c": "xfailed"}, 0, []),
+        ({"a": "failed"}, 1, []),
+        ({}, 5, []),
+        ({"a": "passed"}, 1, ["pytest itself exited with status 1 although no test failed"]),
+        ({"a": "failed"}, 0, ["pytest itself exited with status 0 although a failed"]),
+        ({"a": "passed", "b": None}, 0, ["pytest itself exited with status 0 although b reported no outcome"]),
+    ],
+)
+@pytest.mark.parametrize("form", ["pytest", "shell"])
+def test_a_count_that_contradicts_the_exit_status_is_named(outcomes, status, said, form):
+    tests = ({"kind": "test", "id": test, "outcome": outcome} for test, outcome in outcomes.items() if outcome)
+    collected = {"kind": "collected", "ids": list(outcomes)}
+    ends = [{"kind": "end", "status": status}, *([{"kind": "status", "status": status}] if form == "pytest" else [])]
+    report = parse_report(lines({"kind": "form", "form": form}, {"kind": "start"}, collected, *tests, *ends), TOKEN)
+    assert report.disagreements() == said
+
+
+def test_a_test_that_counts_as_something_else_is_named():
+    overruled = {"kind": "overruled", "id": "a.py::x", "outcome": "passed"}
+    report = parse_report(completed_run(("a.py::x", "skipped")) + lines(overruled), TOKEN)
+    assert report.disagreements() == ["pytest itself reports a.py::x as passed, it counts as skipped"]

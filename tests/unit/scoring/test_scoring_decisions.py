@@ -55,7 +55,7 @@ def test_named_tests_count_one_each():
     )
     assert (verdict.score.score, verdict.score.max_score, verdict.resolved) == (1, 3, False)
     assert verdict.tests == {"a": "passed", "b": "failed", "c": "missing"}
-    assert verdict.message == "1 of 3 tests passed"
+    assert verdict.message == "1 of 3 tests passed; not collected: c"
 
 
 def test_all_named_tests_resolve_although_others_fail():

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgym.session.scoring import ExpectedTests
-from dgym.session.verification import ExpectedTestsCache
+from dgym.session.suite_cache import ExpectedTestsCache
 from dgym.session.verification_protection import decides_about_tests, protect, select_changes, why_dropped
 from dgym.workspace.files import FileVersion
 
