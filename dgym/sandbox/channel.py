@@ -8,13 +8,15 @@ import asyncio
 import contextlib
 import errno
 import os
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
+from typing import Any, TypeVar
 
 import msgspec
 
 from dgym.errors import InfrastructureError, SandboxLost, SetupFailed
 from dgym.sandbox import frames
+
+T = TypeVar("T")
 
 WINDOW = 8
 MAX_CONCURRENT = 32
@@ -93,21 +95,29 @@ class Channel:
                 raise SandboxLost(self._lost) from None
         return self._result(final, call)
 
-    async def stream(self, op: str, arguments: dict[str, Any], *, idle: float) -> AsyncIterator[bytes]:
-        """Make a call whose payload is consumed as it arrives; ``idle`` bounds the wait for each chunk."""
+    async def stream(
+        self, op: str, arguments: dict[str, Any], *, body: bytes = b"", idle: float
+    ) -> AsyncGenerator[bytes, None]:
+        """Make a call whose payload is consumed as it arrives.
+
+        ``idle`` bounds the sending of the request and the wait for each chunk of the answer.
+        """
         async with self._slots, self._open(op, None) as call:
-            await self._send_request(call, op, arguments, b"")
+            await self._within(idle, op, self._send_request(call, op, arguments, body))
             while True:
-                try:
-                    chunk = await asyncio.wait_for(call.stream.get(), idle)
-                except TimeoutError:
-                    self._lose(f"the runner did not answer {op!r} within {idle:.0f} s")
-                    raise SandboxLost(self._lost) from None
+                chunk = await self._within(idle, op, call.stream.get())
                 if chunk is None:
                     break
                 yield chunk
                 self._send({"id": call.number, "op": "credit", "count": 1})
             raise_for_error(await call.done)
+
+    async def _within(self, seconds: float, op: str, work: Awaitable[T]) -> T:
+        try:
+            return await asyncio.wait_for(work, seconds)
+        except TimeoutError:
+            self._lose(f"the runner did not answer {op!r} within {seconds:.0f} s")
+            raise SandboxLost(self._lost) from None
 
     async def close(self, *, tell: bool = True) -> None:
         """End the connection; with ``tell`` the runner is asked to exit first."""

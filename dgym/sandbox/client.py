@@ -6,7 +6,9 @@ for shape and bounded in size; what does not fit is the sandbox's end, never an 
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator, Sequence
+import os
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import aclosing
 from typing import Any, TypeVar
 
 import msgspec
@@ -14,6 +16,7 @@ import msgspec
 from dgym.errors import SandboxLost
 from dgym.sandbox.channel import Channel
 from dgym.sandbox.protocol import (
+    MANIFEST_LIMIT,
     DebugRequest,
     DebugResult,
     FileStat,
@@ -30,7 +33,10 @@ _MARGIN = 60.0
 _MiB = 1024**2
 _REPORT_LIMIT = 16 * _MiB
 _LISTING_LIMIT = 64 * _MiB
-_MANIFEST_LIMIT = 256 * _MiB
+_MANIFEST_LIMIT = 65 * _MiB  # above the runner's own limit, which does not count the ends of lines
+_LINE_LIMIT = 64 * 1024
+_LONGEST_PATH = 4096
+_MANIFEST_LINE = msgspec.json.Decoder(tuple[str, ManifestEntry])
 
 
 class RunnerInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,7 +131,7 @@ class RunnerClient:
 
     async def stat(self, paths: Sequence[str]) -> list[FileStat]:
         """Describe each path."""
-        result = await self._listing("stat", {"paths": list(paths)})
+        result = await self._listing("stat", {}, names(paths))
         if len(result) != len(paths):
             raise SandboxLost("the runner described other paths than it was asked for")
         return result
@@ -145,21 +151,15 @@ class RunnerClient:
 
     async def remove(self, paths: Sequence[str]) -> None:
         """Remove files, links and whole directories; a missing one is fine."""
-        await self._channel.call("remove", {"paths": list(paths)}, limit=0, deadline=_LARGE)
+        await self._channel.call("remove", {}, body=names(paths), limit=0, deadline=_LARGE)
 
-    async def manifest(self, *, exclude: Sequence[str] = ()) -> dict[str, ManifestEntry]:
+    async def manifest(self, *, limit: int = MANIFEST_LIMIT) -> dict[str, ManifestEntry]:
         """Every path of the workspace with its hash; see ``Sandbox.manifest``."""
-        _, payload = await self._channel.call(
-            "manifest", {"exclude": list(exclude)}, limit=_MANIFEST_LIMIT, deadline=_LARGE
-        )
         try:
-            manifest = msgspec.json.decode(payload, type=dict[str, ManifestEntry])
-        except msgspec.DecodeError as error:
-            raise SandboxLost(f"the runner's manifest is not one: {error}") from None
-        for path in manifest:
-            if path.startswith("/") or "\0" in path or not {"", ".", ".."}.isdisjoint(path.split("/")):
-                raise SandboxLost(f"the runner's manifest names {path!r}")
-        return manifest
+            async with asyncio.timeout(_LARGE):
+                return await self._manifest(limit)
+        except TimeoutError:
+            raise SandboxLost(f"the runner's manifest took longer than {_LARGE:.0f} s") from None
 
     async def put_archive(self, chunks: AsyncIterator[bytes], *, path: str = ".") -> None:
         """Unpack an uncompressed tar below ``path``."""
@@ -167,16 +167,18 @@ class RunnerClient:
 
     def get_archive(self, paths: Sequence[str]) -> AsyncIterator[bytes]:
         """The named workspace paths as an uncompressed tar; the consumer bounds how much it takes."""
-        return self._channel.stream("pack", {"paths": list(paths)}, idle=_SMALL)
+        return self._channel.stream("pack", {}, body=names(paths), idle=_SMALL)
 
     async def debug(self, request: DebugRequest) -> DebugResult:
         """Run one debugger command."""
         arguments = msgspec.structs.asdict(request)
+        stdin = arguments.pop("stdin")
         arguments["breakpoints"] = [msgspec.structs.asdict(each) for each in request.breakpoints]
         async with self._debugging:
             result, _ = await self._channel.call(
                 "debug",
                 arguments,
+                body=stdin,
                 limit=16 * request.output_limit + 16 * _MiB,
                 deadline=request.timeout_seconds + 2 * _MARGIN,
             )
@@ -209,9 +211,54 @@ class RunnerClient:
             return RunResult(exit_status=None, ended_by="exit", output=message.encode("utf-8", "replace"))
         return _run_result(result, payload)
 
-    async def _listing(self, op: str, arguments: dict[str, Any]) -> list[FileStat]:
-        result, _ = await self._channel.call(op, arguments, limit=_LISTING_LIMIT, deadline=_SMALL)
+    async def _manifest(self, limit: int) -> dict[str, ManifestEntry]:
+        manifest: dict[str, ManifestEntry] = {}
+        rest, size = b"", 0
+        async with aclosing(self._channel.stream("manifest", {"limit": limit}, idle=_LARGE)) as chunks:
+            async for chunk in chunks:
+                size += len(chunk)
+                lines, _, rest = (rest + chunk).rpartition(b"\n")
+                manifest.update(_manifest_lines(lines))
+                if len(manifest) > limit or len(rest) > _LINE_LIMIT or size > _MANIFEST_LIMIT:
+                    raise SandboxLost("the runner's manifest is larger than was asked for")
+        if rest:
+            raise SandboxLost("the runner's manifest is cut off")
+        return manifest
+
+    async def _listing(self, op: str, arguments: dict[str, Any], body: bytes = b"") -> list[FileStat]:
+        result, _ = await self._channel.call(op, arguments, body=body, limit=_LISTING_LIMIT, deadline=_SMALL)
         return _convert(result, list[FileStat])
+
+
+def names(paths: Iterable[str]) -> bytes:
+    """Paths as a body, each with a final NUL: there may be more of them than a header takes.
+
+    Raises:
+        OSError: One of them is no path on any system.
+    """
+    encoded = bytearray()
+    for path in paths:
+        try:
+            name = path.encode()
+        except UnicodeEncodeError as error:
+            raise OSError(errno.EILSEQ, f"the path is not text: {error}", ascii(path)) from None
+        if b"\0" in name:
+            raise OSError(errno.EINVAL, "a path cannot contain NUL", path)
+        if len(name) > _LONGEST_PATH:
+            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), path)
+        encoded += name + b"\0"
+    return bytes(encoded)
+
+
+def _manifest_lines(lines: bytes) -> list[tuple[str, ManifestEntry]]:
+    try:
+        entries = _MANIFEST_LINE.decode_lines(lines)
+    except msgspec.DecodeError as error:
+        raise SandboxLost(f"the runner's manifest is not one: {error}") from None
+    for path, _ in entries:
+        if path.startswith("/") or "\0" in path or not {"", ".", ".."}.isdisjoint(path.split("/")):
+            raise SandboxLost(f"the runner's manifest names {path!r}")
+    return entries
 
 
 def _convert(value: Any, kind: type[T]) -> T:

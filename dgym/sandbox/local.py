@@ -11,10 +11,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -71,11 +71,11 @@ class LocalProvider(SandboxProvider):
 
     async def _open(self) -> "LocalSandbox":
         python = self._spec.python or await ensure_environment(())
-        prepared = await asyncio.to_thread(self._prepare, python)
+        preparation = _Preparation(lambda: self._prepare(python))
         try:
-            return await _start(prepared, self._spec)
+            return await _start(await asyncio.to_thread(preparation.make), self._spec)
         except BaseException:
-            await asyncio.to_thread(prepared.remove)
+            await asyncio.to_thread(preparation.abandon)
             raise
 
     def _prepare(self, python: str) -> "_Prepared":
@@ -84,9 +84,16 @@ class LocalProvider(SandboxProvider):
         interpreter = inspect_interpreter(resolve_python(python))
         if kind == "bubblewrap":
             bubblewrap.check_workspace(self._spec.workspace)
+        runner = compiled_runner(interpreter)
         directory = PrivateDirectory.make()
         group = ControlGroup.make(directory.path.name, self._spec.limits)
-        return _Prepared(kind, directory, interpreter, compiled_runner(interpreter), group)
+        prepared = _Prepared(kind, directory, interpreter, runner, group)
+        try:
+            prepared.launch = (_under_bubblewrap if kind == "bubblewrap" else _in_the_open)(prepared, self._spec)
+        except BaseException:
+            prepared.remove()
+            raise
+        return prepared
 
     def _choose(self) -> Kind:
         if self._kind == "none":
@@ -152,7 +159,16 @@ class LocalSandbox(RunnerClient):
             _log.debug("the runner was gone before it was told to go: %s", error)
 
 
-@dataclass(frozen=True)
+class _Launch(NamedTuple):
+    """How a runner is started: bubblewrap's command line, its own, its environment, and the task's specification."""
+
+    prefix: list[str]
+    runner: list[str]
+    environment: dict[str, str]
+    inside: SandboxSpec
+
+
+@dataclass
 class _Prepared:
     """What a sandbox has on this machine before its runner starts."""
 
@@ -161,6 +177,7 @@ class _Prepared:
     interpreter: Interpreter
     runner: Path
     group: ControlGroup | None
+    launch: _Launch = field(init=False)
 
     def remove(self) -> None:
         """Remove all of it; the kernel may count a dead process in its group for a moment longer."""
@@ -170,9 +187,34 @@ class _Prepared:
             time.sleep(_LOOK_SECONDS)
 
 
+class _Preparation:
+    """The preparation of a sandbox in a thread, which cannot be cancelled: it removes what was abandoned meanwhile."""
+
+    def __init__(self, prepare: Callable[[], _Prepared]) -> None:
+        self._prepare = prepare
+        self._lock = threading.Lock()
+        self._prepared: _Prepared | None = None
+        self._abandoned = False
+
+    def make(self) -> _Prepared:
+        """Prepare."""
+        prepared = self._prepare()
+        with self._lock:
+            self._prepared, abandoned = prepared, self._abandoned
+        if abandoned:
+            prepared.remove()
+        return prepared
+
+    def abandon(self) -> None:
+        """Remove what was prepared, now or once the thread has done it."""
+        with self._lock:
+            prepared, self._abandoned = self._prepared, True
+        if prepared is not None:
+            prepared.remove()
+
+
 async def _start(prepared: _Prepared, spec: SandboxSpec) -> LocalSandbox:
-    prepare = _under_bubblewrap if prepared.kind == "bubblewrap" else _in_the_open
-    prefix, runner, environment, inside = await asyncio.to_thread(prepare, prepared, spec)
+    prefix, runner, environment, inside = prepared.launch
     process = await RunnerProcess.start(prefix, runner, environment, deadline_seconds=_START_SECONDS)
     try:
         if prepared.group is not None:
@@ -195,9 +237,7 @@ async def _start(prepared: _Prepared, spec: SandboxSpec) -> LocalSandbox:
     return sandbox
 
 
-def _under_bubblewrap(
-    prepared: _Prepared, spec: SandboxSpec
-) -> tuple[list[str], list[str], dict[str, str], SandboxSpec]:
+def _under_bubblewrap(prepared: _Prepared, spec: SandboxSpec) -> _Launch:
     interpreter, directory = prepared.interpreter, prepared.directory
     shims = _shims(prepared)
     memory = spec.limits.memory_bytes
@@ -211,7 +251,7 @@ def _under_bubblewrap(
         **({} if memory is None else {"tmp_bytes": min(memory, bubblewrap.TMP_BYTES)}),
     )
     python = interpreter.executable if shims is None else f"{bubblewrap.SHIMS_INSIDE}/python"
-    return (
+    return _Launch(
         bubblewrap.command_line(layout),
         _runner_command(interpreter, bubblewrap.RUNNER_INSIDE),
         _environment(bubblewrap.RUN_INSIDE),
@@ -219,13 +259,13 @@ def _under_bubblewrap(
     )
 
 
-def _in_the_open(prepared: _Prepared, spec: SandboxSpec) -> tuple[list[str], list[str], dict[str, str], SandboxSpec]:
+def _in_the_open(prepared: _Prepared, spec: SandboxSpec) -> _Launch:
     interpreter, directory = prepared.interpreter, prepared.directory
     shims = _shims(prepared)
     # A copy: what these programs do to the runner's files must not reach the next sandbox.
     runner = shutil.copytree(prepared.runner, directory.path / "runner")
     python = interpreter.executable if shims is None else str(shims / "python")
-    return (
+    return _Launch(
         [],
         _runner_command(interpreter, str(runner)),
         _environment(str(directory.path / "run")),

@@ -14,9 +14,13 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from dgym.sandbox.escapes import without_escapes
 from dgym.wire import Breakpoint, Frame
 
 EndedBy = Literal["exit", "timeout", "memory", "killed"]
+MANIFEST_LIMIT = 250_000
+"""Files and directories of a workspace; both manifests of an episode fit into the memory of a sidecar."""
+
 FileType = Literal["file", "directory", "symlink", "other", "missing"]
 
 
@@ -63,8 +67,8 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """The output as text; bytes that are not UTF-8 are replaced."""
-        return self.output.decode("utf-8", "replace")
+        """The output as text: bytes that are not UTF-8 are replaced, escape sequences of terminals left out."""
+        return without_escapes(self.output.decode("utf-8", "replace"))
 
 
 class FileStat(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,8 +87,8 @@ class DebugRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One debugger command.
 
     The program is started (or restarted) lazily under ``entrypoint`` with ``breakpoints`` restored under their
-    numbers, then ``command`` runs. ``restart`` drops a running program first. An ``entrypoint`` other than the
-    running program's also restarts.
+    numbers, then ``command`` runs. ``stdin`` is what the program reads from standard input. ``restart`` drops a
+    running program first; an ``entrypoint`` or ``stdin`` other than the running program's also restarts.
     """
 
     command: str
@@ -93,6 +97,7 @@ class DebugRequest(msgspec.Struct, frozen=True, kw_only=True):
     timeout_seconds: float = 60.0
     output_limit: int = 64 * 1024
     restart: bool = False
+    stdin: bytes = b""
 
 
 class DebugResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,8 +193,11 @@ class Sandbox(Protocol):
         """Remove files, links and whole directories; a missing one is fine."""
         ...
 
-    async def manifest(self, *, exclude: Sequence[str] = ()) -> dict[str, ManifestEntry]:
-        """Every path of the workspace (relative, POSIX) but ``.git``, caches, bytecode and ``exclude`` (names)."""
+    async def manifest(self, *, limit: int = MANIFEST_LIMIT) -> dict[str, ManifestEntry]:
+        """Every path of the workspace (relative, POSIX) but ``.git``, caches and bytecode.
+
+        ``OSError`` (E2BIG) above ``limit`` files and directories, or when their paths have more than about 50 MiB.
+        """
         ...
 
     async def put_archive(self, chunks: AsyncIterator[bytes], *, path: str = ".") -> None:

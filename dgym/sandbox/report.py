@@ -4,6 +4,7 @@ The bytes come from a process in which untrusted code ran, so a line counts only
 and the worst of two outcomes of one test wins. What is left over is kept as a sign of tampering, never as a result.
 """
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, get_args
 
 import msgspec
@@ -14,7 +15,10 @@ Form = Literal["pytest", "python", "shell"]
 _OUTCOMES: tuple[str, ...] = get_args(TestOutcome)
 _FORMS: tuple[str, ...] = get_args(Form)
 _SEVERITY = ("passed", "xpassed", "skipped", "xfailed", "failed", "error")
+_BAD = frozenset({"failed", "error"})
+_NO_TESTS = 5
 _MAXIMUM_REASONS = 20
+_MAXIMUM_SHOWN = 5
 
 
 class TestReport(msgspec.Struct, kw_only=True):
@@ -24,6 +28,8 @@ class TestReport(msgspec.Struct, kw_only=True):
     ``collection_errors``: files that could not be collected. ``finished``: every session that began also ended and
     said so. ``exit_status``: the status the run meant to exit with, None when it never said. ``canary``: the outcome of
     the test that must fail, None when it did not run. ``tampering``: why the run cannot be trusted, in sentences.
+    ``overruled``: pytest's own outcome of tests that count as something else. ``pytest_statuses``: the exit status of
+    every session of pytest.
     """
 
     __test__: ClassVar[bool] = False
@@ -37,6 +43,34 @@ class TestReport(msgspec.Struct, kw_only=True):
     exit_status: int | None = None
     canary: str | None = None
     tampering: list[str] = msgspec.field(default_factory=list)
+    overruled: dict[str, str] = msgspec.field(default_factory=dict)
+    pytest_statuses: list[int] = msgspec.field(default_factory=list)
+
+    def disagreements(self) -> list[str]:
+        """Where the count and pytest's own outcomes or exit status differ, in sentences."""
+        found = [
+            f"pytest itself reports {test} as {theirs}, it counts as {self.outcomes.get(test, 'missing')}"
+            for test, theirs in self.overruled.items()
+        ]
+        statuses = [self.exit_status] if self.form == "pytest" else self.pytest_statuses
+        bad = [test for test, outcome in self.outcomes.items() if outcome in _BAD and test not in self.overruled]
+        if not statuses or None in statuses:
+            return found
+        if any(status not in (0, _NO_TESTS) for status in statuses):
+            if not (bad or self.collection_errors):
+                found.append(f"pytest itself exited with status {max(filter(None, statuses))} although no test failed")
+            return found
+        if bad:
+            found.append(f"pytest itself exited with status 0 although {_some(bad)} failed")
+        unreported = [test for test in dict.fromkeys(self.collected) if test not in self.outcomes]
+        if unreported:
+            found.append(f"pytest itself exited with status 0 although {_some(unreported)} reported no outcome")
+        return found
+
+
+def _some(tests: Sequence[str]) -> str:
+    shown = ", ".join(tests[:_MAXIMUM_SHOWN])
+    return shown if len(tests) <= _MAXIMUM_SHOWN else f"{shown} and {len(tests) - _MAXIMUM_SHOWN} more tests"
 
 
 class _Reader:
@@ -78,8 +112,15 @@ class _Reader:
     def _read_tampering(self, record: dict[str, Any]) -> None:
         add_reason(self.report, str(record["why"])[:500])
 
-    def _read_end(self, _record: dict[str, Any]) -> None:
+    def _read_overruled(self, record: dict[str, Any]) -> None:
+        if record["outcome"] not in _OUTCOMES:
+            raise ValueError("unknown outcome")
+        self.report.overruled[str(record["id"])] = record["outcome"]
+
+    def _read_end(self, record: dict[str, Any]) -> None:
         self.ended += 1
+        if "status" in record:
+            self.report.pytest_statuses.append(int(record["status"]))
 
     def _read_status(self, record: dict[str, Any]) -> None:
         self.report.exit_status = int(record["status"])

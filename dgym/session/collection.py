@@ -1,19 +1,22 @@
 """Take the agent's changes out of its sandbox: what changed, what of it may travel, and both versions of each file."""
 
+import asyncio
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from dgym.sandbox import ManifestEntry, Sandbox
 from dgym.session.preparation import Baseline
-from dgym.workspace.changes import Refusal, compare, refuse
+from dgym.workspace.changes import Changes, Refusal, compare, refuse
 from dgym.workspace.files import FileVersion
 from dgym.workspace.patch import write_patch
 from dgym.workspace.paths import encode_path
 
 MAXIMUM_FILE_BYTES = 16 * 1024**2
-MAXIMUM_TOTAL_BYTES = 256 * 1024**2
+MAXIMUM_TOTAL_BYTES = 32 * 1024**2
+MAXIMUM_CHANGED_FILES = 25_000
+MAXIMUM_PATH_BYTES = 8 * 1024**2
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -24,10 +27,14 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class ChangeSet(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything the agent changed that may travel to the verifier, and what was refused and why."""
+    """Everything the agent changed that may travel to the verifier, and what was refused and why.
+
+    ``unscorable``: why nothing of it can be scored, such as too many changes; ``changes`` is empty then.
+    """
 
     changes: dict[str, Change]
     refused: Sequence[Refusal] = ()
+    unscorable: str = ""
 
     @property
     def new_versions(self) -> dict[str, FileVersion | None]:
@@ -42,10 +49,17 @@ class ChangeSet(msgspec.Struct, frozen=True, kw_only=True):
 
 async def collect(sandbox: Sandbox, pristine: Sandbox, baseline: Baseline) -> ChangeSet:
     """Compare ``sandbox`` with ``baseline``; originals are read from ``pristine``, which no agent touched."""
-    after = await sandbox.manifest()
-    allowed, refused = refuse(compare(baseline.manifest, after), baseline.policy)
+    try:
+        after = await sandbox.manifest()
+    except OSError as error:
+        # Too many files, or programs that take the memory or the disk to list them: the agent's doing.
+        return ChangeSet(changes={}, unscorable=f"the workspace's files cannot be listed: {error.strerror or error}")
+    # Deciding about hundreds of thousands of files takes seconds, in which other calls want their answers.
+    allowed, refusals = await asyncio.to_thread(_divide, baseline, after)
+    excess = _excess(allowed.paths)
+    if excess:
+        return ChangeSet(changes={}, refused=refusals, unscorable=excess)
     changes: dict[str, Change] = {}
-    refusals = list(refused)
     total = 0
     for path in allowed.paths:
         before, entry = baseline.manifest.get(path), after.get(path)
@@ -62,6 +76,19 @@ async def collect(sandbox: Sandbox, pristine: Sandbox, baseline: Baseline) -> Ch
         total += size
         changes[path] = Change(old=await _version(pristine, path, before), new=new)
     return ChangeSet(changes=changes, refused=refusals)
+
+
+def _divide(baseline: Baseline, after: Mapping[str, ManifestEntry]) -> tuple[Changes, list[Refusal]]:
+    return refuse(compare(baseline.manifest, after), baseline.policy)
+
+
+def _excess(paths: Sequence[str]) -> str:
+    if len(paths) > MAXIMUM_CHANGED_FILES:
+        return f"{len(paths):,} files were changed; at most {MAXIMUM_CHANGED_FILES:,} are carried to the verifier"
+    size = sum(len(encode_path(path)) for path in paths)
+    if size > MAXIMUM_PATH_BYTES:
+        return f"the paths of the changed files have {size:,} bytes; at most {MAXIMUM_PATH_BYTES:,} are carried"
+    return ""
 
 
 async def _version(sandbox: Sandbox, path: str, entry: ManifestEntry | None) -> FileVersion | None:

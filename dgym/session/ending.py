@@ -1,7 +1,7 @@
 """From the agent's changes to the result of the episode."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -11,9 +11,13 @@ from dgym.sandbox import Sandbox
 from dgym.session.collection import ChangeSet
 from dgym.session.preparation import Baseline
 from dgym.session.scoring import Verdict
-from dgym.session.verification import ExpectedTestsCache, VerificationPlan, verify
+from dgym.session.solution import solution_paths
+from dgym.session.suite_cache import ExpectedTestsCache
+from dgym.session.verification import OpenUntouched, VerificationPlan, verify
 from dgym.wire import EndReason, Result, Score
 from dgym.workspace.files import FileVersion
+
+MAXIMUM_NOTES = 200
 
 
 class SuiteCache(msgspec.Struct, frozen=True):
@@ -27,25 +31,28 @@ class SuiteCache(msgspec.Struct, frozen=True):
 
 
 class Killing(msgspec.Struct, frozen=True, kw_only=True):
-    """How a sandbox is ended before its episode is scored: what survived could reach the tests.
+    """How a sandbox is terminated before its episode is scored: a process that survives could interfere with the tests.
 
-    ``is_dead`` returns once the sandbox is known to be dead, where stopping it does not say so by itself. One that
-    lives on for ``timeout_seconds`` was hijacked.
+    ``confirmed`` observes the end of the sandbox where stopping it is only an order: True for one that has terminated,
+    False for one that was seen running ``timeout_seconds`` after the order.
     """
 
-    is_dead: Callable[[], Awaitable[object]] | None = None
+    confirmed: Callable[[], Awaitable[bool]] | None = None
     timeout_seconds: float = 30.0
 
     async def kill(self, sandbox: Sandbox) -> bool:
-        """Whether the sandbox is known to be dead."""
+        """Terminate the sandbox; False where it still runs ``timeout_seconds`` later.
+
+        Raises:
+            SandboxLost: ``confirmed`` could not observe the sandbox.
+        """
         try:
             async with asyncio.timeout(self.timeout_seconds):
                 await sandbox.stop()
-                if self.is_dead is not None:
-                    await self.is_dead()
         except TimeoutError:
-            return False
-        return True
+            if self.confirmed is None:
+                return False
+        return self.confirmed is None or await self.confirmed()
 
     @property
     def failed(self) -> str:
@@ -54,12 +61,16 @@ class Killing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the episode came before it was scored, and what ended it."""
+    """How far the episode came before it was scored, and what ended it.
+
+    ``doubted``: an ``eval`` in it ended as one does whose tests cannot run.
+    """
 
     reason: EndReason
     steps: int
     rewrites: int
     seconds: float
+    doubted: bool = False
 
 
 async def score(
@@ -69,9 +80,14 @@ async def score(
     changes: ChangeSet,
     ending: Ending,
     suite_cache: SuiteCache | None = None,
+    open_untouched: OpenUntouched | None = None,
 ) -> Result:
-    """Score ``changes`` in ``pristine``, which is used up, and write the result of the episode."""
-    verdict = await verify(pristine, verification_plan(task, baseline, changes, suite_cache))
+    """Score ``changes`` in ``pristine``, which is used up, and write the result of the episode; see ``verify``."""
+    if changes.unscorable:
+        return unscored(ending.reason, f"nothing was scored: {changes.unscorable}", changes, ending)
+    plan = verification_plan(task, baseline, changes, suite_cache)
+    plan = msgspec.structs.replace(plan, doubted=ending.doubted)
+    verdict = await verify(pristine, plan, open_untouched)
     return result(verdict, changes, ending)
 
 
@@ -93,6 +109,7 @@ def verification_plan(
         protected=baseline.policy.read_only,
         cache=ExpectedTestsCache(suite_cache.directory) if suite_cache is not None else None,
         digest=suite_cache.key if suite_cache is not None else "",
+        solution_paths=solution_paths(task),
     )
 
 
@@ -113,8 +130,15 @@ def result(verdict: Verdict, changes: ChangeSet, ending: Ending) -> Result:
         rewrites=ending.rewrites,
         message=verdict.message,
         reason=EndReason.RESOLVED if verdict.resolved else ending.reason,
-        notes=(*verdict.notes, *notes),
+        notes=_shortened([*verdict.notes, *notes]),
         tests=verdict.tests,
         duration_seconds=round(ending.seconds, 3),
         patch=changes.patch.decode("utf-8", "surrogateescape"),
     )
+
+
+def _shortened(notes: Sequence[str]) -> tuple[str, ...]:
+    """Not more notes than a person reads: an agent chooses how many files are refused."""
+    if len(notes) <= MAXIMUM_NOTES:
+        return tuple(notes)
+    return (*notes[: MAXIMUM_NOTES - 1], f"and {len(notes) - MAXIMUM_NOTES + 1:,} more notes")

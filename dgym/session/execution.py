@@ -2,18 +2,18 @@
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import msgspec
 
-from dgym.errors import DgymError
+from dgym.errors import InfrastructureError
 from dgym.tools.base import Tool, ToolError, ToolResult
 from dgym.tools.context import ToolContext
 from dgym.tools.grammar import find_tool, parse_action, validate_arguments
 from dgym.tools.registry import load_tools
-from dgym.wire import OBSERVATION_LIMIT, Observation, ToolCall
+from dgym.wire import OBSERVATION_LIMIT, Observation, ToolCall, action_problem
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +33,8 @@ class Execution(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_action(action: ToolCall | Mapping[str, Any] | str, tools: Mapping[str, Tool]) -> ToolCall:
     """The call that an action means; one that cannot be read becomes a call that says so when it is executed."""
+    if problem := action_problem(action):
+        return ToolCall.mistake(problem)
     if isinstance(action, ToolCall):
         return action
     try:
@@ -45,14 +47,15 @@ async def execute(tools: Mapping[str, Tool], context: ToolContext, call: ToolCal
     """Use the tool that ``call`` names. What the tool cannot do, and a call it does not understand, is an observation.
 
     Raises:
-        SandboxLost: The sandbox died under the call.
+        InfrastructureError: ``SandboxLost`` where the sandbox died under the call. Any other exception of a tool is a
+            failure of the tool.
     """
     started = time.monotonic()
     try:
         result = await _use(tools, context, call)
     except ToolError as error:
         result = ToolResult(text=str(error), ok=False)
-    except DgymError:
+    except InfrastructureError:
         raise
     except Exception as error:
         log.exception("the tool %s failed", call.tool)
@@ -67,7 +70,7 @@ async def execute(tools: Mapping[str, Tool], context: ToolContext, call: ToolCal
         exit_status=result.exit_status,
         frame=result.frame,
         breakpoints=result.breakpoints,
-        diff=result.diff,
+        diff=bounded(result.diff)[0] if result.diff is not None else None,
         score=result.score,
         focus_file=result.focus_file,
     )
@@ -95,7 +98,7 @@ async def _after_rewrite(tools: Mapping[str, Tool], context: ToolContext, result
     for tool in tools.values():
         try:
             said = await tool.on_rewrite(context, result.focus_file or "")
-        except DgymError:
+        except InfrastructureError:
             raise
         except Exception as error:
             # The rewrite itself succeeded and must count as one, whatever a tool makes of the news.
@@ -112,6 +115,27 @@ async def _after_rewrite(tools: Mapping[str, Tool], context: ToolContext, result
 def reading_tools() -> dict[str, Tool]:
     """The tools by which a driver looks around unasked."""
     return {tool.name: tool for tool in load_tools(("listdir", "view"))}
+
+
+async def first_observation(
+    tools: Mapping[str, Tool], context: ToolContext, texts: Sequence[str], *, evaluate: bool
+) -> Execution:
+    """What a reset answers: ``texts``, the tree and, with ``evaluate``, the tests, as far as their tools are there."""
+    calls = [ToolCall(tool="listdir", arguments={"depth": 2}), *[ToolCall(tool="eval")] * evaluate]
+    executions = {call.tool: await execute(tools, context, call) for call in calls if call.tool in tools}
+    observations = [execution.observation for execution in executions.values()]
+    evaluated = executions.get("eval", Execution(observation=Observation(text="")))
+    return msgspec.structs.replace(
+        evaluated,
+        observation=joined(evaluated.observation, [*texts, *(each.text for each in observations)], tool="reset"),
+    )
+
+
+def joined(observation: Observation, texts: Sequence[str], *, tool: str) -> Observation:
+    """``observation`` of ``tool`` with all of ``texts``, within the limit for the text of one."""
+    text, cut = bounded("\n\n".join(texts))
+    truncated_bytes = observation.truncated_bytes + cut
+    return msgspec.structs.replace(observation, text=text, tool=tool, truncated_bytes=truncated_bytes)
 
 
 def bounded(text: str, limit: int = OBSERVATION_LIMIT) -> tuple[str, int]:

@@ -8,7 +8,8 @@ from dgym.wire import EndReason
 class EpisodeLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of one episode. ``deadline_seconds`` counts from the first reset; None means unbounded.
 
-    The rewrite that reaches ``max_rewrites`` ends the episode; with 0 the first one does.
+    The rewrite that reaches ``max_rewrites`` ends the episode. With 0 the tool ``rewrite`` is not there, and the first
+    change by another tool that counts as a rewrite ends the episode.
     """
 
     max_steps: int = 50

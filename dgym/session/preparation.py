@@ -4,6 +4,7 @@ The sandbox and the verifier go through the same steps, so that what the setup m
 installs) is on both sides and never part of the agent's patch.
 """
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,11 +12,12 @@ import msgspec
 
 from dgym.api import DebugTask
 from dgym.errors import SetupFailed
-from dgym.sandbox import ManifestEntry, Sandbox
+from dgym.sandbox import ManifestEntry, Sandbox, SandboxProvider
 from dgym.workspace.policy import Policy, policy_files
 
 SETUP_TIMEOUT_SECONDS = 1800.0
 _CHUNK_BYTES = 256 * 1024
+_CLOCK_STEP_SECONDS = 1.05
 _POLICY_FILE_LIMIT_BYTES = 1024**2
 
 
@@ -29,17 +31,38 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
 async def prepare(sandbox: Sandbox, task: DebugTask, source: Path | None) -> Baseline:
     """Unpack ``source`` (None: the image holds the repository), read the policy, run the setup.
 
+    Whatever is written afterwards is newer, in whole seconds too, than everything the setup made.
+
     Raises:
-        SetupFailed: A setup command failed; the message has its last lines.
+        SetupFailed: A setup command failed; the message has its last lines. Or there are too many files.
     """
     if source is not None:
         await sandbox.put_archive(_chunks(source))
-    manifest = await sandbox.manifest()
+    manifest = await _manifest(sandbox)
     policy = await read_policy(sandbox, task, manifest)
     if task.spec.setup_commands:
         await run_setup(sandbox, task)
-        manifest = await sandbox.manifest()
+        # A source that changes in the second in which it was built passes for built: setuptools compares whole seconds.
+        manifest, _ = await asyncio.gather(_manifest(sandbox), asyncio.sleep(_CLOCK_STEP_SECONDS))
     return Baseline(manifest=manifest, policy=policy)
+
+
+async def open_verifier(provider: SandboxProvider, task: DebugTask, source: Path | None) -> Sandbox:
+    """A verifier that holds the repository after the task's setup."""
+    verifier = await provider.verifier()
+    try:
+        await prepare(verifier, task, source)
+    except BaseException:
+        await verifier.stop()
+        raise
+    return verifier
+
+
+async def _manifest(sandbox: Sandbox) -> dict[str, ManifestEntry]:
+    try:
+        return await sandbox.manifest()
+    except OSError as error:
+        raise SetupFailed(f"the workspace's files cannot be listed: {error.strerror or error}") from error
 
 
 async def read_policy(sandbox: Sandbox, task: DebugTask, manifest: dict[str, ManifestEntry]) -> Policy:

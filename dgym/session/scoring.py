@@ -15,15 +15,20 @@ from dgym.wire import Score
 
 _PASSED = frozenset({"passed", "xpassed"})
 _SHOWN_PATHS = 10
+ALREADY_PASSES = "an empty patch resolves this task: what counts passes on the untouched repository"
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What scoring found. ``tests``: every id that counts and what it did; ``notes`` and ``message`` are for people."""
+    """What scoring found. ``tests``: every id that counts and what it did; ``notes`` and ``message`` are for people.
+
+    ``untouched_passes``: everything that counts is known to pass on the untouched repository.
+    """
 
     score: Score
     tests: dict[str, str] = {}
     notes: tuple[str, ...] = ()
     message: str = ""
+    untouched_passes: bool = False
 
     @property
     def resolved(self) -> bool:
@@ -39,6 +44,12 @@ class ExpectedTests(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     outcomes: dict[str, str] = {}
     collection_errors: tuple[str, ...] = ()
+
+    @property
+    def all_pass(self) -> bool:
+        """Whether there are tests and all of them are known to pass."""
+        outcomes = self.outcomes.values()
+        return bool(outcomes) and all(_shown(outcome, outcome, trusted=True) == "passed" for outcome in outcomes)
 
 
 def expected_tests(run: EntrypointResult, marks: EntrypointResult | None = None) -> ExpectedTests:
@@ -74,9 +85,12 @@ def judge(mode: Mode, result: EntrypointResult, expected: ExpectedTests, timeout
         test: _shown(outcomes.get(test), before, trusted=not problems) for test, before in expected.outcomes.items()
     }
     passed = sum(outcome == "passed" for outcome in tests.values())
-    notes = problems + _collection_notes(result, expected)
+    absent = _absent(mode, result, tests)
+    disagreements = tuple(result.report.disagreements()) if result.report is not None and not problems else ()
+    notes = problems + disagreements + _collection_notes(result, expected)
     score = Score(score=passed, max_score=len(tests))
-    return Verdict(score=score, tests=tests, notes=notes, message=_first(problems) or _summary(mode, score))
+    message = _first(problems) or "; ".join([_summary(mode, score), *absent, *disagreements])
+    return Verdict(score=score, tests=tests, notes=notes, message=message)
 
 
 def nothing_ran(mode: Mode, expected: ExpectedTests, why: str) -> Verdict:
@@ -115,6 +129,15 @@ def _shown(outcome: str | None, before: str, *, trusted: bool) -> str:
     if outcome in _PASSED or (outcome == "xfailed" and before == "xfailed"):
         return "passed" if trusted else "missing"
     return "failed" if outcome == "xfailed" else outcome
+
+
+def _absent(mode: Mode, result: EntrypointResult, tests: Iterable[str]) -> list[str]:
+    """Which of the tests that the task names were not collected."""
+    if mode is not Mode.NAMED_TESTS or result.report is None:
+        return []
+    found = {*result.report.collected, *result.report.outcomes}
+    absent = [test for test in tests if test not in found]
+    return [f"not collected: {list_paths(absent)}"] if absent else []
 
 
 def _collection_notes(result: EntrypointResult, expected: ExpectedTests) -> tuple[str, ...]:

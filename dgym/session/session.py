@@ -13,21 +13,24 @@ from typing import Any
 import msgspec
 
 from dgym.api import DebugTask
-from dgym.errors import ConflictError, EpisodeOver, SandboxLost
+from dgym.errors import ConflictError, EpisodeOver, ManifestError, SandboxLost
 from dgym.sandbox import Sandbox, SandboxProvider
 from dgym.session.collection import ChangeSet, collect
+from dgym.session.deadline import Deadline
 from dgym.session.ending import Ending, Killing, SuiteCache, score, unscored
-from dgym.session.execution import Execution, execute, read_action, reading_tools
+from dgym.session.execution import Execution, execute, first_observation, joined, read_action, reading_tools
 from dgym.session.journal import Journal
 from dgym.session.limits import EpisodeLimits
-from dgym.session.preparation import Baseline, prepare
+from dgym.session.preparation import Baseline, open_verifier, prepare
+from dgym.session.replay import death_observation, replay
 from dgym.session.solution import apply_solution
 from dgym.session.specification import tool_settings
+from dgym.session.untouched import suggests_doubt
 from dgym.tools.base import Tool
 from dgym.tools.context import ToolContext
+from dgym.tools.rewrite import Rewrite
 from dgym.wire import Breakpoint, EndReason, Observation, Result, Step, ToolCall
 
-REPLAY_TIMEOUT_SECONDS = 600.0
 _LAST_DEATH = 2
 """A second sandbox that dies under the agent's steps ends the episode."""
 
@@ -69,7 +72,7 @@ class Session:
         self.result: Result | None = None
         self.ending = asyncio.Event()
         """Set once the episode ends, whoever or whatever ended it; ``finish`` waits for the result."""
-        self._tools = {tool.name: tool for tool in tools}
+        self._tools = {tool.name: tool for tool in tools if limits.max_rewrites != 0 or not isinstance(tool, Rewrite)}
         self._provider = provider
         self._source = source
         self._suite_cache = suite_cache
@@ -77,13 +80,15 @@ class Session:
         self._journal = Journal()
         self._poisoned: set[int] = set()
         self._misaddressed: set[int] = set()
+        self._unexecuted: set[int] = set()
         self._sandbox: Sandbox | None = None
         self._verifier: Sandbox | None = None
         self._preparing_verifier = asyncio.Lock()
         self._baseline: Baseline | None = None
         self._context: ToolContext | None = None
         self._started = 0.0
-        self._deadline: asyncio.Task[None] | None = None
+        self.deadline = Deadline(limits.deadline_seconds)
+        self._deadline_watch: asyncio.Task[None] | None = None
         self._finishing: asyncio.Task[Result] | None = None
 
     @property
@@ -103,8 +108,9 @@ class Session:
 
     @property
     def steps(self) -> int:
-        """Steps taken, the reset not counted."""
-        return max(0, self._journal.next_seq - 1)
+        """Steps taken; the reset and a call that came after the end are none."""
+        recorded = self._journal.next_seq
+        return max(0, recorded - 1) - sum(seq < recorded for seq in self._unexecuted)
 
     @property
     def poisoned(self) -> frozenset[int]:
@@ -129,8 +135,11 @@ class Session:
 
         Raises:
             ConflictError: The session was reset before.
+            ManifestError: ``evaluate`` without the tool ``eval``.
             SandboxStartFailed, SetupFailed: The episode could not start.
         """
+        if evaluate and "eval" not in self.tools:
+            raise ManifestError("the option eval runs the tool eval, which this episode does not have; add it to tools")
         if self._sandbox is not None:
             raise ConflictError("this session was reset before; a new episode needs a new session")
         try:
@@ -138,14 +147,18 @@ class Session:
                 group.create_task(self._open_sandbox())
                 if self.task.spec.setup_commands:
                     group.create_task(self._pristine())
-        except* Exception as failures:
+        except ExceptionGroup as failures:
             await self.close()
             raise failures.exceptions[0] from None
         self._started = time.monotonic()
-        observation = await self._first_observation(evaluate=evaluate)
+        self.deadline.run()
+        assert self._context is not None
+        instructions = self.task.spec.instructions.strip() or "Find and repair the bug."
+        texts = [instructions, *await self._greet(self.tools.values())]
+        first = await first_observation(self.tools, self._context, texts, evaluate=evaluate)
+        observation, self.evaluation = first.observation, first.evaluation
         self._journal.record_reset(observation)
-        if self.limits.deadline_seconds is not None:
-            self._deadline = asyncio.create_task(self._watch_deadline(self.limits.deadline_seconds))
+        self._deadline_watch = asyncio.create_task(self._watch_deadline())
         return observation
 
     async def step(self, seq: int, action: ToolCall | Mapping[str, Any] | str) -> Observation:
@@ -160,7 +173,8 @@ class Session:
             InfrastructureError: Something that is not the agent's doing.
         """
         call = read_action(action, self.tools)
-        if seq >= self._journal.next_seq and self._end_was_told():
+        last = self._journal.steps[-1:]
+        if seq >= self._journal.next_seq and last and last[0].observation.end_reason is not None:
             raise EpisodeOver("the episode is over; reset() starts a new one")
         return await self._journal.once(seq, call, self._execute)
 
@@ -207,9 +221,9 @@ class Session:
 
     async def close(self) -> None:
         """End everything the session started, without scoring what was not finished. Idempotent."""
-        if self._deadline is not None:
-            self._deadline.cancel()
-            await asyncio.wait([self._deadline])
+        if self._deadline_watch is not None:
+            self._deadline_watch.cancel()
+            await asyncio.wait([self._deadline_watch])
         await self._journal.abandon()
         if self._finishing is not None and not self._finishing.done():
             self._finishing.cancel()
@@ -227,14 +241,11 @@ class Session:
         # Someone may ask for the changes while the deadline ends the episode: one verifier, and none half prepared.
         async with self._preparing_verifier:
             if self._verifier is None:
-                verifier = await self._provider.verifier()
-                try:
-                    await prepare(verifier, self.task, self._source)
-                except BaseException:
-                    await verifier.stop()
-                    raise
-                self._verifier = verifier
+                self._verifier = await self._open_verifier()
             return self._verifier
+
+    async def _open_verifier(self) -> Sandbox:
+        return await open_verifier(self._provider, self.task, self._source)
 
     def _open(self) -> tuple[Sandbox, Baseline]:
         if self._sandbox is None or self._baseline is None:
@@ -247,49 +258,26 @@ class Session:
         for sandbox in sandboxes:
             await sandbox.stop()
 
-    async def _first_observation(self, *, evaluate: bool) -> Observation:
-        assert self._context is not None
-        sections = [self.task.spec.instructions.strip() or "Find and repair the bug."]
-        sections += await self._greet(self.tools.values())
-        shown = await self._show("listdir", {"depth": 2})
-        if shown is not None:
-            sections.append(shown.text)
-        evaluated = await self._show("eval", {}) if evaluate else None
-        if evaluated is not None:
-            sections.append(evaluated.text)
-        return msgspec.structs.replace(evaluated or Observation(text=""), text="\n\n".join(sections), tool="reset")
-
     async def _greet(self, tools: Iterable[Tool]) -> list[str]:
         assert self._context is not None
         texts = [text for tool in tools if (text := await tool.on_reset(self._context))]
         self.notices += texts
         return texts
 
-    async def _show(self, name: str, arguments: dict[str, Any]) -> Observation | None:
-        if name not in self.tools:
-            return None
-        assert self._context is not None
-        execution = await execute(self.tools, self._context, ToolCall(tool=name, arguments=arguments))
-        self.evaluation = execution.evaluation or self.evaluation
-        return execution.observation
-
     # How a step runs
-
-    def _end_was_told(self) -> bool:
-        steps = self._journal.steps
-        return bool(steps) and steps[-1].observation.end_reason is not None
 
     async def _execute(self, call: ToolCall) -> Observation:
         if self._finishing is None:
             self._open()
         else:
+            self._unexecuted.add(self._journal.next_seq)
             result = await self.finish()
             return Observation(
                 text=f"Not executed: the episode has ended ({result.reason}).", ok=False, end_reason=result.reason
             )
         reason: EndReason | None = None
         try:
-            async with asyncio.timeout(self._remaining_seconds()):
+            async with asyncio.timeout(self.deadline.remaining):
                 execution = await self._execute_in_sandbox(call)
         except TimeoutError:
             reason = EndReason.DEADLINE_EXCEEDED
@@ -313,8 +301,9 @@ class Session:
         if not new:
             return execution
         texts = [f"New from now on, the tool {tool.name}: {tool.description.partition(chr(10))[0]}" for tool in new]
-        text = "\n\n".join([execution.observation.text, *texts, *await self._greet(new)])
-        return msgspec.structs.replace(execution, observation=msgspec.structs.replace(execution.observation, text=text))
+        texts = [execution.observation.text, *texts, *await self._greet(new)]
+        observation = joined(execution.observation, texts, tool=execution.observation.tool)
+        return msgspec.structs.replace(execution, observation=observation)
 
     async def _execute_in_sandbox(self, call: ToolCall) -> Execution:
         assert self._context is not None
@@ -329,33 +318,28 @@ class Session:
     async def _recover(self, call: ToolCall, death: SandboxLost) -> Execution:
         """What the agent does to its own sandbox is the agent's doing: the step is poisoned, the rest is replayed."""
         self._poisoned.add(self._journal.next_seq)
-        breakpoints = self._context.breakpoints if self._context is not None else ()
-        if self._sandbox is not None:
-            await self._sandbox.stop()
-        try:
-            async with asyncio.timeout(REPLAY_TIMEOUT_SECONDS):
-                await self._open_sandbox()
-                await self._replay(breakpoints)
-        except TimeoutError:
-            raise SandboxLost(f"replaying the episode took longer than {REPLAY_TIMEOUT_SECONDS:.0f} s") from None
-        observation = Observation(
-            text=f"sandbox killed ({death}). A new one was started and your earlier changes were made again in it; "
-            "this call was not repeated.",
-            tool=call.tool,
-            ok=False,
+        killer = await self._restart(death, self.breakpoints)
+        return Execution(
+            observation=death_observation(call, death, killer), killed_sandbox=len(self._poisoned) >= _LAST_DEATH
         )
-        fatal = len(self._poisoned) >= _LAST_DEATH
-        return Execution(observation=observation, killed_sandbox=fatal)
 
-    async def _replay(self, breakpoints: tuple[Breakpoint, ...]) -> None:
-        assert self._context is not None
-        for step in self._journal.steps:
-            if step.call is None or step.seq in self._poisoned | self._misaddressed:
-                continue
-            tool = self._tools.get(step.call.tool)
-            if tool is not None and tool.mutates:
-                await execute(self._tools, self._context, step.call)
-        await self._context.table.replace(breakpoints)
+    async def _restart(self, death: SandboxLost, breakpoints: tuple[Breakpoint, ...] = ()) -> int | None:
+        """Replay the episode in a new sandbox. Returns the first step that kills it, too; the replay ends before it."""
+        steps = [step for step in self._journal.steps if step.seq not in self._poisoned | self._misaddressed]
+        first_killer = None
+        for _ in range(_LAST_DEATH):
+            if self._sandbox is not None:
+                await self._sandbox.stop()
+            await self._open_sandbox()
+            assert self._context is not None
+            killer = await replay(self._tools, self._context, steps, breakpoints)
+            if killer is None:
+                return first_killer
+            # The calls before that one did not kill it: what they made is what is scored.
+            self._poisoned.add(killer)
+            first_killer = first_killer or killer
+            steps = [step for step in steps if step.seq < killer]
+        raise SandboxLost(f"three sandboxes died in a row ({death})")
 
     def _why_it_ends(self, execution: Execution) -> EndReason | None:
         score = execution.observation.score
@@ -369,30 +353,45 @@ class Session:
 
     # How an episode ends
 
-    def _remaining_seconds(self) -> float | None:
-        if self.limits.deadline_seconds is None:
-            return None
-        return self._started + self.limits.deadline_seconds - time.monotonic()
-
-    async def _watch_deadline(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
+    async def _watch_deadline(self) -> None:
+        await self.deadline.passed()
         if not self._journal.busy:
             await self.finish(EndReason.DEADLINE_EXCEEDED)
 
     async def _finish(self, reason: EndReason) -> Result:
-        sandbox, baseline = self._open()
         pristine = await self._pristine()
-        changes = await collect(sandbox, pristine, baseline)
-        dead = await self._killing.kill(sandbox)
-        self._sandbox = None
+        changes = await self._final_changes(pristine)
+        sandbox, baseline = self._open()
+        if len(self._poisoned) >= _LAST_DEATH:
+            reason = EndReason.SANDBOX_KILLED
+        # Before the sandbox is terminated: the wait for a confirmation is not the agent's time.
         ending = Ending(
             reason=reason,
-            steps=self.steps + self._journal.busy,
+            steps=self.steps + (self._journal.busy and self._journal.next_seq not in self._unexecuted),
             rewrites=self.rewrites,
             seconds=time.monotonic() - self._started,
+            doubted=any(suggests_doubt(step.observation) for step in self._journal.steps),
         )
+        dead = await self._killing.kill(sandbox)
+        self._sandbox = None
         if dead:
-            self.result = await score(pristine, self.task, baseline, changes, ending, self._suite_cache)
+            self.result = await score(
+                pristine, self.task, baseline, changes, ending, self._suite_cache, self._open_verifier
+            )
         else:
             self.result = unscored(EndReason.SANDBOX_KILLED, self._killing.failed, changes, ending)
         return self.result
+
+    async def _final_changes(self, pristine: Sandbox, *, replays: int = 1) -> ChangeSet:
+        """The agent's changes; where the sandbox has died since the last step, those of a replay in a new one."""
+        sandbox, baseline = self._open()
+        try:
+            return await collect(sandbox, pristine, baseline)
+        except SandboxLost as death:
+            await pristine.stat(["."])  # the death of the verifier is no reason to replay
+            if not replays:
+                return ChangeSet(changes={}, unscorable=f"two sandboxes died before their changes were read ({death})")
+            if self._journal.busy:
+                self._poisoned.add(self._journal.next_seq)
+            await self._restart(death)
+        return await self._final_changes(pristine, replays=replays - 1)

@@ -4,18 +4,18 @@ The order matters: commands that run the agent's code come before the files that
 and nothing runs between those files and the tests.
 """
 
-import hashlib
+import re
 import tempfile
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
-from dgym.errors import SandboxLost, VerifierFailed
-from dgym.sandbox import RunResult, Sandbox
+from dgym.errors import SandboxLost, SandboxStartFailed, SetupFailed, VerifierFailed
+from dgym.sandbox import ManifestEntry, RunResult, Sandbox
 from dgym.sandbox.entrypoint import EntrypointResult, run_entrypoint
 from dgym.sandbox.scoring_mode import Mode, choose_mode
 from dgym.session.scoring import (
+    ALREADY_PASSES,
     ExpectedTests,
     Verdict,
     expected_tests,
@@ -24,17 +24,23 @@ from dgym.session.scoring import (
     named_tests,
     nothing_ran,
 )
+from dgym.session.suite_cache import ExpectedTestsCache
+from dgym.session.untouched import environment_failure, is_doubtful
 from dgym.session.verification_entrypoint import files_of_shell_line
 from dgym.session.verification_files import SavedFiles, WorkspaceCopy, apply_test_patch, read_versions, write_versions
-from dgym.session.verification_protection import Protection, protect, select_changes
+from dgym.session.verification_protection import Protection, protect, select_changes, why_dropped
 from dgym.workspace.apply import patched_paths
 from dgym.workspace.errors import PatchError
 from dgym.workspace.files import FileVersion
 
-__all__ = ["ExpectedTestsCache", "Mode", "Verdict", "VerificationPlan", "verify"]
+__all__ = ["Mode", "Verdict", "VerificationPlan", "verify"]
 
 _TAIL_LINES = 20
 _IN_MEMORY_BYTES = 8 * 1024**2
+_DEPENDENCY_FILES = re.compile(r"(?:pyproject\.toml|setup\.(?:py|cfg)|Pipfile|[\w.-]*requirements[\w.-]*\.(?:txt|in))")
+
+OpenUntouched = Callable[[], Awaitable[Sandbox]]
+"""Opens one more verifier, which holds the untouched repository after the task's setup."""
 
 
 def _nothing_protected(_path: str) -> bool:
@@ -47,6 +53,8 @@ class VerificationPlan(msgspec.Struct, frozen=True, kw_only=True):
     ``changed``: what the agent changed, policy applied; None: deleted. ``protected``: whether the task's own policy
     protects a path; such files are put back after ``build_commands``. ``cache`` and ``digest``: where the suite of the
     untouched repository is remembered, and of which task; without either it is found out each time.
+    ``solution_paths``: what the task's own solution changes, modules that are still missing among it. ``doubted``: the
+    untouched repository is tried before the changes, unless its tests are known to run.
     """
 
     entrypoint: str
@@ -60,54 +68,89 @@ class VerificationPlan(msgspec.Struct, frozen=True, kw_only=True):
     build_commands: tuple[str, ...] = ()
     build_timeout_seconds: float = 1800.0
     protected: Callable[[str], bool] = _nothing_protected
-    cache: "ExpectedTestsCache | None" = None
+    cache: ExpectedTestsCache | None = None
     digest: str = ""
+    solution_paths: tuple[str, ...] = ()
+    doubted: bool = False
 
     @property
     def mode(self) -> Mode:
         """How the task counts."""
-        return choose_mode(self.entrypoint, self.fail_to_pass + self.pass_to_pass, self.parser)
+        return choose_mode(self.entrypoint, self.named, self.parser)
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The ids of the tests that the task names."""
+        return self.fail_to_pass + self.pass_to_pass
 
 
-class ExpectedTestsCache:
-    """Remembers the suites of untouched repositories in a directory, one small file each."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-
-    def get(self, digest: str) -> ExpectedTests | None:
-        """The suite of the task with this digest, if it is known and readable."""
-        try:
-            return msgspec.json.decode(self._path(digest).read_bytes(), type=ExpectedTests)
-        except (OSError, msgspec.DecodeError):
-            return None
-
-    def put(self, digest: str, expected: ExpectedTests) -> None:
-        """Remember a suite; a full or read-only disk only costs time later."""
-        try:
-            self._directory.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=self._directory, delete=False) as file:
-                file.write(msgspec.json.encode(expected))
-            Path(file.name).replace(self._path(digest))
-        except OSError:
-            return
-
-    def _path(self, digest: str) -> Path:
-        return self._directory / (hashlib.sha256(f"1:{digest}".encode()).hexdigest() + ".json")
-
-
-async def verify(verifier: Sandbox, plan: VerificationPlan) -> Verdict:
+async def verify(verifier: Sandbox, plan: VerificationPlan, open_untouched: OpenUntouched | None = None) -> Verdict:
     """Apply the plan's changes to the pristine copy in ``verifier`` and score them.
 
-    The agent's sandbox must be dead. ``verifier`` holds the repository after the task's setup; it is used up.
+    The agent's sandbox must be dead. ``verifier`` holds the repository after the task's setup; it is used up. Where no
+    test ran, the untouched repository is tried in a sandbox of ``open_untouched``, which no code of the agent reached.
 
     Raises:
+        SetupFailed: The environment cannot run the tests, whatever the agent did.
         VerifierFailed: Scoring could not run, for reasons that are not the agent's.
     """
     try:
-        return await _Verification(verifier, plan).run()
+        verification = _Verification(verifier, plan)
+        verdict = _warned(await verification.run(), plan)
+        if verification.doubtful and open_untouched is not None:
+            verdict = await _try_untouched(verdict, plan, open_untouched)
+        return verdict
     except (SandboxLost, OSError) as error:
         raise VerifierFailed(f"the verifier failed: {error}") from error
+
+
+def remember_passing(plan: VerificationPlan, *, passes: bool) -> None:
+    """Remember whether everything that counts passes on the untouched repository, for the results of the task."""
+    if plan.cache is not None:
+        plan.cache.set(plan.digest, "passes", holds=passes)
+
+
+def _warned(verdict: Verdict, plan: VerificationPlan) -> Verdict:
+    """The verdict with a warning where the untouched repository passes, as far as that is known."""
+    known = plan.cache is not None and plan.cache.knows(plan.digest, "passes")
+    if not (known or verdict.untouched_passes or (verdict.resolved and not plan.changed)):
+        return verdict
+    message = f"{verdict.message}; {ALREADY_PASSES}"
+    return msgspec.structs.replace(verdict, message=message, notes=(*verdict.notes, ALREADY_PASSES))
+
+
+async def _try_untouched(verdict: Verdict, plan: VerificationPlan, open_untouched: OpenUntouched) -> Verdict:
+    """The verdict, if the untouched repository's tests run; ``SetupFailed`` if the environment cannot run them."""
+    if _is_known_to_run(plan):
+        return verdict
+    try:
+        sandbox = await open_untouched()
+    except (SandboxLost, SandboxStartFailed):
+        note = "no test ran, and there was no second verifier to try the untouched repository in"
+        return msgspec.structs.replace(verdict, notes=(*verdict.notes, note))
+    try:
+        await _Verification(sandbox, plan).try_untouched()
+    finally:
+        await sandbox.stop()
+    return verdict
+
+
+def _is_known_to_run(plan: VerificationPlan) -> bool:
+    """Whether the tests of the untouched repository ran before. A failure is not remembered: it can be repaired."""
+    return plan.cache is not None and plan.cache.knows(plan.digest, "runs")
+
+
+async def run_version(verifier: Sandbox, plan: VerificationPlan) -> EntrypointResult:
+    """The run of the entrypoint over the plan's changes, which are trusted, as scoring makes it but without a verdict.
+
+    Raises:
+        SetupFailed: The plan has no changes, and the environment cannot run the tests.
+        VerifierFailed: A build command failed, or scoring could not run.
+    """
+    try:
+        return await _Verification(verifier, plan).run_trusted()
+    except (SandboxLost, OSError, _AgentsDoing) as error:
+        raise VerifierFailed(str(error)) from error
 
 
 class _AgentsDoing(Exception):
@@ -119,8 +162,60 @@ class _Verification:
         self._verifier = verifier
         self._plan = plan
         self._notes: list[str] = []
+        self.doubtful = False
+        """Whether no test ran, for a reason that may be the environment's."""
+
+    async def try_untouched(self) -> None:
+        """Run the tests of the untouched repository; ``SetupFailed`` if the environment cannot run them."""
+        try:
+            await self._build()
+        except _AgentsDoing:
+            return  # What the repository's own code does to its build is the bug.
+        await self._write_tests()
+        await self._check_environment(await self._run_entrypoint())
+        if self._plan.cache is not None:
+            self._plan.cache.set(self._plan.digest, "runs", holds=True)
+
+    async def run_trusted(self) -> EntrypointResult:
+        """Run the entrypoint over the plan's changes, unwatched."""
+        await write_versions(self._verifier, self._plan.changed)
+        await self._build()
+        await self._write_tests()
+        result = await self._run_entrypoint()
+        if not self._plan.changed:
+            await self._check_environment(result)
+        return result
+
+    async def _check_environment(self, untouched: EntrypointResult) -> None:
+        if not is_doubtful(self._plan.mode, untouched):
+            return
+        manifest = await self._verifier.manifest()
+        protection = protect(manifest, self._plan.named, self._written_paths())
+        named = [path for path in manifest if _DEPENDENCY_FILES.fullmatch(path)]
+        versions = await read_versions(self._verifier, manifest, named)
+        failure = environment_failure(
+            self._plan.mode,
+            self._plan.entrypoint,
+            untouched,
+            workspace=self._verifier.workspace,
+            paths={*manifest, *self._plan.solution_paths},
+            is_fixed=lambda path: protection.why_refused(path) is not None or why_dropped(path) is not None,
+            declared="\n".join(version.data.decode("utf-8", "replace") for version in versions.values()),
+        )
+        if failure is not None:
+            raise SetupFailed(failure)
 
     async def run(self) -> Verdict:
+        tried = self._plan.doubted and self._plan.mode is not Mode.WHOLE_SUITE and not _is_known_to_run(self._plan)
+        if tried:
+            copy = await WorkspaceCopy.save(self._verifier)
+            await self.try_untouched()
+            await copy.restore()
+        verdict = await self._run_verdict()
+        self.doubtful = self.doubtful and not tried
+        return verdict
+
+    async def _run_verdict(self) -> Verdict:
         expected = await self._expected()
         pristine = await self._verifier.manifest()
         named = files_of_shell_line(self._plan.entrypoint, pristine)
@@ -133,7 +228,9 @@ class _Verification:
             verdict = await self._run_changed(expected, protection, changed)
         except _AgentsDoing as failure:
             verdict = nothing_ran(self._plan.mode, expected, str(failure))
-        return msgspec.structs.replace(verdict, notes=(*verdict.notes, *self._notes))
+        return msgspec.structs.replace(
+            verdict, notes=(*verdict.notes, *self._notes), untouched_passes=expected.all_pass
+        )
 
     def _written_paths(self) -> list[str]:
         patch = self._plan.test_patch
@@ -147,13 +244,13 @@ class _Verification:
     async def _expected(self) -> ExpectedTests:
         plan = self._plan
         if plan.mode is Mode.NAMED_TESTS:
-            return named_tests(plan.fail_to_pass + plan.pass_to_pass)
+            return named_tests(plan.named)
         if plan.mode is Mode.EXIT_STATUS:
             return ExpectedTests()
-        known = plan.cache.get(plan.digest) if plan.cache is not None and plan.digest else None
+        known = plan.cache.get(plan.digest) if plan.cache is not None else None
         if known is None:
             known = await self._find_expected()
-            if plan.cache is not None and plan.digest and known.outcomes:
+            if plan.cache is not None and known.outcomes:
                 plan.cache.put(plan.digest, known)
         return known
 
@@ -162,6 +259,7 @@ class _Verification:
         await self._write_tests()
         run = await self._run_entrypoint()
         marks = None if run.completed else await self._run_entrypoint(setup_only=True)
+        await self._check_environment(run)
         await copy.restore()
         return expected_tests(run, marks)
 
@@ -179,6 +277,10 @@ class _Verification:
             result = await self._run_entrypoint(changed=changed)
         except SandboxLost as death:
             raise _AgentsDoing(f"the tests took the verifier down ({death})") from death
+        self.doubtful = is_doubtful(self._plan.mode, result) and self._plan.mode is not Mode.WHOLE_SUITE
+        if self.doubtful and not changed:
+            await self._check_environment(result)
+            self.doubtful = False
         return judge(self._plan.mode, result, expected, self._plan.timeout_seconds)
 
     async def _write_and_build(self, protection: Protection, changed: Mapping[str, FileVersion | None]) -> None:
@@ -192,7 +294,7 @@ class _Verification:
             saved = await SavedFiles.save(self._verifier, kept, archive)
             await write_versions(self._verifier, changed)
             await self._build()
-            after = await self._verifier.manifest()
+            after = await self._manifest_after_build()
             unwanted = [path for path in after if path not in before and protection.why_dropped(path) is not None]
             await self._verifier.remove(unwanted)
             restored = await saved.restore(after)
@@ -200,6 +302,12 @@ class _Verification:
             self._notes.append(f"put back after the build commands: {list_paths(restored)}")
         if unwanted:
             self._notes.append(f"removed after the build commands: {list_paths(sorted(unwanted))}")
+
+    async def _manifest_after_build(self) -> dict[str, ManifestEntry]:
+        try:
+            return await self._verifier.manifest()
+        except OSError as error:
+            raise _AgentsDoing(f"the files that the build commands left cannot be listed: {error.strerror}") from error
 
     async def _build(self) -> None:
         timeout = self._plan.build_timeout_seconds

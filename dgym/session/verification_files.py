@@ -15,8 +15,16 @@ _CHUNK_BYTES = 256 * 1024
 _COPY_SECONDS = 600.0
 _PERMISSIONS = 0o777
 
-_SAVE = 'umask 077; d=$(mktemp -d) && cp -a . "$d/" && printf %s "$d"'
-_RESTORE = 'find . -mindepth 1 -maxdepth 1 -exec rm -rf {} + && cp -a "$DGYM_COPY/." . && rm -rf "$DGYM_COPY"'
+# Only what stands in the workspace is copied: the workspace itself may be a mount point that belongs to another user.
+_COPY = r"""
+copy_into() { find . -mindepth 1 -maxdepth 1 -exec sh -c 'cp -a "$@" "$0/"' "$1" {} +; }
+empty() {
+  find "$1" -mindepth 1 -type d ! -perm -700 -exec chmod u+rwx {} \;
+  find "$1" -mindepth 1 -maxdepth 1 -exec rm -rf {} +
+}
+"""
+_SAVE = _COPY + 'umask 077; d=$(mktemp -d) && copy_into "$d" && printf %s "$d"'
+_RESTORE = _COPY + 'w=$PWD; empty . && cd "$DGYM_COPY" && copy_into "$w" && empty . && rmdir "$DGYM_COPY"'
 
 
 async def write_versions(sandbox: Sandbox, versions: Mapping[str, FileVersion | None]) -> None:
@@ -132,7 +140,7 @@ def _tar(versions: Mapping[str, FileVersion]) -> io.BytesIO:
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT, encoding="utf-8") as archive:
         for path in sorted(versions):
             version = versions[path]
-            member = tarfile.TarInfo(path)
+            member = tarfile.TarInfo(path)  # Without a date it is as new as its extraction.
             if version.is_symlink:
                 member.type = tarfile.SYMTYPE
                 member.linkname = version.data.decode("utf-8", "surrogateescape")

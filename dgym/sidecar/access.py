@@ -60,6 +60,10 @@ class Access:
             message = f"{which} is superseded by {self._epoch}: another has this episode"
             raise CallError(ErrorCode.SUPERSEDED, message)
 
+    def has_newer(self, epoch: int) -> bool:
+        """Whether a later assignment than ``epoch`` has called."""
+        return self._epoch > epoch
+
     def _role(self, authorization: str) -> Role:
         if authorization[: len(_SCHEME)].lower() != _SCHEME:
             raise CallError(ErrorCode.UNAUTHENTICATED, "a bearer token is needed")

@@ -25,12 +25,14 @@ from dgym.wire.http import (
     CloseResponse,
     DiffResponse,
     Path,
+    PauseRequest,
     PeekResponse,
     PrepareRequest,
     PrepareResponse,
     ReleaseRequest,
     ResetRequest,
     Role,
+    RunningRequest,
     StepRequest,
 )
 from dgym.wire.http_errors import ErrorBody, ErrorCode
@@ -83,6 +85,8 @@ class Api:
             ("GET", Path.DIFF, drive, self._diff),
             ("POST", Path.CLOSE, drive, self._close),
             ("POST", Path.VERIFY, operate, self._verify),
+            ("POST", Path.RUNNING, operate, self._running),
+            ("POST", Path.PAUSE, operate, self._pause),
             ("POST", Path.CANCEL, operate, self._cancel),
         ]
 
@@ -176,8 +180,20 @@ class Api:
     async def _verify(self, _request: web.Request) -> Any:
         return self._attempt.sandbox_has_ended()
 
+    async def _running(self, request: web.Request) -> Any:
+        if not self._attempt.sandbox_still_runs(await _read(request, RunningRequest)):
+            raise StillRunning
+        return Accepted()
+
+    async def _pause(self, request: web.Request) -> Any:
+        lost = await _read(request, PauseRequest)
+        if not self._access.has_newer(lost.epoch):
+            self._attempt.pause()
+        return Accepted()
+
     async def _cancel(self, _request: web.Request) -> Any:
-        self._attempt.cancel()
+        if not self._attempt.cancel():
+            raise StillRunning
         return Accepted()
 
     # open

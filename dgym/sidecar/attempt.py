@@ -16,6 +16,7 @@ from dgym.sidecar.failures import CallError
 from dgym.sidecar.ongoing import Ongoing
 from dgym.sidecar.runners import PodProvider, Runners
 from dgym.sidecar.settings import Settings
+from dgym.sidecar.termination import Termination
 from dgym.sidecar.uploads import Uploads
 from dgym.sidecar.views import episode_state, history_page, tool_descriptions, utf8
 from dgym.tools.registry import load_tools
@@ -26,6 +27,7 @@ from dgym.wire.http import (
     PrepareRequest,
     ReleaseRequest,
     ResetRequest,
+    RunningRequest,
     StepRequest,
     StepResponse,
     StepsResponse,
@@ -70,6 +72,9 @@ class Attempt:
         self._runners = runners
         self._over = over
         self._on_end = on_end
+        self._termination = Termination(
+            timeout_seconds=settings.stop_timeout_seconds, patience_seconds=settings.confirmation_seconds
+        )
         self._uploads = Uploads(settings.directory)
         self._ongoing = Ongoing(settings.answer_seconds)
         self._prepared: PrepareRequest | None = None
@@ -84,6 +89,9 @@ class Attempt:
         """Why the pod is not ready to be driven, if it is not."""
         if self._over is not None or self.failure is not None:
             return self._over or str(self.failure)
+        if self._termination.overdue:
+            # The kubelet publishes this with the states of all containers, and the operator reports the sandbox's.
+            return "the end of the sandbox is not confirmed"
         ending = self.session is not None and self.session.ending.is_set()
         return None if ending else self._runners.missing
 
@@ -123,7 +131,7 @@ class Attempt:
                 max_rewrites=request.max_rewrites,
                 deadline_seconds=request.remaining_seconds,
             ),
-            killing=Killing(is_dead=self._runners.dead.wait, timeout_seconds=self._settings.stop_timeout_seconds),
+            killing=Killing(confirmed=self._termination.confirmed, timeout_seconds=self._settings.stop_timeout_seconds),
         )
         self._prepared = request
         self._in_background(self._watch(self.session))
@@ -156,6 +164,8 @@ class Attempt:
         """Begin the episode; once, however often the same key asks."""
         self._refuse_if_over()
         session = self._prepared_session()
+        if request.evaluate and "eval" not in session.tools:
+            raise CallError(ErrorCode.INVALID_ARGUMENT, "evaluate needs the tool eval, which was not prepared")
         if self._reset_key not in (None, key):
             raise CallError(ErrorCode.CONFLICT, "the attempt was reset under another key; it can be reset once")
         if self._runners.starting:
@@ -166,6 +176,7 @@ class Attempt:
         if not self._begun:
             await self._once("reset", lambda: self._begin(session, evaluate=request.evaluate))
         else:
+            session.deadline.run()
             # Whoever takes the episode up decides what comes next by all that was done, the step in flight included.
             await self._once(("settled", session.next_seq), session.settled)
         return StepResponse(step=session.history()[0], state=episode_state(session, self.usage))
@@ -174,9 +185,7 @@ class Attempt:
         """Execute one call, once."""
         session = self._running()
         self._note_usage(request.usage)
-        action: Any = request.call
-        if not request.tool and "action" in request.arguments:
-            action = request.arguments["action"]
+        action = _action(request)
         call = msgspec.json.encode((request.tool, request.arguments), order="deterministic")
         await self._once(("step", seq, call), lambda: self._step(session, seq, action))
         return StepResponse(step=session.history(start=seq)[0], state=episode_state(session, self.usage))
@@ -185,7 +194,7 @@ class Attempt:
         """Look without a step."""
         session = self._running()
         call = msgspec.json.encode((request.tool, request.arguments), order="deterministic")
-        action: Any = request.call if request.tool else request.arguments.get("action", "")
+        action = _action(request)
         return await self._once(("peek", session.next_seq, call), lambda: session.peek(action))
 
     def steps(self, start: int) -> StepsResponse:
@@ -219,12 +228,23 @@ class Attempt:
 
     def sandbox_has_ended(self) -> VerifyResponse:
         """The sandbox's container is seen to have terminated."""
-        self._runners.dead.set()
+        self._termination.report_terminated()
         expected = self.result is not None or (self.session is not None and self.session.ending.is_set())
         return VerifyResponse(expected=expected, poisoned_step=self.poisoned_step)
 
-    def cancel(self) -> None:
-        """End the episode as cancelled, scored where there is anything to score."""
+    def sandbox_still_runs(self, request: RunningRequest) -> bool:
+        """Record the report that the sandbox's container was running; False while the report is no evidence."""
+        return self._termination.report_running(request.observed)
+
+    def pause(self) -> None:
+        """Stop the deadline's clock, since the operator has lost the agent; the next call of a driver starts it."""
+        if self.session is not None and self._begun:
+            self.session.deadline.pause()
+
+    def cancel(self) -> bool:
+        """End the episode as cancelled, scored where there is anything to score; returns whether it has ended."""
+        if self.ended.is_set() or self._cancelled:
+            return self.ended.is_set()
         self._refuse_if_over()
         self._cancelled = True
         if self.session is not None and self._begun:
@@ -232,6 +252,7 @@ class Attempt:
         elif self._reset_key is None and self.result is None:
             self._over = "the episode was cancelled before it began"
             self._conclude(Result(resolved=False, reason=EndReason.CANCELLED, message=self._over))
+        return self.ended.is_set()
 
     async def close(self) -> None:
         """End everything, without scoring what was not finished."""
@@ -332,6 +353,7 @@ class Attempt:
             raise self.failure
         if not self._begun:
             raise CallError(ErrorCode.CONFLICT, "the attempt was not reset")
+        session.deadline.run()
         return session
 
     def _check_workspace(self, task: DebugTask, request: PrepareRequest) -> None:
@@ -341,6 +363,11 @@ class Attempt:
                 raise CallError(ErrorCode.INVALID_ARGUMENT, "the task has a source; upload it and name its SHA-256")
         elif latest is None or latest.sha256 != request.workspace_sha256:
             raise CallError(ErrorCode.CONFLICT, "no workspace of this SHA-256 was uploaded")
+
+
+def _action(request: StepRequest) -> Any:
+    """The request's call; without a tool, the action that the session parses."""
+    return request.call if request.tool else request.arguments.get("action", request.call)
 
 
 def _read_task(value: dict[str, Any]) -> DebugTask:

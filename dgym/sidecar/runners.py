@@ -39,8 +39,6 @@ class Runners:
     def __init__(self, sandbox: Path, verifier: Path) -> None:
         self._paths = {"sandbox": sandbox, "verifier": verifier}
         self._connected: dict[str, PodSandbox] = {}
-        self.dead = asyncio.Event()
-        """Set once the sandbox's container is seen to have terminated."""
 
     @property
     def missing(self) -> str | None:

@@ -30,7 +30,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         episode_uid: Its UID.
         attempt: The number of this attempt.
         answer_seconds: A call that takes longer answers 202; drivers wait 30 s.
-        stop_timeout_seconds: How long after its order to end a sandbox may be seen alive; more means hijacked.
+        stop_timeout_seconds: How long after its order to end a sandbox may be seen running; more means hijacked.
+        confirmation_seconds: How long to wait for the operator's report that the sandbox has ended or still runs; less
+            than the day for which the pod's own deadline exceeds the clocks of the episode.
         log_level: DEBUG, INFO, WARNING or ERROR.
     """
 
@@ -48,6 +50,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int = 1
     answer_seconds: float = ANSWER_SECONDS
     stop_timeout_seconds: float = 30.0
+    confirmation_seconds: float = 4 * 3600.0
     log_level: str = "INFO"
 
     @property

@@ -5,6 +5,7 @@ Files and HTTP bodies use camelCase, Python uses snake_case; ``msgspec`` transla
 
 from dgym.wire.breakpoints import Breakpoint, Frame
 from dgym.wire.messages import (
+    ACTION_LIMIT,
     OBSERVATION_LIMIT,
     EndReason,
     Observation,
@@ -13,9 +14,11 @@ from dgym.wire.messages import (
     Score,
     Step,
     ToolCall,
+    action_problem,
 )
 
 __all__ = [
+    "ACTION_LIMIT",
     "OBSERVATION_LIMIT",
     "Breakpoint",
     "EndReason",
@@ -26,4 +29,5 @@ __all__ = [
     "Score",
     "Step",
     "ToolCall",
+    "action_problem",
 ]

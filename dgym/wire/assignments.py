@@ -42,7 +42,11 @@ class AssignmentMode(StrEnum):
 
 
 class AssignmentState(StrEnum):
-    """Where an agent is with an episode. ``finished``: stored and released; ``failed``: another try may help."""
+    """Where an agent is with an episode.
+
+    ``finished``: stored and released, or only reported where both store and pod are gone; ``failed``: another try may
+    help.
+    """
 
     PREPARING = "preparing"
     RUNNING = "running"
@@ -95,13 +99,19 @@ class Assignment(Message, frozen=True, kw_only=True):
 
 
 class AssignmentStatus(Message, frozen=True, kw_only=True):
-    """How one episode goes. ``reason``, ``outcome`` and ``message`` are there once it is finished or failed."""
+    """How one episode goes.
+
+    ``reason`` and ``outcome`` are set once the assignment is finished or failed, ``message`` also while its result
+    waits for the store. ``active_seconds`` is how long the episode's deadline has run under this assignment: from the
+    first reset to the end of the last step, without preparation and scoring.
+    """
 
     episode_uid: str
     attempt: int
     epoch: int
     state: AssignmentState
     steps: Count = 0
+    active_seconds: Count = 0
     reason: EndReason | None = None
     outcome: Outcome | None = None
     message: str = ""

@@ -3,6 +3,7 @@
 Bodies are JSON. A field that is not known is passed over, so that a sidecar and a driver may be a minor version apart.
 """
 
+from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -53,6 +54,8 @@ class Path(StrEnum):
     DIFF = "/v1/diff"
     CLOSE = "/v1/close"
     VERIFY = "/v1/verify"
+    RUNNING = "/v1/running"
+    PAUSE = "/v1/pause"
     CANCEL = "/v1/cancel"
     HEALTH = "/healthz"
     READY = "/readyz"
@@ -217,6 +220,18 @@ class VerifyResponse(Message, frozen=True, kw_only=True):
 
     expected: bool
     poisoned_step: int | None = None
+
+
+class RunningRequest(Message, frozen=True, kw_only=True):
+    """The sandbox's container was running at ``observed``, a time that the kubelet of its node wrote into the pod."""
+
+    observed: Annotated[datetime, msgspec.Meta(tz=True)]
+
+
+class PauseRequest(Message, frozen=True, kw_only=True):
+    """The agent of assignment ``epoch`` is lost: the deadline does not run until the next call of a driver."""
+
+    epoch: Count
 
 
 class Accepted(Message, frozen=True, kw_only=True):

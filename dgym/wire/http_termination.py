@@ -14,6 +14,7 @@ TERMINATION_LIMIT = 1024
 """Bytes of the encoded message."""
 _URI_LIMIT = 400
 _TEXT_LIMIT = 480
+_CUT = " … "
 
 
 class TerminationMessage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -57,16 +58,25 @@ def termination_message(result: Result, *, episode_uid: str, attempt: int, resul
 def encode_termination(message: TerminationMessage) -> bytes:
     """At most ``TERMINATION_LIMIT`` bytes of JSON with its checksum.
 
-    An address that is too long is left out, since half of one leads nowhere; the text is cut.
+    An address that is too long is left out, since half of one leads nowhere; the text loses its middle.
     """
     uri = message.result_uri if len(message.result_uri.encode()) <= _URI_LIMIT else ""
     message = msgspec.structs.replace(message, result_uri=uri)
-    text = message.message[:_TEXT_LIMIT]
+    characters = _TEXT_LIMIT
     while True:
+        text = _shortened(message.message, characters)
         data = _with_checksum(msgspec.structs.replace(message, message=text))
         if len(data) <= TERMINATION_LIMIT or not text:
             return data
-        text = text[: len(text) - max(1, (len(data) - TERMINATION_LIMIT) // 6)]
+        characters = len(text) - max(1, (len(data) - TERMINATION_LIMIT) // 6)
+
+
+def _shortened(text: str, characters: int) -> str:
+    """``text`` without its middle: what failed stands first, and the cause last."""
+    if len(text) <= characters:
+        return text
+    half = max(0, characters - len(_CUT)) // 2
+    return f"{text[:half]}{_CUT}{text[-half:]}" if half else ""
 
 
 def decode_termination(data: bytes | str) -> TerminationMessage | None:

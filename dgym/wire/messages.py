@@ -7,6 +7,9 @@ import msgspec
 
 from dgym.wire.breakpoints import Breakpoint, Frame
 
+ACTION_LIMIT = 1024**2
+"""Bytes of one action as JSON; a sidecar takes no larger bodies than twice that."""
+
 OBSERVATION_LIMIT = 64 * 1024
 """Bytes of text in one observation; head and tail are kept and the cut is marked."""
 
@@ -74,6 +77,19 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     def mistake(cls, problem: str) -> "ToolCall":
         """A call that a model tried to make and that nobody can read: a step whose observation is ``problem``."""
         return cls(tool="", arguments={"problem": problem})
+
+
+def action_problem(action: Any) -> str | None:
+    """Why sessions refuse ``action``, in this process and in a pod, as a sentence; None for a valid one."""
+    try:
+        size = len(msgspec.json.encode(action, enc_hook=repr))
+    except UnicodeEncodeError:
+        return "The action contains half of a surrogate pair; it must be valid Unicode text."
+    except RecursionError:
+        return "The action is nested too deeply."
+    if size > ACTION_LIMIT:
+        return f"The action has {size:,} bytes as JSON; at most {ACTION_LIMIT:,} are taken."
+    return None
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -10,6 +10,7 @@ protected themselves, wherever they stand.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache, partial
 from typing import Final
 
 from dgym.workspace.paths import ancestors, encode_path
@@ -46,18 +47,23 @@ GENERATED_NAMES: Final = frozenset(
 GENERATED_SUFFIXES: Final = (".pyc", ".pyo", ".egg-info")
 
 
+_REMEMBERED_DIRECTORIES = 1024
+
+
 class Rules:
     """The ignore files of one kind, by the directory they stand in ("" for the workspace)."""
 
     def __init__(self, files: Mapping[str, str], extra: Sequence[str] = ()) -> None:
         self._by_directory = {directory: parse_patterns(text) for directory, text in files.items()}
         self._extra = parse_patterns("\n".join(extra))
+        # Thousands of files share a directory, and its own verdict depends on nothing else.
+        self._names_directory = lru_cache(_REMEMBERED_DIRECTORIES)(partial(self._names, is_dir=True))
 
     def excludes(self, path: str, *, is_dir: bool = False) -> bool:
         """Whether ``path`` or a directory above it is excluded."""
         if not self._by_directory and not self._extra:
             return False
-        return any(self._names(step, is_dir=True) for step in ancestors(path)) or self._names(path, is_dir=is_dir)
+        return any(map(self._names_directory, ancestors(path))) or self._names(path, is_dir=is_dir)
 
     def _names(self, path: str, *, is_dir: bool) -> bool:
         """What the last pattern that matches ``path`` itself says; the directories above are not excluded."""

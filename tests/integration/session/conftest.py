@@ -17,6 +17,7 @@ FILES = {
     "tool.sh": "#!/bin/sh\necho hello\n",
     "old.txt": "going away\n",
 }
+TOOLS = ("bash", "eval", "rewrite", "view", "pdb", "submit")
 
 
 def make_task(files=None, **spec):
@@ -29,12 +30,12 @@ async def open_session():
     """Opens reset sessions: ``await open_session(limits=…, **spec)``; every one is closed at the end."""
     async with contextlib.AsyncExitStack() as stack:
 
-        async def open_one(*, limits=None, reset=True, **spec):
+        async def open_one(*, limits=None, reset=True, tools=TOOLS, **spec):
             task = make_task(**spec)
             session = Session(
                 task,
                 provider=LocalProvider(await Opening().sandbox_spec(task)),
-                tools=load_tools(["bash", "eval", "rewrite", "view", "pdb", "submit"]),
+                tools=load_tools(tools),
                 source=await open_source(task),
                 limits=limits or EpisodeLimits(),
             )

@@ -1,14 +1,17 @@
 """The engine: exactly once, limits, what travels, and that nothing is left."""
 
 import asyncio
+import os
+import signal
 import subprocess
 
 import psutil
 import pytest
 
 from dgym.errors import ConflictError, EpisodeOver, ManifestError, SandboxLost
-from dgym.session import EpisodeLimits
-from dgym.wire import EndReason
+from dgym.session import EpisodeLimits, replay
+from dgym.tools.base import Tool
+from dgym.wire import OBSERVATION_LIMIT, EndReason
 
 REPAIR = "rewrite calc.py 2 <c>    return a + b</c>"
 COUNT = "bash echo once >> counter"
@@ -102,6 +105,38 @@ async def test_a_file_that_cannot_be_read_stays_behind_and_the_rest_is_scored(op
     assert any(note.startswith("not carried to the verifier: old.txt (it cannot be read") for note in result.notes)
 
 
+LONG = "/".join("d" * 200 for _ in range(18))
+
+
+async def test_more_paths_than_a_frame_header_takes_are_carried(open_session):
+    session = await open_session()
+    await session.step(1, REPAIR)
+    await session.step(2, f"bash mkdir -p {LONG}; cd {LONG}; for n in $(seq 300); do : > $n; done")
+    result = await session.finish()
+    assert result.resolved
+    assert result.patch.count("new file mode") == 300
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        ("for n in range(25_001): open(str(n), 'x').close()", "25,002 files were changed; at most 25,000 are carried"),
+        (
+            f"os.makedirs('{LONG}'); os.chdir('{LONG}')\nfor n in range(2400): open(str(n), 'x').close()",
+            "at most 8,388,608 are carried",
+        ),
+    ],
+    ids=["files", "paths"],
+)
+async def test_more_changes_than_can_be_carried_are_a_verdict(open_session, make, message):
+    session = await open_session()
+    await session.step(1, REPAIR)
+    await session.step(2, f"bash python3 - <<'END'\nimport os\n{make}\nEND")
+    result = await session.finish()
+    assert (result.resolved, result.reason, result.patch) == (False, EndReason.UNRESOLVED, "")
+    assert message in result.message
+
+
 async def test_hidden_files_and_the_test_patch_reach_the_verifier_only(open_session):
     test_patch = (
         "--- a/test_calc.py\n+++ b/test_calc.py\n@@ -3,3 +3,7 @@\n \n def test_add():\n"
@@ -165,6 +200,131 @@ async def test_the_deadline_scores_by_itself(open_session):
     assert session.result.reason == EndReason.DEADLINE_EXCEEDED
     last = await session.step(1, "bash true")
     assert last.end_reason == EndReason.DEADLINE_EXCEEDED
+
+
+async def test_a_call_after_the_end_is_no_step(open_session):
+    session = await open_session()
+    await session.step(1, "bash true")
+    result = await session.finish(EndReason.DEADLINE_EXCEEDED)
+    assert "Not executed" in (await session.step(2, "bash true")).text
+    assert session.steps == result.steps == 1
+
+
+async def test_without_rewrites_there_is_no_tool_for_them(open_session):
+    session = await open_session(limits=EpisodeLimits(max_rewrites=0))
+    assert "rewrite" not in session.tools
+    observation = await session.step(1, REPAIR)
+    assert not observation.ok
+    assert observation.end_reason is None
+    assert not (await session.finish()).resolved
+
+
+async def test_the_option_eval_without_its_tool_is_refused(open_session):
+    session = await open_session(reset=False, tools=["view"])
+    with pytest.raises(ManifestError, match="add it to tools"):
+        await session.reset(evaluate=True)
+    assert (await session.reset()).ok
+
+
+class Trap(Tool):
+    """Kill the sandbox from the given use on."""
+
+    uses = 0
+
+    async def use(self, context, path: str, deadly: int = 0) -> str:
+        """Write a file.
+
+        Args:
+            context: The episode's files.
+            path: The file.
+            deadly: The use that kills the sandbox, as all after it do.
+        """
+        type(self).uses += 1
+        if deadly and self.uses >= deadly:
+            os.kill(context.sandbox.main_process, signal.SIGKILL)
+        await context.write_bytes(path, b"trapped")
+        return "written"
+
+
+@pytest.fixture
+def trap():
+    Trap.uses = 0
+    return Trap()
+
+
+async def test_a_replay_that_dies_is_the_second_death(open_session, trap):
+    session = await open_session(tools=["rewrite", trap])
+    await session.step(1, REPAIR)
+    await session.step(2, {"tool": "trap", "arguments": {"path": "a.txt", "deadly": 2}})
+    last = await session.step(3, {"tool": "trap", "arguments": {"path": "b.txt", "deadly": 2}})
+    assert "killed by step 2" in last.text
+    assert last.end_reason == EndReason.RESOLVED
+    assert "a.txt" not in session.result.patch
+    assert session.result.steps == session.steps == 3
+    assert session.poisoned == {2, 3}
+
+
+class Fuse(Tool):
+    """Write a file, and kill the sandbox once that is answered."""
+
+    uses = 0
+
+    async def use(self, context, path: str, deaths: int) -> str:
+        """Write a file.
+
+        Args:
+            context: The episode's files.
+            path: The file.
+            deaths: How many uses kill.
+        """
+        type(self).uses += 1
+        await context.write_bytes(path, b"written")
+        if self.uses <= deaths:
+            os.kill(context.sandbox.main_process, signal.SIGKILL)
+        return "written"
+
+
+@pytest.fixture
+def fuse():
+    Fuse.uses = 0
+    return Fuse()
+
+
+async def test_a_sandbox_that_is_dead_at_submit_is_scored_by_its_replay(open_session, fuse):
+    session = await open_session(tools=["rewrite", "submit", fuse])
+    await session.step(1, REPAIR)
+    await session.step(2, {"tool": "fuse", "arguments": {"path": "a.txt", "deaths": 1}})
+    last = await session.step(3, "submit")
+    assert last.end_reason == EndReason.RESOLVED
+    assert "a.txt" in session.result.patch
+    assert (session.poisoned, session.result.steps) == ({3}, 3)
+
+
+async def test_a_sandbox_that_dies_after_every_replay_is_a_verdict(open_session, fuse):
+    session = await open_session(tools=["rewrite", "submit", fuse])
+    await session.step(1, REPAIR)
+    await session.step(2, {"tool": "fuse", "arguments": {"path": "a.txt", "deaths": 9}})
+    last = await session.step(3, "submit")
+    assert last.end_reason == EndReason.UNRESOLVED
+    assert "nothing was scored: two sandboxes died" in session.result.message
+
+
+async def test_setup_commands_do_not_count_against_the_replay(open_session, trap, monkeypatch):
+    monkeypatch.setattr(replay, "REPLAY_TIMEOUT_SECONDS", 0.01)
+    session = await open_session(tools=[trap], setupCommands=["sleep 0.1"])
+    observation = await session.step(1, {"tool": "trap", "arguments": {"path": "a.txt", "deadly": 1}})
+    assert "A new one was started" in observation.text
+    assert observation.end_reason is None
+
+
+async def test_the_first_observation_has_the_size_of_any_other(open_session):
+    files = {f"{number:0200}.py": "" for number in range(100)}
+    session = await open_session(reset=False, instructions="words " * 10_000, files=files, tools=["listdir", "submit"])
+    observation = await session.reset()
+    assert len(observation.text.encode()) <= OBSERVATION_LIMIT
+    assert observation.text.startswith("words words")
+    assert observation.truncated_bytes > 10_000
+    assert "bytes cut" in observation.text
 
 
 async def test_a_session_is_reset_once(open_session):

@@ -199,6 +199,8 @@ CALLS = [
     ("GET", "/v1/diff", Role.DRIVE),
     ("POST", "/v1/close", Role.DRIVE),
     ("POST", "/v1/verify", Role.OPERATE),
+    ("POST", "/v1/running", Role.OPERATE),
+    ("POST", "/v1/pause", Role.OPERATE),
     ("POST", "/v1/cancel", Role.OPERATE),
 ]
 

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -49,15 +50,55 @@ async def test_nothing_is_scored_before_the_sandbox_is_seen_dead(new_pod, helper
     assert (await finishing).resolved
 
 
-async def test_a_sandbox_that_is_not_seen_dead_in_time_was_hijacked(new_pod, helpers):
-    pod = await new_pod(stop_timeout_seconds=0.3).start(operated=False)
+async def unconfirmed(pod, helpers):
+    """End a repaired episode without an operator; the sidecar is past the time that it gives the sandbox to end."""
     env = await begin(pod)
     await env.step(helpers.repair)
-    result = await env.finish()
+    finishing = asyncio.ensure_future(env.finish())
+    async with asyncio.timeout(30):
+        while (await pod.raw("GET", "/readyz"))[0] == 200:
+            await asyncio.sleep(0.01)
+    return finishing
+
+
+async def test_a_sandbox_that_is_seen_running_after_its_time_was_hijacked(new_pod, helpers):
+    pod = await new_pod(stop_timeout_seconds=0.1).start(operated=False)
+    finishing = await unconfirmed(pod, helpers)
+    before, after = (datetime.now(UTC) + timedelta(seconds=seconds) for seconds in (-60, 60))
+    assert (await pod.running(before))[0] == 202
+    assert pod.termination() is None
+    assert (await pod.running(after))[0] == 200
+    result = await finishing
     assert (result.reason, result.resolved, result.score, result.max_score) == (EndReason.SANDBOX_KILLED, False, 0, 0)
     assert "nothing was scored" in result.message
     assert "+    return a + b" in result.patch
     assert pod.termination().reason == EndReason.SANDBOX_KILLED
+
+
+async def test_an_operator_that_comes_late_costs_no_verdict(new_pod, helpers):
+    pod = await new_pod(stop_timeout_seconds=0.1).start(operated=False)
+    finishing = await unconfirmed(pod, helpers)
+    assert pod.termination() is None
+    pod.operate()
+    assert (await finishing).resolved
+    assert pod.termination().resolved
+
+
+async def test_an_operator_that_never_comes_is_no_fault_of_the_agent(new_pod, helpers):
+    pod = await new_pod(stop_timeout_seconds=0.1, confirmation_seconds=0.1).start(operated=False)
+    finishing = await unconfirmed(pod, helpers)
+    with pytest.raises(SandboxLost, match="operator did not report"):
+        await finishing
+    # Another pod takes up the episode: a message would be a result.
+    assert pod.termination() is None
+
+
+async def test_a_sandbox_that_was_not_ordered_to_end_may_run(pod):
+    await begin(pod)
+    assert (await pod.running(datetime.now(UTC) + timedelta(days=1)))[0] == 202
+    assert (await pod.raw("POST", "/v1/running", role=Role.OPERATE, data=b'{"observed": "2026-01-01T12:00:00"}'))[
+        0
+    ] == 400
 
 
 async def test_a_sandbox_that_dies_under_a_step_is_no_observation_and_no_end(new_pod):
@@ -93,23 +134,50 @@ async def test_a_setup_that_fails_ends_the_attempt_before_it_cost_anything(pod, 
     assert "broken" in said.message
 
 
+async def test_the_deadline_waits_while_no_agent_serves_the_episode(pod):
+    env = await begin(pod, limits=EpisodeLimits(deadline_seconds=600))
+    deadline = pod.attempt.session.deadline
+    assert (await pod.raw("POST", "/v1/pause", role=Role.OPERATE, data=b'{"epoch": 0}'))[0] == 200
+    left = deadline.remaining
+    await asyncio.sleep(0)
+    assert deadline.remaining == left < 600
+    await env.step("view calc.py")
+    async with asyncio.timeout(30):
+        while deadline.remaining == left:
+            await asyncio.sleep(0)
+
+
 async def test_cancelling_scores_what_there_is(pod, helpers):
     env = await begin(pod)
     await env.step(helpers.repair)
     running = asyncio.ensure_future(env.step("bash echo > begun; sleep 60"))
     while not (pod.directory / "sandbox-files" / "begun").exists():
         await asyncio.sleep(0.01)
-    assert (await pod.raw("POST", "/v1/cancel", role=Role.OPERATE))[0] == 200
+    for _ in range(2):
+        assert (await pod.raw("POST", "/v1/cancel", role=Role.OPERATE))[0] in (200, 202)
     observation, *_ = await running
     assert observation["end_reason"] == "Resolved"
     assert env.result.resolved
     assert pod.termination().resolved
 
 
+async def test_cancelling_says_whether_the_attempt_has_ended(new_pod, helpers):
+    pod = await new_pod().start(operated=False)
+    env = await begin(pod)
+    await env.step(helpers.repair)
+    for _ in range(2):
+        status, body = await pod.raw("POST", "/v1/cancel", role=Role.OPERATE)
+        assert (status, body["running"]) == (202, True)
+    pod.operate()
+    assert (await helpers.wait(pod.termination)).resolved
+    assert (await pod.raw("POST", "/v1/cancel", role=Role.OPERATE))[0] == 200
+
+
 async def test_cancelling_before_the_reset_is_an_end_too(new_pod):
     pod = await new_pod().start(operated=False)
     await pod.prepare()
-    await pod.raw("POST", "/v1/cancel", role=Role.OPERATE)
+    for _ in range(2):
+        assert (await pod.raw("POST", "/v1/cancel", role=Role.OPERATE))[0] == 200
     assert pod.termination().reason == EndReason.CANCELLED
     with pytest.raises(EpisodeOver, match="cancelled"):
         await pod.connect().reset()
@@ -133,3 +201,12 @@ async def test_an_agent_that_could_not_go_on_says_why(new_pod):
     await preparation.release(reason=EndReason.MODEL_ERROR, message="the model does not answer")
     said = pod.termination()
     assert (said.reason, said.message, said.resolved) == ("ModelError", "the model does not answer", False)
+
+
+async def test_a_reset_that_asks_for_an_evaluation_without_its_tool_is_refused_and_can_be_corrected(new_pod):
+    pod = await new_pod().start(operated=False)
+    await pod.prepare(tools=("view",))
+    headers = {"Idempotency-Key": "k"}
+    status, body = await pod.raw("POST", "/v1/reset", role=Role.DRIVE, headers=headers, data=b'{"evaluate": true}')
+    assert (status, body["code"]) == (400, "invalid_argument")
+    assert (await pod.raw("POST", "/v1/reset", role=Role.DRIVE, headers=headers))[0] == 200

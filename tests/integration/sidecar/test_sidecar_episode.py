@@ -59,6 +59,21 @@ async def test_a_bad_call_is_an_observation_and_never_an_error(pod):
     assert env.info["steps"] == 5
 
 
+async def test_a_call_that_cannot_be_sent_is_an_observation(pod):
+    await pod.prepare()
+    env = pod.connect()
+    await env.reset()
+    unfit = {
+        "half of a surrogate pair": ["view \ud800", {"tool": "view", "arguments": {"path": "\udfff"}}],
+        "at most 1,048,576 are taken": [{"tool": "bash", "arguments": {"command": "#" * 3_000_000}}],
+    }
+    for problem, actions in unfit.items():
+        for action in actions:
+            assert problem in (await env.step(action))[0]["text"]
+            assert problem in (await env.peek(action))["text"]
+    assert env.info["steps"] == 3
+
+
 async def test_a_repository_that_the_image_holds_needs_no_upload(pod, helpers):
     pod.bake()
     await pod.prepare(source=None)

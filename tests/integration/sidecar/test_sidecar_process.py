@@ -61,7 +61,7 @@ async def test_a_sidecar_serves_one_attempt_and_leaves_its_verdict(new_pod, help
     assert (pod.termination().resolved, pod.termination().result_uri) == (True, "file:///result.json")
     for line in (pod.directory / "sidecar.log").read_text().splitlines():
         entry = json.loads(line)
-        assert (entry["episode"], entry["attempt"]) == ("default/calc", 1)
+        assert (entry["namespace"], entry["episode"], entry["attempt"]) == ("default", "calc", 1)
         assert pod.tokens[Role.DRIVE] not in line
     await helpers.wait(lambda: pod.runners["verifier"].poll() is not None)
 

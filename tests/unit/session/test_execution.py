@@ -1,11 +1,15 @@
 """Whatever a tool does, the episode goes on with an observation."""
 
+from functools import reduce
+
+import msgspec
 import pytest
 
-from dgym.errors import SandboxLost
+from dgym.errors import EpisodeOver, ManifestError, SandboxLost
 from dgym.session.execution import execute, read_action
 from dgym.tools import Tool, ToolError, ToolResult
-from dgym.wire import ToolCall
+from dgym.wire import ACTION_LIMIT, OBSERVATION_LIMIT, ToolCall
+from dgym.workspace.errors import EditError, PatchError, PathError
 
 
 class Edit(Tool):
@@ -34,7 +38,17 @@ class Refusing(Tool):
         raise ToolError("not like that; like this")
 
 
-TOOLS = {tool.name: tool for tool in (Edit(), Listener(), Refusing())}
+class ThirdParty(Tool):
+    """Fail as a tool may that uses dgym's own modules, or answer with a large diff."""
+
+    async def use(self, context, failure: int) -> ToolResult:
+        if failure < len(FAILURES):
+            raise FAILURES[failure]("what went wrong")
+        return ToolResult(text="changed", diff="+line\n" * 100_000)
+
+
+FAILURES = (PathError, EditError, PatchError, ManifestError, EpisodeOver)
+TOOLS = {tool.name: tool for tool in (Edit(), Listener(), Refusing(), ThirdParty())}
 
 
 async def run(tool, **arguments):
@@ -61,6 +75,34 @@ async def test_a_refusal_is_what_the_model_reads():
 async def test_a_lost_sandbox_is_never_an_observation():
     with pytest.raises(SandboxLost):
         await run("refusing", lost=True)
+
+
+@pytest.mark.parametrize("failure", range(len(FAILURES)), ids=[each.__name__ for each in FAILURES])
+async def test_no_error_but_that_of_the_infrastructure_ends_the_episode(failure):
+    observation = (await run("third_party", failure=failure)).observation
+    assert not observation.ok
+    assert observation.text == f"The tool third_party failed: {FAILURES[failure].__name__}: what went wrong"
+
+
+async def test_a_diff_is_cut_like_text():
+    diff = (await run("third_party", failure=len(FAILURES))).observation.diff
+    assert len(diff.encode()) <= OBSERVATION_LIMIT
+    assert "bytes cut" in diff
+
+
+UNFIT = {
+    "half of a surrogate pair": ["edit \ud800.py", {"tool": "edit", "arguments": {"path": ["\udfff"]}}],
+    f"at most {ACTION_LIMIT:,} are taken": ["edit " + "x" * ACTION_LIMIT],
+    "nested too deeply": [{"tool": "edit", "arguments": reduce(lambda value, _: {"a": value}, range(5000), {})}],
+}
+
+
+@pytest.mark.parametrize("problem", UNFIT)
+async def test_an_action_that_could_not_travel_is_refused_in_words_that_can(problem):
+    for action in UNFIT[problem]:
+        call = read_action(action, TOOLS)
+        assert len(msgspec.json.encode(call)) < 1000
+        assert problem in (await execute(TOOLS, None, call)).observation.text
 
 
 @pytest.mark.parametrize("action", ["", "nothing at all", {"arguments": {}}, 7])

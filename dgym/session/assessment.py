@@ -1,0 +1,114 @@
+"""What runs of the untouched repository and of its solution say about a task. Pure."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from dgym.sandbox.entrypoint import EntrypointResult
+from dgym.sandbox.scoring_mode import Mode
+from dgym.session.scoring import (
+    ALREADY_PASSES,
+    ExpectedTests,
+    Verdict,
+    expected_tests,
+    judge,
+    list_paths,
+    named_tests,
+)
+from dgym.session.verification import VerificationPlan
+
+_PASSED = frozenset({"passed", "xpassed"})
+
+
+class Assessment(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What is wrong with a task, and its tests by what they do.
+
+    ``problems`` make verdicts wrong or meaningless; ``notes`` do not. ``fail_to_pass``: tests that fail before and pass
+    after the solution, or fail before where there is none. ``pass_to_pass``: tests that pass in every run. ``passes``:
+    whether the untouched repository has everything that counts.
+    """
+
+    task: str
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    fail_to_pass: tuple[str, ...] = ()
+    pass_to_pass: tuple[str, ...] = ()
+    passes: bool = False
+
+
+def assess(
+    task: str, plan: VerificationPlan, before: Sequence[EntrypointResult], after: Sequence[EntrypointResult]
+) -> Assessment:
+    """What the runs of the untouched repository (``before``, at least one) and of the solution (``after``) say."""
+    expected = _expected(plan, before[0])
+    untouched = [judge(plan.mode, run, expected, plan.timeout_seconds) for run in before]
+    solved = [judge(plan.mode, run, expected, plan.timeout_seconds) for run in after]
+    passes = all(verdict.resolved for verdict in untouched)
+    problems = [ALREADY_PASSES] if passes else []
+    problems += _flaky("the untouched repository", before, untouched) + _flaky("the solution", after, solved)
+    problems += _misnamed(plan, before, after)
+    problems += [
+        f"the solution does not resolve it: {verdict.message}" for verdict in solved[:1] if not verdict.resolved
+    ]
+    if not after and untouched[0].score.max_score == 0:
+        problems.append(f"nothing counts: {untouched[0].message}")
+    good, fixed = _always_passed(before), _always_passed(after)
+    failing = [test for test in before[0].report.outcomes if _failed_always(test, before)] if before[0].report else []
+    return Assessment(
+        task=task,
+        problems=tuple(problems),
+        notes=tuple(dict.fromkeys(note for verdict in (*untouched, *solved) for note in verdict.notes)),
+        fail_to_pass=tuple(test for test in fixed if not _passed_once(test, before)) if after else tuple(failing),
+        pass_to_pass=tuple(test for test in good if not after or test in fixed),
+        passes=passes,
+    )
+
+
+def _expected(plan: VerificationPlan, untouched: EntrypointResult) -> ExpectedTests:
+    if plan.mode is Mode.NAMED_TESTS:
+        return named_tests(plan.named)
+    return expected_tests(untouched) if plan.mode is Mode.WHOLE_SUITE else ExpectedTests()
+
+
+def _flaky(what: str, runs: Sequence[EntrypointResult], verdicts: Sequence[Verdict]) -> list[str]:
+    """Tests, or the verdict where tests do not count, that differ between equal runs."""
+    outcomes = [run.report.outcomes if run.report is not None else {} for run in runs]
+    names = list(dict.fromkeys(test for tests in outcomes for test in tests))
+    unsteady = [test for test in names if len({tests.get(test) in _PASSED for tests in outcomes}) > 1]
+    if unsteady:
+        return [f"flaky: equal runs of {what} differ in {list_paths(unsteady)}"]
+    if len({verdict.score.score for verdict in verdicts}) > 1:
+        return [f"flaky: equal runs of {what} end differently: {'; '.join(verdict.message for verdict in verdicts)}"]
+    return []
+
+
+def _misnamed(
+    plan: VerificationPlan, before: Sequence[EntrypointResult], after: Sequence[EntrypointResult]
+) -> list[str]:
+    """Named tests that do not exist, or are in the wrong list."""
+    if plan.mode is not Mode.NAMED_TESTS:
+        return []
+    reports = [run.report for run in (*before, *after) if run.report is not None]
+    known = {test for report in reports for test in (*report.collected, *report.outcomes)}
+    good = set(_always_passed(before))
+    found = {
+        "unknown test ids": [test for test in plan.named if test not in known] if known else [],
+        "in failToPass, and passes on the untouched repository": [test for test in plan.fail_to_pass if test in good],
+        "in passToPass, and does not pass on the untouched repository": [
+            test for test in plan.pass_to_pass if test in known and not _passed_once(test, before)
+        ],
+    }
+    return [f"{what}: {list_paths(tests)}" for what, tests in found.items() if tests]
+
+
+def _always_passed(runs: Sequence[EntrypointResult]) -> list[str]:
+    outcomes = [run.report.outcomes if run.report is not None else {} for run in runs]
+    return [test for test in (outcomes[0] if outcomes else ()) if all(one.get(test) in _PASSED for one in outcomes)]
+
+
+def _passed_once(test: str, runs: Sequence[EntrypointResult]) -> bool:
+    return any(run.report is not None and run.report.outcomes.get(test) in _PASSED for run in runs)
+
+
+def _failed_always(test: str, runs: Sequence[EntrypointResult]) -> bool:
+    return all(run.report is not None and run.report.outcomes.get(test) in ("failed", "error") for run in runs)

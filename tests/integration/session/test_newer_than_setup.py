@@ -1,0 +1,39 @@
+"""What the agent and the scorer write is newer than what the setup built, as coarsely as build tools compare times."""
+
+BUILD = """
+import os, shutil, sys
+def second(path):
+    return int(os.stat(path).st_mtime)
+if os.path.exists("calc.py") and second("calc.txt") <= second("calc.py"):
+    sys.exit("calc.py is up to date")
+shutil.copyfile("calc.txt", "calc.py")
+"""
+FILES = {
+    "build.py": BUILD,
+    "calc.txt": "def add(a, b):\n    return a - b\n",
+    "test_calc.py": "import calc\n\n\ndef test_add():\n    assert calc.add(2, 3) == 5\n",
+}
+TASK = {"files": FILES, "setupCommands": ["python build.py"], "buildCommands": ["python build.py"]}
+REPAIR = "rewrite calc.txt 2 <c>    return a + b</c>"
+SOLUTION = """--- a/calc.txt
++++ b/calc.txt
+@@ -1,2 +1,2 @@
+ def add(a, b):
+-    return a - b
++    return a + b
+"""
+
+
+async def test_a_repair_is_built_in_the_sandbox_and_in_the_verifier(open_session):
+    session = await open_session(**TASK)
+    await session.step(1, REPAIR)
+    built = await session.step(2, "bash python build.py && cat calc.py")
+    assert "return a + b" in built.text
+    await session.step(3, "bash sed -i s/+/-/ calc.py")
+    assert (await session.step(4, "submit")).end_reason == "Resolved"
+
+
+async def test_the_solution_is_built(open_session):
+    session = await open_session(**TASK, solution=SOLUTION)
+    await session.apply_solution()
+    assert (await session.step(1, "submit")).end_reason == "Resolved"
