@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from dgym.api import Stages
+from dgym.api import Assignment, Stages
 from dgym.wire.assignments import AgentReport, AssignmentStatus
 from dgym_operator.kube import Clock
 from dgym_operator.reconcile.inputs import AgentView
@@ -33,11 +33,25 @@ class Heard(msgspec.Struct, frozen=True):
         return self.status.attempt, self.status.epoch
 
 
+class Active(msgspec.Struct, frozen=True):
+    """How long an episode's deadline has run under one assignment, over restarts of the agent's process."""
+
+    names: tuple[int, int]
+    before: int
+    reported: int
+
+    @property
+    def seconds(self) -> int:
+        """The total."""
+        return self.before + self.reported
+
+
 class Agent(msgspec.Struct, kw_only=True):
     """One agent pod.
 
     ``answered`` is when it last did, or since when it is expected to; ``told`` is attempt, epoch and moment of the last
-    assignment that it took, by the UID of the episode; ``draining_since`` is when it first said that it takes no more.
+    assignment that it took, by the UID of the episode; ``draining_since`` is when it first said that it takes no more;
+    ``failure`` is why it did not answer the last time it was asked, ``refuses`` whether it refused the token.
     """
 
     uid: str
@@ -47,6 +61,8 @@ class Agent(msgspec.Struct, kw_only=True):
     answered: float
     report: AgentReport | None = None
     draining_since: datetime | None = None
+    failure: str = ""
+    refuses: bool = False
     heard: dict[str, Heard] = {}
     told: dict[str, tuple[int, int, float]] = {}
 
@@ -69,8 +85,10 @@ class Agents:
         self._port = port
         self._silence = silence_seconds
         self._agents: dict[str, Agent] = {}
-        self._gone: OrderedDict[str, datetime] = OrderedDict()
+        self._gone: OrderedDict[str, tuple[str, datetime]] = OrderedDict()
         self._untold: dict[str, Heard] = {}
+        self._active: dict[str, Active] = {}
+        self._missed: dict[str, tuple[int, datetime]] = {}
         self.appeared = asyncio.Event()
         """Set when there is somebody new to ask."""
 
@@ -99,8 +117,9 @@ class Agents:
 
     def lose(self, uid: str) -> None:
         """The pod is gone, or will never run again."""
-        if self._agents.pop(uid, None) is not None:
-            self._remember_gone(uid)
+        agent = self._agents.pop(uid, None)
+        if agent is not None:
+            self._remember_gone(uid, agent.name)
 
     def expect_answers(self) -> None:
         """Asking begins now: silence before was not theirs."""
@@ -115,7 +134,10 @@ class Agents:
         before, agent.heard = agent.heard, {}
         for status in report.assignments:
             agent.heard[status.episode_uid] = _heard(before.get(status.episode_uid), status, now)
+            if status.active_seconds:
+                self._active[status.episode_uid] = _active(self._active.get(status.episode_uid), status)
         agent.report = report
+        agent.failure, agent.refuses = "", False
         agent.draining_since = (agent.draining_since or now) if report.draining else None
         agent.answered = self._clock.monotonic()
         changed = {uid for uid, heard in agent.heard.items() if uid not in before or before[uid].since != heard.since}
@@ -127,9 +149,15 @@ class Agents:
         heard = self._untold[status.episode_uid] = _heard(before, status, self._clock.now())
         return before is None or before.since != heard.since
 
-    def forget(self, episode_uid: str) -> None:
-        """The agent was told after all, or the Episode is gone."""
+    def told(self, episode_uid: str) -> None:
+        """The agent has its assignment."""
         self._untold.pop(episode_uid, None)
+        self._missed.pop(episode_uid, None)
+
+    def forget(self, episode_uid: str) -> None:
+        """The Episode is gone."""
+        self.told(episode_uid)
+        self._active.pop(episode_uid, None)
 
     def open_slots(self, agent: Agent) -> int | None:
         """How many episodes it serves at a time, the present ones included; None: it takes no more for now."""
@@ -144,21 +172,33 @@ class Agents:
     def view(self, episode: EpisodeView) -> AgentView | None:
         """What is known of the agent that the Episode is assigned to; None: nothing."""
         assignment = episode.status.assignment
-        if assignment is None:
-            return None
+        known = self._view(episode, assignment) if assignment is not None else None
+        active = self._active.get(episode.metadata.uid)
+        if known is None or assignment is None or active is None:
+            return known
+        current = active.names == (episode.status.attempt, assignment.epoch)
+        return msgspec.structs.replace(known, active_seconds=active.seconds if current else 0)
+
+    def _view(self, episode: EpisodeView, assignment: Assignment) -> AgentView | None:
         agent = self._agents.get(assignment.agent_pod_uid)
         if agent is None:
-            return AgentView(lost_since=self._gone_since(assignment.agent_pod_uid))
+            name, _ = self._gone_since(assignment.agent_pod_uid)
+            since = self._missed_since(episode.metadata.uid, assignment)
+            return AgentView(lost_since=since, lost=f"agent pod {name} is gone")
         if self.is_silent(agent):
             silent = timedelta(seconds=self._clock.monotonic() - agent.answered)
-            return AgentView(lost_since=self._clock.now() - silent)
+            lost = f"agent pod {agent.name} has not answered for {self._silence:.0f} s"
+            return AgentView(
+                lost_since=self._clock.now() - silent, lost=f"{lost}: {agent.failure}" if agent.failure else lost
+            )
         if agent.report is None:
             return None
         heard = self._heard_of(agent, episode.metadata.uid, episode.status.attempt, assignment.epoch)
         told = heard is not None and heard.names == (episode.status.attempt, assignment.epoch)
         if agent.draining_since is not None and not told:
             # It never will be: a draining agent refuses whatever it does not serve yet.
-            return AgentView(lost_since=agent.draining_since)
+            lost = f"agent pod {agent.name} ends and takes no more episodes"
+            return AgentView(lost_since=agent.draining_since, lost=lost)
         if heard is None:
             return AgentView()
         return AgentView(status=heard.status, since=heard.since, stages=heard.stages)
@@ -169,11 +209,21 @@ class Agents:
             return agent.heard.get(uid)
         return untold
 
-    def _gone_since(self, uid: str) -> datetime:
-        return self._gone[uid] if uid in self._gone else self._remember_gone(uid)
+    def _missed_since(self, episode_uid: str, assignment: Assignment) -> datetime:
+        """When this assignment's agent was first missed: an epoch may begin with an agent that is long gone."""
+        _, gone = self._gone_since(assignment.agent_pod_uid)
+        epoch, since = self._missed.get(episode_uid, (0, gone))
+        if epoch != assignment.epoch:
+            since = gone if assignment.epoch == 1 else self._clock.now()
+            self._missed[episode_uid] = (assignment.epoch, since)
+        return since
 
-    def _remember_gone(self, uid: str) -> datetime:
-        self._gone[uid] = self._clock.now()
+    def _gone_since(self, uid: str) -> tuple[str, datetime]:
+        """The pod's name, if it was ever seen, and since when it is gone."""
+        return self._gone.get(uid) or self._remember_gone(uid, f"with the UID {uid}")
+
+    def _remember_gone(self, uid: str, name: str) -> tuple[str, datetime]:
+        self._gone[uid] = name, self._clock.now()
         if len(self._gone) > _GONE_REMEMBERED:
             self._gone.popitem(last=False)
         return self._gone[uid]
@@ -186,3 +236,12 @@ def _heard(before: Heard | None, status: AssignmentStatus, now: datetime) -> Hea
     heard = Heard(status, now, stages)
     same = before is not None and (before.names, before.status.state) == (heard.names, status.state)
     return msgspec.structs.replace(heard, since=before.since) if before is not None and same else heard
+
+
+def _active(known: Active | None, status: AssignmentStatus) -> Active:
+    names = (status.attempt, status.epoch)
+    if known is None or known.names != names:
+        return Active(names, 0, status.active_seconds)
+    # A process that was started anew counts from zero.
+    before = known.seconds if status.active_seconds < known.reported else known.before
+    return Active(names, before, status.active_seconds)

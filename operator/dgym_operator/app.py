@@ -14,6 +14,7 @@ from uuid import uuid4
 import aiohttp
 
 from dgym_operator.agents import Agents
+from dgym_operator.announcing import Announcer
 from dgym_operator.app_leading import Common, lead
 from dgym_operator.app_observer import TransitionObserver
 from dgym_operator.app_reconcile import Item
@@ -23,10 +24,13 @@ from dgym_operator.app_watches import Watches
 from dgym_operator.dispatch import Dispatcher
 from dgym_operator.execute_world import World
 from dgym_operator.health import Busy, Health, serving
-from dgym_operator.kube import Access, Client, Clock, Resource, WorkQueue
+from dgym_operator.key_health import KeyHealth
+from dgym_operator.kube import Access, Client, Clock, Key, Resource, WorkQueue
 from dgym_operator.kube.events import EventRecorder
 from dgym_operator.kube.lease import LeaderElector, LeaseSettings
 from dgym_operator.metrics import Metrics, Snapshot
+from dgym_operator.namespaces import Namespaces
+from dgym_operator.namespaces_claims import Claims
 from dgym_operator.reconcile.policy import Policy
 from dgym_operator.settings import Settings
 
@@ -77,17 +81,42 @@ class Operator:
         self._clock = clock
         self._random = random
         self._random_bytes = random_bytes
-        self._dispatcher = Dispatcher(self.world, head_start=settings.head_start, enqueue=self._enqueue)
+        self._dispatcher = Dispatcher(
+            self.world,
+            head_start=settings.head_start,
+            stuck_limit=settings.max_stuck_pods,
+            enqueue=self._enqueue,
+        )
         self._triggers = Triggers(
             self.world,
             queue=self.queue,
             dispatcher=self._dispatcher,
             observer=TransitionObserver(self.metrics, self.elector.is_leader),
         )
+        self._events = EventRecorder(
+            self.client, controller=_CONTROLLER, instance=self.elector.identity, clock=clock, random=random
+        )
+        announcer = Announcer(settings, self._events)
+        self._namespaces = Namespaces(
+            settings,
+            world=self.world,
+            watches=self.watches,
+            claims=Claims(
+                self.client,
+                identity=settings.installation,
+                duration_seconds=settings.namespace_lease_seconds,
+                clock=clock,
+                random=random,
+            ),
+            announcer=announcer,
+            served=self._triggers.namespace,
+        )
+        self._key_health = KeyHealth(self.world.agents, announcer)
         self._busy = Busy(clock.monotonic, _HANGS_SECONDS)
         self._health = Health()
         self._health.add_live(self._busy.check)
         self._health.add_ready(self.watches.check)
+        self._health.add_ready(self._key_health.check)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until ``stop``.
@@ -96,17 +125,10 @@ class Operator:
             LeadershipLost: The Lease could not be renewed.
         """
         async with self.client, _session() as session, self._serving(), asyncio.TaskGroup() as group:
-            events = EventRecorder(
-                self.client,
-                controller=_CONTROLLER,
-                instance=self.elector.identity,
-                clock=self._clock,
-                random=self._random,
-            )
-            background = [group.create_task(events.run())]
+            background = [group.create_task(self._events.run())]
             background += [group.create_task(reflector.run()) for reflector in self.watches.by_name.values()]
             try:
-                await self._lead_until(stop, self._common(session, events))
+                await self._lead_until(stop, self._common(session))
             finally:
                 for task in background:
                     task.cancel()
@@ -139,7 +161,7 @@ class Operator:
             self.port = port
             yield
 
-    def _common(self, session: aiohttp.ClientSession, events: EventRecorder) -> Common:
+    def _common(self, session: aiohttp.ClientSession) -> Common:
         return Common(
             settings=self.settings,
             clock=self._clock,
@@ -151,14 +173,16 @@ class Operator:
             queue=self.queue,
             dispatcher=self._dispatcher,
             triggers=self._triggers,
-            events=events,
+            namespaces=self._namespaces,
+            key_health=self._key_health,
+            events=self._events,
             metrics=self.metrics,
             busy=self._busy,
             leads=self.elector.is_leader,
         )
 
-    def _enqueue(self, key: tuple[str, str]) -> None:
-        self._triggers.episode(key)
+    def _enqueue(self, key: Key, *, low_priority: bool = False) -> None:
+        self._triggers.episode(key, low_priority=low_priority)
 
     def _observe(self, verb: str, resource: Resource, status: int, seconds: float) -> None:
         self.metrics.api_requests.labels(verb=verb, resource=resource.plural, code=str(status)).inc()
@@ -167,6 +191,7 @@ class Operator:
 
     def _snapshot(self) -> Snapshot:
         used, free = self._dispatcher.slots()
+        leads = self.elector.is_leader()
         return Snapshot(
             episodes=count_episodes(self.world.episodes),
             agents=count_agents(self.world.agents),
@@ -175,7 +200,9 @@ class Operator:
             queue_depth=len(self.queue),
             queue_oldest_seconds=self.queue.oldest_age,
             watch_staleness_seconds=self.watches.staleness(),
-            is_leader=self.elector.is_leader(),
+            namespaces={name: state.value for name, state in self._namespaces.states().items()} if leads else {},
+            key_usable=not self._key_health.problem,
+            is_leader=leads,
         )
 
 

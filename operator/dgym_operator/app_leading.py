@@ -25,14 +25,17 @@ from dgym_operator.execute_sidecars import SidecarCalls
 from dgym_operator.execute_world import World
 from dgym_operator.execute_writes import Writes
 from dgym_operator.health import Busy
+from dgym_operator.key_health import KeyHealth
+from dgym_operator.keyless import show_waiting
 from dgym_operator.kube import ApiError, Backoff, Client, Clock, WorkQueue
 from dgym_operator.kube.events import EventRecorder
 from dgym_operator.metrics import Metrics
+from dgym_operator.namespaces import Namespaces
 from dgym_operator.policies import Policies
 from dgym_operator.render.context import PodSettings
 from dgym_operator.render.engine import Renderer
 from dgym_operator.secrets import ensure_secrets
-from dgym_operator.secrets_data import KeyUnusable
+from dgym_operator.secrets_data import KeyUnusable, key_id
 from dgym_operator.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -55,6 +58,8 @@ class Common(msgspec.Struct, frozen=True, kw_only=True):
     queue: WorkQueue[Item]
     dispatcher: Dispatcher
     triggers: Triggers
+    namespaces: Namespaces
+    key_health: KeyHealth
     events: EventRecorder
     metrics: Metrics
     busy: Busy
@@ -64,11 +69,14 @@ class Common(msgspec.Struct, frozen=True, kw_only=True):
 async def lead(common: Common) -> None:
     """Decide and write until the queue is closed."""
     writes = Writes(common.client, common.leads)
-    key = await _key(common, writes)
-    leading = _Leading(common, writes, key)
-    common.triggers.lead()
+    await common.namespaces.begin()
     async with asyncio.TaskGroup() as background:
-        helpers = [background.create_task(work) for work in leading.background()]
+        helpers = [background.create_task(common.namespaces.run())]
+        key = await _key(common, writes)
+        common.world.key_id = key_id(key)
+        leading = _Leading(common, writes, key)
+        common.triggers.lead()
+        helpers += [background.create_task(work) for work in leading.background()]
         async with asyncio.TaskGroup() as workers:
             for number in range(common.settings.workers):
                 workers.create_task(leading.reconciler.work(number))
@@ -81,11 +89,15 @@ async def _key(common: Common, writes: Writes) -> bytes:
     failures = 0
     while True:
         try:
-            return await ensure_secrets(common.client, writes, common.settings, common.random_bytes)
+            key = await ensure_secrets(common.client, writes, common.settings, common.random_bytes)
         except (ApiError, KeyUnusable) as error:
             failures += 1
-            _log.error("without the cluster's key nothing can be done: %s", error)
+            common.key_health.missing(str(error))
+            await show_waiting(common.world, writes, common.namespaces.serves, common.key_health.problem)
             await common.clock.sleep(_BACKOFF.delay(failures, common.random))
+        else:
+            common.key_health.found()
+            return key
 
 
 class _Leading:
@@ -117,6 +129,7 @@ class _Leading:
             deliveries=self._deliveries,
             dispatcher=common.dispatcher,
             enqueue=common.triggers.episode,
+            key_health=common.key_health,
             interval_seconds=settings.agent_report_seconds,
         )
         self.reconciler = Reconciler(
@@ -128,6 +141,7 @@ class _Leading:
             deliveries=self._deliveries,
             metrics=common.metrics,
             busy=common.busy,
+            serves=common.namespaces.serves,
         )
 
     def background(self) -> Iterator[Coroutine[Any, Any, None]]:

@@ -1,12 +1,13 @@
 """One look at one object: what there is, what ought to be done, and doing it."""
 
 import logging
+from collections.abc import Callable
 from enum import StrEnum
 from typing import NamedTuple
 
 import msgspec
 
-from dgym_operator.dispatch import Dispatcher, candidate_of, has_idle_pod
+from dgym_operator.dispatch import Dispatcher, candidate_of, pending_pod
 from dgym_operator.dispatch_delivery import Deliveries
 from dgym_operator.execute import EpisodeExecutor
 from dgym_operator.execute_set import SetExecutor
@@ -55,6 +56,7 @@ class Reconciler:
         deliveries: Deliveries,
         metrics: Metrics,
         busy: Busy,
+        serves: Callable[[str], bool],
     ) -> None:
         self._world = world
         self._queue = queue
@@ -64,6 +66,7 @@ class Reconciler:
         self._deliveries = deliveries
         self._metrics = metrics
         self._busy = busy
+        self._serves = serves
 
     async def work(self, number: int) -> None:
         """Look at one object after the other until the queue is closed."""
@@ -86,6 +89,12 @@ class Reconciler:
 
     async def _try(self, item: Item) -> str:
         about = fields(kind=item.kind.value, namespace=item.key[0], name=item.key[1])
+        if not self._serves(item.key[0]):
+            # All objects of a namespace are queued again when it is served.
+            if item.kind is Kind.EPISODE:
+                self._dispatcher.forget(item.key)
+            self._queue.forget(item)
+            return "not_served"
         try:
             again = await (self._episode(item.key) if item.kind is Kind.EPISODE else self._set(item.key))
         except NotLeading:
@@ -137,7 +146,7 @@ class Reconciler:
         if ready is not None and agent is not None:
             return await self._assign(key, given, ready, agent)
         plan = self._decide(key, given)
-        self._dispatcher.has_idle_pod(key, has_idle_pod(self._world, episode))
+        self._dispatcher.observe_pod(key, pending_pod(self._world, episode))
         again = await self._episodes.carry_out(episode, plan)
         return _soonest(again, self._until_retry(given))
 
@@ -167,13 +176,14 @@ class Reconciler:
             await self._episodes.carry_out(given.episode, Plan(actions=(PatchStatus(status=status), told)))
         finally:
             self._dispatcher.settle(key)
-        self._dispatcher.has_idle_pod(key, False)
+        self._dispatcher.observe_pod(key, None)
         self._deliveries.deliver(key)
         return 0.0
 
     def _decide(self, key: Key, given: EpisodeInput) -> Plan:
         """What to do, a new pod only if it is this Episode's turn."""
         now = self._world.clock.now()
+        given = msgspec.structs.replace(given, held_by=self._dispatcher.held_by(key))
         plan = decide(given, now)
         wants_pod = any(isinstance(action, CreatePod) for action in plan.actions)
         needs_slot = given.episode.spec.agent is not None
@@ -181,7 +191,8 @@ class Reconciler:
         if not wants_pod or self._dispatcher.may_create(key):
             return plan
         if given.create_failure is None:
-            return decide(msgspec.structs.replace(given, may_create=False), now)
+            held_by = self._dispatcher.held_by(key)
+            return decide(msgspec.structs.replace(given, may_create=False, held_by=held_by), now)
         # It shows what was in the way the last time, which is worth more than that its turn comes in a moment.
         others = tuple(action for action in plan.actions if not isinstance(action, CreatePod))
         return msgspec.structs.replace(plan, actions=others)

@@ -26,11 +26,13 @@ def count_episodes(episodes: Iterable[EpisodeView]) -> dict[tuple[str, str], int
 
 
 def count_agents(agents: Agents) -> dict[str, int]:
-    """How many take episodes, drain, or do not answer."""
+    """How many take episodes, drain, do not answer, or refuse the operator's token."""
     return dict(Counter(_agent_state(agents, agent) for agent in agents))
 
 
 def _agent_state(agents: Agents, agent: Agent) -> str:
+    if agent.refuses:
+        return "refusing"
     if agents.is_silent(agent):
         return "silent"
     if agent.report is not None and agent.report.draining:

@@ -1,5 +1,7 @@
 """What a change of one object means for others: which of them want a look."""
 
+import msgspec
+
 from dgym_operator.agents import Agents
 from dgym_operator.app_observer import TransitionObserver
 from dgym_operator.app_reconcile import Item, Kind, settled_seconds
@@ -7,7 +9,9 @@ from dgym_operator.dispatch import Dispatcher
 from dgym_operator.execute_world import World, is_finished
 from dgym_operator.kube import Change, Key, Source, WorkQueue
 from dgym_operator.reconcile.counts import child_index
+from dgym_operator.reconcile.ending import loss
 from dgym_operator.reconcile.indexes import Indexes
+from dgym_operator.reconcile.inputs import attempt_of
 from dgym_operator.reconcile.views import ConfigMapView, EpisodeSetView, EpisodeView, Pod, TaskView
 
 _SET_SECONDS = 0.1
@@ -40,6 +44,13 @@ class Triggers:
         for episode in self._world.episodes:
             self.episode(episode.key, low_priority=True)
 
+    def namespace(self, name: str) -> None:
+        """Reconcile all that the namespace holds: it is served from now on."""
+        for episode_set in self._world.sets_by_namespace[name]:
+            self._add(Item(Kind.EPISODE_SET, episode_set.key), low_priority=True)
+        for episode in self._world.episodes_by_namespace[name]:
+            self.episode(episode.key, low_priority=True)
+
     def episode(self, key: Key, *, low_priority: bool = False) -> None:
         """An Episode wants a look."""
         self._add(Item(Kind.EPISODE, key), low_priority=low_priority)
@@ -65,6 +76,9 @@ class Triggers:
             self._world.memory.forget(gone)
             self._world.agents.forget(gone)
             self._dispatcher.forget(change.key)
+        last = self._world.memory.last_pod(uid)
+        if last is not None and (change.new is None or not self._world.is_of_current_attempt(change.new, last)):
+            self._world.memory.drop_pod(uid)
         if _slot_changed(change):
             self._dispatcher.wake()
         self.episode(change.key, low_priority=change.source is Source.LIST)
@@ -95,8 +109,25 @@ class Triggers:
         self._observer.pod(change)
         owner = change.last.metadata.controller
         if owner is not None and owner.kind == Kind.EPISODE:
+            if change.new is None:
+                self._keep_last(owner.uid, change.last)
+            if loss(change.last).disruption:
+                # The pod and its condition may be gone before the next decision about the Episode.
+                self._world.memory.is_disrupted(owner.uid, attempt_of(change.last))
             key = (change.key[0], owner.name)
             self.episode(key, low_priority=change.source is Source.LIST)
+
+    def _keep_last(self, uid: str, pod: Pod) -> None:
+        """Keep the last state of a deleted pod for the next decision: the verdict in it, or the deletion itself."""
+        episode = self._world.episode_of(uid)
+        if episode is None or not self._world.is_of_current_attempt(episode, pod):
+            return
+        sidecar = pod.container("sidecar")
+        if episode.status.pod_name is not None and (sidecar is None or sidecar.state.terminated is None):
+            return
+        deleted = pod.metadata.deletion_timestamp or self._world.clock.now()
+        metadata = msgspec.structs.replace(pod.metadata, deletion_timestamp=deleted)
+        self._world.memory.keep_pod(uid, msgspec.structs.replace(pod, metadata=metadata))
 
     def _task(self, change: Change[TaskView]) -> None:
         for episode in self._world.episodes_by_task[change.key]:

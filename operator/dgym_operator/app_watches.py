@@ -1,5 +1,6 @@
 """What is watched, where."""
 
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -13,6 +14,7 @@ from dgym_operator.kube import (
     PODS,
     Client,
     Clock,
+    Forbidden,
     Reflector,
     Resource,
     Store,
@@ -28,9 +30,14 @@ _AGENTS = "agents"
 
 
 class Watches:
-    """All reflectors, by what they are called in metrics."""
+    """All reflectors, by what they are called in metrics.
+
+    The namespaces of ``watchNamespaces`` may be absent: until one is there (again), nothing waits for its objects.
+    """
 
     def __init__(self, client: Client, world: World, settings: Settings, clock: Clock, random: Random) -> None:
+        self.changed: Callable[[], None] = lambda: None
+        """Called when a list was answered, and when a namespace begins or ceases to refuse requests."""
         self._client = client
         self._clock = clock
         self._random = random
@@ -63,17 +70,39 @@ class Watches:
             random=self._random,
             namespace=namespace,
             label_selector=selector,
+            optional=_is_optional(name, namespace),
+            changed=lambda: self.changed(),
         )
         self.by_name[name or resource.plural, namespace or ""] = reflector
 
     async def synced(self) -> None:
-        """Wait until every store has been filled once."""
-        for reflector in self.by_name.values():
-            await reflector.synced.wait()
+        """Wait until every store has been filled once, those of absent namespaces apart."""
+        for (name, namespace), reflector in self.by_name.items():
+            await (reflector.answered if _is_optional(name, namespace) else reflector.synced).wait()
+
+    def refusal(self, namespace: str) -> Forbidden | None:
+        """The API server's answer where it refuses to show a namespace of ``watchNamespaces``: mostly, it is gone."""
+        of_namespace = (
+            reflector.refusal
+            for (name, where), reflector in self.by_name.items()
+            if where == namespace and _is_optional(name, where)
+        )
+        return next((refusal for refusal in of_namespace if refusal is not None), None)
+
+    def complete(self, namespace: str) -> bool:
+        """Whether all objects of the namespace are in the stores."""
+        of_namespace = [
+            reflector
+            for (name, where), reflector in self.by_name.items()
+            if where in (namespace, "") and name != _AGENTS
+        ]
+        return all(reflector.synced.is_set() and reflector.refusal is None for reflector in of_namespace)
 
     def check(self) -> str | None:
-        """What is not in step with the API server."""
+        """What is not in step with the API server. An absent namespace is no fault of this replica."""
         for (name, namespace), reflector in self.by_name.items():
+            if _is_optional(name, namespace) and self.refusal(namespace) is not None:
+                continue
             where = f"{name} in {namespace or 'all namespaces'}"
             if not reflector.synced.is_set():
                 return f"{where} have not been listed yet"
@@ -82,5 +111,13 @@ class Watches:
         return None
 
     def staleness(self) -> dict[tuple[str, str], float]:
-        """Seconds since each watch last said anything."""
-        return {name: reflector.staleness for name, reflector in self.by_name.items()}
+        """Seconds since each watch last said anything, those of absent namespaces apart."""
+        return {
+            name: reflector.staleness
+            for name, reflector in self.by_name.items()
+            if not _is_optional(*name) or reflector.refusal is None
+        }
+
+
+def _is_optional(name: str, namespace: str | None) -> bool:
+    return bool(namespace) and name != _AGENTS

@@ -1,7 +1,7 @@
 """``python -m dgym_operator.cleanup --deployment NAME``: remove what the operator has made, before it is uninstalled.
 
 Helm knows only what it made itself. First the operator goes, which would make everything again; then the pods of
-sandboxes, which nobody would drive or delete any more; then their policies, the Secrets and the Lease. Episodes stay:
+sandboxes, which would be neither driven nor deleted; then their policies, the Secrets and the Leases. Episodes stay:
 they are the users', and a later installation goes on with them.
 """
 
@@ -12,16 +12,18 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from dgym_operator.kube.auth import AccessError, load_access
 from dgym_operator.kube.client import Client
 from dgym_operator.kube.clock import Clock, SystemClock
-from dgym_operator.kube.errors import ApiError, Conflict, NotFound
+from dgym_operator.kube.errors import ApiError, Conflict, Forbidden, NotFound
+from dgym_operator.kube.lease_record import LeaseSpec
 from dgym_operator.kube.resources import LEASES, NETWORK_POLICIES, PODS, SECRETS, Resource
 from dgym_operator.logs import configure_logging, fields
+from dgym_operator.namespaces_claims import OWNER_LEASE
 from dgym_operator.policies_manifest import OPERATOR_LABELS, POLICY_NAME, SANDBOX_LABELS
 from dgym_operator.reconcile.views import Object
 from dgym_operator.settings import Settings
@@ -36,6 +38,7 @@ _QPS, _BURST = 200.0, 200
 _NAMESPACE_LABEL = "kubernetes.io/metadata.name"
 
 _log = logging.getLogger("dgym_operator.cleanup")
+K = TypeVar("K")
 
 
 class Policy(Object, frozen=True, kw_only=True):
@@ -51,6 +54,12 @@ class Policy(Object, frozen=True, kw_only=True):
             and (peer.get("namespaceSelector") or {}).get("matchLabels") == {_NAMESPACE_LABEL: operator_namespace}
             for peer in peers
         )
+
+
+class OwnerLease(Object, frozen=True, kw_only=True):
+    """The claim to a namespace."""
+
+    spec: LeaseSpec = LeaseSpec()
 
 
 class Cleanup:
@@ -74,6 +83,7 @@ class Cleanup:
         # A sandbox on its way out must not find the way out of its network.
         await self._until_gone("sandboxes", lambda: self._sandboxes(served))
         await self._delete_all(NETWORK_POLICIES, policies)
+        await self._delete_all(LEASES, await self._claims())
         await self._delete_all(PODS, await self._labelled(TEST_LABELS))
         await self._delete_own()
 
@@ -88,22 +98,31 @@ class Cleanup:
         )
 
     async def _policies(self) -> list[Policy]:
-        found: list[Policy] = []
-        for namespace in self._settings.namespaces:
-            found += await self._client.list(
-                NETWORK_POLICIES, decode=Policy, namespace=namespace, field_selector=f"metadata.name={POLICY_NAME}"
-            )
+        found = await self._served(NETWORK_POLICIES, Policy, field_selector=f"metadata.name={POLICY_NAME}")
         return [policy for policy in found if policy.admits(self._settings.namespace)]
 
+    async def _claims(self) -> list[OwnerLease]:
+        """The Leases by which the installation has claimed namespaces."""
+        found = await self._served(LEASES, OwnerLease, field_selector=f"metadata.name={OWNER_LEASE}")
+        return [lease for lease in found if lease.spec.holder_identity == self._settings.installation]
+
     async def _sandboxes(self, served: set[str]) -> list[Object]:
-        found: list[Object] = []
-        for namespace in self._settings.namespaces:
-            found += await self._client.list(
-                PODS, decode=Object, namespace=namespace, label_selector=_selector(SANDBOX_LABELS)
-            )
+        found = await self._served(PODS, Object, label_selector=_selector(SANDBOX_LABELS))
         # In a cluster with other installations the policy tells whose the pods beside it are.
         everywhere = self._settings.watch_namespaces or self._settings.network_policy == "disabled"
         return [pod for pod in found if everywhere or pod.metadata.namespace in served]
+
+    async def _served(self, resource: Resource, kind: type[K], **selectors: str) -> list[K]:
+        """The objects of a kind in all served namespaces; one that was deleted took its objects and our role along."""
+        found: list[K] = []
+        for namespace in self._settings.namespaces:
+            try:
+                found += await self._client.list(resource, decode=kind, namespace=namespace, **selectors)
+            except Forbidden as error:
+                if namespace is None:
+                    raise
+                _log.warning("cannot be read and is left as it is", extra=fields(namespace=namespace, error=str(error)))
+        return found
 
     async def _delete_all(self, resource: Resource, objects: Sequence[Object]) -> None:
         for found in objects:

@@ -31,6 +31,7 @@ def run(kubeconfig: Path | None, context: str | None) -> None:
     from dgym_operator.logs import configure_logging
 
     settings = _settings()
+    _check_templates(settings)
     # A gauge with the time of birth of every counter: twice the samples, and nobody asks.
     disable_created_metrics()  # type: ignore[no-untyped-call]
     configure_logging(settings.log_level, settings.log_format)
@@ -110,6 +111,22 @@ async def _run(settings: Settings, kubeconfig: Path | None, context: str | None)
         click.echo(f"dgym-operator: {lost and lost.exceptions[0]}", err=True)
         return 1
     return 0
+
+
+def _check_templates(settings: Settings) -> None:
+    """End the process if a pod template is wrong, so that `helm upgrade --wait` fails, and not every episode."""
+    from dgym_operator.app_leading import pod_settings
+    from dgym_operator.render.preview import check_templates
+
+    try:
+        check_templates(
+            pod_settings(settings),
+            templates_directory=settings.pod_templates_directory,
+            default_template=settings.default_pod_template,
+        )
+    except DgymError as error:
+        click.echo(f"dgym-operator: {error}", err=True)
+        sys.exit(2)
 
 
 def _settings() -> Settings:

@@ -6,32 +6,61 @@ here is written down anywhere: slots in use are counted from unfinished Episodes
 """
 
 import asyncio
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Mapping
+from typing import Protocol
 
-from dgym_operator.agents import Agent
+import msgspec
+
 from dgym_operator.dispatch_choice import Candidate, choose, first
+from dgym_operator.dispatch_holds import Holds, Stuck, find_holds
 from dgym_operator.execute_world import World, is_finished
 from dgym_operator.kube import Key
 from dgym_operator.reconcile.inputs import attempt_of
 from dgym_operator.reconcile.views import EpisodeView
-from dgym_operator.reconcile.waiting import EPOCH
+from dgym_operator.reconcile.waiting import EPOCH, Cause, stuck_cause
 
 _ROUND_SECONDS = 0.02
 """Wishes that come in together are looked at together."""
 
 
-class Dispatcher:
-    """Wishes and grants, by the key of the Episode."""
+class Enqueue(Protocol):
+    """Queues an Episode for a decision."""
 
-    def __init__(self, world: World, *, head_start: int, enqueue: Callable[[Key], None]) -> None:
+    def __call__(self, key: Key, *, low_priority: bool = False) -> None:
+        """Add the Episode to the queue."""
+
+
+class PendingPod(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod that no agent serves yet. ``stuck``: why it cannot start for now, so that it takes no room."""
+
+    name: str
+    needs_slot: bool
+    stuck: Cause | None = None
+
+    @property
+    def takes_room(self) -> bool:
+        """Whether a slot is to be kept for it."""
+        return self.needs_slot and self.stuck is None
+
+
+class Dispatcher:
+    """Requests for pods and agents, and what is granted, by the key of the Episode.
+
+    ``stuck_limit`` is how many pods of a namespace may be unable to start at a time before it gets no more of them.
+    """
+
+    def __init__(self, world: World, *, head_start: int, stuck_limit: int, enqueue: Enqueue) -> None:
         self._world = world
         self._head_start = head_start
+        self._stuck_limit = stuck_limit
         self._enqueue = enqueue
         self._want_pod: dict[Key, Candidate] = {}
         self._want_agent: dict[Key, Candidate] = {}
         self._pods_granted: set[Key] = set()
         self._agents_granted: dict[Key, str] = {}
-        self._idle: set[Key] = set()
+        self._pending: dict[Key, PendingPod] = {}
+        self._holds = Holds()
         self._work = asyncio.Event()
 
     # What workers say and ask
@@ -60,17 +89,23 @@ class Dispatcher:
         """The Episode wants an agent; None: not, or not any more."""
         self._note(self._want_agent, key, candidate)
 
-    def has_idle_pod(self, key: Key, idle: bool) -> None:
-        """Whether the Episode has a pod, ready or not, that waits for a slot of an agent."""
-        if idle:
-            self._idle.add(key)
-        elif key in self._idle:
-            self._idle.discard(key)
+    def observe_pod(self, key: Key, pod: PendingPod | None) -> None:
+        """Record the Episode's pod that waits for a slot of an agent, ready or not; None: it has none."""
+        before = self._pending.pop(key, None)
+        if pod is not None:
+            self._pending[key] = pod
+        if pod != before and (pod is None or pod.stuck is not None):
             self.wake()
+
+    def held_by(self, key: Key) -> str:
+        """Why the Episode's request for an agent or a pod is not granted; empty: there is no request."""
+        if key in self._want_agent:
+            return self._holds.agents
+        return self._holds.of_pod(key[0]) if key in self._want_pod else ""
 
     def forget(self, key: Key) -> None:
         """The Episode is gone or finished."""
-        self.has_idle_pod(key, False)
+        self.observe_pod(key, None)
         self.wants_agent(key, None)
         self.wants_pod(key, None)
         self.settle(key)
@@ -91,7 +126,8 @@ class Dispatcher:
     async def run(self) -> None:
         """Grant until cancelled."""
         # Workers have not looked at everything yet: what they would say of pods is found out here, once.
-        self._idle = {episode.key for episode in self._world.episodes if has_idle_pod(self._world, episode)}
+        for episode in self._world.episodes:
+            self.observe_pod(episode.key, pending_pod(self._world, episode))
         self.wake()
         while True:
             await self._work.wait()
@@ -101,48 +137,89 @@ class Dispatcher:
 
     def round(self) -> None:
         """Grant what can be granted."""
-        for key, agent in choose(self._want_agent, self._free_slots()).items():
+        in_use = self._slots_in_use()
+        served = sum(in_use.values(), Counter(namespace for namespace, _ in self._agents_granted))
+        for key, agent in choose(self._want_agent, self._free_slots(in_use), served).items():
             del self._want_agent[key]
             self._agents_granted[key] = agent
             self._enqueue(key)
-        waiting = {key: wish for key, wish in self._want_pod.items() if key not in self._pods_granted}
-        outside = [key for key, wish in waiting.items() if not wish.needs_slot]
-        inside = {key: wish for key, wish in waiting.items() if wish.needs_slot}
-        for key in (*outside, *first(inside, self._room())):
-            self._pods_granted.add(key)
-            self._enqueue(key)
+        holds = find_holds(self._world.agents, self._stuck(), self._stuck_limit)
+        self._grant_pods(sum(self._free_slots(in_use).values()), served, holds)
+        self._announce(holds)
 
     def slots(self) -> tuple[int, int]:
         """Used and free slots of the agents that answer."""
-        used = sum(self._used(agent) for agent in self._world.agents if agent.report is not None)
-        return used, sum(self._free_slots().values())
+        in_use = self._slots_in_use()
+        used = sum(in_use[agent.uid].total() for agent in self._world.agents if agent.report is not None)
+        return used, sum(self._free_slots(in_use).values())
 
-    def _free_slots(self) -> dict[str, int]:
-        granted = list(self._agents_granted.values())
+    def _grant_pods(self, free: int, served: Counter[str], holds: Holds) -> None:
+        # A namespace that gets no more pods loses its unused grants.
+        self._pods_granted = {key for key in self._pods_granted if key[0] not in holds.namespaces}
+        waiting = {
+            key: candidate
+            for key, candidate in self._want_pod.items()
+            if key not in self._pods_granted and key[0] not in holds.namespaces
+        }
+        outside = [key for key, candidate in waiting.items() if not candidate.needs_slot]
+        inside = {key: candidate for key, candidate in waiting.items() if candidate.needs_slot}
+        under_way = {key for key, pod in self._pending.items() if pod.takes_room} | self._pods_granted
+        room = free + self._head_start - len(under_way)
+        active = served + Counter(namespace for namespace, _ in under_way - self._agents_granted.keys())
+        for key in (*outside, *first(inside, room, active)):
+            self._pods_granted.add(key)
+            self._enqueue(key)
+
+    def _announce(self, holds: Holds) -> None:
+        """Queue the episodes whose cause of waiting has changed: their status shows it."""
+        before, self._holds = self._holds, holds
+        if holds == before:
+            return
+        for key in self._want_pod:
+            if holds.of_pod(key[0]) != before.of_pod(key[0]):
+                self._enqueue(key, low_priority=True)
+        if holds.agents != before.agents:
+            for key in self._want_agent:
+                self._enqueue(key, low_priority=True)
+
+    def _slots_in_use(self) -> dict[str, Counter[str]]:
+        """How many slots of each agent the episodes of each namespace use."""
         return {
-            agent.uid: max(0, slots - self._used(agent) - granted.count(agent.uid))
+            agent.uid: Counter(
+                each.metadata.namespace for each in self._world.episodes_by_agent[agent.uid] if _uses(each)
+            )
+            for agent in self._world.agents
+        }
+
+    def _free_slots(self, in_use: Mapping[str, Counter[str]]) -> dict[str, int]:
+        granted = Counter(self._agents_granted.values())
+        return {
+            agent.uid: max(0, slots - in_use[agent.uid].total() - granted[agent.uid])
             for agent in self._world.agents
             if (slots := self._world.agents.open_slots(agent)) is not None
         }
 
-    def _used(self, agent: Agent) -> int:
-        served = self._world.episodes_by_agent[agent.uid]
-        return sum(episode.spec.agent is not None and not _has_failed(episode) for episode in served)
-
-    def _room(self) -> int:
-        """How many pods may be made: those that agents have slots for, some ahead, less those already on their way."""
-        under_way = len(self._idle | self._pods_granted)
-        return sum(self._free_slots().values()) + self._head_start - under_way
+    def _stuck(self) -> dict[Key, Stuck]:
+        return {key: Stuck(pod.name, pod.stuck) for key, pod in self._pending.items() if pod.stuck is not None}
 
 
-def has_idle_pod(world: World, episode: EpisodeView) -> bool:
-    """Whether the Episode has a pod that will take a slot: of its next attempt, or one whose model failed."""
-    status = episode.status
-    if episode.spec.agent is None or is_finished(episode):
-        return False
+def pending_pod(world: World, episode: EpisodeView) -> PendingPod | None:
+    """The Episode's pod that no agent serves: of its next attempt, or one whose model failed."""
+    status, needs_slot = episode.status, episode.spec.agent is not None
+    if is_finished(episode):
+        return None
     if status.pod_name is not None:
-        return _has_failed(episode)
-    return any(attempt_of(pod) == status.attempt + 1 for pod in world.pods_by_owner[episode.metadata.uid])
+        return PendingPod(name=status.pod_name, needs_slot=needs_slot) if _has_failed(episode) else None
+    for pod in world.pods_by_owner[episode.metadata.uid]:
+        if attempt_of(pod) == status.attempt + 1:
+            stuck = stuck_cause(pod, world.clock.now(), world.policy.slow_start_seconds)
+            return PendingPod(name=pod.metadata.name, needs_slot=needs_slot, stuck=stuck)
+    return None
+
+
+def _uses(episode: EpisodeView) -> bool:
+    """Whether the assigned Episode takes one of its agent's slots."""
+    return episode.spec.agent is not None and not _has_failed(episode)
 
 
 def _has_failed(episode: EpisodeView) -> bool:
@@ -154,4 +231,10 @@ def _has_failed(episode: EpisodeView) -> bool:
 def candidate_of(episode: EpisodeView, *, needs_slot: bool = True, previous: str | None = None) -> Candidate:
     """The Episode's place in the order."""
     created = episode.metadata.creation_timestamp or EPOCH
-    return Candidate(priority=episode.spec.priority, created=created, needs_slot=needs_slot, previous=previous)
+    return Candidate(
+        namespace=episode.metadata.namespace,
+        priority=episode.spec.priority,
+        created=created,
+        needs_slot=needs_slot,
+        previous=previous,
+    )

@@ -1,17 +1,20 @@
-"""Who gets which agent, and for whom a sandbox is started. Pure.
+"""Which episodes get a sandbox, and which agent serves which episode. Pure.
 
-Highest priority first, then oldest. Agents with the most free slots first, so that episodes spread over pods and the
-loss of one costs the fewest.
+The namespace with the fewest active episodes comes first; in a namespace the highest priority, then the oldest. Agents
+with the most free slots first, so that episodes spread over pods and the loss of one costs the fewest.
 """
 
 import heapq
-from collections.abc import Hashable, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from datetime import datetime
+from itertools import islice
 from typing import TypeVar
 
 import msgspec
 
 K = TypeVar("K", bound=Hashable)
+Rank = tuple[int, datetime]
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,27 +23,45 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     ``needs_slot`` is False for one that is driven from outside. ``previous`` is the agent it had; another is better.
     """
 
+    namespace: str
     priority: int
     created: datetime
     needs_slot: bool = True
     previous: str | None = None
 
 
-def in_order(candidates: Mapping[K, Candidate]) -> list[K]:
-    """Whose turn it is."""
-    return sorted(candidates, key=lambda key: _rank(candidates[key]))
+def in_turn(candidates: Mapping[K, Candidate], active: Mapping[str, int]) -> Iterator[K]:
+    """The candidates in the order of admission; ``active`` are the slots that each namespace uses already.
+
+    Every candidate counts as active for those behind it, so that namespaces that wait take turns.
+    """
+    queues: defaultdict[str, list[tuple[Rank, int, K]]] = defaultdict(list)
+    for number, (key, candidate) in enumerate(candidates.items()):
+        queues[candidate.namespace].append((_rank(candidate), number, key))
+    turns: list[tuple[int, Rank, str]] = []
+    for namespace, queue in queues.items():
+        heapq.heapify(queue)
+        turns.append((active.get(namespace, 0), queue[0][0], namespace))
+    heapq.heapify(turns)
+    while turns:
+        used, _, namespace = heapq.heappop(turns)
+        queue = queues[namespace]
+        key = heapq.heappop(queue)[2]
+        yield key
+        if queue:
+            heapq.heappush(turns, (used + candidates[key].needs_slot, queue[0][0], namespace))
 
 
-def first(candidates: Mapping[K, Candidate], number: int) -> list[K]:
-    """The first few of them."""
-    return heapq.nsmallest(max(0, number), candidates, key=lambda key: _rank(candidates[key]))
+def first(candidates: Mapping[K, Candidate], number: int, active: Mapping[str, int]) -> list[K]:
+    """The first ``number`` candidates in the order of admission."""
+    return list(islice(in_turn(candidates, active), number)) if number > 0 else []
 
 
-def choose(candidates: Mapping[K, Candidate], free: Mapping[str, int]) -> dict[K, str]:
+def choose(candidates: Mapping[K, Candidate], free: Mapping[str, int], active: Mapping[str, int]) -> dict[K, str]:
     """An agent for each candidate while slots last; ``free`` holds every agent that takes more, full ones too."""
     left = dict(free)
     chosen: dict[K, str] = {}
-    for key in in_order(candidates) if left else ():
+    for key in in_turn(candidates, active) if left else ():
         candidate = candidates[key]
         agent = _best(left, candidate)
         if agent is not None:
@@ -54,5 +75,5 @@ def _best(left: Mapping[str, int], candidate: Candidate) -> str | None:
     return max(open_ones, key=lambda agent: (agent != candidate.previous, left[agent], agent), default=None)
 
 
-def _rank(candidate: Candidate) -> tuple[int, datetime]:
+def _rank(candidate: Candidate) -> Rank:
     return (-candidate.priority, candidate.created)

@@ -118,7 +118,7 @@ class Deliveries:
             self._cannot(episode, error)
         else:
             self._counter.labels(result="delivered").inc()
-            self._world.agents.forget(episode.metadata.uid)
+            self._world.agents.told(episode.metadata.uid)
             _log.info("assigned", extra=about)
 
     def _cannot(self, episode: EpisodeView, error: Unmet) -> None:

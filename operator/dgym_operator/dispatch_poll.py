@@ -7,14 +7,16 @@ from collections.abc import Callable
 from dgym.wire.assignments import AgentReport
 from dgym_operator.agents import Agent
 from dgym_operator.agents_client import AgentClient
-from dgym_operator.agents_http import CallFailed
+from dgym_operator.agents_http import CallFailed, Refused
 from dgym_operator.dispatch import Dispatcher
 from dgym_operator.dispatch_delivery import Deliveries, compare
 from dgym_operator.execute_world import World
+from dgym_operator.key_health import KeyHealth
 from dgym_operator.kube import Key
 from dgym_operator.logs import fields
 
 _log = logging.getLogger(__name__)
+_UNAUTHORIZED = 401
 _AT_ONCE = 128
 """Half of the connections there are: agents that hang leave the others to deliveries."""
 
@@ -30,6 +32,7 @@ class AgentPoller:
         deliveries: Deliveries,
         dispatcher: Dispatcher,
         enqueue: Callable[[Key], None],
+        key_health: KeyHealth,
         interval_seconds: float,
     ) -> None:
         self._world = world
@@ -37,6 +40,7 @@ class AgentPoller:
         self._deliveries = deliveries
         self._dispatcher = dispatcher
         self._enqueue = enqueue
+        self._key_health = key_health
         self._interval = interval_seconds
         self._places = asyncio.Semaphore(_AT_ONCE)
         self._polled: set[str] = set()
@@ -72,14 +76,19 @@ class AgentPoller:
             try:
                 report = await self._client.report(agent.url)
             except CallFailed as error:
-                _log.info("an agent does not answer: %s", error, extra=fields(agent=agent.name))
+                self._record_failure(agent, error)
+                # The status of waiting episodes shows the failure.
+                self._dispatcher.wake()
                 self._look_at_lost(agent)
                 return
         self._take(agent, report, asked)
 
     def _take(self, agent: Agent, report: AgentReport, asked: float) -> None:
         agents = self._world.agents
-        slots = agents.open_slots(agent)
+        slots, failed = agents.open_slots(agent), agent.failure
+        back = self._world.episodes_by_agent[agent.uid] if agents.is_silent(agent) else ()
+        if failed:
+            _log.info("an agent answers again", extra=fields(agent=agent.name))
         before = set(agent.heard)
         changed = agents.take_report(agent, report)
         missing, surplus = compare(agent, self._world, before)
@@ -94,8 +103,21 @@ class AgentPoller:
             episode_of = self._world.episode_of(uid)
             if episode_of is not None:
                 self._enqueue(episode_of.key)
-        if agents.open_slots(agent) != slots:
+        for episode in back:
+            # Even with the same report as before: their status must not show AgentLost any longer.
+            self._enqueue(episode.key)
+        if agents.open_slots(agent) != slots or failed:
             self._dispatcher.wake()
+
+    def _record_failure(self, agent: Agent, error: CallFailed) -> None:
+        failure = str(error)
+        if isinstance(error, Refused) and error.status == _UNAUTHORIZED:
+            failure = "it refuses the operator's token, which does not come from the key it knows"
+            self._key_health.refused(agent)
+        if agent.failure != failure:
+            # The agent is polled every few seconds; each cause is logged once.
+            _log.warning("an agent does not answer: %s", error, extra=fields(agent=agent.name))
+        agent.failure = failure
 
     def _look_at_lost(self, agent: Agent) -> None:
         if self._world.agents.is_silent(agent):

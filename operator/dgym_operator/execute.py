@@ -7,9 +7,11 @@ so that the next decision sees what this one did.
 import logging
 from datetime import timedelta
 
-from dgym.wire.http import Path
+import msgspec
+
+from dgym.wire.http import Path, PauseRequest, RunningRequest
 from dgym_operator.execute_memory import Memory
-from dgym_operator.execute_patches import status_patch
+from dgym_operator.execute_patches import episode_patch
 from dgym_operator.execute_pods import Gone, PodMaker
 from dgym_operator.execute_progress import ProgressBudget
 from dgym_operator.execute_reading import Reader, Unmet
@@ -87,8 +89,14 @@ class EpisodeExecutor:
                 await self._writes.delete(EPISODES, self._world.episodes, episode.key, action.uid, decode=EpisodeView)
             case act.SandboxEnded():
                 self._sidecars.ask(SidecarCall(Path.VERIFY, action.url, episode.metadata.uid, action.attempt))
+            case act.PauseDeadline():
+                request = msgspec.json.encode(PauseRequest(epoch=action.epoch))
+                self._sidecars.ask(SidecarCall(Path.PAUSE, action.url, episode.metadata.uid, action.attempt, request))
+            case act.SandboxRunning():
+                request = msgspec.json.encode(RunningRequest(observed=action.observed))
+                self._sidecars.ask(SidecarCall(Path.RUNNING, action.url, episode.metadata.uid, action.attempt, request))
             case act.CancelAttempt():
-                self._sidecars.ask(SidecarCall(Path.CANCEL, action.url, episode.metadata.uid, action.attempt))
+                return self._cancel(episode, action), episode
             case act.Emit():
                 self._events.record(EPISODES, episode, type=action.type, reason=action.reason, message=action.message)
             case _:
@@ -97,7 +105,7 @@ class EpisodeExecutor:
 
     async def _patch(self, episode: EpisodeView, action: act.PatchStatus) -> tuple[float | None, EpisodeView]:
         metadata = episode.metadata
-        patch = status_patch(episode.status, action.status, metadata.resource_version)
+        patch = episode_patch(episode, action.status)
         if patch is None:
             return None, episode
         if action.progress and not self._progress.allows():
@@ -132,9 +140,14 @@ class EpisodeExecutor:
             _log.info("nobody wants the pod any more", extra=about)
             return None
         except Unmet as error:
-            self._memory.failed(
-                uid, action.attempt, reason=error.reason.value, message=error.message, now=self._world.clock.now()
+            failure = act.CreateFailure(
+                reason=error.reason.value,
+                message=error.message,
+                since=self._world.clock.now(),
+                passes=error.passes,
+                retry_after=error.retry_after or 0.0,
             )
+            self._memory.failed(uid, action.attempt, failure)
             _log.info(
                 "the pod could not be made: %s",
                 error,
@@ -145,6 +158,14 @@ class EpisodeExecutor:
         self._world.pods.assume(pod)
         _log.info("made the pod", extra=about)
         return None
+
+    def _cancel(self, episode: EpisodeView, action: act.CancelAttempt) -> float | None:
+        uid = episode.metadata.uid
+        ended = self._sidecars.ask(SidecarCall(Path.CANCEL, action.url, uid, action.attempt))
+        if not ended or self._memory.cancelled(uid, action.attempt):
+            return None
+        self._memory.is_cancelled(uid, action.attempt)
+        return 0.0
 
     def _is_held(self, episode: EpisodeView, name: str) -> bool:
         """Whether a deleted Episode of the same name still has a pod of this name, which will go as it has gone.

@@ -4,6 +4,18 @@ from typing import Any
 
 import msgspec
 
+from dgym.api import EpisodeStatus
+from dgym_operator.reconcile.conditions import state_of
+from dgym_operator.reconcile.views import EpisodeView
+
+
+def episode_patch(episode: EpisodeView, status: EpisodeStatus) -> dict[str, Any] | None:
+    """What gives the Episode that status, with the ``state`` that follows from it; None: the status is the same."""
+    if status == episode.status:
+        return None
+    status = msgspec.structs.replace(status, state=state_of(status).value)
+    return status_patch(episode.status, status, episode.metadata.resource_version)
+
 
 def status_patch(old: msgspec.Struct, new: msgspec.Struct, resource_version: str) -> dict[str, Any] | None:
     """What turns ``old`` into ``new``, on condition that nothing has changed since; None: they are the same."""

@@ -9,16 +9,16 @@ from dgym.wire.http_tokens import make_token, token_digest
 from dgym.wire.messages import EndReason
 from dgym_operator.execute_reading import Reader, Unmet
 from dgym_operator.execute_writes import Writes
-from dgym_operator.kube import PODS, AlreadyExists, ApiError, BadRequest, Client, Forbidden, Invalid, NotFound
+from dgym_operator.kube import PODS, AlreadyExists, ApiError, Client, NotFound
 from dgym_operator.policies import Policies
 from dgym_operator.reconcile.views import Pod
+from dgym_operator.refusals import find_refusal
 from dgym_operator.render.context import PodContext, PodSettings
 from dgym_operator.render.engine import Renderer
 from dgym_operator.render.errors import TemplateError
+from dgym_operator.secrets_data import key_id
 
 _INHERITED = (labels.SET, labels.INDEX, labels.SAMPLE, labels.TASK, labels.BENCHMARK)
-_RBAC = " cannot "
-"""In what the API server says where it is a matter of rights: ``User "…" cannot create resource "pods" …``."""
 
 
 class Gone(Exception):
@@ -75,12 +75,15 @@ class PodMaker:
         try:
             pod = await self._client.get(PODS, name, decode=Pod, namespace=namespace)
         except NotFound:
-            raise Unmet(EndReason.INTERNAL_ERROR, f"pod {name} is there and is not there") from None
+            raise Unmet(EndReason.INTERNAL_ERROR, f"an earlier pod {name} was deleted just now", passes=True) from None
         owner = pod.metadata.controller
         if owner is not None and owner.uid == episode.metadata.uid:
             return pod
-        whose = f"{owner.kind} {owner.name}" if owner is not None else "nobody"
-        raise Unmet(EndReason.POD_REJECTED, f"a pod {name} is there already and belongs to {whose}; delete it")
+        owned = f"owned by {owner.kind} {owner.name}" if owner is not None else "without an owner"
+        if pod.metadata.deletion_timestamp is not None:
+            message = f"an earlier pod {name}, {owned}, is still being deleted"
+            raise Unmet(EndReason.POD_REJECTED, message, passes=True)
+        raise Unmet(EndReason.POD_REJECTED, f"a pod {name}, {owned}, is there already; delete it")
 
     def _manifest(self, episode: Episode, template: str, context: PodContext) -> Mapping[str, Any]:
         try:
@@ -88,6 +91,7 @@ class PodMaker:
         except TemplateError as error:
             raise Unmet(EndReason.INVALID_SPEC, str(error)) from None
         manifest["metadata"]["ownerReferences"] = [owner_reference(episode)]
+        manifest["metadata"].setdefault("labels", {})[labels.KEY] = key_id(self._key)
         return manifest
 
     def _context(
@@ -130,18 +134,7 @@ def owner_reference(episode: Episode) -> dict[str, Any]:
 
 
 def _refused(error: ApiError) -> NoReturn:
-    """What an error of the API server means for the attempt."""
-    if isinstance(error, Forbidden):
-        if error.namespace_terminating:
-            raise Gone from error
-        if error.quota:
-            raise Unmet(EndReason.QUOTA_EXCEEDED, error.message) from error
-        if _RBAC in error.message and "User " in error.message:
-            # The installation lacks a right: no fault of the episode's, and somebody may be granting it right now.
-            raise Unmet(EndReason.INTERNAL_ERROR, error.message) from error
-        raise Unmet(EndReason.POD_REJECTED, error.message) from error
-    if isinstance(error, NotFound):
+    refusal = find_refusal(error)
+    if refusal is None:
         raise Gone from error
-    if isinstance(error, Invalid | BadRequest):
-        raise Unmet(EndReason.POD_REJECTED, error.message) from error
-    raise Unmet(EndReason.INTERNAL_ERROR, str(error)) from error
+    raise Unmet(*refusal) from error

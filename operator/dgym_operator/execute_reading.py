@@ -25,12 +25,17 @@ K = TypeVar("K", Episode, DebugTask)
 
 
 class Unmet(Exception):
-    """What an attempt needs is not there or not right. ``reason`` is one of the API's, the text is for its user."""
+    """What an attempt needs is not there or not right. ``reason`` is one of the API's, the text is for its user.
 
-    def __init__(self, reason: EndReason, message: str) -> None:
+    ``passes``: the cause passes by itself; it is tried again after ``retry_after`` seconds at the soonest.
+    """
+
+    def __init__(self, reason: EndReason, message: str, passes: bool = False, retry_after: float | None = None) -> None:
         super().__init__(message)
         self.reason = reason
         self.message = message
+        self.passes = passes
+        self.retry_after = retry_after
 
 
 class Reader:

@@ -14,8 +14,11 @@ from dgym_operator.kube import (
     EPISODE_SETS,
     EPISODES,
     AlreadyExists,
+    BadRequest,
     Client,
     ConnectionLost,
+    Forbidden,
+    Invalid,
     NotFound,
     ServerUnavailable,
 )
@@ -24,7 +27,7 @@ from dgym_operator.logs import fields
 from dgym_operator.policies_manifest import MANAGED_BY
 from dgym_operator.reconcile import plan as act
 from dgym_operator.reconcile.children import child_manifest
-from dgym_operator.reconcile.frozen import encode_tasks
+from dgym_operator.reconcile.frozen import decode_tasks, encode_tasks
 from dgym_operator.reconcile.views import ConfigMapView, EpisodeSetView, EpisodeView
 from dgym_operator.render.variables import label_value
 
@@ -53,6 +56,9 @@ class SetExecutor:
                     episode_set = await self._patch(episode_set, action)
                 case act.FreezeTasks():
                     await self._freeze(episode_set, action)
+                case act.LookUpTasks():
+                    await self._look_up(episode_set, action)
+                    return 0.0
                 case act.CreateEpisode():
                     await self._create(episode_set, action)
                 case act.PatchChild():
@@ -104,6 +110,18 @@ class SetExecutor:
         self._world.config_maps.assume(made)
         _log.info("froze the tasks", extra=self._about(episode_set, tasks=len(action.tasks)))
 
+    async def _look_up(self, episode_set: EpisodeSetView, action: act.LookUpTasks) -> None:
+        metadata = episode_set.metadata
+        try:
+            found = await self._client.get(CONFIG_MAPS, action.name, decode=ConfigMapView, namespace=metadata.namespace)
+        except NotFound:
+            self._world.memory.is_absent(metadata.uid, action.name)
+            return
+        if _owner(found) == metadata.uid and decode_tasks(found.data) is not None:
+            self._world.config_maps.assume(found)
+        else:
+            self._world.memory.is_absent(metadata.uid, action.name)
+
     async def _create(self, episode_set: EpisodeSetView, action: act.CreateEpisode) -> None:
         metadata = episode_set.metadata
         child = msgspec.to_builtins(child_manifest(episode_set, action))
@@ -114,11 +132,15 @@ class SetExecutor:
             made = await self._client.get(EPISODES, action.name, decode=EpisodeView, namespace=metadata.namespace)
             if _owner(made) != metadata.uid:
                 message = f"an Episode {action.name} is there already and is not of this set; delete or rename it"
-                self._events.record(EPISODE_SETS, episode_set, type="Warning", reason="NameTaken", message=message)
+                self._world.memory.refused(metadata.uid, message)
                 raise
         except (ConnectionLost, ServerUnavailable):
             self._world.memory.may_have_created(metadata.uid, action.index, self._world.clock.now())
             raise
+        except (Forbidden, Invalid, BadRequest) as error:
+            self._world.memory.refused(metadata.uid, error.message)
+            raise
+        self._world.memory.refused(metadata.uid, "")
         self._world.episodes.assume(made)
 
     async def _tell(self, episode_set: EpisodeSetView, action: act.PatchChild) -> None:

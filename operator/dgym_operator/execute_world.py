@@ -12,8 +12,8 @@ from dgym_operator.execute_memory import Memory
 from dgym_operator.kube import Clock, Store
 from dgym_operator.reconcile.conditions import is_true
 from dgym_operator.reconcile.counts import is_counted
-from dgym_operator.reconcile.frozen import decode_tasks
-from dgym_operator.reconcile.inputs import EpisodeInput, TaskState
+from dgym_operator.reconcile.frozen import decode_tasks, tasks_name
+from dgym_operator.reconcile.inputs import EpisodeInput, TaskState, attempt_of
 from dgym_operator.reconcile.policy import Policy
 from dgym_operator.reconcile.setinputs import EpisodeSetInput
 from dgym_operator.reconcile.views import (
@@ -36,6 +36,8 @@ class World:
         self.agents = agents
         self.policy = policy
         self.memory = Memory()
+        self.key_id = ""
+        """Names the cluster's key, once this replica leads."""
         self.episodes: Store[EpisodeView] = Store(clock)
         self.sets: Store[EpisodeSetView] = Store(clock)
         self.tasks: Store[TaskView] = Store(clock)
@@ -43,6 +45,7 @@ class World:
         self.agent_pods: Store[Pod] = Store(clock)
         self.config_maps: Store[ConfigMapView] = Store(clock)
         self.episodes_by_uid = self.episodes.index(lambda episode: (episode.metadata.uid,))
+        self.episodes_by_namespace = self.episodes.index(lambda episode: (episode.metadata.namespace,))
         self.episodes_by_agent = self.episodes.index(_agent_of)
         self.episodes_by_task = self.episodes.index(_task_of)
         self.pods_by_owner = self.pods.index(_owner_of)
@@ -68,14 +71,17 @@ class World:
         uid = episode.metadata.uid
         return EpisodeInput(
             episode=episode,
-            pods=self.pods_by_owner[uid],
+            pods=self._pods_of(uid),
             task=self.task_state(episode),
             may_create=may_create,
             agent=self.agents.view(episode),
+            cancelled=self.memory.cancelled(uid, episode.status.attempt),
             absent=self.memory.absent(uid),
             create_failure=self.memory.failure(uid, episode.status.attempt + 1),
+            disrupted_attempt=self.memory.disrupted_attempt(uid),
             owned_by_set=_is_child(episode),
             counted=self._is_counted(episode),
+            key_id=self.key_id,
             policy=self.policy,
         )
 
@@ -87,8 +93,10 @@ class World:
         return EpisodeSetInput(
             episode_set=episode_set,
             frozen=frozen,
+            list_absent=tasks_name(episode_set) in self.memory.absent(uid),
             tasks=self.tasks_by_namespace[namespace] if frozen is None else (),
             children=self.children[uid],
+            refused=self.memory.refusal(uid),
             creating=self.memory.creating(uid, self.clock.now()),
             policy=self.policy,
         )
@@ -103,6 +111,16 @@ class World:
             return TaskState(state="missing")
         seconds = found.spec.entrypoint_timeout_seconds
         return TaskState(state="found", uid=found.metadata.uid, entrypoint_timeout_seconds=seconds)
+
+    def _pods_of(self, uid: str) -> tuple[Pod, ...]:
+        pods, last = self.pods_by_owner[uid], self.memory.last_pod(uid)
+        return pods if last is None or any(pod.key == last.key for pod in pods) else (*pods, last)
+
+    def is_of_current_attempt(self, episode: EpisodeView, pod: Pod) -> bool:
+        """Whether the pod is of the attempt that runs, or else of the next one, of an unfinished Episode."""
+        status = episode.status
+        attempt = status.attempt if status.pod_name is not None else status.attempt + 1
+        return not is_finished(episode) and attempt_of(pod) == attempt
 
     def _is_counted(self, episode: EpisodeView) -> bool:
         # Asked for only where it matters: reading a set's indexes for every look at every child would add up.

@@ -6,29 +6,9 @@ episode are found by one query: ``namespace``, ``episode``, ``attempt``.
 
 import logging
 import time
-from datetime import UTC, datetime
 from typing import Any, Literal
 
-import msgspec
-
-_LIMIT = 8192
-
-
-class JsonFormatter(logging.Formatter):
-    """A record as one line of JSON."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """The line."""
-        line: dict[str, Any] = {
-            "timestamp": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname,
-            "logger": record.name,
-            "message": record.getMessage()[:_LIMIT],
-            **getattr(record, "fields", {}),
-        }
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)[-_LIMIT:]
-        return msgspec.json.encode({name: _encodable(value) for name, value in line.items()}).decode()
+from dgym.logs import JsonFormatter
 
 
 class TextFormatter(logging.Formatter):
@@ -52,12 +32,9 @@ def configure_logging(level: str, style: Literal["json", "text"]) -> None:
         level=max(logging.WARNING, logging.getLevelNamesMapping()[level]), handlers=[handler], force=True
     )
     logging.getLogger("dgym_operator").setLevel(level)
+    logging.captureWarnings(True)
 
 
 def fields(**values: Any) -> dict[str, Any]:
     """``extra`` for a call of a logger; what is None or empty is left out."""
     return {"fields": {name: value for name, value in values.items() if value not in (None, "")}}
-
-
-def _encodable(value: Any) -> Any:
-    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value

@@ -33,13 +33,17 @@ class Snapshot(msgspec.Struct, kw_only=True):
     episodes: Mapping[tuple[str, str], int] = {}
     """By state (``pending``, ``active``, ``finished``) and ``status.reason``."""
     agents: Mapping[str, int] = {}
-    """By state: ``ready``, ``draining``, ``silent``."""
+    """By state: ``ready``, ``starting``, ``draining``, ``silent``, ``refusing``."""
     slots_used: int = 0
     slots_free: int = 0
     queue_depth: int = 0
     queue_oldest_seconds: float = 0.0
     watch_staleness_seconds: Mapping[tuple[str, str], float] = {}
     """By resource and namespace (empty: all namespaces)."""
+    namespaces: Mapping[str, str] = {}
+    """The state of each namespace to be served, on the leader: ``namespaces.State``."""
+    key_usable: bool = True
+    """Whether the leader has the cluster's key; true on the others."""
     is_leader: bool = False
 
 
@@ -110,6 +114,15 @@ class _Present(Collector):
             "Since a watch last said anything.",
             ("resource", "namespace"),
             now.watch_staleness_seconds,
+        )
+        yield _gauge(
+            "dgym_operator_namespaces",
+            "Namespaces to be served, on the leader: 1 for the state that each is in.",
+            ("namespace", "state"),
+            dict.fromkeys(now.namespaces.items(), 1),
+        )
+        yield GaugeMetricFamily(
+            "dgym_operator_key_usable", "0 while this replica leads and has no usable key.", int(now.key_usable)
         )
         yield GaugeMetricFamily("dgym_operator_is_leader", "1 while this replica may write.", int(now.is_leader))
 

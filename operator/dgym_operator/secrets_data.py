@@ -6,6 +6,7 @@ namespace. Nothing here may reach a log.
 
 import base64
 import binascii
+import hmac
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +20,11 @@ _LEAST_KEY_BYTES = 16
 
 class KeyUnusable(Exception):
     """The key Secret is there and its key is not one; the operator never writes over it."""
+
+
+def key_id(key: bytes) -> str:
+    """A name for the key, for the labels of pods; it says nothing about the key itself."""
+    return hmac.new(key, b"dgym key id", "sha256").hexdigest()[:16]
 
 
 def key_data(key: bytes) -> dict[str, bytes]:

@@ -23,6 +23,7 @@ class Settings(BaseSettings):
 
     namespace: str = Field(default="dgym", description="The operator's own namespace: its Lease, Secrets and agents.")
     pod_name: str = Field(default="dgym-operator", description="Its pod: the identity of its claim to the Lease.")
+    pod_uid: str = Field(default="", description="That pod's UID: `kubectl describe` finds its Events by it.")
     watch_namespaces: Names = Field(
         default=(), description="Comma-separated namespaces whose episodes it serves; empty: those of all namespaces."
     )
@@ -52,6 +53,12 @@ class Settings(BaseSettings):
         ge=0,
         description="Sandboxes started ahead of free slots: more start sooner and idle longer.",
     )
+    max_stuck_pods: int = Field(
+        default=50,
+        ge=1,
+        description="Pods of a namespace that cannot start (unschedulable, without an image, gated) before it gets no "
+        "new ones; they take no slot and no head start.",
+    )
     network_policy: Literal["required", "enabled", "disabled"] = Field(
         default="required",
         description="Whether a namespace gets the sandboxes' NetworkPolicy before its first pod; `required` starts no "
@@ -75,6 +82,11 @@ class Settings(BaseSettings):
         default=10.0, gt=0, description="A leader that could not renew for so long stops writing."
     )
     lease_retry_seconds: float = Field(default=2.0, gt=0, description="Between two attempts to get or renew it.")
+    namespace_lease_seconds: float = Field(
+        default=120.0,
+        gt=0,
+        description="A namespace whose Lease `dgym-owner` was not renewed for so long may go to another installation.",
+    )
     host: str = Field(default="0.0.0.0", description="Address of healthz, readyz and metrics.")  # noqa: S104
     port: int = Field(default=8080, ge=0, le=65535, description="Port of healthz, readyz and metrics; 0: a free one.")
     api_qps: float = Field(default=50.0, gt=0, description="Requests a second to the API server, watches apart.")
@@ -102,6 +114,11 @@ class Settings(BaseSettings):
         if not self.lease_retry_seconds < self.lease_renew_seconds < self.lease_duration_seconds:
             raise ValueError("lease_retry_seconds < lease_renew_seconds < lease_duration_seconds must hold")
         return self
+
+    @property
+    def installation(self) -> str:
+        """The identity of this installation in the cluster: namespace and name of its leader's Lease."""
+        return f"{self.namespace}/{self.lease_name}"
 
     @property
     def namespaces(self) -> tuple[str | None, ...]:

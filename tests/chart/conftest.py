@@ -2,8 +2,10 @@
 
 import os
 import subprocess
+import sys
 import time
 import uuid
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +16,8 @@ from hack.cluster.paths import find_binary
 from tests.apiserver import ApiServer
 from tests.required import absent
 
-CHART = Path(__file__).parents[2] / "charts" / "dgym"
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "charts" / "dgym"
 VALUES = Path(__file__).parent / "values"
 NAMESPACE = "dgym-system"
 DEADLINE = 40.0
@@ -105,3 +108,72 @@ def api_namespace(api_server: ApiServer) -> str:
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     api_server.request("POST", "/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
     return name
+
+
+@pytest.fixture
+def accounts(helm, api_server, api_namespace, definitions):
+    """Render a release in the test's namespace that serves some, and apply its accounts and roles; gives its objects.
+
+    Objects of a namespace that is not there are passed over, as those of an upgrade.
+    """
+
+    def apply(*served):
+        answer = helm.template("--namespace", api_namespace, "--set", f"watchNamespaces={{{','.join(served)}}}")
+        assert answer.returncode == 0, answer.stderr
+        objects = [each for each in yaml.load_all(answer.stdout, yaml.CSafeLoader) if each]
+        kinds = ("ServiceAccount", "Role", "RoleBinding")
+        there = {each["metadata"]["name"] for each in api_server.request("GET", "/api/v1/namespaces")["items"]}
+        documents = (each for each in objects if each["kind"] in kinds and each["metadata"]["namespace"] in there)
+        done = api_server.kubectl("apply", "--server-side", "-f", "-", stdin=yaml.dump_all(documents))
+        assert done.returncode == 0, done.stderr
+        return objects
+
+    return apply
+
+
+@pytest.fixture
+def kubeconfig_of(api_server, api_namespace, tmp_path):
+    """The kubeconfig of a service account of the test's namespace."""
+
+    def write(account):
+        token = api_server.kubectl("create", "token", account, "--namespace", api_namespace).stdout.strip()
+        kubeconfig = yaml.safe_load(api_server.kubeconfig.read_text())
+        kubeconfig["users"][0]["user"] = {"token": token}
+        path = tmp_path / f"kubeconfig-{account}"
+        path.write_text(yaml.safe_dump(kubeconfig))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def run_operator(kubeconfig_of, api_namespace, tmp_path):
+    """Run the operator as the account and with the environment of its Deployment; gives the path of its log."""
+
+    @contextmanager
+    def run(release, **settings):
+        deployment = Rendered(release).one("Deployment", "dgym-operator")
+        (container,) = deployment["spec"]["template"]["spec"]["containers"]
+        environment = {each["name"]: each["value"] for each in container["env"] if "value" in each}
+        environment |= {"DGYM_OPERATOR_NAMESPACE": api_namespace, "DGYM_OPERATOR_PORT": "0", **settings}
+        command = [
+            sys.executable,
+            "-m",
+            "dgym_operator",
+            *container["args"],
+            "--kubeconfig",
+            kubeconfig_of("dgym-operator"),
+        ]
+        log = tmp_path / "log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                command, cwd=ROOT, env={**os.environ, **environment}, stdout=output, stderr=output
+            )
+            try:
+                yield log
+            finally:
+                process.terminate()
+                status = process.wait(60)
+        assert status == 0, log.read_text()
+
+    return run

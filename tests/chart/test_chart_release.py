@@ -21,6 +21,13 @@ def test_a_release_for_namespaces_makes_nothing_of_the_cluster(render):
     assert served == {"team-a", "team-b", "dgym-system"}
 
 
+def test_no_hook_lies_in_a_served_namespace(render):
+    # One that is deleted would stop the uninstallation, whose hooks were written down when it was there.
+    hooks = [each for each in render("namespaced").objects if "helm.sh/hook" in each["metadata"].get("annotations", {})]
+    deletion = [each for each in hooks if each["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete"]
+    assert {each["metadata"]["namespace"] for each in deletion} == {"dgym-system"}
+
+
 @pytest.mark.parametrize("values", ["default", "namespaced"])
 def test_no_role_has_a_wildcard_or_reads_secrets_of_others(render, values):
     release = render(values)

@@ -47,7 +47,9 @@ def test_every_value_is_in_the_schema_and_every_property_of_the_schema_is_a_valu
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ("agents.replicas=2", "all agents write results and a ReadWriteOnce volume is mounted on one node"),
+        ("agents.replicas=2", "agents.replicas > 1: all agents write results, but a volume with accessModes"),
+        ("agents.replicas=2,results.persistence.enabled=false", "agents.replicas > 1: without a store that all agents"),
+        ("imagePullSecrets[0].nam=a", "/imagePullSecrets/0"),
         ("operator.image.tag=latest", "a tag that never moves"),
         ("agents.replica=2", "additional properties 'replica' not allowed"),
         ("agents.sourceHosts={https://github.com/x}", "/agents/sourceHosts/0"),
@@ -66,9 +68,14 @@ def test_a_wrong_value_is_refused_with_a_reason(helm, change, reason):
     assert reason in done.stderr
 
 
-def test_the_reason_comes_without_the_schema_too(helm):
-    done = helm.template("--set", "agents.replicas=2", "--skip-schema-validation")
-    assert "can be mounted on one node only" in done.stderr
+def test_secrets_of_the_registry_are_given_by_name_or_as_in_a_pod(render):
+    release = render("default", "imagePullSecrets[0]=first", "imagePullSecrets[1].name=second")
+    for pod in release.pods:
+        if pod["spec"]["containers"][0]["image"].startswith("localhost/"):
+            assert pod["spec"]["imagePullSecrets"] == [{"name": "first"}, {"name": "second"}]
+    (container,) = release.one("Deployment", "dgym-operator")["spec"]["template"]["spec"]["containers"]
+    (names,) = (each["value"] for each in container["env"] if each["name"] == "DGYM_OPERATOR_IMAGE_PULL_SECRETS")
+    assert names == "first,second"
 
 
 def test_two_sources_of_models_are_refused(helm):

@@ -12,6 +12,7 @@ from dgym_operator.kube.clock import SystemClock
 from dgym_operator.policies_manifest import OPERATOR_LABELS, SANDBOX_LABELS, sandbox_policy
 from dgym_operator.settings import Settings
 
+CLAIMS = "apis/coordination.k8s.io/v1/leases"
 AGENTS = {"app.kubernetes.io/component": "agent"}
 
 
@@ -56,8 +57,8 @@ def place(api_server):
 
 @pytest.fixture
 def clean_up(api_server):
-    async def run(deployment="dgym-operator", **settings):
-        access = await load_access(api_server.kubeconfig)
+    async def run(deployment="dgym-operator", kubeconfig=api_server.kubeconfig, **settings):
+        access = await load_access(kubeconfig)
         async with Client(access, clock=SystemClock(), random=Random(1)) as client:
             await Cleanup(client, Settings(**settings), SystemClock()).run(deployment)
 
@@ -82,6 +83,7 @@ async def test_what_the_operator_made_goes_and_nothing_else(place, clean_up):
     system.pod("dgym-test", TEST_LABELS)
     system.pod("agent", {"app.kubernetes.io/name": "dgym", **AGENTS})
     for namespace, operator in ((team, system.name), (other, "another-system")):
+        namespace.make(CLAIMS, "dgym-owner", spec={"holderIdentity": f"{operator}/dgym-operator"})
         namespace.policy(operator)
         namespace.pod("episode-1", SANDBOX_LABELS)
         namespace.pod("web", {"app": "web"})
@@ -94,6 +96,8 @@ async def test_what_the_operator_made_goes_and_nothing_else(place, clean_up):
     assert system.names("api/v1/pods") == {"agent"}
     assert team.names("api/v1/pods") == {"web"}
     assert not team.names("apis/networking.k8s.io/v1/networkpolicies")
+    assert not team.names(CLAIMS)
+    assert other.names(CLAIMS) == {"dgym-owner"}
     assert other.names("api/v1/pods") == {"episode-1", "web"}
     assert other.names("apis/networking.k8s.io/v1/networkpolicies") == {"dgym-sandbox"}
 
@@ -117,6 +121,18 @@ async def test_it_may_be_repeated(place, clean_up):
     assert system.names("api/v1/secrets") == {"model-keys"}
 
 
+async def test_a_served_namespace_that_is_gone_is_passed_over(
+    accounts, kubeconfig_of, clean_up, api_server, api_namespace, caplog
+):
+    accounts(api_namespace, "gone")
+    here = Place(api_server, api_namespace)
+    here.policy(api_namespace)
+    watched = f"gone,{api_namespace}"
+    await clean_up(namespace=api_namespace, watch_namespaces=watched, kubeconfig=kubeconfig_of("dgym-cleanup"))
+    assert not here.names("apis/networking.k8s.io/v1/networkpolicies")
+    assert "cannot be read and is left as it is" in caplog.text
+
+
 async def test_the_hook_may_do_all_of_it_and_nothing_more(place, clean_up, render, api_server):
     rules = [
         rule
@@ -128,6 +144,7 @@ async def test_the_hook_may_do_all_of_it_and_nothing_more(place, clean_up, rende
     _install(system)
     team.policy(system.name)
     team.pod("episode-1", SANDBOX_LABELS)
+    team.make(CLAIMS, "dgym-owner", spec={"holderIdentity": f"{system.name}/dgym-operator"})
     await clean_up(namespace=system.name)
     wrote = {
         (entry["verb"], entry["objectRef"]["resource"])

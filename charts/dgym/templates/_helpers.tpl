@@ -43,8 +43,21 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- end -}}
 {{- end -}}
 
+{{/* The names of the Secrets, as a JSON list: they are given as names, or as in a pod. */}}
+{{- define "dgym.imagePullSecretNames" -}}
+{{- $names := list -}}
+{{- range .Values.imagePullSecrets -}}
+{{- if kindIs "string" . -}}
+{{- $names = append $names . -}}
+{{- else -}}
+{{- $names = append $names .name -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $names -}}
+{{- end -}}
+
 {{- define "dgym.imagePullSecrets" -}}
-{{- with .Values.imagePullSecrets }}
+{{- with fromJsonArray (include "dgym.imagePullSecretNames" .) }}
 imagePullSecrets:
   {{- range . }}
   - name: {{ . }}
@@ -133,6 +146,10 @@ s3://{{ .bucket }}{{ with trimAll "/" .prefix }}/{{ . }}{{ end }}
 {{- define "dgym.checks" -}}
 {{- if and (gt (int .Values.agents.replicas) 1) (include "dgym.results.oneNode" .) -}}
 {{- fail "agents.replicas > 1: all agents write results, but a volume with accessModes [ReadWriteOnce] can be mounted on one node only. Set results.s3.bucket, or results.persistence.accessModes to [ReadWriteMany] with a storage class that has it." -}}
+{{- end -}}
+{{- $volume := .Values.results.persistence.enabled -}}
+{{- if and (gt (int .Values.agents.replicas) 1) (not .Values.results.s3.bucket) (not $volume) -}}
+{{- fail "agents.replicas > 1: without a store that all agents share, each keeps its results where the others cannot read them, and an episode that moves to another agent begins again. Set results.s3.bucket, or results.persistence.enabled with accessModes [ReadWriteMany]." -}}
 {{- end -}}
 {{- if and .Values.agents.existingSecret (include "dgym.agents.llmConfig" .) -}}
 {{- fail "agents.existingSecret and agents.llmConfig both say which models there are; set one of them." -}}

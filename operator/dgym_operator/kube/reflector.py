@@ -7,6 +7,7 @@ would otherwise be asked as fast as the loop turns. What is missed in between is
 
 import asyncio
 import logging
+from collections.abc import Callable
 from random import Random
 from typing import Generic
 
@@ -14,7 +15,7 @@ import msgspec
 
 from dgym_operator.kube.client import Client
 from dgym_operator.kube.clock import Clock
-from dgym_operator.kube.errors import ApiError, ConnectionLost, Expired
+from dgym_operator.kube.errors import ApiError, ConnectionLost, Expired, Forbidden
 from dgym_operator.kube.objects import Key, T
 from dgym_operator.kube.reading import PAGE_SIZE
 from dgym_operator.kube.resources import Resource
@@ -40,6 +41,8 @@ class WatchSettings(msgspec.Struct, frozen=True, kw_only=True):
     longest_seconds: int = 300
     silence_seconds: float = 90.0
     backoff: Backoff = _BACKOFF
+    forget_seconds: float = 300.0
+    """An optional namespace that refuses requests for so long has no objects any more."""
 
 
 _DEFAULTS = WatchSettings()
@@ -48,8 +51,24 @@ _DEFAULTS = WatchSettings()
 class Reflector(Generic[T]):
     """One kind of object in one namespace, or in all, kept in a store.
 
+    Args:
+        client: Its reads are not throttled.
+        resource: The kind.
+        decode: The struct that objects are decoded into.
+        store: Filled by this reflector; reflectors of several namespaces may share one.
+        clock: For pauses and ages.
+        random: For jitter.
+        namespace: None: all namespaces.
+        label_selector: Of the objects to keep.
+        settings: Durations and sizes.
+        optional: Whether the namespace may be absent. Its objects are then dropped after ``forget_seconds`` without
+            the right to read them: the roles of a namespace are deleted with it.
+        changed: Called after every list, and whenever ``refusal`` changes.
+
     Attributes:
         synced: Set once the store has been filled for the first time.
+        answered: Set once the first list was answered, be it by a refusal.
+        refusal: The last answer, where that was 403 (Forbidden); None otherwise.
     """
 
     def __init__(
@@ -64,10 +83,14 @@ class Reflector(Generic[T]):
         namespace: str | None = None,
         label_selector: str = "",
         settings: WatchSettings = _DEFAULTS,
+        optional: bool = False,
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
         self.resource = resource
         self.namespace = namespace
         self.synced = asyncio.Event()
+        self.answered = asyncio.Event()
+        self.refusal: Forbidden | None = None
         self.lists = 0
         self.watches = 0
         self.unreadable = 0
@@ -79,6 +102,9 @@ class Reflector(Generic[T]):
         self._random = random
         self._label_selector = label_selector
         self._settings = settings
+        self._optional = optional
+        self._changed = changed
+        self._refused_at = 0.0
         self._version = ""
         self._alive = clock.monotonic()
         self._opened = float("inf")
@@ -101,6 +127,9 @@ class Reflector(Generic[T]):
                 logger.info("%s: listing again: %s", self, error)
                 self._version = ""
                 reason: ApiError = error
+            except Forbidden as error:
+                self._refused(error)
+                reason = error
             except ApiError as error:
                 logger.info("%s: %s", self, error)
                 reason = error
@@ -133,6 +162,7 @@ class Reflector(Generic[T]):
             silence_seconds=self._settings.silence_seconds,
         ) as lines:
             self._alive = self._opened = self._clock.monotonic()
+            self._permitted()
             async for line in lines:
                 self._alive = self._clock.monotonic()
                 self._take(line)
@@ -163,6 +193,25 @@ class Reflector(Generic[T]):
         self._store.replace(items, version, namespace=self.namespace, keep=unreadable.keys())
         self._version = version
         self.synced.set()
+        self.answered.set()
+        self.refusal = None
+        self._changed()
+
+    def _permitted(self) -> None:
+        if self.refusal is not None:
+            self.refusal = None
+            self._changed()
+
+    def _refused(self, error: Forbidden) -> None:
+        now = self._clock.monotonic()
+        if self.refusal is None:
+            self.refusal, self._refused_at = error, now
+            logger.info("%s: %s", self, error)
+            self.answered.set()
+            self._changed()
+        elif self._optional and self._version and now - self._refused_at >= self._settings.forget_seconds:
+            self._store.replace((), self._version, namespace=self.namespace)
+            self._version = ""
 
     def _take(self, line: bytes) -> None:
         try:
@@ -171,7 +220,9 @@ class Reflector(Generic[T]):
             # What is known of it stays: an older version is better than none, and the next one may be readable.
             self.unreadable += 1
             self._version = error.resource_version or self._version
-            logger.warning("%s: %s cannot be read: %s", self, error.name, error)
+            logger.warning("%s: %s cannot be read: %s", self, "/".join(error.key), error)
+            if error.gone:
+                self._store.remove_unread(error.key, error.uid, error.resource_version)
             return
         self._version = event.resource_version or self._version
         if event.item is None:

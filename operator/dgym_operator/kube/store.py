@@ -155,6 +155,16 @@ class Store(Generic[T]):
             self._own.pop(key, None)
         known = self._objects.get(key)
         if known is not None and known.metadata.uid == item.metadata.uid:
+            # Its last state may be in no other event.
+            self._remove(key, Source.WATCH, last=item)
+
+    def remove_unread(self, key: Key, uid: str, resource_version: str) -> None:
+        """An object that cannot be read was seen to be gone."""
+        self._bury(uid)
+        if not self._is_behind(key, resource_version):
+            self._own.pop(key, None)
+        known = self._objects.get(key)
+        if known is not None and known.metadata.uid == uid:
             self._remove(key, Source.WATCH)
 
     def replace(
@@ -195,13 +205,20 @@ class Store(Generic[T]):
         self._objects[key] = item
         self._changed(key, known, item, source)
 
-    def _remove(self, key: Key, source: Source) -> None:
-        self._changed(key, self._objects.pop(key), None, source)
+    def _remove(self, key: Key, source: Source, last: T | None = None) -> None:
+        known = self._objects.pop(key)
+        self._update_indexes(key, known, None)
+        self._notify(Change(key, last if last is not None else known, None, source))
 
     def _changed(self, key: Key, old: T | None, new: T | None, source: Source) -> None:
+        self._update_indexes(key, old, new)
+        self._notify(Change(key, old, new, source))
+
+    def _update_indexes(self, key: Key, old: T | None, new: T | None) -> None:
         for index in self._indexes:
             index._update(key, old, new)
-        change = Change(key, old, new, source)
+
+    def _notify(self, change: Change[T]) -> None:
         for listener in self._listeners:
             listener(change)
 

@@ -4,17 +4,19 @@ from typing import Generic, NoReturn
 
 import msgspec
 
-from dgym_operator.kube.errors import ConnectionLost, error_from_event
-from dgym_operator.kube.objects import T
+from dgym_operator.kube.errors import ConnectionLost, Expired, error_from_event
+from dgym_operator.kube.objects import Key, T
 
 
 class UnreadableObject(Exception):
-    """The object of an event does not fit the struct."""
+    """The object of an event does not fit the struct; ``gone``: it was deleted."""
 
-    def __init__(self, message: str, *, name: str, resource_version: str) -> None:
+    def __init__(self, message: str, *, key: Key, uid: str, resource_version: str, gone: bool) -> None:
         super().__init__(message)
-        self.name = name
+        self.key = key
+        self.uid = uid
         self.resource_version = resource_version
+        self.gone = gone
 
 
 class Event(msgspec.Struct, Generic[T], frozen=True):
@@ -33,6 +35,7 @@ class _Line(msgspec.Struct, frozen=True):
 class _Metadata(msgspec.Struct, frozen=True):
     name: str = ""
     namespace: str = ""
+    uid: str = ""
     resource_version: str = msgspec.field(name="resourceVersion", default="")
 
 
@@ -52,7 +55,8 @@ class EventDecoder(Generic[T]):
         """The event.
 
         Raises:
-            ApiError: The server reports one instead, ``Expired`` mostly; or this is no line of a watch.
+            ApiError: The server reports one instead, ``Expired`` mostly; or this is no line of a watch, or its object
+                has no metadata that can be read (``Expired``: a new list shows what there is).
             UnreadableObject: The object does not fit.
         """
         try:
@@ -63,15 +67,20 @@ class EventDecoder(Generic[T]):
             try:
                 item = self._items.decode(event.object)
             except msgspec.DecodeError as error:
-                self._unreadable(event.object, str(error))
+                self._unreadable(event.object, str(error), gone=event.type == "DELETED")
             return Event(item.metadata.resource_version, item, event.type == "DELETED")
         if event.type == "ERROR":
             raise error_from_event(bytes(event.object))
         return Event(self._identify(event.object).resource_version)
 
-    def _unreadable(self, raw: msgspec.Raw, why: str) -> NoReturn:
+    def _unreadable(self, raw: msgspec.Raw, why: str, *, gone: bool) -> NoReturn:
         who = self._identify(raw)
-        raise UnreadableObject(why, name=f"{who.namespace}/{who.name}", resource_version=who.resource_version) from None
+        raise UnreadableObject(
+            why, key=(who.namespace, who.name), uid=who.uid, resource_version=who.resource_version, gone=gone
+        ) from None
 
     def _identify(self, raw: msgspec.Raw) -> _Metadata:
-        return self._identified.decode(raw).metadata
+        try:
+            return self._identified.decode(raw).metadata
+        except msgspec.DecodeError as error:
+            raise Expired(f"an event of an object without a name: {error}") from error

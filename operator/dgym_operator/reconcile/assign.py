@@ -8,7 +8,7 @@ import msgspec
 from dgym.api import Assignment, ConditionType, EpisodeStatus, ProgressReason, Stages
 from dgym.wire.assignments import AssignmentMode
 from dgym_operator.reconcile.conditions import is_true, observed, set_condition
-from dgym_operator.reconcile.deadlines import remaining_seconds
+from dgym_operator.reconcile.deadlines import attempt_seconds, remaining_seconds
 from dgym_operator.reconcile.inputs import EpisodeInput
 from dgym_operator.reconcile.policy import backoff
 from dgym_operator.reconcile.views import Pod
@@ -44,7 +44,7 @@ def needs_agent(view: EpisodeInput, now: datetime) -> Ready | None:
         return None
     if is_true(episode.status.conditions, ConditionType.FINISHED):
         return None
-    if episode.spec.suspend:
+    if episode.spec.suspend or episode.status.termination is not None:
         return None
     assignment = view.assignment if episode.status.pod_name is not None else None
     if assignment is not None:
@@ -56,13 +56,21 @@ def needs_agent(view: EpisodeInput, now: datetime) -> Ready | None:
 
 
 def retry_at(view: EpisodeInput) -> datetime | None:
-    """When an agent may try again after its model failed; None: nothing waits for that."""
-    assignment = view.assignment
-    if assignment is None or assignment.failed_time is None:
+    """When an agent may go on after a model failed, or after agents were lost; None: nothing waits for that.
+
+    The first loss of an agent is followed by another agent at once, later ones after a growing back-off: what loses
+    one agent after the other is no fault of the agents.
+    """
+    assignment, policy = view.assignment, view.policy
+    if assignment is None:
         return None
-    policy = view.policy
-    seconds = backoff(policy.backoff_seconds, policy.backoff_limit_seconds, assignment.failures)
-    return assignment.failed_time + timedelta(seconds=seconds)
+    if assignment.failed_time is not None:
+        since, failures = assignment.failed_time, assignment.failures
+    elif view.agent is not None and view.agent.lost_since is not None and losses(assignment):
+        since, failures = view.agent.lost_since, losses(assignment)
+    else:
+        return None
+    return since + timedelta(seconds=backoff(policy.backoff_seconds, policy.backoff_limit_seconds, failures))
 
 
 def assigned_status(view: EpisodeInput, ready: Ready, agent_pod_uid: str, now: datetime) -> EpisodeStatus:
@@ -79,6 +87,7 @@ def assigned_status(view: EpisodeInput, ready: Ready, agent_pod_uid: str, now: d
             at=_time(ready.pod, "Ready") or now,
         ),
         reason=ProgressReason.RUNNING.value,
+        message="",
         attempt=ready.attempt,
         pod_name=ready.pod.metadata.name,
         task_uid=status.task_uid or view.task.uid,
@@ -87,6 +96,7 @@ def assigned_status(view: EpisodeInput, ready: Ready, agent_pod_uid: str, now: d
             epoch=ready.epoch,
             failures=status.assignment.failures if status.assignment is not None else 0,
         ),
+        attempt_seconds=0 if first else attempt_seconds(view),
         start_time=status.start_time or now,
         stages=_stages(ready.pod, now) if first else status.stages,
         observed_generation=observed(status, view.episode.metadata.generation),
@@ -102,8 +112,10 @@ def losses(assignment: Assignment) -> int:
 def _again(view: EpisodeInput, pod: Pod, assignment: Assignment, now: datetime) -> Ready | None:
     epoch = assignment.epoch + 1
     due = retry_at(view)
-    if due is not None:
-        return _ready(view, pod, epoch=epoch, cause="ModelError") if now >= due else None
+    if due is not None and now < due:
+        return None
+    if assignment.failed_time is not None:
+        return _ready(view, pod, epoch=epoch, cause="ModelError")
     lost = view.agent is not None and view.agent.lost_since is not None
     if lost and losses(assignment) < view.policy.agent_losses:
         return _ready(view, pod, epoch=epoch, cause="AgentLost")

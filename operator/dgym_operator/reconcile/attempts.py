@@ -8,6 +8,7 @@ from dgym.api import ConditionType, EpisodeStatus, Stages, Treatment
 from dgym_operator.reconcile.conditions import fit, observed, set_condition, since
 from dgym_operator.reconcile.deadlines import served_seconds
 from dgym_operator.reconcile.ended import Ended
+from dgym_operator.reconcile.ending import is_disrupted
 from dgym_operator.reconcile.finishing import finish
 from dgym_operator.reconcile.inputs import EpisodeInput
 from dgym_operator.reconcile.plan import Emit, PatchStatus, Plan
@@ -21,18 +22,38 @@ def conclude(view: EpisodeInput, ended: Ended, now: datetime) -> Plan:
     spec, status = view.episode.spec, view.episode.status
     if spec.cancel:
         return finish(view, Ended(reason="Cancelled", message=ended.message), now)
-    failures = status.failures + (not ended.disruption)
-    disruptions = status.disruptions + ended.disruption
-    # Who drives from outside holds tokens of this attempt; a new pod would be another episode to it.
+    disrupted = ended.disruption or is_disrupted(view)
+    failures = status.failures + (not disrupted)
+    disruptions = status.disruptions + disrupted
+    # An external driver holds tokens of this attempt alone: it could not drive another pod.
+    if spec.agent is None and status.pod_name is not None:
+        return finish(
+            view, _last(ended, "an episode without agent has one attempt: its driver's tokens are of it"), now
+        )
     limit = spec.backoff_limit if spec.agent is not None else 0
     if failures > limit:
         return finish(view, _last(ended, f"attempt {view.attempt} was the last (backoffLimit {limit})"), now)
     if disruptions > spec.max_disruptions:
         return finish(view, _last(ended, f"it was disrupted {disruptions} times (maxDisruptions)"), now)
-    if served_seconds(view.episode, now) >= spec.active_deadline_seconds:
+    if served_seconds(view) >= spec.active_deadline_seconds:
         late = Ended(reason="DeadlineExceeded", message=f"no time is left for another attempt: {ended.message}")
         return finish(view, late, now)
     return _again(view, ended, failures, disruptions, now)
+
+
+def record_disruption(view: EpisodeInput) -> Plan | None:
+    """Record in status that the attempt's pod is disrupted, while the pod shows it; None: nothing to record."""
+    status = view.episode.status
+    if status.disrupted_attempt == view.attempt or not is_disrupted(view):
+        return None
+    message = f"attempt {view.attempt}: the pod is drained, evicted, preempted or its node lost"
+    return Plan(
+        actions=(
+            PatchStatus(status=msgspec.structs.replace(status, disrupted_attempt=view.attempt)),
+            Emit(type="Warning", reason="Disrupted", message=message),
+        ),
+        requeue_after=view.policy.repeat_seconds,
+    )
 
 
 def close_attempt(view: EpisodeInput, now: datetime, *, reason: str, message: str) -> EpisodeStatus:
@@ -50,10 +71,14 @@ def close_attempt(view: EpisodeInput, now: datetime, *, reason: str, message: st
             restamp=True,
         ),
         reason=reason,
+        message=fit(message),
+        steps=0,
         attempt=view.attempt,
-        active_seconds=served_seconds(view.episode, now),
+        active_seconds=served_seconds(view),
+        attempt_seconds=0,
         pod_name=None,
         assignment=None,
+        termination=None,
         stages=Stages(),
         observed_generation=observed(status, view.episode.metadata.generation),
     )

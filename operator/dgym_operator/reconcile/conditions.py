@@ -5,7 +5,7 @@ from typing import Literal
 
 import msgspec
 
-from dgym.api import Condition, ConditionType
+from dgym.api import Condition, ConditionType, EpisodeState, EpisodeStatus
 
 Conditions = tuple[Condition, ...]
 MESSAGE_LIMIT = 1024
@@ -54,6 +54,13 @@ def set_condition(
     if old is None:
         return (*conditions, new)
     return tuple(new if condition is old else condition for condition in conditions)
+
+
+def state_of(status: EpisodeStatus) -> EpisodeState:
+    """``status.state`` of an Episode."""
+    if is_true(status.conditions, ConditionType.FINISHED):
+        return EpisodeState.FINISHED
+    return EpisodeState.RUNNING if status.pod_name is not None else EpisodeState.WAITING
 
 
 def fit(text: str, limit: int = MESSAGE_LIMIT) -> str:

@@ -31,8 +31,13 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def active(self) -> int:
-        """How many are under way."""
+        """How many are under way, suspended ones included: they keep their place in the parallelism."""
         return len(self.busy) + len(self.coming)
+
+    @property
+    def suspended(self) -> int:
+        """How many of them are suspended."""
+        return sum(child.spec.suspend for child in self.busy)
 
 
 def child_index(child: EpisodeView) -> int | None:

@@ -34,12 +34,17 @@ def start_deadline(view: EpisodeInput, pod: Pod) -> datetime:
     return begun + timedelta(seconds=view.episode.spec.start_timeout_seconds)
 
 
-def served_seconds(episode: EpisodeView, now: datetime) -> int:
-    """How long agents have served the episode, over all attempts."""
-    status = episode.status
-    running = status.pod_name is not None and status.stages.assigned is not None
-    begun = status.stages.assigned if running and status.stages.assigned is not None else now
-    return status.active_seconds + max(0, int((now - begun).total_seconds()))
+def served_seconds(view: EpisodeInput) -> int:
+    """How much of ``activeDeadlineSeconds`` is used, over all attempts: from each first reset to the end of its steps.
+
+    Agents report it. Preparation, scoring and the absence of agents are not in it.
+    """
+    return view.episode.status.active_seconds + attempt_seconds(view)
+
+
+def attempt_seconds(view: EpisodeInput) -> int:
+    """How much the attempt that runs has used, under all its agents."""
+    return view.episode.status.attempt_seconds + (view.agent.active_seconds if view.agent is not None else 0)
 
 
 def remaining_seconds(episode: EpisodeView) -> float:
@@ -47,13 +52,26 @@ def remaining_seconds(episode: EpisodeView) -> float:
     return float(max(0, episode.spec.active_deadline_seconds - episode.status.active_seconds))
 
 
-def backstop(view: EpisodeInput) -> datetime | None:
-    """When the operator ends an attempt that its sidecar should have ended; None while nobody serves it."""
-    episode = view.episode
-    if episode.status.pod_name is None or episode.status.stages.assigned is None:
+def backstop(view: EpisodeInput, now: datetime) -> datetime | None:
+    """When the operator ends an attempt that its sidecar should have ended; None: the pod's own deadline does.
+
+    The sidecar's deadline runs from the first reset. Once an agent has reported time since then, what is left counts
+    from now, or from the loss of the agent; before, all of it counts from the assignment. An external driver resets
+    when it likes.
+    """
+    episode, agent = view.episode, view.agent
+    assigned = episode.status.stages.assigned
+    if episode.status.pod_name is None or assigned is None or (agent is None and episode.spec.agent is None):
         return None
-    seconds = remaining_seconds(episode) + _around(view.task, view.policy) + view.policy.backstop_seconds
-    return episode.status.stages.assigned + timedelta(seconds=seconds)
+    used = attempt_seconds(view)
+    if not used and episode.spec.agent is None:
+        return None
+    left = remaining_seconds(episode) - used + _around(view.task, view.policy) + view.policy.backstop_seconds
+    heard = agent.since if agent is not None else None
+    begun = now if used else max(assigned, heard or assigned)
+    if agent is not None and agent.lost_since is not None:
+        begun = max(assigned, agent.lost_since)
+    return begun + timedelta(seconds=left)
 
 
 def pod_deadline_seconds(episode: EpisodeView, task: TaskState, policy: Policy) -> int:

@@ -24,7 +24,18 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_ending(view: EpisodeInput, now: datetime) -> Ended | Wait | None:
-    """How the attempt ended; None while it goes on."""
+    """How the attempt ended; None while it goes on.
+
+    The end that the operator has decided on stands in for a verdict that the pod did not leave.
+    """
+    found = _evidence(view, now)
+    decided = view.episode.status.termination
+    if isinstance(found, Ended) and found.treatment is Treatment.NEW_POD and decided is not None:
+        return Ended(reason=decided.reason, message=decided.message)
+    return found
+
+
+def _evidence(view: EpisodeInput, now: datetime) -> Ended | Wait | None:
     pod = view.pod
     if pod is None:
         return _word_or(view, _gone(view), None, now)
@@ -35,7 +46,7 @@ def find_ending(view: EpisodeInput, now: datetime) -> Ended | Wait | None:
         return _word_or(view, _traces(view, pod), _ended_at(pod), now)
     if pod.metadata.deletion_timestamp is not None:
         return _terminating(view, pod, pod.metadata.deletion_timestamp, now)
-    return _running(view, now)
+    return _key_replaced(view, pod) or _running(view, now)
 
 
 def is_retried(report: AssignmentStatus | None) -> bool:
@@ -44,6 +55,18 @@ def is_retried(report: AssignmentStatus | None) -> bool:
         return False
     ended = _reported(report)
     return ended.treatment is Treatment.REASSIGN or ended.reason == "InternalError"
+
+
+def is_disrupted(view: EpisodeInput) -> bool:
+    """Whether the attempt's pod was ever seen to be disrupted; status keeps that, for when the pod is gone."""
+    shown = view.pod is not None and loss(view.pod).disruption
+    return shown or view.attempt in (view.disrupted_attempt, view.episode.status.disrupted_attempt)
+
+
+def deleted_early(pod: Pod) -> Ended:
+    """The end of an attempt whose pod was deleted, not by the operator, before an agent had it."""
+    traces = loss(pod)
+    return traces if traces.disruption else _lost("the pod was deleted before an agent had it", disruption=True)
 
 
 def loss(pod: Pod) -> Ended:
@@ -83,6 +106,9 @@ def _lost(message: str, *, disruption: bool = False) -> Ended:
 
 
 def _gone(view: EpisodeInput) -> Ended:
+    if is_disrupted(view):
+        message = f"pod {view.pod_name} was disrupted (drained, evicted, preempted or its node lost) and is gone"
+        return _lost(message, disruption=True)
     return _lost(f"pod {view.pod_name} is gone and left no result")
 
 
@@ -122,7 +148,7 @@ def _word_or(view: EpisodeInput, traces: Ended, ended_at: datetime | None, now: 
         return _reported(report)
     if report is not None and report.state is AssignmentState.FAILED:
         told = _reported(report)
-        if is_retried(report) or traces.disruption:
+        if is_retried(report) or traces.disruption or is_disrupted(view):
             return traces
         return told if told.message else msgspec.structs.replace(told, message=traces.message)
     if view.is_closed:
@@ -153,6 +179,26 @@ def _running(view: EpisodeInput, now: datetime) -> Ended | Wait | None:
         left = (agent.since or now) + timedelta(seconds=view.policy.ending_seconds) - now
         return Wait(seconds=left.total_seconds()) if left > timedelta() else _reported(report)
     return None
+
+
+def _key_replaced(view: EpisodeInput, pod: Pod) -> Ended | None:
+    """The end of a pod that was made with another key: its sidecar refuses operator and agents from now on.
+
+    The evidence is the pod's label: what answers on the sidecar's port might be a program of the sandbox.
+    """
+    key = pod.metadata.labels.key
+    if not key or not view.key_id or key == view.key_id or view.is_closed or view.unheard or _is_decided(view.report):
+        return None
+    return _lost(
+        "the cluster's key was replaced: the sidecar refuses tokens that come from the new one", disruption=True
+    )
+
+
+def _is_decided(report: AssignmentStatus | None) -> bool:
+    """Whether the agent has the attempt's end, and not only lost access to its pod."""
+    if report is None or report.state not in (AssignmentState.FINISHED, AssignmentState.FAILED) or is_retried(report):
+        return False
+    return _reported(report).treatment is not Treatment.NEW_POD
 
 
 def _reported(report: AssignmentStatus) -> Ended:

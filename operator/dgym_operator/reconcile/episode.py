@@ -9,10 +9,10 @@ from datetime import datetime
 import msgspec
 
 from dgym.api import ConditionType, EpisodeStatus, ProgressReason
-from dgym_operator.reconcile.attempts import close_attempt, conclude
+from dgym_operator.reconcile.attempts import close_attempt, conclude, record_disruption
 from dgym_operator.reconcile.conditions import Conditions, is_true, observed, set_condition
 from dgym_operator.reconcile.ended import Ended
-from dgym_operator.reconcile.ending import Wait, find_ending
+from dgym_operator.reconcile.ending import deleted_early, find_ending, is_disrupted
 from dgym_operator.reconcile.finishing import after_finish, delete_pods, finish
 from dgym_operator.reconcile.inputs import EpisodeInput, attempt_of
 from dgym_operator.reconcile.plan import Emit, LookUpPod, PatchStatus, Plan
@@ -49,12 +49,18 @@ def _attempt(view: EpisodeInput, now: datetime) -> Plan:
     begun = view.episode.status.pod_name is not None
     if begun and view.pod is None and view.pod_name not in view.absent:
         return Plan(actions=(LookUpPod(name=view.pod_name),), requeue_after=view.policy.repeat_seconds)
-    ending = find_ending(view, now) if begun or view.pod is not None else None
-    if isinstance(ending, Wait):
-        return Plan(requeue_after=ending.seconds)
-    if ending is not None:
+    if not begun and view.pod is not None and view.pod.metadata.deletion_timestamp is not None:
+        return conclude(view, deleted_early(view.pod), now)
+    # A disrupted pod that is gone has used up its attempt, even without an agent: the next pod has another name.
+    ending = find_ending(view, now) if begun or view.pod is not None or is_disrupted(view) else None
+    if isinstance(ending, Ended):
         return conclude(view, ending, now)
-    asked = _asked(view, now)
+    disrupted = record_disruption(view)
+    if disrupted is not None:
+        return disrupted
+    if ending is not None:
+        return Plan(requeue_after=ending.seconds)
+    asked = _asked(view, now) if view.episode.status.termination is None else None
     if asked is not None:
         return asked
     if begun:
@@ -104,5 +110,6 @@ def _changed(view: EpisodeInput, status: EpisodeStatus, conditions: Conditions, 
         status,
         conditions=conditions,
         reason=reason,
+        message="",
         observed_generation=observed(status, view.episode.metadata.generation),
     )

@@ -5,12 +5,13 @@ whose first views are older than what its predecessor did never makes again what
 """
 
 from datetime import datetime, timedelta
+from typing import Literal
 
 import msgspec
 
 from dgym.api import ConditionType, EpisodeSetStatus
 from dgym.api.planning import child_name
-from dgym_operator.reconcile.conditions import Conditions, find, is_true, observed, set_condition, since
+from dgym_operator.reconcile.conditions import Conditions, find, fit, is_true, observed, set_condition, since
 from dgym_operator.reconcile.counts import Tally, next_indexes, pass_at_1, tally
 from dgym_operator.reconcile.frozen import NotYet, choose, tasks_name
 from dgym_operator.reconcile.plan import (
@@ -19,6 +20,7 @@ from dgym_operator.reconcile.plan import (
     DeleteSet,
     Emit,
     FreezeTasks,
+    LookUpTasks,
     PatchChild,
     PatchSetStatus,
     Plan,
@@ -28,6 +30,7 @@ from dgym_operator.reconcile.waiting import EPOCH
 
 _SOON = 1.0
 _RESUMING = "Resuming"
+_WARNINGS = frozenset({"WaitingForTask", "EpisodeRefused", "MaxFailedReached", "TaskListLost"})
 
 
 def decide_set(view: EpisodeSetInput, now: datetime) -> Plan:
@@ -37,9 +40,11 @@ def decide_set(view: EpisodeSetInput, now: datetime) -> Plan:
         return Plan()
     if is_true(episode_set.status.conditions, ConditionType.FINISHED):
         return _after_finish(view, now)
-    if view.frozen is None:
+    if view.frozen is None and episode_set.status.start_time is None:
         return _freeze(view, now)
-    return _round(view, view.frozen, now)
+    if view.frozen is None and not view.list_absent:
+        return Plan(actions=(LookUpTasks(name=tasks_name(episode_set)),), requeue_after=view.policy.repeat_seconds)
+    return _round(view, now)
 
 
 def _after_finish(view: EpisodeSetInput, now: datetime) -> Plan:
@@ -55,10 +60,14 @@ def _after_finish(view: EpisodeSetInput, now: datetime) -> Plan:
 def _freeze(view: EpisodeSetInput, now: datetime) -> Plan:
     spec, status = view.episode_set.spec, view.episode_set.status
     if spec.cancel:
+        message = "cancelled before its tasks were listed"
         finished = set_condition(
-            status.conditions, ConditionType.FINISHED, "True", reason="Cancelled", message="cancelled", at=now
+            status.conditions, ConditionType.FINISHED, "True", reason="Cancelled", message=message, at=now
         )
-        return _write(view, msgspec.structs.replace(status, conditions=finished, completion_time=now))
+        ended = msgspec.structs.replace(
+            status, conditions=finished, reason="Cancelled", message=message, completion_time=now
+        )
+        return _write(view, ended)
     chosen = choose(view, now)
     if not isinstance(chosen, NotYet):
         return Plan(actions=(FreezeTasks(name=tasks_name(view.episode_set), tasks=chosen),))
@@ -72,11 +81,14 @@ def _freeze(view: EpisodeSetInput, now: datetime) -> Plan:
     waiting = set_condition(
         status.conditions, ConditionType.FINISHED, "False", reason="WaitingForTask", message=chosen.message, at=now
     )
-    return _write(view, msgspec.structs.replace(status, conditions=waiting))
+    shown = msgspec.structs.replace(status, conditions=waiting, reason="WaitingForTask", message=fit(chosen.message))
+    return _write(view, shown)
 
 
-def _round(view: EpisodeSetInput, frozen: FrozenTasks, now: datetime) -> Plan:
-    counted = tally(view, len(frozen) * view.episode_set.spec.samples)
+def _round(view: EpisodeSetInput, now: datetime) -> Plan:
+    frozen = view.frozen or ()
+    total = len(frozen) * view.episode_set.spec.samples if frozen else view.episode_set.status.total
+    counted = tally(view, total)
     told, more_to_tell = _told(view, counted)
     new = next_indexes(counted, _room(view, counted))
     paused = _paused(view, bool(told), now)
@@ -107,6 +119,9 @@ def _stop_reason(view: EpisodeSetInput, counted: Tally) -> str | None:
     spec = view.episode_set.spec
     if spec.cancel:
         return "Cancelled"
+    if view.frozen is None:
+        # A new list might give other tasks to the same indexes: results would not be of what they are counted for.
+        return "TaskListLost"
     if spec.max_failed is not None and counted.failed >= max(1, spec.max_failed):
         return "MaxFailedReached"
     return None
@@ -166,13 +181,37 @@ def _resumed_at(view: EpisodeSetInput) -> datetime:
 
 
 def _finished(view: EpisodeSetInput, counted: Tally, conditions: Conditions, now: datetime) -> Conditions:
-    reason = "Completed" if len(counted.completed) == counted.total else _stop_reason(view, counted)
-    if reason is None or counted.active:
-        reason = reason if counted.active and reason else "Running"
-        return set_condition(conditions, ConditionType.FINISHED, "False", reason=reason, at=now)
+    reason, message = _reason(view, counted, conditions)
+    over = len(counted.completed) == counted.total or _stop_reason(view, counted) is not None
+    status: Literal["True", "False"] = "True" if over and not counted.active else "False"
+    if status == "False" and reason in ("Suspended", _RESUMING):
+        reason = "Running"
+    return set_condition(conditions, ConditionType.FINISHED, status, reason=reason, message=message, at=now)
+
+
+def _reason(view: EpisodeSetInput, counted: Tally, conditions: Conditions) -> tuple[str, str]:
+    """``status.reason`` and its message: the end, what leads to it, or what the set waits for."""
     verdicts = counted.resolved + counted.unresolved
-    message = f"{counted.resolved} of {verdicts} verdicts are solved, {counted.failed} episodes failed"
-    return set_condition(conditions, ConditionType.FINISHED, "True", reason=reason, message=message, at=now)
+    counts = f"{counted.resolved} of {verdicts} verdicts are solved, {counted.failed} episodes failed"
+    stop = _stop_reason(view, counted)
+    if stop is None and len(counted.completed) == counted.total:
+        return "Completed", counts
+    if stop == "TaskListLost":
+        return stop, f"{_list_lost(view)}; {counts}"
+    if stop is not None:
+        rest = f"{counted.active} episodes are still under way" if counted.active else counts
+        return stop, f"no more episodes are made; {rest}"
+    suspended = find(conditions, ConditionType.SUSPENDED)
+    if suspended is not None and suspended.status == "True":
+        return suspended.reason, ""
+    if view.refused:
+        return "EpisodeRefused", fit(f"the API server refuses an Episode of the set: {view.refused}")
+    return "Running", ""
+
+
+def _list_lost(view: EpisodeSetInput) -> str:
+    name = tasks_name(view.episode_set)
+    return f"ConfigMap {name} with the set's list of tasks was deleted; make a new EpisodeSet for what is missing"
 
 
 def _status(
@@ -180,13 +219,17 @@ def _status(
 ) -> EpisodeSetStatus:
     before = view.episode_set.status
     finished = is_true(conditions, ConditionType.FINISHED)
+    reason, message = _reason(view, counted, conditions)
     return msgspec.structs.replace(
         before,
         conditions=conditions,
+        reason=reason,
+        message=message,
         completed_indexes=str(counted.completed),
         total=counted.total,
         pending=max(0, counted.total - len(counted.completed) - active),
-        active=active,
+        active=active - counted.suspended,
+        suspended=counted.suspended,
         resolved=counted.resolved,
         unresolved=counted.unresolved,
         failed=counted.failed,
@@ -197,14 +240,15 @@ def _status(
 
 
 def _write(view: EpisodeSetInput, status: EpisodeSetStatus) -> Plan:
-    """Write the status if it says anything new; an Event once it begins to wait or is finished."""
+    """Write the status if it says anything new, with an Event for each new reason."""
     before = view.episode_set.status
     if status == before:
         return Plan()
     generation = observed(before, view.episode_set.metadata.generation)
     actions: list[Action] = [PatchSetStatus(status=msgspec.structs.replace(status, observed_generation=generation))]
-    old, new = (find(each.conditions, ConditionType.FINISHED) for each in (before, status))
-    if new is not None and (old is None or old.reason != new.reason) and new.reason != "Running":
-        waits = new.status == "False"
-        actions.append(Emit(type="Warning" if waits else "Normal", reason=new.reason, message=new.message))
+    if status.reason != before.reason and (status.reason != "Running" or before.reason):
+        reason = (
+            "Resumed" if status.reason == "Running" and before.reason in ("Suspended", _RESUMING) else status.reason
+        )
+        actions.append(Emit(type="Warning" if reason in _WARNINGS else "Normal", reason=reason, message=status.message))
     return Plan(actions=tuple(actions))

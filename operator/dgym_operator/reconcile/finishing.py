@@ -30,9 +30,12 @@ def finished_status(view: EpisodeInput, ended: Ended, now: datetime) -> EpisodeS
         before,
         conditions=_conditions(before.conditions, ended, now),
         reason=ended.reason[:64],
+        message=fit(ended.message),
+        steps=outcome.steps if outcome is not None and outcome.steps else before.steps,
         outcome=outcome,
         attempt=view.attempt if begun else before.attempt,
         completion_time=now,
+        termination=None,
         stages=_stages(view, now if outcome is not None and outcome.max_score else None),
         observed_generation=observed(before, view.episode.metadata.generation),
     )

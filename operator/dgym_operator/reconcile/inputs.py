@@ -30,13 +30,17 @@ class AgentView(msgspec.Struct, frozen=True, kw_only=True):
         status: What it last said of this episode; None: it was asked and does not know of it, or was not asked yet.
         since: When ``status.state`` was first heard.
         lost_since: Since when it is silent for too long or its pod is gone; None: it answers.
+        lost: Which agent pod is lost, and by what evidence, for people.
         stages: First and last step, as heard.
+        active_seconds: How long the episode's deadline has run under this assignment, as last reported.
     """
 
     status: AssignmentStatus | None = None
     since: datetime | None = None
     lost_since: datetime | None = None
+    lost: str = ""
     stages: Stages = Stages()
+    active_seconds: int = 0
 
 
 class EpisodeInput(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,11 +51,15 @@ class EpisodeInput(msgspec.Struct, frozen=True, kw_only=True):
         pods: All pods whose controller is this Episode (by its UID).
         task: Whether there is a task.
         may_create: Whether the agents' free slots and the head start allow one more sandbox.
+        held_by: Why its request for an agent or a pod is not granted, for people; empty: not known yet.
         create_failure: Why the next attempt's pod could not be made, if it was tried.
         agent: The assigned agent; None while nothing is known of it, as after a start of the operator.
+        cancelled: Whether the sidecar has acknowledged that the attempt has ended, after it was asked to cancel it.
         absent: Names of pods that the API server itself said are not there.
+        disrupted_attempt: The attempt whose pod a watch showed to be disrupted, whether or not the pod is still there.
         owned_by_set: Whether an EpisodeSet controls it.
         counted: Whether that set has written it into its completed indexes.
+        key_id: Names the cluster's key; a pod made with another one refuses the operator's tokens. Empty: not known.
         policy: Constants.
     """
 
@@ -59,11 +67,15 @@ class EpisodeInput(msgspec.Struct, frozen=True, kw_only=True):
     pods: tuple[Pod, ...] = ()
     task: TaskState
     may_create: bool = True
+    held_by: str = ""
     create_failure: CreateFailure | None = None
     agent: AgentView | None = None
+    cancelled: bool = False
     absent: frozenset[str] = frozenset()
+    disrupted_attempt: int = 0
     owned_by_set: bool = False
     counted: bool = False
+    key_id: str = ""
     policy: Policy = Policy()
 
     @property

@@ -8,12 +8,15 @@ Whoever carries a plan out keeps three promises, on which all decisions rest:
 - repeating an action that was carried out already is harmless: what is there and ours, or gone, is no failure.
 """
 
+import re
 from datetime import datetime
 from typing import Literal
 
 import msgspec
 
 from dgym.api import EpisodeSetStatus, EpisodeStatus
+
+_NUMBER = re.compile(r"\d+")
 
 
 class Action(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +84,15 @@ class FreezeTasks(Action, frozen=True, kw_only=True):
     tasks: tuple[tuple[str, str], ...]
 
 
+class LookUpTasks(Action, frozen=True, kw_only=True):
+    """Ask the API server itself whether the set's list of tasks exists: it was made, and is not in the view.
+
+    If there is none, ``EpisodeSetInput.list_absent`` is True from the next decision on.
+    """
+
+    name: str
+
+
 class CreateEpisode(Action, frozen=True, kw_only=True):
     """Make the child with this index."""
 
@@ -110,6 +122,27 @@ class SandboxEnded(Action, frozen=True, kw_only=True):
     attempt: int
 
 
+class PauseDeadline(Action, frozen=True, kw_only=True):
+    """Report to the sidecar that the agent of assignment ``epoch`` is lost (``POST /v1/pause``)."""
+
+    pod: str
+    url: str
+    attempt: int
+    epoch: int
+
+
+class SandboxRunning(Action, frozen=True, kw_only=True):
+    """Report to the sidecar that the sandbox's container was running at ``observed`` (``POST /v1/running``).
+
+    Repeated until the pod has ended: the sidecar says when the report counts.
+    """
+
+    pod: str
+    url: str
+    attempt: int
+    observed: datetime
+
+
 class CancelAttempt(Action, frozen=True, kw_only=True):
     """Ask the sidecar to end the episode as cancelled (``POST /v1/cancel``).
 
@@ -130,12 +163,46 @@ class Emit(Action, frozen=True, kw_only=True):
 
 
 class CreateFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """Why the pod could not be made: the reason is one of the API's ``WAIT`` and ``TERMINAL`` ones."""
+    """Why the pod could not be made: the reason is one of the API's ``WAIT`` and ``TERMINAL`` ones.
+
+    Attributes:
+        reason: The episode's end if the cause is final, or lasts.
+        message: The cause.
+        since: When the first try failed.
+        passes: Whether the cause passes by itself, so that more tries follow whatever the reason.
+        tries: How many failed.
+        tried: When the last one failed; None: there was one.
+        retry_after: Seconds from then until the next try, by the API server's ``Retry-After``.
+    """
 
     reason: str
     message: str
     since: datetime
+    passes: bool = False
     tries: int = 1
+    tried: datetime | None = None
+    retry_after: float = 0.0
+
+    def followed_by(self, failure: "CreateFailure") -> "CreateFailure":
+        """This failure and the next one. A server's fault replaces neither an earlier one nor a used-up quota."""
+        waits = self.passes and self.reason in ("InternalError", "QuotaExceeded")
+        fault = failure.passes and failure.reason == "InternalError"
+        same = self.reason == failure.reason and _without_numbers(self.message) == _without_numbers(failure.message)
+        shown = self if same or (waits and fault) else failure
+        return msgspec.structs.replace(
+            failure,
+            reason=shown.reason,
+            message=shown.message,
+            passes=shown.passes,
+            since=self.since,
+            tries=self.tries + 1,
+            tried=failure.since,
+        )
+
+
+def _without_numbers(message: str) -> str:
+    """The message without numbers, the same for the same cause: the use of a quota changes from try to try."""
+    return _NUMBER.sub("", message)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

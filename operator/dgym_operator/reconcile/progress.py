@@ -20,14 +20,15 @@ def show(
     message: str = "",
     ready: Literal["True", "False"] | None = "False",
     warn: bool = False,
+    revise: bool = False,
 ) -> Plan:
     """Show ``reason`` once it has lasted; ``ready`` is what ``SandboxReady`` becomes (None: it stays).
 
     Texts that change under the same reason are not written again: a scheduler has a new one for every node that comes
-    and goes.
+    and goes. With ``revise`` they are: for texts that change with their cause alone.
     """
     status = view.episode.status
-    if status.reason == reason:
+    if status.reason == reason and not (revise and status.message != fit(message)):
         return Plan()
     shown_at = (since or now) + timedelta(seconds=view.policy.shown_after_seconds)
     if now < shown_at:
@@ -46,6 +47,7 @@ def show(
         status,
         conditions=conditions,
         reason=reason,
+        message=fit(message),
         observed_generation=observed(status, view.episode.metadata.generation),
     )
     actions: list[Action] = [PatchStatus(status=changed, progress=True)]

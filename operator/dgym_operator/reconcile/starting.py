@@ -7,7 +7,7 @@ import msgspec
 from dgym.api import ConditionType, ProgressReason, Treatment
 from dgym_operator.reconcile.attempts import conclude, next_attempt_at
 from dgym_operator.reconcile.conditions import find, observed, set_condition
-from dgym_operator.reconcile.deadlines import start_deadline, wanted_since
+from dgym_operator.reconcile.deadlines import remaining_seconds, start_deadline, wanted_since
 from dgym_operator.reconcile.ended import Ended
 from dgym_operator.reconcile.finishing import finish
 from dgym_operator.reconcile.inputs import EpisodeInput
@@ -15,7 +15,7 @@ from dgym_operator.reconcile.plan import CreateFailure, CreatePod, PatchStatus, 
 from dgym_operator.reconcile.policy import backoff
 from dgym_operator.reconcile.progress import show, soonest, until
 from dgym_operator.reconcile.views import Pod
-from dgym_operator.reconcile.waiting import GATED, created, start_failure, waiting_cause
+from dgym_operator.reconcile.waiting import GATED, created, slow_at, start_failure, waiting_cause
 
 _CREATED_SECONDS = 30.0
 """The watch shows a pod long before; asking again for one that is there is harmless."""
@@ -32,12 +32,12 @@ def create(view: EpisodeInput, now: datetime) -> Plan:
     if due is not None and now < due:
         return until(due, now)
     failure = view.create_failure
-    if failure is not None and _is_final(view, failure):
+    if failure is not None and _is_final(failure):
         return finish(view, Ended(reason=failure.reason, message=failure.message), now)
     if not view.may_create:
-        message = "waits for an agent with a free slot; more agents or slots serve more episodes at a time"
+        message = _waits("a sandbox waits for a slot", view)
         since = max(wanted_since(view.episode), due) if due is not None else wanted_since(view.episode)
-        return show(view, ProgressReason.WAITING_FOR_SLOT, since=since, now=now, message=message)
+        return show(view, ProgressReason.WAITING_FOR_SLOT, since=since, now=now, message=message, revise=True)
     if failure is not None:
         return _after_failure(view, failure, now)
     return _make(view)
@@ -50,7 +50,7 @@ def start(view: EpisodeInput, pod: Pod, now: datetime) -> Plan:
         return conclude(view, failed, now)
     if pod.ready:
         ready = pod.condition("Ready")
-        message = "the sandbox is ready and waits for an agent with a free slot"
+        message = _waits("the sandbox is ready and waits for an agent", view)
         since = ready.last_transition_time if ready is not None else None
         return show(
             view,
@@ -59,6 +59,7 @@ def start(view: EpisodeInput, pod: Pod, now: datetime) -> Plan:
             now=now,
             message=message,
             ready="True",
+            revise=True,
         )
     cause = waiting_cause(pod)
     if cause is not None and cause.gated:
@@ -69,9 +70,15 @@ def start(view: EpisodeInput, pod: Pod, now: datetime) -> Plan:
     if now >= deadline:
         return conclude(view, _too_late(view, cause.reason if cause else "", cause.message if cause else ""), now)
     if cause is None:
-        return until(deadline, now)
+        # The decision at that moment releases the slot that is kept for the pod.
+        slow = slow_at(pod, view.policy.slow_start_seconds)
+        return until(min(deadline, slow) if now < slow else deadline, now)
     shown = show(view, cause.reason, since=cause.since, now=now, message=cause.message, warn=True)
     return soonest(shown, until(deadline, now))
+
+
+def _waits(what: str, view: EpisodeInput) -> str:
+    return f"{what}: {view.held_by}" if view.held_by else what
 
 
 def _make(view: EpisodeInput) -> Plan:
@@ -98,27 +105,44 @@ def _another_task(view: EpisodeInput) -> str:
     )
 
 
-def _is_final(view: EpisodeInput, failure: CreateFailure) -> bool:
-    if failure.reason == "InternalError":
-        return failure.tries >= view.policy.create_tries
-    return Ended(reason=failure.reason).treatment is not Treatment.WAIT
+def _is_final(failure: CreateFailure) -> bool:
+    return not failure.passes and Ended(reason=failure.reason).treatment is not Treatment.WAIT
 
 
 def _after_failure(view: EpisodeInput, failure: CreateFailure, now: datetime) -> Plan:
-    """Try again in growing intervals, counted from the first failure; show what is in the way meanwhile."""
-    deadline = failure.since + timedelta(seconds=view.episode.spec.start_timeout_seconds)
-    if now >= deadline:
-        return finish(view, Ended(reason=failure.reason, message=failure.message), now)
-    shown = show(view, failure.reason, since=failure.since, now=now, message=failure.message, warn=True)
-    again = failure.since + timedelta(seconds=_retry_seconds(view, failure.tries))
+    """Try again in growing intervals; show what is in the way meanwhile, and give up at the deadline.
+
+    A try that is due is made first, however late: the episode may have waited for a slot since the last one.
+    """
+    seconds, limits = _patience(view, failure)
+    deadline = max(failure.since, wanted_since(view.episode)) + timedelta(seconds=seconds)
+    again = (failure.tried or failure.since) + timedelta(seconds=_retry_seconds(view, failure))
+    if deadline <= now < again:
+        message = f"{failure.message}; the pod could not be created within {seconds:.0f} s ({limits})"
+        return finish(view, Ended(reason=failure.reason, message=message), now)
+    reason = failure.reason
+    if Ended(reason=reason).treatment is not Treatment.WAIT:
+        reason = ProgressReason.POD_NOT_CREATED
+    shown = show(view, reason, since=failure.since, now=now, message=failure.message, warn=True, revise=True)
     if now < again:
         return soonest(shown, until(min(again, deadline), now))
     return _make(view)
 
 
-def _retry_seconds(view: EpisodeInput, tries: int) -> float:
+def _patience(view: EpisodeInput, failure: CreateFailure) -> tuple[float, str]:
+    """For how many seconds the cause is waited for, and by which fields.
+
+    A quota is used up by other episodes, each of which may take its whole deadline.
+    """
+    seconds = float(view.episode.spec.start_timeout_seconds)
+    if failure.reason == "QuotaExceeded":
+        return max(seconds, remaining_seconds(view.episode)), "startTimeoutSeconds, activeDeadlineSeconds"
+    return seconds, "startTimeoutSeconds"
+
+
+def _retry_seconds(view: EpisodeInput, failure: CreateFailure) -> float:
     policy = view.policy
-    return sum(backoff(policy.backoff_seconds, policy.create_retry_seconds, number) for number in range(1, tries + 1))
+    return max(failure.retry_after, backoff(policy.backoff_seconds, policy.create_retry_seconds, failure.tries))
 
 
 def _ungated(view: EpisodeInput, now: datetime) -> Plan:
@@ -137,6 +161,7 @@ def _ungated(view: EpisodeInput, now: datetime) -> Plan:
         status,
         conditions=conditions,
         reason=ProgressReason.STARTING,
+        message="",
         observed_generation=observed(status, view.episode.metadata.generation),
     )
     return Plan(actions=(PatchStatus(status=changed),))

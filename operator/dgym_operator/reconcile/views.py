@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from dgym.api import AgentSpec, EpisodeSetSpec, EpisodeSetStatus, EpisodeStatus, PodOverrides, TaskRef
-from dgym.api.labels import ATTEMPT
+from dgym.api.labels import ATTEMPT, KEY
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
@@ -75,9 +75,13 @@ class Object(View, frozen=True, kw_only=True):
 
 
 class PodLabels(View, frozen=True, kw_only=True):
-    """The one label of a pod that is read; selectors are the API server's work."""
+    """The labels of a pod that are read; selectors are the API server's work."""
 
     attempt: str = msgspec.field(default="", name=ATTEMPT)
+    key: str = msgspec.field(default="", name=KEY)
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "key", intern(self.key))
 
 
 class PodMeta(Identity, frozen=True, kw_only=True):
@@ -139,7 +143,12 @@ class PodConditionType(StrEnum):
         return cls.OTHER
 
 
-_READ = (PodConditionType.READY, PodConditionType.SCHEDULED, PodConditionType.DISRUPTION_TARGET)
+_READ = (
+    PodConditionType.READY,
+    PodConditionType.SCHEDULED,
+    PodConditionType.DISRUPTION_TARGET,
+    PodConditionType.CONTAINERS_READY,
+)
 
 
 class ConditionStatus(StrEnum):

@@ -6,7 +6,7 @@ quotes and short, and nothing is decided by it.
 """
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 
@@ -53,7 +53,10 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def waiting_cause(pod: Pod) -> Cause | None:
-    """What is in the way of a pod that is not ready, if anything is: unschedulable, gated, or without an image."""
+    """What is in the way of a pod that is not ready: no node, a gate, an image, or a container that is not created.
+
+    The kubelet tries all of them again, and what they lack (room, a Secret, a runtime that answers) may come.
+    """
     scheduled = pod.condition("PodScheduled")
     if scheduled is not None and scheduled.status == "False":
         since = scheduled.last_transition_time or created(pod)
@@ -62,13 +65,35 @@ def waiting_cause(pod: Pod) -> Cause | None:
             return Cause(reason=GATED, message=message, since=since, gated=True)
         if scheduled.reason == "Unschedulable":
             return Cause(reason="Unschedulable", message=scheduled.message or "no node takes the pod", since=since)
+    since = (scheduled.last_transition_time if scheduled is not None else None) or created(pod)
     for container in _containers(pod):
         waiting = container.state.waiting
-        if waiting is not None and waiting.reason in _PULL:
-            message = f"container {container.name}: {waiting.reason}: {waiting.message or 'no image'}"
-            since = (scheduled.last_transition_time if scheduled is not None else None) or created(pod)
-            return Cause(reason="ImagePullFailed", message=message, since=since)
+        if waiting is None:
+            continue
+        text = f"container {container.name}: {waiting.reason}: {waiting.message}".rstrip(": ")
+        if waiting.reason in _PULL:
+            return Cause(reason="ImagePullFailed", message=text, since=since)
+        if waiting.reason in _START:
+            return Cause(reason="SandboxStartFailed", message=text, since=since)
     return None
+
+
+def slow_at(pod: Pod, seconds: float) -> datetime:
+    """When a pod that is not ready counts as slow: so long after it was scheduled, or else created."""
+    scheduled = pod.condition("PodScheduled")
+    placed = scheduled is not None and scheduled.status == "True"
+    begun = scheduled.last_transition_time if scheduled is not None and placed else None
+    return (begun or created(pod)) + timedelta(seconds=seconds)
+
+
+def stuck_cause(pod: Pod, now: datetime, slow_seconds: float) -> Cause | None:
+    """Why the pod makes no progress: what is in its way, or that it is slow, as one whose volume is missing."""
+    if pod.ready:
+        return None
+    cause, slow = waiting_cause(pod), slow_at(pod, slow_seconds)
+    if cause is not None or now < slow:
+        return cause
+    return Cause(reason=f"not ready {slow_seconds:.0f} s after it was scheduled", message="", since=slow)
 
 
 def start_failure(pod: Pod) -> Ended | None:
@@ -77,11 +102,6 @@ def start_failure(pod: Pod) -> Ended | None:
         ended = container.state.terminated
         if ended is not None and ended.exit_code != 0:
             return _init_failure(container.name, ended)
-    for container in _containers(pod):
-        waiting, ended = container.state.waiting, container.state.terminated
-        if waiting is not None and waiting.reason in _START:
-            text = f"container {container.name}: {waiting.reason}: {waiting.message}"
-            return Ended(reason="SandboxStartFailed", message=text.rstrip(": "))
     # A sidecar that ended may have left word; that is read elsewhere.
     for name in ("sandbox", "verifier"):
         status = pod.container(name)

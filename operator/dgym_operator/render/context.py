@@ -21,7 +21,7 @@ class PodSettings(msgspec.Struct, frozen=True, kw_only=True):
     image_pull_policy: str = "IfNotPresent"
     image_pull_secrets: tuple[str, ...] = ()
     sidecar_resources: dict[str, dict[str, str]] = msgspec.field(
-        default_factory=lambda: {"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"memory": "128Mi"}}
+        default_factory=lambda: {"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}}
     )
     log_level: str = "INFO"
 

@@ -24,10 +24,10 @@ class Renderer:
 
     Args:
         directory: An administrator's templates, ``NAME.yaml.j2``; they beat the shipped ones of the same name.
-        clock: Seconds, for the limit on the time of a render.
+        clock: Seconds, for the limit on the time of a render: the thread's own, not what others take of the machine.
     """
 
-    def __init__(self, *, directory: Path | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, *, directory: Path | None = None, clock: Callable[[], float] = time.thread_time) -> None:
         self._loader = TemplateLoader(directory)
         self._environment = Environment(self._loader, clock=clock)
 

@@ -32,7 +32,7 @@ class Environment(ImmutableSandboxedEnvironment):
 
     intercepted_binops = frozenset({"*", "**"})
 
-    def __init__(self, loader: BaseLoader, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, loader: BaseLoader, *, clock: Callable[[], float] = time.thread_time) -> None:
         super().__init__(
             loader=loader,
             undefined=StrictUndefined,

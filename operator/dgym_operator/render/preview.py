@@ -4,9 +4,23 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import yaml
 
-from dgym.api import DebugTask, Episode, EpisodeSet, PlannedEpisode, expand, find_task, load
+from dgym.api import (
+    DebugTask,
+    DebugTaskSpec,
+    Episode,
+    EpisodeSet,
+    EpisodeSpec,
+    InlineFile,
+    ObjectMeta,
+    PlannedEpisode,
+    SourceSpec,
+    expand,
+    find_task,
+    load,
+)
 from dgym.errors import ManifestError
 from dgym.wire.http import Role
 from dgym.wire.http_tokens import make_token, token_digest
@@ -54,6 +68,22 @@ def render_command(
         raise ManifestError(f"{', '.join(map(str, paths))}: holds no Episode and no EpisodeSet; give one")
     text: str = yaml.dump_all(pods, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
     return text
+
+
+def check_templates(settings: PodSettings, *, templates_directory: Path | None, default_template: str) -> None:
+    """Render every template for two tasks, one whose repository is delivered and one whose image holds it.
+
+    Raises:
+        TemplateError: A template does not parse, or gives no pod; or there is none of the name ``default_template``.
+    """
+    renderer = Renderer(directory=templates_directory)
+    settings = msgspec.structs.replace(settings, sandbox_image=settings.sandbox_image or "sandbox")
+    source = SourceSpec(files=(InlineFile(path="example.py", content=""),))
+    for name in (default_template, *renderer.templates):
+        for spec in (DebugTaskSpec(source=source), DebugTaskSpec()):
+            episode = Episode(metadata=ObjectMeta(name="example"), spec=EpisodeSpec(task=spec))
+            task = DebugTask(metadata=ObjectMeta(name="example"), spec=spec)
+            renderer.render(name, _context(PlannedEpisode(episode=episode, task=task), settings, "default"))
 
 
 class _Dumper(yaml.SafeDumper):

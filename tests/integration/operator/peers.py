@@ -70,9 +70,14 @@ class Api:
         """Everything there is and whatever happens to it."""
         timeout = aiohttp.ClientTimeout(total=None)
         async with self._session.get(f"{self.url}{path}?watch=1", timeout=timeout, read_bufsize=2**22) as answer:
-            async for line in answer.content:
-                event = json.loads(line)
-                yield event["type"], event["object"]
+            try:
+                async for line in answer.content:
+                    event = json.loads(line)
+                    yield event["type"], event["object"]
+            finally:
+                # TLS's goodbye would wait for a server that still sends, beyond the end of the test's event loop.
+                if answer.connection is not None and answer.connection.transport is not None:
+                    answer.connection.transport.abort()
 
 
 async def until(condition, what: str, seconds: float = DEADLINE):
@@ -214,7 +219,7 @@ class Agent:
         self._application.router.add_put("/v1/assignments/{uid}", self._assign)
         self._application.router.add_delete("/v1/assignments/{uid}", self._withdraw)
         self._runner: web.AppRunner | None = None
-        self._digest = ""
+        self.digest = ""
         self._playing: set[asyncio.Task[None]] = set()
         self.name = name
         self.uid = ""
@@ -263,6 +268,12 @@ class Agent:
         self.held.clear()
         self.states.clear()
 
+    async def restart(self) -> None:
+        """A new process in the same pod, with the Secrets as they are now."""
+        await self.hang_up()
+        self.digest = ""
+        await self.listen()
+
     async def finish(self, uid: str, reason: EndReason = EndReason.RESOLVED, *, message: bool = True) -> None:
         """The verdict is stored, the sidecar let go."""
         held = self.held[uid]
@@ -280,11 +291,11 @@ class Agent:
         )
 
     async def _authenticated(self, request: web.Request) -> None:
-        if not self._digest:
+        if not self.digest:
             secret = await self._api.call("GET", f"/api/v1/namespaces/{self._namespace}/secrets/dgym-agent-tokens")
-            self._digest = base64.b64decode(secret["data"]["assign-token-sha256"]).decode()
+            self.digest = base64.b64decode(secret["data"]["assign-token-sha256"]).decode()
         token = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        if hashlib.sha256(token.encode()).hexdigest() != self._digest:
+        if hashlib.sha256(token.encode()).hexdigest() != self.digest:
             self.refusals.append(request.path)
             raise web.HTTPUnauthorized
 

@@ -103,6 +103,29 @@ async def test_what_the_namespace_does_not_admit(installation):
     )
 
 
+async def test_what_passes_by_itself_is_waited_for(installation):
+    api, namespace = installation.api, f"/api/v1/namespaces/{installation.namespace}"
+    await installation.start_agent()
+    ranges = f"{namespace}/limitranges"
+    default = {"limits": [{"type": "Container", "default": {"cpu": "5m"}}]}
+    await api.call("POST", ranges, {"metadata": {"name": "low"}, "spec": default})
+    metadata = {"name": "again-1", "finalizers": ["dgym.dev/test"]}
+    earlier = {"metadata": metadata, "spec": {"containers": [{"name": "a", "image": "a"}]}}
+    await api.call("POST", installation.kubelet.path, earlier)
+    await api.call("DELETE", f"{installation.kubelet.path}/again-1?gracePeriodSeconds=0")
+    await installation.start_operator()
+    causes = {"limited": "a LimitRange's default", "again": "pod again-1, without an owner, is still being deleted"}
+    for name in causes:
+        await installation.episode(name)
+    waiting = await reason_is(installation, "limited", "PodNotCreated")
+    assert causes["limited"] in waiting["status"]["conditions"][0]["message"]
+    await api.call("DELETE", f"{ranges}/low")
+    await installation.status("again", "its cause", lambda status: causes["again"] in str(status.get("conditions")))
+    await api.call("PATCH", f"{installation.kubelet.path}/again-1", {"metadata": {"finalizers": None}}, MERGE)
+    for name in causes:
+        assert (await installation.finished(name))["status"]["reason"] == "Resolved"
+
+
 async def test_what_can_never_run_ends_at_once(installation):
     await installation.start_agent()
     pod = {"metadata": {"name": "taken-1"}, "spec": {"containers": [{"name": "a", "image": "a"}]}}
@@ -167,6 +190,22 @@ async def test_cancelled_before_it_began_and_in_the_middle(installation):
     assert list(await installation.pods()) in (["running-1"], [])
 
 
+async def test_an_evicted_pod_costs_a_disruption_and_no_failure(installation):
+    agent = await installation.start_agent()
+    agent.playing = False
+    await installation.start_operator()
+    uid = (await installation.episode("fix", backoffLimit=0))["metadata"]["uid"]
+    await until(lambda: uid in agent.held, "assigned")
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "fix-1"}}
+    await installation.api.call("POST", f"{installation.kubelet.path}/fix-1/eviction", eviction)
+    agent.set_state(uid, AssignmentState.FAILED, reason=EndReason.SANDBOX_LOST, message="the sidecar does not answer")
+    await until(lambda: agent.held.get(uid) is not None and agent.held[uid].attempt == 2, "it begins in a new pod")
+    await agent.finish(uid)
+    status = (await installation.finished("fix"))["status"]
+    assert (status["reason"], status["attempt"], status["disruptions"]) == ("Resolved", 2, 1)
+    assert status["failures"] == 0
+
+
 async def test_deleted_in_the_middle_and_made_again(installation):
     agent = await installation.start_agent()
     agent.playing = False
@@ -192,14 +231,38 @@ async def test_no_sandbox_is_started_ahead_of_slots_and_priority_goes_first(inst
     await until(lambda: first in agent.held, "the first is assigned")
     await installation.episode("low")
     await installation.episode("high", priority=5)
-    await reason_is(installation, "low", "WaitingForSlot")
-    await reason_is(installation, "high", "WaitingForSlot")
+    for name in ("low", "high"):
+        waiting = await reason_is(installation, name, "WaitingForSlot")
+        (shown,) = [each for each in waiting["status"]["conditions"] if each["type"] == "SandboxReady"]
+        assert "every slot of the agents is taken" in shown["message"]
     assert list(await installation.pods()) == ["first-1"]
     agent.playing = True
     await agent.finish(first)
     await installation.finished("low")
     assert list(dict.fromkeys(given.episode for given in agent.given)) == ["first", "high", "low"]
     assert installation.kubelet.most_running <= 2
+
+
+async def test_pods_that_cannot_start_take_no_slot_from_others(installation):
+    installation.kubelet.starting = False
+    await installation.start_agent(slots=1)
+    await installation.start_operator(head_start=0, max_stuck_pods=2)
+    scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no such node"}
+    for name in ("bad-1", "bad-2"):
+        await installation.episode(name, priority=1000)
+        await until(lambda pod=f"{name}-1": pod in installation.kubelet.running, f"{name} has a pod")
+        await installation.kubelet.report(f"{name}-1", conditions=[scheduled])
+    await installation.episode("good")
+
+    def holds(status):
+        messages = [each.get("message", "") for each in status.get("conditions", [])]
+        return any("has 2 pods or more that cannot start, such as bad-1-1 (Unschedulable)" in each for each in messages)
+
+    await installation.status("good", "its wait has its cause", holds)
+    installation.kubelet.starting = True
+    await installation.api.call("PATCH", installation.path("episodes", "bad-1"), {"spec": {"cancel": True}}, MERGE)
+    assert (await installation.finished("good"))["status"]["reason"] == "Resolved"
+    await reason_is(installation, "bad-2", "Unschedulable")
 
 
 async def test_a_model_that_fails_is_tried_again_in_the_same_pod(installation):

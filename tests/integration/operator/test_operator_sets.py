@@ -31,10 +31,15 @@ async def test_a_set_runs_every_sample_once_within_its_parallelism(installation)
     async def nothing_left():
         return not await installation.api.items(installation.path("episodes")) and await installation.is_empty()
 
+    def writes_of(name):
+        return [write for write in installation.writes() if write[2] in (name, f"{name}-1")]
+
     await until(nothing_left, "children and pods are gone")
+    # The audit log has a request only after its answer.
+    await until(lambda: all(len(writes_of(f"all-{index}")) >= 6 for index in range(6)), "the writes are in the log")
     for index in range(6):
         name = f"all-{index}"
-        assert [write for write in installation.writes() if write[2] in (name, f"{name}-1")] == [
+        assert writes_of(name) == [
             ("create", "episodes", name, 201),
             ("create", "pods", f"{name}-1", 201),
             ("patch", "episodes", name, 200),

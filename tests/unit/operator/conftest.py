@@ -34,8 +34,8 @@ class Objects:
         self._world = world
         self._version = 0
 
-    def episode(self, name, *, created=0, spec=None, set_name="", set_uid="", index=0, **status):
-        metadata = self._metadata(name, created)
+    def episode(self, name, *, namespace="team", created=0, spec=None, set_name="", set_uid="", index=0, **status):
+        metadata = self._metadata(name, created, namespace)
         if set_name:
             metadata |= _owned("EpisodeSet", set_name, set_uid) | {"labels": {"dgym.dev/index": str(index)}}
         given = {"metadata": metadata, "spec": {"agent": {"name": "solution"}, **(spec or {})}, "status": status}
@@ -47,8 +47,8 @@ class Objects:
         given = {"metadata": self._metadata(name, 0), "spec": {"template": {}}, "status": status}
         return msgspec.convert(given, EpisodeSetView)
 
-    def pod(self, name, owner="", **status):
-        metadata = self._metadata(name, 0)
+    def pod(self, name, owner="", namespace="team", **status):
+        metadata = self._metadata(name, 0, namespace)
         if owner:
             metadata |= _owned("Episode", owner) | {"labels": {"dgym.dev/attempt": "1"}}
         return msgspec.convert({"metadata": metadata, "status": status}, Pod)
@@ -59,10 +59,10 @@ class Objects:
         self._world.agents.see(pod)
         return self._world.agents.get(f"uid-{name}")
 
-    def _metadata(self, name, created):
+    def _metadata(self, name, created, namespace="team"):
         self._version += 1
         moment = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=created)
-        identity = {"name": name, "namespace": "team", "uid": f"uid-{name}", "resourceVersion": str(self._version)}
+        identity = {"name": name, "namespace": namespace, "uid": f"uid-{name}", "resourceVersion": str(self._version)}
         return {**identity, "creationTimestamp": moment.isoformat()}
 
 

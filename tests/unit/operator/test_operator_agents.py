@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 
 from dgym.wire.assignments import AgentReport, AssignmentState, AssignmentStatus
@@ -36,6 +37,7 @@ def test_an_agent_is_lost_after_its_silence(objects, world, clock):
     clock.seconds += 2
     since = clock.now()
     assert (since - world.agents.view(episode).lost_since).total_seconds() == pytest.approx(31)
+    assert world.agents.view(episode).lost == "agent pod agent has not answered for 30 s"
 
 
 def test_an_agent_whose_pod_is_gone_or_over_is_lost_since_then(objects, world, clock):
@@ -45,6 +47,7 @@ def test_an_agent_whose_pod_is_gone_or_over_is_lost_since_then(objects, world, c
     since = clock.now()
     clock.seconds += 5
     assert world.agents.view(episode).lost_since == since
+    assert world.agents.view(episode).lost == "agent pod agent is gone"
     assert list(world.agents) == []
 
 
@@ -138,3 +141,19 @@ def test_one_that_waits_after_its_model_failed_is_not_begun_again_under_the_same
     failed = {"agentPodUID": "uid-agent", "epoch": 1, "failures": 1, "failedTime": "2026-01-01T00:10:00Z"}
     objects.episode("fix", **{**ASSIGNED, "assignment": failed})
     assert compare(agent, world, before=set()) == ([], [])
+
+
+def test_the_time_an_episode_was_active_outlives_its_agent_and_restarts_of_it(objects, world):
+    agent = objects.agent("agent")
+    episode = objects.episode("fix", **ASSIGNED)
+
+    def take(seconds):
+        world.agents.take_report(agent, report(msgspec.structs.replace(said(), active_seconds=seconds)))
+        return world.agents.view(episode).active_seconds
+
+    assert [take(seconds) for seconds in (5, 30, 0, 10, 15)] == [5, 30, 30, 40, 45]
+    world.agents.lose(agent.uid)
+    assert world.agents.view(episode).active_seconds == 45
+    other = msgspec.structs.replace(episode.status.assignment, epoch=episode.status.assignment.epoch + 1)
+    assigned = msgspec.structs.replace(episode, status=msgspec.structs.replace(episode.status, assignment=other))
+    assert world.agents.view(assigned).active_seconds == 0

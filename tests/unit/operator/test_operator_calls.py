@@ -1,6 +1,7 @@
 """Calls to agents and sidecars over real HTTP."""
 
 import asyncio
+import logging
 from random import Random
 
 import aiohttp
@@ -24,6 +25,7 @@ class Server:
 
     def __init__(self):
         self.calls = []
+        self.bodies = []
         self.status = 200
         self.body = b"{}"
         self.called = asyncio.Event()
@@ -44,6 +46,7 @@ class Server:
 
     async def _answer(self, request):
         self.calls.append((request.method, request.path, request.headers.get("Authorization")))
+        self.bodies.append(await request.read())
         self.called.set()
         await self.may_answer.wait()
         return web.Response(body=self.body, status=self.status)
@@ -97,7 +100,7 @@ async def test_nobody_there(caller, server):
         await AgentClient(caller, KEY).report(server.url)
 
 
-@pytest.mark.parametrize(("status", "calls"), [(200, 1), (202, 2), (503, 2)])
+@pytest.mark.parametrize(("status", "calls"), [(200, 1), (410, 1), (202, 2), (503, 2)])
 async def test_a_sidecar_is_told_until_it_has_answered(server, caller, status, calls):
     server.status = status
     queue = WorkQueue(clock=SystemClock(), random=Random(1))
@@ -115,6 +118,36 @@ async def test_a_sidecar_is_told_until_it_has_answered(server, caller, status, c
     await asyncio.gather(worker, return_exceptions=True)
     token = make_token(KEY, episode_uid="uid", attempt=1, role=Role.OPERATE)
     assert server.calls == [("POST", "/v1/verify", f"Bearer {token}")] * calls
+
+
+async def test_a_report_carries_its_body(server, caller):
+    queue = WorkQueue(clock=SystemClock(), random=Random(1))
+    sidecars = SidecarCalls(caller, KEY, queue)
+    worker = asyncio.ensure_future(sidecars.work())
+    sidecars.ask(SidecarCall(Path.RUNNING, server.url, "uid", 1, b'{"observed": "2026-01-01T12:00:00Z"}'))
+    async with asyncio.timeout(20):
+        await server.called.wait()
+    worker.cancel()
+    await asyncio.gather(worker, return_exceptions=True)
+    assert server.bodies == [b'{"observed": "2026-01-01T12:00:00Z"}']
+
+
+async def test_the_same_failure_of_a_sidecar_is_logged_once(server, caller, caplog):
+    caplog.set_level(logging.INFO)
+    queue = WorkQueue(clock=SystemClock(), random=Random(1))
+    sidecars = SidecarCalls(caller, KEY, queue)
+    worker = asyncio.ensure_future(sidecars.work())
+    for status in (401, 401, 401, 503, 200):
+        server.status = status
+        sidecars.ask(SidecarCall(Path.VERIFY, server.url, "uid", 1))
+        async with asyncio.timeout(20):
+            while len(queue) or queue.active:
+                await asyncio.sleep(0)
+    worker.cancel()
+    await asyncio.gather(worker, return_exceptions=True)
+    said = [record.getMessage() for record in caplog.records if record.name.startswith("dgym_operator")]
+    failed = "a call to a sidecar failed"
+    assert said == [f"{failed}: 401: {{}}", f"{failed}: 503: {{}}", "a sidecar was called"]
 
 
 async def test_a_sidecar_that_is_slow_to_answer_is_told_once(server, caller):

@@ -1,7 +1,7 @@
 import pytest
 
 from dgym.wire.assignments import AgentReport
-from dgym_operator.dispatch import Dispatcher, candidate_of, has_idle_pod
+from dgym_operator.dispatch import Dispatcher, PendingPod, candidate_of, pending_pod
 
 
 @pytest.fixture
@@ -10,17 +10,26 @@ def looked_at():
 
 
 @pytest.fixture
-def dispatcher(world, looked_at):
-    return Dispatcher(world, head_start=1, enqueue=lambda key: looked_at.append(key[1]))
+def again():
+    """Names of those whose cause of waiting has changed."""
+    return []
+
+
+@pytest.fixture
+def dispatcher(world, looked_at, again):
+    def enqueue(key, *, low_priority=False):
+        (again if low_priority else looked_at).append(key[1])
+
+    return Dispatcher(world, head_start=1, stuck_limit=3, enqueue=enqueue)
 
 
 def serve(objects, world, name="agent", slots=2, *, draining=False):
     world.agents.take_report(objects.agent(name), AgentReport(incarnation="1", slots=slots, draining=draining))
 
 
-def wish_pods(dispatcher, objects, *names, **spec):
+def wish_pods(dispatcher, objects, *names, namespace="team", **spec):
     for number, name in enumerate(names):
-        episode = objects.episode(name, created=number, spec=spec)
+        episode = objects.episode(name, namespace=namespace, created=number, spec=spec)
         dispatcher.wants_pod(episode.key, candidate_of(episode, needs_slot="agent" not in spec))
 
 
@@ -40,10 +49,10 @@ def test_a_pod_on_its_way_takes_the_place_of_its_grant(dispatcher, objects, worl
     wish_pods(dispatcher, objects, "a", "b", "c", "d")
     dispatcher.round()
     dispatcher.wants_pod(("team", "a"), None)
-    dispatcher.has_idle_pod(("team", "a"), True)
+    dispatcher.observe_pod(("team", "a"), PendingPod(name="a-1", needs_slot=True))
     dispatcher.round()
     assert "d" not in looked_at
-    dispatcher.has_idle_pod(("team", "a"), False)
+    dispatcher.observe_pod(("team", "a"), None)
     dispatcher.round()
     assert looked_at[-1] == "d"
 
@@ -100,7 +109,7 @@ def test_who_waits_after_its_model_failed_gets_the_slot_that_it_gave_back(dispat
     wish_pods(dispatcher, objects, "a", "b", "c")
     episode = objects.episode("fix", **failed)
     assert dispatcher.slots() == (0, 1)
-    dispatcher.has_idle_pod(episode.key, has_idle_pod(world, episode))
+    dispatcher.observe_pod(episode.key, pending_pod(world, episode))
     dispatcher.wants_agent(episode.key, candidate_of(episode, previous="uid-agent"))
     dispatcher.round()
     assert dispatcher.agent_for(episode.key) == "uid-agent"
@@ -108,6 +117,123 @@ def test_who_waits_after_its_model_failed_gets_the_slot_that_it_gave_back(dispat
     assert looked_at == ["fix"]
     again = objects.episode("fix", **running, assignment={**assignment, "epoch": 2})
     dispatcher.settle(episode.key)
-    dispatcher.has_idle_pod(again.key, has_idle_pod(world, again))
+    dispatcher.observe_pod(again.key, pending_pod(world, again))
     dispatcher.round()
     assert (dispatcher.slots(), looked_at) == ((1, 0), ["fix", "a"])
+
+
+def unschedulable(message="0/1 nodes are available", reason="Unschedulable"):
+    scheduled = {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
+    return {"phase": "Pending", "conditions": [scheduled]}
+
+
+def no_image():
+    waiting = {"reason": "ErrImagePull", "message": "not found"}
+    return {"phase": "Pending", "containerStatuses": [{"name": "sandbox", "state": {"waiting": waiting}}]}
+
+
+def create_pod(dispatcher, objects, world, name, namespace="team", **status):
+    """The Episode's pod is made, and the watch shows it so."""
+    world.pods.put(objects.pod(f"{name}-1", owner=name, namespace=namespace, **status))
+    key = (namespace, name)
+    dispatcher.wants_pod(key, None)
+    dispatcher.observe_pod(key, pending_pod(world, world.episodes.get(key)))
+    dispatcher.round()
+
+
+@pytest.mark.parametrize("status", [unschedulable(), no_image(), unschedulable(reason="SchedulingGated")])
+def test_pods_that_cannot_start_take_nobodys_room(dispatcher, objects, world, looked_at, status):
+    serve(objects, world, slots=1)
+    wish_pods(dispatcher, objects, "bad-1", "bad-2", namespace="loud", priority=1000)
+    dispatcher.round()
+    assert looked_at == ["bad-1", "bad-2"]
+    wish_pods(dispatcher, objects, "good-1", "good-2")
+    dispatcher.round()
+    assert looked_at == ["bad-1", "bad-2"]
+    for name in ("bad-1", "bad-2"):
+        create_pod(dispatcher, objects, world, name, "loud", **status)
+    assert looked_at[2:] == ["good-1", "good-2"]
+    # Once one of them starts after all, its slot is kept for it.
+    create_pod(dispatcher, objects, world, "bad-1", "loud", phase="Running")
+    wish_pods(dispatcher, objects, "good-3")
+    dispatcher.round()
+    assert looked_at[4:] == []
+
+
+def test_a_pod_that_does_not_come_up_keeps_its_slot_for_a_while_only(dispatcher, objects, world, looked_at, clock):
+    serve(objects, world, slots=0)
+    wish_pods(dispatcher, objects, "no-volume", "good")
+    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": clock.now().isoformat()}
+    dispatcher.round()
+    create_pod(dispatcher, objects, world, "no-volume", phase="Pending", conditions=[scheduled])
+    assert looked_at == ["no-volume"]
+    clock.seconds += 120
+    dispatcher.observe_pod(("team", "no-volume"), pending_pod(world, world.episodes.get(("team", "no-volume"))))
+    dispatcher.round()
+    assert looked_at == ["no-volume", "good"]
+
+
+def test_a_namespace_full_of_pods_that_cannot_start_gets_no_more_of_them(dispatcher, objects, world, looked_at, again):
+    serve(objects, world, slots=10)
+    bad = [f"bad-{number}" for number in range(9)]
+    wish_pods(dispatcher, objects, *bad, namespace="loud")
+    dispatcher.round()
+    for name in bad[:3]:
+        create_pod(dispatcher, objects, world, name, "loud", **unschedulable())
+    assert [name for name in bad if dispatcher.may_create(("loud", name))] == []
+    assert set(again) >= set(bad[3:])
+    held = dispatcher.held_by(("loud", "bad-5"))
+    for part in ("namespace loud has 3 pods", "cannot start", "bad-0-1 (Unschedulable)", "maxStuckPods"):
+        assert part in held
+    wish_pods(dispatcher, objects, "good")
+    dispatcher.round()
+    assert dispatcher.may_create(("team", "good"))
+    # As soon as one of them is gone, the next may be tried.
+    dispatcher.observe_pod(("loud", "bad-0"), None)
+    dispatcher.round()
+    assert dispatcher.may_create(("loud", "bad-3"))
+
+
+def test_pods_of_episodes_that_are_driven_from_outside_are_bounded_too(dispatcher, objects, world):
+    for number in range(4):
+        wish_pods(dispatcher, objects, f"bad-{number}", agent=None)
+        dispatcher.round()
+        assert dispatcher.may_create(("team", f"bad-{number}")) == (number < 3)
+        create_pod(dispatcher, objects, world, f"bad-{number}", **unschedulable())
+
+
+def test_namespaces_share_the_room(dispatcher, objects, world, looked_at):
+    serve(objects, world, slots=3)
+    wish_pods(dispatcher, objects, *(f"many-{number}" for number in range(9)), namespace="loud", priority=9)
+    wish_pods(dispatcher, objects, "one", "two")
+    dispatcher.round()
+    assert looked_at == ["many-0", "one", "many-1", "two"]
+
+
+def test_what_is_said_of_those_who_wait_is_what_holds_them(dispatcher, objects, world, clock, again):
+    wish_pods(dispatcher, objects, "a", "b")
+    dispatcher.wants_agent(("team", "ready"), candidate_of(objects.episode("ready")))
+
+    def held():
+        again.clear()
+        dispatcher.round()
+        assert dispatcher.held_by(("team", "ready")) == dispatcher.held_by(("team", "b"))
+        return dispatcher.held_by(("team", "b"))
+
+    assert "there is no agent pod" in held()
+    agent = objects.agent("agent", conditions=[])
+    assert "no agent is ready: see pod agent" in held()
+    objects.agent("agent")
+    agent.failure = "401: unauthenticated"
+    assert held() == "no agent answers: pod agent: 401: unauthenticated"
+    assert sorted(again) == ["a", "b", "ready"]
+    assert held()
+    assert again == []
+    serve(objects, world, slots=0)
+    assert "every slot of the agents is taken" in held()
+    clock.seconds += 31
+    agent.failure = "timed out"
+    assert held() == "no agent answers: pod agent: timed out"
+    serve(objects, world, slots=1, draining=True)
+    assert "pod agent drains" in held()
+    assert dispatcher.held_by(("team", "unrelated")) == ""

@@ -5,6 +5,8 @@ from dgym_operator.execute import PUT_OFF_SECONDS, EpisodeExecutor
 from dgym_operator.execute_progress import ProgressBudget
 from dgym_operator.execute_reading import Reader
 from dgym_operator.execute_writes import NotLeading, Writes
+from dgym_operator.keyless import show_waiting
+from dgym_operator.kube import ConnectionLost
 from dgym_operator.reconcile.plan import Emit, PatchStatus, Plan
 
 
@@ -65,3 +67,23 @@ async def test_the_more_wait_to_show_something_the_longer_each_waits(objects, ex
         assert events.dropped == written
         due[name] = clock.monotonic() + wait
     assert looks <= 4 * 40
+
+
+class RecordedWrites:
+    """Statuses that are to be written to an API server that does not answer."""
+
+    def __init__(self):
+        self.statuses = []
+
+    async def patch_status(self, _resource, _name, body, *, decode, namespace):
+        self.statuses.append(body["status"])
+        raise ConnectionLost("no answer")
+
+
+async def test_what_a_leader_without_a_key_shows_is_shown_as_a_wait(world, objects, clock):
+    objects.episode("fix", spec={"task": {}})
+    clock.seconds += 60
+    writes = RecordedWrites()
+    await show_waiting(world, writes, lambda _namespace: True, "the operator has no usable key")
+    (status,) = writes.statuses
+    assert (status["reason"], status.get("state")) == ("WaitingForSlot", "Waiting")

@@ -1,8 +1,13 @@
+from random import Random
+
 import aiohttp
 import pytest
 
+from dgym_operator.app import Operator
 from dgym_operator.health import Busy, Health, serving
+from dgym_operator.kube import Access, FixedCredentials, SystemClock
 from dgym_operator.metrics import Metrics, Snapshot
+from dgym_operator.settings import Settings
 
 
 @pytest.fixture
@@ -77,3 +82,11 @@ async def test_metrics_show_the_present_and_what_happened(metrics):
     ):
         assert line in text.splitlines(), line
     assert "process_resident_memory_bytes" in text
+
+
+def test_a_replica_that_does_not_lead_counts_no_namespace_as_not_served():
+    settings = Settings(watch_namespaces="team-a")
+    access = Access(server="http://127.0.0.1:1", credentials=FixedCredentials(None))
+    operator = Operator(settings, access, clock=SystemClock(), random=Random(1), random_bytes=bytes)
+    assert b"dgym_operator_is_leader 0.0" in operator.metrics.text()
+    assert b"dgym_operator_namespaces{" not in operator.metrics.text()

@@ -4,7 +4,8 @@ import sys
 
 import pytest
 
-from dgym_operator.logs import JsonFormatter, TextFormatter, configure_logging, fields
+from dgym.logs import JsonFormatter
+from dgym_operator.logs import TextFormatter, configure_logging, fields
 
 
 def record(message="assigned", **extra):
@@ -16,8 +17,8 @@ def record(message="assigned", **extra):
 def test_a_line_is_json_with_the_fields_of_the_episode():
     line = JsonFormatter().format(record(**fields(namespace="team", episode="fix", attempt=2, agent=None, empty="")))
     told = json.loads(line)
-    assert told["timestamp"].endswith("+00:00")
-    del told["timestamp"]
+    assert told["time"].endswith("+00:00")
+    del told["time"]
     assert told == {
         "level": "INFO",
         "logger": "dgym_operator.x",

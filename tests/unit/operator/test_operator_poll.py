@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import socket
 from random import Random
 
@@ -12,14 +13,17 @@ from aiohttp import web
 from dgym_operator.agents import Agents
 from dgym_operator.agents_client import AgentClient
 from dgym_operator.agents_http import PodCaller
+from dgym_operator.announcing import Announcer
 from dgym_operator.dispatch import Dispatcher
 from dgym_operator.dispatch_delivery import Deliveries
 from dgym_operator.dispatch_poll import AgentPoller
 from dgym_operator.execute_reading import Reader
 from dgym_operator.execute_world import World
+from dgym_operator.key_health import KeyHealth
 from dgym_operator.kube import SystemClock, WorkQueue
 from dgym_operator.metrics import Metrics, Snapshot
 from dgym_operator.reconcile.policy import Policy
+from dgym_operator.settings import Settings
 
 KEY = b"k" * 32
 
@@ -30,12 +34,15 @@ class Agent:
     def __init__(self):
         self.asked = 0
         self.draining = False
+        self.status = 200
         self.may_answer = asyncio.Event()
         self.may_answer.set()
 
     async def answer(self, _request):
         self.asked += 1
         await self.may_answer.wait()
+        if self.status != 200:
+            return web.Response(status=self.status, text="the token is another")
         return web.json_response({"incarnation": "1", "slots": 4, "draining": self.draining})
 
 
@@ -87,7 +94,7 @@ async def polling(world, client, events, looked_at):
             key=KEY,
             counter=Metrics(Snapshot).assignments,
         )
-        dispatcher = Dispatcher(world, head_start=0, enqueue=lambda key: None)
+        dispatcher = Dispatcher(world, head_start=0, stuck_limit=5, enqueue=lambda key, **_: None)
 
         def start(interval):
             poller = AgentPoller(
@@ -96,6 +103,7 @@ async def polling(world, client, events, looked_at):
                 deliveries=deliveries,
                 dispatcher=dispatcher,
                 enqueue=looked_at.append,
+                key_health=KeyHealth(world.agents, Announcer(Settings(), events)),
                 interval_seconds=interval,
             )
             running.append(asyncio.ensure_future(poller.run()))
@@ -123,6 +131,15 @@ async def test_an_agent_that_hangs_holds_up_no_other(world, objects, port, polli
         assert hung.asked == 1
         hung.may_answer.set()
         await until(lambda: hung.asked >= 3)
+
+
+async def test_why_an_agent_did_not_answer_is_kept_until_it_does(world, objects, port, polling):
+    agent = objects.agent("down", podIP="127.0.0.14")
+    polling(0.01)
+    await until(lambda: f"127.0.0.14:{port}" in agent.failure)
+    async with listening(Agent(), "127.0.0.14", port):
+        await until(lambda: agent.report is not None)
+        assert agent.failure == ""
 
 
 async def test_a_new_agent_is_asked_at_once(world, objects, port, polling):
@@ -154,3 +171,29 @@ async def test_what_a_draining_agent_does_not_know_is_for_another(world, objects
         objects.episode("fix", attempt=1, podName="fix-1", assignment={"agentPodUID": "uid-agent", "epoch": 1})
         polling(3600.0)
         await until(lambda: ("team", "fix") in looked_at)
+
+
+async def test_the_episodes_of_an_agent_that_answers_again_are_looked_at(world, objects, port, polling, looked_at):
+    async with listening(Agent(), "127.0.0.9", port):
+        agent = objects.agent("agent", podIP="127.0.0.9")
+        episode = objects.episode("fix", attempt=1, assignment={"agentPodUID": "uid-agent", "epoch": 1})
+        polling(0.01)
+        await until(lambda: agent.report is not None)
+        looked_at.clear()
+        agent.answered -= 60
+        assert world.agents.view(episode).lost_since is not None
+        await until(lambda: ("team", "fix") in looked_at)
+        assert world.agents.view(episode).lost_since is None
+
+
+async def test_a_refused_token_is_logged_once_and_not_at_every_poll(world, objects, port, polling, caplog):
+    caplog.set_level(logging.INFO)
+    async with listening(Agent(), "127.0.0.10", port) as agent:
+        agent.status = 401
+        objects.agent("agent", podIP="127.0.0.10")
+        polling(0.01)
+        await until(lambda: agent.asked >= 5)
+        agent.status = 200
+        await until(lambda: world.agents.get("uid-agent").report is not None)
+    said = [record.getMessage() for record in caplog.records if "answer" in record.getMessage()]
+    assert said == ["an agent does not answer: 401: the token is another", "an agent answers again"]

@@ -66,7 +66,7 @@ def queue(clock):
 
 @pytest.fixture
 def dispatcher(world, queue):
-    return Dispatcher(world, head_start=0, enqueue=lambda key: queue.add(Item(Kind.EPISODE, key)))
+    return Dispatcher(world, head_start=0, stuck_limit=5, enqueue=lambda key, **_: queue.add(Item(Kind.EPISODE, key)))
 
 
 @pytest.fixture
@@ -93,6 +93,7 @@ async def working(world, clock, client, api, events, queue, dispatcher):
         deliveries=None,
         metrics=metrics,
         busy=Busy(clock.monotonic, 900.0),
+        serves=lambda namespace: True,
     )
     worker = asyncio.ensure_future(reconciler.work(0))
     yield metrics
@@ -114,6 +115,7 @@ async def test_who_waits_for_an_agent_after_its_back_off_is_looked_at_when_there
     assert queue.delayed == 1
     await clock.advance(15)
     dispatcher.round()
+    await settle()
     looks = _looks(working)
     await clock.advance(10)
     assert _looks(working) == looks

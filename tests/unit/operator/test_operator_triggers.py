@@ -17,7 +17,7 @@ def queue():
 
 @pytest.fixture
 def triggers(world, queue):
-    dispatcher = Dispatcher(world, head_start=0, enqueue=lambda key: None)
+    dispatcher = Dispatcher(world, head_start=0, stuck_limit=5, enqueue=lambda key, **_: None)
     observer = TransitionObserver(Metrics(Snapshot), lambda: False)
     return Triggers(world, queue=queue, dispatcher=dispatcher, observer=observer)
 
@@ -47,3 +47,52 @@ async def test_a_new_leader_looks_at_all_there_is_and_then_at_what_changes(trigg
     assert await drain(queue) == [Item(Kind.EPISODE_SET, ("team", "all")), Item(Kind.EPISODE, ("team", "fix"))]
     objects.episode("new")
     assert await drain(queue) == [Item(Kind.EPISODE, ("team", "new"))]
+
+
+def last_state(message):
+    ended = {"name": "sidecar", "state": {"terminated": {"exitCode": 0, "message": message}}}
+    return {"phase": "Succeeded", "containerStatuses": [ended]}
+
+
+async def test_a_disruption_that_only_the_end_of_a_pod_showed_is_remembered(triggers, objects, world):
+    episode = objects.episode("fix", attempt=1, podName="fix-1")
+    world.pods.put(objects.pod("fix-1", owner="fix", phase="Running"))
+    assert world.episode_input(episode, may_create=True).disrupted_attempt == 0
+    target = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}
+    world.pods.remove(objects.pod("fix-1", owner="fix", phase="Running", conditions=[target]))
+    assert world.episode_input(episode, may_create=True).disrupted_attempt == 1
+    world.episodes.remove(episode)
+    assert world.memory.disrupted_attempt(episode.metadata.uid) == 0
+
+
+async def test_the_last_message_of_a_deleted_pod_outlives_it_until_the_attempt_is_concluded(triggers, objects, world):
+    episode = objects.episode("fix", attempt=1, podName="fix-1")
+    world.pods.put(objects.pod("fix-1", owner="fix"))
+    world.pods.remove(objects.pod("fix-1", owner="fix", **last_state("the verdict")))
+
+    (last,) = world.episode_input(episode, may_create=True).pods
+    assert last.container("sidecar").state.terminated.message == "the verdict"
+    assert last.metadata.deletion_timestamp is not None
+
+    concluded = objects.episode("fix", attempt=1)
+    assert world.episode_input(concluded, may_create=True).pods == ()
+
+
+async def test_a_pod_that_was_deleted_before_an_agent_had_it_is_seen_by_the_next_decision(triggers, objects, world):
+    episode = objects.episode("fix")
+    world.pods.put(objects.pod("fix-1", owner="fix"))
+    world.pods.remove(objects.pod("fix-1", owner="fix"))
+
+    (last,) = world.episode_input(episode, may_create=True).pods
+    assert last.metadata.deletion_timestamp is not None
+
+    assert world.episode_input(objects.episode("fix", attempt=1), may_create=True).pods == ()
+    assert world.memory.last_pod("uid-fix") is None
+
+
+@pytest.mark.parametrize("serves", [{"podName": "fix-2", "attempt": 2}, {"attempt": 1}])
+async def test_a_deleted_pod_that_serves_no_attempt_is_not_kept(triggers, objects, world, serves):
+    episode = objects.episode("fix", **serves)
+    world.pods.put(objects.pod("fix-1", owner="fix"))
+    world.pods.remove(objects.pod("fix-1", owner="fix", **last_state("old")))
+    assert world.episode_input(episode, may_create=True).pods == ()

@@ -1,9 +1,10 @@
+import asyncio
 from random import Random
 
 import pytest
 
 from dgym_operator.app_watches import Watches
-from dgym_operator.kube import WatchSettings
+from dgym_operator.kube import Forbidden, WatchSettings
 from dgym_operator.settings import Settings
 
 
@@ -24,3 +25,34 @@ def test_a_kind_of_which_nothing_is_heard_is_ready_until_its_stream_must_have_be
     assert watches.check() is None
     clock.seconds += 1
     assert watches.check() == "episodes in all namespaces were last heard of 181 s ago"
+
+
+REFUSED = Forbidden("episodes is forbidden", status=403, reason="Forbidden")
+
+
+@pytest.fixture
+def of_two_namespaces(client, world, clock):
+    made = Watches(client, world, Settings(watch_namespaces="team-a,team-b"), clock, Random(1))
+    for (_, namespace), reflector in made.by_name.items():
+        reflector.answered.set()
+        if namespace == "team-b":
+            reflector.refusal = REFUSED
+        else:
+            reflector.synced.set()
+    return made
+
+
+async def test_a_namespace_that_is_gone_holds_nothing_up(of_two_namespaces):
+    async with asyncio.timeout(30):
+        await of_two_namespaces.synced()
+    assert of_two_namespaces.check() is None
+    assert of_two_namespaces.complete("team-a")
+    assert not of_two_namespaces.complete("team-b")
+    assert of_two_namespaces.refusal("team-b") is REFUSED
+
+
+def test_without_the_right_to_see_agents_nothing_is_ready(of_two_namespaces):
+    agents = of_two_namespaces.by_name["agents", "dgym"]
+    agents.synced.clear()
+    agents.refusal = REFUSED
+    assert of_two_namespaces.check() == "agents in dgym have not been listed yet"

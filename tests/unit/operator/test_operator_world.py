@@ -1,7 +1,7 @@
 """What decisions are given of what the operator knows: whatever is forgotten here, no decision can make up for."""
 
 from dgym_operator.reconcile.episode import decide
-from dgym_operator.reconcile.plan import CreatePod, DeleteEpisode, LookUpPod
+from dgym_operator.reconcile.plan import CreateFailure, CreatePod, DeleteEpisode, LookUpPod
 
 FINISHED = {"conditions": [{"type": "Finished", "status": "True"}], "completionTime": "2026-01-01T00:00:00Z"}
 
@@ -12,13 +12,16 @@ def actions(world, episode):
 
 
 def test_a_pod_that_could_not_be_made_is_not_tried_again_at_once(world, objects, clock):
-    episode = objects.episode("fix", created=clock.seconds, reason="QuotaExceeded", spec={"task": {}})
+    shown = {"type": "SandboxReady", "status": "False", "reason": "QuotaExceeded", "message": "no room"}
+    episode = objects.episode(
+        "fix", created=clock.seconds, reason="QuotaExceeded", message="no room", conditions=[shown], spec={"task": {}}
+    )
     assert actions(world, episode) == [CreatePod]
-    world.memory.failed("uid-fix", 1, reason="QuotaExceeded", message="no room", now=clock.now())
+    world.memory.failed("uid-fix", 1, CreateFailure(reason="QuotaExceeded", message="no room", since=clock.now()))
     assert actions(world, episode) == []
     clock.seconds += world.policy.backoff_seconds
     assert actions(world, episode) == [CreatePod]
-    world.memory.failed("uid-fix", 1, reason="QuotaExceeded", message="no room", now=clock.now())
+    world.memory.failed("uid-fix", 1, CreateFailure(reason="QuotaExceeded", message="no room", since=clock.now()))
     assert actions(world, episode) == []
     world.memory.made("uid-fix")
     assert actions(world, episode) == [CreatePod]
@@ -26,9 +29,9 @@ def test_a_pod_that_could_not_be_made_is_not_tried_again_at_once(world, objects,
 
 def test_what_was_in_the_way_of_one_attempt_is_not_in_that_of_the_next(world, objects, clock):
     episode = objects.episode("fix", attempt=1, spec={"task": {}})
-    world.memory.failed("uid-fix", 1, reason="PodRejected", message="no", now=clock.now())
+    world.memory.failed("uid-fix", 1, CreateFailure(reason="PodRejected", message="no", since=clock.now()))
     assert world.episode_input(episode, may_create=True).create_failure is None
-    world.memory.failed("uid-fix", 2, reason="PodRejected", message="no", now=clock.now())
+    world.memory.failed("uid-fix", 2, CreateFailure(reason="PodRejected", message="no", since=clock.now()))
     assert world.episode_input(episode, may_create=True).create_failure.message == "no"
 
 

@@ -124,15 +124,16 @@ def pod(
     init=(),
     conditions=(),
     deleting: float | None = None,
+    key: str = "",
     **more,
 ) -> Pod:
-    """``deleting``: seconds ago that its grace ended."""
+    """``deleting``: seconds ago that its grace ended. ``key``: names the key that it was made with."""
     return Pod(
         metadata=PodMeta(
             name=f"e-{attempt}",
             namespace="ns",
             uid=f"pod-uid-{attempt}",
-            labels=PodLabels(attempt=str(attempt)),
+            labels=PodLabels(attempt=str(attempt), key=key),
             creation_timestamp=ago(age),
             deletion_timestamp=ago(deleting) if deleting is not None else None,
         ),

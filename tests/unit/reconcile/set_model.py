@@ -141,7 +141,9 @@ class SetModel:
         for name in ("resolved", "unresolved", "failed"):
             assert getattr(after, name) >= getattr(before, name), "a count shrinks"
         assert len(Indexes.parse(after.completed_indexes)) == after.resolved + after.unresolved + after.failed
-        assert after.pending + after.active + len(Indexes.parse(after.completed_indexes)) == after.total
+        assert (
+            after.pending + after.active + after.suspended + len(Indexes.parse(after.completed_indexes)) == after.total
+        )
         self.edit(status=after)
         self.seen = self.truth
         return True

@@ -86,7 +86,7 @@ def test_who_wants_no_agent_gets_none(case):
 
 
 def test_another_agent_takes_over_under_a_higher_epoch():
-    lost = AgentView(lost_since=ago(1))
+    lost = AgentView(lost_since=ago(100))
     seen = view(running(epoch=3, assigned=500), ready_pod(), agent=lost)
     ready = needs_agent(seen, NOW)
     assert (ready.epoch, ready.cause) == (4, "AgentLost")
@@ -97,6 +97,16 @@ def test_another_agent_takes_over_under_a_higher_epoch():
     assert status.stages.assigned == ago(500)
     assert the_condition(status, "SandboxReady") == the_condition(running(assigned=500), "SandboxReady")
     assert needs_agent(view(running(epoch=11), ready_pod(), agent=lost), NOW) is None
+
+
+def test_the_first_lost_agent_is_replaced_at_once_and_later_ones_ever_more_slowly():
+    lost = AgentView(lost_since=NOW)
+    assert needs_agent(view(running(epoch=1), ready_pod(), agent=lost), NOW) is not None
+    for epoch, seconds in ((2, 10), (3, 20), (4, 40)):
+        seen = view(running(epoch=epoch), ready_pod(), agent=lost)
+        assert needs_agent(seen, in_(seconds - 1)) is None
+        assert retry_at(seen) == in_(seconds)
+        assert needs_agent(seen, in_(seconds)).epoch == epoch + 1
 
 
 def test_a_cancelled_episode_still_gets_an_agent_to_store_its_verdict():

@@ -16,10 +16,12 @@ from dgym_operator.reconcile.plan import (
     PatchStatus,
     Plan,
     SandboxEnded,
+    SandboxRunning,
 )
 from dgym_operator.reconcile.policy import Policy
 from tests.unit.reconcile.reconcile_builders import (
     NOW,
+    UP,
     ago,
     between,
     condition,
@@ -35,6 +37,7 @@ from tests.unit.reconcile.reconcile_builders import (
     the_condition,
     up,
     view,
+    waiting,
     writes,
     written,
 )
@@ -83,7 +86,7 @@ def test_a_final_fault_ends_the_episode_at_once_and_unscored(reason):
 
 @pytest.mark.parametrize("reason", NEW_POD)
 def test_a_lost_sandbox_is_tried_again_in_a_new_pod(reason):
-    status = written(decide(view(running(), ended_pod(message(reason))), NOW))
+    status = written(decide(view(running(), ended_pod(message(reason)), agent=AgentView(active_seconds=20)), NOW))
 
     assert (status.attempt, status.failures, status.disruptions) == (1, 1, 0)
     assert (status.pod_name, status.assignment, status.stages) == (None, None, Stages())
@@ -120,41 +123,6 @@ def test_no_container_but_the_sidecar_has_a_verdict(liar, begun):
     status = written(plan)
     assert (status.outcome, the_condition(status, "Finished")) == (None, None)
     assert status.reason in ("SandboxLost", "SandboxStartFailed")
-
-
-TARGET = condition("DisruptionTarget", reason="EvictionByEvictionAPI", message="drained")
-DISRUPTED = {
-    "drained": ended_pod(conditions=[TARGET]),
-    "shut down": pod(phase="Failed", reason="Terminated", message="Pod was terminated in response to node shutdown."),
-    "preempted": pod(phase="Failed", reason="Preempting", message="Preempted"),
-    "low": pod(phase="Failed", reason="Evicted", message="The node was low on resource: memory."),
-    "admission": pod(phase="Failed", reason="OutOfcpu", message="Node didn't have enough resource"),
-    "silent": ready_pod(deleting=31),
-}
-OWN = {
-    "gone": ended_pod(at=60),
-    "deleted": ended_pod(at=60, deleting=20),
-    "disk": pod(phase="Failed", reason="Evicted", message="Pod ephemeral local storage usage exceeds the limit"),
-    "killed": pod(1, up("sandbox"), ended("sidecar", 137, reason="OOMKilled", at=60), phase="Failed"),
-}
-
-
-@pytest.mark.parametrize("name", DISRUPTED)
-def test_what_befalls_the_node_counts_as_a_disruption(name):
-    status = written(decide(view(running(), DISRUPTED[name], backoff_limit=0), NOW))
-    assert (status.reason, status.failures, status.disruptions) == ("SandboxLost", 0, 1)
-
-
-def test_disruptions_have_a_limit_of_their_own():
-    often = running(attempt=11, disruptions=10)
-    lost = pod(11, phase="Failed", reason="Terminated")
-    assert the_condition(written(decide(view(often, lost), NOW)), "Finished").reason == "SandboxLost"
-
-
-@pytest.mark.parametrize("name", OWN)
-def test_what_befalls_the_pod_alone_counts_against_the_limit(name):
-    status = written(decide(view(running(), OWN[name]), NOW))
-    assert (status.reason, status.failures, status.disruptions) == ("SandboxLost", 1, 0)
 
 
 def test_a_pod_older_than_all_clocks_ends_by_the_deadline():
@@ -262,19 +230,19 @@ def test_a_view_that_is_older_than_its_pods_decides_nothing():
 def test_the_time_agents_have_served_is_not_served_again():
     before = between(active_seconds=3599)
     assert writes(decide(view(before), NOW))
-    lost = view(running(attempt=2, failures=1, active_seconds=3590), ended_pod(attempt=2, at=60))
+    served = AgentView(active_seconds=10)
+    lost = view(running(attempt=2, failures=1, active_seconds=3590), ended_pod(attempt=2, at=60), agent=served)
     assert the_condition(written(decide(lost, NOW)), "Finished").reason == "DeadlineExceeded"
 
 
-def test_the_backstop_ends_what_its_sidecar_did_not():
-    served = 3600 + 600 + 300 + 60
-    plan = decide(view(running(assigned=served - 1), ready_pod()), NOW)
-    assert (plan.actions, plan.requeue_after) == ((), pytest.approx(1))
-    finished = the_condition(written(decide(view(running(assigned=served), ready_pod()), NOW)), "Finished")
-    assert finished.reason == "DeadlineExceeded"
-
-
 SERVED_TOO_LONG = 3600 + 600 + 300 + 60
+
+
+def test_the_backstop_ends_what_its_sidecar_did_not():
+    plan = decide(view(running(assigned=SERVED_TOO_LONG - 1), ready_pod()), NOW)
+    assert (plan.actions, plan.requeue_after) == ((), pytest.approx(1))
+    plan = decide(view(running(assigned=SERVED_TOO_LONG), ready_pod()), NOW)
+    assert written(plan).termination.reason == "DeadlineExceeded"
 
 
 @pytest.mark.parametrize("asked", [{}, {"suspend": True}], ids=["late", "suspended"])
@@ -287,11 +255,12 @@ def test_nothing_is_ended_before_its_agent_was_heard(asked):
     assert (storing.reason, storing.attempt, storing.pod_name) == ("Storing", 1, "e-1")
 
 
-@pytest.mark.parametrize(("asked", "reason"), [({}, "DeadlineExceeded"), ({"suspend": True}, "Suspended")])
+@pytest.mark.parametrize(("asked", "reason"), [({}, "AgentLost"), ({"suspend": True}, "Suspended")])
 def test_a_new_leader_waits_for_an_agent_only_until_it_is_lost(asked, reason):
     late = running(assigned=SERVED_TOO_LONG)
-    lost = AgentView(lost_since=ago(0))
-    assert written(decide(view(late, ready_pod(), agent=lost, **asked), NOW)).reason == reason
+    lost = AgentView(lost_since=ago(SERVED_TOO_LONG))
+    status = written(decide(view(late, ready_pod(), agent=lost, **asked), NOW))
+    assert (status.termination.reason if status.termination else status.reason) == reason
 
 
 @pytest.mark.parametrize("pods", [(), (ended_pod(at=60),), (ready_pod(deleting=31),)], ids=["gone", "over", "silent"])
@@ -317,6 +286,30 @@ def test_the_pods_own_deadline_is_above_all_others():
     seen = view(None, start_timeout_seconds=900, active_deadline_seconds=3600)
     seconds = pod_deadline_seconds(seen.episode, seen.task, Policy())
     assert seconds > 900 + 3600 + 600 + 300 + 60
+
+
+UNREADY = condition("ContainersReady", "False", age=3)
+
+
+def test_a_sandbox_that_runs_beside_an_unready_sidecar_is_reported_to_it():
+    plan = decide(view(running(), pod(1, *UP, conditions=(UNREADY,), phase="Running")), NOW)
+    report = SandboxRunning(pod="e-1", url="http://10.0.0.7:8080", attempt=1, observed=ago(3))
+    assert (plan.actions, plan.requeue_after) == ((report,), 5)
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        ready_pod(),
+        # The node's controller writes this for a kubelet that does not answer.
+        pod(1, *UP, conditions=(condition("Ready", "False"),), phase="Running"),
+        pod(1, waiting("sandbox", "ContainerCreating"), up("sidecar"), conditions=(UNREADY,), phase="Running"),
+        pod(1, ended("sandbox"), up("sidecar"), conditions=(UNREADY,), phase="Running"),
+    ],
+)
+def test_what_the_kubelet_did_not_see_running_is_not_reported_so(seen):
+    plan = decide(view(running(), seen), NOW)
+    assert not [action for action in plan.actions if isinstance(action, SandboxRunning)]
 
 
 def test_a_sandbox_that_ended_while_its_sidecar_runs_is_told_again_and_again():

@@ -11,6 +11,7 @@ from dgym_operator.reconcile.plan import (
     CreatePod,
     DeleteEpisode,
     DeletePod,
+    PauseDeadline,
     Plan,
 )
 from tests.unit.reconcile.reconcile_builders import (
@@ -58,7 +59,8 @@ def test_a_cancelled_attempt_that_is_lost_is_not_tried_again():
 
 
 def test_suspending_takes_the_sandbox_and_resuming_begins_anew():
-    suspended = written(decide(view(running(), ready_pod(), suspend=True), NOW))
+    served = AgentView(active_seconds=20)
+    suspended = written(decide(view(running(), ready_pod(), agent=served, suspend=True), NOW))
     assert (suspended.attempt, suspended.pod_name, suspended.reason, suspended.failures) == (1, None, "Suspended", 0)
     assert suspended.active_seconds == 20
     assert the_condition(suspended, "Suspended").status == "True"
@@ -100,24 +102,46 @@ def test_what_is_being_deleted_is_left_alone():
 
 
 def test_progress_is_shown_when_it_lasts():
-    agent = report(AssignmentState.STORE_UNAVAILABLE, since=4)
+    agent = report(AssignmentState.STORE_UNAVAILABLE, since=4, message="No space left on device: /results")
     plan = decide(view(running(), ready_pod(), agent=agent), NOW)
     assert (plan.actions, plan.requeue_after) == ((), pytest.approx(1))
     status = written(decide(view(running(), ready_pod(), agent=agent), in_(1)))
-    assert status.reason == "ResultStoreUnavailable"
+    assert (status.reason, status.message) == ("ResultStoreUnavailable", "No space left on device: /results")
     assert not decide(view(status, ready_pod(), agent=agent), in_(50)).actions
 
 
 def test_a_lost_agent_is_shown_while_there_is_no_other():
-    lost = AgentView(lost_since=ago(6))
-    assert written(decide(view(running(), ready_pod(), agent=lost), NOW)).reason == "AgentLost"
+    lost = AgentView(lost_since=ago(6), lost="agent pod agents-0 is gone")
+    status = written(decide(view(running(), ready_pod(), agent=lost), NOW))
+    assert (status.reason, status.message) == ("AgentLost", "agent pod agents-0 is gone")
+    back = written(decide(view(status, ready_pod(), agent=report(AssignmentState.RUNNING, since=9)), in_(1)))
+    assert (back.reason, back.message) == ("Running", "")
+
+
+def test_steps_are_recorded_while_an_attempt_runs_and_not_at_every_step():
+    def seen(status, steps):
+        return view(status, ready_pod(), agent=report(AssignmentState.RUNNING, since=60, steps=steps))
+
+    young = decide(seen(running(assigned=29), 3), NOW)
+    assert (young.actions, young.requeue_after) == ((), pytest.approx(1))
+    plan = decide(seen(running(assigned=31), 3), NOW)
+    status = written(plan)
+    assert (status.steps, status.stages.last_step, plan.actions[0].progress) == (3, NOW, True)
+    assert decide(seen(status, 9), in_(29)).actions == ()
+    assert written(decide(seen(status, 9), in_(30))).steps == 9
+    assert decide(seen(status, 3), in_(30)) == Plan(requeue_after=30)
+
+    over = written(decide(view(status, ended_pod(message(steps=12))), NOW))
+    assert over.steps == 12
+    assert written(decide(view(status, ended_pod(at=60)), NOW)).steps == 0
 
 
 def test_too_many_lost_agents_end_the_episode():
     lost = AgentView(lost_since=ago(1))
-    assert not writes(decide(view(running(epoch=10), ready_pod(), agent=lost), NOW))
-    finished = the_condition(written(decide(view(running(epoch=11), ready_pod(), agent=lost), NOW)), "Finished")
-    assert (finished.reason, finished.message[:2]) == ("AgentLost", "11")
+    (pause,) = writes(decide(view(running(epoch=10), ready_pod(), agent=lost), NOW))
+    assert isinstance(pause, PauseDeadline)
+    end = written(decide(view(running(epoch=11), ready_pod(), agent=lost), NOW)).termination
+    assert (end.reason, end.message[:2]) == ("AgentLost", "11")
 
 
 def test_a_failed_model_is_noted_once_and_given_up_after_three_more_tries():
@@ -130,5 +154,5 @@ def test_a_failed_model_is_noted_once_and_given_up_after_three_more_tries():
 
     third = running(epoch=4, assignment={"failures": 3})
     agent = report(AssignmentState.FAILED, epoch=4, reason=EndReason.MODEL_ERROR, message="429 from the model")
-    finished = the_condition(written(decide(view(third, ready_pod(), agent=agent), NOW)), "Finished")
-    assert (finished.reason, finished.message) == ("ModelError", "429 from the model; it was tried 4 times")
+    end = written(decide(view(third, ready_pod(), agent=agent), NOW)).termination
+    assert (end.reason, end.message) == ("ModelError", "429 from the model; it was tried 4 times")

@@ -6,7 +6,7 @@ from dgym.api import Condition, EpisodeStatus
 from dgym.runner import copy_tree
 from dgym_operator.reconcile.episode import decide
 from dgym_operator.reconcile.inputs import TaskState
-from dgym_operator.reconcile.plan import CreateFailure, CreatePod, Emit, PatchStatus
+from dgym_operator.reconcile.plan import CreatePod, Emit, PatchStatus
 from tests.unit.reconcile.reconcile_builders import (
     MISSING,
     NOW,
@@ -43,6 +43,17 @@ WAITS = [
 ]
 
 
+NOT_CREATED = [
+    ("sandbox", "CreateContainerConfigError", "secret sandbox-env not found"),
+    ("verifier", "CreateContainerError", "context deadline exceeded"),
+    ("sandbox", "RunContainerError", "the runtime is not ready"),
+]
+WAITS += [
+    ("SandboxStartFailed", pod(1, waiting(name, reason, said), age=30, conditions=[SCHEDULED]), said)
+    for name, reason, said in NOT_CREATED
+]
+
+
 @pytest.mark.parametrize(("reason", "stuck", "text"), WAITS)
 def test_a_cause_that_lasts_is_shown_once_and_the_pod_is_kept(reason, stuck, text):
     plan = decide(view(None, stuck), NOW)
@@ -60,13 +71,20 @@ def test_a_cause_that_lasts_is_shown_once_and_the_pod_is_kept(reason, stuck, tex
 
 @pytest.mark.parametrize(("reason", "stuck", "text"), WAITS)
 def test_a_cause_that_lasts_beyond_the_start_timeout_ends_the_episode(reason, stuck, text):
-    status = written(decide(view(None, stuck, start_timeout_seconds=60), in_(120)))
+    status = written(decide(view(None, stuck, start_timeout_seconds=60, backoff_limit=0), in_(120)))
 
     finished = the_condition(status, "Finished")
     assert (finished.status, finished.reason, status.reason) == ("True", reason, reason)
     assert text in finished.message
     assert "startTimeoutSeconds" in finished.message
     assert the_condition(status, "Resolved").reason == "NotScored"
+
+
+def test_a_container_that_is_not_created_costs_an_attempt_only_after_the_start_timeout():
+    stuck = pod(1, waiting("sandbox", *NOT_CREATED[0][1:]), age=30, conditions=[SCHEDULED])
+    assert written(decide(view(None, stuck), NOW)).failures == 0
+    status = written(decide(view(None, stuck, start_timeout_seconds=60), in_(120)))
+    assert (status.reason, status.failures, the_condition(status, "Finished")) == ("SandboxStartFailed", 1, None)
 
 
 def test_a_cause_that_may_pass_at_once_is_not_written():
@@ -85,6 +103,13 @@ def test_a_pod_that_starts_is_waited_for_in_silence():
 
     assert plan.actions == ()
     assert plan.requeue_after == pytest.approx(60)
+
+
+def test_a_pod_that_is_slow_is_decided_on_when_its_slot_goes_to_others():
+    starting = pod(1, waiting("sandbox", "ContainerCreating"), age=40, conditions=[condition("PodScheduled", age=30)])
+
+    assert decide(view(None, starting), NOW).requeue_after == pytest.approx(90)
+    assert decide(view(None, starting), in_(90)).requeue_after == pytest.approx(900 - 130)
 
 
 def test_a_pod_that_is_never_ready_is_tried_again_and_then_given_up():
@@ -115,9 +140,6 @@ def test_a_gated_pod_is_no_failure_and_has_all_its_time_afterwards():
 
 
 START_FAILURES = [
-    ("SandboxStartFailed", pod(1, waiting("sandbox", "CreateContainerConfigError", "runs as root")), "runs as root"),
-    ("SandboxStartFailed", pod(1, waiting("verifier", "CreateContainerError", "no such file")), "no such file"),
-    ("SandboxStartFailed", pod(1, waiting("sandbox", "RunContainerError", "exec python3")), "exec python3"),
     ("SandboxStartFailed", pod(1, init=[ended("install", 1, message="disk full")], phase="Failed"), "disk full"),
     ("SandboxStartFailed", pod(1, init=[ended("install", 137, reason="OOMKilled")], phase="Failed"), "137, OOMKilled"),
     ("SandboxStartFailed", pod(1, init=[ended("mine", 3, message="no licence")], phase="Failed"), '"no licence"'),
@@ -239,51 +261,6 @@ def test_an_attempt_that_runs_outlives_its_task():
     assert not writes(decide(view(running(), ready_pod(), task=MISSING), NOW))
 
 
-@pytest.mark.parametrize("reason", ["PodRejected", "InvalidSpec"])
-def test_a_pod_that_is_refused_for_good_ends_the_episode(reason):
-    failure = CreateFailure(reason=reason, message="violates PodSecurity", since=NOW)
-
-    finished = the_condition(written(decide(view(None, create_failure=failure), NOW)), "Finished")
-
-    assert (finished.reason, finished.message) == (reason, "violates PodSecurity")
-
-
-def test_a_quota_is_waited_for_and_tried_again_in_growing_intervals():
-    def failure(tries: int) -> CreateFailure:
-        return CreateFailure(reason="QuotaExceeded", message="exceeded quota: cpu", since=NOW, tries=tries)
-
-    first = decide(view(None, create_failure=failure(1)), in_(2))
-    assert (first.actions, first.requeue_after) == ((), pytest.approx(3))
-    shown = decide(view(None, create_failure=failure(1)), in_(6))
-    assert written(shown).reason == "QuotaExceeded"
-    assert shown.requeue_after == pytest.approx(4)
-    for tries, seconds in ((1, 10), (2, 30), (3, 70), (4, 130), (5, 190)):
-        again = view(written(shown), create_failure=failure(tries))
-        assert not decide(again, in_(seconds - 1)).actions
-        assert writes(decide(again, in_(seconds))) == (CreatePod(name="e-1", attempt=1),)
-    end = written(decide(view(written(shown), create_failure=failure(9)), in_(900)))
-    assert the_condition(end, "Finished").reason == "QuotaExceeded"
-
-
-def test_an_api_server_that_fails_is_tried_a_few_times():
-    def failure(tries: int) -> CreateFailure:
-        return CreateFailure(reason="InternalError", message="etcd timed out", since=NOW, tries=tries)
-
-    assert writes(decide(view(None, create_failure=failure(4)), in_(200))) == (CreatePod(name="e-1", attempt=1),)
-    assert (
-        the_condition(written(decide(view(None, create_failure=failure(5)), NOW)), "Finished").reason == "InternalError"
-    )
-
-
-def test_without_a_slot_in_sight_no_pod_is_made_and_no_clock_runs():
-    plan = decide(view(None, may_create=False, age=60), NOW)
-    status = written(plan)
-    assert (status.reason, status.pod_name, status.attempt) == ("WaitingForSlot", None, 0)
-
-    assert decide(view(status, may_create=False, age=90000), in_(80000)).actions == ()
-    assert decide(view(None, may_create=False, age=1), NOW).actions == ()
-
-
 def test_a_ready_sandbox_that_waits_for_an_agent_says_so():
     status = written(decide(view(None, ready_pod(ready=10)), NOW))
 
@@ -316,3 +293,23 @@ def test_a_new_cause_replaces_the_one_shown_and_keeps_the_time():
 
     assert new.reason == "ImagePullFailed"
     assert the_condition(new, "SandboxReady").last_transition_time == ago(25)
+
+
+def test_a_pod_that_was_deleted_before_an_agent_had_it_is_made_again_after_a_pause_and_counted():
+    deleted = ready_pod(deleting=-5)
+    status = written(decide(view(None, deleted), NOW))
+    assert (status.reason, status.attempt, status.disruptions, status.failures) == ("SandboxLost", 1, 1, 0)
+    assert "deleted before an agent had it" in the_condition(status, "SandboxReady").message
+    assert writes(decide(view(status, deleted), in_(9))) == ()
+    assert writes(decide(view(status, deleted), in_(10))) == (CreatePod(name="e-2", attempt=2),)
+
+    last = decide(view(between(attempt=1, failures=0, disruptions=1), pod(2, deleting=-5), max_disruptions=1), NOW)
+    assert "maxDisruptions" in the_condition(written(last), "Finished").message
+
+
+def test_an_episode_without_agent_gets_another_pod_only_before_its_driver_could_have_tokens():
+    assert written(decide(view(None, ready_pod(deleting=-5), driven=False), NOW)).disruptions == 1
+    drained = pod(1, phase="Failed", reason="Terminated", message="node shutdown")
+    finished = the_condition(written(decide(view(running(), drained, driven=False), NOW)), "Finished")
+    assert finished.reason == "SandboxLost"
+    assert "driver's tokens" in finished.message

@@ -20,7 +20,15 @@ from dgym_operator.reconcile.children import child_manifest
 from dgym_operator.reconcile.counts import is_counted
 from dgym_operator.reconcile.episodeset import decide_set
 from dgym_operator.reconcile.frozen import decode_tasks, encode_tasks
-from dgym_operator.reconcile.plan import CreateEpisode, DeleteSet, FreezeTasks, PatchChild, PatchSetStatus, Plan
+from dgym_operator.reconcile.plan import (
+    CreateEpisode,
+    DeleteSet,
+    FreezeTasks,
+    LookUpTasks,
+    PatchChild,
+    PatchSetStatus,
+    Plan,
+)
 from dgym_operator.reconcile.setinputs import EpisodeSetInput
 from tests.unit.reconcile.reconcile_builders import NOW, in_, the_condition
 from tests.unit.reconcile.set_model import child, episode_set, finished, task
@@ -94,6 +102,24 @@ def test_the_frozen_list_survives_its_config_map():
     assert decode_tasks(encode_tasks(FROZEN)) == FROZEN
     assert decode_tasks({}) is None
     assert decode_tasks({"tasks": "a b c\n"}) is None
+
+
+def test_a_set_whose_list_of_tasks_is_gone_gives_no_index_another_task():
+    status = EpisodeSetStatus(completed_indexes="0", total=4, active=1, resolved=1, pending=2, start_time=NOW)
+    seen, tasks = episode_set("a", "b", samples=2, status=status), (task("b"), task("c"))
+    lookup = decide_set(see(seen, child(1), frozen=None, tasks=tasks), NOW)
+    assert lookup.actions == (LookUpTasks(name="s-tasks-set-uid-"),)
+
+    lost = decide_set(see(seen, child(1), frozen=None, tasks=tasks, list_absent=True), NOW)
+    assert (made(lost), status_of(lost).total, the_condition(status_of(lost), "Finished").status) == ([], 4, "False")
+    assert the_condition(status_of(lost), "Finished").reason == "TaskListLost"
+
+    after = episode_set("a", "b", samples=2, status=status_of(lost))
+    over = status_of(decide_set(see(after, child(1, status=finished()), frozen=None, list_absent=True), NOW))
+    done = the_condition(over, "Finished")
+    assert (done.status, done.reason, over.resolved, over.pending) == ("True", "TaskListLost", 2, 2)
+    assert "s-tasks-set-uid-" in done.message
+    assert "make a new EpisodeSet" in done.message
 
 
 def test_children_are_made_within_the_parallelism_after_the_status_is_written():
@@ -195,7 +221,8 @@ def test_suspending_a_set_suspends_its_children_until_it_is_resumed():
     plan = decide_set(see(episode_set("a", "b", status=status), *both), NOW)
     assert told(plan) == [PatchChild(name="s-0", suspend=False), PatchChild(name="s-1", suspend=False)]
     resuming = episode_set("a", "b", status=status_of(plan))
-    assert decide_set(see(resuming, child(0), child(1)), in_(1)) == Plan(requeue_after=1)
+    again = decide_set(see(resuming, child(0), child(1)), in_(1))
+    assert (told(again), status_of(again).reason, again.requeue_after) == ([], "Resuming", 1)
     late = decide_set(see(resuming, child(0), child(1, suspend=True)), in_(2))
     assert told(late) == [PatchChild(name="s-1", suspend=False)]
     after = status_of(decide_set(see(resuming, child(0), child(1)), in_(5)))
@@ -204,7 +231,15 @@ def test_suspending_a_set_suspends_its_children_until_it_is_resumed():
 
 def test_a_child_that_somebody_suspended_stays_so():
     running = Condition(type="Finished", status="False", reason="Running", last_transition_time=NOW)
-    status = EpisodeSetStatus(total=2, active=2, start_time=NOW, observed_generation=1, conditions=(running,))
+    status = EpisodeSetStatus(
+        reason="Running",
+        total=2,
+        active=1,
+        suspended=1,
+        start_time=NOW,
+        observed_generation=1,
+        conditions=(running,),
+    )
     assert decide_set(see(episode_set("a", "b", status=status), child(0, suspend=True), child(1)), NOW) == Plan()
 
 

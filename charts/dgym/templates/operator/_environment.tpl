@@ -7,6 +7,10 @@
   valueFrom:
     fieldRef:
       fieldPath: metadata.name
+- name: DGYM_OPERATOR_POD_UID
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.uid
 - name: DGYM_OPERATOR_WATCH_NAMESPACES
   value: {{ join "," .Values.watchNamespaces | quote }}
 - name: DGYM_OPERATOR_SANDBOX_IMAGE
@@ -16,7 +20,7 @@
 - name: DGYM_OPERATOR_IMAGE_PULL_POLICY
   value: {{ .Values.sandboxes.pullPolicy }}
 - name: DGYM_OPERATOR_IMAGE_PULL_SECRETS
-  value: {{ join "," .Values.imagePullSecrets | quote }}
+  value: {{ join "," (fromJsonArray (include "dgym.imagePullSecretNames" .)) | quote }}
 {{- if .Values.podTemplates }}
 - name: DGYM_OPERATOR_POD_TEMPLATES_DIRECTORY
   value: /etc/dgym/pod-templates
@@ -27,6 +31,8 @@
   value: app.kubernetes.io/name=dgym,app.kubernetes.io/instance={{ .Release.Name }},app.kubernetes.io/component=agent
 - name: DGYM_OPERATOR_HEAD_START
   value: {{ .Values.sandboxes.headStart | quote }}
+- name: DGYM_OPERATOR_MAX_STUCK_PODS
+  value: {{ .Values.sandboxes.maxStuckPods | quote }}
 - name: DGYM_OPERATOR_NETWORK_POLICY
   value: {{ .Values.sandboxes.networkPolicy }}
 - name: DGYM_OPERATOR_METRICS_NAMESPACE

@@ -22,6 +22,14 @@
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create, patch]
+# By which an installation claims the namespace.
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  verbs: [create]
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  resourceNames: [dgym-owner]
+  verbs: [get, patch]
 {{- if ne .Values.sandboxes.networkPolicy "disabled" }}
 # Applied, which creates as well; it can change no other than its own.
 - apiGroups: [networking.k8s.io]
@@ -46,16 +54,42 @@
   resources: [networkpolicies]
   resourceNames: [dgym-sandbox]
   verbs: [delete]
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  resourceNames: [dgym-owner]
+  verbs: [list, delete]
 {{- end -}}
 
 {{/*
-The rules of a dict (root, name, component, account, rules, annotations) for all namespaces, or for each served one.
+The namespaces of watchNamespaces that are there, as a JSON list. An upgrade must not fail over one that was deleted:
+nothing can be made in it. Without a cluster to look in, and at the first installation, all of them: what is missing
+then is a mistake, which Helm reports. The operator's Deployment shows that the cluster answers.
+*/}}
+{{- define "dgym.presentNamespaces" -}}
+{{- $present := list -}}
+{{- $answers := lookup "apps/v1" "Deployment" .Release.Namespace (printf "%s-operator" (include "dgym.fullname" .)) -}}
+{{- range .Values.watchNamespaces -}}
+{{- $there := true -}}
+{{- if $answers -}}
+{{- $found := lookup "v1" "Namespace" "" . -}}
+{{- $there = and $found (not $found.metadata.deletionTimestamp) -}}
+{{- end -}}
+{{- if $there -}}
+{{- $present = append $present . -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $present -}}
+{{- end -}}
+
+{{/*
+The rules of a dict (root, name, component, account, rules) for all namespaces, or for each served one. None of it is a
+hook: a hook of a namespace that was deleted would stop the uninstallation.
 */}}
 {{- define "dgym.rbac.grant" -}}
 {{- $subject := printf "- kind: ServiceAccount\n  name: %s\n  namespace: %s" .account .root.Release.Namespace -}}
 {{- $grant := . -}}
-{{- with .root.Values.watchNamespaces }}
-{{- range . }}
+{{- if .root.Values.watchNamespaces }}
+{{- range fromJsonArray (include "dgym.presentNamespaces" .root) }}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
@@ -64,10 +98,6 @@ metadata:
   namespace: {{ . }}
   labels:
     {{- include "dgym.labels" (dict "root" $grant.root "component" $grant.component) | nindent 4 }}
-  {{- with $grant.annotations }}
-  annotations:
-    {{- toYaml . | nindent 4 }}
-  {{- end }}
 rules:
   {{- $grant.rules | nindent 2 }}
 ---
@@ -78,10 +108,6 @@ metadata:
   namespace: {{ . }}
   labels:
     {{- include "dgym.labels" (dict "root" $grant.root "component" $grant.component) | nindent 4 }}
-  {{- with $grant.annotations }}
-  annotations:
-    {{- toYaml . | nindent 4 }}
-  {{- end }}
 roleRef:
   apiGroup: rbac.authorization.k8s.io
   kind: Role
@@ -97,10 +123,6 @@ metadata:
   name: {{ include "dgym.clusterName" .root }}-{{ .name }}
   labels:
     {{- include "dgym.labels" (dict "root" .root "component" .component) | nindent 4 }}
-  {{- with .annotations }}
-  annotations:
-    {{- toYaml . | nindent 4 }}
-  {{- end }}
 rules:
   {{- .rules | nindent 2 }}
 ---
@@ -110,10 +132,6 @@ metadata:
   name: {{ include "dgym.clusterName" .root }}-{{ .name }}
   labels:
     {{- include "dgym.labels" (dict "root" .root "component" .component) | nindent 4 }}
-  {{- with .annotations }}
-  annotations:
-    {{- toYaml . | nindent 4 }}
-  {{- end }}
 roleRef:
   apiGroup: rbac.authorization.k8s.io
   kind: ClusterRole
@@ -181,6 +199,10 @@ subjects:
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch]
+# Of its own pod: what is wrong with the installation.
+- apiGroups: [events.k8s.io]
+  resources: [events]
+  verbs: [create, patch]
 {{- end -}}
 
 {{/* What the hook before the deletion does in the release's own namespace. */}}

@@ -1,0 +1,83 @@
+"""The cluster's key: replaced, lost, unusable, or not the one that agents know."""
+
+import base64
+
+import aiohttp
+
+from tests.integration.operator.peers import until
+
+
+def secrets(installation, name=""):
+    return f"/api/v1/namespaces/{installation.namespace}/secrets" + (f"/{name}" if name else "")
+
+
+async def warning(installation, reason):
+    async def recorded():
+        events = await installation.api.items(f"/apis/events.k8s.io/v1/namespaces/{installation.namespace}/events")
+        return next((each["note"] for each in events if each["reason"] == reason), None)
+
+    return await until(recorded, f"the Event {reason}")
+
+
+async def get(operator, path):
+    url = f"http://127.0.0.1:{operator.port}{path}"
+    async with aiohttp.ClientSession() as session, session.get(url) as answer:
+        return answer.status, await answer.text()
+
+
+async def held_by(installation, name, text):
+    def waits(status):
+        return any(text in each.get("message", "") for each in status.get("conditions", []))
+
+    return await installation.status(name, f"{name} says {text}", waits)
+
+
+async def test_a_replaced_key_is_a_disruption_of_the_pods_made_with_the_old_one(installation):
+    agent = await installation.start_agent()
+    agent.playing = False
+    await installation.start_operator()
+    uid = (await installation.episode("fix"))["metadata"]["uid"]
+    await until(lambda: uid in agent.held, "it is assigned")
+    await installation.stop_operator()
+    for name in ("dgym-key", "dgym-agent-tokens", "dgym-results-token"):
+        await installation.api.call("DELETE", secrets(installation, name))
+    await agent.restart()
+    await installation.start_operator()
+    await until(lambda: uid in agent.held and agent.held[uid].attempt == 2, "it is assigned in a new pod")
+    await agent.finish(uid)
+    status = (await installation.finished("fix"))["status"]
+    assert (status["reason"], status["attempt"]) == ("Resolved", 2)
+    assert (status.get("disruptions"), status.get("failures", 0)) == (1, 0)
+
+
+async def test_without_a_usable_key_the_leader_is_not_ready_and_episodes_say_so(installation):
+    short = {"metadata": {"name": "dgym-key"}, "data": {"key": base64.b64encode(b"short").decode()}}
+    await installation.api.call("POST", secrets(installation), short)
+    operator = await installation.start_operator()
+    await installation.episode("fix")
+    assert "Secret dgym-key must hold at least 16 bytes" in await warning(installation, "KeyUnusable")
+    status, text = await get(operator, "/readyz")
+    assert (status, "the operator has no usable key" in text) == (503, True)
+    assert "dgym_operator_key_usable 0.0" in (await get(operator, "/metrics"))[1]
+    await held_by(installation, "fix", "the operator has no usable key: Secret dgym-key")
+
+    await installation.api.call("DELETE", secrets(installation, "dgym-key"))
+    await installation.start_agent()
+    assert (await installation.finished("fix"))["status"]["attempt"] == 1
+    assert (await get(operator, "/readyz"))[0] == 200
+
+
+async def test_agents_that_refuse_the_operator_make_it_unready_and_episodes_say_so(installation):
+    agent = await installation.start_agent()
+    agent.digest = "of another key"
+    operator = await installation.start_operator()
+    await installation.episode("fix")
+    assert "agent pod agent-0 refuses the operator's token" in await warning(installation, "TokenRefused")
+    status, text = await get(operator, "/readyz")
+    assert (status, "agent pod agent-0 refuses" in text) == (503, True)
+    assert 'dgym_agents{state="refusing"} 1.0' in (await get(operator, "/metrics"))[1]
+    await held_by(installation, "fix", "it refuses the operator's token")
+
+    await agent.restart()
+    await installation.finished("fix")
+    assert (await get(operator, "/readyz"))[0] == 200

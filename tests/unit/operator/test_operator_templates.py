@@ -1,0 +1,44 @@
+"""Pod templates are checked before the operator does anything else."""
+
+import pytest
+from click.testing import CliRunner
+
+from dgym_operator.cli import main
+from dgym_operator.render.context import PodSettings
+from dgym_operator.render.preview import check_templates
+
+SETTINGS = PodSettings(sandbox_image="", sidecar_image="sidecar")
+
+
+def run(monkeypatch, directory, default="restricted"):
+    monkeypatch.setenv("DGYM_OPERATOR_POD_TEMPLATES_DIRECTORY", str(directory))
+    monkeypatch.setenv("DGYM_OPERATOR_DEFAULT_POD_TEMPLATE", default)
+    return CliRunner().invoke(main, ["run", "--kubeconfig", str(directory / "none")])
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("apiVersion: v1\n{% if %}", "gpu.yaml.j2, line 2"),
+        ("apiVersion: v1\nkind: Pod\nmetadata: {labels: {team: {{ labels.team }}}}", "'labels' is undefined"),
+        ("apiVersion: v1\nkind: Service", "is no Pod"),
+        ("{% extends 'restrictd' %}", "did you mean 'restricted'"),
+    ],
+)
+def test_a_template_that_gives_no_pod_ends_the_process_with_its_name(monkeypatch, tmp_path, text, error):
+    (tmp_path / "gpu.yaml.j2").write_text(text)
+    done = run(monkeypatch, tmp_path)
+    assert done.exit_code == 2
+    assert "gpu" in done.output
+    assert error in done.output
+
+
+def test_an_unknown_default_template_ends_the_process(monkeypatch, tmp_path):
+    done = run(monkeypatch, tmp_path, default="restrictd")
+    assert done.exit_code == 2
+    assert "there is no pod template 'restrictd'; did you mean 'restricted'?" in done.output
+
+
+def test_the_shipped_templates_pass(tmp_path):
+    (tmp_path / "own.yaml.j2").write_text("{% extends 'baseline' %}")
+    check_templates(SETTINGS, templates_directory=tmp_path, default_template="own")
