@@ -17,11 +17,23 @@ if TYPE_CHECKING:
     from dgym.api import DebugTask, Episode, EpisodeSet, load
     from dgym.env import AsyncRepoEnv, RepoEnv
     from dgym.errors import DgymError
-    from dgym.tools import Tool
+    from dgym.tools import Tool, ToolContext, ToolError, ToolResult
 
 __version__ = "0.1.0"
 
-__all__ = ["AsyncRepoEnv", "DebugTask", "DgymError", "Episode", "EpisodeSet", "RepoEnv", "Tool", "load"]
+__all__ = [
+    "AsyncRepoEnv",
+    "DebugTask",
+    "DgymError",
+    "Episode",
+    "EpisodeSet",
+    "RepoEnv",
+    "Tool",
+    "ToolContext",
+    "ToolError",
+    "ToolResult",
+    "load",
+]
 
 _HOMES = {
     "AsyncRepoEnv": "dgym.env",
@@ -31,6 +43,9 @@ _HOMES = {
     "EpisodeSet": "dgym.api",
     "RepoEnv": "dgym.env",
     "Tool": "dgym.tools",
+    "ToolContext": "dgym.tools",
+    "ToolError": "dgym.tools",
+    "ToolResult": "dgym.tools",
     "load": "dgym.api",
 }
 

@@ -5,6 +5,7 @@
     DgymError
     ├── ManifestError            a manifest, a value given with -p, or a task is wrong; the user repairs it
     │   └── ModelConfigError     llm.yaml is missing or wrong, or has no model of that name
+    ├── ArgumentError            an argument of an environment has no valid value; a ValueError too
     ├── EpisodeOver              a step or reset after the episode's end (the driver's mistake)
     │   └── Superseded           another driver has the episode now; this one drops it
     ├── AccessRefused            the sidecar does not take the token, or not for this call
@@ -19,13 +20,13 @@
         ├── SandboxStartFailed   the sandbox did not come up
         ├── SandboxLost          the sandbox or its runner died while no step of the agent ran
         ├── SourceFailed         the repository could not be obtained
-        ├── SetupFailed          ``setupCommands``, ``activate`` or ``requirements`` failed
+        ├── SetupFailed          ``setupCommands``, ``activate`` or ``requirements`` failed, or the tests cannot run
         ├── VerifierFailed       scoring could not run
         └── ModelError           the model did not answer, and repeating did not cure it
             ├── ContextLengthExceeded   the messages are too long for it; agents trim them and go on
             └── ContentFiltered         its provider refuses the messages, or filtered every reply
 
-What a *tool* cannot do is not an exception of this tree: it is an observation (see ``dgym.tools.ToolError``),
+What a *tool* cannot do is not an exception of this tree: it is an observation (see ``dgym.ToolError``),
 because infrastructure faults and tool failures are never confused.
 """
 
@@ -38,6 +39,10 @@ class DgymError(Exception):
 
 class ManifestError(DgymError):
     """A manifest or an override is wrong; the message names file, document, field, value and remedy."""
+
+
+class ArgumentError(DgymError, ValueError):
+    """An argument of an environment has no valid value; the message names argument, value and valid values."""
 
 
 class ModelConfigError(ManifestError):
@@ -93,7 +98,7 @@ class SourceFailed(InfrastructureError):
 
 
 class SetupFailed(InfrastructureError):
-    """``setupCommands``, ``activate`` or ``requirements`` failed."""
+    """``setupCommands``, ``activate`` or ``requirements`` failed, or the environment cannot run the task's tests."""
 
     reason = "SetupFailed"
 

@@ -69,21 +69,23 @@ class AgentContext:
 
     ``parameters`` are ``agent.parameters`` of the manifest, ``seed`` is ``agent.seed``; relative paths in
     parameters start from ``base``; None: they name no files, since whoever wrote them must not read this machine's.
-    ``solution`` is the gold patch, given only to agents that set
-    ``needs_solution``; ``chat`` is the conversation with the model, given only to agents that set ``uses_model``,
-    and ``said`` what the model said before each step that an earlier worker took, where that is known.
-    ``log`` writes a line to the episode's log.
+    ``tools`` are the names of the episode's tools, as the manifest has them. ``solution`` is the gold patch, given only
+    to agents that set ``needs_solution``; ``chat`` is the conversation with the model, given only to agents that set
+    ``uses_model``, and ``said`` what the model said before each step that an earlier worker took, where that is known.
+    ``log`` writes a line to the episode's log; ``note`` adds a sentence to the result's ``notes`` too.
     """
 
     task_name: str
     parameters: Mapping[str, Any] = field(default_factory=dict)
     model: str | None = None
+    tools: tuple[str, ...] = ()
     seed: int | None = None
     base: Path | None = Path()
     solution: str | None = None
     chat: "Chat | None" = None
     said: "Mapping[int, Reply]" = field(default_factory=dict)
     log: Callable[[str], None] = logging.getLogger("dgym.agents").info
+    note: Callable[[str], None] = logging.getLogger("dgym.agents").warning
 
 
 class Agent(Protocol):

@@ -36,7 +36,8 @@ class Loop:
 
     async def run(self) -> None:
         """Drive the episode to its end; an episode that an earlier worker began goes on where it stands."""
-        _, info = await self._env.reset(seed=self._context.seed, options={"eval": self._settings.eval_on_reset})
+        evaluate = self._settings.eval_on_reset and "eval" in self._context.tools
+        _, info = await self._env.reset(seed=self._context.seed, options={"eval": evaluate})
         history = self._env.history()
         forgetful = self._settings.reset_history_after_rewrite
         self._memory.restore(history, self._context.said, clear_at_change=forgetful)
@@ -52,16 +53,20 @@ class Loop:
     async def _ask(self, info: InfoDict) -> Reply:
         """The model's reply; a request that it finds too long is cut and sent again."""
         views = await self._look(info)
+        messages = self._messages(info, views)
         for _ in range(_TRIES - 1):
-            messages = self._messages(info, views)
             try:
                 return await self._chat.ask(messages, info["tools"])
             except ContextLengthExceeded as error:
                 counted = self._chat.count(messages, info["tools"])
                 # The model counts differently, so its limit alone might lead to the same request again.
                 self._limit = int(min(counted, error.limit or counted) * _LESS)
+                refused, messages = messages, self._messages(info, views)
+                if messages == refused:
+                    self._context.log(f"the prompt was too long ({error}), and no more of it can be left out")
+                    raise
                 self._context.log(f"the prompt was too long ({error}); it is cut to about {self._limit} tokens")
-        return await self._chat.ask(self._messages(info, views), info["tools"])
+        return await self._chat.ask(messages, info["tools"])
 
     def _messages(self, info: InfoDict, views: dict[str, str]) -> list[Message]:
         def count(messages: Sequence[Message]) -> int:

@@ -1,7 +1,11 @@
-"""Checks a task: the debugger reaches its program, and its gold patch makes the tests pass."""
+"""Checks a task: its gold patch makes the tests pass, and the debugger reaches its program.
+
+The verdict is about the gold patch alone; what the debugger cannot do is a note in the result.
+"""
 
 import re
 from collections.abc import Iterator
+from itertools import islice
 
 from dgym.agents.base import AgentContext, BaseAgent, Env, ObservationDict
 from dgym.agents.retracing import RetracingEnv
@@ -26,8 +30,8 @@ class SolutionAgent(BaseAgent):
         env = RetracingEnv(env)
         _, info = await env.reset(seed=context.seed)
         tools = {tool["name"] for tool in info["tools"]}
-        if "pdb" in tools:
-            await _check_debugger(env, context)
+        if "pdb" in tools and (problem := await _check_debugger(env, context)):
+            context.note(f"pdb sanity check: {problem}")
         applied = await env.apply_solution()
         if not applied.ok:
             raise SetupFailed(f"the solution of task {context.task_name!r} does not apply: {applied.text}")
@@ -39,36 +43,47 @@ class SolutionAgent(BaseAgent):
         return None
 
 
-async def _check_debugger(env: Env, context: AgentContext) -> None:
-    """Set a breakpoint and let the program run; a task on which that fails is no task for debugging."""
-    where = await _set_breakpoint(env, context)
-    stop = await _pdb(env, "c")
-    frame = stop.get("frame")
-    if frame is None and stop.get("exit_status") is None:
-        raise SetupFailed(f"pdb sanity check: the program did not run under pdb: {stop['text']}")
-    reached = f"stopped at {frame['file']}:{frame['line']}" if frame else "ran to its end without stopping"
-    context.log(f"pdb sanity check: breakpoint at {where or 'no line of the solution'}; the program {reached}")
-    await _pdb(env, "q")
+class _Ended(Exception):
+    """The episode ended during the check."""
 
 
-async def _set_breakpoint(env: Env, context: AgentContext) -> str | None:
-    """Try lines that the solution changes until one takes a breakpoint; None when it changes no Python file."""
-    answer: ObservationDict | None = None
-    for tried, where in enumerate(changed_lines(context.solution or "")):
-        if tried == _TRIES:
-            break
+async def _check_debugger(env: Env, context: AgentContext) -> str | None:
+    """Set a breakpoint and let the program run; returns what failed, if anything."""
+    try:
+        where, refused = await _set_breakpoint(env, context)
+        if refused is not None:
+            return f"no breakpoint could be set: {refused}"
+        stop = await _pdb(env, "c")
+        frame = stop.get("frame")
+        if frame is None and stop.get("exit_status") is None:
+            return f"the program did not run under pdb: {stop['text']}"
+        reached = f"stopped at {frame['file']}:{frame['line']}" if frame else "ran to its end without stopping"
+        context.log(f"pdb sanity check: breakpoint at {where or 'no line of the solution'}; the program {reached}")
+        await _pdb(env, "q")
+    except _Ended as ended:
+        return str(ended)
+    return None
+
+
+async def _set_breakpoint(env: Env, context: AgentContext) -> tuple[str | None, str | None]:
+    """Set a breakpoint at the first line that the solution changes and the debugger accepts.
+
+    Returns ``(line, None)``, or ``(None, refusal)`` with the last refusal; both are None for a solution that changes no
+    Python file.
+    """
+    refused: str | None = None
+    for where in islice(changed_lines(context.solution or ""), _TRIES):
         answer = await _pdb(env, f"b {where}")
         if answer.get("breakpoints"):
-            return where
-    if answer is not None:
-        raise SetupFailed(f"pdb sanity check: no breakpoint could be set: {answer['text']}")
-    return None
+            return where, None
+        refused = answer["text"]
+    return None, refused
 
 
 async def _pdb(env: Env, command: str) -> ObservationDict:
     observation, _, terminated, truncated, info = await env.step({"tool": "pdb", "arguments": {"command": command}})
     if terminated or truncated:
-        raise SetupFailed(f"pdb sanity check: the episode ended at {command!r} ({info.get('reason')})")
+        raise _Ended(f"the episode ended at {command!r} ({info.get('reason')})")
     return observation
 
 

@@ -5,7 +5,7 @@ The structs are here at once; what reads, checks and plans is imported when firs
 
 from typing import TYPE_CHECKING, Any
 
-from dgym.api.conditions import TREATMENTS, ConditionType, ProgressReason, ResolvedReason, Treatment
+from dgym.api.conditions import TREATMENTS, ConditionType, EpisodeState, ProgressReason, ResolvedReason, Treatment
 from dgym.api.episode import (
     AgentSpec,
     Assignment,
@@ -16,6 +16,7 @@ from dgym.api.episode import (
     PodOverrides,
     Stages,
     TaskRef,
+    Termination,
     Toleration,
     ToolSpec,
 )
@@ -72,6 +73,7 @@ __all__ = [
     "EpisodeSetSpec",
     "EpisodeSetStatus",
     "EpisodeSpec",
+    "EpisodeState",
     "EpisodeStatus",
     "GitSource",
     "InlineFile",
@@ -91,6 +93,7 @@ __all__ = [
     "SourceSpec",
     "Stages",
     "TaskRef",
+    "Termination",
     "Toleration",
     "ToolSpec",
     "Treatment",

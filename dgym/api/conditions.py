@@ -20,18 +20,28 @@ class ResolvedReason(StrEnum):
     NOT_SCORED = "NotScored"
 
 
+class EpisodeState(StrEnum):
+    """``status.state``: whether ``status.reason`` is that of a wait, of an attempt under way or of the end."""
+
+    WAITING = "Waiting"
+    RUNNING = "Running"
+    FINISHED = "Finished"
+
+
 class ProgressReason(StrEnum):
     """``status.reason`` while an episode is under way."""
 
     PENDING = "Pending"
     WAITING_FOR_SLOT = "WaitingForSlot"
     WAITING_FOR_TASK = "WaitingForTask"
+    POD_NOT_CREATED = "PodNotCreated"
     SCHEDULING_GATED = "SchedulingGated"
     STARTING = "Starting"
     RUNNING = "Running"
     VERIFYING = "Verifying"
     STORING = "Storing"
     RESULT_STORE_UNAVAILABLE = "ResultStoreUnavailable"
+    TERMINATING = "Terminating"
     SUSPENDED = "Suspended"
 
 

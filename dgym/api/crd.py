@@ -48,16 +48,18 @@ def _episodes() -> dict[str, Any]:
     columns = [
         ("Reason", "string", ".status.reason", 0),
         ("Resolved", "string", '.status.conditions[?(@.type=="Resolved")].status', 0),
-        ("Steps", "integer", ".status.outcome.steps", 0),
+        ("Steps", "integer", ".status.steps", 0),
         _AGE,
+        ("State", "string", ".status.state", 1),
         ("Agent", "string", ".spec.agent.name", 1),
         ("Model", "string", ".spec.agent.model", 1),
         ("Attempt", "integer", ".status.attempt", 1),
         ("Pod", "string", ".status.podName", 1),
+        ("Message", "string", ".status.message", 1),
     ]
     version = _version(schema, columns)
     version["subresources"] = {"status": {}}
-    fields = (".status.reason", ".spec.agent.name", ".spec.agent.model", ".spec.taskRef.name")
+    fields = (".status.reason", ".status.state", ".spec.agent.name", ".spec.agent.model", ".spec.taskRef.name")
     version["selectableFields"] = [{"jsonPath": path} for path in fields]
     return _definition("Episode", "dge", version)
 
@@ -73,13 +75,17 @@ def _episode_sets() -> dict[str, Any]:
         spec["properties"]["template"]["properties"][name] = {**refused, "description": text}
     schema = _root(EpisodeSet, spec, struct_schema(EpisodeSetStatus))
     columns = [
+        ("Reason", "string", ".status.reason", 0),
         *((name, "integer", f".status.{name.lower()}", 0) for name in _COUNTS),
         _AGE,
         ("Finished", "string", '.status.conditions[?(@.type=="Finished")].status', 1),
         ("Pass@1", "string", ".status.passAt1", 1),
         ("Parallelism", "integer", ".spec.parallelism", 1),
+        ("Suspended", "integer", ".status.suspended", 1),
+        ("Message", "string", ".status.message", 1),
     ]
     version = _version(schema, columns)
+    version["selectableFields"] = [{"jsonPath": ".status.reason"}]
     version["subresources"] = {
         "status": {},
         "scale": {"specReplicasPath": ".spec.parallelism", "statusReplicasPath": ".status.active"},

@@ -122,7 +122,8 @@ class EpisodeSpec(Model, frozen=True, kw_only=True):
         agent: Who debugs. Without it the episode is driven from outside.
         tools: The agent's tools, each a name or an object with ``name`` and ``options``. Without them, the agent's
             default ones.
-        suspend: Take the pod away and wait; the episode goes on where it stopped once this is false.
+        suspend: Delete the pod and wait. Once this is false, a new attempt begins from the start in a new pod, with
+            what is left of the deadline. An episode that is being scored is finished first.
         cancel: End the episode. It cannot be taken back.
         start_timeout_seconds: How long it may take from the creation of the pod until the sandbox is ready.
         active_deadline_seconds: How long the agent may take, over all attempts. It runs from the first reset, and not
@@ -133,7 +134,8 @@ class EpisodeSpec(Model, frozen=True, kw_only=True):
             it. Stored results stay.
         pod_template: Which of the cluster's pod templates makes the pod, in place of the task's.
         pod_overrides: What this episode changes of its pod.
-        priority: Episodes with a higher number are started first. Nothing that runs is stopped for them.
+        priority: Of the episodes in a namespace those with a higher number are started first. Nothing that runs is
+            stopped for them.
     """
 
     task_ref: TaskRef | None = None
@@ -216,20 +218,41 @@ class Stages(Model, frozen=True, kw_only=True):
     verified: Timestamp | None = None
 
 
+class Termination(Model, frozen=True, kw_only=True):
+    """An end that the operator has decided on: the pod is being deleted, and its last message is read first.
+
+    Attributes:
+        reason: The reason of Finished, if the pod leaves no verdict.
+        message: The cause, for people.
+    """
+
+    reason: Annotated[str, msgspec.Meta(max_length=64)]
+    message: Annotated[str, msgspec.Meta(max_length=1024)] = ""
+
+
 class EpisodeStatus(Model, frozen=True, kw_only=True):
     """What was observed. ``reason`` repeats the reason of ``Finished`` (or of waiting) where selectors can see it.
 
     Attributes:
         conditions: SandboxReady, Finished, Resolved and Suspended. Wait for Finished.
         reason: Why the episode finished or what it waits for, such as Resolved, Running or Unschedulable.
+        state: Whether the episode is Waiting, Running or Finished: a reason such as Unschedulable may be that of a wait
+            or that of the end.
+        message: The cause of the reason, for people.
+        steps: How many steps the attempt has taken, as last recorded.
         outcome: Score, steps and tokens; there once the episode is finished.
         attempt: Number of the newest attempt that a pod was made for.
         failures: How many attempts the sandbox has failed. They count against backoffLimit.
         disruptions: How many attempts were lost with their node. They count against maxDisruptions.
-        active_seconds: How long agents had served the attempts that are over. It counts against the deadline.
+        disrupted_attempt: Number of the last attempt whose pod was seen to be disrupted: drained, preempted, or its
+            node lost. Its end counts against maxDisruptions, not against backoffLimit.
+        active_seconds: How long agents had served the attempts that are over, from their resets on. It counts against
+            the deadline.
+        attempt_seconds: How long agents before the present one had served the attempt that runs, from its reset on.
         pod_name: The pod of the attempt that runs.
         task_uid: UID of the DebugTask that is used.
         assignment: Which agent serves the episode.
+        termination: Why the operator ends the attempt that runs; there until its pod has ended.
         start_time: When the first attempt began.
         completion_time: When the episode finished.
         stages: When each stage of the newest attempt was first observed.
@@ -238,14 +261,20 @@ class EpisodeStatus(Model, frozen=True, kw_only=True):
 
     conditions: Conditions = ()
     reason: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    state: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    message: Annotated[str, msgspec.Meta(max_length=1024)] = ""
+    steps: Count = 0
     outcome: EpisodeOutcome | None = None
     attempt: Count = 0
     failures: Count = 0
     disruptions: Count = 0
+    disrupted_attempt: Count = 0
     active_seconds: Count = 0
+    attempt_seconds: Count = 0
     pod_name: Name | None = None
     task_uid: Token | None = msgspec.field(default=None, name="taskUID")
     assignment: Assignment | None = None
+    termination: Termination | None = None
     start_time: Timestamp | None = None
     completion_time: Timestamp | None = None
     stages: Stages = Stages()

@@ -66,7 +66,8 @@ class EpisodeSetSpec(Model, frozen=True, kw_only=True):
         samples: How many episodes are made of each task.
         template: The spec of the episodes, without a task.
         parallelism: How many episodes may be under way at a time.
-        priority: Episodes of sets with a higher number are started first. Nothing that runs is stopped for them.
+        priority: Of the sets in a namespace, episodes of those with a higher number are started first. Nothing that
+            runs is stopped for them.
         suspend: Suspend the episodes that are under way and make no more until this is false.
         cancel: End the episodes that are under way and make no more. It cannot be taken back.
         max_failed: Make no more episodes once so many have failed for reasons that are no verdict; those under way
@@ -92,10 +93,14 @@ class EpisodeSetStatus(Model, frozen=True, kw_only=True):
 
     Attributes:
         conditions: Finished and Suspended. Wait for Finished.
+        reason: How the set stands: Running, WaitingForTask, EpisodeRefused, Suspended, Resuming, Cancelled,
+            MaxFailedReached, TaskListLost or Completed. It is the end once Finished is True.
+        message: The cause of the reason, for people.
         completed_indexes: Indexes of the finished episodes as intervals, such as 0-5,7, as of an Indexed Job.
         total: How many episodes there will have been.
         pending: How many of them have not begun.
-        active: How many are under way.
+        active: How many are under way and not suspended.
+        suspended: How many have begun and are suspended.
         resolved: How many repaired their bug.
         unresolved: How many got another verdict.
         failed: How many ended without a verdict.
@@ -110,10 +115,13 @@ class EpisodeSetStatus(Model, frozen=True, kw_only=True):
     """
 
     conditions: Conditions = ()
+    reason: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    message: Annotated[str, msgspec.Meta(max_length=1024)] = ""
     completed_indexes: Annotated[str, msgspec.Meta(max_length=524288)] = ""
     total: Count = 0
     pending: Count = 0
     active: Count = 0
+    suspended: Count = 0
     resolved: Count = 0
     unresolved: Count = 0
     failed: Count = 0

@@ -79,6 +79,14 @@ AbsolutePath = Annotated[
     ),
 ]
 Line = Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
+TestId = Annotated[
+    str,
+    msgspec.Meta(
+        max_length=4096,
+        pattern=r"^.+::.+$",
+        description="a test's id as 'pytest --collect-only -q' prints it, such as 'tests/test_a.py::test_b'",
+    ),
+]
 Text = Annotated[str, msgspec.Meta(max_length=65536)]
 LargeText = Annotated[str, msgspec.Meta(max_length=1024 * 1024)]
 Url = Annotated[

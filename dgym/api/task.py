@@ -15,6 +15,7 @@ from dgym.api.fields import (
     Quantities,
     RelativePath,
     Sha256,
+    TestId,
     Text,
     Url,
     VariableName,
@@ -23,7 +24,7 @@ from dgym.api.meta import ObjectMeta
 
 Commands = Annotated[tuple[Text, ...], msgspec.Meta(max_length=64)]
 Patterns = Annotated[tuple[Line, ...], msgspec.Meta(max_length=256)]
-TestIds = Annotated[tuple[Line, ...], msgspec.Meta(max_length=20_000)]
+TestIds = Annotated[tuple[TestId, ...], msgspec.Meta(max_length=20_000)]
 
 DEFAULT_ENTRYPOINT = "python -m pytest -q"
 

@@ -12,6 +12,7 @@ COMMANDS = {
     "init-llm-config": "Write a commented template of the models' configuration.",
     "llm": "List the configured models, or check that they answer.",
     "cancel": "End Episodes and EpisodeSets of a cluster before their time.",
+    "check": "Run tasks untouched and solved, and say what is wrong with them.",
     "clean": "Remove what killed runs left behind.",
     "completion": "Print what makes a shell complete dgym's commands.",
     "get": "Show the Episodes and EpisodeSets of a cluster.",
@@ -67,5 +68,6 @@ class LazyGroup(click.Group):
 
 
 @click.command("dgym", cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=True)
+@click.version_option(package_name="dgym", prog_name="dgym", message="%(prog)s %(version)s")
 def cli() -> None:
     """Run debugging episodes: one agent, one buggy repository, one sandbox."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from dgym.api import Loaded
 from dgym.cli.bundles import load_bundle
-from dgym.cli.resources import override, read_manifests
+from dgym.cli.resources import agent_in, override, read_manifests
 
 
 def read_episodes(
@@ -18,7 +18,7 @@ def read_episodes(
 ) -> list[Loaded]:
     """Manifests, repositories and a benchmark, changed as the flags say; ``agent`` is short for ``-p agent.name=…``.
 
-    Tasks alone become an episode each where an agent is named.
+    Tasks alone become an episode each where an agent is named, in either way.
 
     Raises:
         ManifestError: A manifest, a name or an assignment is wrong.
@@ -26,10 +26,10 @@ def read_episodes(
     loaded = read_manifests(manifests, folders, entrypoint=entrypoint)
     if agent:
         assignments = (f"agent.name={agent}", *assignments)
-        if loaded and all(item.resource.kind == "DebugTask" for item in loaded):
-            from dgym.worker.plan import episodes_for
+    if agent_in(assignments) and loaded and all(item.resource.kind == "DebugTask" for item in loaded):
+        from dgym.worker.plan import episodes_for
 
-            loaded = [*loaded, *episodes_for(loaded, agent)]
+        loaded = [*loaded, *episodes_for(loaded)]
     if bundled:
         loaded = [*loaded, *load_bundle(bundled)]
     return override(loaded, assignments)

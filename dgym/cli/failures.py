@@ -16,6 +16,9 @@ USAGE = 2
 INTERRUPTED = 130
 
 
+_SHOWN_CHARACTERS = 300
+
+
 class UsageFailure(click.ClickException):
     """The user can put it right: a manifest, an override, a name."""
 
@@ -33,3 +36,11 @@ def translated(ctx: click.Context) -> Iterator[None]:
         raise click.ClickException(str(error)) from error
     except KeyboardInterrupt:
         ctx.exit(INTERRUPTED)
+
+
+def in_one_line(message: str) -> str:
+    """The first line of a failure's message, which names the failure, and the last, where programs put the cause."""
+    lines = [line.strip() for line in message.strip().splitlines() if line.strip()]
+    shown = [lines[0], lines[-1]] if len(lines) > 1 else lines
+    joint = " … " if len(lines) > 2 else " "
+    return joint.join(line if len(line) <= _SHOWN_CHARACTERS else f"{line[:_SHOWN_CHARACTERS]}…" for line in shown)

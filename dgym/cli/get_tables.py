@@ -120,7 +120,7 @@ def _state(view: SetView) -> str:
         return status["Finished"].reason or "Finished"
     if view.spec.cancel:
         return "Cancelling"
-    return "Suspended" if "Suspended" in status else "Running" if view.status.total else "Pending"
+    return view.status.reason or ("Suspended" if "Suspended" in status else "Pending")
 
 
 def _style(view: EpisodeView | SetView) -> str:
@@ -137,7 +137,8 @@ def _score(view: EpisodeView) -> str:
 
 
 def _steps(view: EpisodeView) -> str:
-    return str(view.status.outcome.steps) if view.status.outcome is not None else ""
+    outcome = view.status.outcome
+    return str(outcome.steps) if outcome is not None else str(view.status.steps or "")
 
 
 def _age(view: EpisodeView | SetView) -> str:

@@ -25,30 +25,40 @@ if TYPE_CHECKING:
     "--policy-files", is_flag=True, help="Put the patterns into .debugignore and .debugreadonly of the repository."
 )
 @click.option("--force", is_flag=True, help="Overwrite files that exist.")
-def command(directory: Path, output: Path | None, agent: str, policy_files: bool, force: bool) -> None:
+@click.option("--check", is_flag=True, help="Run the repository's tests afterwards, as dgym check does.")
+def command(directory: Path, output: Path | None, agent: str, policy_files: bool, force: bool, check: bool) -> None:
     """Write a manifest for a repository of your own.
 
     DIRECTORY is the repository (default: the current directory). Its tests, requirements and Python are found by
-    looking; nothing of it is executed. The manifest is written into the current directory or, from inside the
-    repository, beside it, because what lies in the repository is part of what the agent gets.
+    looking; nothing of it is executed without --check. The manifest is written into the current directory or, from
+    inside the repository, beside it, because what lies in the repository is part of what the agent gets.
     """
     from dgym.cli.init_manifest import propose
     from dgym.cli.init_requirements import read_requirements
     from dgym.cli.init_survey import survey
     from dgym.cli.writing import write_text
 
+    if check and output == Path("-"):
+        raise click.UsageError("--check needs a manifest that is written; it does not go with --output -")
     root = directory.resolve()
     target = None if output == Path("-") else output.absolute() if output else _default_target(root)
-    proposal = propose(survey(root), read_requirements(root), agent=agent)
+    found = survey(root)
+    requirements = read_requirements(root, found.pytest)
+    proposal = propose(found, requirements, agent=agent)
     if target is None:
         click.echo(_checked_text(proposal, target), nl=False)
         return
     if policy_files:
         _write_policy_files(proposal, force=force)
-        proposal = propose(survey(root), read_requirements(root), agent=agent)
+        proposal = propose(survey(root), requirements, agent=agent)
     write_text(target, _checked_text(proposal, target), force=force)
     click.echo(f"wrote {target}")
     _tell(proposal, target)
+    if check:
+        from dgym.api import load_documents
+        from dgym.cli.check import check_and_show, tasks_of
+
+        check_and_show(tasks_of(load_documents(target)), python=_environment(proposal))
 
 
 def _default_target(root: Path) -> Path:
@@ -88,7 +98,7 @@ def _tell(proposal: "Proposal", target: Path) -> None:
     python = _environment_option(proposal)
     results = f" --results {_quoted(found.root.parent / 'results')}" if Path.cwd().is_relative_to(found.root) else ""
     manifest = _quoted(target)
-    click.echo(f"\nNext:\n  dgym validate {manifest}\n  dgym run {manifest}{python}{results}")
+    click.echo(f"\nNext:\n  dgym check {manifest}{python}\n  dgym run {manifest}{python}{results}")
 
 
 def _quoted(path: Path) -> str:
@@ -121,9 +131,13 @@ def _warnings(proposal: "Proposal", target: Path) -> list[str]:
     return warnings
 
 
-def _environment_option(proposal: "Proposal") -> str:
-    """`` --python …`` where the repository has an environment that will do."""
+def _environment(proposal: "Proposal") -> str | None:
     from dgym.cli.init_requirements import find_environment
 
-    environment = find_environment(proposal.found.environments, proposal.found.root)
+    return find_environment(proposal.found.environments, proposal.found.root)
+
+
+def _environment_option(proposal: "Proposal") -> str:
+    """`` --python …`` where the repository has an environment that will do."""
+    environment = _environment(proposal)
     return f" --python {_quoted(Path(environment))}" if environment else ""

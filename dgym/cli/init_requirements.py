@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from dgym.cli.init_survey import read_ini, read_toml, table
+from dgym.cli.init_survey import PytestSettings, parse_ini, read_ini, read_text, read_toml, table
 
 _FILES = (
     *("requirements.txt", "requirements-test.txt", "requirements-tests.txt", "requirements-dev.txt"),
@@ -17,6 +17,9 @@ _FILES = (
 _GROUPS = ("test", "tests", "testing", "dev")
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*")
 _INCLUDE = re.compile(r"^(?:-r|--requirement)[ =]?\s*(\S+)")
+_TOX_ROOT = re.compile(r"\{(?:toxinidir|tox_root)\}/?")
+_CONDITIONAL = re.compile(r"^[\w{},.!-]+:\s")
+_EXTENSION = re.compile(r"\b(ext_modules|cythonize|cffi_modules)\b")
 _CLAUSE = re.compile(r"^(>=|<=|==|!=|~=|>|<)\s*(\d+(?:\.\d+)*)(\.\*)?$")
 _IN_PLACE = ("__editable__*", "*.egg-link")
 _LIMIT = 256
@@ -32,8 +35,12 @@ class Requirements(msgspec.Struct, frozen=True, kw_only=True):
     python: str = ""
 
 
-def read_requirements(root: Path) -> Requirements:
-    """All that requirements files, ``pyproject.toml`` and ``setup.cfg`` declare; ``setup.py`` is not executed."""
+def read_requirements(root: Path, pytest: PytestSettings | None = None) -> Requirements:
+    """All that requirements files, ``pyproject.toml``, ``setup.cfg`` and tox declare; ``setup.py`` is not executed.
+
+    Added, unless they are declared: the plugins that the settings of ``pytest`` need, and where extension modules are
+    built with setuptools what the build needs, since an isolated environment for a build would need a network.
+    """
     reader = _Reader(root)
     for name in _FILES:
         reader.file(root / name)
@@ -46,6 +53,11 @@ def read_requirements(root: Path) -> Requirements:
     for name in ("Pipfile", "environment.yml", "environment.yaml"):
         if (root / name).is_file() and not reader.found:
             reader.left_out.append(f"{name}: not read; add what it lists")
+    reader.tox(project)
+    if pytest is not None:
+        for plugin in pytest.plugins:
+            reader.add_missing(plugin, pytest.file)
+    reader.build(project)
     python = table(project, "project").get("requires-python") or setup.get("options", "python_requires", fallback="")
     own = _normal(str(table(project, "project").get("name") or setup.get("metadata", "name", fallback="")))
     lines = list(dict.fromkeys(line for line in reader.found if not own or _normal(line) != own))
@@ -125,6 +137,50 @@ class _Reader:
         for line in "\n".join(texts).splitlines():
             if line.strip():
                 self._add(line.strip(), "setup.cfg")
+
+    def tox(self, project: dict[str, Any]) -> None:
+        """``deps`` of tox's environments in general, in each of the forms they are written in."""
+        legacy = table(project, "tool", "tox").get("legacy_tox_ini")
+        for source, parser in (
+            ("tox.ini", read_ini(self._root / "tox.ini")),
+            ("pyproject.toml", parse_ini(legacy if isinstance(legacy, str) else "")),
+        ):
+            for raw in parser.get("testenv", "deps", fallback="").splitlines():
+                line = _TOX_ROOT.sub("./", re.sub(r"(^|\s)#.*$", "", raw)).strip()
+                if line:
+                    self._tox_line(line, source)
+        for source, base in (
+            ("tox.toml", table(read_toml(self._root / "tox.toml"), "env_run_base")),
+            ("pyproject.toml", table(project, "tool", "tox", "env_run_base")),
+        ):
+            for line in _strings(base.get("deps")):
+                self._tox_line(_TOX_ROOT.sub("./", line), source)
+
+    def _tox_line(self, line: str, source: str) -> None:
+        include = _INCLUDE.match(line)
+        if include:
+            self.file(self._root / include[1])
+        elif _CONDITIONAL.match(line) or "{" in line:
+            self.left_out.append(f"{source}: {line!r} is for some of tox's environments; add it where it is needed")
+        else:
+            self.add_missing(line, source)
+
+    def build(self, project: dict[str, Any]) -> None:
+        """What builds extension modules in place, where setuptools does that."""
+        system = table(project, "build-system")
+        if not str(system.get("build-backend", "setuptools")).startswith("setuptools"):
+            return
+        in_setup = _EXTENSION.search(read_text(self._root / "setup.py")) is not None
+        if not in_setup and not table(project, "tool", "setuptools").get("ext-modules"):
+            return
+        for line in _strings(system.get("requires")):
+            self.add_missing(line, "pyproject.toml")
+        self.add_missing("setuptools", "setup.py" if in_setup else "pyproject.toml")
+
+    def add_missing(self, line: str, source: str) -> None:
+        """Add a requirement unless one of that name is there: two for the same may contradict each other."""
+        if _normal(line) not in map(_normal, self.found):
+            self._add(line, source)
 
     def _add(self, line: str, source: str) -> None:
         if _NAME.match(line) and "/" not in line.partition("@")[0] and "\\" not in line:

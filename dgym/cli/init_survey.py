@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from dgym.cli.init_plugins import plugins_of
+
 _SKIPPED = frozenset({".git", ".hg", ".svn", "__pycache__", ".tox", ".nox", "node_modules", "site-packages", ".eggs"})
 _BULKY = frozenset({"node_modules", ".tox", ".nox"})
 _LIMIT = 50_000
@@ -22,11 +24,15 @@ _SECRET = re.compile(r"^(\.env(\..*)?|.*\.pem|.*\.key|id_(rsa|ed25519))$")
 
 
 class PytestSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What configures pytest: the file, and the settings that change how it is called."""
+    """What configures pytest: the file, and the settings that change how it is called.
+
+    ``plugins`` are requirements: distributions without which pytest refuses these settings.
+    """
 
     file: str
     testpaths: tuple[str, ...] = ()
     pythonpath: tuple[str, ...] = ()
+    plugins: tuple[str, ...] = ()
 
 
 class Survey(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +72,7 @@ def survey(root: Path) -> Survey:
         bulky=tuple(bulky),
         secrets=tuple(sorted(secrets)),
         policy_files=tuple(name for name in (".debugignore", ".debugreadonly") if (root / name).is_file()),
-        django="manage.py" in files and "django" in _text(root / "manage.py").lower(),
+        django="manage.py" in files and "django" in read_text(root / "manage.py").lower(),
         source_layout=any(path.startswith("src/") and path.endswith(".py") for path in files)
         and not (root / "src" / "__init__.py").exists(),
     )
@@ -103,16 +109,21 @@ def protected_patterns(found: Survey) -> list[str]:
 def read_toml(path: Path) -> dict[str, Any]:
     """The file's tables; empty when there is none or it is not TOML."""
     try:
-        return tomllib.loads(_text(path))
+        return tomllib.loads(read_text(path))
     except tomllib.TOMLDecodeError:
         return {}
 
 
 def read_ini(path: Path) -> configparser.ConfigParser:
     """The file's sections; none when there is no file or it is not in that form."""
+    return parse_ini(read_text(path))
+
+
+def parse_ini(text: str) -> configparser.ConfigParser:
+    """The sections of ``text``; none when it is not in that form."""
     parser = configparser.ConfigParser(interpolation=None)
     try:
-        parser.read_string(_text(path))
+        parser.read_string(text)
     except configparser.Error:
         return configparser.ConfigParser(interpolation=None)
     return parser
@@ -161,6 +172,7 @@ def _pytest_settings(root: Path) -> PytestSettings | None:
             file="pyproject.toml",
             testpaths=_words(pyproject.get("testpaths")),
             pythonpath=_words(pyproject.get("pythonpath")),
+            plugins=plugins_of(pyproject),
         )
     for name, section in (("tox.ini", "pytest"), ("setup.cfg", "tool:pytest")):
         if read_ini(root / name).has_section(section):
@@ -174,6 +186,7 @@ def _from_ini(path: Path, section: str) -> PytestSettings:
         file=path.name,
         testpaths=_words(parser.get(section, "testpaths", fallback="")),
         pythonpath=_words(parser.get(section, "pythonpath", fallback="")),
+        plugins=plugins_of(parser[section]) if parser.has_section(section) else (),
     )
 
 
@@ -183,7 +196,8 @@ def _words(value: Any) -> tuple[str, ...]:
     return tuple(item for item in value if isinstance(item, str)) if isinstance(value, list) else ()
 
 
-def _text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """The file's text; empty when it cannot be read."""
     try:
         return path.read_text("utf-8-sig", errors="replace")
     except OSError:

@@ -61,6 +61,8 @@ class EpisodeViewStatus(View, frozen=True, kw_only=True):
 
     conditions: tuple[ConditionView, ...] = ()
     reason: str = ""
+    message: str = ""
+    steps: int = 0
     outcome: Outcome | None = None
     attempt: int = 0
     pod_name: str | None = None
@@ -87,6 +89,7 @@ class EpisodeView(View, frozen=True, kw_only=True):
     def message(self) -> str:
         """What there is to say about its reason, in one line."""
         texts = [self.status.outcome.message] if self.status.outcome is not None else []
+        texts += [self.status.message]
         texts += [each.message for each in self.status.conditions if each.reason == self.status.reason]
         return next((text.strip().partition("\n")[0] for text in texts if text.strip()), "")
 
@@ -102,6 +105,7 @@ class SetViewStatus(View, frozen=True, kw_only=True):
     """How it goes."""
 
     conditions: tuple[ConditionView, ...] = ()
+    reason: str = ""
     completed_indexes: str = ""
     total: int = 0
     pending: int = 0

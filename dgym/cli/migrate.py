@@ -23,11 +23,11 @@ from dgym.cli.suggestions import complete_agents
 def command(config: Path, output: Path | None, agent: str | None, force: bool) -> None:
     """Convert a configuration of debug-gym to a manifest.
 
-    Every section becomes an Episode, or for a benchmark an EpisodeSet. What has no counterpart is told on standard
-    error and in the manifest's first lines; docs/migrating.md says what became of each key.
+    Every section becomes an Episode, or for a benchmark an EpisodeSet. What has no counterpart, or another meaning,
+    stands on standard error and in the manifest's first lines; docs/migrating.md says what became of each key.
     """
     from dgym.api import loads
-    from dgym.cli.migrate_config import read_sections
+    from dgym.cli.migrate_config import Fate, read_sections
     from dgym.cli.migrate_manifest import convert, describe, manifest_text
     from dgym.cli.writing import write_text
 
@@ -39,10 +39,10 @@ def command(config: Path, output: Path | None, agent: str | None, force: bool) -
     else:
         write_text(output, text, force=force)
         click.echo(f"wrote {output}", err=True)
-    for heading, lost in (("Not converted:", True), ("Left out without a loss:", False)):
-        found = describe(converted, lost=lost)
+    for fate in Fate:
+        found = describe(converted, fate)
         if found:
-            click.echo("\n".join([heading, *(f"  {line}" for line in found)]), err=True)
+            click.echo("\n".join([f"{fate}:", *(f"  {line}" for line in found)]), err=True)
     _tell_next(output, converted.results)
 
 

@@ -1,14 +1,16 @@
 """Reading a configuration of debug-gym: sections of agents, each merged over the section ``base``."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from dgym.api.fields import API_VERSION
 from dgym.errors import ManifestError
 
 BASE = "base"
-_TELLING = frozenset({"env_kwargs", "llm_name", "max_steps", "benchmark", "tools", "agent_type"})
+_TELLING = frozenset({"env_kwargs", "llm_name", "max_steps", "agent_type"})
 """Keys that are found in sections; at the top level they mean a file without sections."""
 
 _DEFAULT_AGENT = "rewrite_agent"
@@ -21,13 +23,21 @@ class Section(msgspec.Struct, frozen=True):
     values: dict[str, Any]
 
 
+class Fate(StrEnum):
+    """What became of a key; the values are headings."""
+
+    LOST = "Not converted"
+    CHANGED = "Converted with a difference"
+    NEEDLESS = "Left out without a loss"
+
+
 class Note(msgspec.Struct, frozen=True):
-    """What became of a key that is not in the manifest. ``lost`` says that something is missing by it."""
+    """What became of a key that is not in the manifest as it was."""
 
     section: str
     key: str
     text: str
-    lost: bool = True
+    fate: Fate = Fate.LOST
 
 
 def read_sections(path: Path, agent: str | None = None) -> list[Section]:
@@ -37,7 +47,7 @@ def read_sections(path: Path, agent: str | None = None) -> list[Section]:
         ManifestError: The file is not a configuration of debug-gym, or has no such section.
     """
     values = _read(path)
-    if "apiVersion" in values:
+    if values.get("apiVersion") == API_VERSION:
         raise ManifestError(f"{path}: is a manifest of dgym already; run it with dgym run")
     if _TELLING & values.keys():
         name = values.get("agent_type")

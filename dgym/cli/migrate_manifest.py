@@ -10,11 +10,13 @@ import msgspec
 
 from dgym.api import labels
 from dgym.api.fields import API_VERSION
-from dgym.cli.migrate_config import Note, Section
-from dgym.cli.migrate_section import Migration
+from dgym.cli.migrate_config import Fate, Note, Section
+from dgym.cli.migrate_section import ALWAYS, KEYS, LOST, NESTED, Migration
 from dgym.cli.yaml_text import comment, lines
+from dgym.errors import ManifestError
 
 _NAME_LIMIT = 52
+_KNOWN = frozenset({*(key.partition(".")[0] for key in (*ALWAYS, *KEYS, *LOST)), *NESTED})
 
 
 class Converted(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +50,17 @@ class _Documents:
 
 
 def convert(sections: Sequence[Section], *, config: Path, output: Path | None) -> Converted:
-    """Tasks and episodes for every section; sections with the same task share it."""
+    """Tasks and episodes for every section; sections with the same task share it.
+
+    Raises:
+        ManifestError: A section has no key of debug-gym, so the file is something else.
+    """
+    for section in sections:
+        if not section.values.keys() & _KNOWN:
+            raise ManifestError(
+                f"{config}: not a configuration of debug-gym: its section {section.name!r} has none of the known keys,"
+                " such as env_kwargs, llm_name or max_steps"
+            )
     documents = _Documents()
     notes: list[Note] = []
     results = None
@@ -65,18 +77,19 @@ def convert(sections: Sequence[Section], *, config: Path, output: Path | None) -
 
 
 def manifest_text(converted: Converted, *, config: Path) -> str:
-    """The documents as YAML, with what is lost as comments at the top."""
+    """The documents as YAML, with what is lost or different as comments at the top."""
     head = [f"# Converted from {comment(config.name)} by dgym migrate."]
-    head += [f"# Not converted: {comment(text)}" for text in describe(converted, lost=True)]
+    for fate in (Fate.LOST, Fate.CHANGED):
+        head += [f"# {fate}: {comment(text)}" for text in describe(converted, fate)]
     documents = ["\n".join(lines(document)) for document in converted.documents]
     return "\n".join(head) + "\n" + "\n---\n".join(documents) + "\n"
 
 
-def describe(converted: Converted, *, lost: bool) -> list[str]:
+def describe(converted: Converted, fate: Fate) -> list[str]:
     """One line for each key and reason, with the sections it is about unless those are all."""
     grouped: dict[tuple[str, str], list[str]] = {}
     for note in converted.notes:
-        if note.lost is lost:
+        if note.fate is fate:
             grouped.setdefault((note.key, note.text), []).append(note.section)
     return [
         f"{key}: {text}" if set(about) == set(converted.sections) else f"{key} of {', '.join(about)}: {text}"
@@ -85,14 +98,17 @@ def describe(converted: Converted, *, lost: bool) -> list[str]:
 
 
 def _add_custom(migration: Migration, documents: _Documents, *, config: Path, output: Path | None) -> None:
-    """A DebugTask over the repository, and an Episode."""
-    if migration.path is None:
+    """A DebugTask over the repository, where there is one, and an Episode."""
+    repository = None if migration.path is None else _find(migration.path, config)
+    if repository is None:
         migration.note("env_kwargs.path", "is missing, so there is no repository: set spec.source.localPath")
-    repository = _find(migration.path or ".", config)
-    if migration.path is not None and not repository.is_dir():
-        migration.note("env_kwargs.path", f"there is no directory {migration.path} here or beside {config}")
-    name = slug(repository.name)
-    spec = {"source": {"localPath": _seen_from(repository, output)}, **migration.task}
+    elif not repository.is_dir():
+        text = f"there is no directory {migration.path} here or beside {config}: set spec.source.localPath"
+        migration.note("env_kwargs.path", text)
+    name = slug(config.stem if repository is None else repository.name)
+    spec = dict(migration.task)
+    if repository is not None and repository.is_dir():
+        spec = {"source": {"localPath": _seen_from(repository, output)}, **spec}
     if spec.get("debugEntrypoint") in (None, spec.get("entrypoint")):
         spec.pop("debugEntrypoint", None)
     if "submit" not in migration.tools:
@@ -113,22 +129,25 @@ def _add_benchmark(migration: Migration, documents: _Documents) -> None:
         known = [task.metadata.name for task in load_bundled(benchmark)]
         chosen = [slug(str(problem)) for problem in wanted or () if slug(str(problem)) in known]
         if wanted is not None and len(chosen) < len(wanted):
-            migration.note("problems", f"dgym's {benchmark} has programs of its own: {', '.join(known)}")
+            text = f"dgym's {benchmark} has programs of its own: {', '.join(known)}"
+            migration.note("problems", text, Fate.LOST if chosen else Fate.CHANGED)
         tasks = {"tasks": [{"name": name} for name in chosen or known]}
     elif wanted is not None:
         tasks = {"tasks": [{"name": slug(str(problem))} for problem in wanted]}
-        migration.note("benchmark", f"{benchmark} does not come with dgym: give manifests of these DebugTasks too")
+        text = f"{benchmark} does not come with dgym: give manifests of these DebugTasks too"
+        migration.note("benchmark", text, Fate.CHANGED)
     else:
         label = f"{labels.BENCHMARK}: {slug(benchmark)}"
         tasks = {"taskSelector": {"matchLabels": {labels.BENCHMARK: slug(benchmark)}}}
-        migration.note("benchmark", f"{benchmark} does not come with dgym: give DebugTasks with the label {label}")
+        text = f"{benchmark} does not come with dgym: give DebugTasks with the label {label}"
+        migration.note("benchmark", text, Fate.CHANGED)
         if migration.problems != "all":
             migration.note("problems", f"{migration.problems!r}: the set takes every task with the label")
     for key in dict.fromkeys(migration.origins.values()):
         migration.note(key, "belongs to the tasks of the benchmark, which say it themselves")
     if migration.tools and "submit" not in migration.tools:
         migration.tools.append("submit")
-        migration.note("tools", "submit was added: the benchmark's tasks do not end by themselves", lost=False)
+        migration.note("tools", "submit was added: the benchmark's tasks do not end by themselves", Fate.CHANGED)
     documents.add("EpisodeSet", slug(f"{benchmark}-{migration.name}"), {**tasks, "template": _agent(migration)})
 
 
@@ -136,12 +155,16 @@ def _agent(migration: Migration) -> dict[str, Any]:
     from dgym.agents.registry import agent_names
 
     agent = dict(migration.agent)
-    if agent["name"] not in agent_names():
-        migration.note("agent_type", f"there is no agent {agent['name']!r}; --agent NAME names another")
     if migration.parameters:
         agent["parameters"] = migration.parameters
     tools = migration.tool_list()
-    return {"agent": agent, **({"tools": tools} if tools else {})}
+    rest = {"tools": tools} if tools else {}
+    if agent["name"] in agent_names():
+        return {"agent": agent, **rest}
+    settings = ", ".join(sorted(agent.keys() - {"name"}))
+    lost = f" with its settings ({settings})" if settings else ""
+    migration.note("agent_type", f"there is no agent {agent['name']!r}, so it is left out{lost}; add --agent NAME")
+    return rest
 
 
 def slug(text: str) -> str:

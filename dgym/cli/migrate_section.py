@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from dgym.cli.migrate_config import Note, Section
+from dgym.cli.migrate_config import Fate, Note, Section
 
 THINKING = frozenset({"debug_agent", "rewrite_agent", "debug_5_agent"})
 AGENTS = {
@@ -62,7 +62,7 @@ class Migration:
             elif value is None:
                 continue
             elif key in ALWAYS:
-                self.note(key, ALWAYS[key], lost=False)
+                self.note(key, ALWAYS[key], Fate.NEEDLESS)
             elif key in LOST:
                 self.note(key, LOST[key])
             elif key in KEYS:
@@ -77,9 +77,9 @@ class Migration:
             self.note(key, f"{value!r} is not a value for it")
         self.origins = {field: self.origins.get(field, key) for field in self.task}
 
-    def note(self, key: str, text: str, *, lost: bool = True) -> None:
-        """Tell what became of ``key``."""
-        self.notes.append(Note(self.name, key, text, lost))
+    def note(self, key: str, text: str, fate: Fate = Fate.LOST) -> None:
+        """Record what became of ``key``."""
+        self.notes.append(Note(self.name, key, text, fate))
 
     # What is tried
 
@@ -103,7 +103,7 @@ class Migration:
         seconds = int(value)
         self.task["entrypointTimeoutSeconds"] = min(max(1, seconds), _MAXIMUM_SECONDS)
         if not 1 <= seconds <= _MAXIMUM_SECONDS:
-            self.note(key, f"{seconds} is out of bounds; 1 to {_MAXIMUM_SECONDS} is possible")
+            self.note(key, f"{seconds} is out of bounds; 1 to {_MAXIMUM_SECONDS} is possible", Fate.CHANGED)
 
     def _set_patterns(self, _key: str, value: Any) -> None:
         self.task["readOnlyPatterns"] = [_text(item) for item in value]
@@ -120,7 +120,7 @@ class Migration:
     def _set_image(self, key: str, value: Any) -> None:
         if _PLAIN_IMAGE.match(_text(value)):
             text = "holds nothing but Python; requirements are installed into a virtual environment instead"
-            self.note(key, f"{value} {text}", lost=False)
+            self.note(key, f"{value} {text}", Fate.NEEDLESS)
         else:
             self.task["image"] = _text(value)
 
@@ -134,10 +134,12 @@ class Migration:
                 if more:
                     self.task.setdefault("requirements", []).extend(more)
                 if "image" in self.task:
-                    self.note(key, f"{command!r}: in a container the image must hold these packages")
+                    text = "in a container the image must hold these packages"
+                    self.note(key, f"{command!r}: {text}", Fate.CHANGED)
             else:
                 self.task.setdefault("setupCommands", []).append(_text(command))
-                self.note(key, f"{command!r} runs without network; what it downloads belongs in the image")
+                text = "runs without network; what it downloads belongs in the image"
+                self.note(key, f"{command!r} {text}", Fate.CHANGED)
 
     def _set_session(self, _key: str, value: Any) -> None:
         commands = [value] if isinstance(value, str) else [_text(item) for item in value]
@@ -156,7 +158,7 @@ class Migration:
         first, *rest = value if isinstance(value, list) else [value]
         self.agent["temperature"] = format(Decimal(str(first)), "f")
         if rest:
-            self.note(key, "agents of dgym make one request a step: only the first value was taken")
+            self.note(key, "agents of dgym make one request a step: only the first value was taken", Fate.CHANGED)
 
     def _set_seed(self, _key: str, value: Any) -> None:
         self.agent["seed"] = int(value)

@@ -5,6 +5,7 @@ import time
 from typing import TYPE_CHECKING
 
 from dgym.agents.console import printable
+from dgym.cli.failures import in_one_line
 from dgym.worker.jobs import Event, Finished, Job, Logged, Started, Stepped, Told
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class Progress:
         line = f"[{self._done}/{self._total}] {job.episode}: {result.reason} {result.score}/{result.max_score}"
         line += f", {result.steps} steps, {result.duration_seconds:.1f} s"
         if kind == "failed":
-            line += f": {result.message.strip().partition(chr(10))[0][:300]}"
+            line += f": {in_one_line(result.message)}"
         self.say(line)
 
     def _status(self) -> str:

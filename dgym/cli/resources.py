@@ -40,10 +40,17 @@ def override(loaded: Sequence[Loaded], assignments: Sequence[str]) -> list[Loade
     return [Loaded(_changed(item.resource, assignments), item.file, item.document) for item in loaded]
 
 
+def agent_in(assignments: Sequence[str]) -> str | None:
+    """The agent that ``-p agent.name=…`` names; of several the last, which wins."""
+    pairs = (assignment.partition("=") for assignment in assignments)
+    named = [value.strip().strip("\"'") for path, _, value in pairs if path.strip() == "agent.name"]
+    return named[-1] if named else None
+
+
 def _changed(resource: Resource, assignments: Sequence[str]) -> Resource:
     if isinstance(resource, DebugTask):
         return resource
-    named = [value for name, _, value in (one.partition("=") for one in assignments) if name == "agent.name"]
+    named = agent_in(assignments)
     if isinstance(resource, Episode):
         spec = _without_strange_parameters(resource.spec, named)
         return apply_overrides(msgspec.structs.replace(resource, spec=spec), assignments)
@@ -52,9 +59,9 @@ def _changed(resource: Resource, assignments: Sequence[str]) -> Resource:
     return apply_overrides(msgspec.structs.replace(resource, spec=spec_of_set), assignments)
 
 
-def _without_strange_parameters(spec: EpisodeSpec, named: Sequence[str]) -> EpisodeSpec:
+def _without_strange_parameters(spec: EpisodeSpec, named: str | None) -> EpisodeSpec:
     """Parameters are an agent's own: where another agent is named, those of the manifest's agent are not for it."""
-    if not named or spec.agent is None or spec.agent.name == named[-1]:
+    if not named or spec.agent is None or spec.agent.name == named:
         return spec
     return msgspec.structs.replace(spec, agent=msgspec.structs.replace(spec.agent, parameters={}))
 

@@ -4,12 +4,15 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
+from dgym.cli.failures import in_one_line
 from dgym.results import StoredResult
+from dgym.results.store import Attempt
 from dgym.wire import EndReason
 from dgym.worker.jobs import Job
 
@@ -53,7 +56,8 @@ def print_table(jobs: Sequence[Job], results: Sequence[StoredResult | None], lef
         console.print(f"… {len(pairs) - len(shown)} more; --output json lists all", style="dim")
     for job, result in shown:
         if result is not None and not result.reason.is_verdict:
-            click.echo(f"{job.episode}: {result.reason}: {_first_line(result.message)}")
+            click.echo(f"{job.episode}: {result.reason}: {in_one_line(result.message)}")
+            click.echo(f"{job.episode}: log: {_log_of(job, result)}")
     for name in left_out:
         click.echo(f"left out: {name}")
     click.echo(summary_line(results))
@@ -98,8 +102,8 @@ def _entry(job: Job, result: StoredResult | None) -> dict[str, Any]:
     return {**entry, **{key: value for key, value in msgspec.to_builtins(result).items() if key != "patch"}}
 
 
-def _first_line(text: str) -> str:
-    return text.strip().partition("\n")[0][:500]
+def _log_of(job: Job, result: StoredResult) -> Path:
+    return Attempt(job.folder.path / str(result.attempt)).log
 
 
 def _width_without_terminal() -> int:

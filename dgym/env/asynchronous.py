@@ -3,16 +3,24 @@
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args
 
 import msgspec
 
 from dgym.api import DebugTask, ToolSpec
+from dgym.env.arguments import (
+    check_callable,
+    check_choice,
+    check_count,
+    check_python,
+    check_seconds,
+    check_tools,
+)
 from dgym.env.driver import Action, Driver
 from dgym.env.local import LocalDriver
 from dgym.env.opening import Opening, open_task
 from dgym.env.views import info_view, observation_view
-from dgym.errors import PluginError
+from dgym.errors import ArgumentError, PluginError
 from dgym.sandbox.container_choice import SandboxKind
 from dgym.sandbox.container_engine import EngineName
 from dgym.session import EpisodeLimits
@@ -44,6 +52,7 @@ class AsyncRepoEnv:
         progress: Called with a sentence when something takes long (installing requirements, pulling an image).
 
     Raises:
+        ArgumentError: Another argument has no valid value.
         ManifestError: ``task`` is wrong.
         PluginError: A tool does not exist or cannot be loaded.
     """
@@ -65,6 +74,14 @@ class AsyncRepoEnv:
         progress: Callable[[str], None] | None = None,
     ) -> None:
         _check_render_mode(render_mode)
+        check_choice("sandbox", sandbox, get_args(SandboxKind))
+        check_choice("engine", engine, get_args(EngineName))
+        check_count("max_steps", max_steps, least=1)
+        check_count("max_rewrites", max_rewrites, least=0, optional=True)
+        check_seconds("deadline_seconds", deadline_seconds)
+        check_tools(tools)
+        check_python(python)
+        check_callable("progress", progress)
         specs = tuple(_tool_spec(tool) for tool in tools)
         load_tools(specs)
         self.render_mode = render_mode
@@ -210,9 +227,7 @@ class AsyncRepoEnv:
 
 
 def _check_render_mode(render_mode: str | None) -> None:
-    known = (None, *AsyncRepoEnv.metadata["render_modes"])
-    if render_mode not in known:
-        raise ValueError(f'render_mode is {render_mode!r}; it must be None or "ansi"')
+    check_choice("render_mode", render_mode, (None, *AsyncRepoEnv.metadata["render_modes"]))
 
 
 def _tool_spec(tool: str | Mapping[str, Any] | ToolSpec | Tool) -> str | ToolSpec | Tool:
@@ -229,5 +244,5 @@ def _tool_spec(tool: str | Mapping[str, Any] | ToolSpec | Tool) -> str | ToolSpe
 def _known_options(options: Mapping[str, Any] | None) -> Mapping[str, Any]:
     unknown = set(options or ()) - {"eval", "task"}
     if unknown:
-        raise ValueError(f"unknown options {sorted(unknown)}; reset() knows 'eval' and 'task'")
+        raise ArgumentError(f"unknown options {sorted(unknown)}; reset() knows 'eval' and 'task'")
     return options or {}

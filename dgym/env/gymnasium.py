@@ -23,6 +23,7 @@ import msgspec
 from gymnasium import spaces
 
 from dgym.api import DebugTask, ToolSpec
+from dgym.env.arguments import check_choice
 from dgym.env.asynchronous import DEFAULT_TOOLS
 from dgym.env.opening import open_task
 from dgym.env.spaces import JsonValue, ToolCalls, UnicodeText
@@ -66,8 +67,7 @@ class GymnasiumRepoEnv(gymnasium.Env[dict[str, Any], Any]):
         render_mode: str | None = None,
         **options: Any,
     ) -> None:
-        if actions not in ("calls", "texts"):
-            raise ValueError(f'actions is {actions!r}; it must be "calls" or "texts"')
+        check_choice("actions", actions, ("calls", "texts"))
         task = open_task(task)
         self.repo = RepoEnv(task, tools=tools, render_mode=render_mode, **options)
         self.render_mode = render_mode

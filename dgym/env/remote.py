@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dgym.api import DebugTask
 from dgym.env.driver import Action, EpisodeView
 from dgym.env.http_client import HttpClient, Patience
-from dgym.errors import AccessRefused, EpisodeOver
-from dgym.wire import EndReason, Observation, Result, Step, ToolCall
+from dgym.errors import AccessRefused, ArgumentError, EpisodeOver
+from dgym.wire import EndReason, Observation, Result, Step, ToolCall, action_problem
 from dgym.wire.http import (
     IDEMPOTENCY_HEADER,
     CloseRequest,
@@ -57,7 +57,7 @@ class RemoteDriver:
     async def reset(self, *, evaluate: bool, task: DebugTask | None) -> Observation:
         """Begin the episode, or take it up where it stands; the last observation so far."""
         if task is not None:
-            raise ValueError("the task of an episode in a pod cannot be changed")
+            raise ArgumentError("the task of an episode in a pod cannot be changed")
         first = await self._client.call(
             "POST",
             Path.RESET,
@@ -180,6 +180,8 @@ async def read_history(client: HttpClient, start: int) -> list[Step]:
 
 def _call(action: Action) -> ToolCall:
     """What is not a call yet is read by the sidecar, which has the tools that know how."""
+    if problem := action_problem(action):
+        return ToolCall.mistake(problem)
     if isinstance(action, ToolCall):
         return action
     return ToolCall(tool="", arguments={"action": dict(action) if isinstance(action, Mapping) else action})

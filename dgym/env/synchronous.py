@@ -1,12 +1,17 @@
 """``RepoEnv``: an episode with Gymnasium's vocabulary, blocking."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
-from dgym.env.asynchronous import AsyncRepoEnv
+from dgym.api import DebugTask, ToolSpec
+from dgym.env.asynchronous import DEFAULT_TOOLS, AsyncRepoEnv
 from dgym.env.driver import Action
 from dgym.env.loop import run_blocking
+from dgym.sandbox.container_choice import SandboxKind
+from dgym.sandbox.container_engine import EngineName
+from dgym.tools.base import Tool
 from dgym.wire import EndReason, Result, Step
 
 
@@ -27,7 +32,31 @@ class RepoEnv:
 
     metadata: ClassVar[dict[str, Any]] = AsyncRepoEnv.metadata
 
-    def __init__(self, task: Any, **options: Any) -> None:
+    def __init__(
+        self,
+        task: DebugTask | str | Path,
+        *,
+        tools: Sequence[str | Mapping[str, Any] | ToolSpec | Tool] = DEFAULT_TOOLS,
+        sandbox: SandboxKind = "auto",
+        engine: EngineName = "auto",
+        python: str | None = None,
+        max_steps: int = 50,
+        max_rewrites: int | None = None,
+        deadline_seconds: float | None = 3600.0,
+        render_mode: str | None = None,
+        progress: Callable[[str], None] | None = None,
+    ) -> None:
+        options: dict[str, Any] = {
+            "tools": tools,
+            "sandbox": sandbox,
+            "engine": engine,
+            "python": python,
+            "max_steps": max_steps,
+            "max_rewrites": max_rewrites,
+            "deadline_seconds": deadline_seconds,
+            "render_mode": render_mode,
+            "progress": progress,
+        }
         self._recipe: tuple[Callable[..., RepoEnv], tuple[Any, ...], dict[str, Any]] = (RepoEnv, (task,), options)
         self._env = AsyncRepoEnv(task, **options)
 

@@ -15,12 +15,15 @@ from dgym.llm.remote import RemoteModel
 from dgym.llm.tokens import TokenCounter, load_tokenizer
 
 
-def load_models(path: str | Path | None = None, *, terminal: OpenTerminal | None = None) -> "ModelCatalog":
+def load_models(
+    path: str | Path | None = None, *, terminal: OpenTerminal | None = None, origin: str = ""
+) -> "ModelCatalog":
     """The models of ``path``, else of ``LLM_CONFIG_FILE_PATH``, else of ``~/.config/dgym/llm.yaml`` if there is one.
 
     Args:
         path: The configuration file; it must exist.
         terminal: Opens the terminal for the model ``human``, such as ``dgym.agents.console.open_console``.
+        origin: Where the file comes from, such as a value of the chart; messages name it in place of the path.
 
     Raises:
         ModelConfigError: The file is not there or wrong as a whole. What is wrong with one model is told when that
@@ -28,15 +31,18 @@ def load_models(path: str | Path | None = None, *, terminal: OpenTerminal | None
     """
     given = Path(path).expanduser() if path is not None else default_path()
     if path is None and not given.exists():
-        return ModelCatalog({}, path=given, terminal=terminal)
-    return ModelCatalog(read_entries(given), path=given, terminal=terminal)
+        return ModelCatalog({}, path=given, terminal=terminal, origin=origin)
+    return ModelCatalog(read_entries(given, origin=origin), path=given, terminal=terminal, origin=origin)
 
 
 class ModelCatalog:
     """Models by name. A model is opened once; its connections, limits and endpoints are shared by all who open it."""
 
-    def __init__(self, entries: Mapping[str, ModelEntry], *, path: Path, terminal: OpenTerminal | None = None) -> None:
+    def __init__(
+        self, entries: Mapping[str, ModelEntry], *, path: Path, terminal: OpenTerminal | None = None, origin: str = ""
+    ) -> None:
         self.path = path
+        self._origin = origin
         self.entries = dict(entries)
         self._terminal = terminal
         self._open: dict[str, Model] = {}
@@ -60,7 +66,7 @@ class ModelCatalog:
         if entry is None:
             raise ModelConfigError(self._unknown(name))
         if entry.settings is None:
-            raise ModelConfigError(entry.problem or f"{self.path}: model {name!r} cannot be used")
+            raise ModelConfigError(entry.problem or f"{self._origin or self.path}: model {name!r} cannot be used")
         return entry.settings
 
     def open(self, name: str) -> Model:
@@ -86,11 +92,13 @@ class ModelCatalog:
         return HumanModel(self._terminal)
 
     def _unknown(self, name: str) -> str:
+        if self._origin and not self.entries:
+            return f"there is no model {name!r}: {self._origin} names none; set it and upgrade the release"
         if not self.path.exists():
             return f"there is no model {name!r}: {self.path} does not exist; `dgym init-llm-config` writes a template"
         guess = difflib.get_close_matches(name, self.names, n=1)
         hint = f"did you mean {guess[0]!r}?" if guess else f"there are: {', '.join(self.names)}"
-        return f"{self.path}: there is no model {name!r}; {hint}"
+        return f"{self._origin or self.path}: there is no model {name!r}; {hint}"
 
 
 def open_remote(name: str, settings: ModelSettings) -> RemoteModel:

@@ -41,23 +41,26 @@ def user_directory() -> Path:
     return (Path(root) if root else Path.home() / ".config") / "dgym"
 
 
-def read_entries(path: Path, environment: Mapping[str, str] | None = None) -> dict[str, ModelEntry]:
-    """All models of the file by name.
+def read_entries(
+    path: Path, environment: Mapping[str, str] | None = None, *, origin: str = ""
+) -> dict[str, ModelEntry]:
+    """All models of the file by name. ``origin`` names the file in messages, in place of its path.
 
     Raises:
         ModelConfigError: The file cannot be read, or is not a mapping of names to settings.
     """
+    shown = origin or str(path)
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise ModelConfigError(f"{path}: cannot be read: {why}; `dgym init-llm-config` writes a template") from None
-    content = _parse(text, path)
+        raise ModelConfigError(f"{shown}: cannot be read: {why}; `dgym init-llm-config` writes a template") from None
+    content = _parse(text, shown)
     variables = os.environ if environment is None else environment
-    return {name: _entry(name, raw, path, variables) for name, raw in content.items()}
+    return {name: _entry(name, raw, shown, variables) for name, raw in content.items()}
 
 
-def _parse(text: str, path: Path) -> dict[str, Any]:
+def _parse(text: str, shown: str) -> dict[str, Any]:
     try:
         content = read_yaml(text)
     except yaml.YAMLError as error:
@@ -65,24 +68,24 @@ def _parse(text: str, path: Path) -> dict[str, Any]:
         mark = getattr(error, "problem_mark", None)
         place = f", line {mark.line + 1}" if mark is not None else ""
         what = getattr(error, "problem", None) or "a fault of syntax"
-        raise ModelConfigError(f"{path}{place}: not valid YAML: {what}") from None
+        raise ModelConfigError(f"{shown}{place}: not valid YAML: {what}") from None
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise ModelConfigError(f"{path}: must map names of models to their settings; see `dgym init-llm-config`")
+        raise ModelConfigError(f"{shown}: must map names of models to their settings; see `dgym init-llm-config`")
     for name in content:
         if not isinstance(name, str):
             raise ModelConfigError(
-                f"{path}: YAML reads the name {name!r} as something else than text; put it in quotes"
+                f"{shown}: YAML reads the name {name!r} as something else than text; put it in quotes"
             )
     return content
 
 
-def _entry(name: str, raw: Any, path: Path, variables: Mapping[str, str]) -> ModelEntry:
+def _entry(name: str, raw: Any, shown: str, variables: Mapping[str, str]) -> ModelEntry:
     try:
         settings = parse_settings(raw, variables)
     except ModelConfigError as error:
-        return ModelEntry(name=name, problem=f"{path}: model {name!r} {error}")
+        return ModelEntry(name=name, problem=f"{shown}: model {name!r} {error}")
     return ModelEntry(name=name, settings=settings)
 
 

@@ -226,7 +226,7 @@ def _read_steps(path: Path) -> list[_Step]:
 
 def _stages(result: StoredResult, steps: Sequence[_Step], calls: Sequence[Call]) -> Stages | None:
     """The stages of an episode with a verdict; older results lack the times that tell them apart."""
-    if not result.reason.is_verdict or not result.wall_seconds or not steps or steps[0].elapsed_seconds is None:
+    if not result.reason.is_verdict or result.wall_seconds is None or not steps or steps[0].elapsed_seconds is None:
         return None
     prepare, tools = steps[0].elapsed_seconds, sum(call.seconds for call in calls)
     model = sum(exchange.seconds_model for step in steps for exchange in step.exchanges)

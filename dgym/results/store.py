@@ -21,8 +21,8 @@ INLINE_PATCH_LIMIT = 1024**2
 class StoredResult(Result, frozen=True, kw_only=True, rename="camel"):
     """``result.json``: the result, and which episode it belongs to.
 
-    ``wall_seconds`` are those of the whole attempt, where ``duration_seconds`` leave out preparation and scoring; 0
-    when the process that began the attempt is not the one that stored its result. ``price`` of all the
+    ``wall_seconds`` are those of the whole attempt, where ``duration_seconds`` leave out preparation and scoring;
+    None when the process that began the attempt is not the one that stored its result. ``price`` of all the
     tokens is a decimal number as text, None where the model's configuration tells no prices.
     """
 
@@ -35,7 +35,7 @@ class StoredResult(Result, frozen=True, kw_only=True, rename="camel"):
     attempt: int = 1
     digest: str = ""
     start_time: str = ""
-    wall_seconds: float = 0.0
+    wall_seconds: float | None = None
     price: str | None = None
 
 
@@ -60,7 +60,7 @@ class Attempt:
             attempt=self.number,
             result_uri=self.path.resolve().as_uri(),
             patch=result.patch if len(patch) <= INLINE_PATCH_LIMIT else "",
-            wall_seconds=0.0 if self._began is None else round(time.monotonic() - self._began, 3),
+            wall_seconds=None if self._began is None else round(time.monotonic() - self._began, 3),
         )
         _write_atomically(self.result, msgspec.json.format(msgspec.json.encode(stored), indent=2) + b"\n")
         return stored

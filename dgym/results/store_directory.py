@@ -54,6 +54,17 @@ class DirectoryStore:
         """Give the file its name unless it is taken."""
         return await self._do(lambda: self._create(path, data))
 
+    async def replace(
+        self,
+        path: str,
+        data: bytes,
+        *,
+        version: str | None,  # noqa: ARG002 - files have no versions
+        keep: Callable[[bytes], bool],
+    ) -> str | None:
+        """Replace the file by renaming, unless ``keep`` returns True for its bytes."""
+        return await self._do(lambda: self._replace(path, data, keep))
+
     async def append(self, path: str, data: bytes, *, size: int) -> bool:
         """Add to the file where it has just that size."""
         return await self._do(lambda: self._append(path, data, size))
@@ -93,6 +104,13 @@ class DirectoryStore:
     def _write(self, path: str, data: bytes) -> None:
         with self._written(path, data) as temporary:
             temporary.replace(self._place(path))
+
+    def _replace(self, path: str, data: bytes, keep: Callable[[bytes], bool]) -> str | None:
+        present = self._read(path)
+        if present is not None and keep(present):
+            return None
+        self._write(path, data)
+        return ""
 
     def _create(self, path: str, data: bytes) -> bool:
         place = self._place(path)

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -15,6 +15,7 @@ from dgym.results.stores import Content, StoredItem, StoreUnavailable, checked_p
 T = TypeVar("T")
 
 _CALL_SECONDS = 120.0
+_CONFLICTS = 5
 _LISTED = 10_000
 _PROBE = ".dgym-probe"
 _NO_BUCKET = "NoSuchBucket"
@@ -73,6 +74,24 @@ class BucketStore:
             return False
         return True
 
+    async def replace(
+        self, path: str, data: bytes, *, version: str | None, keep: Callable[[bytes], bool]
+    ) -> str | None:
+        """Put the object on the condition that its ETag is ``version``, or ``keep`` returns False for its bytes."""
+        path = checked_path(path)
+        for _ in range(_CONFLICTS):
+            mode: Any = "create" if version is None else {"e_tag": version}
+            try:
+                put = obstore.put_async(self._bucket, path, data, mode=mode, use_multipart=False)
+                return str((await self._do(put))["e_tag"])
+            except (AlreadyExistsError, PreconditionError):
+                version, present = await self._do(self._present(path))
+                if version is not None and keep(present):
+                    return None
+            except FileNotFoundError:
+                version = None
+        raise StoreUnavailable(f"the results store {self._location}: {path} changes under every write")
+
     async def append(self, path: str, data: bytes, *, size: int) -> bool:  # noqa: ARG002 - objects do not grow
         """Objects do not grow."""
         return False
@@ -83,6 +102,15 @@ class BucketStore:
 
     async def _read(self, path: str) -> bytes:
         return bytes(await (await obstore.get_async(self._bucket, path)).bytes_async())
+
+    async def _present(self, path: str) -> tuple[str | None, bytes]:
+        try:
+            found = await obstore.get_async(self._bucket, path)
+        except (NotFoundError, FileNotFoundError) as error:
+            if _NO_BUCKET in str(error):
+                raise
+            return None, b""
+        return found.meta["e_tag"], bytes(await found.bytes_async())
 
     async def _list(self, prefix: str) -> list[StoredItem]:
         found: list[StoredItem] = []

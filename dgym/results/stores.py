@@ -4,7 +4,7 @@ Paths are ``<namespace>/<episode>/<uid>/<attempt>/<file>`` below the store's roo
 """
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -67,6 +67,16 @@ class Store(Protocol):
 
     async def create(self, path: str, data: bytes) -> bool:
         """The same, unless there is a file: then nothing is done, and False returned."""
+        ...
+
+    async def replace(
+        self, path: str, data: bytes, *, version: str | None, keep: Callable[[bytes], bool]
+    ) -> str | None:
+        """Replace the file by ``data``; returns the file's new version.
+
+        ``version`` is the one that this writer left, None for no file. Where another writer has left another file,
+        ``keep`` is called with its bytes; with True the file stays, and None is returned.
+        """
         ...
 
     async def append(self, path: str, data: bytes, *, size: int) -> bool:

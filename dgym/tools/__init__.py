@@ -4,5 +4,6 @@ A tool is a class with a docstring and one typed method; see ``dgym.tools.base``
 """
 
 from dgym.tools.base import Tool, ToolError, ToolResult
+from dgym.tools.context import ToolContext
 
-__all__ = ["Tool", "ToolError", "ToolResult"]
+__all__ = ["Tool", "ToolContext", "ToolError", "ToolResult"]

@@ -118,7 +118,8 @@ class Tool:
         """What an agent's prompt says about this tool."""
         lines = [self.description, "", describe_signature(self.name, self.signature)]
         if self.examples:
-            lines += ["As one line of text:", *(f"  {example}" for example in self.examples)]
+            quoting = "" if self.verbatim else ", words with spaces quoted as in a shell"
+            lines += [f"As one line of text{quoting}:", *(f"  {example}" for example in self.examples)]
         return "\n".join(lines)
 
     def parse_text(self, rest: str) -> dict[str, Any]:

@@ -17,11 +17,10 @@ from dgym.wire import Breakpoint
 from dgym.workspace.encodings import decode_text, is_wide
 from dgym.workspace.errors import PathError
 from dgym.workspace.paths import normalize
-from dgym.workspace.policy import Policy
+from dgym.workspace.policy import Policy, is_generated
 
 READ_LIMIT = 16 * 1024**2
 LIST_LIMIT = 10_000
-_NOISE = frozenset({".git", "__pycache__"})
 
 
 class ToolSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +80,9 @@ class ToolContext:
         self.settings = settings
         self.focus_file: str | None = None
         self.debugged: str | None = None
-        """The entrypoint pdb was last asked to debug, if not the task's."""
+        """The entrypoint that pdb debugs, if not the task's."""
+        self.debugged_stdin = ""
+        """What the debugged program reads from standard input."""
         self.table = BreakpointTable(sandbox)
         self._root: str | None = None
 
@@ -182,7 +183,7 @@ class ToolContext:
             raise ToolError(f"`{path}` cannot be listed: {error.strerror or error}.") from error
         above = "" if path == "." else f"{path}/"
         named = [(above + entry.path, entry) for entry in entries]
-        shown = [(full, entry) for full, entry in named if not _is_noise(full) and not self._hides(full, entry)]
+        shown = [(full, entry) for full, entry in named if not is_generated(full) and not self._hides(full, entry)]
         return Listing(entries=shown, complete=len(entries) < LIST_LIMIT)
 
     def _hides(self, path: str, entry: FileStat) -> bool:
@@ -234,11 +235,6 @@ class ToolContext:
         except ToolError:
             siblings = []
         return ToolError(f"`{shown}` does not exist.{nearest(shown, siblings)}")
-
-
-def _is_noise(path: str) -> bool:
-    """Version control's own files and bytecode are never what an agent looks for."""
-    return not _NOISE.isdisjoint(path.split("/")) or path.endswith((".pyc", ".pyo"))
 
 
 def require_file(resolved: Resolved) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from dgym.sandbox.escapes import without_escapes
 from dgym.sandbox.protocol import DebugRequest, DebugResult
 from dgym.tools.base import Tool, ToolResult
 from dgym.tools.bash import signal_name
@@ -26,11 +27,12 @@ class Pdb(Tool):
     All commands of pdb work but interact, debug and source: b, tbreak, cl, condition, ignore, commands, n, s, c, r,
     unt, j, u, d, w, l, ll, a, p, pp, whatis, display and !statement. Set breakpoints, then continue to them.
     Breakpoints stay when the program ends or is restarted and follow their line when files change. After the
-    program's end, `q`, `run` or a change of a file the next command starts the program again.
+    program's end, `q`, `run` or a change of a file the next command starts the program again. A command is interrupted
+    after 60 s by default. The entrypoint `python -m pytest --pdb tests` stops where a test fails.
     """
 
     verbatim = "command"
-    examples = ("pdb b calc.py:12, total > 10", "pdb c", "pdb p items[:3], total")
+    examples = ("pdb b calc.py:12, total > 10", "pdb b 'two words.py':3", "pdb c", "pdb p items[:3], total")
 
     def __init__(
         self,
@@ -38,29 +40,43 @@ class Pdb(Tool):
         persistent_breakpoints: bool | None = None,
         auto_list: bool = True,
         after_rewrites: Annotated[int, Meta(ge=0)] = 0,
+        timeout_seconds: Annotated[int, Meta(ge=1, le=3600)] | None = None,
     ) -> None:
         self._persistent = persistent_breakpoints
         self._auto_list = auto_list
         self.after_rewrites = after_rewrites
+        self._timeout_seconds = timeout_seconds
 
-    async def use(self, context: ToolContext, command: str, entrypoint: str | None = None) -> ToolResult:
+    async def use(
+        self,
+        context: ToolContext,
+        command: str,
+        entrypoint: str | None = None,
+        stdin: Annotated[str, Meta(max_length=1_000_000)] | None = None,
+    ) -> ToolResult:
         """Debug.
 
         Args:
             context: The episode's files, breakpoints and sandbox.
             command: One pdb command, or a statement of one or more lines.
-            entrypoint: What to debug instead of the task's own, such as `python -m pytest tests/test_calc.py -k total`
-                or `python main.py`. Another one than before restarts the program; without it, the last one stays.
+            entrypoint: What to debug instead of the task's own, such as `python -m pytest tests/test_calc.py -k total`,
+                `python main.py` or `python main.py < input.txt`. Another one than before restarts the program; without
+                it, the last one stays. One that is refused changes nothing.
+            stdin: What the program reads from standard input. Another text than before restarts the program; without
+                it, the last one stays. Default: empty.
         """
         notices = await context.follow_edits()
-        result = await context.sandbox.debug(self._request(context, command, entrypoint))
+        request = self._request(context, command, entrypoint, stdin)
+        result = await context.sandbox.debug(request)
         if not result.refused:
+            context.debugged = context.debugged if entrypoint is None else entrypoint
+            context.debugged_stdin = context.debugged_stdin if stdin is None else stdin
             await context.table.replace(result.breakpoints)
         if self._forgets(context) and result.state != "stopped" and result.breakpoints:
             context.table.clear()
             notices.append("The breakpoints were cleared with the program's end.")
         listed = command.split(maxsplit=1)[0] in _LISTING if command.strip() else False
-        text = render(result, context.settings.pdb_timeout_seconds, source=self._auto_list and not listed)
+        text = render(result, request.timeout_seconds, source=self._auto_list and not listed)
         return ToolResult(
             text="\n\n".join([text, *notices]),
             ok=not result.refused,
@@ -81,24 +97,26 @@ class Pdb(Tool):
         persistent = context.settings.persistent_breakpoints if self._persistent is None else self._persistent
         return not persistent
 
-    def _request(self, context: ToolContext, command: str, entrypoint: str | None) -> DebugRequest:
+    def _request(self, context: ToolContext, command: str, entrypoint: str | None, stdin: str | None) -> DebugRequest:
         settings = context.settings
-        if entrypoint is not None:
-            context.debugged = entrypoint
+        debugged = context.debugged if entrypoint is None else entrypoint
+        text = context.debugged_stdin if stdin is None else stdin
         return DebugRequest(
             command=command,
-            entrypoint=context.debugged or settings.debug_entrypoint or settings.entrypoint,
+            entrypoint=debugged or settings.debug_entrypoint or settings.entrypoint,
+            stdin=text.encode(),
             breakpoints=context.breakpoints,
-            timeout_seconds=settings.pdb_timeout_seconds,
+            timeout_seconds=self._timeout_seconds or settings.pdb_timeout_seconds,
             output_limit=_OUTPUT_BYTES,
         )
 
 
 def render(result: DebugResult, timeout_seconds: float, *, source: bool = True) -> str:
     """The answer as text: what pdb said, what the program wrote, where it stands, what to know."""
-    parts = [result.output.rstrip("\n")]
-    if result.program_output:
-        parts.append("Program output:\n" + result.program_output.rstrip("\n"))
+    parts = [without_escapes(result.output).rstrip("\n")]
+    program_output = without_escapes(result.program_output).rstrip("\n")
+    if program_output:
+        parts.append(f"Program output:\n{program_output}")
     if result.interrupted:
         parts.append(f"Interrupted: the command ran longer than {timeout_seconds:g} s.")
     if not result.refused:

@@ -5,7 +5,7 @@ msgspec does the checking, one argument at a time, so that one answer can name e
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_origin, get_type_hints
 
 import msgspec
@@ -15,6 +15,8 @@ from dgym.tools.text import nearest
 _ARGUMENT = re.compile(r"^(\w+)(?:\s*\([^)]*\))?:\s*(.*)$")
 _SECTIONS = ("Args:", "Returns:", "Raises:", "Yields:", "Attributes:", "Example:", "Examples:", "Note:")
 _KINDS = {"integer": "an integer", "number": "a number", "string": "text", "boolean": "true or false", "null": "null"}
+_NUMBERS: dict[type, frozenset[str | None]] = {int: frozenset({"integer", "number"}), float: frozenset({"number"})}
+"""The types of JSON Schema that take a number of each type of Python."""
 _VALUE_KINDS = ((bool, "a truth value"), (int, "an integer"), (float, "a float"), (str, "text"), (list, "a list"))
 
 
@@ -34,10 +36,14 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
         return get_origin(self.type) is list
 
     @property
+    def kinds(self) -> list[str | None]:
+        """The types it takes, as JSON Schema names them."""
+        return [option.get("type") for option in self.schema.get("anyOf", [self.schema])]
+
+    @property
     def takes_text(self) -> bool:
         """Whether a word of a line of text is a value as it stands."""
-        kinds = [option.get("type") for option in self.schema.get("anyOf", [self.schema])]
-        return "string" in kinds or kinds == [None]
+        return "string" in self.kinds or self.kinds == [None]
 
 
 class Signature(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,9 +99,11 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True):
                 rest = []
             else:
                 word = rest.pop(0)
-                arguments[parameter.name] = word if parameter.takes_text else _from_word(word, parameter.type)
+                arguments[parameter.name] = (
+                    word if parameter.takes_text else _from_word(word, parameter.type, parameter.kinds)
+                )
         if rest:
-            raise ValueError(f"too many words, from `{rest[0]}` on. Quote a word that contains spaces.")
+            raise ValueError(f"too many words, from `{rest[0]}` on. Quote a word that contains spaces, as in a shell.")
         return arguments
 
 
@@ -200,8 +208,10 @@ def _checked(parameter: Parameter, value: Any) -> Any:
     except msgspec.ValidationError as error:
         place = re.search(r"at `\$(.+)`", str(error))
         where = f" ({place[1]} is wrong)" if place else ""
-        expected = describe(parameter.schema)
-        raise ValueError(f"`{parameter.name}` must be {expected}, not {_shown(value)}{where}.") from None
+        wrong = f"must be {describe(parameter.schema)}, not {_shown(value)}{where}."
+        if _NUMBERS.get(type(value), frozenset()).intersection(parameter.kinds):
+            wrong = f"is out of range: it {wrong}"
+        raise ValueError(f"`{parameter.name}` {wrong}") from None
     _refuse_unusable_text(parameter.name, checked)
     return checked
 
@@ -222,12 +232,14 @@ def _refuse_unusable_text(name: str, value: Any) -> None:
             _refuse_unusable_text(name, item)
 
 
-def _from_word(word: str, kind: Any) -> Any:
-    """The word as ``kind``; one that does not fit stays text, for ``check`` to say so."""
-    try:
-        return msgspec.convert(word, kind, strict=False)
-    except msgspec.ValidationError:
-        return word
+def _from_word(word: str, kind: Any, kinds: Sequence[str | None] = ()) -> Any:
+    """The word as ``kind``; a number outside its bounds, and text that does not fit, are for ``check`` to refuse."""
+    for attempt in (kind, *(plain for plain, names in _NUMBERS.items() if names.intersection(kinds))):
+        try:
+            return msgspec.convert(word, attempt, strict=False)
+        except msgspec.ValidationError:
+            continue
+    return word
 
 
 def _literal(value: Any) -> str:

@@ -52,7 +52,7 @@ async def run_episode(
         )
         log.info("episode %s, attempt %d: agent %s, task %s", job.episode, attempt.number, job.agent.name, header.task)
         with TrajectoryWriter(attempt.trajectory, header) as trajectory:
-            play = Play(_script(job, agent), trajectory, log=log, hooks=_telling(job, report, hooks or Hooks()))
+            play = Play(_script(job, agent, tools), trajectory, log=log, hooks=_telling(job, report, hooks or Hooks()))
             async with _opened(models) as shared:
                 result = await _run(play, job, tools, shared, log)
         log.info("finished: %s, score %d of %d", result.reason, result.score, result.max_score)
@@ -111,11 +111,12 @@ def _environment(job: Job, tools: Tools, log: logging.Logger) -> AsyncRepoEnv:
     )
 
 
-def _script(job: Job, agent: type[Agent]) -> Script:
+def _script(job: Job, agent: type[Agent], tools: Tools) -> Script:
     return Script(
         task=job.task,
         spec=job.agent,
         agent=agent,
+        tools=tools,
         session=f"{job.episode}-{job.digest[:16]}",
         seed=job.seed,
         deadline_seconds=float(job.spec.active_deadline_seconds),

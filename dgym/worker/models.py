@@ -10,15 +10,20 @@ if TYPE_CHECKING:
 
 
 class Models:
-    """Opens each model once. All episodes that use one instance must run in the same event loop."""
+    """Opens each model once. All episodes that use one instance must run in the same event loop.
 
-    def __init__(self) -> None:
+    Args:
+        origin: Where the user's configuration comes from, for messages; empty: its path is named.
+    """
+
+    def __init__(self, *, origin: str = "") -> None:
+        self._origin = origin
         self._catalogs: dict[str | None, ModelCatalog] = {}
 
     def catalog(self, config: str | None) -> "ModelCatalog":
         """The models of the file ``config``, read once; None: the user's own configuration."""
         if config not in self._catalogs:
-            self._catalogs[config] = load_models(config, terminal=open_console)
+            self._catalogs[config] = load_models(config, terminal=open_console, origin=self._origin)
         return self._catalogs[config]
 
     def open(self, name: str, config: str | None) -> Model:

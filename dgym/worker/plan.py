@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from dgym.agents import Agent, load_agent
+from dgym.agents import Agent, agent_names, load_agent
 from dgym.api import DebugTask, Episode, EpisodeSet, Loaded, PlannedEpisode, digest, expand, find_task
 from dgym.api.planning import child_name
 from dgym.errors import ManifestError
@@ -65,20 +65,20 @@ def make_plan(loaded: Sequence[Loaded], *, options: RunOptions, bundled: Iterabl
             planned = expand(resource, (given or known).values())
         jobs.extend(_jobs(planned, item, options, fingerprints))
     if not jobs and not left_out:
-        raise ManifestError("nothing to run: the manifests hold no Episode and no EpisodeSet")
+        raise ManifestError(_nothing_to_run(given))
     _check_plugins(jobs)
     jobs.sort(key=lambda job: -job.priority)
     return Plan(jobs=tuple(jobs), left_out=tuple(left_out))
 
 
-def episodes_for(tasks: Sequence[Loaded], agent: str) -> list[Loaded]:
-    """An Episode for each DebugTask, for when someone gives tasks and an agent and nothing else."""
+def episodes_for(tasks: Sequence[Loaded]) -> list[Loaded]:
+    """An Episode without an agent for each DebugTask."""
     found = []
     for item in tasks:
         metadata = item.resource.metadata
         data = {
             "metadata": {"name": child_name(metadata.name, 0).removesuffix("-0"), "namespace": metadata.namespace},
-            "spec": {"taskRef": {"name": metadata.name}, "agent": {"name": agent}},
+            "spec": {"taskRef": {"name": metadata.name}},
         }
         found.append(Loaded(msgspec.convert(data, Episode), item.file, item.document))
     return found
@@ -95,6 +95,16 @@ def unfinished(jobs: Iterable[Job], *, force: bool = False, force_failed: bool =
 def stored_results(jobs: Iterable[Job]) -> list[StoredResult | None]:
     """The stored result of each job."""
     return [job.folder.result() for job in jobs]
+
+
+def _nothing_to_run(tasks: Iterable[str]) -> str:
+    names = ", ".join(tasks)
+    if not names:
+        return "nothing to run: the manifests hold no Episode and no EpisodeSet"
+    return (
+        f"nothing to run: DebugTask {names} has no agent; add --agent NAME ({', '.join(agent_names())}; human is you at"
+        " the keyboard), or an Episode that refers to the task"
+    )
 
 
 def _held_back(resource: Episode | EpisodeSet) -> str | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from dgym.agents import Agent, AgentContext, StopEpisode
+from dgym.agents import Agent, AgentContext, StopEpisode, Tools
 from dgym.agents.chat import Chat
 from dgym.agents.exchange import Exchange, reply_of
 from dgym.api import AgentSpec, DebugTask
@@ -33,6 +33,7 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
     task: DebugTask
     spec: AgentSpec
     agent: type[Agent]
+    tools: Tools
     session: str
     seed: int | None
     deadline_seconds: float
@@ -73,6 +74,7 @@ class Play:
         self._env: AsyncRepoEnv | None = None
         self._recording: RecordingEnv | None = None
         self._chat: Chat | None = None
+        self._notes: list[str] = []
 
     def open_chat(self, models: Models) -> None:
         """Open the agent's model, if it uses one; ``close`` ends it."""
@@ -111,7 +113,7 @@ class Play:
         else:
             result = await finish(reason)
         recording.record()
-        return result
+        return msgspec.structs.replace(result, notes=(*result.notes, *self._notes))
 
     def failed(self, reason: EndReason, message: str) -> Result:
         """A failure in the form of a result."""
@@ -148,13 +150,19 @@ class Play:
             task_name=script.task.metadata.name,
             parameters=script.spec.parameters,
             model=script.spec.model,
+            tools=tuple(tool if isinstance(tool, str) else tool.name for tool in script.tools),
             seed=script.seed,
             base=script.base,
             solution=script.task.spec.solution if script.agent.needs_solution else None,
             chat=self._chat,
             said={seq: reply_of(exchanges[-1]) for seq, exchanges in self._exchanges.items()},
             log=lambda text: self._log.info("%s", text),
+            note=self._note,
         )
+
+    def _note(self, text: str) -> None:
+        self._notes.append(text)
+        self._log.warning("%s", text)
 
     def _take_up(self) -> None:
         """The episode has begun, now or with an earlier worker: the clock runs, and what was used is used."""

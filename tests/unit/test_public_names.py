@@ -19,6 +19,9 @@ def test_the_public_names_are_pinned():
         "EpisodeSet",
         "RepoEnv",
         "Tool",
+        "ToolContext",
+        "ToolError",
+        "ToolResult",
         "load",
     ]
     for name in dgym.__all__:

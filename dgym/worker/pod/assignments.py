@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 import uuid
 from collections import Counter
 from collections.abc import Awaitable
@@ -13,7 +14,7 @@ import msgspec
 from dgym.wire import EndReason
 from dgym.wire.assignments import AgentReport, Assignment, AssignmentMode, AssignmentState, AssignmentStatus
 from dgym.worker.pod.metrics import Now
-from dgym.worker.pod.shared import Ending, Tell
+from dgym.worker.pod.shared import Ending, Stage, Tell
 
 _log = logging.getLogger(__name__)
 
@@ -47,10 +48,26 @@ class _Held:
 
     def __init__(self, assignment: Assignment) -> None:
         self.assignment = assignment
-        self.state = AssignmentState.PREPARING
-        self.steps = 0
+        self.stage = Stage(AssignmentState.PREPARING)
         self.ending: Ending | None = None
         self.task: asyncio.Task[None] | None = None
+        self._active_seconds = 0.0
+        self._active_since: float | None = None
+
+    def enter(self, stage: Stage) -> None:
+        """The assignment is at this stage from now on."""
+        self.stage = stage
+        now = time.monotonic()
+        if stage.active and self._active_since is None:
+            self._active_since = now
+        elif not stage.active:
+            self._active_seconds, self._active_since = self.active_seconds, None
+
+    @property
+    def active_seconds(self) -> float:
+        """How long the episode's deadline has run under this assignment."""
+        running = time.monotonic() - self._active_since if self._active_since is not None else 0.0
+        return self._active_seconds + running
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -70,11 +87,12 @@ class _Held:
             episode_uid=self.assignment.episode_uid,
             attempt=self.assignment.attempt,
             epoch=self.assignment.epoch,
-            state=self.state if ending is None else ending.state,
-            steps=self.steps,
+            state=self.stage.state if ending is None else ending.state,
+            steps=self.stage.steps,
+            active_seconds=int(self.active_seconds),
             reason=None if ending is None else ending.reason,
             outcome=None if ending is None else ending.outcome,
-            message="" if ending is None else ending.message,
+            message=self.stage.cause if ending is None else ending.message,
         )
 
 
@@ -171,7 +189,7 @@ class Assignments:
         try:
             if before is not None:
                 await asyncio.wait([before])
-            ending = await self._player(held.assignment, lambda state, steps: self._told(held, state, steps))
+            ending = await self._player(held.assignment, held.enter)
         except (Exception, SystemExit) as error:
             # An agent that asks for the end of the process gets the end of its episode: others are played here too.
             _log.exception("an episode could not be played")
@@ -184,13 +202,11 @@ class Assignments:
         if ending is not None:
             # Nothing of the episode is needed any more but how it ended.
             held.assignment = msgspec.structs.replace(held.assignment, task={}, agent=None)
+            held.enter(Stage(held.stage.state, held.stage.steps))
             held.ending = ending
         elif self._held.get(uid) is held:
             del self._held[uid]
         self._note_idle()
-
-    def _told(self, held: _Held, state: AssignmentState, steps: int) -> None:
-        held.state, held.steps = state, steps
 
     def _note_idle(self) -> None:
         if all(held.ending is not None for held in self._held.values()):

@@ -15,10 +15,10 @@ from dgym.session import EpisodeLimits
 from dgym.wire import EndReason, Result, Step
 from dgym.wire.assignments import Assignment, AssignmentState
 from dgym.wire.http import DRIVER_REASONS, Path, ToolsResponse
-from dgym.worker.playing import Hooks, Play
+from dgym.worker.playing import Hooks, Play, Script
 from dgym.worker.pod.preparing import prepare
 from dgym.worker.pod.record import Record
-from dgym.worker.pod.script import PodScript, header_of, read_script
+from dgym.worker.pod.script import header_of, read_script
 from dgym.worker.pod.shared import Progress, Shared
 
 _log = logging.getLogger("dgym.worker.episode")
@@ -47,9 +47,9 @@ class Driving:
     async def run(self, started: str) -> Result:
         """The verdict."""
         script = read_script(self._assignment)
-        spec, task = script.script.spec, script.script.task
+        spec, task = script.spec, script.task
         begun = await self._record.load(header_of(self._assignment, task, script.tools, started, agent=spec))
-        self._play = Play(script.script, self._record, log=_log, hooks=self._hooks(), begun=begun)
+        self._play = Play(script, self._record, log=_log, hooks=self._hooks(), begun=begun)
         async with self._saving():
             self._play.open_chat(self._shared.models)
             if await self._is_prepared():
@@ -113,8 +113,8 @@ class Driving:
             await client.close()
         return True
 
-    async def _prepare(self, script: PodScript) -> None:
-        spec = script.script.spec
+    async def _prepare(self, script: Script) -> None:
+        spec = script.spec
         limits = EpisodeLimits(
             max_steps=spec.max_steps,
             max_rewrites=spec.max_rewrites,
@@ -122,7 +122,7 @@ class Driving:
         )
         await prepare(
             self._preparation,
-            script.script.task,
+            script.task,
             tools=script.tools,
             limits=limits,
             shared=self._shared,

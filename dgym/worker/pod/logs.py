@@ -6,11 +6,9 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from datetime import UTC, datetime
 from typing import Any
 
-import msgspec
-
+from dgym.logs import JsonFormatter, encodable
 from dgym.worker.logs import NOTICE
 
 _LINE_CHARACTERS = 8192
@@ -53,27 +51,6 @@ def logging_into(log: EpisodeLog) -> Iterator[None]:
         _current.reset(token)
 
 
-class _JsonFormatter(logging.Formatter):
-    def __init__(self, pod: str) -> None:
-        super().__init__()
-        self._pod = pod
-
-    def format(self, record: logging.LogRecord) -> str:
-        log = _current.get()
-        line: dict[str, Any] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname,
-            "logger": record.name,
-            "message": record.getMessage()[:_LINE_CHARACTERS],
-            **({"pod": self._pod} if self._pod else {}),
-            **(log.fields if log is not None else {}),
-            **getattr(record, "fields", {}),
-        }
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)[-_LINE_CHARACTERS:]
-        return msgspec.json.encode({name: _text(value) for name, value in line.items()}).decode()
-
-
 class _EpisodeHandler(logging.Handler):
     """Hands lines to the episode that is played by whoever logs."""
 
@@ -86,20 +63,23 @@ class _EpisodeHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         log = _current.get()
         if log is not None:
-            log.add(_text(self.format(record)[:_LINE_CHARACTERS]) + "\n")
+            log.add(encodable(self.format(record)[:_LINE_CHARACTERS]) + "\n")
 
 
 def configure_logging(*, level: str, pod: str) -> None:
     """Send everything to standard error, and what belongs to an episode to its log, whatever the level."""
     logging.addLevelName(NOTICE, "NOTICE")
     shown = logging.StreamHandler()
-    shown.setFormatter(_JsonFormatter(pod))
+    own = {"agent": pod} if pod else {}
+
+    def context() -> dict[str, Any]:
+        log = _current.get()
+        return {**own, **log.fields} if log is not None else own
+
+    shown.setFormatter(JsonFormatter(context))
     shown.setLevel(level)
     logging.basicConfig(level=level, handlers=[shown], force=True)
+    logging.captureWarnings(True)
     package = logging.getLogger("dgym")
     package.setLevel(logging.DEBUG)
     package.addHandler(_EpisodeHandler())
-
-
-def _text(value: Any) -> Any:
-    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value

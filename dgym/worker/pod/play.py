@@ -10,6 +10,7 @@ import msgspec
 from dgym.env.remote_preparation import RemotePreparation
 from dgym.errors import (
     AccessRefused,
+    ContextLengthExceeded,
     DgymError,
     EpisodeOver,
     InfrastructureError,
@@ -45,7 +46,10 @@ async def play(assignment: Assignment, shared: Shared, *, tell: Tell) -> Ending 
     A failure that another try may cure is returned as such, and the pod is kept. ``tell`` is told of every change.
     """
     log = EpisodeLog(
-        episode=f"{assignment.namespace}/{assignment.episode}", attempt=assignment.attempt, epoch=assignment.epoch
+        namespace=assignment.namespace,
+        episode=assignment.episode,
+        attempt=assignment.attempt,
+        epoch=assignment.epoch,
     )
     with logging_into(log):
         _log.info("assigned: attempt %d, epoch %d, %s", assignment.attempt, assignment.epoch, assignment.mode.value)
@@ -110,12 +114,57 @@ class _PodPlay:
             playing.close()
         self._progress.become(AssignmentState.STORING)
         with self._progress.timed("store"):
-            return await self._record.finish(self._described(result, playing.price))
+            return await self._store(self._described(result, playing.price), preparation)
+
+    async def _store(self, result: StoredResult, preparation: RemotePreparation) -> StoredResult:
+        """Store the result; wait for the store while the pod holds the result too, and for a while after that.
+
+        A result that neither store nor pod holds is returned with that in its message: only the operator gets it.
+        """
+        storing = asyncio.create_task(self._record.finish(result), name="dgym-storing")
+        watching = asyncio.create_task(self._pod_is_gone(preparation), name="dgym-watching")
+        try:
+            await asyncio.wait((storing, watching), return_when=asyncio.FIRST_COMPLETED)
+            if not storing.done():
+                watching.result()
+                await asyncio.wait((storing,), timeout=self._shared.store_patience_seconds)
+            if storing.done():
+                return storing.result()
+        finally:
+            for task in (storing, watching):
+                task.cancel()
+            await asyncio.gather(storing, watching, return_exceptions=True)
+        problem = f"the pod is gone, and the result could not be stored: {self._progress.store_problem}"
+        _log.error("%s", problem)
+        return msgspec.structs.replace(result, message=f"{result.message}; {problem}".removeprefix("; "))
+
+    async def _pod_is_gone(self, preparation: RemotePreparation) -> None:
+        """Wait until the sidecar stops answering, or refuses the episode.
+
+        Raises:
+            Superseded: Another agent has the episode, and finds the verdict in the pod.
+        """
+        while True:
+            await asyncio.sleep(self._shared.store_retry_seconds)
+            try:
+                await preparation.result()
+            except Superseded:
+                raise
+            except (*_LOST, EpisodeOver) as error:
+                seconds = self._shared.store_patience_seconds
+                _log.warning("the pod is gone, and storing is tried for %g s more: %s", seconds, error)
+                return
+            except DgymError:
+                continue  # the failure that is being stored
 
     async def _verdict(self, playing: Driving | Observing, preparation: RemotePreparation) -> Result:
         """The verdict, or a failure that no other try would cure in the form of a result."""
         try:
             return await playing.run(self._started)
+        except ContextLengthExceeded as error:
+            # The agent has left out what it could: another try would send the same.
+            _log.error("%s", error)
+            return playing.failed(EndReason.MODEL_ERROR, str(error))
         except (Superseded, ModelError, *_LOST):
             raise
         except EpisodeOver as error:

@@ -1,9 +1,9 @@
 """Make an episode's pod ready to be driven: its repository fetched and delivered, its task told."""
 
+from dgym.agents import Tools
 from dgym.api import DebugTask
 from dgym.env.remote_preparation import RemotePreparation
 from dgym.session import EpisodeLimits
-from dgym.worker.pod.script import Tools
 from dgym.worker.pod.shared import Progress, Shared
 
 

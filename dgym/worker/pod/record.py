@@ -46,6 +46,7 @@ class Record:
         self._longest_pause_seconds = longest_pause_seconds
         self._lines = bytearray()
         self._saved = 0
+        self._version: str | None = None
         self._unsaved_steps = 0
         self._changed = asyncio.Event()
         self._saving = asyncio.Lock()
@@ -114,16 +115,25 @@ class Record:
                 self._changed.set()
 
     async def save(self) -> None:
-        """Write what is new of the trajectory."""
+        """Write the trajectory's new lines. A longer trajectory stays: it is of the driver that superseded this one."""
         async with self._saving:
             end, self._unsaved_steps = len(self._lines), 0
             if end == self._saved:
                 return
             place = self._place(TRAJECTORY)
             fresh = bytes(self._lines[self._saved : end])
-            if not await self._store.append(place, fresh, size=self._saved):
-                await self._store.write(place, bytes(self._lines[:end]))
-            self._saved = end
+            appended = await self._store.append(place, fresh, size=self._saved)
+            written = appended or await self._replace(place, bytes(self._lines[:end]))
+            self._saved = end if written else 0
+
+    async def _replace(self, place: str, data: bytes) -> bool:
+        version = await self._store.replace(
+            place, data, version=self._version, keep=lambda stored: _is_longer(stored, data)
+        )
+        if version is None:
+            _log.info("a longer trajectory is stored, which stays")
+        self._version = version
+        return version is not None
 
     async def finish(self, result: StoredResult) -> StoredResult:
         """Store everything, the result last; the result that stands, which is an earlier one if there is one."""
@@ -169,6 +179,12 @@ class Record:
 
     def _line(self, value: TrajectoryHeader | TimedStep) -> None:
         self._lines += self._encoder.encode(value) + b"\n"
+
+
+def _is_longer(stored: bytes, data: bytes) -> bool:
+    """Whether ``stored`` is a trajectory with more steps than that in ``data``."""
+    steps = _decode(stored[: stored.rfind(b"\n") + 1])
+    return steps is not None and len(steps) > data.count(b"\n") - 1
 
 
 def _decode(data: bytes) -> tuple[TimedStep, ...] | None:

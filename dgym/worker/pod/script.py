@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from dgym.agents import Agent, load_agent
+from dgym.agents import Agent, Tools, load_agent
 from dgym.api import AgentSpec, DebugTask, ToolSpec, digest
 from dgym.errors import ManifestError
 from dgym.results.trajectory import TrajectoryHeader
@@ -14,14 +14,6 @@ from dgym.worker.jobs import effective_tools
 from dgym.worker.playing import Script
 
 T = TypeVar("T")
-Tools = tuple[str | ToolSpec, ...]
-
-
-class PodScript(msgspec.Struct, frozen=True, kw_only=True):
-    """What is played, with the tools that the pod is prepared with."""
-
-    script: Script
-    tools: Tools
 
 
 def read_task(assignment: Assignment) -> DebugTask:
@@ -60,7 +52,7 @@ def header_of(
     )
 
 
-def read_script(assignment: Assignment) -> PodScript:
+def read_script(assignment: Assignment) -> Script:
     """What ``assignment`` is about.
 
     Raises:
@@ -70,16 +62,14 @@ def read_script(assignment: Assignment) -> PodScript:
     task = read_task(assignment)
     spec = _convert(assignment.agent or {}, AgentSpec, "agent")
     agent = _load(spec)
-    return PodScript(
-        script=Script(
-            task=task,
-            spec=spec,
-            agent=agent,
-            session=f"{assignment.episode}-{assignment.episode_uid[:16]}",
-            seed=None if spec.seed is None else spec.seed + assignment.sample,
-            deadline_seconds=assignment.remaining_seconds,
-        ),
+    return Script(
+        task=task,
+        spec=spec,
+        agent=agent,
         tools=effective_tools(read_tools(assignment), spec, agent),
+        session=f"{assignment.episode}-{assignment.episode_uid[:16]}",
+        seed=None if spec.seed is None else spec.seed + assignment.sample,
+        deadline_seconds=assignment.remaining_seconds,
     )
 
 

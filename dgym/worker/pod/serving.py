@@ -37,7 +37,7 @@ async def serve(settings: AgentSettings) -> None:
     """
     metrics = Metrics()
     async with contextlib.AsyncExitStack() as stack:
-        models = Models()
+        models = Models(origin="the chart's value agents.llmConfig (or the Secret agents.existingSecret)")
         stack.push_async_callback(models.close)
         shared = Shared(
             store=open_store(settings.results),
@@ -50,6 +50,7 @@ async def serve(settings: AgentSettings) -> None:
             metrics=metrics,
             patience=Patience(silence_seconds=settings.sandbox_silence_seconds),
             store_retry_seconds=settings.store_retry_seconds,
+            store_patience_seconds=settings.store_patience_seconds,
         )
 
         def player(assignment: Assignment, tell: Tell) -> Awaitable[Ending | None]:

@@ -42,6 +42,11 @@ class AgentSettings(BaseSettings):
     store_retry_seconds: float = Field(
         default=30.0, gt=0, description="longest pause between tries while the results store does not answer"
     )
+    store_patience_seconds: float = Field(
+        default=600.0,
+        ge=0,
+        description="how long the results store is asked again once the episode's pod is gone, too",
+    )
     sandbox_silence_seconds: float = Field(
         default=60.0,
         gt=0,

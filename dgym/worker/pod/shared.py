@@ -18,8 +18,20 @@ from dgym.workspace.source_cache import SourceCache
 
 _log = logging.getLogger("dgym.worker.episode")
 
-Tell = Callable[[AssignmentState, int], None]
-"""Told of the state whenever it changes, with the number of steps."""
+_CAUSE_CHARACTERS = 1000
+
+
+class Stage(msgspec.Struct, frozen=True):
+    """How far an assignment is: its state, the steps taken, the cause of a wait, and whether its deadline runs."""
+
+    state: AssignmentState
+    steps: int = 0
+    cause: str = ""
+    active: bool = False
+
+
+Tell = Callable[[Stage], None]
+"""Called with the stage whenever it changes."""
 
 
 class Shared(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +43,7 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
     metrics: Metrics
     patience: Patience = Patience()
     store_retry_seconds: float = 30.0
+    store_patience_seconds: float = 600.0
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,19 +62,22 @@ class Progress:
         self._tell = tell
         self._metrics = metrics
         self._state = AssignmentState.PREPARING
+        self._begun = False
         self._steps = 0
+        self.store_problem: StoreUnavailable | None = None
 
     def become(self, state: AssignmentState) -> None:
         """The next stage has begun."""
         self._state = state
-        self._tell(state, self._steps)
+        self._report(state)
 
     def stepped(self, step: Step) -> None:
-        """A step was recorded."""
+        """A step was recorded; the reset is the first, and the deadline runs from it on."""
+        self._begun = True
         self._steps = step.seq
         if step.seq:
             self._metrics.stepped()
-        self._tell(self._state, self._steps)
+        self._report(self._state)
 
     def spoke(self, exchange: Exchange) -> None:
         """A model answered."""
@@ -70,6 +86,7 @@ class Progress:
 
     def taken_up(self) -> None:
         """An earlier agent had begun."""
+        self._begun = True
         _log.info("taken up where an earlier agent left it")
         self._metrics.resumed()
 
@@ -78,11 +95,19 @@ class Progress:
 
         The state that says so also says that there is a verdict, for which the operator waits past every clock.
         """
+        self.store_problem = error
         if error is not None:
             _log.warning("the store is asked again: %s", error)
             self._metrics.store_failed()
         waits = error is not None and self._state is AssignmentState.STORING
-        self._tell(AssignmentState.STORE_UNAVAILABLE if waits else self._state, self._steps)
+        if waits:
+            self._report(AssignmentState.STORE_UNAVAILABLE, str(error)[:_CAUSE_CHARACTERS])
+        else:
+            self._report(self._state)
+
+    def _report(self, state: AssignmentState, cause: str = "") -> None:
+        active = self._begun and state is AssignmentState.RUNNING
+        self._tell(Stage(state, self._steps, cause, active))
 
     @contextlib.contextmanager
     def timed(self, stage: str) -> Iterator[None]:

@@ -121,6 +121,7 @@ def test_the_end_of_the_input_cancels_the_episode(folder, text):
 
 
 def test_what_a_program_prints_does_not_drive_the_terminal(folder):
-    done = piped(folder, "bash printf '\\033[2Jwiped\\007'\nquit\n")
+    done = piped(folder, "bash printf '\\033[2Jwiped\\007' | tee odd.txt\nview odd.txt\nquit\n")
+    assert "\nwiped\\x07" in done.stdout
     assert "\\x1b[2Jwiped\\x07" in done.stdout
     assert "\x1b" not in done.stdout

@@ -153,6 +153,14 @@ async def test_a_prompt_that_is_too_long_is_cut_and_sent_again(play, new_task):
     assert "the prompt was too long" in (played.folder / "episode.log").read_text()
 
 
+async def test_a_prompt_that_cannot_be_cut_further_is_sent_once(play):
+    played = await play(FakeOpenAI(script=[SUBMIT], context_limit=20))
+    assert played.result.reason is EndReason.MODEL_ERROR
+    prompts = [json.dumps(request["messages"]) for request in played.requests]
+    assert prompts
+    assert len(prompts) == len(set(prompts))
+
+
 async def test_a_used_up_token_budget_ends_the_episode_with_a_score(play):
     played = await play(FakeOpenAI(script=[LOOK]), tokenBudget=4_000, maxSteps=50)
     assert played.result.reason is EndReason.TOKEN_BUDGET_EXHAUSTED
@@ -186,6 +194,12 @@ async def test_evaluations_are_the_users_choice(play):
     assert "Last run of the tests" not in json.dumps(played.requests)
     assert "# Files" not in json.dumps(played.requests)
     assert len(played.requests[2]["messages"]) == 4  # system, task, and the last step's call and answer
+
+
+async def test_an_episode_without_the_tool_eval_begins_without_a_run_of_the_tests(play):
+    played = await play(FakeOpenAI(script=[LOOK, REPAIR, SUBMIT]), spec={"tools": ["view", "rewrite", "submit"]})
+    assert played.result.resolved, played.result.message
+    assert "Last run of the tests" not in json.dumps(played.requests)
 
 
 async def test_history_can_be_left_behind_at_a_rewrite(play):

@@ -59,6 +59,7 @@ def test_the_second_user_joins_the_server_of_the_first(api_server: ApiServer) ->
     api_server.request("GET", "/readyz")
 
 
+@pytest.mark.usefixtures("api_server_binaries")
 def test_no_process_is_left_behind_when_the_user_dies(tmp_path: Path) -> None:
     program = (
         "import sys, pathlib, tests.apiserver as a\n"

@@ -47,6 +47,17 @@ def test_json_goes_to_standard_output_alone(folder):
     assert "pdb sanity check" in done.stderr
 
 
+def test_a_debugger_that_cannot_start_is_a_note_beside_the_solutions_verdict(folder):
+    folder.manifest(edit=lambda text: text.replace("python check.py", "python -c 'import check'"))
+    done = folder.run("--agent", "solution")
+    assert done.returncode == 0, done.stderr
+    (attempt,) = folder.attempts()
+    result = json.loads((attempt / "result.json").read_text())
+    assert (result["reason"], result["resolved"]) == ("Resolved", True)
+    assert "pdb sanity check: no breakpoint could be set" in result["notes"][-1]
+    assert "set debugEntrypoint" in result["notes"][-1]
+
+
 def test_failures_exit_with_1_and_run_again_when_asked(folder):
     folder.manifest(edit=lambda text: text.replace("  instructions:", "  setupCommands: [exit 3]\n  instructions:"))
     done = folder.run()

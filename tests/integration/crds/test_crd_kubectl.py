@@ -22,21 +22,22 @@ def test_fields_are_explained(kubectl):
     text = " ".join(kubectl("explain", "episode.spec").split())
     assert "DESCRIPTION: What is to be debugged, who debugs, and how far it may go." in text
     assert "taskRef <Object> A DebugTask of the same namespace. Exactly one of 'taskRef' and 'task';" in text
-    assert "suspend <boolean> Take the pod away and wait; the episode goes on where it stopped" in text
+    assert "suspend <boolean> Delete the pod and wait. Once this is false, a new attempt begins from the start" in text
 
 
 def test_columns_of_episodes(kinds, kubectl, api_namespace):
     kinds.create(api_namespace, kinds.manifest("Episode", EPISODE, "fix-calc"))
     conditions = [{"type": "Resolved", "status": "True"}]
-    status = {"reason": "Resolved", "conditions": conditions, "outcome": {"resolved": True, "steps": 7}, "attempt": 1}
+    status = {"reason": "Resolved", "state": "Finished", "conditions": conditions, "steps": 7, "attempt": 1}
     kinds.patch(api_namespace, "Episode", "fix-calc", {"status": {**status, "podName": "fix-calc-1"}}, below="/status")
     heading, row = kubectl("get", "dge", "-o", "wide").splitlines()
-    assert heading.split() == ["NAME", "REASON", "RESOLVED", "STEPS", "AGE", "AGENT", "MODEL", "ATTEMPT", "POD"]
+    wide = ["STATE", "AGENT", "MODEL", "ATTEMPT", "POD", "MESSAGE"]
+    assert heading.split() == ["NAME", "REASON", "RESOLVED", "STEPS", "AGE", *wide]
     name, *cells = row.split()
     assert (name, cells[:3], cells[4:]) == (
         "fix-calc",
         ["Resolved", "True", "7"],
-        ["debug_agent", "gpt", "1", "fix-calc-1"],
+        ["Finished", "debug_agent", "gpt", "1", "fix-calc-1"],
     )
     assert kubectl("get", "dge").splitlines()[0].split() == ["NAME", "REASON", "RESOLVED", "STEPS", "AGE"]
 
@@ -46,7 +47,7 @@ def test_everything_of_dgym_is_one_category(kinds, kubectl, api_namespace):
     kinds.create(api_namespace, kinds.manifest("EpisodeSet", {"tasks": [{"name": "calc"}]}, "many"))
     lines = [line.split() for line in kubectl("get", "dgym").splitlines() if line]
     assert ["NAME", "IMAGE", "AGE"] in lines
-    assert ["NAME", "TOTAL", "ACTIVE", "RESOLVED", "UNRESOLVED", "FAILED", "AGE"] in lines
+    assert ["NAME", "REASON", "TOTAL", "ACTIVE", "RESOLVED", "UNRESOLVED", "FAILED", "AGE"] in lines
     assert "debugtask.dgym.dev/calc" in {line[0] for line in lines}
 
 
@@ -81,3 +82,23 @@ def test_two_owners_apply_parts_of_a_set(kinds, kubectl):
     kubectl(*other, stdin=part({"parallelism": 3, "tasks": [{"name": "a"}]}))
     stored = json.loads(kubectl("get", "dgs/many", "-o", "json"))["spec"]
     assert (stored["parallelism"], stored["tasks"]) == (3, [{"name": "a"}, {"name": "b"}])
+
+
+def test_a_reason_that_is_waited_for_is_told_apart_from_a_final_one(kinds, kubectl, api_namespace):
+    for name, state in (("waits", "Waiting"), ("over", "Finished")):
+        kinds.create(api_namespace, kinds.manifest("Episode", EPISODE, name))
+        status = {"reason": "Unschedulable", "state": state}
+        kinds.patch(api_namespace, "Episode", name, {"status": status}, below="/status")
+    for name, state in (("waits", "Waiting"), ("over", "Finished")):
+        selector = f"--field-selector=status.reason=Unschedulable,status.state={state}"
+        assert kubectl("get", "dge", "-o", "name", selector).split() == [f"episode.dgym.dev/{name}"]
+
+
+def test_sets_show_their_reason_and_are_selected_by_it(kinds, kubectl, api_namespace):
+    for name, reason in (("one", "Suspended"), ("two", "MaxFailedReached")):
+        kinds.create(api_namespace, kinds.manifest("EpisodeSet", {"tasks": [{"name": "calc"}]}, name))
+        kinds.patch(api_namespace, "EpisodeSet", name, {"status": {"reason": reason}}, below="/status")
+    rows = [line.split()[:2] for line in kubectl("get", "dgs", "--no-headers").splitlines()]
+    assert rows == [["one", "Suspended"], ["two", "MaxFailedReached"]]
+    selected = kubectl("get", "dgs", "-o", "name", "--field-selector=status.reason=Suspended")
+    assert selected.split() == ["episodeset.dgym.dev/one"]

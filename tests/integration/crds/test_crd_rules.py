@@ -88,7 +88,7 @@ BROKEN = [
     ),
     (
         "DebugTask",
-        {"scoring": {"parser": "exitStatus", "passToPass": ["a"]}},
+        {"scoring": {"parser": "exitStatus", "passToPass": ["a::b"]}},
         "spec.scoring.parser",
         "exitStatus knows no single tests; remove failToPass and passToPass or use pytest",
     ),
@@ -110,7 +110,7 @@ def test_rules_of_a_task_hold_inside_an_episode_too(refused):
     ("kind", "spec", "field"),
     [
         ("DebugTask", {"env": [{"name": "A"}, {"name": "A"}]}, "spec.env[1]"),
-        ("DebugTask", {"scoring": {"failToPass": ["a", "b", "a"]}}, "spec.scoring.failToPass[2]"),
+        ("DebugTask", {"scoring": {"failToPass": ["a::b", "b::b", "a::b"]}}, "spec.scoring.failToPass[2]"),
         ("DebugTask", {"source": {"files": [{"path": "a", "content": str(n)} for n in "12"]}}, "spec.source.files[1]"),
         ("EpisodeSet", {"tasks": [{"name": "a"}, {"name": "a"}]}, "spec.tasks[1]"),
     ],
@@ -163,7 +163,7 @@ def changed(kinds, api_namespace):
     [
         ("taskRef", REF, {"name": "b"}),
         ("task", {"task": {"instructions": "a"}}, {"instructions": "b"}),
-        ("task", {"task": {"scoring": {"failToPass": ["a"]}}}, {"scoring": {"failToPass": ["b"]}}),
+        ("task", {"task": {"scoring": {"failToPass": ["a::a"]}}}, {"scoring": {"failToPass": ["b::b"]}}),
         ("agent", REF, {"name": "a"}),
         ("agent", {**REF, "agent": {"name": "a"}}, None),
         ("agent", {**REF, "agent": {"name": "a"}}, {"maxSteps": 7}),

@@ -181,8 +181,6 @@ def test_setup_runs_on_both_sides_and_is_no_change(new_task):
 def test_bad_arguments_are_told_at_once(task, tmp_path):
     with pytest.raises(PluginError, match="flyer"):
         dgym.RepoEnv(task, tools=["flyer"])
-    with pytest.raises(ValueError, match="render_mode"):
-        dgym.RepoEnv(task, render_mode="human")
     with pytest.raises(ManifestError):
         dgym.RepoEnv(tmp_path / "missing.yaml")
     with dgym.RepoEnv(task) as env:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -193,6 +194,18 @@ async def test_an_object_that_cannot_be_read_is_passed_over(
     assert bad_server.counts == {"lists": 1, "watches": 1}
 
 
+async def test_an_object_that_cannot_be_read_and_is_deleted_leaves_the_store(
+    bad_server: Any, reflector: Reflector[Any], store: Store[Any], until: Until
+) -> None:
+    metadata = b'{"name":"b","namespace":"ns","uid":"uid-b","resourceVersion":"51"}'
+    gone = b'{"type":"DELETED","object":{"metadata":%s,"data":5}}\n' % metadata
+    bad_server.lists = [bad_server.page("a")]
+    bad_server.watches = [bad_server.stream(bad_server.event("ADDED", "b", 50), gone, end="hang")]
+    async with running(reflector):
+        await until(lambda: reflector.unreadable == 1)
+    assert [item.metadata.name for item in store] == ["a"]
+
+
 async def test_staleness_grows_while_the_server_is_away_and_ends_with_its_return(
     bad_server: Any, reflector: Reflector[Any], clock: HastyClock, until: Until
 ) -> None:
@@ -234,3 +247,54 @@ async def test_cancelling_ends_it_while_it_lists_watches_or_waits(
     bad_server.lists = [bad_server.page()]
     async with running(reflector):
         await until(lambda: bad_server.counts["watches"] == 1)
+
+
+async def test_an_optional_namespace_that_is_gone_keeps_its_objects_for_a_while_and_is_filled_again(
+    bad_server: Any, bad_client: Client, store: Store[Any], clock: HastyClock, thing: type[Any], until: Until
+) -> None:
+    changes: list[bool] = []
+    reflector = Reflector(
+        bad_client,
+        CONFIG_MAPS,
+        decode=thing,
+        store=store,
+        clock=clock,
+        random=Random(3),
+        namespace="ns",
+        settings=WatchSettings(forget_seconds=100.0),
+        optional=True,
+        changed=lambda: changes.append(reflector.refusal is not None),
+    )
+    known: list[set[str]] = []
+
+    async def refuse(request: Any) -> Any:
+        known.append(names(store))
+        return await bad_server.status(403, "Forbidden")(request)
+
+    async def serve_again(request: Any) -> Any:
+        bad_server.watches = [bad_server.stream(end="hang")]
+        return await bad_server.page("b", version=30)(request)
+
+    bad_server.lists = [bad_server.page("a"), refuse, serve_again]
+    bad_server.watches = [refuse]
+    async with running(reflector):
+        await until(lambda: names(store) == {"b"})
+        await until(lambda: reflector.refusal is None)
+    assert known[0] == {"a"}
+    assert set() in known
+    # How many refused watches come before the second list, the clock decides.
+    assert changes[0] is changes[-1] is False
+    assert True in changes
+    assert all(before is not after for before, after in pairwise(changes))
+
+
+async def test_a_first_list_that_is_refused_is_an_answer(
+    bad_server: Any, reflector: Reflector[Any], until: Until
+) -> None:
+    bad_server.lists = [bad_server.status(403, "Forbidden"), bad_server.page()]
+    bad_server.watches = [bad_server.stream(end="hang")]
+    async with running(reflector):
+        await reflector.answered.wait()
+        assert not reflector.synced.is_set()
+        await until(reflector.synced.is_set)
+    assert reflector.refusal is None

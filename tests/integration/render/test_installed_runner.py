@@ -14,6 +14,7 @@ import pytest
 import dgym.runner
 from dgym.sandbox import SandboxSpec
 from dgym.sandbox.client import RunnerClient
+from dgym.session.verification_files import WorkspaceCopy
 from dgym.sidecar.install import install
 from dgym_operator.render.engine import Renderer
 
@@ -138,6 +139,27 @@ async def test_the_sandbox_runs_as_its_user_and_the_sidecar_reaches_it(started, 
         assert result.text.split() == ["10001", "10000", "10001", "CapEff:", "0000000000000000"]
         await client.stop()
     assert await asyncio.to_thread(process.wait, DEADLINE) == 0
+
+
+async def test_the_workspace_of_another_owner_is_set_aside_and_restored(started, open_directory):
+    """An emptyDir belongs to root: programs of the pod may write into it and not change it."""
+    process, socket = started
+    workspace = open_directory("workspace")
+    await comes_up(process, socket)
+    client = Runner(*await asyncio.open_unix_connection(str(socket)))
+    make = "mkdir src .git; echo 1 > src/a; ln src/a b; ln -s src/a ./-c; touch -d @1000000000 src/a src; chmod 500 src"
+    show = "find . -mindepth 1 -type f -printf '%p %m %n %T@\n' -o -printf '%p %m %T@ %l\n' | sort; ls -A $TMPDIR"
+    async with asyncio.timeout(DEADLINE):
+        await client.configure(SandboxSpec(workspace=str(workspace)), inherit_environment=True)
+        await client.run(make)
+        before = await client.run(show)
+        copy = await WorkspaceCopy.save(client)
+        await client.run("chmod 700 src; rm -r src/a .git b; mkdir -m 0 litter; echo more > src/more")
+        await copy.restore()
+        after = await client.run(show)
+        await client.stop()
+    assert "./src/a 644 2 1000000000" in before.text
+    assert after.text == before.text
 
 
 async def test_another_group_does_not_reach_it(started):

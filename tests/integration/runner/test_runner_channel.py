@@ -110,9 +110,29 @@ async def test_a_manifest_that_names_other_places_is_refused(name):
     reader, writer = await asyncio.open_connection(sock=theirs)
     pending = asyncio.create_task(client.manifest())
     await frames.read(reader)
-    writer.write(frame({"id": 1, "result": {}}, json.dumps({name: {"type": "file"}}).encode()))
+    writer.write(frame({"id": 1, "result": {}}, json.dumps([name, {"type": "file"}]).encode() + b"\n"))
     with pytest.raises(SandboxLost, match="names"):
         await pending
+    await client.close()
+    writer.close()
+
+
+async def test_a_manifest_without_end_is_refused():
+    ours, theirs = socket.socketpair()
+    client = RunnerClient(*await asyncio.open_connection(sock=ours))
+    reader, writer = await asyncio.open_connection(sock=theirs)
+    line = json.dumps(["x" * 32_000, {"type": "file"}]).encode() + b"\n"
+
+    async def repeat() -> None:
+        while (received := await frames.read(reader)) is not None and received[0].get("op") != "cancel":
+            writer.write(frame({"id": 1, "more": True}, line))
+            await writer.drain()
+
+    server = asyncio.create_task(repeat())
+    async with asyncio.timeout(60):
+        with pytest.raises(SandboxLost, match="larger than"):
+            await client.manifest()
+        await server
     await client.close()
     writer.close()
 

@@ -15,9 +15,11 @@ from dgym.sandbox import Limits
 ESCAPEE = (
     "import os, signal, sys, time\n"
     "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-    "if os.fork(): os._exit(0)\n"
+    "reading, writing = os.pipe()\n"
+    "if os.fork(): os.read(reading, 1), os._exit(0)\n"
     "os.setsid()\n"
     "if os.fork(): os._exit(0)\n"
+    "os.write(writing, b'.')\n"
     "again = [sys.executable, '-c', 'import time; time.sleep(600)', sys.argv[1]]\n"
     "if 'clean' in sys.argv: os.execve(sys.executable, again, {})\n"
     "time.sleep(600)\n"
@@ -86,7 +88,7 @@ async def test_what_leaves_the_session_lives_until_the_runner_ends(runner, helpe
 
 
 async def test_the_output_of_a_slow_pipeline_member_is_not_lost(sandbox):
-    result = await sandbox.run("echo text > >(sleep 0.02; tr a-z A-Z)")
+    result = await sandbox.run('echo text > >(sleep 0.02; read -r line; echo "${line^^}")')
     assert result.text == "TEXT\n"
 
 

@@ -1,6 +1,7 @@
 """Files and trees through the runner."""
 
 import asyncio
+import errno
 import io
 import os
 import stat
@@ -8,7 +9,7 @@ import tarfile
 
 import pytest
 
-from dgym.sandbox import FileStat
+from dgym.sandbox import FileStat, frames
 
 
 async def chunks_of(data: bytes, size: int = 50_000):
@@ -117,10 +118,10 @@ async def test_names_that_are_not_utf8_are_shown_escaped_and_marked_as_other(san
 
 async def test_the_manifest_leaves_out_what_is_nobodys_work(sandbox):
     await sandbox.run(
-        "mkdir -p .git src/__pycache__ .pytest_cache node src/empty; touch .git/x src/__pycache__/a.pyc src/b.pyo "
-        ".pytest_cache/y node/z src/a.py; ln -s src/a.py link; mkfifo pipe; chmod 755 src/a.py"
+        "mkdir -p .git src/__pycache__ .pytest_cache src/empty; touch .git/x src/__pycache__/a.pyc src/b.pyo "
+        ".pytest_cache/y src/a.py; ln -s src/a.py link; mkfifo pipe; chmod 755 src/a.py"
     )
-    manifest = await sandbox.manifest(exclude=["node"])
+    manifest = await sandbox.manifest()
     assert {path: entry.type for path, entry in manifest.items()} == {
         "link": "symlink",
         "pipe": "other",
@@ -183,6 +184,39 @@ async def test_archives_that_lead_outside_are_refused(sandbox):
 async def test_asking_for_what_is_not_there_is_an_error(sandbox):
     with pytest.raises(FileNotFoundError):
         [chunk async for chunk in sandbox.get_archive(["missing"])]
+
+
+async def test_more_paths_than_a_header_takes(sandbox):
+    """An agent chooses how many paths there are and how long."""
+    directory = "/".join("d" * 200 for _ in range(17))
+    count = 400
+    assert count * len(directory) > frames.MAX_HEADER
+    await sandbox.run(f"mkdir -p {directory}; cd {directory}; for n in $(seq {count}); do echo $n > $n; done")
+    paths = sorted(await sandbox.manifest())
+    assert len(paths) == count
+    assert {each.type for each in await sandbox.stat(paths)} == {"file"}
+    data = b"".join([chunk async for chunk in sandbox.get_archive(paths)])
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        assert archive.getnames() == paths
+    await sandbox.remove(paths)
+    assert await sandbox.manifest() == {}
+
+
+async def test_a_workspace_of_too_many_files_has_no_manifest(sandbox):
+    await sandbox.run("mkdir d; touch a b d/c")
+    assert len(await sandbox.manifest(limit=4)) == 3
+    with pytest.raises(OSError, match="more than 3 files and directories") as caught:
+        await sandbox.manifest(limit=3)
+    assert caught.value.errno == errno.E2BIG
+
+
+@pytest.mark.parametrize("path", ["a\0b", "x" * 5000, "\udc80"])
+async def test_what_is_no_path_is_an_error_and_not_the_end(sandbox, path):
+    with pytest.raises(OSError):
+        await sandbox.stat([path])
+    with pytest.raises(OSError):
+        await sandbox.remove(["fine", path])
+    assert await sandbox.manifest() == {}
 
 
 async def test_a_slow_consumer_holds_up_nobody_and_fills_no_memory(runner):

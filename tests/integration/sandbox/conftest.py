@@ -21,11 +21,15 @@ DAEMON = textwrap.dedent(
     import os, signal, sys, time
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
+    # What is left in the command's process group is killed at the command's end: it waits for the daemon to leave.
+    reading, writing = os.pipe()
     if os.fork():
+        os.read(reading, 1)
         os._exit(0)
     os.setsid()
     if os.fork():
         os._exit(0)
+    os.write(writing, b".")
     os.chdir("/")
     os.closerange(0, 1024)
     while True:

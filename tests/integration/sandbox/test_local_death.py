@@ -106,11 +106,14 @@ async def test_nothing_survives_the_death_of_its_owner(kind, machine, tmp_path, 
     assert process.stdin is not None
     assert process.stdout is not None
     with process:
-        process.stdin.write(machine.mark.encode() + b"\n")
-        process.stdin.flush()
-        assert await asyncio.to_thread(process.stdout.readline) == b"ready\n"
-        await machine.until(lambda: len(machine.marked()) == 2)
-        process.kill()
+        try:
+            process.stdin.write(machine.mark.encode() + b"\n")
+            process.stdin.flush()
+            assert await asyncio.to_thread(process.stdout.readline) == b"ready\n"
+            await machine.until(lambda: len(machine.marked()) == 2)
+        finally:
+            # Leaving `with` waits for the process.
+            process.kill()
         await machine.until(lambda: not machine.marked())
     (left,) = tmp_path.iterdir()
     os.utime(left, (0, 0))
@@ -132,3 +135,20 @@ async def test_a_failed_start_leaves_nothing_behind(kind, machine):
     with pytest.raises(Exception, match="activate"):
         await provider.sandbox()
     assert machine.marked() == []
+
+
+async def test_a_start_that_is_cancelled_leaves_nothing(kind, machine, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    begun, may_end, python = tmp_path / "begun", tmp_path / "may-end", tmp_path / "python"
+    waiting = f"until [ -e {may_end} ]; do sleep 0.02; done"
+    python.write_text(f'#!/bin/sh\n: > {begun}\n{waiting}\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    opening = asyncio.ensure_future(LocalProvider(SandboxSpec(python=str(python)), kind=kind).sandbox())
+    await machine.until(begun.exists)
+    opening.cancel()
+    with suppress(asyncio.CancelledError):
+        await opening
+    may_end.touch()
+    # The thread that prepares the sandbox cannot be cancelled: wait for its end.
+    await asyncio.get_running_loop().shutdown_default_executor()
+    assert {path.name for path in tmp_path.iterdir()} == {"begun", "may-end", "python"}

@@ -1,5 +1,6 @@
 """What a program may use, and that the sandbox stays usable when it wants more."""
 
+import asyncio
 import os
 import time
 
@@ -44,6 +45,26 @@ async def test_a_fork_bomb_is_contained(open_sandbox, kind, machine):
     sandbox = await open_sandbox(kind, limits=Limits(processes=40))
     bomb = "import os, time\nfor _ in range(2000):\n    try: os.fork()\n    except OSError: time.sleep(0.01)"
     await sandbox.run(machine.command(bomb), timeout_seconds=3)
+    await machine.until(lambda: not machine.marked())
+    assert await still_works(sandbox)
+
+
+async def test_a_program_that_takes_every_task_can_be_ended(open_sandbox, kind, machine):
+    sandbox = await open_sandbox(kind, limits=Limits(processes=10))
+    if sandbox._prepared.group is None:
+        pytest.skip("this machine lets us make no control group")
+    # Threads are no processes: the runner's watchdog leaves this program alone.
+    hungry = (
+        "import threading, time\n"
+        "try:\n"
+        "    while True: threading.Thread(target=time.sleep, args=(1000,)).start()\n"
+        "except RuntimeError: open('full', 'w').close()\n"
+    )
+    running = asyncio.ensure_future(sandbox.run(machine.command(hungry), timeout_seconds=100))
+    await machine.until((sandbox._prepared.directory.workspace / "full").exists)
+    described = asyncio.ensure_future(sandbox.stat(["full"]))
+    running.cancel()
+    assert (await described)[0].type == "file"
     await machine.until(lambda: not machine.marked())
     assert await still_works(sandbox)
 

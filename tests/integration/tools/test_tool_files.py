@@ -37,6 +37,12 @@ async def test_listdir_shows_a_tree_with_marks_and_without_hidden_files(bench, b
     assert (await bench.text("listdir pkg/deep")).splitlines() == ["pkg/deep/", "  mod.py"]
 
 
+async def test_what_tools_leave_behind_is_not_in_the_tree(make_bench):
+    left = {f"{name}/file": "" for name in (".pytest_cache", ".mypy_cache", ".ruff_cache", ".tox", "a/__pycache__")}
+    bench = await make_bench({"a/b.py": "", "CACHEDIR.TAG": "", **left})
+    assert (await bench.text("listdir . 3")).splitlines() == ["./", "  CACHEDIR.TAG", "  a/", "    b.py"]
+
+
 async def test_listdir_is_bounded_and_says_so(make_bench, sandbox, monkeypatch):
     bench = await make_bench({})
     await sandbox.run("mkdir empty many && cd many && touch $(seq 1 700)")

@@ -168,3 +168,45 @@ async def test_options_turn_off_persistence_and_the_listing(make_bench):
     await bench.use("pdb c")
     assert "The breakpoints were cleared with the program's end." in await bench.text("pdb c")
     assert bench.context.breakpoints == ()
+
+
+async def test_a_refused_entrypoint_changes_nothing(bench):
+    await bench.use("pdb b calc.py:3")
+    await bench.use("pdb c")
+    refused = await bench.use({"tool": "pdb", "arguments": {"command": "p a", "entrypoint": "no-such-program"}})
+    assert not refused.ok
+    assert "no-such-program was not found on PATH" in refused.text
+    text = await bench.text("pdb p a + 10")
+    assert text.startswith("11")
+    assert "started again" not in text
+
+
+async def test_standard_input_of_the_program(bench):
+    await bench.use("rewrite echo.py <c>import sys\nprint(sys.stdin.read().upper())</c>")
+    arguments = {"command": "c", "entrypoint": "python echo.py", "stdin": "löwe\n"}
+    assert "LÖWE" in (await bench.use({"tool": "pdb", "arguments": arguments})).text
+    assert "LÖWE" in await bench.text("pdb c")
+    await bench.use("pdb n")
+    text = (await bench.use({"tool": "pdb", "arguments": {"command": "c", "stdin": "tiger"}})).text
+    assert "The program was started again with another standard input." in text
+    assert "TIGER" in text
+    arguments = {"command": "c", "entrypoint": "python echo.py < calc.py"}
+    assert "DEF ADD(A, B):" in (await bench.use({"tool": "pdb", "arguments": arguments})).text
+
+
+async def test_the_time_of_a_command_is_an_option(make_bench):
+    settings = ToolSettings(entrypoint="python loop.py")
+    tools = [Spec("pdb", timeoutSeconds=1)]
+    bench = await make_bench({"loop.py": "while True: pass\n"}, tools=tools, settings=settings)
+    assert "Interrupted: the command ran longer than 1 s." in await bench.text("pdb c")
+
+
+async def test_one_rule_quotes_paths_with_spaces(bench):
+    await bench.use("rewrite 'two words.py' <c>first = 1\nsecond = 2</c>")
+    assert "1  first = 1" in await bench.text("view 'two words.py'")
+    assert "two words.py:2: second = 2" in await bench.text('grep second "two words.py"')
+    for place in ("'two words.py':2", '"two words.py:2"', "two words.py:2", r"two\ words.py:2"):
+        observation = await bench.use(f"pdb b {place}")
+        assert [(point.file, point.line) for point in observation.breakpoints] == [("two words.py", 2)], place
+        assert (await bench.use(f"pdb cl {place}")).breakpoints == ()
+    assert "Quote a word that contains spaces, as in a shell" in await bench.text("listdir two words.py 1")

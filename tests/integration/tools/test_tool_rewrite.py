@@ -63,7 +63,7 @@ async def test_everything_else_is_kept_byte_for_byte(make_bench, sandbox):
         ("rewrite a.py 9 <c>x</c>", "the file has 6 lines"),
         ("rewrite a.py 3:9 <c>x</c>", "end is 9"),
         ("rewrite a.py 3:1 <c>x</c>", "end is 1"),
-        ("rewrite a.py 0 <c>x</c>", "`start` must be an integer of at least 1"),
+        ("rewrite a.py 0 <c>x</c>", "`start` is out of range: it must be an integer of at least 1"),
         ("rewrite tests/test_a.py <c>x</c>", "is read-only and cannot be changed"),
         ("rewrite tests/new.py <c>x</c>", "is read-only and cannot be changed"),
         ("rewrite .debugreadonly <c></c>", "is read-only and cannot be changed"),

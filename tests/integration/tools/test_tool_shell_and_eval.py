@@ -30,6 +30,13 @@ async def test_how_a_command_ended_is_told(make_bench, command, ok, told):
     assert told in observation.text
 
 
+async def test_escape_sequences_of_a_program_do_not_reach_the_observation(make_bench):
+    bench = await make_bench({"color.txt": "\x1b[31mred\x1b[0m\n"})
+    command = r"printf '\033[1;31mred\033[0m \033]8;;http://a\007link\033]8;;\033\\ \033(Bplain\r\n'"
+    assert (await bench.call("bash", command=command)).text == "red link plain\r"
+    assert "\x1b[31mred" in await bench.text("view color.txt")
+
+
 async def test_a_command_that_runs_too_long_is_stopped_with_its_output(make_bench):
     bench = await make_bench({})
     observation = await bench.call("bash", command="echo begun; sleep 600", timeout_seconds=2)

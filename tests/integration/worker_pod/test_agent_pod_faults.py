@@ -44,6 +44,19 @@ async def test_a_store_that_goes_away_midway_gets_everything_later(new_agent, po
     assert "dgym_agent_store_failures_total" in (await agent.call("GET", "/metrics"))[1].decode()
 
 
+async def test_a_verdict_that_neither_store_nor_pod_can_hold_is_reported(new_agent, pod, helpers):
+    agent = new_agent(sandbox_silence_seconds=0.5, store_patience_seconds=0.1)
+    agent.results.write_text("a file, not a directory")
+    await agent.start()
+    await agent.put(helpers.assign(pod, helpers.repair, {"tool": "submit"}))
+    await agent.until(lambda found: found.state is AssignmentState.STORE_UNAVAILABLE)
+    await pod.close()
+    over = await agent.over()
+    assert (over.state, over.reason, over.outcome.resolved) == (AssignmentState.FINISHED, EndReason.RESOLVED, True)
+    assert over.outcome.result_uri == ""
+    assert "could not be stored: the results directory" in over.message
+
+
 async def test_a_pod_that_does_not_answer_is_lost_and_nothing_is_stored(new_agent, new_pod, helpers):
     agent = await new_agent(sandbox_silence_seconds=0.5).start()
     pod = new_pod()

@@ -199,3 +199,13 @@ async def test_a_model_that_fails_leaves_the_pod_to_a_later_try(new_agent, pod, 
         over = await agent.until(lambda status: status.state is AssignmentState.FINISHED)
     assert (over.reason, over.epoch) == (EndReason.RESOLVED, 2)
     assert [step["seq"] for step in agent.steps()] == [0, 1, 2, 3, 4]
+
+
+async def test_a_prompt_that_no_other_try_could_shorten_ends_the_episode(new_agent, pod, counter, models, helpers):
+    counter.go_on()
+    async with FakeOpenAI(script=SCRIPT, context_limit=20) as server:
+        agent = await new_agent(**models(server)).start()
+        await agent.put(helpers.assign(pod, agent={"name": "debug_agent", "model": "m"}))
+        over = await agent.over()
+    assert (over.state, over.reason) == (AssignmentState.FINISHED, EndReason.MODEL_ERROR)
+    assert pod.attempt.released.is_set()

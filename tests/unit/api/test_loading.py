@@ -137,9 +137,10 @@ def test_documents_know_their_place(tmp_path):
         ("  workingDirectory: work", ["spec.workingDirectory: 'work' is not valid; give an absolute path"]),
         ("  scoring: {parser: junit}", ["'junit' is not allowed; one of auto, exitStatus, pytest"]),
         ("  scoring: {stopWhenEvalPasses: maybe}", ["'maybe' is not true or false"]),
-        ("  scoring: {failToPass: [a, a]}", ["failToPass[1]: test 'a' is named twice"]),
-        ("  scoring: {failToPass: [a], passToPass: [a]}", ["passToPass: 'a' is in failToPass too"]),
-        ("  scoring: {failToPass: [a], parser: exitStatus}", ["spec.scoring.parser"]),
+        ("  scoring: {failToPass: [test_a]}", ["failToPass[0]: 'test_a' is not valid", "tests/test_a.py::test_b"]),
+        ("  scoring: {failToPass: ['a::b', 'a::b']}", ["failToPass[1]: test 'a::b' is named twice"]),
+        ("  scoring: {failToPass: ['a::b'], passToPass: ['a::b']}", ["passToPass: 'a::b' is in failToPass too"]),
+        ("  scoring: {failToPass: ['a::b'], parser: exitStatus}", ["spec.scoring.parser"]),
         ("  source: {git: {url: x, revision: main}}", ["spec.source.git.url: 'x' is not valid; give an address"]),
         ("  source: {archive: {url: 'https://x/y', sha256: ab}}", ["sha256", "64 lower-case hexadecimal digits"]),
         (

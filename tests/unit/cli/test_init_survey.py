@@ -92,6 +92,85 @@ def test_requirements_come_from_every_usual_file(tmp_path):
     assert found.python == ">=3.9"
 
 
+def test_what_tox_installs_is_required_too(tmp_path):
+    files = {
+        "requirements.txt": "numpy==1.26\n",
+        "more.txt": "attrs\n",
+        "tox.ini": (
+            "[testenv]\ndeps =\n    numpy\n    hypothesis>=6  # properties\n    -r{toxinidir}/more.txt\n"
+            "    py38: mock\n    .[test]\n    {toxinidir}/plugin\n[testenv:docs]\ndeps = sphinx\n"
+        ),
+    }
+    found = read_requirements(write(tmp_path, files))
+    assert found.lines == ("numpy==1.26", "hypothesis>=6", "attrs")
+    assert found.files == ("requirements.txt", "tox.ini", "more.txt")
+    assert [text.split("'")[1] for text in found.left_out] == ["py38: mock", ".[test]", "./plugin"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("tox.toml", '[env_run_base]\ndeps = ["six"]\n'),
+        ("pyproject.toml", '[tool.tox.env_run_base]\ndeps = ["six"]\n'),
+        ("pyproject.toml", '[tool.tox]\nlegacy_tox_ini = """\n[testenv]\ndeps = six\n"""\n'),
+    ],
+)
+def test_tox_has_more_than_one_form(tmp_path, name, text):
+    assert read_requirements(write(tmp_path, {name: text})).lines == ("six",)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "needed"),
+    [
+        ("pytest.ini", "[pytest]\naddopts = -q --cov=pkg --cov-report term -n auto\n", ("pytest-cov", "pytest-xdist")),
+        ("setup.cfg", "[tool:pytest]\naddopts = -n4 --timeout=10\n", ("pytest-xdist", "pytest-timeout")),
+        ("tox.ini", "[pytest]\nDJANGO_SETTINGS_MODULE = x.settings\n", ("pytest-django",)),
+        (
+            "pyproject.toml",
+            (
+                '[tool.pytest.ini_options]\naddopts = ["--strict-markers", "-ra"]\nasyncio_mode = "auto"\n'
+                'required_plugins = ["pytest-mock>=3"]\n'
+            ),
+            ("pytest-mock>=3", "pytest-asyncio"),
+        ),
+        ("pytest.ini", "[pytest]\naddopts = --covenant 'unclosed\n", ()),
+    ],
+)
+def test_plugins_that_the_settings_of_pytest_need_are_required(tmp_path, name, text, needed):
+    settings = survey(write(tmp_path, {name: text})).pytest
+    assert read_requirements(tmp_path, settings).lines == needed
+
+
+def test_a_declared_plugin_is_required_once(tmp_path):
+    write(tmp_path, {"requirements.txt": "pytest_cov==5.0\n", "pytest.ini": "[pytest]\naddopts = --cov\n"})
+    assert read_requirements(tmp_path, survey(tmp_path).pytest).lines == ("pytest_cov==5.0",)
+
+
+@pytest.mark.parametrize(
+    ("files", "needed"),
+    [
+        ({"setup.py": "from setuptools import setup\nsetup(ext_modules=[])\n"}, ("setuptools",)),
+        ({"setup.py": "from setuptools import setup\nsetup()\n"}, ()),
+        (
+            {
+                "setup.py": "cythonize('x.pyx')",
+                "pyproject.toml": (
+                    '[build-system]\nrequires = ["setuptools>=61", "cython"]\nbuild-backend = "setuptools.build_meta"\n'
+                ),
+            },
+            ("setuptools>=61", "cython"),
+        ),
+        ({"pyproject.toml": '[tool.setuptools]\next-modules = [{name = "x", sources = ["x.c"]}]\n'}, ("setuptools",)),
+        (
+            {"pyproject.toml": '[build-system]\nrequires = ["meson-python"]\nbuild-backend = "mesonpy"\n'},
+            (),
+        ),
+    ],
+)
+def test_setuptools_is_required_where_a_build_needs_it(tmp_path, files, needed):
+    assert read_requirements(write(tmp_path, files)).lines == needed
+
+
 def test_files_that_cannot_be_read_are_named(tmp_path):
     write(tmp_path, {"setup.py": "raise SystemExit", "Pipfile": "", "pyproject.toml": "[project", "setup.cfg": "x = 1"})
     found = read_requirements(tmp_path)

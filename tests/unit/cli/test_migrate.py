@@ -117,9 +117,11 @@ def test_what_is_lost_is_told_and_stands_in_the_manifest(folder):
     )
     done = migrate("x.yaml")
     assert "Not converted:" in done.stderr
-    for words in ("llm_temperature: agents of dgym make one request a step", "a: not a key of debug-gym"):
-        assert words in done.stderr
-        assert f"# Not converted: {words}" in done.stdout
+    lost, different = "a: not a key of debug-gym", "llm_temperature: agents of dgym make one request a step"
+    assert f"Not converted:\n  {lost}" in done.stderr
+    assert f"# Not converted: {lost}" in done.stdout
+    assert f"Converted with a difference:\n  {different}" in done.stderr
+    assert f"# Converted with a difference: {different}" in done.stdout
     assert "save_patch" not in done.stdout
     assert done.stdout.startswith("# Converted from x.yaml by dgym migrate.\n")
 
@@ -181,10 +183,8 @@ def test_images_other_than_bare_pythons_are_kept(folder):
 def test_agents_and_parameters_that_dgym_lacks_are_told(folder):
     text = "froggy_agent: {env_kwargs: {path: data/thing, dir_tree_depth: 3}, memory_size: 3, llm_name: human}"
     (_, episode), said = converted(folder, text)
-    assert episode.spec.agent.name == "froggy_agent"
-    assert episode.spec.agent.model == "human"
-    assert episode.spec.agent.parameters == {}
-    assert "there is no agent 'froggy_agent'" in said
+    assert episode.spec.agent is None
+    assert "there is no agent 'froggy_agent', so it is left out with its settings (model); add --agent NAME" in said
     assert "memory_size: the agent froggy_agent has no such parameter" in said
 
 
@@ -195,10 +195,12 @@ def test_a_file_without_sections_is_one(folder):
 
 
 def test_a_repository_that_is_not_there_is_told(folder):
-    _, said = converted(folder, "debug_agent: {env_kwargs: {path: data/none}}")
+    (task, _), said = converted(folder, "debug_agent: {env_kwargs: {path: data/none}}")
     assert "there is no directory data/none" in said
-    _, said = converted(folder, "debug_agent: {max_steps: 3}")
+    assert (task.metadata.name, task.spec.source) == ("none", None)
+    (task, _), said = converted(folder, "debug_agent: {max_steps: 3}")
     assert "there is no repository" in said
+    assert (task.metadata.name, task.spec.source) == ("x", None)
 
 
 def test_nothing_is_overwritten_without_force(folder):
@@ -217,6 +219,9 @@ def test_nothing_is_overwritten_without_force(folder):
         ("a: {b: 1}\n---\nc: 1\n", "one YAML mapping"),
         ("base: {max_steps: 1}\n", "has no sections"),
         ("x: 1\ny: 2\n", "has no sections"),
+        ("services: {web: {image: nginx}}\n", "its section 'services' has none of the known keys"),
+        ("name: ci\ntools: [a]\n", "has no sections"),
+        ("apiVersion: v1\nkind: Pod\nspec: {}\n", "has no sections"),
         ("a: {b: [}\n", "line 1"),
         ("debug_agent: {max_steps: 0}\n", "spec.agent.maxSteps"),
     ],

@@ -20,12 +20,13 @@ def test_every_episode_is_counted_once(result):
 
 
 def test_the_table_shows_verdicts_and_says_why_episodes_failed(job, result, capsys):
-    failed = result(EndReason.SETUP_FAILED, message="pip failed [bold]\nmore")
+    failed = result(EndReason.SETUP_FAILED, message="pip failed [bold]\nmore\n\nERROR: no such package\n", attempt=2)
     print_table([job("good"), job("bad"), job("new")], [result(EndReason.RESOLVED, 2), failed, None], ["Episode z"])
     text = capsys.readouterr().out
     assert "good     calc  replay  Resolved       2/2" in text
     assert "no result" in text
-    assert "bad: SetupFailed: pip failed [bold]\n" in text
+    assert "bad: SetupFailed: pip failed [bold] … ERROR: no such package\n" in text
+    assert "bad: log: results/local/bad/d/2/episode.log\n" in text
     assert "left out: Episode z" in text
 
 
@@ -72,7 +73,7 @@ def shown(job, result, capsys, *, verbose):
 def test_progress_says_what_everyone_should_know_once(job, result, capsys):
     assert shown(job, result, capsys, verbose=False) == [
         "making an environment",
-        "[1/3] one: SetupFailed 0/2, 0 steps, 0.0 s: line one",
+        "[1/3] one: SetupFailed 0/2, 0 steps, 0.0 s: line one line two",
     ]
 
 

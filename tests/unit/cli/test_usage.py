@@ -86,7 +86,7 @@ def test_without_click_the_command_says_what_to_install():
         (["run", "x.yaml", "--agent", "humam"], "did you mean 'human'?"),
         (["run", "x.yaml", "-p", "tools=[pbd]"], "pbd"),
         (["run", "x.yaml", "-p", "taskRef.name=clac"], "did you mean 'calc'?"),
-        (["run", "empty"], "no Episode"),
+        (["run", "empty"], "has no agent; add --agent NAME"),
         (["validate"], "name at least one manifest"),
         (["tools", "pbd"], "pbd"),
         (["replay"], "TRAJECTORY"),
@@ -122,6 +122,44 @@ def test_validate_reports_the_faults_of_all_files(dgym, tmp_path):
     assert "spec.agent.maxSteps" in done.output
 
 
+def test_validate_checks_agents_tools_options_and_patches(dgym, tmp_path):
+    spec = """
+  agent: {name: replai}
+  tools: [view, vieww, {name: grep, options: {nothing: 1}}]
+  task:
+    source: {files: [{path: calc.py, content: "x = 1"}]}
+    solution: replace + by -
+    scoring: {testPatch: "\\n"}
+"""
+    (tmp_path / "e.yaml").write_text(EPISODE.partition("spec:")[0] + "spec:" + spec)
+    done = dgym("validate", str(tmp_path / "e.yaml"))
+    assert done.exit_code == 2
+    place = f"{tmp_path}/e.yaml: document 1 (Episode one): spec"
+    for complaint in (
+        f"{place}.agent.name: there is no agent 'replai'; did you mean 'replay'?",
+        f"{place}.tools[1]: There is no tool `vieww`. Did you mean `view`?",
+        f"{place}.tools[2]: ",
+        f"{place}.task.solution: 'replace + by -' is no patch: ",
+        f"{place}.task.scoring.testPatch: '\\n' changes nothing; ",
+    ):
+        assert complaint in done.output, done.output
+
+
+def test_validate_finds_the_same_tool_twice_in_a_set(dgym, tmp_path):
+    text = """
+apiVersion: dgym.dev/v1alpha1
+kind: EpisodeSet
+metadata: {name: many}
+spec:
+  tasks: [{name: calc}]
+  template: {agent: {name: replay}, tools: [view, {name: "dgym.tools.view:View"}]}
+"""
+    (tmp_path / "s.yaml").write_text(text)
+    done = dgym("validate", str(tmp_path / "s.yaml"))
+    assert done.exit_code == 2
+    assert "(EpisodeSet many): spec.template.tools: Two tools are named `view`" in done.output
+
+
 def test_the_same_name_with_two_meanings_is_refused(dgym, tmp_path, manifest):
     (tmp_path / "y.yaml").write_text(TASK.replace("x = 1", "x = 2"))
     done = dgym("validate", manifest, str(tmp_path / "y.yaml"))
@@ -135,6 +173,36 @@ def test_tools_are_listed_and_shown(dgym):
     assert "command" in dgym("tools", "pdb").output
     assert json.loads(dgym("tools", "pdb", "--output", "json").output)["parameters"]["type"] == "object"
     assert len(json.loads(dgym("tools", "--output", "json").output)) >= 8
+
+
+@pytest.mark.parametrize("arguments", [["x.yaml"], ["repository"]])
+def test_tasks_without_an_agent_are_answered_with_what_to_add(dgym, tmp_path, arguments):
+    (tmp_path / "x.yaml").write_text(TASK)
+    (tmp_path / "repository").mkdir()
+    done = dgym("run", *arguments)
+    assert done.exit_code == 2
+    assert "has no agent; add --agent NAME (" in done.output
+    assert "human is you at the keyboard" in done.output
+
+
+@pytest.mark.parametrize("words", [("--agent", "relpay"), ("-p", "agent.name=relpay"), ("-p", "agent.name='relpay'")])
+def test_an_agent_is_named_by_its_option_or_by_its_path(dgym, tmp_path, words):
+    (tmp_path / "x.yaml").write_text(TASK)
+    done = dgym("run", "x.yaml", *words)
+    assert done.exit_code == 2
+    assert "there is no agent 'relpay'; did you mean 'replay'?" in done.output
+
+
+@pytest.mark.parametrize("words", [("--agent", "two words"), ("-p", "agent.name=[a]")])
+def test_a_name_that_no_agent_can_have_is_a_fault_of_usage(dgym, tmp_path, words):
+    (tmp_path / "x.yaml").write_text(TASK)
+    done = dgym("run", "x.yaml", *words)
+    assert done.exit_code == 2, done.output
+    assert "spec.agent.name: " in done.output
+
+
+def test_the_version_is_an_option_too(dgym):
+    assert dgym("--version").output == dgym("version").output.splitlines()[0] + "\n"
 
 
 def test_version_names_dgym_and_its_wire(dgym):

@@ -76,9 +76,15 @@ def test_an_error_event_is_raised() -> None:
 
 
 def test_an_object_that_cannot_be_read_is_named() -> None:
-    with pytest.raises(UnreadableObject) as caught:
-        EventDecoder(Widget).decode(event("ADDED", widget("a", "large")))
-    assert (caught.value.name, caught.value.resource_version) == ("ns/a", "5")
+    for kind, gone in [("ADDED", False), ("DELETED", True)]:
+        with pytest.raises(UnreadableObject) as caught:
+            EventDecoder(Widget).decode(event(kind, widget("a", "large")))
+        assert (caught.value.key, caught.value.resource_version, caught.value.gone) == (("ns", "a"), "5", gone)
+
+
+def test_an_object_without_readable_metadata_asks_for_a_new_list() -> None:
+    with pytest.raises(Expired, match="without a name"):
+        EventDecoder(Widget).decode(event("DELETED", {"metadata": {"name": 5}}))
 
 
 @pytest.mark.parametrize("line", [b"", b"{", b'{"type":"ADDED"', b"<html>", b'{"type": "ADDED", "object": {"metadata'])

@@ -36,7 +36,7 @@ def test_a_list_then_a_watch(store: Store[Any], thing: Make, changes: list[Chang
         (Source.LIST, "a", "-", "1"),
         (Source.LIST, "b", "-", "2"),
         (Source.WATCH, "a", "1", "4"),
-        (Source.WATCH, "b", "2", "-"),
+        (Source.WATCH, "b", "5", "-"),
     ]
 
 

@@ -136,6 +136,18 @@ def test_a_named_file_must_exist_the_default_one_need_not(tmp_path, monkeypatch)
         catalog.open("x")
 
 
+def test_in_a_cluster_messages_name_the_charts_value_and_no_path(write, tmp_path):
+    path = write("mine: {model: m, temperature: hot}\n")
+    catalog = load_models(path, origin="the chart's value agents.llmConfig")
+    for name in ("mine", "x"):
+        with pytest.raises(ModelConfigError, match=r"the chart's value agents\.llmConfig") as caught:
+            catalog.open(name)
+        assert str(tmp_path) not in str(caught.value)
+    path.write_text("")
+    with pytest.raises(ModelConfigError, match=r"agents\.llmConfig names none; set it"):
+        load_models(path, origin="the chart's value agents.llmConfig").open("x")
+
+
 def test_the_environment_variable_points_elsewhere(write, monkeypatch):
     monkeypatch.setenv("LLM_CONFIG_FILE_PATH", str(write("mine: {model: m}\n")))
     assert load_models().names == ("mine", "human")

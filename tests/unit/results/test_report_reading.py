@@ -38,6 +38,15 @@ def test_each_episode_is_one_record_with_its_calls(tmp_path):
     assert record.stages.prepare >= 0
 
 
+@pytest.mark.parametrize(("wall_seconds", "known"), [(0.0, True), (None, False)])
+def test_stages_are_unknown_only_where_the_attempt_was_not_timed(tmp_path, wall_seconds, known):
+    attempt = play(tmp_path, calls=[("pdb", True, 0.5)])
+    stored = json.loads(attempt.result.read_text())
+    attempt.result.write_text(json.dumps({**stored, "wallSeconds": wall_seconds}))
+    (record,) = read_run([tmp_path]).records
+    assert (record.stages is not None) is known
+
+
 def test_the_newest_attempt_with_a_result_counts(tmp_path):
     play(tmp_path, reason=EndReason.SETUP_FAILED)
     play(tmp_path, reason=EndReason.UNRESOLVED)

@@ -90,5 +90,5 @@ def test_concurrent_attempts_get_different_directories(tmp_path):
 
 def test_the_whole_attempt_is_timed_by_the_process_that_made_it(tmp_path):
     made = folder(tmp_path).new_attempt()
-    assert made.save(result()).wall_seconds >= 0
-    assert folder(tmp_path).attempts()[0].save(result()).wall_seconds == 0
+    assert isinstance(made.save(result()).wall_seconds, float)
+    assert folder(tmp_path).attempts()[0].save(result()).wall_seconds is None

@@ -7,9 +7,9 @@ import logging
 import pytest
 
 from dgym.errors import ManifestError
+from dgym.logs import JsonFormatter, episode_fields
 from dgym.sidecar.access import Access
 from dgym.sidecar.failures import CallError
-from dgym.sidecar.logs import JsonFormatter
 from dgym.sidecar.ongoing import Ongoing, StillRunning
 from dgym.sidecar.settings import read_settings
 from dgym.sidecar.uploads import Uploads
@@ -165,10 +165,11 @@ async def test_an_upload_is_in_place_only_when_it_is_whole(tmp_path):
 
 
 def test_a_log_line_is_json_whatever_is_in_it():
-    formatter = JsonFormatter(episode="default/calc", attempt=2)
+    formatter = JsonFormatter(lambda: episode_fields("default/calc", attempt=2))
     record = logging.LogRecord("dgym", logging.INFO, "f", 1, "said %s\n", ("\ud800",), None)
     record.fields = {"code": "ok"}
     line = formatter.format(record)
     assert "\n" not in line
     entry = json.loads(line)
-    assert (entry["episode"], entry["attempt"], entry["code"], entry["level"]) == ("default/calc", 2, "ok", "INFO")
+    assert (entry["namespace"], entry["episode"], entry["attempt"]) == ("default", "calc", 2)
+    assert (entry["code"], entry["level"]) == ("ok", "INFO")

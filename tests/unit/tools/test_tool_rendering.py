@@ -222,3 +222,9 @@ def test_a_bad_pattern_is_an_answer(pattern, tmp_path):
 def test_any_report_of_a_search_can_be_read(report):
     matches, _ = _read(report, 5)
     assert len(matches) <= 5
+
+
+def test_escape_sequences_of_the_program_are_left_out():
+    title = "\x1b]0;title\x07"
+    result = DebugResult(state="idle", output="\x1b[1mbold\x1b[0m", program_output=f"\x1b[31mred\x1b[0m\n{title}")
+    assert render(result, 60).startswith("bold\n\nProgram output:\nred\n\n")

@@ -72,8 +72,8 @@ def test_valid_arguments_pass_and_defaults_are_left_to_the_tool():
         ({"path": "a", "line": 2.0}, "`line` must be an integer from 1 to 9 or null, not 2.0 (a float)."),
         ({"path": "a", "line": "12"}, 'not "12" (text).'),
         ({"path": "a", "line": True}, "not true (a truth value)."),
-        ({"path": "a", "line": 10}, "from 1 to 9"),
-        ({"path": "a", "line": 10**30}, "from 1 to 9"),
+        ({"path": "a", "line": 10}, "`line` is out of range: it must be an integer from 1 to 9 or null, not 10"),
+        ({"path": "a", "line": 10**30}, "`line` is out of range"),
         ({"path": "a", "ratio": "x"}, "`ratio` must be a number"),
         ({"path": "a", "deep": 1}, "`deep` must be true or false, not 1 (an integer)."),
         ({"path": "a", "mode": "quick"}, '`mode` must be one of "fast", "slow", not "quick" (text).'),
@@ -138,7 +138,7 @@ def test_instructions_describe_the_tool_its_arguments_and_its_text_form():
         "",
         "Arguments of double:",
         "  number: an integer",
-        "As one line of text:",
+        "As one line of text, words with spaces quoted as in a shell:",
         "  double 4",
     ]
 

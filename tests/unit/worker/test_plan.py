@@ -2,6 +2,7 @@ import msgspec
 import pytest
 
 from dgym.api import Loaded, loads
+from dgym.cli.resources import override
 from dgym.errors import ManifestError, PluginError
 from dgym.results import StoredResult
 from dgym.wire import EndReason
@@ -91,7 +92,7 @@ def test_suspended_and_cancelled_episodes_are_left_out_by_name(plan, field):
     ("documents", "complaint"),
     [
         ([episode("one", "ad"), task("add")], "did you mean 'add'"),
-        ([task("add")], "no Episode and no EpisodeSet"),
+        ([task("add")], "DebugTask add has no agent; add --agent NAME"),
         ([task("add"), episode("one").replace("agent:", "priority: 1 #")], "--agent NAME"),
         (
             [task("add").replace('files: [{path: calc.py, content: "x = 1"}]', "localPath: gone"), episode("one")],
@@ -149,7 +150,7 @@ def test_only_unfinished_episodes_run(plan):
 
 def test_tasks_alone_get_an_episode_each(tmp_path):
     tasks = [Loaded(one, str(tmp_path / "x.yaml"), 1) for one in loads(task("add"))]
-    made = episodes_for(tasks, "human")
+    made = override(episodes_for(tasks), ["agent.name=human"])
     assert [(one.resource.metadata.name, one.resource.spec.agent.name) for one in made] == [("add", "human")]
 
 

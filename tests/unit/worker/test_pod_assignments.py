@@ -7,7 +7,7 @@ import pytest
 from dgym.wire import EndReason, Outcome
 from dgym.wire.assignments import Assignment, AssignmentMode, AssignmentState
 from dgym.worker.pod.assignments import Assignments, NoSlot, Outdated
-from dgym.worker.pod.shared import Ending
+from dgym.worker.pod.shared import Ending, Stage
 
 DONE = Ending(state=AssignmentState.FINISHED, reason=EndReason.RESOLVED, outcome=Outcome(resolved=True))
 
@@ -39,7 +39,7 @@ class Player:
         key = (assignment.episode_uid, assignment.epoch)
         self.playing.append(key)
         self.most = max(self.most, len([each for each in self.playing if each[0] == key[0]]))
-        tell(AssignmentState.RUNNING, 2)
+        tell(Stage(AssignmentState.RUNNING, 2))
         try:
             return await self.futures.setdefault(key, asyncio.get_running_loop().create_future())
         finally:

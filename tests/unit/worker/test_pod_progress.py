@@ -3,6 +3,7 @@
 import pytest
 
 from dgym.results.stores import StoreUnavailable
+from dgym.wire import Observation, Step
 from dgym.wire.assignments import AssignmentState
 from dgym.worker.pod.metrics import Metrics
 from dgym.worker.pod.shared import Progress
@@ -11,17 +12,36 @@ from dgym.worker.pod.shared import Progress
 @pytest.mark.parametrize("stage", [AssignmentState.PREPARING, AssignmentState.RUNNING, AssignmentState.CLOSING])
 def test_a_store_that_is_away_before_there_is_a_verdict_changes_no_stage(stage):
     told, metrics = [], Metrics()
-    progress = Progress(lambda state, _steps: told.append(state), metrics)
+    progress = Progress(lambda stage: told.append(stage.state), metrics)
     progress.become(stage)
     progress.store_unavailable(StoreUnavailable("away"))
     assert set(told) == {stage}
     assert b"dgym_agent_store_failures_total 1.0" in metrics.text()
 
 
+def test_the_deadline_runs_from_the_reset_to_the_last_step():
+    told = []
+    progress = Progress(lambda stage: told.append(stage.active), Metrics())
+    progress.become(AssignmentState.PREPARING)
+    progress.become(AssignmentState.RUNNING)
+    progress.stepped(Step(seq=0, call=None, observation=Observation(text="")))
+    progress.become(AssignmentState.CLOSING)
+    assert told == [False, False, True, False]
+
+    progress = Progress(lambda stage: told.append(stage.active), Metrics())
+    progress.taken_up()
+    progress.become(AssignmentState.RUNNING)
+    assert told[-1]
+
+
 def test_a_verdict_that_waits_for_its_store_is_told_as_such():
     told = []
-    progress = Progress(lambda state, _steps: told.append(state), Metrics())
+    progress = Progress(lambda stage: told.append((stage.state, stage.cause)), Metrics())
     progress.become(AssignmentState.STORING)
     progress.store_unavailable(StoreUnavailable("away"))
     progress.store_unavailable(None)
-    assert told == [AssignmentState.STORING, AssignmentState.STORE_UNAVAILABLE, AssignmentState.STORING]
+    assert told == [
+        (AssignmentState.STORING, ""),
+        (AssignmentState.STORE_UNAVAILABLE, "away"),
+        (AssignmentState.STORING, ""),
+    ]

@@ -31,10 +31,10 @@ def test_seed_tools_and_session_are_the_episodes():
     script = read_script(
         assignment({"name": "rewrite_agent", "seed": 5, "model": "m"}, sample=2, tools=("pdb", NamedTool(name="eval")))
     )
-    assert script.script.seed == 7
+    assert script.seed == 7
     assert [getattr(tool, "name", tool) for tool in script.tools] == ["eval"]
-    assert script.script.session == "one-0123456789abcdef"
-    assert script.script.base is None
+    assert script.session == "one-0123456789abcdef"
+    assert script.base is None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,51 @@
+"""Log lines of operator, agents and sidecars: one JSON object a line, with the same keys in all of them.
+
+``time``, ``level``, ``logger`` and ``message`` first; then the fields: ``namespace``, ``episode``, ``attempt``, ``pod``
+(the sandbox's) and ``agent`` (the agent's pod), so that one query finds all lines of an episode.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+_LIMIT = 8192
+
+
+class JsonFormatter(logging.Formatter):
+    """A record as one line of JSON; what is passed in ``extra={"fields": {…}}`` becomes fields of its own.
+
+    Args:
+        context: Returns fields that every line has now; those of the record win.
+    """
+
+    def __init__(self, context: Callable[[], Mapping[str, Any]] = dict) -> None:
+        super().__init__()
+        self._context = context
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage()[:_LIMIT],
+            **self._context(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)[-_LIMIT:]
+        return msgspec.json.encode({name: encodable(value) for name, value in line.items()}).decode()
+
+
+def episode_fields(episode: str, **more: Any) -> dict[str, Any]:
+    """The fields of an episode that is named ``namespace/name``."""
+    namespace, _, name = episode.rpartition("/")
+    return {**({"namespace": namespace} if namespace else {}), "episode": name, **more}
+
+
+def encodable(value: Any) -> Any:
+    """The value; of a text, what UTF-8 can hold: programs print half surrogate pairs."""
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value

@@ -1,0 +1,94 @@
+"""Two drivers of one attempt, one of which has superseded the other, and the trajectory that both store."""
+
+import msgspec
+import obstore
+import pytest
+
+from dgym.results import TrajectoryHeader
+from dgym.results.stores import StoreUnavailable, open_store
+from dgym.wire import Observation, Step, ToolCall
+from dgym.worker.pod.logs import EpisodeLog
+from dgym.worker.pod.record import Record
+
+PATH = "n/e/uid/1"
+TRAJECTORY = f"{PATH}/trajectory.jsonl"
+
+
+@pytest.fixture(params=["directory", "bucket"])
+def store(request, tmp_path, monkeypatch):
+    if request.param == "directory":
+        return open_store(str(tmp_path / "results"))
+    s3_server = request.getfixturevalue("s3_server")
+    for name, value in s3_server.environment.items():
+        monkeypatch.setenv(name, value)
+    return open_store(f"s3://{s3_server.bucket()}/p")
+
+
+@pytest.fixture
+def new_record(store):
+    async def make(steps):
+        record = Record(store, PATH, EpisodeLog(), unavailable=lambda _: None)
+        begun = await record.load(TrajectoryHeader(task="calc"))
+        add(record, range(len(begun), steps))
+        return record
+
+    return make
+
+
+def add(record, numbers):
+    for number in numbers:
+        call = ToolCall(tool="view") if number else None
+        record.write(Step(seq=number, call=call, observation=Observation(text=f"step {number}")))
+
+
+async def stored_steps(store):
+    _, *lines = (await store.read(TRAJECTORY)).splitlines()
+    return [msgspec.json.decode(line)["seq"] for line in lines]
+
+
+async def test_a_superseded_drivers_last_save_leaves_a_longer_trajectory_alone(store, new_record):
+    superseded = await new_record(3)
+    await superseded.save()
+    driver = await new_record(7)
+    await driver.save()
+    add(superseded, [3])
+    await superseded.save()
+    assert await stored_steps(store) == list(range(7))
+    add(driver, [7])
+    await driver.save()
+    assert await stored_steps(store) == list(range(8))
+
+
+async def test_the_longer_trajectory_wins_whoever_saved_last(store, new_record):
+    superseded = await new_record(1)
+    await superseded.save()
+    driver = await new_record(2)
+    add(superseded, [1, 2, 3])
+    await superseded.save()
+    await driver.save()
+    assert await stored_steps(store) == [0, 1, 2, 3]
+    add(driver, [2, 3, 4])
+    await driver.save()
+    assert await stored_steps(store) == [0, 1, 2, 3, 4]
+
+
+async def test_what_is_no_trajectory_is_replaced(store, new_record):
+    await store.write(TRAJECTORY, b"{}\n" * 9)
+    await (await new_record(2)).save()
+    assert await stored_steps(store) == [0, 1]
+
+
+async def test_a_file_that_changes_under_every_write_is_given_up(s3_server, monkeypatch):
+    for name, value in s3_server.environment.items():
+        monkeypatch.setenv(name, value)
+    store = open_store(f"s3://{s3_server.bucket()}/p")
+    versions = iter(range(100))
+    await store.write(TRAJECTORY, b"initial")
+
+    def changes(_present):
+        # Another writer, between the reading and the conditional write.
+        obstore.put(store._bucket, TRAJECTORY, b"%d" % next(versions))
+        return False
+
+    with pytest.raises(StoreUnavailable, match="changes under every write"):
+        await store.replace(TRAJECTORY, b"x", version=None, keep=changes)

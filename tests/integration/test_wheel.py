@@ -1,0 +1,44 @@
+"""What the built wheel gives to those who install it."""
+
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+USER = ROOT / "tests" / "fakes" / "typed_user.py"
+
+
+def run(*command, cwd):
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=100)
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """The interpreter of an environment that has dgym from its wheel, and what it needs from this one."""
+    wheels, environment = tmp_path_factory.mktemp("wheels"), tmp_path_factory.mktemp("environment")
+    built = run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(wheels), cwd=ROOT)
+    assert built.returncode == 0, built.stderr
+    venv.create(environment, symlinks=True)
+    (site,) = environment.glob("lib/python*/site-packages")
+    (wheel,) = wheels.glob("dgym-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    (site / "this-environment.pth").write_text(sysconfig.get_path("purelib"))
+    return environment / "bin" / "python"
+
+
+def test_a_typed_program_passes_mypy_strict(installed, tmp_path):
+    shutil.copy(USER, tmp_path / "user.py")
+    mypy = (sys.executable, "-m", "mypy", "--strict", "--python-executable", str(installed), "--cache-dir", "cache")
+    checked = run(*mypy, "user.py", cwd=tmp_path)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    # Any would agree with every type.
+    (tmp_path / "user.py").write_text("from dgym import RepoEnv\nRepoEnv(1, max_steps='many')\n")
+    refused = run(*mypy, "user.py", cwd=tmp_path)
+    assert refused.stdout.count("[arg-type]") == 2, refused.stdout
