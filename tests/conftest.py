@@ -47,10 +47,15 @@ def _required_programs() -> None:
 
 
 @pytest.fixture(scope="session")
-def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    """A real API server, one for the whole run: tests keep to namespaces of their own."""
+def api_server_binaries() -> None:
+    """For tests that start an API server of their own."""
     if missing := missing_binaries():
         absent("apiserver", f"{NO_API_SERVER}: {' and '.join(missing)} not found (`make binaries` builds them)")
+
+
+@pytest.fixture(scope="session")
+def api_server(api_server_binaries: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    """A real API server, one for the whole run: tests keep to namespaces of their own."""
     base = tmp_path_factory.getbasetemp()
     # Workers of pytest-xdist have directories of their own below that of the run.
     run = base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base

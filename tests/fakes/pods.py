@@ -30,7 +30,7 @@ from dgym.sidecar.metrics import Metrics
 from dgym.sidecar.runners import Runners
 from dgym.sidecar.settings import PREFIX, Settings
 from dgym.wire.http import Path as CallPath
-from dgym.wire.http import Role, VerifyResponse
+from dgym.wire.http import Role, RunningRequest, VerifyResponse
 from dgym.wire.http_termination import decode_termination
 from dgym.wire.http_tokens import make_token, token_digest
 
@@ -129,6 +129,11 @@ class Pod:
     async def _confirm(self):
         await self.sandbox_ended()
         await self.client(Role.OPERATE).call("POST", CallPath.VERIFY, VerifyResponse)
+
+    async def running(self, observed):
+        """Report that the sandbox was running then, as the operator does."""
+        data = msgspec.json.encode(RunningRequest(observed=observed))
+        return await self.raw("POST", CallPath.RUNNING, role=Role.OPERATE, data=data)
 
     async def sandbox_ended(self):
         # However long the test takes: without this word a sandbox that has ended counts as one that would not.

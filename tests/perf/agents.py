@@ -137,7 +137,7 @@ async def _play(path: Path, steps: int) -> None:
     with TrajectoryWriter(path, TrajectoryHeader()) as trajectory:
         env = RecordingEnv(InstantEnv(steps), trajectory, on_reset=lambda: None, on_step=lambda _: None)
         chat = Chat(InstantModel(), session=path.name, listener=env.say)
-        await Loop(env, chat, AgentContext(task_name="calc", chat=chat), Settings()).run()
+        await Loop(env, chat, AgentContext(task_name="calc", tools=("eval",), chat=chat), Settings()).run()
 
 
 def _resident_bytes() -> int:

@@ -21,11 +21,14 @@ STUBBORN = """
 import os, signal, time
 for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
     signal.signal(number, signal.SIG_IGN)
+reading, writing = os.pipe()
 if os.fork():
+    os.read(reading, 1)
     os._exit(0)
 os.setsid()
 if os.fork():
     os._exit(0)
+os.write(writing, b".")
 os.closerange(0, 100)
 time.sleep(1000)
 """

@@ -107,6 +107,25 @@ def test_the_leader_is_deleted(release, watched, tmp_path):
     release.wait()
 
 
+def test_operators_that_are_away_while_an_agent_submits_cost_no_verdict(release, watched, tmp_path):
+    name = begin(watched)
+    release.kubectl("scale", "deployment", "--selector", OPERATOR, "--replicas=0")
+    # No operator reports the end of the sandbox: the sidecar waits once the sandbox has had its time to end.
+    pod = watched.status(name)["podName"]
+    until(lambda: not container(watched, pod, "sidecar")["ready"], what="a sidecar that waits")
+    assert "terminated" in container(watched, pod, "sandbox")["state"]
+    assert "running" in container(watched, pod, "sidecar")["state"]
+    release.kubectl("scale", "deployment", "--selector", OPERATOR, "--replicas=2")
+    check_each_step_once(release, watched, name, tmp_path)
+    release.wait()
+
+
+def container(kubectl, pod, name):
+    """A container's status."""
+    statuses = kubectl.get("pod", pod)["status"]["containerStatuses"]
+    return next(status for status in statuses if status["name"] == name)
+
+
 def test_an_episode_is_deleted_in_the_middle(release, watched):
     name = begin(watched, steps=200)
     watched("delete", "episode", name, "--timeout=60s")

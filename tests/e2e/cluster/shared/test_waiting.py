@@ -1,5 +1,7 @@
 """What can go wrong before an agent does anything: the right reason, a message that helps, in time."""
 
+import json
+
 import pytest
 
 from tests.e2e.cluster.episodes import REPAIR, SUBMIT, debug_task, episode, inline_source, replay, shell, task_spec
@@ -31,6 +33,32 @@ def test_a_pod_that_fits_nowhere(namespace):
     status = namespace.finished("nowhere")
     assert status["reason"] == "Unschedulable"
     assert "node" in condition(status, "Finished")["message"]
+
+
+def test_pods_that_fit_nowhere_hold_up_nobody(namespace):
+    """More of them than there are slots and head start together."""
+    overrides = {"nodeSelector": {"there-is": "no-such-node"}}
+    names = [f"nowhere-{number}" for number in range(25)]
+    namespace.apply(*(inline(name, podOverrides=overrides, priority=1000) for name in names))
+    namespace.apply(inline("good"))
+    assert namespace.finished("good")["reason"] == "Resolved"
+    assert {namespace.status(name)["reason"] for name in names} <= {"Unschedulable", "WaitingForSlot"}
+
+
+def test_an_eviction_is_no_failure_of_the_sandbox(namespace):
+    namespace.apply(inline("evicted", agent=replay(*[shell("sleep 20")] * 5), backoffLimit=0))
+    namespace.reason("evicted", "Running", SOON)
+    pod = namespace.status("evicted")["podName"]
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod}}
+    path = f"/api/v1/namespaces/{namespace.namespace}/pods/{pod}/eviction"
+    namespace("create", "--raw", path, "-f", "-", text=json.dumps(eviction))
+    status = until(lambda: _disrupted(namespace.status("evicted")), what="another attempt", seconds=SOON)
+    assert not status.get("failures")
+    assert status["disruptedAttempt"] == 1
+
+
+def _disrupted(status):
+    return status if status.get("disruptions") else None
 
 
 def test_a_quota_that_is_used_up(namespace):

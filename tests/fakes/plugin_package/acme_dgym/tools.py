@@ -5,9 +5,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from dgym import Tool
-from dgym.tools import ToolError
-from dgym.tools.context import ToolContext
+from dgym import Tool, ToolContext, ToolError
 
 
 class Outline(Tool):
