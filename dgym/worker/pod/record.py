@@ -115,7 +115,17 @@ class Record:
                 self._changed.set()
 
     async def save(self) -> None:
-        """Write the trajectory's new lines. A longer trajectory stays: it is of the driver that superseded this one."""
+        """Write the trajectory's new lines. A longer trajectory stays: it is of the driver that superseded this one.
+
+        A save that is cancelled goes on in the background, and the next save waits for it: the store may be writing
+        already, and would write the same lines again.
+        """
+        saving = asyncio.create_task(self._save(), name="dgym-save")
+        saving.add_done_callback(_retrieve_exception)
+        await asyncio.wait([saving])
+        saving.result()
+
+    async def _save(self) -> None:
         async with self._saving:
             end, self._unsaved_steps = len(self._lines), 0
             if end == self._saved:
@@ -179,6 +189,12 @@ class Record:
 
     def _line(self, value: TrajectoryHeader | TimedStep) -> None:
         self._lines += self._encoder.encode(value) + b"\n"
+
+
+def _retrieve_exception(task: asyncio.Task[None]) -> None:
+    """Keep asyncio from logging the failure of a save that was cancelled: the next save meets it as well."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _is_longer(stored: bytes, data: bytes) -> bool:
