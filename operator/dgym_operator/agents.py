@@ -12,8 +12,8 @@ from datetime import datetime, timedelta
 import msgspec
 
 from dgym.api import Assignment, Stages
+from dgym.kube import Clock
 from dgym.wire.assignments import AgentReport, AssignmentStatus
-from dgym_operator.kube import Clock
 from dgym_operator.reconcile.inputs import AgentView
 from dgym_operator.reconcile.views import EpisodeView, Pod
 

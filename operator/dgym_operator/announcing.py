@@ -2,7 +2,7 @@
 
 import logging
 
-from dgym_operator.kube import PODS, EventRecorder, EventType
+from dgym.kube import PODS, EventRecorder, EventType
 from dgym_operator.logs import fields
 from dgym_operator.reconcile.views import Identity, Object
 from dgym_operator.settings import Settings

@@ -13,6 +13,9 @@ from uuid import uuid4
 
 import aiohttp
 
+from dgym.kube import Access, Client, Clock, Key, Resource, WorkQueue
+from dgym.kube.events import EventRecorder
+from dgym.kube.lease import LeaderElector, LeaseSettings
 from dgym_operator.agents import Agents
 from dgym_operator.announcing import Announcer
 from dgym_operator.app_leading import Common, lead
@@ -25,9 +28,6 @@ from dgym_operator.dispatch import Dispatcher
 from dgym_operator.execute_world import World
 from dgym_operator.health import Busy, Health, serving
 from dgym_operator.key_health import KeyHealth
-from dgym_operator.kube import Access, Client, Clock, Key, Resource, WorkQueue
-from dgym_operator.kube.events import EventRecorder
-from dgym_operator.kube.lease import LeaderElector, LeaseSettings
 from dgym_operator.metrics import Metrics, Snapshot
 from dgym_operator.namespaces import Namespaces
 from dgym_operator.namespaces_claims import Claims

@@ -9,6 +9,8 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from dgym.kube import ApiError, Backoff, Client, Clock, WorkQueue
+from dgym.kube.events import EventRecorder
 from dgym_operator.agents_client import AgentClient
 from dgym_operator.agents_http import PodCaller
 from dgym_operator.app_reconcile import Item, Reconciler
@@ -27,8 +29,6 @@ from dgym_operator.execute_writes import Writes
 from dgym_operator.health import Busy
 from dgym_operator.key_health import KeyHealth
 from dgym_operator.keyless import show_waiting
-from dgym_operator.kube import ApiError, Backoff, Client, Clock, WorkQueue
-from dgym_operator.kube.events import EventRecorder
 from dgym_operator.metrics import Metrics
 from dgym_operator.namespaces import Namespaces
 from dgym_operator.policies import Policies

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from dgym.api import ConditionType
+from dgym.kube import Change, Source
 from dgym_operator.execute_world import is_finished
-from dgym_operator.kube import Change, Source
 from dgym_operator.metrics import Metrics
 from dgym_operator.reconcile.conditions import find
 from dgym_operator.reconcile.views import EpisodeView, Pod

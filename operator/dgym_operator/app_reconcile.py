@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from dgym.kube import ApiError, Conflict, Forbidden, Key, NotFound, QueueClosed, WorkQueue
 from dgym_operator.dispatch import Dispatcher, candidate_of, pending_pod
 from dgym_operator.dispatch_delivery import Deliveries
 from dgym_operator.execute import EpisodeExecutor
@@ -14,7 +15,6 @@ from dgym_operator.execute_set import SetExecutor
 from dgym_operator.execute_world import World
 from dgym_operator.execute_writes import NotLeading
 from dgym_operator.health import Busy
-from dgym_operator.kube import ApiError, Conflict, Forbidden, Key, NotFound, QueueClosed, WorkQueue
 from dgym_operator.logs import fields
 from dgym_operator.metrics import Metrics
 from dgym_operator.reconcile.assign import Ready, assigned_status, needs_agent, retry_at

@@ -2,12 +2,12 @@
 
 import msgspec
 
+from dgym.kube import Change, Key, Source, WorkQueue
 from dgym_operator.agents import Agents
 from dgym_operator.app_observer import TransitionObserver
 from dgym_operator.app_reconcile import Item, Kind, settled_seconds
 from dgym_operator.dispatch import Dispatcher
 from dgym_operator.execute_world import World, is_finished
-from dgym_operator.kube import Change, Key, Source, WorkQueue
 from dgym_operator.reconcile.counts import child_index
 from dgym_operator.reconcile.ending import loss
 from dgym_operator.reconcile.indexes import Indexes

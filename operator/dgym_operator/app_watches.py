@@ -5,8 +5,7 @@ from random import Random
 from typing import Any
 
 from dgym.api.labels import SET
-from dgym_operator.execute_world import World
-from dgym_operator.kube import (
+from dgym.kube import (
     CONFIG_MAPS,
     DEBUG_TASKS,
     EPISODE_SETS,
@@ -20,6 +19,7 @@ from dgym_operator.kube import (
     Store,
     WatchSettings,
 )
+from dgym_operator.execute_world import World
 from dgym_operator.policies_manifest import SANDBOX_LABELS
 from dgym_operator.reconcile.views import ConfigMapView, EpisodeSetView, EpisodeView, Pod, TaskView
 from dgym_operator.settings import Settings

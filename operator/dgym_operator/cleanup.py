@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from dgym_operator.kube.auth import AccessError, load_access
-from dgym_operator.kube.client import Client
-from dgym_operator.kube.clock import Clock, SystemClock
-from dgym_operator.kube.errors import ApiError, Conflict, Forbidden, NotFound
-from dgym_operator.kube.lease_record import LeaseSpec
-from dgym_operator.kube.resources import LEASES, NETWORK_POLICIES, PODS, SECRETS, Resource
+from dgym.kube.auth import AccessError, load_access
+from dgym.kube.client import Client
+from dgym.kube.clock import Clock, SystemClock
+from dgym.kube.errors import ApiError, Conflict, Forbidden, NotFound
+from dgym.kube.lease_record import LeaseSpec
+from dgym.kube.resources import LEASES, NETWORK_POLICIES, PODS, SECRETS, Resource
 from dgym_operator.logs import configure_logging, fields
 from dgym_operator.namespaces_claims import OWNER_LEASE
 from dgym_operator.policies_manifest import OPERATOR_LABELS, POLICY_NAME, SANDBOX_LABELS

@@ -83,9 +83,9 @@ def show_settings() -> None:
 
 
 async def _run(settings: Settings, kubeconfig: Path | None, context: str | None) -> int:
+    from dgym.kube import AccessError, SystemClock, load_access
+    from dgym.kube.lease import LeadershipLost
     from dgym_operator.app import Operator
-    from dgym_operator.kube import AccessError, SystemClock, load_access
-    from dgym_operator.kube.lease import LeadershipLost
 
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -12,10 +12,10 @@ from typing import Protocol
 
 import msgspec
 
+from dgym.kube import Key
 from dgym_operator.dispatch_choice import Candidate, choose, first
 from dgym_operator.dispatch_holds import Holds, Stuck, find_holds
 from dgym_operator.execute_world import World, is_finished
-from dgym_operator.kube import Key
 from dgym_operator.reconcile.inputs import attempt_of
 from dgym_operator.reconcile.views import EpisodeView
 from dgym_operator.reconcile.waiting import EPOCH, Cause, stuck_cause

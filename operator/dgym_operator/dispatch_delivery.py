@@ -11,6 +11,8 @@ from typing import NamedTuple
 from prometheus_client import Counter
 
 from dgym.api import DebugTask
+from dgym.kube import EPISODES, ApiError, Key, NotFound, WorkQueue
+from dgym.kube.events import EventRecorder
 from dgym.wire.assignments import AssignmentState, AssignmentStatus
 from dgym.wire.messages import EndReason
 from dgym_operator.agents import Agent
@@ -19,8 +21,6 @@ from dgym_operator.agents_client import AgentClient
 from dgym_operator.agents_http import CallFailed
 from dgym_operator.execute_reading import Reader, Unmet
 from dgym_operator.execute_world import World, is_finished
-from dgym_operator.kube import EPISODES, ApiError, Key, NotFound, WorkQueue
-from dgym_operator.kube.events import EventRecorder
 from dgym_operator.logs import fields
 from dgym_operator.reconcile.deadlines import remaining_seconds
 from dgym_operator.reconcile.inputs import sidecar_url

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from dgym.kube import Key
 from dgym_operator.agents import Agents
-from dgym_operator.kube import Key
 from dgym_operator.reconcile.waiting import Cause
 
 _BUSY = (

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from dgym.kube import Key
 from dgym.wire.assignments import AgentReport
 from dgym_operator.agents import Agent
 from dgym_operator.agents_client import AgentClient
@@ -12,7 +13,6 @@ from dgym_operator.dispatch import Dispatcher
 from dgym_operator.dispatch_delivery import Deliveries, compare
 from dgym_operator.execute_world import World
 from dgym_operator.key_health import KeyHealth
-from dgym_operator.kube import Key
 from dgym_operator.logs import fields
 
 _log = logging.getLogger(__name__)

@@ -9,6 +9,8 @@ from datetime import timedelta
 
 import msgspec
 
+from dgym.kube import EPISODES, PODS, Client, NotFound
+from dgym.kube.events import EventRecorder
 from dgym.wire.http import Path, PauseRequest, RunningRequest
 from dgym_operator.execute_memory import Memory
 from dgym_operator.execute_patches import episode_patch
@@ -18,8 +20,6 @@ from dgym_operator.execute_reading import Reader, Unmet
 from dgym_operator.execute_sidecars import SidecarCall, SidecarCalls
 from dgym_operator.execute_world import World
 from dgym_operator.execute_writes import Writes
-from dgym_operator.kube import EPISODES, PODS, Client, NotFound
-from dgym_operator.kube.events import EventRecorder
 from dgym_operator.logs import fields
 from dgym_operator.reconcile import plan as act
 from dgym_operator.reconcile.deadlines import pod_deadline_seconds

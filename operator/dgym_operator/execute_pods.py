@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from dgym.api import API_VERSION, DebugTask, Episode, labels
+from dgym.kube import PODS, AlreadyExists, ApiError, Client, NotFound
 from dgym.wire.http import Role
 from dgym.wire.http_tokens import make_token, token_digest
 from dgym.wire.messages import EndReason
 from dgym_operator.execute_reading import Reader, Unmet
 from dgym_operator.execute_writes import Writes
-from dgym_operator.kube import PODS, AlreadyExists, ApiError, Client, NotFound
 from dgym_operator.policies import Policies
 from dgym_operator.reconcile.views import Pod
 from dgym_operator.refusals import find_refusal

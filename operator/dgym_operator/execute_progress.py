@@ -3,7 +3,7 @@
 They wait for nobody: what is not written now is decided again later, and by then may be written in one with more.
 """
 
-from dgym_operator.kube import Clock
+from dgym.kube import Clock
 
 _LONGEST_SECONDS = 60.0
 

@@ -10,6 +10,7 @@ import msgspec
 from dgym.api import DebugTask, Episode
 from dgym.api.problems import render_path
 from dgym.api.rules import check_rules
+from dgym.kube import CONFIG_MAPS, DEBUG_TASKS, EPISODES, Client, NotFound
 from dgym.wire.messages import EndReason
 from dgym_operator.agents_assignment import (
     ConfigMapContent,
@@ -18,7 +19,6 @@ from dgym_operator.agents_assignment import (
     inline_task,
     with_files,
 )
-from dgym_operator.kube import CONFIG_MAPS, DEBUG_TASKS, EPISODES, Client, NotFound
 from dgym_operator.reconcile.views import EpisodeView
 
 K = TypeVar("K", Episode, DebugTask)

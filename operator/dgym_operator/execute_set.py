@@ -6,10 +6,7 @@ import msgspec
 
 from dgym.api import API_VERSION
 from dgym.api.labels import SET
-from dgym_operator.execute_patches import status_patch
-from dgym_operator.execute_world import World
-from dgym_operator.execute_writes import Writes
-from dgym_operator.kube import (
+from dgym.kube import (
     CONFIG_MAPS,
     EPISODE_SETS,
     EPISODES,
@@ -22,7 +19,10 @@ from dgym_operator.kube import (
     NotFound,
     ServerUnavailable,
 )
-from dgym_operator.kube.events import EventRecorder
+from dgym.kube.events import EventRecorder
+from dgym_operator.execute_patches import status_patch
+from dgym_operator.execute_world import World
+from dgym_operator.execute_writes import Writes
 from dgym_operator.logs import fields
 from dgym_operator.policies_manifest import MANAGED_BY
 from dgym_operator.reconcile import plan as act

@@ -7,9 +7,9 @@ comes back in here at once, so that no decision is made without the writes befor
 from collections.abc import Hashable, Iterable
 
 from dgym.api import ConditionType
+from dgym.kube import Clock, Store
 from dgym_operator.agents import Agents
 from dgym_operator.execute_memory import Memory
-from dgym_operator.kube import Clock, Store
 from dgym_operator.reconcile.conditions import is_true
 from dgym_operator.reconcile.counts import is_counted
 from dgym_operator.reconcile.frozen import decode_tasks, tasks_name

@@ -7,7 +7,7 @@ single write, not once per decision.
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from dgym_operator.kube import Client, Conflict, Key, NotFound, Object, PatchType, Resource, Store
+from dgym.kube import Client, Conflict, Key, NotFound, Object, PatchType, Resource, Store
 
 T = TypeVar("T", bound=Object)
 V = TypeVar("V")

@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import msgspec
 
+from dgym.kube import EPISODES, ApiError
 from dgym_operator.execute_patches import episode_patch
 from dgym_operator.execute_world import World
 from dgym_operator.execute_writes import NotLeading, Writes
-from dgym_operator.kube import EPISODES, ApiError
 from dgym_operator.reconcile.episode import decide
 from dgym_operator.reconcile.plan import PatchStatus
 from dgym_operator.reconcile.views import EpisodeView

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
+from dgym.kube import EventType
 from dgym_operator.announcing import Announcer
 from dgym_operator.app_watches import Watches
 from dgym_operator.execute_world import World
-from dgym_operator.kube import EventType
 from dgym_operator.namespaces_claims import OWNER_LEASE, Claims
 from dgym_operator.settings import Settings
 

@@ -10,8 +10,8 @@ import logging
 from collections.abc import Callable, Iterable
 from random import Random
 
-from dgym_operator.kube import ApiError, Client, Clock
-from dgym_operator.kube.lease_record import LeaseRecord
+from dgym.kube import ApiError, Client, Clock
+from dgym.kube.lease_record import LeaseRecord
 from dgym_operator.logs import fields
 
 _log = logging.getLogger(__name__)

@@ -4,8 +4,8 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable
 
+from dgym.kube import NETWORK_POLICIES, ApiError, Forbidden
 from dgym_operator.execute_writes import Writes
-from dgym_operator.kube import NETWORK_POLICIES, ApiError, Forbidden
 from dgym_operator.policies_manifest import POLICY_NAME, sandbox_policy
 from dgym_operator.reconcile.inputs import SIDECAR_PORT
 from dgym_operator.settings import Settings

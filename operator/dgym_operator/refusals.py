@@ -7,8 +7,8 @@ final. Causes of 403 and 422 differ in the texts of the API server alone.
 
 from typing import NamedTuple
 
+from dgym.kube import ApiError, BadRequest, Forbidden, Invalid, NotFound
 from dgym.wire.messages import EndReason
-from dgym_operator.kube import ApiError, BadRequest, Forbidden, Invalid, NotFound
 
 _LAGGING = (
     "status unknown for quota",

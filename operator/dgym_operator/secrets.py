@@ -6,8 +6,8 @@ from functools import partial
 
 import msgspec
 
+from dgym.kube import SECRETS, AlreadyExists, Client, NotFound
 from dgym_operator.execute_writes import Writes
-from dgym_operator.kube import SECRETS, AlreadyExists, Client, NotFound
 from dgym_operator.secrets_data import (
     KEY_BYTES,
     agent_tokens_data,

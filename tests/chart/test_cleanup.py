@@ -5,10 +5,10 @@ from random import Random
 
 import pytest
 
+from dgym.kube.auth import load_access
+from dgym.kube.client import Client
+from dgym.kube.clock import SystemClock
 from dgym_operator.cleanup import TEST_LABELS, Cleanup
-from dgym_operator.kube.auth import load_access
-from dgym_operator.kube.client import Client
-from dgym_operator.kube.clock import SystemClock
 from dgym_operator.policies_manifest import OPERATOR_LABELS, SANDBOX_LABELS, sandbox_policy
 from dgym_operator.settings import Settings
 

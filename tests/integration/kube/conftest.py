@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from dgym_operator.kube import Access, Client, FixedCredentials, Resource, SystemClock, load_access
+from dgym.kube import Access, Client, FixedCredentials, Resource, SystemClock, load_access
 from tests.apiserver import ApiServer
 from tests.fakes.kube_clocks import HastyClock
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dgym_operator.kube import (
+from dgym.kube import (
     CONFIG_MAPS,
     Access,
     Client,

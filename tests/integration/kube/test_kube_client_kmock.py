@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from kmock import KubernetesEmulator, Request, action, resource
 
-from dgym_operator.kube import (
+from dgym.kube import (
     CONFIG_MAPS,
     Access,
     AlreadyExists,

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from dgym_operator.kube import (
+from dgym.kube import (
     CONFIG_MAPS,
     NAMESPACES,
     PODS,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dgym_operator.kube import CONFIG_MAPS, EVENTS, Client, EventRecorder
+from dgym.kube import CONFIG_MAPS, EVENTS, Client, EventRecorder
 from tests.apiserver import ApiServer
 from tests.fakes.kube_clocks import HastyClock
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dgym_operator.kube import LEASES, Client, LeaderElector, LeadershipLost, LeaseSettings
+from dgym.kube import LEASES, Client, LeaderElector, LeadershipLost, LeaseSettings
 from tests.apiserver import ApiServer
 from tests.fakes.kube_clocks import ManualClock
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dgym_operator.kube import CONFIG_MAPS, Client, Reflector, Store, WatchSettings
+from dgym.kube import CONFIG_MAPS, Client, Reflector, Store, WatchSettings
 from tests.fakes.kube_clocks import HastyClock
 
 Until = Callable[[Callable[[], bool]], Awaitable[None]]

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any
 
-from dgym_operator.kube import CONFIG_MAPS, Change, Client, Reflector, Source, Store, SystemClock, WatchSettings
+from dgym.kube import CONFIG_MAPS, Change, Client, Reflector, Source, Store, SystemClock, WatchSettings
 from tests.apiserver import ApiServer
 
 Until = Callable[[Callable[[], bool]], Awaitable[None]]

@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from dgym.api.crd import custom_resource_definitions
+from dgym.kube import SystemClock, load_access
 from dgym_operator.app import Operator
-from dgym_operator.kube import SystemClock, load_access
 from dgym_operator.reconcile import inputs
 from dgym_operator.reconcile.policy import Policy
 from dgym_operator.settings import Settings

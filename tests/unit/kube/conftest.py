@@ -6,7 +6,7 @@ from random import Random
 import msgspec
 import pytest
 
-from dgym_operator.kube import Store
+from dgym.kube import Store
 from tests.fakes.kube_clocks import ManualClock
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dgym_operator.kube import AccessError, load_access
-from dgym_operator.kube.auth import RefreshedCredentials, TokenFile
+from dgym.kube import AccessError, load_access
+from dgym.kube.auth import RefreshedCredentials, TokenFile
 from tests.fakes.kube_clocks import ManualClock
 
 WriteConfig = Callable[..., Path]

@@ -4,9 +4,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from dgym_operator.kube import ConnectionLost, Expired
-from dgym_operator.kube.listing import PageDecoder
-from dgym_operator.kube.watching import EventDecoder, UnreadableObject
+from dgym.kube import ConnectionLost, Expired
+from dgym.kube.listing import PageDecoder
+from dgym.kube.watching import EventDecoder, UnreadableObject
 
 
 class Meta(msgspec.Struct, rename="camel"):

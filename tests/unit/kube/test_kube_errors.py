@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from dgym_operator.kube import (
+from dgym.kube import (
     AlreadyExists,
     ApiError,
     BadRequest,
@@ -15,7 +15,7 @@ from dgym_operator.kube import (
     TooManyRequests,
     Unauthorized,
 )
-from dgym_operator.kube.errors import error_from_answer, error_from_event
+from dgym.kube.errors import error_from_answer, error_from_event
 
 
 def status(code: int, reason: str = "", message: str = "", **details: object) -> bytes:

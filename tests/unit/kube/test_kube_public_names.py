@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-import dgym_operator.kube as kube
+import dgym.kube as kube
 
 NAMES = """
 CONFIG_MAPS DEBUG_TASKS EPISODES EPISODE_SETS EVENTS LEASES NAMESPACES NETWORK_POLICIES PODS SECRETS
@@ -21,5 +21,5 @@ def test_the_public_names_are_these() -> None:
 
 
 def test_the_heavy_client_library_is_not_imported_before_it_is_needed() -> None:
-    code = "import sys, dgym_operator.kube; sys.exit('kubernetes' in sys.modules)"
+    code = "import sys, dgym.kube; sys.exit('kubernetes' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from dgym_operator.kube import Backoff, QueueClosed, WorkQueue
+from dgym.kube import Backoff, QueueClosed, WorkQueue
 from tests.fakes.kube_clocks import ManualClock, settle
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from dgym_operator.kube import EPISODES, LEASES, NAMESPACES, PODS
+from dgym.kube import EPISODES, LEASES, NAMESPACES, PODS
 
 
 def test_urls_of_collections_objects_and_parts() -> None:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dgym_operator.kube import Change, Source, Store
+from dgym.kube import Change, Source, Store
 from tests.fakes.kube_clocks import ManualClock
 
 Make = Callable[..., Any]

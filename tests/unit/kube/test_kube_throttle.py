@@ -3,8 +3,8 @@ from collections.abc import Callable
 
 import pytest
 
-from dgym_operator.kube import TokenBucket
-from dgym_operator.kube.throttle import SlowStart
+from dgym.kube import TokenBucket
+from dgym.kube.throttle import SlowStart
 from tests.fakes.kube_clocks import HastyClock, ManualClock, settle
 
 

@@ -4,9 +4,9 @@ from random import Random
 import msgspec
 import pytest
 
+from dgym.kube import Access, Client, EventRecorder, FixedCredentials, SystemClock
 from dgym_operator.agents import Agents
 from dgym_operator.execute_world import World
-from dgym_operator.kube import Access, Client, EventRecorder, FixedCredentials, SystemClock
 from dgym_operator.reconcile.policy import Policy
 from dgym_operator.reconcile.views import EpisodeSetView, EpisodeView, Pod
 

@@ -8,13 +8,13 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from dgym.kube import SystemClock, WorkQueue
 from dgym.wire.assignments import AgentReport, AgentRole, make_agent_token
 from dgym.wire.http import Path, Role
 from dgym.wire.http_tokens import make_token
 from dgym_operator.agents_client import AgentClient
 from dgym_operator.agents_http import PodCaller, Refused, Unreachable
 from dgym_operator.execute_sidecars import SidecarCall, SidecarCalls
-from dgym_operator.kube import SystemClock, WorkQueue
 from dgym_operator.secrets_data import KeyUnusable, agent_tokens_data, decode_key, results_token_data, secret_manifest
 
 KEY = b"k" * 32

@@ -7,9 +7,9 @@ from random import Random
 import msgspec
 import pytest
 
+from dgym.kube import Forbidden, NotFound
 from dgym_operator.announcing import Announcer
 from dgym_operator.app_watches import Watches
-from dgym_operator.kube import Forbidden, NotFound
 from dgym_operator.namespaces import Namespaces, State
 from dgym_operator.namespaces_claims import Claims
 from dgym_operator.settings import Settings

@@ -10,6 +10,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from dgym.kube import SystemClock, WorkQueue
 from dgym_operator.agents import Agents
 from dgym_operator.agents_client import AgentClient
 from dgym_operator.agents_http import PodCaller
@@ -20,7 +21,6 @@ from dgym_operator.dispatch_poll import AgentPoller
 from dgym_operator.execute_reading import Reader
 from dgym_operator.execute_world import World
 from dgym_operator.key_health import KeyHealth
-from dgym_operator.kube import SystemClock, WorkQueue
 from dgym_operator.metrics import Metrics, Snapshot
 from dgym_operator.reconcile.policy import Policy
 from dgym_operator.settings import Settings

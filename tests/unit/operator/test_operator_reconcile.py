@@ -7,6 +7,7 @@ from random import Random
 import msgspec
 import pytest
 
+from dgym.kube import Forbidden, WorkQueue
 from dgym.wire.assignments import AgentReport
 from dgym_operator.app_observer import TransitionObserver
 from dgym_operator.app_reconcile import Item, Kind, Reconciler
@@ -18,7 +19,6 @@ from dgym_operator.execute_reading import Reader
 from dgym_operator.execute_set import SetExecutor
 from dgym_operator.execute_writes import Writes
 from dgym_operator.health import Busy
-from dgym_operator.kube import Forbidden, WorkQueue
 from dgym_operator.metrics import Metrics, Snapshot
 from dgym_operator.reconcile.views import ConfigMapView, EpisodeSetView
 from tests.fakes.kube_clocks import ManualClock, settle

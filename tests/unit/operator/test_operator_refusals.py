@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from dgym_operator.kube import ConnectionLost, UnreadableAnswer
-from dgym_operator.kube.errors import error_from_answer
+from dgym.kube import ConnectionLost, UnreadableAnswer
+from dgym.kube.errors import error_from_answer
 from dgym_operator.refusals import find_refusal
 
 FORBIDDEN = 'pods "fix-1" is forbidden: '

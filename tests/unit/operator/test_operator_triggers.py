@@ -2,11 +2,11 @@ from random import Random
 
 import pytest
 
+from dgym.kube import SystemClock, WorkQueue
 from dgym_operator.app_observer import TransitionObserver
 from dgym_operator.app_reconcile import Item, Kind
 from dgym_operator.app_triggers import Triggers
 from dgym_operator.dispatch import Dispatcher
-from dgym_operator.kube import SystemClock, WorkQueue
 from dgym_operator.metrics import Metrics, Snapshot
 
 

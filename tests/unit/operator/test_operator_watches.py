@@ -3,8 +3,8 @@ from random import Random
 
 import pytest
 
+from dgym.kube import Forbidden, WatchSettings
 from dgym_operator.app_watches import Watches
-from dgym_operator.kube import Forbidden, WatchSettings
 from dgym_operator.settings import Settings
 
 

@@ -12,7 +12,7 @@ from random import Random
 
 import msgspec
 
-from dgym_operator.kube.clock import Clock
+from dgym.kube.clock import Clock
 
 
 class Backoff(msgspec.Struct, frozen=True):

@@ -12,8 +12,8 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from dgym_operator.kube.auth import Access, AccessError
-from dgym_operator.kube.errors import ConnectionLost, Unauthorized, error_from_answer
+from dgym.kube.auth import Access, AccessError
+from dgym.kube.errors import ConnectionLost, Unauthorized, error_from_answer
 
 CONNECT_SECONDS = 10.0
 LINE_LIMIT = 32 * 1024**2

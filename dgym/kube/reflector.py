@@ -13,15 +13,15 @@ from typing import Generic
 
 import msgspec
 
-from dgym_operator.kube.client import Client
-from dgym_operator.kube.clock import Clock
-from dgym_operator.kube.errors import ApiError, ConnectionLost, Expired, Forbidden
-from dgym_operator.kube.objects import Key, T
-from dgym_operator.kube.reading import PAGE_SIZE
-from dgym_operator.kube.resources import Resource
-from dgym_operator.kube.store import Store
-from dgym_operator.kube.throttle import Backoff
-from dgym_operator.kube.watching import EventDecoder, UnreadableObject
+from dgym.kube.client import Client
+from dgym.kube.clock import Clock
+from dgym.kube.errors import ApiError, ConnectionLost, Expired, Forbidden
+from dgym.kube.objects import Key, T
+from dgym.kube.reading import PAGE_SIZE
+from dgym.kube.resources import Resource
+from dgym.kube.store import Store
+from dgym.kube.throttle import Backoff
+from dgym.kube.watching import EventDecoder, UnreadableObject
 
 logger = logging.getLogger(__name__)
 

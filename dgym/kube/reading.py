@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from dgym_operator.kube.calling import Caller
-from dgym_operator.kube.errors import UnreadableAnswer
-from dgym_operator.kube.listing import Page, PageDecoder
-from dgym_operator.kube.resources import Resource
-from dgym_operator.kube.transport import Answer, Lines, Request
+from dgym.kube.calling import Caller
+from dgym.kube.errors import UnreadableAnswer
+from dgym.kube.listing import Page, PageDecoder
+from dgym.kube.resources import Resource
+from dgym.kube.transport import Answer, Lines, Request
 
 V = TypeVar("V")
 PAGE_SIZE = 500

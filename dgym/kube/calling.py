@@ -4,11 +4,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from random import Random
 
-from dgym_operator.kube.clock import Clock
-from dgym_operator.kube.errors import ApiError, ConnectionLost, ServerUnavailable, TooManyRequests, Unauthorized
-from dgym_operator.kube.resources import Resource
-from dgym_operator.kube.throttle import Backoff, TokenBucket
-from dgym_operator.kube.transport import Answer, Lines, Request, Transport
+from dgym.kube.clock import Clock
+from dgym.kube.errors import ApiError, ConnectionLost, ServerUnavailable, TooManyRequests, Unauthorized
+from dgym.kube.resources import Resource
+from dgym.kube.throttle import Backoff, TokenBucket
+from dgym.kube.transport import Answer, Lines, Request, Transport
 
 Observe = Callable[[str, Resource, int, float], None]
 """Called once per request with verb, resource, HTTP status (0: no answer) and seconds."""

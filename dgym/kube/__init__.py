@@ -3,11 +3,11 @@
 Knows nothing of episodes. Time and chance are passed in; every wait has an end.
 """
 
-from dgym_operator.kube.auth import Access, AccessError, FixedCredentials, load_access
-from dgym_operator.kube.calling import Observe
-from dgym_operator.kube.client import Client, PatchType
-from dgym_operator.kube.clock import Clock, SystemClock, Timer
-from dgym_operator.kube.errors import (
+from dgym.kube.auth import Access, AccessError, FixedCredentials, load_access
+from dgym.kube.calling import Observe
+from dgym.kube.client import Client, PatchType
+from dgym.kube.clock import Clock, SystemClock, Timer
+from dgym.kube.errors import (
     AlreadyExists,
     ApiError,
     BadRequest,
@@ -24,13 +24,13 @@ from dgym_operator.kube.errors import (
     Unauthorized,
     UnreadableAnswer,
 )
-from dgym_operator.kube.events import EventRecorder, EventType
-from dgym_operator.kube.lease import LeaderElector, LeadershipLost, LeaseSettings
-from dgym_operator.kube.listing import Page
-from dgym_operator.kube.objects import Key, Metadata, Object, key_of
-from dgym_operator.kube.queue import QueueClosed, WorkQueue
-from dgym_operator.kube.reflector import Reflector, WatchSettings
-from dgym_operator.kube.resources import (
+from dgym.kube.events import EventRecorder, EventType
+from dgym.kube.lease import LeaderElector, LeadershipLost, LeaseSettings
+from dgym.kube.listing import Page
+from dgym.kube.objects import Key, Metadata, Object, key_of
+from dgym.kube.queue import QueueClosed, WorkQueue
+from dgym.kube.reflector import Reflector, WatchSettings
+from dgym.kube.resources import (
     CONFIG_MAPS,
     DEBUG_TASKS,
     EPISODE_SETS,
@@ -43,8 +43,8 @@ from dgym_operator.kube.resources import (
     SECRETS,
     Resource,
 )
-from dgym_operator.kube.store import Change, Index, Listener, Source, Store
-from dgym_operator.kube.throttle import Backoff, TokenBucket
+from dgym.kube.store import Change, Index, Listener, Source, Store
+from dgym.kube.throttle import Backoff, TokenBucket
 
 __all__ = [
     "CONFIG_MAPS",

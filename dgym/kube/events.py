@@ -12,12 +12,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from dgym_operator.kube.client import Client
-from dgym_operator.kube.clock import Clock, micro_time
-from dgym_operator.kube.errors import ApiError, NotFound
-from dgym_operator.kube.objects import Object
-from dgym_operator.kube.resources import EVENTS, Resource
-from dgym_operator.kube.throttle import TokenBucket
+from dgym.kube.client import Client
+from dgym.kube.clock import Clock, micro_time
+from dgym.kube.errors import ApiError, NotFound
+from dgym.kube.objects import Object
+from dgym.kube.resources import EVENTS, Resource
+from dgym.kube.throttle import TokenBucket
 
 logger = logging.getLogger(__name__)
 

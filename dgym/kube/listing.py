@@ -4,7 +4,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from dgym_operator.kube.objects import Key
+from dgym.kube.objects import Key
 
 V = TypeVar("V")
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from dgym_operator.kube.client import Client
-from dgym_operator.kube.clock import Clock, micro_time
-from dgym_operator.kube.errors import AlreadyExists, Conflict, NotFound
-from dgym_operator.kube.resources import LEASES
+from dgym.kube.client import Client
+from dgym.kube.clock import Clock, micro_time
+from dgym.kube.errors import AlreadyExists, Conflict, NotFound
+from dgym.kube.resources import LEASES
 
 
 class LeaseSpec(msgspec.Struct, frozen=True, rename="camel"):

@@ -12,14 +12,14 @@ from typing import Any, Literal, Self, TypeVar
 
 import msgspec
 
-from dgym_operator.kube.auth import Access
-from dgym_operator.kube.calling import Caller, Observe
-from dgym_operator.kube.clock import Clock
-from dgym_operator.kube.errors import ConnectionLost, Forbidden, ServerUnavailable, TooManyRequests
-from dgym_operator.kube.reading import Reader, build, decoded, given
-from dgym_operator.kube.resources import Resource
-from dgym_operator.kube.throttle import Outcome, SlowStart, TokenBucket
-from dgym_operator.kube.transport import Transport
+from dgym.kube.auth import Access
+from dgym.kube.calling import Caller, Observe
+from dgym.kube.clock import Clock
+from dgym.kube.errors import ConnectionLost, Forbidden, ServerUnavailable, TooManyRequests
+from dgym.kube.reading import Reader, build, decoded, given
+from dgym.kube.resources import Resource
+from dgym.kube.throttle import Outcome, SlowStart, TokenBucket
+from dgym.kube.transport import Transport
 
 V = TypeVar("V")
 

@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 from random import Random
 from typing import Generic, TypeVar
 
-from dgym_operator.kube.clock import Clock, Timer
-from dgym_operator.kube.throttle import Backoff
+from dgym.kube.clock import Clock, Timer
+from dgym.kube.throttle import Backoff
 
 K = TypeVar("K", bound=Hashable)
 

@@ -12,10 +12,10 @@ from random import Random
 
 import msgspec
 
-from dgym_operator.kube.client import Client
-from dgym_operator.kube.clock import Clock
-from dgym_operator.kube.errors import ApiError
-from dgym_operator.kube.lease_record import LeaseRecord
+from dgym.kube.client import Client
+from dgym.kube.clock import Clock
+from dgym.kube.errors import ApiError
+from dgym.kube.lease_record import LeaseRecord
 
 logger = logging.getLogger(__name__)
 

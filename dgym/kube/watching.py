@@ -4,8 +4,8 @@ from typing import Generic, NoReturn
 
 import msgspec
 
-from dgym_operator.kube.errors import ConnectionLost, Expired, error_from_event
-from dgym_operator.kube.objects import Key, T
+from dgym.kube.errors import ConnectionLost, Expired, error_from_event
+from dgym.kube.objects import Key, T
 
 
 class UnreadableObject(Exception):
