@@ -14,8 +14,7 @@ def command(directory: Path | None, force: bool) -> None:
     It is llm.yaml in DIRECTORY. Without DIRECTORY it is in ~/.config/dgym, where it is found by itself; elsewhere it is
     found by --llm-config or the environment variable LLM_CONFIG_FILE_PATH. Only you can read the file.
     """
-    from dgym.llm.loading import FILE_NAME, PATH_VARIABLE, default_path, user_directory
-    from dgym.llm.template import write_template
+    from dgym.llm.loading import FILE_NAME, PATH_VARIABLE, default_path, user_directory, write_template
 
     path = (directory or user_directory()) / FILE_NAME
     if not write_template(path, overwrite=force):

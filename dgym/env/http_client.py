@@ -27,8 +27,7 @@ from dgym.errors import (
     Superseded,
     VerifierFailed,
 )
-from dgym.wire.http import ANSWER_SECONDS, EPOCH_HEADER
-from dgym.wire.http_errors import ErrorBody, ErrorCode
+from dgym.wire.http import ANSWER_SECONDS, EPOCH_HEADER, ErrorBody, ErrorCode
 
 if TYPE_CHECKING:
     import aiohttp

@@ -115,7 +115,7 @@ def open_remote(name: str, settings: ModelSettings) -> RemoteModel:
         ) from None
     get_token = None
     if settings.scope is not None:
-        from dgym.llm.azure_login import token_source
+        from dgym.llm.openai_client import token_source
 
         get_token = token_source(settings.scope)
     count = {} if settings.tokenizer is None else {"count_text": load_tokenizer(settings.tokenizer, hub_token())}

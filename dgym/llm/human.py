@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from dgym.errors import PersonLeft
+from dgym.llm.calls import describe_tools
 from dgym.llm.protocol import Message, ModelCall, Reply, ToolDefinition, Usage
-from dgym.llm.text_calls import describe_tools
 from dgym.llm.tokens import TokenCounter
 
 NAME = "human"
@@ -39,7 +39,6 @@ class HumanModel:
     name = NAME
     context_limit: int | None = None
     reply_limit: int | None = None
-    supports_system_prompt = True
     interactive = True
 
     def __init__(self, open_terminal: OpenTerminal) -> None:

@@ -1,9 +1,10 @@
-"""Reading ``llm.yaml``: where it is, references to the environment, and errors that say what to do."""
+"""Reading and writing ``llm.yaml``: its path, references to the environment, its template, and errors with remedies."""
 
 import difflib
 import os
 import re
 from collections.abc import Mapping
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -148,3 +149,28 @@ def hub_token(environment: Mapping[str, str] | None = None) -> Secret | None:
     """The token for tokenizers that are not public."""
     found = (os.environ if environment is None else environment).get("HF_TOKEN")
     return Secret(found) if found else None
+
+
+def template() -> str:
+    """The template's text."""
+    return files("dgym.llm").joinpath("llm_template.yaml").read_text(encoding="utf-8")
+
+
+def write_template(path: Path, *, overwrite: bool) -> bool:
+    """Write the template, readable by its owner only since keys may be put into it; False if something is there.
+
+    Raises:
+        ModelConfigError: It cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if overwrite:
+            path.unlink(missing_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise ModelConfigError(f"{path}: cannot be written: {error.strerror}") from None
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(template())
+    return True

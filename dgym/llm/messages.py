@@ -5,9 +5,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dgym.llm.calls import describe_tools, write_call, write_result
 from dgym.llm.config import ModelSettings
 from dgym.llm.protocol import Message, ModelCall, ToolDefinition
-from dgym.llm.text_calls import describe_tools, write_call, write_result
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
 

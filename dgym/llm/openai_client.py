@@ -1,7 +1,8 @@
 """Requests to OpenAI-compatible servers and to Azure OpenAI; the only module that knows the ``openai`` package.
 
 The package's own repetitions are off: how often and after which faults a request is made again is decided in one place
-for all clients (``dgym.llm.faults``), and episodes must be told how long they waited.
+for all clients (``dgym.llm.faults``), and episodes record how long they waited. Azure OpenAI without keys uses
+``azure-identity``: ``az login``, managed identities and workload identities.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ from typing import Any
 
 import openai
 
+from dgym.errors import ModelConfigError
 from dgym.llm.config import ModelSettings
 from dgym.llm.faults import Fault, RequestFailed, classify
 from dgym.llm.secrets import Secret
@@ -101,3 +103,32 @@ def _innermost(error: BaseException) -> str:
     while error.__cause__ is not None or error.__context__ is not None:
         error = error.__cause__ or error.__context__ or error
     return str(error) or type(error).__name__
+
+
+def token_source(scope: str) -> Callable[[], Awaitable[str]]:
+    """A function that returns a token for ``scope`` which is valid now; it asks for a new one when that is needed.
+
+    Raises:
+        ModelConfigError: The package is missing.
+    """
+    try:
+        from azure.core.exceptions import ClientAuthenticationError
+        from azure.identity import DefaultAzureCredential, get_bearer_token_provider
+    except ModuleNotFoundError:
+        raise ModelConfigError("scope needs a package; install it with: pip install 'dgym[azure]'") from None
+    # The package keeps a token until shortly before its end. Its own asynchronous form would need another HTTP client.
+    provider: Any = get_bearer_token_provider(DefaultAzureCredential(), scope)
+    lock = asyncio.Lock()
+
+    async def get_token() -> str:
+        async with lock:
+            try:
+                return str(await asyncio.to_thread(provider))
+            except ClientAuthenticationError as error:
+                raise RequestFailed(Fault.UNAUTHORIZED, f"no Azure login: {_first_line(error)}") from None
+
+    return get_token
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

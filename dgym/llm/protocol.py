@@ -103,14 +103,6 @@ class Model(Protocol):
         ...
 
     @property
-    def supports_system_prompt(self) -> bool:
-        """Whether the model takes a system prompt.
-
-        For one that does not, ``complete`` moves it into the user's first message, so that callers need not care.
-        """
-        ...
-
-    @property
     def interactive(self) -> bool:
         """Whether a person answers."""
         ...

@@ -74,11 +74,6 @@ class RemoteModel:
         """What ``generate_kwargs`` allows a reply."""
         return self.settings.reply_limit
 
-    @property
-    def supports_system_prompt(self) -> bool:
-        """As configured."""
-        return self.settings.system_prompt_support
-
     def count_tokens(self, messages: Sequence[Message], tools: Sequence[ToolDefinition] = ()) -> int:
         """Tokens of a request."""
         return self._counter.count(messages, tools)

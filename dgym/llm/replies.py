@@ -5,11 +5,10 @@ from typing import Any
 
 import msgspec
 
-from dgym.llm.arguments import decode_leniently, read_object
+from dgym.llm.calls import decode_leniently, read_calls, read_object
 from dgym.llm.config import ModelSettings
 from dgym.llm.faults import Fault, RequestFailed, classify
 from dgym.llm.protocol import ModelCall, Reply, Usage
-from dgym.llm.text_calls import read_calls
 
 _REASONING_FIELDS = ("reasoning_content", "reasoning")
 _THINK_START = "<think>"

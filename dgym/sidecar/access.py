@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from dgym.sidecar.failures import CallError
-from dgym.wire.http import EPOCH_HEADER, Role
-from dgym.wire.http_errors import ErrorCode
-from dgym.wire.http_tokens import token_digest
+from dgym.wire.http import EPOCH_HEADER, ErrorCode, Role, token_digest
 
 _SCHEME = "bearer "
 _HIGHEST = 2**53

@@ -24,6 +24,8 @@ from dgym.wire.http import (
     CloseRequest,
     CloseResponse,
     DiffResponse,
+    ErrorBody,
+    ErrorCode,
     Path,
     PauseRequest,
     PeekResponse,
@@ -35,7 +37,6 @@ from dgym.wire.http import (
     RunningRequest,
     StepRequest,
 )
-from dgym.wire.http_errors import ErrorBody, ErrorCode
 
 _log = logging.getLogger(__name__)
 

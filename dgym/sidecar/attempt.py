@@ -24,6 +24,7 @@ from dgym.wire import EndReason, Observation, Result
 from dgym.wire.http import (
     DRIVER_REASONS,
     CloseRequest,
+    ErrorCode,
     PrepareRequest,
     ReleaseRequest,
     ResetRequest,
@@ -36,7 +37,6 @@ from dgym.wire.http import (
     VerifyResponse,
     WorkspaceResponse,
 )
-from dgym.wire.http_errors import ErrorCode
 
 _log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from dgym.errors import InfrastructureError, SandboxLost, SandboxStartFailed
 from dgym.sidecar.attempt import Attempt
 from dgym.sidecar.settings import Settings
 from dgym.wire import EndReason
-from dgym.wire.http_termination import TerminationMessage, encode_termination, termination_message
+from dgym.wire.termination import TerminationMessage, encode_termination, termination_message
 
 _log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from dgym.errors import (
     SetupFailed,
     VerifierFailed,
 )
-from dgym.wire.http_errors import ErrorBody, ErrorCode, error_body
+from dgym.wire.http import ErrorBody, ErrorCode, error_body
 
 
 class CallError(DgymError):

@@ -9,8 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from dgym.sidecar.failures import CallError
-from dgym.wire.http import WORKSPACE_LIMIT, WorkspaceResponse
-from dgym.wire.http_errors import ErrorCode
+from dgym.wire.http import WORKSPACE_LIMIT, ErrorCode, WorkspaceResponse
 
 _NAME = "workspace.tar"
 

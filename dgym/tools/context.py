@@ -36,7 +36,6 @@ class ToolSettings(msgspec.Struct, frozen=True, kw_only=True):
     entrypoint_timeout_seconds: float = 300.0
     pdb_timeout_seconds: float = 60.0
     bash_timeout_seconds: float = 30.0
-    persistent_breakpoints: bool = True
     scored_tests: tuple[str, ...] = ()
     parser: str = "auto"
     interpreter: str = "python3"

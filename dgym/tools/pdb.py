@@ -37,7 +37,7 @@ class Pdb(Tool):
     def __init__(
         self,
         *,
-        persistent_breakpoints: bool | None = None,
+        persistent_breakpoints: bool = True,
         auto_list: bool = True,
         after_rewrites: Annotated[int, Meta(ge=0)] = 0,
         timeout_seconds: Annotated[int, Meta(ge=1, le=3600)] | None = None,
@@ -72,7 +72,7 @@ class Pdb(Tool):
             context.debugged = context.debugged if entrypoint is None else entrypoint
             context.debugged_stdin = context.debugged_stdin if stdin is None else stdin
             await context.table.replace(result.breakpoints)
-        if self._forgets(context) and result.state != "stopped" and result.breakpoints:
+        if not self._persistent and result.state != "stopped" and result.breakpoints:
             context.table.clear()
             notices.append("The breakpoints were cleared with the program's end.")
         listed = command.split(maxsplit=1)[0] in _LISTING if command.strip() else False
@@ -88,14 +88,10 @@ class Pdb(Tool):
 
     async def on_rewrite(self, context: ToolContext, path: str) -> str | None:  # noqa: ARG002 - any file counts
         """Without persistent breakpoints a rewrite is the end of them."""
-        if self._forgets(context) and context.breakpoints:
+        if not self._persistent and context.breakpoints:
             context.table.clear()
             return "The breakpoints were cleared by the change."
         return None
-
-    def _forgets(self, context: ToolContext) -> bool:
-        persistent = context.settings.persistent_breakpoints if self._persistent is None else self._persistent
-        return not persistent
 
     def _request(self, context: ToolContext, command: str, entrypoint: str | None, stdin: str | None) -> DebugRequest:
         settings = context.settings

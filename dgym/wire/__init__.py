@@ -3,11 +3,12 @@
 Files and HTTP bodies use camelCase, Python uses snake_case; ``msgspec`` translates.
 """
 
-from dgym.wire.breakpoints import Breakpoint, Frame
 from dgym.wire.messages import (
     ACTION_LIMIT,
     OBSERVATION_LIMIT,
+    Breakpoint,
     EndReason,
+    Frame,
     Observation,
     Outcome,
     Result,

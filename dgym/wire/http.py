@@ -1,16 +1,21 @@
 """The calls between an episode's pod and those who reach it over HTTP: paths, headers, requests and responses. Pure.
 
-Bodies are JSON. A field that is not known is passed over, so that a sidecar and a driver may be a minor version apart.
+Bodies are JSON. Unknown fields are ignored, so that a sidecar and a driver may be a minor version apart.
+
+Errors have a closed set of codes. What a tool cannot do is an observation and never an error; a fault of the
+infrastructure is an error and never an observation. Each attempt has a bearer token for each role, made from the
+cluster's key; the pod's specification holds their digests alone.
 """
 
+import hashlib
+import hmac
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any
 
 import msgspec
 
-from dgym.wire.breakpoints import Breakpoint
-from dgym.wire.messages import EndReason, Observation, Result, Score, Step, ToolCall
+from dgym.wire.messages import Breakpoint, EndReason, Observation, Result, Score, Step, ToolCall
 
 EPOCH_HEADER = "Dgym-Epoch"
 """The number of the assignment under which somebody calls; a lower one than was seen is superseded."""
@@ -244,3 +249,76 @@ DRIVER_REASONS = frozenset(
     {EndReason.UNRESOLVED, EndReason.TOKEN_BUDGET_EXHAUSTED, EndReason.CANCELLED, EndReason.MODEL_ERROR}
 )
 """What a driver may give as the reason of ``close``; the others are for the sidecar to find."""
+
+
+def make_token(key: bytes, *, episode_uid: str, attempt: int, role: Role) -> str:
+    """The token of ``role`` for one attempt; whoever holds the cluster's key can make it again."""
+    message = "\0".join((episode_uid, str(attempt), role.value)).encode()
+    return hmac.new(key, message, hashlib.sha256).hexdigest()
+
+
+def token_digest(token: str) -> str:
+    """What the pod's specification says of a token: its SHA-256."""
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+class ErrorCode(StrEnum):
+    """What went wrong."""
+
+    UNAUTHENTICATED = "unauthenticated"
+    FORBIDDEN = "forbidden"
+    NOT_FOUND = "not_found"
+    INVALID_ARGUMENT = "invalid_argument"
+    CONFLICT = "conflict"
+    GAP = "gap"
+    SUPERSEDED = "superseded"
+    ATTEMPT_OVER = "attempt_over"
+    TOO_LARGE = "too_large"
+    LIMIT_REACHED = "limit_reached"
+    BUSY = "busy"
+    SANDBOX_LOST = "sandbox_lost"
+    SETUP_FAILED = "setup_failed"
+    VERIFIER_FAILED = "verifier_failed"
+    INTERNAL = "internal"
+
+    @property
+    def status(self) -> int:
+        """The HTTP status it travels with."""
+        return _STATUS[self]
+
+    @property
+    def retryable(self) -> bool:
+        """Whether asking the same again may help; the others end the call, and often the attempt."""
+        return self is ErrorCode.BUSY
+
+
+_STATUS = {
+    ErrorCode.UNAUTHENTICATED: 401,
+    ErrorCode.FORBIDDEN: 403,
+    ErrorCode.NOT_FOUND: 404,
+    ErrorCode.INVALID_ARGUMENT: 400,
+    ErrorCode.CONFLICT: 409,
+    ErrorCode.GAP: 409,
+    ErrorCode.SUPERSEDED: 409,
+    ErrorCode.ATTEMPT_OVER: 410,
+    ErrorCode.TOO_LARGE: 413,
+    ErrorCode.LIMIT_REACHED: 409,
+    ErrorCode.BUSY: 503,
+    ErrorCode.SANDBOX_LOST: 502,
+    ErrorCode.SETUP_FAILED: 422,
+    ErrorCode.VERIFIER_FAILED: 500,
+    ErrorCode.INTERNAL: 500,
+}
+
+
+class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of every answer whose status is 400 or above."""
+
+    code: ErrorCode
+    message: str
+    retryable: bool = False
+
+
+def error_body(code: ErrorCode, message: str) -> ErrorBody:
+    """The body of an error of that code."""
+    return ErrorBody(code=code, message=message, retryable=code.retryable)

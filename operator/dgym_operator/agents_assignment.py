@@ -8,8 +8,7 @@ from dgym.api import ConfigMapSource, DebugTask, Episode, InlineFile, ObjectMeta
 from dgym.api import labels as keys
 from dgym.api.quantities import parse_quantity
 from dgym.wire.assignments import Assignment, AssignmentMode
-from dgym.wire.http import NamedTool, Role
-from dgym.wire.http_tokens import make_token
+from dgym.wire.http import NamedTool, Role, make_token
 from dgym_operator.render.resources import DEFAULT, sandbox_resources
 
 

@@ -5,8 +5,7 @@ from typing import Any, NoReturn
 
 from dgym.api import API_VERSION, DebugTask, Episode, labels
 from dgym.kube import PODS, AlreadyExists, ApiError, Client, NotFound
-from dgym.wire.http import Role
-from dgym.wire.http_tokens import make_token, token_digest
+from dgym.wire.http import Role, make_token, token_digest
 from dgym.wire.messages import EndReason
 from dgym_operator.execute_reading import Reader, Unmet
 from dgym_operator.execute_writes import Writes

@@ -10,8 +10,7 @@ from collections import OrderedDict
 from typing import Any, NamedTuple, TypeVar
 
 from dgym.kube import WorkQueue
-from dgym.wire.http import Path, Role
-from dgym.wire.http_tokens import make_token
+from dgym.wire.http import Path, Role, make_token
 from dgym_operator.agents_http import CallFailed, PodCaller, Refused
 from dgym_operator.logs import fields
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dgym.wire.assignments import AgentRole, make_agent_token
-from dgym.wire.http_tokens import token_digest
+from dgym.wire.http import token_digest
 from dgym_operator.policies_manifest import MANAGED_BY
 
 KEY_BYTES = 32

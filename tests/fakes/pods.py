@@ -30,9 +30,8 @@ from dgym.sidecar.metrics import Metrics
 from dgym.sidecar.runners import Runners
 from dgym.sidecar.settings import PREFIX, Settings
 from dgym.wire.http import Path as CallPath
-from dgym.wire.http import Role, RunningRequest, VerifyResponse
-from dgym.wire.http_termination import decode_termination
-from dgym.wire.http_tokens import make_token, token_digest
+from dgym.wire.http import Role, RunningRequest, VerifyResponse, make_token, token_digest
+from dgym.wire.termination import decode_termination
 
 MAIN = Path(dgym.runner.__file__).with_name("__main__.py")
 QUICK = Patience(silence_seconds=20, first_pause_seconds=0.02, longest_pause_seconds=0.2)

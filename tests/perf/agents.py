@@ -33,7 +33,6 @@ class InstantModel:
     name = "instant"
     context_limit: int | None = 128_000
     reply_limit: int | None = None
-    supports_system_prompt = True
     interactive = False
 
     def __init__(self) -> None:

@@ -21,8 +21,7 @@ from dgym.api import DebugTask
 from dgym.env import AsyncRepoEnv
 from dgym.env.remote_preparation import RemotePreparation
 from dgym.session import EpisodeLimits
-from dgym.wire.http import Role
-from dgym.wire.http_tokens import token_digest
+from dgym.wire.http import Role, token_digest
 from dgym.workspace.sources import pack_source
 from dgym_operator.render.context import PodContext, PodSettings
 from dgym_operator.render.engine import Renderer

@@ -4,7 +4,7 @@ import hmac
 from pathlib import Path
 
 from dgym.wire.assignments import AgentRole
-from dgym.wire.http_tokens import token_digest
+from dgym.wire.http import token_digest
 
 _SCHEME = "bearer "
 _FILES = {AgentRole.ASSIGN: "assign-token-sha256", AgentRole.RESULTS: "results-token-sha256"}

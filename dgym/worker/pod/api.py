@@ -21,8 +21,7 @@ from dgym.wire.assignments import (
     ResultsList,
     StoredFile,
 )
-from dgym.wire.http import Accepted
-from dgym.wire.http_errors import ErrorCode, error_body
+from dgym.wire.http import Accepted, ErrorCode, error_body
 from dgym.worker.pod.access import Tokens
 from dgym.worker.pod.assignments import Assignments, NoSlot, Outdated
 from dgym.worker.pod.metrics import CONTENT_TYPE, Metrics

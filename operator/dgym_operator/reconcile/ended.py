@@ -4,7 +4,7 @@ import msgspec
 
 from dgym.api import TREATMENTS, EpisodeOutcome, Treatment
 from dgym.wire import Outcome
-from dgym.wire.http_termination import TerminationMessage
+from dgym.wire.termination import TerminationMessage
 from dgym_operator.reconcile.conditions import fit
 
 _COUNT_LIMIT = 2**53

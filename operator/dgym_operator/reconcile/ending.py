@@ -6,7 +6,7 @@ import msgspec
 
 from dgym.api import Treatment
 from dgym.wire.assignments import AssignmentState, AssignmentStatus
-from dgym.wire.http_termination import decode_termination
+from dgym.wire.termination import decode_termination
 from dgym_operator.reconcile.ended import Ended, outcome_of
 from dgym_operator.reconcile.inputs import EpisodeInput
 from dgym_operator.reconcile.views import Pod

@@ -22,8 +22,7 @@ from dgym.api import (
     load,
 )
 from dgym.errors import ManifestError
-from dgym.wire.http import Role
-from dgym.wire.http_tokens import make_token, token_digest
+from dgym.wire.http import Role, make_token, token_digest
 from dgym_operator.render.context import PodContext, PodSettings
 from dgym_operator.render.engine import Renderer
 

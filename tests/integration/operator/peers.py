@@ -17,8 +17,8 @@ import msgspec
 from aiohttp import web
 
 from dgym.wire.assignments import AgentReport, Assignment, AssignmentState, AssignmentStatus
-from dgym.wire.http_termination import TerminationMessage, encode_termination
 from dgym.wire.messages import EndReason
+from dgym.wire.termination import TerminationMessage, encode_termination
 
 GROUP = "/apis/dgym.dev/v1alpha1"
 MERGE = "application/merge-patch+json"

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from dgym.wire.assignments import AgentRole, make_agent_token
-from dgym.wire.http_tokens import token_digest
+from dgym.wire.http import token_digest
 from tests.integration.operator.peers import until
 
 

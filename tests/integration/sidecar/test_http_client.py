@@ -7,8 +7,7 @@ from aiohttp import web
 from dgym.env.http_client import HttpClient, Patience
 from dgym.env.remote_preparation import RemotePreparation
 from dgym.errors import InfrastructureError, SandboxLost, Superseded
-from dgym.wire.http import Accepted
-from dgym.wire.http_errors import ErrorCode, error_body
+from dgym.wire.http import Accepted, ErrorCode, error_body
 
 QUICK = Patience(silence_seconds=0.5, running_seconds=0.5, first_pause_seconds=0.01, longest_pause_seconds=0.05)
 

@@ -17,8 +17,7 @@ import msgspec
 import pytest
 
 from dgym.wire.assignments import AgentReport, AgentRole, Assignment, AssignmentState, make_agent_token
-from dgym.wire.http import Role
-from dgym.wire.http_tokens import token_digest
+from dgym.wire.http import Role, token_digest
 from tests.fakes.pods import REPAIR, eventually, make_task, pods_in
 
 TOKENS = {role: make_agent_token(b"key", role) for role in AgentRole}

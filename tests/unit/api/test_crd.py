@@ -7,7 +7,7 @@ import pytest
 from msgspec import inspect
 
 from dgym.api import DebugTask, Episode, EpisodeSet, custom_resource_definitions
-from dgym.api.crd_docs import describe_fields, describe_struct
+from dgym.api.crd.schema import describe_fields, describe_struct
 from dgym.api.schema import inner_type, struct_type
 
 DEFINITIONS = {each["spec"]["names"]["kind"]: each for each in custom_resource_definitions()}
@@ -126,7 +126,7 @@ def test_they_are_small_enough_for_client_side_apply():
 
 
 def test_importing_the_structs_makes_no_schema():
-    code = "import sys, dgym.api; print('dgym.api.crd' in sys.modules)"
+    code = "import sys, dgym.api; print('dgym.api.crd.definitions' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

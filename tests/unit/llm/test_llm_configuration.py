@@ -4,8 +4,7 @@ import pytest
 
 from dgym.errors import ManifestError, ModelConfigError
 from dgym.llm import load_models
-from dgym.llm.loading import parse_settings, read_entries
-from dgym.llm.template import template, write_template
+from dgym.llm.loading import parse_settings, read_entries, template, write_template
 from dgym.llm.yaml_text import read_yaml
 
 MINIMAL = {"model": "m"}

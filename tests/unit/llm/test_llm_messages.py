@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgym.llm import Message, ModelCall
+from dgym.llm.calls import read_calls
 from dgym.llm.loading import parse_settings
 from dgym.llm.messages import request_body
-from dgym.llm.text_calls import read_calls
 
 VIEW = {
     "name": "view",

@@ -3,8 +3,7 @@ import pytest
 
 from dgym.api import DebugTask, loads
 from dgym.wire.assignments import AssignmentMode
-from dgym.wire.http import NamedTool, Role
-from dgym.wire.http_tokens import make_token
+from dgym.wire.http import NamedTool, Role, make_token
 from dgym_operator.agents_assignment import (
     Attempt,
     ConfigMapContent,

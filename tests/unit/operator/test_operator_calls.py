@@ -10,8 +10,7 @@ from aiohttp import web
 
 from dgym.kube import SystemClock, WorkQueue
 from dgym.wire.assignments import AgentReport, AgentRole, make_agent_token
-from dgym.wire.http import Path, Role
-from dgym.wire.http_tokens import make_token
+from dgym.wire.http import Path, Role, make_token
 from dgym_operator.agents_client import AgentClient
 from dgym_operator.agents_http import PodCaller, Refused, Unreachable
 from dgym_operator.execute_sidecars import SidecarCall, SidecarCalls

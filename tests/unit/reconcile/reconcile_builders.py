@@ -7,7 +7,7 @@ import msgspec
 from dgym.api import AgentSpec, Assignment, Condition, EpisodeStatus, Stages, TaskRef
 from dgym.wire import EndReason, Outcome
 from dgym.wire.assignments import AssignmentState, AssignmentStatus
-from dgym.wire.http_termination import TerminationMessage, encode_termination
+from dgym.wire.termination import TerminationMessage, encode_termination
 from dgym_operator.reconcile.inputs import AgentView, EpisodeInput, TaskState
 from dgym_operator.reconcile.plan import Action, Emit, PatchStatus, Plan
 from dgym_operator.reconcile.views import (

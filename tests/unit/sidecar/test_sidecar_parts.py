@@ -13,8 +13,7 @@ from dgym.sidecar.failures import CallError
 from dgym.sidecar.ongoing import Ongoing, StillRunning
 from dgym.sidecar.settings import read_settings
 from dgym.sidecar.uploads import Uploads
-from dgym.wire.http import Role
-from dgym.wire.http_tokens import token_digest
+from dgym.wire.http import Role, token_digest
 
 DIGESTS = {role: token_digest(role.value) for role in Role}
 REQUIRED = {f"DGYM_SIDECAR_{role.upper()}_SHA256": digest for role, digest in DIGESTS.items()}

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgym.wire import EndReason, Result
-from dgym.wire.http_termination import (
+from dgym.wire.termination import (
     TERMINATION_LIMIT,
     TerminationMessage,
     decode_termination,

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from dgym.sidecar.settings import PREFIX, Settings
+from dgym.wire.http import ErrorCode
 from dgym.wire.http import Path as CallPath
-from dgym.wire.http_errors import ErrorCode
-from dgym.wire.http_termination import TerminationMessage
+from dgym.wire.termination import TerminationMessage
 
 PAGE = (Path(__file__).parents[3] / "docs" / "wire.md").read_text("utf-8")
 

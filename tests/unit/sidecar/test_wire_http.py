@@ -15,9 +15,7 @@ from dgym.errors import (
 from dgym.sidecar.api import _json
 from dgym.sidecar.failures import CallError, describe
 from dgym.wire import ToolCall
-from dgym.wire.http import PrepareRequest, Role, StepRequest
-from dgym.wire.http_errors import ErrorBody, ErrorCode, error_body
-from dgym.wire.http_tokens import make_token, token_digest
+from dgym.wire.http import ErrorBody, ErrorCode, PrepareRequest, Role, StepRequest, error_body, make_token, token_digest
 
 
 def test_the_codes_are_a_closed_set():

@@ -5,13 +5,15 @@ whole, no object keeps fields that are not named, and nothing is unbounded, with
 structs is free-form in the schema.
 """
 
+import re
+from functools import cache
+from inspect import getdoc
 from typing import Any
 
 import msgspec
 from msgspec import inspect
 
-from dgym.api.crd_docs import describe_fields, describe_struct
-from dgym.api.crd_rules import ATOMIC, LIST_KEYS, LIST_SETS, RULES, Rule
+from dgym.api.crd.rules import ATOMIC, LIST_KEYS, LIST_SETS, RULES, Rule
 from dgym.api.schema import struct_type
 
 Schema = dict[str, Any]
@@ -146,3 +148,39 @@ def _union(members: list[inspect.Type]) -> Schema:
         "maxItems": 0,
         "not": {"enum": [True, False]},
     }
+
+
+_SECTION = "Attributes:"
+_FIELD = re.compile(r"    (\w+): (.*)")
+
+
+@cache
+def describe_struct(cls: type) -> str:
+    """What the docstring says before its list of attributes."""
+    return _flowed(_lines(cls)[0])
+
+
+@cache
+def describe_fields(cls: type) -> dict[str, str]:
+    """What the docstring says of each attribute, by the attribute's name."""
+    found: dict[str, list[str]] = {}
+    texts: list[str] = []
+    for line in _lines(cls)[1]:
+        if match := _FIELD.fullmatch(line):
+            texts = found.setdefault(match[1], [match[2]])
+        else:
+            texts.append(line)
+    return {name: _flowed(lines) for name, lines in found.items()}
+
+
+def _lines(cls: type) -> tuple[list[str], list[str]]:
+    lines = (getdoc(cls) or "").splitlines()
+    if _SECTION not in lines:
+        return lines, []
+    start = lines.index(_SECTION)
+    return lines[:start], lines[start + 1 :]
+
+
+def _flowed(lines: list[str]) -> str:
+    """One paragraph; marks of code become what a terminal shows well."""
+    return " ".join(line.strip() for line in lines if line.strip()).replace("``", "'")

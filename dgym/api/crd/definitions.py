@@ -4,9 +4,8 @@ from typing import Any
 
 import msgspec
 
-from dgym.api.crd_docs import describe_fields, describe_struct
-from dgym.api.crd_rules import EPISODE_NAME_RULES, EPISODE_RULES, SET_RULES, TASK_RULES, Rule
-from dgym.api.crd_schema import Schema, struct_schema, validations
+from dgym.api.crd.rules import EPISODE_NAME_RULES, EPISODE_RULES, SET_RULES, TASK_RULES, Rule
+from dgym.api.crd.schema import Schema, describe_fields, describe_struct, struct_schema, validations
 from dgym.api.episode import Episode, EpisodeSpec, EpisodeStatus
 from dgym.api.episodeset import EpisodeSet, EpisodeSetSpec, EpisodeSetStatus
 from dgym.api.fields import API_VERSION, GROUP
