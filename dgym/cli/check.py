@@ -23,7 +23,7 @@ from dgym.cli.options import (
 if TYPE_CHECKING:
     from dgym.api import DebugTask, Loaded
     from dgym.env.opening import Opening
-    from dgym.session.assessment import Assessment
+    from dgym.session.verification import Assessment
 
 
 @click.command("check")

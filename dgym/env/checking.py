@@ -9,12 +9,8 @@ from dgym.api import DebugTask
 from dgym.env.opening import Opened, Opening, open_source, suite_cache
 from dgym.errors import ManifestError, SetupFailed, VerifierFailed
 from dgym.sandbox.entrypoint import EntrypointResult
-from dgym.session.assessment import Assessment, assess
-from dgym.session.collection import ChangeSet
-from dgym.session.ending import verification_plan
-from dgym.session.preparation import prepare
-from dgym.session.solution import solution_versions
-from dgym.session.verification import VerificationPlan, remember_passing, run_version
+from dgym.session import ChangeSet, prepare, solution_versions, verification_plan
+from dgym.session.verification import Assessment, VerificationPlan, assess, remember_passing, run_version
 from dgym.workspace.files import FileVersion
 
 Versions = Mapping[str, FileVersion | None]

@@ -29,7 +29,7 @@ from dgym.env.opening import open_task
 from dgym.env.spaces import JsonValue, ToolCalls, UnicodeText
 from dgym.env.synchronous import RepoEnv
 from dgym.env.views import observation_view
-from dgym.session.execution import bounded
+from dgym.session import bounded
 from dgym.tools.base import Tool
 from dgym.tools.registry import load_tools
 from dgym.wire import Observation, Result

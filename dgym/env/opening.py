@@ -17,8 +17,7 @@ from dgym.sandbox.container_image import DEFAULT_IMAGE, ensure_image
 from dgym.sandbox.environments import ensure_environment, resolve_python
 from dgym.sandbox.local import LocalProvider
 from dgym.sandbox.local_files import cache_directory
-from dgym.session.ending import SuiteCache
-from dgym.session.specification import sandbox_spec
+from dgym.session import SuiteCache, sandbox_spec
 from dgym.workspace.sources import pack_source
 
 

@@ -1,6 +1,23 @@
 """The episode engine: tools, workspace, sandbox, journal, limits and scoring. Knows no HTTP and no cluster."""
 
+from dgym.session.changes import ChangeSet
+from dgym.session.execution import bounded
 from dgym.session.limits import EpisodeLimits
+from dgym.session.preparation import SETUP_TIMEOUT_SECONDS, prepare, sandbox_spec, solution_versions
+from dgym.session.sandboxes import Killing
+from dgym.session.scoring import SuiteCache, verification_plan
 from dgym.session.session import Session
 
-__all__ = ["EpisodeLimits", "Session"]
+__all__ = [
+    "SETUP_TIMEOUT_SECONDS",
+    "ChangeSet",
+    "EpisodeLimits",
+    "Killing",
+    "Session",
+    "SuiteCache",
+    "bounded",
+    "prepare",
+    "sandbox_spec",
+    "solution_versions",
+    "verification_plan",
+]

@@ -1,18 +1,25 @@
-"""Bring a fresh sandbox to the state an episode starts from, and remember that state.
+"""A task's sandbox: its specification, its state before the agent's first action, and the gold patch.
 
 The sandbox and the verifier go through the same steps, so that what the setup makes (compiled extensions, editable
 installs) is on both sides and never part of the agent's patch.
 """
 
 import asyncio
+import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
 
 from dgym.api import DebugTask
-from dgym.errors import SetupFailed
-from dgym.sandbox import ManifestEntry, Sandbox, SandboxProvider
+from dgym.api.quantities import parse_quantity
+from dgym.errors import ManifestError, SetupFailed
+from dgym.sandbox import Limits, ManifestEntry, Sandbox, SandboxProvider, SandboxSpec
+from dgym.tools.context import ToolSettings
+from dgym.wire import Observation
+from dgym.workspace.apply import apply_patch, patched_paths
+from dgym.workspace.errors import PatchError
+from dgym.workspace.files import FileVersion
 from dgym.workspace.policy import Policy, policy_files
 
 SETUP_TIMEOUT_SECONDS = 1800.0
@@ -90,3 +97,78 @@ async def _chunks(source: Path) -> AsyncIterator[bytes]:
     with source.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
             yield chunk
+
+
+def sandbox_spec(task: DebugTask, python: str | None) -> SandboxSpec:
+    """The specification of the task's sandboxes; ``python`` runs its programs, None: what the sandbox has."""
+    spec = task.spec
+    memory = spec.resources.limits.get("memory")
+    return SandboxSpec(
+        workspace=spec.working_directory,
+        environment={variable.name: variable.value for variable in spec.env},
+        activate=spec.activate,
+        interpreter=spec.interpreter,
+        python=python,
+        limits=Limits() if memory is None else Limits(memory_bytes=int(parse_quantity(memory))),
+    )
+
+
+def tool_settings(task: DebugTask) -> ToolSettings:
+    """What the tools must know of ``task``."""
+    spec = task.spec
+    return ToolSettings(
+        entrypoint=spec.entrypoint,
+        debug_entrypoint=spec.debug_entrypoint,
+        entrypoint_timeout_seconds=float(spec.entrypoint_timeout_seconds),
+        scored_tests=spec.scoring.fail_to_pass + spec.scoring.pass_to_pass,
+        parser=spec.scoring.parser,
+        interpreter=spec.interpreter,
+    )
+
+
+def solution_paths(task: DebugTask) -> tuple[str, ...]:
+    """The paths that the task's gold patch changes; none where there is no patch that can be read."""
+    try:
+        return tuple(patched_paths(task.spec.solution)) if task.spec.solution else ()
+    except PatchError:
+        return ()
+
+
+async def apply_solution(sandbox: Sandbox, task: DebugTask) -> Observation:
+    """Make the changes of ``spec.solution``; the observation names the files.
+
+    Raises:
+        ManifestError: The patch does not apply.
+    """
+    solution = task.spec.solution
+    if not solution:
+        return Observation(text="the task has no solution", ok=False)
+    updates = await solution_versions(sandbox, task)
+    for path, version in updates.items():
+        await sandbox.remove([path])
+        if version is not None:
+            await sandbox.write_file(path, version.data, mode=version.mode)
+    return Observation(text="applied the solution to " + ", ".join(sorted(updates)))
+
+
+async def solution_versions(sandbox: Sandbox, task: DebugTask) -> dict[str, FileVersion | None]:
+    """What the gold patch makes of the files in ``sandbox``; None: deleted.
+
+    Raises:
+        ManifestError: The patch does not apply.
+    """
+    try:
+        return await _updates(sandbox, task.spec.solution or "")
+    except PatchError as error:
+        name = task.metadata.name
+        raise ManifestError(f"task {name}: spec.solution does not apply to its source: {error}") from None
+
+
+async def _updates(sandbox: Sandbox, solution: str) -> dict[str, FileVersion | None]:
+    manifest = await sandbox.manifest()
+    originals = {
+        path: FileVersion(await sandbox.read_file(path), stat.S_IMODE(manifest[path].mode))
+        for path in patched_paths(solution)
+        if path in manifest and manifest[path].type == "file"
+    }
+    return apply_patch(solution, originals.get)

@@ -1,175 +1,112 @@
-"""Decide what a run of the entrypoint is worth. Pure: reports in, scores and sentences out.
+"""From the agent's changes to the result of the episode."""
 
-There are three ways to count, chosen by the task alone: the tests it names, the whole suite as the untouched
-repository has it, or the exit status. A run that did not go through to its own end, or in which something tampered
-with the tests, is worth nothing.
-"""
-
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 
-from dgym.sandbox.entrypoint import EntrypointResult
-from dgym.sandbox.scoring_mode import Mode
-from dgym.wire import Score
+from dgym.api import DebugTask
+from dgym.sandbox import Sandbox
+from dgym.session.changes import ChangeSet
+from dgym.session.preparation import Baseline, solution_paths
+from dgym.session.verification import Verdict
+from dgym.session.verification.suite import ExpectedTestsCache
+from dgym.session.verification.verifier import OpenUntouched, VerificationPlan, verify
+from dgym.wire import EndReason, Result, Score
+from dgym.workspace.files import FileVersion
 
-_PASSED = frozenset({"passed", "xpassed"})
-_SHOWN_PATHS = 10
-ALREADY_PASSES = "an empty patch resolves this task: what counts passes on the untouched repository"
+MAXIMUM_NOTES = 200
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What scoring found. ``tests``: every id that counts and what it did; ``notes`` and ``message`` are for people.
+class SuiteCache(msgspec.Struct, frozen=True):
+    """Where the suites of untouched repositories are remembered, and under what key this task's is.
 
-    ``untouched_passes``: everything that counts is known to pass on the untouched repository.
+    The key must change with everything that can change the suite: the task, its sources, its interpreter.
     """
 
-    score: Score
-    tests: dict[str, str] = {}
-    notes: tuple[str, ...] = ()
-    message: str = ""
-    untouched_passes: bool = False
-
-    @property
-    def resolved(self) -> bool:
-        """Whether everything that counts passed."""
-        return self.score.resolved
+    directory: Path
+    key: str
 
 
-class ExpectedTests(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The suite of the untouched repository: every id that counts and its outcome there ("" when it never ended).
+class Ending(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the episode came before it was scored, and what ended it.
 
-    Ids that were skipped there do not count.
+    ``doubted``: an ``eval`` in it ended as one does whose tests cannot run.
     """
 
-    outcomes: dict[str, str] = {}
-    collection_errors: tuple[str, ...] = ()
-
-    @property
-    def all_pass(self) -> bool:
-        """Whether there are tests and all of them are known to pass."""
-        outcomes = self.outcomes.values()
-        return bool(outcomes) and all(_shown(outcome, outcome, trusted=True) == "passed" for outcome in outcomes)
+    reason: EndReason
+    steps: int
+    rewrites: int
+    seconds: float
+    doubted: bool = False
 
 
-def expected_tests(run: EntrypointResult, marks: EntrypointResult | None = None) -> ExpectedTests:
-    """What the suite of the untouched repository is.
-
-    Args:
-        run: The suite as it ran there.
-        marks: The same with setups only, when ``run`` did not end: it tells which of the rest would be skipped.
-    """
-    outcomes: dict[str, str] = {}
-    errors: list[str] = []
-    for result in (marks, run):
-        if result is None or result.report is None:
-            continue
-        for test in result.report.collected:
-            outcomes.setdefault(test, "")
-        found = result.report.outcomes.items()
-        outcomes.update({test: outcome for test, outcome in found if result is run or outcome == "skipped"})
-        errors.extend(result.report.collection_errors)
-    counted = {test: outcome for test, outcome in outcomes.items() if outcome != "skipped"}
-    return ExpectedTests(outcomes=counted, collection_errors=tuple(dict.fromkeys(errors)))
+async def score(
+    pristine: Sandbox,
+    task: DebugTask,
+    baseline: Baseline,
+    changes: ChangeSet,
+    ending: Ending,
+    suite_cache: SuiteCache | None = None,
+    open_untouched: OpenUntouched | None = None,
+) -> Result:
+    """Score ``changes`` in ``pristine``, which is used up, and write the result of the episode; see ``verify``."""
+    if changes.unscorable:
+        return unscored(ending.reason, f"nothing was scored: {changes.unscorable}", changes, ending)
+    plan = verification_plan(task, baseline, changes, suite_cache)
+    plan = msgspec.structs.replace(plan, doubted=ending.doubted)
+    verdict = await verify(pristine, plan, open_untouched)
+    return result(verdict, changes, ending)
 
 
-def judge(mode: Mode, result: EntrypointResult, expected: ExpectedTests, timeout_seconds: float) -> Verdict:
-    """The verdict on one run. ``expected`` are the named tests or the suite; unused by exit status."""
-    problems = _problems(result, timeout_seconds)
-    if mode is Mode.EXIT_STATUS:
-        good = not problems and result.run.exit_status == 0
-        message = _first(problems) or f"the entrypoint exited with status {result.run.exit_status}"
-        return Verdict(score=Score(score=int(good), max_score=1), notes=problems, message=message)
-    outcomes = result.report.outcomes if result.report is not None else {}
-    tests = {
-        test: _shown(outcomes.get(test), before, trusted=not problems) for test, before in expected.outcomes.items()
-    }
-    passed = sum(outcome == "passed" for outcome in tests.values())
-    absent = _absent(mode, result, tests)
-    disagreements = tuple(result.report.disagreements()) if result.report is not None and not problems else ()
-    notes = problems + disagreements + _collection_notes(result, expected)
-    score = Score(score=passed, max_score=len(tests))
-    message = _first(problems) or "; ".join([_summary(mode, score), *absent, *disagreements])
-    return Verdict(score=score, tests=tests, notes=notes, message=message)
+def verification_plan(
+    task: DebugTask, baseline: Baseline, changes: ChangeSet, suite_cache: SuiteCache | None
+) -> VerificationPlan:
+    """What the verifier must know."""
+    spec = task.spec
+    return VerificationPlan(
+        entrypoint=spec.entrypoint,
+        changed=changes.new_versions,
+        timeout_seconds=float(spec.entrypoint_timeout_seconds),
+        fail_to_pass=spec.scoring.fail_to_pass,
+        pass_to_pass=spec.scoring.pass_to_pass,
+        parser=spec.scoring.parser,
+        hidden_files={file.path: FileVersion(file.data(), file.mode) for file in spec.scoring.hidden_files},
+        test_patch=spec.scoring.test_patch,
+        build_commands=spec.build_commands,
+        protected=baseline.policy.read_only,
+        cache=ExpectedTestsCache(suite_cache.directory) if suite_cache is not None else None,
+        digest=suite_cache.key if suite_cache is not None else "",
+        solution_paths=solution_paths(task),
+    )
 
 
-def nothing_ran(mode: Mode, expected: ExpectedTests, why: str) -> Verdict:
-    """The verdict when the entrypoint could not even be started with the agent's changes."""
-    if mode is Mode.EXIT_STATUS:
-        return Verdict(score=Score(score=0, max_score=1), notes=(why,), message=why)
-    tests = dict.fromkeys(expected.outcomes, "missing")
-    return Verdict(score=Score(score=0, max_score=len(tests)), tests=tests, notes=(why,), message=why)
+def unscored(reason: EndReason, message: str, changes: ChangeSet, ending: Ending) -> Result:
+    """The result of an episode that cannot be scored for a reason that is the agent's doing."""
+    verdict = Verdict(score=Score(score=0, max_score=0), message=message)
+    return result(verdict, changes, msgspec.structs.replace(ending, reason=reason))
 
 
-def _problems(result: EntrypointResult, timeout_seconds: float) -> tuple[str, ...]:
-    """Why the run is worth nothing; empty when it can be believed."""
-    report, run = result.report, result.run
-    tampering = tuple(f"tampered: {why}" for why in report.tampering) if report is not None else ()
-    if run.ended_by == "timeout":
-        return (*tampering, f"the entrypoint did not end within {timeout_seconds:g} s, so no test counts as passed")
-    if run.ended_by == "memory":
-        return (*tampering, "the entrypoint was killed because it used too much memory, so no test counts as passed")
-    if result.completed:
-        return tampering
-    return (*tampering, f"the entrypoint {_ending(result)}, so no test counts as passed")
+def result(verdict: Verdict, changes: ChangeSet, ending: Ending) -> Result:
+    """The result: Resolved whenever everything that counts passed, else what ended the episode."""
+    notes = [f"not carried to the verifier: {refusal.path} ({refusal.why})" for refusal in changes.refused]
+    return Result(
+        resolved=verdict.resolved,
+        score=verdict.score.score,
+        max_score=verdict.score.max_score,
+        steps=ending.steps,
+        rewrites=ending.rewrites,
+        message=verdict.message,
+        reason=EndReason.RESOLVED if verdict.resolved else ending.reason,
+        notes=_shortened([*verdict.notes, *notes]),
+        tests=verdict.tests,
+        duration_seconds=round(ending.seconds, 3),
+        patch=changes.patch.decode("utf-8", "surrogateescape"),
+    )
 
 
-def _ending(result: EntrypointResult) -> str:
-    report, status = result.report, result.run.exit_status
-    if status is not None and status < 0:
-        return f"was ended by signal {-status}"
-    if report is None or not report.finished:
-        return f"exited with status {status} before the run was over"
-    return f"exited with status {status} although the run ended with {report.exit_status}"
-
-
-def _shown(outcome: str | None, before: str, *, trusted: bool) -> str:
-    if outcome is None:
-        return "missing"
-    if outcome in _PASSED or (outcome == "xfailed" and before == "xfailed"):
-        return "passed" if trusted else "missing"
-    return "failed" if outcome == "xfailed" else outcome
-
-
-def _absent(mode: Mode, result: EntrypointResult, tests: Iterable[str]) -> list[str]:
-    """Which of the tests that the task names were not collected."""
-    if mode is not Mode.NAMED_TESTS or result.report is None:
-        return []
-    found = {*result.report.collected, *result.report.outcomes}
-    absent = [test for test in tests if test not in found]
-    return [f"not collected: {list_paths(absent)}"] if absent else []
-
-
-def _collection_notes(result: EntrypointResult, expected: ExpectedTests) -> tuple[str, ...]:
-    notes = []
-    before = set(expected.collection_errors)
-    if before:
-        notes.append(
-            f"could not be collected on the untouched repository, so not counted: {list_paths(sorted(before))}"
-        )
-    errors = result.report.collection_errors if result.report is not None else []
-    new = sorted(set(errors) - before)
-    if new:
-        notes.append(f"could not be collected: {list_paths(new)}")
-    return tuple(notes)
-
-
-def _summary(mode: Mode, score: Score) -> str:
-    if score.max_score == 0:
-        return f"no test counts ({mode})"
-    return f"{score.score} of {score.max_score} tests passed"
-
-
-def _first(problems: Sequence[str]) -> str:
-    return problems[0] if problems else ""
-
-
-def list_paths(paths: Sequence[str]) -> str:
-    """Paths for a sentence; not more of them than a person reads."""
-    shown = ", ".join(paths[:_SHOWN_PATHS])
-    return shown if len(paths) <= _SHOWN_PATHS else f"{shown} and {len(paths) - _SHOWN_PATHS} more"
-
-
-def named_tests(identifiers: Iterable[str]) -> ExpectedTests:
-    """The tests a task names, in its order, each once."""
-    return ExpectedTests(outcomes=dict.fromkeys(identifiers, ""))
+def _shortened(notes: Sequence[str]) -> tuple[str, ...]:
+    """Not more notes than a person reads: an agent chooses how many files are refused."""
+    if len(notes) <= MAXIMUM_NOTES:
+        return tuple(notes)
+    return (*notes[: MAXIMUM_NOTES - 1], f"and {len(notes) - MAXIMUM_NOTES + 1:,} more notes")

@@ -15,17 +15,14 @@ import msgspec
 from dgym.api import DebugTask
 from dgym.errors import ConflictError, EpisodeOver, ManifestError, SandboxLost
 from dgym.sandbox import Sandbox, SandboxProvider
-from dgym.session.collection import ChangeSet, collect
-from dgym.session.deadline import Deadline
-from dgym.session.ending import Ending, Killing, SuiteCache, score, unscored
+from dgym.session.changes import ChangeSet, collect
 from dgym.session.execution import Execution, execute, first_observation, joined, read_action, reading_tools
 from dgym.session.journal import Journal
-from dgym.session.limits import EpisodeLimits
-from dgym.session.preparation import Baseline, open_verifier, prepare
-from dgym.session.replay import death_observation, replay
-from dgym.session.solution import apply_solution
-from dgym.session.specification import tool_settings
-from dgym.session.untouched import suggests_doubt
+from dgym.session.limits import Deadline, EpisodeLimits
+from dgym.session.preparation import Baseline, apply_solution, open_verifier, prepare, tool_settings
+from dgym.session.sandboxes import Killing, death_observation, replay
+from dgym.session.scoring import Ending, SuiteCache, score, unscored
+from dgym.session.verification.environment import suggests_doubt
 from dgym.tools.base import Tool
 from dgym.tools.context import ToolContext
 from dgym.tools.rewrite import Rewrite

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from dgym.sidecar.failures import CallError
+from dgym.sidecar.answers import CallError
 from dgym.wire.http import EPOCH_HEADER, ErrorCode, Role, token_digest
 
 _SCHEME = "bearer "

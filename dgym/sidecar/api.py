@@ -11,8 +11,8 @@ import msgspec
 from aiohttp import web
 
 from dgym.sidecar.access import Access
+from dgym.sidecar.answers import CallError, describe
 from dgym.sidecar.attempt import Attempt
-from dgym.sidecar.failures import CallError, describe
 from dgym.sidecar.metrics import CONTENT_TYPE, Metrics
 from dgym.sidecar.ongoing import StillRunning
 from dgym.wire.http import (

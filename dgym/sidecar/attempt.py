@@ -9,16 +9,13 @@ import msgspec
 
 from dgym.api import DebugTask
 from dgym.errors import ConflictError, EpisodeOver, InfrastructureError
-from dgym.session import EpisodeLimits, Session
-from dgym.session.ending import Killing
-from dgym.session.specification import sandbox_spec
-from dgym.sidecar.failures import CallError
+from dgym.session import EpisodeLimits, Killing, Session, sandbox_spec
+from dgym.sidecar.answers import CallError, episode_state, history_page, tool_descriptions, utf8
 from dgym.sidecar.ongoing import Ongoing
+from dgym.sidecar.preparation import Uploads
 from dgym.sidecar.runners import PodProvider, Runners
 from dgym.sidecar.settings import Settings
 from dgym.sidecar.termination import Termination
-from dgym.sidecar.uploads import Uploads
-from dgym.sidecar.views import episode_state, history_page, tool_descriptions, utf8
 from dgym.tools.registry import load_tools
 from dgym.wire import EndReason, Observation, Result
 from dgym.wire.http import (

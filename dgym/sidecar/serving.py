@@ -1,4 +1,4 @@
-"""Serve one attempt of an episode until it is released."""
+"""Serve one attempt of an episode until it is released, and write its termination message."""
 
 import asyncio
 import contextlib
@@ -7,17 +7,20 @@ import os
 import signal
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
+from dgym.errors import InfrastructureError, SandboxLost, SandboxStartFailed
 from dgym.sidecar.access import Access
 from dgym.sidecar.api import Api
 from dgym.sidecar.attempt import Attempt
-from dgym.sidecar.endings import write_ending
 from dgym.sidecar.metrics import Metrics
 from dgym.sidecar.runners import Runners
 from dgym.sidecar.settings import Settings
+from dgym.wire import EndReason
+from dgym.wire.termination import TerminationMessage, encode_termination, termination_message
 
 _log = logging.getLogger("dgym.sidecar")
 _MARKER = "begun"
@@ -84,3 +87,57 @@ async def _first(*waits: Coroutine[Any, Any, object]) -> None:
             task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def write_ending(settings: Settings, attempt: Attempt) -> None:
+    """Write the termination message, if there is anything final to say; again when more is known."""
+    message = final_message(settings, attempt)
+    if message is None:
+        return
+    try:
+        _overwrite(settings.termination_log, encode_termination(message))
+    except OSError as error:
+        _log.error("the termination message could not be written: %s", error)
+
+
+def final_message(settings: Settings, attempt: Attempt) -> TerminationMessage | None:
+    """What is final about the attempt.
+
+    A sandbox that was lost is not: another pod takes up the episode, and a message would stand in its way.
+    """
+    release = attempt.release
+    uri = release.result_uri if release is not None else ""
+    if attempt.result is not None:
+        return termination_message(
+            attempt.result, episode_uid=settings.episode_uid, attempt=settings.attempt, result_uri=uri
+        )
+    reason, text = None, ""
+    failure = attempt.failure
+    if failure is not None and not isinstance(failure, SandboxLost | SandboxStartFailed):
+        reason = EndReason(failure.reason) if isinstance(failure, InfrastructureError) else EndReason.INTERNAL_ERROR
+        text = str(failure)
+    elif release is not None and release.reason is not None:
+        reason, text = release.reason, release.message
+    if reason is None:
+        return None
+    return TerminationMessage(
+        episode_uid=settings.episode_uid,
+        attempt=settings.attempt,
+        reason=reason,
+        steps=attempt.session.steps if attempt.session is not None else 0,
+        rewrites=attempt.session.rewrites if attempt.session is not None else 0,
+        input_tokens=attempt.usage.input_tokens,
+        output_tokens=attempt.usage.output_tokens,
+        poisoned_step=attempt.poisoned_step,
+        result_uri=uri,
+        message=text,
+    )
+
+
+def _overwrite(path: Path, data: bytes) -> None:
+    """Not by renaming: the kubelet has mounted this very file. One write, so that it is never seen half."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        os.write(descriptor, data)
+    finally:
+        os.close(descriptor)

@@ -6,7 +6,7 @@ none because its event loop is blocked: an agent in a loop without ``await``, a 
 
 import msgspec
 
-from dgym.session.preparation import SETUP_TIMEOUT_SECONDS
+from dgym.session import SETUP_TIMEOUT_SECONDS
 from dgym.worker.jobs import Job
 
 _FETCH_SECONDS = 2 * 3600.0

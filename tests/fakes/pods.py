@@ -25,9 +25,9 @@ from dgym.session import EpisodeLimits
 from dgym.sidecar.access import Access
 from dgym.sidecar.api import Api
 from dgym.sidecar.attempt import Attempt
-from dgym.sidecar.endings import write_ending
 from dgym.sidecar.metrics import Metrics
 from dgym.sidecar.runners import Runners
+from dgym.sidecar.serving import write_ending
 from dgym.sidecar.settings import PREFIX, Settings
 from dgym.wire.http import Path as CallPath
 from dgym.wire.http import Role, RunningRequest, VerifyResponse, make_token, token_digest

@@ -14,7 +14,7 @@ import pytest
 import dgym.runner
 from dgym.sandbox import SandboxSpec
 from dgym.sandbox.client import RunnerClient
-from dgym.session.verification_files import WorkspaceCopy
+from dgym.session.verification.files import WorkspaceCopy
 from dgym.sidecar.install import install
 from dgym_operator.render.engine import Renderer
 

@@ -3,7 +3,7 @@
 import pytest
 
 from dgym.errors import SandboxLost, SetupFailed
-from dgym.session.suite_cache import ExpectedTestsCache
+from dgym.session.verification.suite import ExpectedTestsCache
 
 CALC = "def add(a, b):\n    return a - b\n"
 REPAIRED = {"calc.py": "def add(a, b):\n    return a + b\n"}

@@ -3,8 +3,8 @@
 import pytest
 
 from dgym.errors import VerifierFailed
-from dgym.session.suite_cache import ExpectedTestsCache
 from dgym.session.verification import VerificationPlan, verify
+from dgym.session.verification.suite import ExpectedTestsCache
 from dgym.workspace.files import FileVersion
 
 BUGGY = "def add(a, b):\n    return a - b\n"

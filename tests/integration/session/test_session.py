@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from dgym.errors import ConflictError, EpisodeOver, ManifestError, SandboxLost
-from dgym.session import EpisodeLimits, replay
+from dgym.session import EpisodeLimits, sandboxes
 from dgym.tools.base import Tool
 from dgym.wire import OBSERVATION_LIMIT, EndReason
 
@@ -310,7 +310,7 @@ async def test_a_sandbox_that_dies_after_every_replay_is_a_verdict(open_session,
 
 
 async def test_setup_commands_do_not_count_against_the_replay(open_session, trap, monkeypatch):
-    monkeypatch.setattr(replay, "REPLAY_TIMEOUT_SECONDS", 0.01)
+    monkeypatch.setattr(sandboxes, "REPLAY_TIMEOUT_SECONDS", 0.01)
     session = await open_session(tools=[trap], setupCommands=["sleep 0.1"])
     observation = await session.step(1, {"tool": "trap", "arguments": {"path": "a.txt", "deadly": 1}})
     assert "A new one was started" in observation.text

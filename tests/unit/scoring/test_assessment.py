@@ -3,8 +3,8 @@
 from dgym.sandbox.entrypoint import EntrypointResult
 from dgym.sandbox.protocol import RunResult
 from dgym.sandbox.report import TestReport as Report
-from dgym.session.assessment import assess
-from dgym.session.verification import VerificationPlan
+from dgym.session.verification.assessment import assess
+from dgym.session.verification.verifier import VerificationPlan
 
 PYTEST = "python -m pytest -q"
 BEFORE = {"t::bug": "failed", "t::fine": "passed", "t::skip": "skipped"}

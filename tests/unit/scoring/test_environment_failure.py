@@ -6,7 +6,7 @@ from dgym.sandbox.entrypoint import EntrypointResult
 from dgym.sandbox.protocol import RunResult
 from dgym.sandbox.report import TestReport as Report
 from dgym.sandbox.scoring_mode import Mode
-from dgym.session.untouched import environment_failure, suggests_doubt
+from dgym.session.verification.environment import environment_failure, suggests_doubt
 from dgym.wire import Observation, Score
 
 PATHS = ("calc.py", "package/__init__.py", "test_calc.py", "conftest.py")

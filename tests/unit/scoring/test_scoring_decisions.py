@@ -6,7 +6,7 @@ from dgym.sandbox.entrypoint import EntrypointResult
 from dgym.sandbox.protocol import RunResult
 from dgym.sandbox.report import TestReport as Report
 from dgym.sandbox.scoring_mode import Mode, choose_mode
-from dgym.session.scoring import (
+from dgym.session.verification.verdict import (
     ExpectedTests,
     expected_tests,
     judge,

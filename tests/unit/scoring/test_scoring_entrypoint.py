@@ -2,8 +2,7 @@
 
 import pytest
 
-from dgym.session.verification_entrypoint import files_of_shell_line
-from dgym.session.verification_protection import protect
+from dgym.session.verification.protection import files_of_shell_line, protect
 
 PRISTINE = ["Makefile", "app/Makefile", "rules/base.mk", "run.sh", "check.py", "app/main.py", "tests/test_a.py"]
 

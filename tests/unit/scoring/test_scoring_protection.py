@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dgym.session.scoring import ExpectedTests
-from dgym.session.suite_cache import ExpectedTestsCache
-from dgym.session.verification_protection import decides_about_tests, protect, select_changes, why_dropped
+from dgym.session.verification.protection import decides_about_tests, protect, select_changes, why_dropped
+from dgym.session.verification.suite import ExpectedTestsCache
+from dgym.session.verification.verdict import ExpectedTests
 from dgym.workspace.files import FileVersion
 
 PRISTINE = [

@@ -9,10 +9,10 @@ import pytest
 from dgym.errors import ManifestError
 from dgym.logs import JsonFormatter, episode_fields
 from dgym.sidecar.access import Access
-from dgym.sidecar.failures import CallError
+from dgym.sidecar.answers import CallError
 from dgym.sidecar.ongoing import Ongoing, StillRunning
+from dgym.sidecar.preparation import Uploads
 from dgym.sidecar.settings import read_settings
-from dgym.sidecar.uploads import Uploads
 from dgym.wire.http import Role, token_digest
 
 DIGESTS = {role: token_digest(role.value) for role in Role}

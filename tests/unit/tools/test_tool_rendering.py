@@ -10,7 +10,7 @@ from dgym.sandbox.entrypoint import EntrypointResult
 from dgym.sandbox.protocol import DebugResult, RunResult
 from dgym.sandbox.report import TestReport
 from dgym.sandbox.scoring_mode import Mode
-from dgym.session.scoring import ExpectedTests, judge
+from dgym.session.verification.verdict import ExpectedTests, judge
 from dgym.tools.bash import describe_end
 from dgym.tools.eval import score, summary
 from dgym.tools.grep import _read

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from dgym.session.scoring import ExpectedTests
+from dgym.session.verification.verdict import ExpectedTests
 
 Fact = Literal["runs", "passes"]
 """``runs``: the environment can run the tests. ``passes``: everything that counts passes already."""

@@ -1,15 +1,48 @@
-"""Replay recorded calls in a new sandbox, after the one they ran in has died."""
+"""Replacement and termination of a sandbox: recorded calls are replayed in a new one after the first has died."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import msgspec
 
 from dgym.errors import SandboxLost
+from dgym.sandbox import Sandbox
 from dgym.session.execution import execute
 from dgym.tools.base import Tool
 from dgym.tools.context import ToolContext
 from dgym.wire import Breakpoint, Observation, Step, ToolCall
 
 REPLAY_TIMEOUT_SECONDS = 600.0
+
+
+class Killing(msgspec.Struct, frozen=True, kw_only=True):
+    """How a sandbox is terminated before its episode is scored: a process that survives could interfere with the tests.
+
+    ``confirmed`` observes the end of the sandbox where stopping it is only an order: True for one that has terminated,
+    False for one that was seen running ``timeout_seconds`` after the order.
+    """
+
+    confirmed: Callable[[], Awaitable[bool]] | None = None
+    timeout_seconds: float = 30.0
+
+    async def kill(self, sandbox: Sandbox) -> bool:
+        """Terminate the sandbox; False where it still runs ``timeout_seconds`` later.
+
+        Raises:
+            SandboxLost: ``confirmed`` could not observe the sandbox.
+        """
+        try:
+            async with asyncio.timeout(self.timeout_seconds):
+                await sandbox.stop()
+        except TimeoutError:
+            if self.confirmed is None:
+                return False
+        return self.confirmed is None or await self.confirmed()
+
+    @property
+    def failed(self) -> str:
+        """What the result says where the sandbox lived on."""
+        return f"the sandbox still ran {self.timeout_seconds:g} s after it was told to end; nothing was scored"
 
 
 async def replay(

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 
-from dgym.sidecar.failures import CallError
+from dgym.sidecar.answers import CallError
 from dgym.wire.http import WORKSPACE_LIMIT, ErrorCode, WorkspaceResponse
 
 _NAME = "workspace.tar"

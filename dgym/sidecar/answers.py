@@ -1,11 +1,32 @@
-"""What calls answer of a session. Pure."""
+"""Answers of calls: the state of a session, and the error that an exception means. Pure."""
 
 import msgspec
 
-from dgym.session import Session
-from dgym.session.execution import bounded
+from dgym.errors import (
+    ConflictError,
+    DgymError,
+    EpisodeOver,
+    InfrastructureError,
+    ManifestError,
+    PluginError,
+    SandboxLost,
+    SandboxStartFailed,
+    SetupFailed,
+    VerifierFailed,
+)
+from dgym.session import Session, bounded
 from dgym.wire import Score, Step
-from dgym.wire.http import HISTORY_LIMIT, EpisodeState, StepsResponse, ToolDescription, ToolsResponse, Usage
+from dgym.wire.http import (
+    HISTORY_LIMIT,
+    EpisodeState,
+    ErrorBody,
+    ErrorCode,
+    StepsResponse,
+    ToolDescription,
+    ToolsResponse,
+    Usage,
+    error_body,
+)
 
 
 def episode_state(session: Session, usage: Usage) -> EpisodeState:
@@ -57,3 +78,34 @@ def tool_descriptions(session: Session) -> ToolsResponse:
 def utf8(text: str) -> str:
     """``text`` without what UTF-8 cannot say."""
     return text.encode("utf-8", "replace").decode()
+
+
+class CallError(DgymError):
+    """A call is refused."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+_CODES: tuple[tuple[type[DgymError], ErrorCode], ...] = (
+    (ConflictError, ErrorCode.CONFLICT),
+    (EpisodeOver, ErrorCode.ATTEMPT_OVER),
+    (ManifestError, ErrorCode.INVALID_ARGUMENT),
+    (PluginError, ErrorCode.INVALID_ARGUMENT),
+    (SetupFailed, ErrorCode.SETUP_FAILED),
+    (SandboxLost, ErrorCode.SANDBOX_LOST),
+    (SandboxStartFailed, ErrorCode.SANDBOX_LOST),
+    (VerifierFailed, ErrorCode.VERIFIER_FAILED),
+    (InfrastructureError, ErrorCode.INTERNAL),
+)
+
+
+def describe(error: BaseException) -> ErrorBody:
+    """The body that answers a call which ended in ``error``; what nobody foresaw is not spelled out to callers."""
+    if isinstance(error, CallError):
+        return error_body(error.code, str(error))
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return error_body(code, str(error))
+    return error_body(ErrorCode.INTERNAL, f"the sidecar failed ({type(error).__name__}); its log says more")

@@ -6,7 +6,7 @@ import msgspec
 
 from dgym.sandbox.entrypoint import EntrypointResult
 from dgym.sandbox.scoring_mode import Mode
-from dgym.session.scoring import (
+from dgym.session.verification.verdict import (
     ALREADY_PASSES,
     ExpectedTests,
     Verdict,
@@ -15,7 +15,7 @@ from dgym.session.scoring import (
     list_paths,
     named_tests,
 )
-from dgym.session.verification import VerificationPlan
+from dgym.session.verification.verifier import VerificationPlan
 
 _PASSED = frozenset({"passed", "xpassed"})
 

@@ -14,7 +14,11 @@ from dgym.errors import SandboxLost, SandboxStartFailed, SetupFailed, VerifierFa
 from dgym.sandbox import ManifestEntry, RunResult, Sandbox
 from dgym.sandbox.entrypoint import EntrypointResult, run_entrypoint
 from dgym.sandbox.scoring_mode import Mode, choose_mode
-from dgym.session.scoring import (
+from dgym.session.verification.environment import environment_failure, is_doubtful
+from dgym.session.verification.files import SavedFiles, WorkspaceCopy, apply_test_patch, read_versions, write_versions
+from dgym.session.verification.protection import Protection, files_of_shell_line, protect, select_changes, why_dropped
+from dgym.session.verification.suite import ExpectedTestsCache
+from dgym.session.verification.verdict import (
     ALREADY_PASSES,
     ExpectedTests,
     Verdict,
@@ -24,16 +28,9 @@ from dgym.session.scoring import (
     named_tests,
     nothing_ran,
 )
-from dgym.session.suite_cache import ExpectedTestsCache
-from dgym.session.untouched import environment_failure, is_doubtful
-from dgym.session.verification_entrypoint import files_of_shell_line
-from dgym.session.verification_files import SavedFiles, WorkspaceCopy, apply_test_patch, read_versions, write_versions
-from dgym.session.verification_protection import Protection, protect, select_changes, why_dropped
 from dgym.workspace.apply import patched_paths
 from dgym.workspace.errors import PatchError
 from dgym.workspace.files import FileVersion
-
-__all__ = ["Mode", "Verdict", "VerificationPlan", "verify"]
 
 _TAIL_LINES = 20
 _IN_MEMORY_BYTES = 8 * 1024**2
