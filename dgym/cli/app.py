@@ -29,6 +29,12 @@ COMMANDS = {
     "version": "Show the versions of dgym and of its wire.",
 }
 
+_MODULES = {
+    "init-llm-config": "init_llm_config",
+    **{name: f"cluster.{name}" for name in ("cancel", "get", "logs", "results", "submit")},
+}
+"""Where a command is, unless in the module of its own name."""
+
 
 class LazyGroup(click.Group):
     """Knows its commands by name and one line of help, so that ``--help`` imports none of them."""
@@ -41,7 +47,7 @@ class LazyGroup(click.Group):
         """Import the command's module."""
         if cmd_name not in COMMANDS:
             return None
-        found: Any = importlib.import_module(f"dgym.cli.{cmd_name.replace('-', '_')}")
+        found: Any = importlib.import_module(f"dgym.cli.{_MODULES.get(cmd_name, cmd_name)}")
         command: click.Command = found.command
         return command
 

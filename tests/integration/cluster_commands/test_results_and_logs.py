@@ -322,7 +322,7 @@ def test_no_log_yet(cluster, dgym):
 
 
 def test_what_an_agent_answers_stays_in_its_place():
-    from dgym.cli.results_reader import _is_below
+    from dgym.cli.cluster.results_reader import _is_below
 
     assert _is_below("default/fix/uid/1/result.json", "default", "fix")
     for path in ("default/fix/../1/result.json", "/default/fix/u/1/result.json", "default/fix/u/1/evil.sh", "other"):
@@ -330,7 +330,7 @@ def test_what_an_agent_answers_stays_in_its_place():
 
 
 def test_indexes():
-    from dgym.cli.results_fetch import indexes
+    from dgym.cli.cluster.results_fetch import indexes
 
     assert indexes("") == []
     assert indexes("0-2,7") == [0, 1, 2, 7]

@@ -4,9 +4,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from rich.console import Console
 
-from dgym.cli.get_tables import tables, widen
-from dgym.cli.kube_errors import InvalidObject, NotFound, refusal
-from dgym.cli.kube_views import ConditionView, EpisodeView, EpisodeViewStatus, Meta, SetView, SetViewStatus, age
+from dgym.cli.cluster.errors import InvalidObject, NotFound, refusal
+from dgym.cli.cluster.tables import tables, widen
+from dgym.cli.cluster.views import ConditionView, EpisodeView, EpisodeViewStatus, Meta, SetView, SetViewStatus, age
 from dgym.errors import ManifestError
 
 FINISHED = ConditionView(type="Finished", status="True", reason="Completed")

@@ -6,7 +6,7 @@ import click
 import pytest
 
 from dgym.cli.app import cli
-from dgym.cli.migrate_section import ALWAYS, KEYS, LOST, PARAMETERS, TOOLS
+from dgym.cli.migrate.section import ALWAYS, KEYS, LOST, PARAMETERS, TOOLS
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGES = ("report.md", "migrating.md", "command-line.md", "agents.md")

@@ -3,9 +3,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgym.api import loads
-from dgym.cli.init_manifest import find_entrypoint, manifest_name, manifest_text, propose
-from dgym.cli.init_requirements import Requirements, allows, find_environment, read_requirements
-from dgym.cli.init_survey import Survey, protected_patterns, survey
+from dgym.cli.init.manifest import find_entrypoint, manifest_name, manifest_text, propose
+from dgym.cli.init.requirements import Requirements, allows, find_environment, read_requirements
+from dgym.cli.init.survey import Survey, protected_patterns, survey
 
 TEST = "def test_it():\n    assert True\n"
 

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from dgym.api import DebugTask, Episode, EpisodeSet, load
 from dgym.cli.app import cli
-from dgym.cli.migrate_config import Section
-from dgym.cli.migrate_section import ALWAYS, KEYS, LOST, Migration
+from dgym.cli.migrate.config import Section
+from dgym.cli.migrate.section import ALWAYS, KEYS, LOST, Migration
 
 CONFIG = """
 base:

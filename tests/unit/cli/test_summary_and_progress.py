@@ -1,7 +1,7 @@
 import json
 
-from dgym.cli.progress import Progress
-from dgym.cli.summary import ROWS, counts, print_json, print_table, summary_line
+from dgym.cli.run.progress import Progress
+from dgym.cli.run.summary import ROWS, counts, print_json, print_table, summary_line
 from dgym.wire import EndReason
 from dgym.worker.jobs import Finished, Logged, Started, Stepped
 

@@ -9,8 +9,8 @@ from typing import Any, Self, TypeVar
 import aiohttp
 import msgspec
 
-from dgym.cli.kube_access import Access, load_access
-from dgym.cli.kube_errors import ApiStatus, ClusterError, refusal
+from dgym.cli.cluster.access import Access, load_access
+from dgym.cli.cluster.errors import ApiStatus, ClusterError, refusal
 
 REQUEST_SECONDS = 30.0
 CONNECT_SECONDS = 10.0

@@ -9,7 +9,7 @@ import click
 from dgym.cli.suggestions import complete_agents
 
 if TYPE_CHECKING:
-    from dgym.cli.init_manifest import Proposal
+    from dgym.cli.init.manifest import Proposal
 
 
 @click.command("init")
@@ -33,9 +33,9 @@ def command(directory: Path, output: Path | None, agent: str, policy_files: bool
     looking; nothing of it is executed without --check. The manifest is written into the current directory or, from
     inside the repository, beside it, because what lies in the repository is part of what the agent gets.
     """
-    from dgym.cli.init_manifest import propose
-    from dgym.cli.init_requirements import read_requirements
-    from dgym.cli.init_survey import survey
+    from dgym.cli.init.manifest import propose
+    from dgym.cli.init.requirements import read_requirements
+    from dgym.cli.init.survey import survey
     from dgym.cli.writing import write_text
 
     if check and output == Path("-"):
@@ -62,7 +62,7 @@ def command(directory: Path, output: Path | None, agent: str, policy_files: bool
 
 
 def _default_target(root: Path) -> Path:
-    from dgym.cli.init_manifest import manifest_name
+    from dgym.cli.init.manifest import manifest_name
 
     here = Path.cwd()
     return (root.parent if here.is_relative_to(root) else here) / f"{manifest_name(root)}.yaml"
@@ -71,7 +71,7 @@ def _default_target(root: Path) -> Path:
 def _checked_text(proposal: "Proposal", target: Path | None) -> str:
     """The manifest, which must be valid whatever the repository is called and holds."""
     from dgym.api import loads
-    from dgym.cli.init_manifest import local_path, manifest_text
+    from dgym.cli.init.manifest import local_path, manifest_text
 
     text = manifest_text(proposal, local_path=local_path(proposal.found.root, target))
     loads(text, source=str(target or "the manifest"))
@@ -108,7 +108,7 @@ def _quoted(path: Path) -> str:
 
 
 def _warnings(proposal: "Proposal", target: Path) -> list[str]:
-    from dgym.cli.init_requirements import allows
+    from dgym.cli.init.requirements import allows
 
     found = proposal.found
     warnings = []
@@ -132,7 +132,7 @@ def _warnings(proposal: "Proposal", target: Path) -> list[str]:
 
 
 def _environment(proposal: "Proposal") -> str | None:
-    from dgym.cli.init_requirements import find_environment
+    from dgym.cli.init.requirements import find_environment
 
     return find_environment(proposal.found.environments, proposal.found.root)
 

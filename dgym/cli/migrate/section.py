@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from dgym.cli.migrate_config import Fate, Note, Section
+from dgym.cli.migrate.config import Fate, Note, Section
 
 THINKING = frozenset({"debug_agent", "rewrite_agent", "debug_5_agent"})
 AGENTS = {

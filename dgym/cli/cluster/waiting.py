@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 import click
 
 from dgym.api import TREATMENTS
-from dgym.cli.get_tables import console, tables, widen
-from dgym.cli.kube_client import Cluster
-from dgym.cli.kube_names import path_of
-from dgym.cli.kube_views import EpisodeView, SetView
-from dgym.cli.kube_watch import Key, follow
+from dgym.cli.cluster.connection import Cluster
+from dgym.cli.cluster.following import Key, follow
+from dgym.cli.cluster.names import path_of
+from dgym.cli.cluster.tables import console, tables, widen
+from dgym.cli.cluster.views import EpisodeView, SetView
 
 V = TypeVar("V", EpisodeView, SetView)
 

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from dgym.cli.kube_views import EpisodeView, SetView, age
+from dgym.cli.cluster.views import EpisodeView, SetView, age
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

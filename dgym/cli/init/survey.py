@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from dgym.cli.init_plugins import plugins_of
+from dgym.cli.init.plugins import plugins_of
 
 _SKIPPED = frozenset({".git", ".hg", ".svn", "__pycache__", ".tox", ".nox", "node_modules", "site-packages", ".eggs"})
 _BULKY = frozenset({"node_modules", ".tox", ".nox"})

@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dgym.cli.kube_options import context_option, namespace_option, run, system_namespace_option
+from dgym.cli.cluster.options import context_option, namespace_option, run, system_namespace_option
 
 if TYPE_CHECKING:
-    from dgym.cli.kube_client import Cluster
-    from dgym.cli.kube_views import EpisodeView
+    from dgym.cli.cluster.connection import Cluster
+    from dgym.cli.cluster.views import EpisodeView
 
 _SILENCE_SECONDS = 4 * 3600.0
 _STARTING_SECONDS = 1.0
@@ -43,9 +43,9 @@ def command(
 async def _logs(
     name: str, container: str, place: tuple[str | None, str | None], *, follow: bool, system_namespace: str
 ) -> None:
-    from dgym.cli.kube_client import Cluster
-    from dgym.cli.kube_names import find_all
-    from dgym.cli.kube_views import EpisodeView
+    from dgym.cli.cluster.connection import Cluster
+    from dgym.cli.cluster.names import find_all
+    from dgym.cli.cluster.views import EpisodeView
 
     async with await Cluster.connect(*place) as cluster:
         (found,) = await find_all(cluster, [name], kinds=("Episode",))
@@ -63,10 +63,10 @@ async def _with_pod(cluster: "Cluster", view: "EpisodeView") -> "EpisodeView":
     """Wait until the episode has a pod or is finished, and say what it waits for."""
     import contextlib
 
-    from dgym.cli.kube_errors import ClusterError
-    from dgym.cli.kube_names import path_of
-    from dgym.cli.kube_views import EpisodeView
-    from dgym.cli.kube_watch import follow
+    from dgym.cli.cluster.errors import ClusterError
+    from dgym.cli.cluster.following import follow
+    from dgym.cli.cluster.names import path_of
+    from dgym.cli.cluster.views import EpisodeView
 
     name = view.metadata.name
     only = f"metadata.name={name}"
@@ -90,7 +90,7 @@ async def _print_log(cluster: "Cluster", pod: str, container: str, *, follow: bo
     """Print the log of a container; False when its pod is gone."""
     import asyncio
 
-    from dgym.cli.kube_errors import ApiRefused, NotFound
+    from dgym.cli.cluster.errors import ApiRefused, NotFound
 
     path = f"/api/v1/namespaces/{cluster.namespace}/pods/{pod}/log"
     params = {"container": container, **({"follow": "true"} if follow else {})}
@@ -109,8 +109,8 @@ async def _print_log(cluster: "Cluster", pod: str, container: str, *, follow: bo
 
 
 async def _print_stored(cluster: "Cluster", view: "EpisodeView", container: str, system_namespace: str) -> None:
-    from dgym.cli.kube_errors import ClusterError
-    from dgym.cli.results_reader import open_results
+    from dgym.cli.cluster.errors import ClusterError
+    from dgym.cli.cluster.results_reader import open_results
     from dgym.results.stores import LOG
 
     name = view.metadata.name

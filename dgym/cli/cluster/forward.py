@@ -13,8 +13,8 @@ from pathlib import Path
 
 import aiohttp
 
-from dgym.cli.kube_client import Cluster
-from dgym.cli.kube_errors import ClusterError
+from dgym.cli.cluster.connection import Cluster
+from dgym.cli.cluster.errors import ClusterError
 
 _PROTOCOL = "v4.channel.k8s.io"
 _DATA, _ERROR = 0, 1

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dgym.cli.kube_options import context_option, namespace_option, run
+from dgym.cli.cluster.options import context_option, namespace_option, run
 
 if TYPE_CHECKING:
-    from dgym.cli.kube_client import Cluster
-    from dgym.cli.kube_names import Found
-    from dgym.cli.kube_views import EpisodeView, SetView
-    from dgym.cli.kube_watch import Merged
+    from dgym.cli.cluster.connection import Cluster
+    from dgym.cli.cluster.following import Merged
+    from dgym.cli.cluster.names import Found
+    from dgym.cli.cluster.views import EpisodeView, SetView
 
 _REDRAW_SECONDS = 0.25
 
@@ -63,8 +63,8 @@ async def _get(
     watch: bool,
     place: tuple[str | None, str | None],
 ) -> None:
-    from dgym.cli.kube_client import Cluster
-    from dgym.cli.kube_names import find_all
+    from dgym.cli.cluster.connection import Cluster
+    from dgym.cli.cluster.names import find_all
 
     async with await Cluster.connect(*place) as cluster:
         found = await find_all(cluster, names) if names else None
@@ -80,9 +80,9 @@ async def _get(
 async def _show(
     cluster: "Cluster", found: "list[Found] | None", selector: str, namespace: str | None, *, wide: bool
 ) -> None:
-    from dgym.cli.get_tables import console, tables, widen
-    from dgym.cli.kube_names import path_of
-    from dgym.cli.kube_watch import list_both
+    from dgym.cli.cluster.following import list_both
+    from dgym.cli.cluster.names import path_of
+    from dgym.cli.cluster.tables import console, tables, widen
 
     merged = await list_both(
         cluster, path_of("Episode", namespace), path_of("EpisodeSet", namespace), selector=selector
@@ -104,9 +104,9 @@ async def _watch(
 
     from rich.live import Live
 
-    from dgym.cli.get_tables import console, tables, widen
-    from dgym.cli.kube_names import path_of
-    from dgym.cli.kube_watch import follow_both
+    from dgym.cli.cluster.following import follow_both
+    from dgym.cli.cluster.names import path_of
+    from dgym.cli.cluster.tables import console, tables, widen
 
     paths = path_of("Episode", namespace), path_of("EpisodeSet", namespace)
     screen = console()
@@ -143,7 +143,7 @@ async def _print_json(cluster: "Cluster", found: "list[Found] | None", selector:
     """A List, as kubectl prints it: dgym run and dgym submit read it too."""
     import msgspec
 
-    from dgym.cli.kube_names import path_of
+    from dgym.cli.cluster.names import path_of
     from dgym.cli.options import echo_json
 
     if found is None:

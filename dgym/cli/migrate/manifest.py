@@ -10,8 +10,8 @@ import msgspec
 
 from dgym.api import labels
 from dgym.api.fields import API_VERSION
-from dgym.cli.migrate_config import Fate, Note, Section
-from dgym.cli.migrate_section import ALWAYS, KEYS, LOST, NESTED, Migration
+from dgym.cli.migrate.config import Fate, Note, Section
+from dgym.cli.migrate.section import ALWAYS, KEYS, LOST, NESTED, Migration
 from dgym.cli.yaml_text import comment, lines
 from dgym.errors import ManifestError
 

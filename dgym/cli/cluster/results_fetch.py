@@ -10,10 +10,10 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from dgym.api.planning import child_name
-from dgym.cli.kube_client import Cluster
-from dgym.cli.kube_names import find_all, path_of, selector_of_children
-from dgym.cli.kube_views import EpisodeView, SetView
-from dgym.cli.results_reader import ResultsReader, open_results
+from dgym.cli.cluster.connection import Cluster
+from dgym.cli.cluster.names import find_all, path_of, selector_of_children
+from dgym.cli.cluster.results_reader import ResultsReader, open_results
+from dgym.cli.cluster.views import EpisodeView, SetView
 from dgym.results import Attempt, StoredResult
 from dgym.results.stores import FILES
 

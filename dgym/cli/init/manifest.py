@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from dgym.cli.init_requirements import Requirements
-from dgym.cli.init_survey import Survey, protected_patterns, test_folders
+from dgym.cli.init.requirements import Requirements
+from dgym.cli.init.survey import Survey, protected_patterns, test_folders
 from dgym.cli.yaml_text import comment, scalar
 
 NAME_LIMIT = 52

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from dgym.cli.init_survey import PytestSettings, parse_ini, read_ini, read_text, read_toml, table
+from dgym.cli.init.survey import PytestSettings, parse_ini, read_ini, read_text, read_toml, table
 
 _FILES = (
     *("requirements.txt", "requirements-test.txt", "requirements-tests.txt", "requirements-dev.txt"),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dgym.cli.kube_options import context_option, namespace_option, run
+from dgym.cli.cluster.options import context_option, namespace_option, run
 from dgym.cli.options import (
     agent_option,
     assignments_option,
@@ -18,7 +18,7 @@ from dgym.cli.options import (
 
 if TYPE_CHECKING:
     from dgym.api import Loaded
-    from dgym.cli.kube_client import Cluster
+    from dgym.cli.cluster.connection import Cluster
 
 _AT_A_TIME = 8
 
@@ -55,9 +55,9 @@ def command(
     Exit status: 0 (with --wait: every episode has a verdict), 1 some failed, or the cluster refuses or cannot be
     reached, 2 usage or manifest, 130 Ctrl-C (the episodes go on).
     """
+    from dgym.cli.cluster.manifests import with_repositories_inline
     from dgym.cli.episodes import read_episodes
     from dgym.cli.failures import FAILED, INTERRUPTED
-    from dgym.cli.submit_manifests import with_repositories_inline
 
     if not manifests and not folders and not bundled:
         raise click.UsageError("name at least one manifest, or a benchmark with --bundled")
@@ -81,8 +81,8 @@ async def _submit(
     loaded: "Sequence[Loaded]", place: tuple[str | None, str | None], *, wait: bool, dry_run: bool
 ) -> bool:
     """Apply everything; with ``wait`` whether every episode came to a verdict."""
-    from dgym.cli.kube_client import Cluster
-    from dgym.cli.submit_manifests import manifest_of, namespace_of
+    from dgym.cli.cluster.connection import Cluster
+    from dgym.cli.cluster.manifests import manifest_of, namespace_of
 
     async with await Cluster.connect(*place) as cluster:
         manifests = [
@@ -95,7 +95,7 @@ async def _submit(
         await _apply_all(cluster, [each for each in manifests if each not in tasks], dry_run=dry_run)
         if not wait:
             return True
-        from dgym.cli.submit_wait import wait_for
+        from dgym.cli.cluster.waiting import wait_for
 
         return await wait_for(cluster, manifests)
 
@@ -104,8 +104,8 @@ async def _apply_all(cluster: "Cluster", manifests: Sequence[dict[str, Any]], *,
     """Apply them, several at a time; every refusal is told, each with the object it is about."""
     import asyncio
 
-    from dgym.cli.kube_errors import ApiRefused
-    from dgym.cli.kube_names import path_of
+    from dgym.cli.cluster.errors import ApiRefused
+    from dgym.cli.cluster.names import path_of
     from dgym.errors import ManifestError
 
     gate = asyncio.Semaphore(_AT_A_TIME)
@@ -134,7 +134,7 @@ async def _apply_all(cluster: "Cluster", manifests: Sequence[dict[str, Any]], *,
 
 
 def _several(lines: list[str], kind: type[Exception], first: Exception) -> Exception:
-    from dgym.cli.kube_errors import ClusterError
+    from dgym.cli.cluster.errors import ClusterError
     from dgym.errors import ManifestError
 
     text = "\n".join(lines)

@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dgym.cli.kube_options import context_option, namespace_option, run, system_namespace_option
+from dgym.cli.cluster.options import context_option, namespace_option, run, system_namespace_option
 from dgym.cli.suggestions import complete_directories
 
 if TYPE_CHECKING:
-    from dgym.cli.results_fetch import Fetched
+    from dgym.cli.cluster.results_fetch import Fetched
 
 
 @click.command("results")
@@ -39,8 +39,8 @@ def command(
     import sys
     from pathlib import Path
 
+    from dgym.cli.cluster.results_fetch import fetch
     from dgym.cli.failures import FAILED, UsageFailure
-    from dgym.cli.results_fetch import fetch
 
     try:
         Path(directory).mkdir(parents=True, exist_ok=True)

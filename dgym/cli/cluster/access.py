@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from dgym.cli.kube_errors import ClusterError
+from dgym.cli.cluster.errors import ClusterError
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 

@@ -8,9 +8,9 @@ from typing import TypeVar
 
 import msgspec
 
-from dgym.cli.kube_client import Cluster, WatchEnded
-from dgym.cli.kube_errors import ApiRefused, ClusterError
-from dgym.cli.kube_views import EpisodeView, SetView
+from dgym.cli.cluster.connection import Cluster, WatchEnded
+from dgym.cli.cluster.errors import ApiRefused, ClusterError
+from dgym.cli.cluster.views import EpisodeView, SetView
 
 V = TypeVar("V", EpisodeView, SetView)
 Key = tuple[str, str]

@@ -78,7 +78,7 @@ def _report(run: "Run", output: str, confidence: float, prices: "dict[str, Price
     from dgym.results.report import make_report
 
     if output == "csv":
-        from dgym.cli.report_csv import print_episodes
+        from dgym.cli.report.csv_lines import print_episodes
 
         print_episodes(run, prices)
         return
@@ -87,7 +87,7 @@ def _report(run: "Run", output: str, confidence: float, prices: "dict[str, Price
         episodes = [{**msgspec.to_builtins(record), "calls": len(record.calls)} for record in run.records]
         echo_json({**msgspec.to_builtins(report), "episodes": episodes})
     else:
-        from dgym.cli.report_tables import print_report
+        from dgym.cli.report.tables import print_report
 
         print_report(report)
 
@@ -98,7 +98,7 @@ def _compare(a: "Run", b: "Run", output: str, confidence: float, prices: "dict[s
 
     comparison = compare(a, b)
     if output == "csv":
-        from dgym.cli.report_csv import print_pairs
+        from dgym.cli.report.csv_lines import print_pairs
 
         print_pairs(comparison)
         return
@@ -107,7 +107,7 @@ def _compare(a: "Run", b: "Run", output: str, confidence: float, prices: "dict[s
     if output == "json":
         echo_json({"a": report_a, "b": report_b, "comparison": comparison})
     else:
-        from dgym.cli.report_tables import print_comparison
+        from dgym.cli.report.tables import print_comparison
 
         print_comparison(report_a, report_b, comparison)
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
-from dgym.cli.kube_client import Cluster
-from dgym.cli.kube_errors import ApiRefused, ClusterError, NotFound
-from dgym.cli.kube_forward import Forward
-from dgym.cli.kube_views import ConditionView, Meta, View
+from dgym.cli.cluster.connection import Cluster
+from dgym.cli.cluster.errors import ApiRefused, ClusterError, NotFound
+from dgym.cli.cluster.forward import Forward
+from dgym.cli.cluster.views import ConditionView, Meta, View
 from dgym.results.stores import FILES
 from dgym.wire.assignments import RESULTS_PATH, ResultsList, StoredFile
 

@@ -2,7 +2,7 @@
 
 import click
 
-from dgym.cli.kube_options import context_option, namespace_option, run
+from dgym.cli.cluster.options import context_option, namespace_option, run
 
 
 @click.command("cancel")
@@ -21,8 +21,8 @@ def command(names: tuple[str, ...], namespace: str | None, context: str | None) 
 
 
 async def _cancel(names: tuple[str, ...], place: tuple[str | None, str | None]) -> None:
-    from dgym.cli.kube_client import Cluster
-    from dgym.cli.kube_names import find_all, path_of
+    from dgym.cli.cluster.connection import Cluster
+    from dgym.cli.cluster.names import find_all, path_of
 
     async with await Cluster.connect(*place) as cluster:
         for found in await find_all(cluster, names):

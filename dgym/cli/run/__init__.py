@@ -150,7 +150,7 @@ def _run(
     output: str,
     after: "Callable[[Plan], None] | None",
 ) -> None:
-    from dgym.cli.summary import print_json, print_table
+    from dgym.cli.run.summary import print_json, print_table
     from dgym.worker.plan import stored_results, unfinished
 
     jobs = list(unfinished(plan.jobs, force=force, force_failed=force_failed))
@@ -170,7 +170,7 @@ def _run(
 
 
 def _offer(plan: "Plan") -> None:
-    from dgym.cli.applying import offer_patches
+    from dgym.cli.run.applying import offer_patches
     from dgym.worker.plan import stored_results
 
     offer_patches(plan.jobs, stored_results(plan.jobs))
@@ -179,7 +179,7 @@ def _offer(plan: "Plan") -> None:
 def _execute(jobs: "list[Job]", workers: int, *, skipped: int, debug: bool) -> bool:
     """Run the jobs; True when interrupted."""
     from dgym.cli.interrupts import terminated_like_interrupted
-    from dgym.cli.progress import Progress
+    from dgym.cli.run.progress import Progress
     from dgym.worker.plan import any_interactive
     from dgym.worker.pool import Pool, run_inline
 
@@ -191,7 +191,7 @@ def _execute(jobs: "list[Job]", workers: int, *, skipped: int, debug: bool) -> b
     try:
         with terminated_like_interrupted():
             if debug:
-                from dgym.cli.stepping import stopping_hooks
+                from dgym.cli.run.stepping import stopping_hooks
 
                 run_inline(jobs, progress, hooks=stopping_hooks)
             elif interactive:

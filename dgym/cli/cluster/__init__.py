@@ -1,0 +1,1 @@
+"""The commands that talk to a cluster: ``submit``, ``get``, ``logs``, ``results`` and ``cancel``."""
