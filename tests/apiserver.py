@@ -80,8 +80,10 @@ class ApiServer:
         return subprocess.run(command, input=stdin, env=environment, capture_output=True, text=True, timeout=60)
 
     def writes(self) -> list[dict[str, Any]]:
-        """The audit log so far."""
-        return [json.loads(line) for line in self.audit_log.read_text().splitlines()]
+        """The audit log so far; a request is logged some time after its answer."""
+        text = self.audit_log.read_text()
+        # The last line may be half written.
+        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
     def release(self) -> None:
         """Give up this process's share; the server ends with the last one."""

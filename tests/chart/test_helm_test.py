@@ -85,7 +85,7 @@ def test_any_other_end_is_a_failure_that_says_why(start, api_server, api_namespa
 
 
 def test_an_episode_that_does_not_end_is_deleted(start, api_server, api_namespace):
-    program = start(seconds=1.5)
+    program = start(seconds=5)
     output, _ = program.communicate(timeout=DEADLINE)
     assert program.returncode == 1
     assert "timed out waiting until episode" in output

@@ -9,6 +9,7 @@ import sys
 import time
 import urllib.error
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,14 +29,22 @@ def test_objects_are_defaulted_validated_and_audited(api_server: ApiServer, api_
         api_server.request("POST", pods, {"metadata": {"name": "q"}, "spec": {"containers": []}})
     assert refused.value.code == 422
     refused.value.close()
-    mine = [entry for entry in api_server.writes() if entry["objectRef"].get("namespace") == api_namespace]
+
+    def mine() -> list[dict[str, Any]]:
+        return [entry for entry in api_server.writes() if entry["objectRef"].get("namespace") == api_namespace]
+
+    # A request is logged after its answer.
+    deadline = time.monotonic() + 30
+    while sum(entry["objectRef"]["resource"] == "pods" for entry in mine()) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
     assert [
-        (entry["verb"], entry["responseStatus"]["code"]) for entry in mine if entry["objectRef"]["resource"] == "pods"
+        (entry["verb"], entry["responseStatus"]["code"]) for entry in mine() if entry["objectRef"]["resource"] == "pods"
     ] == [
         ("create", 201),
         ("create", 422),
     ]
-    assert {entry["level"] for entry in mine} == {"Metadata"}
+    assert {entry["level"] for entry in mine()} == {"Metadata"}
 
 
 def test_service_accounts_may_do_what_rbac_grants(api_server: ApiServer, api_namespace: str) -> None:

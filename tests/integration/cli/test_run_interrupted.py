@@ -19,8 +19,8 @@ def test_an_interrupted_run_stops_soon_and_goes_on_later(folder, no_process_surv
         os.killpg(process.pid, number)
     else:
         process.send_signal(number)
-    output, _ = process.communicate(timeout=30)
-    assert time.monotonic() - started < 20
+    output, _ = process.communicate(timeout=60)
+    assert time.monotonic() - started < 60
     assert process.returncode == 130, output
     assert "the same command goes on" in output
     assert "Traceback" not in output
@@ -62,7 +62,7 @@ def test_a_killed_run_leaves_readable_trajectories_and_no_processes(folder, no_p
     process = folder.start(*WAITING)
     folder.waiting(1)
     process.kill()
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     (attempt,) = folder.attempts()
     trajectory = read_trajectory(attempt / "trajectory.jsonl")
     assert [step.seq for step in trajectory.steps] == [0, 1]

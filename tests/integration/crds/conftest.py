@@ -26,10 +26,19 @@ class Api:
     def call(self, method, path, body=None, content_type="application/json"):
         """Status and decoded body of the answer, which is plain text for paths that are not served (yet)."""
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": content_type}
-        self._connection.request(method, path, None if body is None else json.dumps(body), headers)
-        response = self._connection.getresponse()
+        data = None if body is None else json.dumps(body)
+        try:
+            response = self._ask(method, path, data, headers)
+        except ConnectionError:
+            # The server closes a connection that other tests left unused for a minute and a half.
+            self._connection.close()
+            response = self._ask(method, path, data, headers)
         answer = response.read()
         return response.status, json.loads(answer) if response.getheader("Content-Type") == "application/json" else {}
+
+    def _ask(self, method, path, data, headers):
+        self._connection.request(method, path, data, headers)
+        return self._connection.getresponse()
 
     def create(self, namespace, manifest, *, dry_run=False):
         query = "?fieldValidation=Strict" + ("&dryRun=All" if dry_run else "")

@@ -183,5 +183,5 @@ async def bad_client(bad_server: BadServer, clock: HastyClock) -> AsyncIterator[
 async def impatient_client(bad_server: BadServer, clock: HastyClock) -> AsyncIterator[Client]:
     """One that also gives up soon, for servers that never answer."""
     access = Access(server=bad_server.url, credentials=FixedCredentials("Bearer x"))
-    async with Client(access, clock=clock, random=Random(1), timeout=0.2) as made:
+    async with Client(access, clock=clock, random=Random(1), timeout=1.0) as made:
         yield made

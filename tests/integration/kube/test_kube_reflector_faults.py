@@ -28,7 +28,7 @@ def reflector(bad_client: Client, store: Store[Any], clock: HastyClock, thing: t
 @pytest.fixture
 def impatient(impatient_client: Client, store: Store[Any], clock: HastyClock, thing: type[Any]) -> Reflector[Any]:
     """One that gives up soon what is silent."""
-    settings = WatchSettings(silence_seconds=0.2)
+    settings = WatchSettings(silence_seconds=1.0)
     return Reflector(
         impatient_client, CONFIG_MAPS, decode=thing, store=store, clock=clock, random=Random(3), settings=settings
     )

@@ -124,7 +124,7 @@ async def test_a_daily_limit_is_not_waited_for(opened):
 
 
 async def test_a_server_that_never_answers_times_out(opened):
-    server, model, _ = await opened(server=FakeOpenAI(script=[LOOK], faults=["hang"] * 9), timeout_seconds=0.2)
+    server, model, _ = await opened(server=FakeOpenAI(script=[LOOK], faults=["hang"] * 9), timeout_seconds=1.0)
     with pytest.raises(ModelError, match="timed out after 3 tries"):
         await ask(model)
     assert len(server.received) == 3
@@ -224,7 +224,7 @@ async def test_an_episode_moves_when_its_endpoint_is_gone(opened, unused_port):
 
 
 async def test_requests_at_once_are_limited(opened):
-    server, model, _ = await opened(server=FakeOpenAI(script=[LOOK], latency=0.02), max_concurrency=3)
+    server, model, _ = await opened(server=FakeOpenAI(script=[LOOK], latency=0.2), max_concurrency=3)
     replies = await asyncio.gather(*(ask(model, session=f"e{number}") for number in range(12)))
     assert len(replies) == 12
     assert server.most_at_once == 3

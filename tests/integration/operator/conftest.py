@@ -76,7 +76,7 @@ class Installation:
         """As SIGTERM does."""
         _, stop, task = self.operators.pop(number)
         stop.set()
-        await asyncio.wait_for(task, 20)
+        await asyncio.wait_for(task, 60)
 
     # Agents
 
@@ -165,11 +165,9 @@ async def sidecars(monkeypatch):
 @pytest.fixture
 async def installation(api_server, definitions, api_namespace, sidecars):
     async with Api.connect(api_server) as api:
-
-        async def served():
-            return await api.find(f"{GROUP}/namespaces/{api_namespace}/episodesets")
-
-        await until(served, "the definitions are served")
+        for plural in ("debugtasks", "episodes", "episodesets"):
+            path = f"{GROUP}/namespaces/{api_namespace}/{plural}"
+            await until(lambda path=path: api.find(path), f"{plural} are served")
         made = Installation(api, api_server, api_namespace, sidecars)
         kubelet = asyncio.ensure_future(made.kubelet.run())
         try:

@@ -272,7 +272,7 @@ async def test_a_model_that_fails_is_tried_again_in_the_same_pod(installation):
     uid = (await installation.episode("fix"))["metadata"]["uid"]
     await until(lambda: uid in agent.held, "assigned")
     agent.set_state(uid, AssignmentState.FAILED, reason=EndReason.MODEL_ERROR, message="the model does not answer")
-    await until(lambda: agent.held[uid].epoch == 2, "assigned again")
+    await until(lambda: uid in agent.held and agent.held[uid].epoch == 2, "assigned again")
     await agent.finish(uid)
     status = (await installation.finished("fix"))["status"]
     assert (status["reason"], status["attempt"], status["assignment"]["failures"]) == ("Resolved", 1, 1)

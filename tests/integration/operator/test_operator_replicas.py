@@ -83,11 +83,12 @@ async def test_a_new_leader_goes_on_where_the_old_one_stopped(installation):
 class Process:
     """The operator as its container runs it."""
 
-    def __init__(self, process):
+    def __init__(self, process, log):
         self._process = process
+        self._log = log
 
     @classmethod
-    async def start(cls, installation):
+    async def start(cls, installation, log):
         settings = {
             "NAMESPACE": installation.namespace,
             "WATCH_NAMESPACES": installation.namespace,
@@ -95,35 +96,37 @@ class Process:
             "SIDECAR_IMAGE": "sidecar",
             "AGENT_PORT": installation.agent_port,
             "AGENT_REPORT_SECONDS": 0.3,
-            "LEASE_DURATION_SECONDS": 4,
-            "LEASE_RENEW_SECONDS": 3,
+            # The second operator waits for the Lease of the killed one; on a busy machine a renewal takes seconds.
+            "LEASE_DURATION_SECONDS": 10,
+            "LEASE_RENEW_SECONDS": 8,
             "LEASE_RETRY_SECONDS": 0.3,
             "HOST": "127.0.0.1",
             "PORT": 0,
             "LOG_LEVEL": "DEBUG",
         }
         environment = {f"DGYM_OPERATOR_{name}": str(value) for name, value in settings.items()}
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "dgym_operator", "run", "--kubeconfig", installation.server.kubeconfig,
-            env={**os.environ, **environment}, stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
-        return cls(process)
+        with log.open("wb") as output:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "dgym_operator", "run", "--kubeconfig", installation.server.kubeconfig,
+                env={**os.environ, **environment}, stderr=output,
+            )  # fmt: skip
+        return cls(process, log)
 
     async def end(self, number):
         self._process.send_signal(number)
-        _, log = await asyncio.wait_for(self._process.communicate(), 20)
-        return self._process.returncode, log.decode()
+        status = await asyncio.wait_for(self._process.wait(), 60)
+        return status, self._log.read_text()
 
 
-async def test_an_operator_that_is_killed_is_replaced(installation):
+async def test_an_operator_that_is_killed_is_replaced(installation, tmp_path):
     agent = await installation.start_agent()
     agent.playing = False
-    process = await Process.start(installation)
+    process = await Process.start(installation, tmp_path / "first.log")
     try:
         _, uid = await begin(installation)
         status, _ = await process.end(signal.SIGKILL)
         assert status == -signal.SIGKILL
-        process = await Process.start(installation)
+        process = await Process.start(installation, tmp_path / "second.log")
         await agent.finish(uid)
         finished = await installation.finished("fix")
         assert (finished["status"]["attempt"], finished["status"]["assignment"]["epoch"]) == (1, 1)

@@ -9,7 +9,8 @@ from dgym.env.remote_preparation import RemotePreparation
 from dgym.errors import InfrastructureError, SandboxLost, Superseded
 from dgym.wire.http import Accepted, ErrorCode, error_body
 
-QUICK = Patience(silence_seconds=0.5, running_seconds=0.5, first_pause_seconds=0.01, longest_pause_seconds=0.05)
+QUICK = Patience(silence_seconds=60, running_seconds=60, first_pause_seconds=0.01, longest_pause_seconds=0.05)
+SHORT = msgspec.structs.replace(QUICK, silence_seconds=1.0, running_seconds=1.0)
 
 
 @pytest.fixture
@@ -45,8 +46,8 @@ RUNNING = (202, b'{"running": true}')
 BUSY = (503, msgspec.json.encode(error_body(ErrorCode.BUSY, "wait")))
 
 
-async def ask(url, **options):
-    client = HttpClient(url, "token", patience=QUICK, **options)
+async def ask(url, *, patience=QUICK, **options):
+    client = HttpClient(url, "token", patience=patience, **options)
     try:
         return await client.call("POST", "/v1/x", Accepted, body=Accepted(running=True))
     finally:
@@ -69,13 +70,13 @@ async def test_it_asks_the_same_again_until_it_is_answered(scripted, first):
 async def test_its_patience_has_an_end(scripted, answer, words):
     url, requests = await scripted(answer)
     with pytest.raises(SandboxLost, match=words):
-        await ask(url)
+        await ask(url, patience=SHORT)
     assert len(requests) > 2
 
 
 async def test_nobody_there_is_the_same_as_no_answer():
     with pytest.raises(SandboxLost, match="does not answer"):
-        await ask("http://127.0.0.1:1")
+        await ask("http://127.0.0.1:1", patience=SHORT)
 
 
 async def test_a_refusal_is_final(scripted):
@@ -93,7 +94,7 @@ async def test_an_answer_that_is_none_of_ours_is_an_infrastructure_fault(scripte
 
 
 async def test_a_pod_that_is_gone_needs_not_be_told_that_it_may_go(scripted):
-    preparation = RemotePreparation("http://127.0.0.1:1", "token", patience=QUICK)
+    preparation = RemotePreparation("http://127.0.0.1:1", "token", patience=SHORT)
     await preparation.release(result_uri="file:///result.json")
     await preparation.close()
     url, _ = await scripted((409, msgspec.json.encode(error_body(ErrorCode.SUPERSEDED, "gone"))))

@@ -267,9 +267,11 @@ async def test_a_call_that_takes_long_is_asked_again_until_it_is_answered(new_po
     await pod.prepare(setupCommands=["sleep 0.5"])
     env = pod.connect()
     await env.reset()
-    slow = {"command": f"sleep 0.5; {COUNT['command']}"}
-    status, body = await pod.step(1, "bash", slow)
-    assert (status, body) == (202, {"running": True})
+    slow = {"command": f"until [ -e go ]; do sleep 0.02; done; {COUNT['command']}"}
+    for _ in range(2):
+        status, body = await pod.step(1, "bash", slow)
+        assert (status, body) == (202, {"running": True})
+    (pod.directory / "sandbox-files" / "go").touch()
     observation, *_ = await env.step({"tool": "bash", "arguments": slow})
     assert observation["text"].strip().endswith("1")
     assert pod.file("count.txt") == "x\n"

@@ -123,8 +123,9 @@ class Agent:
         return json.loads((self.folder() / "result.json").read_text())
 
     def steps(self):
-        lines = [json.loads(line) for line in (self.folder() / "trajectory.jsonl").read_text().splitlines()]
-        return lines[1:]
+        text = (self.folder() / "trajectory.jsonl").read_text()
+        # The last line may be half written.
+        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()[1:]]
 
     def close(self):
         """Ask it to end, and once more if episodes hold it up: a killed process leaves no coverage behind."""
