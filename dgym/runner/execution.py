@@ -14,7 +14,10 @@ MAX_OUTPUT = 16 * 1024 * 1024
 # Programs close low descriptors they do not know; one up here survives that.
 _HIGH_DESCRIPTOR = 900
 _LOOK = 0.05
-_LINGER = 0.5
+# How long the pipes of a command that has ended may be silent, and held by what it left behind, before they are
+# closed: on a busy machine the last member of a pipeline has its turn late.
+_QUIET = 0.25
+_LINGER = 1.0
 
 
 def high_descriptor(descriptor):
@@ -83,16 +86,19 @@ class Job(object):
     def _attend(self, popen, deadline):
         """Read until the command has ended and its pipes are closed, or merely held by what it left behind."""
         done = popen.dgym_entry.done
-        linger_until = None
+        linger_until = quiet_until = None
         while True:
+            more = False
             if self._sinks:
-                quiet = not self._read_some(_LOOK)
+                more = self._read_some(_LOOK)
             else:
-                quiet = not done.wait(_LOOK)
+                done.wait(_LOOK)
             now = time.monotonic()
             if done.is_set():
                 linger_until = linger_until or now + _LINGER
-                if not self._sinks or quiet or now > linger_until:
+                if more or quiet_until is None:
+                    quiet_until = now + _QUIET
+                if not self._sinks or now > min(quiet_until, linger_until):
                     break
             elif self._killed is None:
                 if self._cancelled.is_set():

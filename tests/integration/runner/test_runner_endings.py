@@ -91,7 +91,7 @@ async def test_what_leaves_the_session_lives_until_the_runner_ends(runner, helpe
 
 
 async def test_the_output_of_a_slow_pipeline_member_is_not_lost(sandbox):
-    result = await sandbox.run('echo text > >(sleep 0.02; read -r line; echo "${line^^}")')
+    result = await sandbox.run('echo text > >(sleep 0.06; read -r line; echo "${line^^}")')
     assert result.text == "TEXT\n"
 
 
