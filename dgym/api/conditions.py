@@ -46,7 +46,7 @@ class ProgressReason(StrEnum):
 
 
 class Treatment(StrEnum):
-    """What becomes of an episode by the reason it stopped: each reason has exactly one treatment."""
+    """The controller's treatment of an episode that stopped; each reason has exactly one."""
 
     VERDICT = "verdict"
     WAIT = "wait"

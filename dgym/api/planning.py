@@ -28,7 +28,7 @@ class PlannedEpisode(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def digest(self) -> str:
-        """What this episode is, whatever its name."""
+        """The digest of task, agent, sample and tools; independent of the episode's name."""
         return digest(self.task, self.episode.spec.agent, self.sample, tools=self.episode.spec.tools)
 
 

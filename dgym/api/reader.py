@@ -53,7 +53,7 @@ class Document(msgspec.Struct):
 
 
 def read_yaml(text: str) -> Iterator[Document]:
-    """Every document that is not empty; one with a syntax error, or with more in it than can be held, is the last."""
+    """Every document that is not empty; the first with a syntax error or above a limit is the last."""
     loader = _Loader(text)
     # In step with the loader: each document is looked through before it is built.
     excesses = yaml_excesses(yaml.parse(text, _Loader))
@@ -110,7 +110,7 @@ class _Survey:
         seen: dict[str, int] = {}
         for key, item in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                continue  # it cannot be built, which is said by who tries
+                continue  # the constructor reports the mapping that cannot be built
             name = str(key.value)
             key_line = key.start_mark.line + 1
             if name in seen and name != "<<":
@@ -196,12 +196,12 @@ class _Walk:
         self._repeated = 0
 
     def see(self, event: yaml.Event) -> str | None:
-        """What is too much from here on."""
+        """The limit that this event exceeds, as a message; None within the limits."""
         if isinstance(event, yaml.CollectionEndEvent):
             size, anchor = self._open.pop()
             self._close(size, anchor)
         elif isinstance(event, yaml.AliasEvent):
-            # Who names what it is part of, or nothing at all, is told so by who reads it.
+            # The loader reports an alias of its own parent and an alias without an anchor.
             size = self._anchors.get(event.anchor or "", _Size())
             self._repeated += size.values
             self._add(size)
@@ -232,7 +232,7 @@ class _Walk:
 
 
 def yaml_excesses(events: Iterator[yaml.Event]) -> Iterator[Problem | None]:
-    """For one document after the other what is too much of it; ends where the text is no YAML."""
+    """For each document the limit it exceeds, or None; ends where the text is not YAML."""
     walk = _Walk()
     try:
         for event in events:
@@ -248,7 +248,7 @@ def yaml_excesses(events: Iterator[yaml.Event]) -> Iterator[Problem | None]:
 
 
 def json_excess(text: str) -> Problem | None:
-    """What is too much of a text of JSON: there are no aliases, so only its depth."""
+    """The limit of depth that a JSON text exceeds, or None; JSON has no aliases."""
     depth = 0
     for mark in _JSON_MARK.finditer(text):
         first = text[mark.start()]

@@ -1,6 +1,6 @@
 """Checking plain data against the structs, so that all faults are found at once.
 
-``msgspec.convert`` stops at the first fault and knows nothing of remedies. Here the types that msgspec reports for a
+``msgspec.convert`` stops at the first fault and suggests no remedy. Here the types that msgspec reports for a
 struct are walked beside the data; once nothing is wrong, ``msgspec.convert`` makes the struct.
 """
 

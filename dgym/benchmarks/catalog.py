@@ -89,7 +89,7 @@ def _load_task(file: Path) -> DebugTask:
 
 
 def _inline(repository: Path) -> Iterator[InlineFile]:
-    """Every file but bytecode and caches, which appear when somebody runs the tests in place."""
+    """Every file except bytecode and caches, which a test run in place leaves behind."""
     for file in sorted(repository.rglob("*")):
         path = file.relative_to(repository)
         if not file.is_file() or {"__pycache__", ".pytest_cache"} & set(path.parts):

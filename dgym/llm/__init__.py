@@ -1,4 +1,4 @@
-"""Models: their configuration, their clients, and what an agent may ask of them."""
+"""Models: their configuration, their clients, and the protocol by which agents call them."""
 
 from dgym.llm.catalog import ModelCatalog, load_models
 from dgym.llm.config import ModelSettings

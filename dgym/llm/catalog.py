@@ -1,4 +1,4 @@
-"""All models that the user has configured, and opening one of them."""
+"""The configured models by name; opens each at most once."""
 
 import difflib
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ def load_models(
         origin: Where the file comes from, such as a value of the chart; messages name it in place of the path.
 
     Raises:
-        ModelConfigError: The file is not there or wrong as a whole. What is wrong with one model is told when that
+        ModelConfigError: The file is missing or unreadable. The faults of one model's entry are raised when that
             model is opened.
     """
     given = Path(path).expanduser() if path is not None else default_path()

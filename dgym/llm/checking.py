@@ -1,4 +1,4 @@
-"""Whether a model can be used as it is configured, by one short request to each of its endpoints."""
+"""``dgym llm check``: one short request to each endpoint of a model."""
 
 from functools import partial
 
@@ -18,7 +18,7 @@ _QUESTION = Message(role="user", content="Call the tool named ready now, without
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it at one endpoint. ``calls_tools`` is None where no reply came."""
+    """The result at one endpoint. ``calls_tools`` is None without a reply."""
 
     model: str
     endpoint: str

@@ -1,4 +1,4 @@
-"""What ``llm.yaml`` may say about a model."""
+"""The settings of a model in ``llm.yaml``."""
 
 from decimal import Decimal
 from typing import Annotated, Any, Literal
@@ -47,7 +47,7 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """Where the model answers; OpenAI's own address where nothing else is said."""
+        """The endpoints' URLs; by default OpenAI's own."""
         return self.endpoints or (self.endpoint or OPENAI_URL,)
 
     @property
@@ -76,12 +76,12 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     @property
     def secrets(self) -> tuple[Secret, ...]:
-        """Everything that must not be seen."""
+        """Every secret of the settings, for masking."""
         return (*(() if self.api_key is None else (self.api_key,)), *self.headers.values())
 
     @property
     def problems(self) -> list[str]:
-        """What is wrong although each field by itself is right; each with its remedy."""
+        """Faults between fields that are each valid, with their remedies."""
         found = []
         if self.endpoint is not None and self.endpoints:
             found.append("has both endpoint and endpoints; keep one of them")

@@ -1,4 +1,4 @@
-"""Which of a model's endpoints an episode uses: the least loaded at its start, and then the same to its end.
+"""Assignment of episodes to a model's endpoints: the least loaded at the start, then the same to the end.
 
 Servers keep the prefixes of prompts they have seen; an episode that stays finds its own.
 """

@@ -1,4 +1,4 @@
-"""What can go wrong between dgym and a model, and what is done about each: one table, also in docs/models.md."""
+"""Faults of requests to models and the treatment of each: one table, also in docs/models.md."""
 
 import re
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 LONGEST_WAIT = 300.0
-"""Seconds. A provider that asks for a longer pause (a daily limit) is not waited for."""
+"""Seconds. A request whose provider demands a longer pause (a daily limit) fails at once."""
 
 
 class Fault(StrEnum):
@@ -80,7 +80,7 @@ _QUOTA_CODES = {"insufficient_quota", "billing_hard_limit_reached", "billing_not
 
 
 class RequestFailed(Exception):
-    """One request that failed, whatever library made it.
+    """One failed request, independent of the HTTP library.
 
     ``wait`` is what the server asked for, in seconds, ``limit`` the number of tokens it says fit, ``tries`` how often
     the request was made in all.
@@ -105,7 +105,7 @@ class RequestFailed(Exception):
 
 
 def classify(status: int, body: Any, headers: Mapping[str, str]) -> RequestFailed:
-    """What an answer with an error status, or with an error in place of a reply, means.
+    """Classify an answer with an error status, or with an error in place of a reply.
 
     ``body`` is the error's object where there is one, or text.
     """

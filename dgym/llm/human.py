@@ -1,4 +1,4 @@
-"""A person in the place of a model: sees what the model would see, answers in the tools' text grammar."""
+"""The model ``human``: a person reads the prompt at a terminal and answers in the tools' text grammar."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ _TITLES = {"system": "System", "user": "User", "assistant": "You said", "tool": 
 
 
 class Terminal(Protocol):
-    """Where the person sits."""
+    """The person's terminal."""
 
     async def read(self, prompt: str) -> str | None:
         """The next line; None at the end of the input."""
@@ -57,7 +57,7 @@ class HumanModel:
         seed: int | None = None,  # noqa: ARG002 - people have neither seed nor temperature
         temperature: str | None = None,  # noqa: ARG002
     ) -> Reply:
-        """Show what is new, and take a line as the reply; a line that does not begin with a tool's name is plain text.
+        """Show new messages and read a line as the reply; a line that does not begin with a tool's name is plain text.
 
         Raises:
             PersonLeft: ``quit``, or the end of the input.
@@ -87,7 +87,7 @@ class HumanModel:
         )
 
     def count_tokens(self, messages: Sequence[Message], tools: Sequence[ToolDefinition] = ()) -> int:
-        """An estimate: how much a model would have read."""
+        """Estimate the tokens of a request."""
         return self._counter.count(messages, tools)
 
     def release(self, session: str) -> None:
@@ -98,7 +98,7 @@ class HumanModel:
         """There is nothing to close."""
 
     def _show_new(self, terminal: Terminal, messages: Sequence[Message], session: str) -> None:
-        """Only what differs from the last time: a person has not forgotten the rest."""
+        """Show only messages that differ from those shown before."""
         before = self._shown.get(session, ())
         for message in messages:
             if message not in before and message.role != "assistant":

@@ -1,9 +1,9 @@
 """Requests and tokens per minute, and how many requests may run at once: for all episodes that use a model.
 
 A limit of N a minute lets a tenth of N pass at once and spreads the rest, so that no minute, wherever it begins, has
-more than N. Where limits are set they hold for all processes of the user on this machine: ``dgym run`` plays every
-episode in a process of its own, and a provider counts them together. The state is a small file for each model; a
-process that dies gives its place back, because the place is a lock.
+more than N. Limits hold for all processes of the user on this machine, because a provider counts
+their requests together. The state is a small file for each model. A place is a file lock, so a process that dies
+releases its place.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ _CLOCK_SLACK_SECONDS = 60.0
 
 
 class Rate:
-    """A limit per minute, as arithmetic on one number: the time at which everything let through is paid for."""
+    """A limit per minute, as arithmetic on one number: the time until which admitted requests have used the rate."""
 
     def __init__(self, per_minute: int) -> None:
         burst = max(1, per_minute // 10)
@@ -33,18 +33,18 @@ class Rate:
         self._ahead = self._each * (burst - 1)
 
     def reserve(self, paid_until: float, now: float, cost: int) -> tuple[float, float]:
-        """The new state, and how long to wait before what costs ``cost`` may begin."""
+        """The new state, and the seconds to wait before a request of ``cost`` may begin."""
         paid_until = max(paid_until, now)
         wait = max(0.0, paid_until - self._ahead - now)
         return paid_until + cost * self._each, wait
 
     def correct(self, paid_until: float, difference: int) -> float:
-        """The state after something turned out to cost ``difference`` more than was reserved."""
+        """The state after a request cost ``difference`` more than was reserved."""
         return paid_until + difference * self._each
 
 
 class _State(msgspec.Struct):
-    """What processes share. ``offset`` tells the clock's own origin, which changes when the machine starts anew."""
+    """State shared by processes. ``offset`` identifies the boot, at which the monotonic clock restarts."""
 
     requests: float = 0.0
     tokens: float = 0.0
@@ -76,7 +76,7 @@ class Limits:
 
     @contextlib.asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
-        """One of the places for requests under way; waits until one is free."""
+        """Hold one of the places for in-flight requests; waits until one is free."""
         if self._places is None or self._directory is None:
             yield
             return
@@ -145,10 +145,10 @@ def _decode(data: bytes) -> _State:
 
 
 def limits_directory() -> Path:
-    """Where processes of this user meet; gone after the machine starts anew on most systems."""
+    """The directory shared by this user's processes; most systems clear it at boot."""
     root = Path(tempfile.gettempdir()) / f"dgym-{os.getuid()}"
     root.mkdir(mode=0o700, exist_ok=True)
-    # Somebody else's directory of that name in a public place could be read, or could lead elsewhere.
+    # Another user's directory of that name in a public place could be read, or could be a symbolic link.
     if root.is_symlink() or root.stat().st_uid != os.getuid():
         return Path(tempfile.mkdtemp(prefix="dgym-"))
     return root / "limits"

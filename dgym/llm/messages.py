@@ -69,7 +69,7 @@ def _render(message: Message) -> dict[str, Any]:
 
 
 def _name(tool: str) -> str:
-    """Servers refuse a history with a name they would not allow, though the model made it up."""
+    """A name that servers accept in a history, where the model invented an invalid one."""
     return _NOT_IN_NAMES.sub("_", tool)[:64] or "unknown"
 
 

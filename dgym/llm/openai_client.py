@@ -99,7 +99,7 @@ def _refused(error: openai.APIStatusError) -> RequestFailed:
 
 
 def _innermost(error: BaseException) -> str:
-    """What the operating system said: the cause of the cause."""
+    """The message of the innermost cause, such as the operating system's error."""
     while error.__cause__ is not None or error.__context__ is not None:
         error = error.__cause__ or error.__context__ or error
     return str(error) or type(error).__name__

@@ -1,4 +1,4 @@
-"""What an agent and a model say to each other. Agents know nothing else of models; models know nothing of agents."""
+"""The protocol between agents and models. Agents depend on nothing else of models, and models on nothing of agents."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
@@ -121,7 +121,7 @@ class Model(Protocol):
         Raises:
             ContextLengthExceeded: The messages are too long for the model; trim them and call again.
             ContentFiltered: The provider refuses the messages or filtered every reply.
-            ModelError: Nothing of this kind, and repeating did not cure it.
+            ModelError: Another fault, after every allowed retry.
             PersonLeft: The person who plays the model has left.
         """
         ...

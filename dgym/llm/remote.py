@@ -1,4 +1,4 @@
-"""A model behind HTTP: limits, endpoints, repeated tries, and the reply with its times and price."""
+"""A model behind HTTP: limits, endpoints, retries, and the reply with its times and price."""
 
 import logging
 import time
@@ -124,7 +124,7 @@ class RemoteModel:
         return found, seconds
 
     def noticed(self, failure: RequestFailed, wait: float, session: str) -> None:
-        """A try failed and another follows."""
+        """Record a failed try before its retry."""
         why = mask(failure.message, self.settings.secrets)
         _LOG.info("model %s: %s (%s), try %d; again in %.1f s", self.name, failure.fault, why, failure.tries, wait)
         if failure.fault is Fault.CONNECTION and failure.tries == _TRIES_BEFORE_MOVING:

@@ -1,4 +1,4 @@
-"""Repeating what may succeed the next time, a bounded number of times."""
+"""Retries of failed requests: bounded in number, with exponential backoff and jitter."""
 
 import asyncio
 import random
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 Sleep = Callable[[float], Awaitable[None]]
 Watcher = Callable[[RequestFailed, float], None]
-"""Told of every fault that is repeated, and of the wait before the next try."""
+"""Called before each retry with the fault and the wait in seconds."""
 
 
 class Retrying:
@@ -32,7 +32,7 @@ class Retrying:
         self._chance = chance
 
     async def run(self, request: Callable[[], Awaitable[T]], watcher: Watcher) -> tuple[T, int]:
-        """What ``request`` returns, and how often it was made. The last ``RequestFailed`` passes through."""
+        """The value of ``request`` and the number of tries. Raises the last ``RequestFailed``."""
         seen: Counter[Fault] = Counter()
         while True:
             try:
@@ -49,7 +49,7 @@ class Retrying:
     def wait(self, failure: RequestFailed, times: int) -> float:
         """Seconds until the next try: what the server asked for and a little more, else doubling between half and full.
 
-        The chance keeps the episodes of a worker, stopped by one fault at one moment, from returning at one moment.
+        Jitter keeps episodes that failed at the same moment from retrying at the same moment.
         """
         if failure.wait:
             return failure.wait + self._chance() * min(1.0, max(0.1, failure.wait / 10))

@@ -12,7 +12,7 @@ _BEARER = re.compile(r"(?i)\b(bearer\s+)[A-Za-z0-9._~+/=\-]{6,}")
 
 
 class Secret:
-    """Text that shows itself only when asked by ``reveal``: not in ``str``, ``repr``, logs, JSON or pickles."""
+    """Text that only ``reveal`` returns: ``str``, ``repr``, logs, JSON and pickles never hold it."""
 
     __slots__ = ("_text",)
 

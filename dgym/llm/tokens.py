@@ -1,4 +1,4 @@
-"""How many tokens a request has, before it is sent."""
+"""Estimates of a request's tokens before it is sent."""
 
 import os
 from collections import OrderedDict

@@ -1,4 +1,4 @@
-"""What a tool is: one class, one ``use`` method, everything else derived from it.
+"""The base of all tools: one class with one ``use`` method, from which everything else is derived.
 
 A tool's schema comes from the typed signature of ``use`` and its docstring, so that a tool of ten lines is complete
 and its description cannot drift from what it accepts::
@@ -34,7 +34,7 @@ class ToolError(Exception):
 
 
 class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tool answers when it has more to say than text.
+    """A tool's answer with structured fields beside its text.
 
     ``rewrote`` counts against ``maxRewrites`` and fires ``on_rewrite`` with ``focus_file``; ``submitted`` ends the
     episode; ``evaluation`` is what the task's tests said, for agents that keep it in view. The other fields go into
@@ -64,7 +64,7 @@ class Tool:
             files, processes and breakpoints alone may say False.
         verbatim: The parameter that takes the rest of the line, unquoted, in the text form of a call.
         examples: Calls in text form, shown in the instructions.
-        after_rewrites: How many rewrites must have succeeded before the tool is there; until then nothing names it.
+        after_rewrites: Successful rewrites before the tool becomes available; until then it is not listed.
     """
 
     name: ClassVar[str] = ""
@@ -79,20 +79,20 @@ class Tool:
             cls.name = _WORD_START.sub("_", cls.__name__).lower()
 
     async def use(self, context: "ToolContext", *args: Any, **kwargs: Any) -> str | ToolResult:
-        """Do it. Raise ``ToolError`` for what the model can put right."""
+        """Execute a call. Raise ``ToolError`` for mistakes that the model can correct."""
         raise NotImplementedError
 
     async def on_reset(self, context: "ToolContext") -> str | None:  # noqa: ARG002 - for subclasses
-        """Called once when the tool is there; what is returned is added to that observation, the first as a rule."""
+        """Called once when the tool becomes available; the returned text is added to that observation."""
         return None
 
     async def on_rewrite(self, context: "ToolContext", path: str) -> str | ToolResult | None:  # noqa: ARG002
-        """Called after a tool changed ``path``; what is returned is added to that observation, a score included."""
+        """Called after a tool changed ``path``; the returned text or result is added to that observation."""
         return None
 
     @cached_property
     def signature(self) -> Signature:
-        """Parameters of ``use``; ``TypeError`` when the class is not one that a model can be told of."""
+        """Parameters of ``use``; ``TypeError`` when the class has no usable signature or docstring."""
         kind = type(self)
         if kind.use is Tool.use or not iscoroutinefunction(kind.use):
             raise TypeError(f"{kind.__name__} needs a method `async def use(self, context, ...)`")

@@ -24,8 +24,8 @@ class _Snapshot(msgspec.Struct, frozen=True):
 class BreakpointTable:
     """Breakpoints and the texts they were set in.
 
-    A running program need not be told when they move: the debugger gets the whole table with each command, and starts
-    the program again when a file that it has loaded has changed.
+    The debugger receives the whole table with each command, and restarts the program when a loaded file has changed, so
+    a running program needs no message when breakpoints move.
     """
 
     def __init__(self, sandbox: Sandbox) -> None:
@@ -46,7 +46,7 @@ class BreakpointTable:
         self.breakpoints, self._snapshots = (), {}
 
     async def follow_edits(self) -> list[str]:
-        """Move breakpoints with changes nobody told of; sentences about those dropped."""
+        """Move breakpoints with edits made outside the tools; returns a sentence for each breakpoint dropped."""
         await self._remember({point.file for point in self.breakpoints} - self._snapshots.keys())
         if not self._snapshots:
             return []

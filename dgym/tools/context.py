@@ -1,4 +1,4 @@
-"""What a tool may know and do: files under policy, the session's breakpoints, the sandbox.
+"""A tool's view of the episode: files under policy, the session's breakpoints, the sandbox.
 
 Every file operation goes through ``resolve``, which applies ``.debugignore``, ``.debugreadonly`` and the workspace's
 bounds both to the path as written and to where its symbolic links lead. The checks here keep honest models on the
@@ -24,7 +24,7 @@ LIST_LIMIT = 10_000
 
 
 class ToolSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the tools must know of the task; times in seconds.
+    """The task's settings for tools; times in seconds.
 
     ``debug_entrypoint``: what pdb runs, if not ``entrypoint``. ``scored_tests``: the ids that count (empty: every
     test that eval ran and did not skip). ``parser``: how the entrypoint's result is read, as in the task's
@@ -99,7 +99,7 @@ class ToolContext:
         return {point.line for point in self.breakpoints if point.file == path}
 
     async def follow_edits(self) -> list[str]:
-        """Move breakpoints along with changes a shell or the program made; sentences about those dropped."""
+        """Move breakpoints with edits by a shell or the program; returns a sentence for each breakpoint dropped."""
         return await self.table.follow_edits()
 
     async def resolve(self, path: str, *, for_writing: bool = False, must_exist: bool = True) -> Resolved:
@@ -161,10 +161,10 @@ class ToolContext:
             raise ToolError(f"`{resolved.shown}` cannot be written: {error.strerror or error}.") from error
 
     async def list_visible(self, path: str, depth: int) -> Listing:
-        """What stands below the directory ``path`` (as ``resolve`` gave it) and may be shown.
+        """The visible entries below the directory ``path`` (as ``resolve`` returned it).
 
-        Each directory directly below is listed by a request of its own: whole trees that nobody may see, such as
-        ``.git``, then do not count against the limit.
+        Each directory directly below is listed by its own request, so that hidden trees such as ``.git`` do not count
+        against the limit.
         """
         listing = await self._list(path, 1)
         entries, complete = listing.entries, listing.complete

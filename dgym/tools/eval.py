@@ -51,7 +51,7 @@ class Eval(Tool):
 
 
 def summary(result: EntrypointResult) -> str:
-    """``Tests: 3 passed, 1 failed. `` for a run that told of tests, else nothing."""
+    """``Tests: 3 passed, 1 failed. `` for a run with a test report, else nothing."""
     report = result.report
     if report is None or not (report.collected or report.collection_errors):
         return ""
@@ -65,10 +65,10 @@ def summary(result: EntrypointResult) -> str:
 
 
 def score(result: EntrypointResult, mode: Mode, scored_tests: tuple[str, ...] = ()) -> Score:
-    """What this run would be worth: named tests, every test not skipped, or the exit status.
+    """The score of this run: by named tests, by every test not skipped, or by the exit status.
 
-    It follows the rules of the final scoring as far as one run can: what the untouched repository skips or expects to
-    fail is not known here. A run that did not go through to its own end is worth nothing.
+    It follows the rules of the final scoring as far as one run can: which tests the untouched repository skips or
+    expects to fail is not known here. An incomplete run scores 0.
     """
     report = result.report
     if mode is Mode.EXIT_STATUS:

@@ -1,4 +1,4 @@
-"""From an action, as an agent gives it, to a call: a mapping, a line of text, or that mapping as JSON text."""
+"""Parsing of actions into calls: a mapping, a line of text, or a mapping as JSON text."""
 
 from collections.abc import Mapping
 from typing import Any

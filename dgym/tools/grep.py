@@ -28,7 +28,7 @@ class _Match(msgspec.Struct, frozen=True):
 
 
 class _End(msgspec.Struct, frozen=True):
-    """What the search says last: an error in the pattern, or whether there was more to find."""
+    """The last line of a search's report: an error in the pattern, or whether more lines match."""
 
     error: str = ""
     more: bool = False

@@ -1,4 +1,4 @@
-"""Seeing which files there are."""
+"""Listing a directory."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""Changing a file."""
+"""Rewriting lines of a file, or a whole file."""
 
 import re
 from typing import Annotated, Any

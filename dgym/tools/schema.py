@@ -1,4 +1,4 @@
-"""From a typed signature and a docstring to a JSON Schema, and from a model's arguments to checked values.
+"""JSON Schemas from typed signatures and docstrings, and the check of a model's arguments against them.
 
 msgspec does the checking, one argument at a time, so that one answer can name everything that is wrong.
 """

@@ -1,4 +1,4 @@
-"""The verbs between whoever drives an episode and whoever runs it: calls, observations, results.
+"""The messages between the driver of an episode and its session: calls, observations, results.
 
 Files and HTTP bodies use camelCase, Python uses snake_case; ``msgspec`` translates.
 """

@@ -1,7 +1,7 @@
-"""The calls between the operator and the agents: which episodes an agent serves, and how they go. Pure.
+"""The protocol between the operator and the agents: assignments and their status. Pure.
 
-The operator tells, the agent does: ``PUT`` and ``DELETE`` may be repeated without harm, ``GET`` shows all there is. So
-either side may be restarted at any time and nothing is lost by a message that was.
+``PUT`` and ``DELETE`` are idempotent and ``GET`` reports every assignment, so either side may restart at any time and
+a lost message loses nothing.
 """
 
 import hashlib
@@ -21,20 +21,20 @@ RESULTS_PATH = "/v1/results"
 ASSIGNMENT_LIMIT = 8 * 1024**2
 """Bytes of one assignment, which holds the task with its files."""
 REPORT_SECONDS = 5.0
-"""How often the operator asks every agent."""
+"""Seconds between two polls of an agent by the operator."""
 SILENCE_SECONDS = 30.0
-"""An agent that has not answered for so long is lost, and its episodes go to others."""
+"""Seconds without an answer after which an agent is lost and its episodes are assigned to others."""
 
 
 class AgentRole(StrEnum):
-    """Who calls an agent: the operator, or somebody who reads results."""
+    """The caller's role: the operator, or a reader of results."""
 
     ASSIGN = "assign"
     RESULTS = "results"
 
 
 class AssignmentMode(StrEnum):
-    """What the agent is to do: play the episode, prepare it for a driver outside, or say what became of it."""
+    """The agent's task: run the episode, prepare it for an external driver, or recover its stored result."""
 
     RUN = "run"
     PREPARE = "prepare"
@@ -42,7 +42,7 @@ class AssignmentMode(StrEnum):
 
 
 class AssignmentState(StrEnum):
-    """Where an agent is with an episode.
+    """The phase of an assignment.
 
     ``finished``: stored and released, or only reported where both store and pod are gone; ``failed``: another try may
     help.
@@ -94,12 +94,12 @@ class Assignment(Message, frozen=True, kw_only=True):
     mode: AssignmentMode = AssignmentMode.RUN
 
     def __repr__(self) -> str:
-        """Without tokens, solutions and hidden files: this may end in a log."""
+        """Leave out tokens, solutions and hidden files, because a log may hold the text."""
         return f"Assignment({self.namespace}/{self.episode}, attempt {self.attempt}, epoch {self.epoch})"
 
 
 class AssignmentStatus(Message, frozen=True, kw_only=True):
-    """How one episode goes.
+    """The status of one assignment.
 
     ``reason`` and ``outcome`` are set once the assignment is finished or failed, ``message`` also while its result
     waits for the store. ``active_seconds`` is how long the episode's deadline has run under this assignment: from the
@@ -118,7 +118,7 @@ class AssignmentStatus(Message, frozen=True, kw_only=True):
 
 
 class AgentReport(Message, frozen=True, kw_only=True):
-    """What an agent serves. ``incarnation`` is new whenever its process is; a draining agent takes nothing new.
+    """An agent's assignments. Each process has its own ``incarnation``; a draining agent accepts no new assignment.
 
     A finished or failed assignment stays in the report until the operator deletes it.
     """

@@ -1,4 +1,4 @@
-"""The calls between an episode's pod and those who reach it over HTTP: paths, headers, requests and responses. Pure.
+"""The HTTP protocol of an episode's sidecar: paths, headers, requests and responses. Pure.
 
 Bodies are JSON. Unknown fields are ignored, so that a sidecar and a driver may be a minor version apart.
 
@@ -18,11 +18,11 @@ import msgspec
 from dgym.wire.messages import Breakpoint, EndReason, Observation, Result, Score, Step, ToolCall
 
 EPOCH_HEADER = "Dgym-Epoch"
-"""The number of the assignment under which somebody calls; a lower one than was seen is superseded."""
+"""The epoch of the caller's assignment; a caller with a lower epoch than the highest seen is superseded."""
 IDEMPOTENCY_HEADER = "Idempotency-Key"
-"""Names one reset, so that asking for it again is harmless."""
+"""The idempotency key of a reset."""
 ANSWER_SECONDS = 30.0
-"""A call that takes longer answers 202 and is asked again."""
+"""A call that takes longer answers 202; the client repeats the request."""
 
 WORKSPACE_LIMIT = 2 * 1024**3
 """Bytes of an uploaded workspace."""
@@ -31,13 +31,13 @@ PREPARE_LIMIT = 8 * 1024**2
 BODY_LIMIT = 2 * 1024**2
 """Bytes of every other body."""
 HISTORY_LIMIT = 4 * 1024**2
-"""Bytes of steps, about, in one answer of ``GET /v1/steps``."""
+"""Approximate bytes of steps in one answer of ``GET /v1/steps``."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class Role(StrEnum):
-    """Who calls. Each has a token of its own for each attempt of an episode."""
+    """The caller's role. Each role has its own token for each attempt of an episode."""
 
     PREPARE = "prepare"
     DRIVE = "drive"
@@ -45,7 +45,7 @@ class Role(StrEnum):
 
 
 class Path(StrEnum):
-    """Where each call goes; ``STEP`` is followed by a slash and the step's number."""
+    """The path of each call; ``STEPS`` is followed by a slash and the step's number."""
 
     WORKSPACE = "/v1/workspace"
     PREPARE = "/v1/prepare"
@@ -72,7 +72,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Usage(Message, frozen=True, kw_only=True):
-    """Tokens of the model so far, counted by whoever asks it."""
+    """The model's tokens so far, counted by the driver."""
 
     input_tokens: Count = 0
     output_tokens: Count = 0
@@ -93,7 +93,7 @@ class NamedTool(Message, frozen=True, kw_only=True):
 
 
 class PrepareRequest(Message, frozen=True, kw_only=True):
-    """What the episode is about. Only this role ever sends or sees scoring, hidden files and the solution.
+    """The episode's task and limits. Only the role ``prepare`` sends or sees scoring, hidden files and the solution.
 
     ``task`` is a DebugTask. ``workspace_sha256`` names the tar that was uploaded; None: the image holds the
     repository. ``remaining_seconds`` is what is left of the episode's deadline from the reset on; None: unbounded.
@@ -130,7 +130,7 @@ class ResetRequest(Message, frozen=True, kw_only=True):
 class StepRequest(Message, frozen=True, kw_only=True):
     """One call; tool "" with the argument ``action`` is a line of text that the sidecar reads.
 
-    Only ``tool`` and ``arguments`` are compared when a step is asked for again.
+    A repeated step is the same step when ``tool`` and ``arguments`` are equal.
     """
 
     tool: str
@@ -144,10 +144,10 @@ class StepRequest(Message, frozen=True, kw_only=True):
 
 
 class EpisodeState(Message, frozen=True, kw_only=True):
-    """Where the episode stands; what surrounds an observation in Gymnasium's ``info``.
+    """The state of the episode after a step; the source of Gymnasium's ``info``.
 
-    ``tools`` are the names of those that are there now, ``evaluation`` is what the tests said last, ``usage`` what the
-    model has used as far as drivers have told.
+    ``tools`` are the names of the tools available now, ``evaluation`` is the output of the last test run, ``usage`` the
+    model's tokens as last reported by a driver.
     """
 
     steps: Count
@@ -162,27 +162,27 @@ class EpisodeState(Message, frozen=True, kw_only=True):
 
 
 class StepResponse(Message, frozen=True, kw_only=True):
-    """The step as it is recorded (number 0: the reset) and where the episode stands."""
+    """The step as it is recorded (number 0: the reset) and the state of the episode after it."""
 
     step: Step
     state: EpisodeState
 
 
 class PeekResponse(Message, frozen=True, kw_only=True):
-    """What a look that is no step showed."""
+    """The observation of a peek, which is not a step."""
 
     observation: Observation
 
 
 class StepsResponse(Message, frozen=True, kw_only=True):
-    """Recorded steps in order; ``next`` is where to ask on, None when these were the last."""
+    """Recorded steps in order; ``next`` is the number of the first step left out, None after the last."""
 
     steps: tuple[Step, ...]
     next: int | None = None
 
 
 class ToolDescription(Message, frozen=True, kw_only=True):
-    """A tool as function-calling APIs take it, and what a prompt says of it."""
+    """A tool as function-calling APIs take it, and its instructions for a prompt."""
 
     name: str
     description: str
@@ -191,7 +191,7 @@ class ToolDescription(Message, frozen=True, kw_only=True):
 
 
 class ToolsResponse(Message, frozen=True, kw_only=True):
-    """What the agent is asked to do and may use. ``notices`` are what tools said when they appeared."""
+    """The task's instructions and the tools. ``notices`` are texts of the tools' ``on_reset``."""
 
     instructions: str
     tools: tuple[ToolDescription, ...]
@@ -199,13 +199,13 @@ class ToolsResponse(Message, frozen=True, kw_only=True):
 
 
 class DiffResponse(Message, frozen=True, kw_only=True):
-    """What the agent has changed, as ``git apply`` takes it."""
+    """The agent's changes as a patch for ``git apply``."""
 
     patch: str
 
 
 class CloseRequest(Message, frozen=True, kw_only=True):
-    """End the episode and score it. ``reason`` is the driver's own: it gave up, its budget is used up, cancelled."""
+    """End and score the episode. ``reason`` is the driver's: it gave up, used up its tokens, or was cancelled."""
 
     reason: EndReason = EndReason.UNRESOLVED
     usage: Usage | None = None
@@ -218,9 +218,9 @@ class CloseResponse(Message, frozen=True, kw_only=True):
 
 
 class VerifyResponse(Message, frozen=True, kw_only=True):
-    """What the end of the sandbox's container meant.
+    """The cause of the end of the sandbox's container.
 
-    ``expected`` is False when it ended without being asked to; ``poisoned_step`` is the step that ran meanwhile.
+    ``expected`` is False when no call had asked for the end; ``poisoned_step`` is the step in flight at that time.
     """
 
     expected: bool
@@ -240,7 +240,7 @@ class PauseRequest(Message, frozen=True, kw_only=True):
 
 
 class Accepted(Message, frozen=True, kw_only=True):
-    """Something was begun or written down; with status 202: ask the same again."""
+    """The call has begun or was recorded; with status 202 the client repeats the request."""
 
     running: bool = False
 
@@ -248,17 +248,17 @@ class Accepted(Message, frozen=True, kw_only=True):
 DRIVER_REASONS = frozenset(
     {EndReason.UNRESOLVED, EndReason.TOKEN_BUDGET_EXHAUSTED, EndReason.CANCELLED, EndReason.MODEL_ERROR}
 )
-"""What a driver may give as the reason of ``close``; the others are for the sidecar to find."""
+"""Reasons that a driver may give with ``close``; the sidecar determines the others."""
 
 
 def make_token(key: bytes, *, episode_uid: str, attempt: int, role: Role) -> str:
-    """The token of ``role`` for one attempt; whoever holds the cluster's key can make it again."""
+    """The token of ``role`` for one attempt: an HMAC of the cluster's key."""
     message = "\0".join((episode_uid, str(attempt), role.value)).encode()
     return hmac.new(key, message, hashlib.sha256).hexdigest()
 
 
 def token_digest(token: str) -> str:
-    """What the pod's specification says of a token: its SHA-256."""
+    """The SHA-256 of a token, as the pod's specification has it."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
 
@@ -288,7 +288,7 @@ class ErrorCode(StrEnum):
 
     @property
     def retryable(self) -> bool:
-        """Whether asking the same again may help; the others end the call, and often the attempt."""
+        """Whether repeating the request may help; the other errors end the call, and often the attempt."""
         return self is ErrorCode.BUSY
 
 

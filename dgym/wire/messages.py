@@ -98,12 +98,12 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @classmethod
     def mistake(cls, problem: str) -> "ToolCall":
-        """A call that a model tried to make and that nobody can read: a step whose observation is ``problem``."""
+        """An unreadable call of a model: a step whose observation is ``problem``."""
         return cls(tool="", arguments={"problem": problem})
 
 
 def action_problem(action: Any) -> str | None:
-    """Why sessions refuse ``action``, in this process and in a pod, as a sentence; None for a valid one."""
+    """The reason why a session refuses ``action``, as a sentence; None for a valid action."""
     try:
         size = len(msgspec.json.encode(action, enc_hook=repr))
     except UnicodeEncodeError:
@@ -123,7 +123,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def resolved(self) -> bool:
-        """Whether everything that counts passed, and something did count."""
+        """Whether at least one test counted and every counted test passed."""
         return self.score == self.max_score >= 1
 
 
@@ -172,7 +172,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Result(Outcome, frozen=True, kw_only=True, rename="camel"):
-    """``result.json``: the outcome, the reason, and what scoring has to say about it.
+    """``result.json``: the outcome, its reason and the details of scoring.
 
     ``notes`` are for people: what was not carried to the verifier, what looked like tampering. ``tests`` maps
     test ids that counted to "passed", "failed", "skipped", "error" or "missing". ``patch`` is the agent's change

@@ -1,7 +1,7 @@
-"""The last message of a sidecar's container, from which the operator takes the verdict. Pure.
+"""The termination message of a sidecar's container, from which the operator reads the verdict. Pure.
 
-It is short, since the kubelet cuts longer ones without a word, and has a checksum, since one that was cut or written by
-something else must not become a verdict. Whatever is larger is in the results store.
+The message is short, because the kubelet silently truncates longer ones. Its checksum keeps a truncated or foreign
+message from becoming a verdict. Patch, log and trajectory are in the results store.
 """
 
 import hashlib

@@ -23,7 +23,7 @@ NAME_LIMIT = 58
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """A rule in CEL, the message for who breaks it, and below which field the message is shown."""
+    """A rule in CEL, the message of its violation, and the field that the message names."""
 
     rule: str
     message: str
