@@ -22,7 +22,7 @@ from dgym.cli.options import (
 
 if TYPE_CHECKING:
     from dgym.api import DebugTask, Loaded
-    from dgym.env.opening import Opening
+    from dgym.env.local import Opening
     from dgym.session.verification import Assessment
 
 
@@ -149,6 +149,6 @@ def _tasks(
 def _opening(sandbox: str, engine: str, python: str | None) -> "Opening":
     import msgspec
 
-    from dgym.env.opening import Opening
+    from dgym.env.local import Opening
 
     return msgspec.convert({"sandbox": sandbox, "engine": engine, "python": python}, Opening)

@@ -17,8 +17,7 @@ from dgym.env.arguments import (
     check_tools,
 )
 from dgym.env.driver import Action, Driver
-from dgym.env.local import LocalDriver
-from dgym.env.opening import Opening, open_task
+from dgym.env.local import LocalDriver, Opening, open_task
 from dgym.env.views import info_view, observation_view
 from dgym.errors import ArgumentError, PluginError
 from dgym.sandbox.container_choice import SandboxKind

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from dgym.api import DebugTask
-from dgym.env.opening import Opened, Opening, open_source, suite_cache
+from dgym.env.local import Opened, Opening, open_source, suite_cache
 from dgym.errors import ManifestError, SetupFailed, VerifierFailed
 from dgym.sandbox.entrypoint import EntrypointResult
 from dgym.session import ChangeSet, prepare, solution_versions, verification_plan

@@ -1,18 +1,135 @@
-"""Drive a session of this process."""
+"""Sessions of this process: sandbox, repository and tools of a task on this machine."""
 
 import contextlib
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
-from dgym.api import DebugTask, ToolSpec
+import msgspec
+
+from dgym.api import DebugTask, ToolSpec, digest, load
+from dgym.api.quantities import parse_quantity
 from dgym.env.driver import Action, EpisodeView
-from dgym.env.opening import Opening, open_source, suite_cache
 from dgym.env.views import instructions, schema
-from dgym.errors import EpisodeOver
-from dgym.session import EpisodeLimits, Session
+from dgym.errors import EpisodeOver, ManifestError
+from dgym.sandbox import SandboxProvider, SandboxSpec
+from dgym.sandbox.container import ContainerProvider
+from dgym.sandbox.container_choice import SandboxKind, choose_engine
+from dgym.sandbox.container_engine import Engine, EngineName
+from dgym.sandbox.container_image import DEFAULT_IMAGE, ensure_image
+from dgym.sandbox.environments import ensure_environment, resolve_python
+from dgym.sandbox.local import LocalProvider
+from dgym.sandbox.local_files import cache_directory
+from dgym.session import EpisodeLimits, Session, SuiteCache, sandbox_spec
 from dgym.tools.base import Tool
 from dgym.tools.registry import load_tools
 from dgym.wire import EndReason, Observation, Result, Step
 from dgym.wire.http import Usage
+from dgym.workspace.sources import pack_source
+
+
+class Opened(msgspec.Struct, frozen=True, kw_only=True):
+    """Who opens a task's sandboxes; ``programs`` names what its programs are run with."""
+
+    provider: SandboxProvider
+    programs: str
+
+
+class Opening(msgspec.Struct, frozen=True, kw_only=True):
+    """Where and with what a task's programs run on this machine."""
+
+    sandbox: SandboxKind = "auto"
+    engine: EngineName = "auto"
+    python: str | None = None
+    progress: Callable[[str], None] | None = None
+
+    async def open(self, task: DebugTask) -> Opened:
+        """What opens the task's sandboxes, once requirements are installed or the image is there.
+
+        Raises:
+            SetupFailed: The requirements could not be installed.
+            SandboxStartFailed: The container engine or the image could not be had.
+            ManifestError: ``python`` is neither an interpreter nor a virtual environment, or does not fit the sandbox.
+        """
+        engine = await choose_engine(
+            self.sandbox,
+            self.engine,
+            image=task.spec.image,
+            delivered=task.spec.source is not None,
+            python=self.python,
+        )
+        if engine is not None:
+            return await self._in_container(task, engine)
+        spec = await self.sandbox_spec(task)
+        kind = "auto" if self.sandbox == "container" else self.sandbox
+        return Opened(provider=LocalProvider(spec, kind=kind), programs=spec.python or "")
+
+    async def sandbox_spec(self, task: DebugTask) -> SandboxSpec:
+        """The specification of a sandbox outside containers; the ``requirements`` are installed if they are not yet.
+
+        Raises:
+            SetupFailed: The requirements could not be installed.
+            ManifestError: ``python`` is neither an interpreter nor a virtual environment.
+        """
+        if self.python is not None:
+            python = resolve_python(self.python)
+        else:
+            python = await ensure_environment(task.spec.requirements, progress=self.progress)
+        return sandbox_spec(task, python)
+
+    async def _in_container(self, task: DebugTask, engine: Engine) -> Opened:
+        spec = task.spec
+        if spec.image is None and not set(spec.requirements) <= {"pytest"}:
+            raise ManifestError(
+                f"the task has requirements ({', '.join(spec.requirements)}), which dgym's own image does not hold and "
+                "a container without a network cannot install; give the task an 'image' that has them"
+            )
+        image = await ensure_image(engine, spec.image or DEFAULT_IMAGE, self.progress)
+        cpus = spec.resources.limits.get("cpu")
+        provider = ContainerProvider(
+            sandbox_spec(task, None),
+            engine=engine,
+            image=image,
+            delivered=spec.source is not None,
+            in_place=spec.pod_template == "baseline",
+            cpus=None if cpus is None else float(parse_quantity(cpus)),
+        )
+        return Opened(provider=provider, programs=f"image {image.id}")
+
+
+def open_task(task: DebugTask | str | Path) -> DebugTask:
+    """The task itself, or the only one of a manifest.
+
+    Raises:
+        ManifestError: The manifest is wrong or does not hold exactly one DebugTask.
+    """
+    if isinstance(task, DebugTask):
+        return task
+    tasks = [resource for resource in load(task) if isinstance(resource, DebugTask)]
+    if len(tasks) != 1:
+        raise ManifestError(f"{task}: has {len(tasks)} DebugTasks, not one; pass one of dgym.load() instead")
+    return tasks[0]
+
+
+async def open_source(task: DebugTask) -> Path | None:
+    """A tar of the task's repository in the cache; None when it has no source.
+
+    Raises:
+        SourceFailed: It could not be obtained.
+    """
+    if task.spec.source is None:
+        return None
+    return await pack_source(task.spec.source, base=Path.cwd(), cache=cache_directory() / "sources")
+
+
+def suite_cache(task: DebugTask, source: Path | None, programs: str) -> SuiteCache:
+    """Where the suite of this task's untouched repository is remembered.
+
+    The key has what runs the programs, and the sources: a packed source is named by its content or commit, while a
+    local path stays the same when its files change.
+    """
+    key = msgspec.json.encode([digest(task, None), programs, source.name if source is not None else ""])
+    return SuiteCache(cache_directory() / "suites", hashlib.sha256(key).hexdigest())
 
 
 class LocalDriver:

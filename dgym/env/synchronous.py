@@ -1,18 +1,31 @@
-"""``RepoEnv``: an episode with Gymnasium's vocabulary, blocking."""
+"""``RepoEnv``: an episode with Gymnasium's vocabulary, blocking.
 
-from collections.abc import Callable, Mapping, Sequence
+All blocking environments of a process share one event loop in one daemon thread. A loop of the caller's own may run
+already (a notebook), so blocking calls cannot use it. The thread never ends: bubblewrap's ``--die-with-parent`` kills a
+sandbox when the *thread* that started it ends.
+"""
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 from dgym.api import DebugTask, ToolSpec
 from dgym.env.asynchronous import DEFAULT_TOOLS, AsyncRepoEnv
 from dgym.env.driver import Action
-from dgym.env.loop import run_blocking
 from dgym.sandbox.container_choice import SandboxKind
 from dgym.sandbox.container_engine import EngineName
 from dgym.tools.base import Tool
 from dgym.wire import EndReason, Result, Step
+
+T = TypeVar("T")
+
+_lock = threading.Lock()
+_loop: asyncio.AbstractEventLoop | None = None
+_loop_process = 0
 
 
 class RepoEnv:
@@ -82,23 +95,23 @@ class RepoEnv:
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Start a fresh episode; see ``AsyncRepoEnv.reset``."""
-        return run_blocking(self._env.reset(seed=seed, options=options))
+        return _wait_for(self._env.reset(seed=seed, options=options))
 
     def step(self, action: Action) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Execute one call; see ``AsyncRepoEnv.step``."""
-        return run_blocking(self._env.step(action))
+        return _wait_for(self._env.step(action))
 
     def peek(self, action: Action) -> dict[str, Any]:
         """Look without a step; see ``AsyncRepoEnv.peek``."""
-        return run_blocking(self._env.peek(action))
+        return _wait_for(self._env.peek(action))
 
     def finish(self, reason: EndReason = EndReason.UNRESOLVED) -> Result:
         """End the episode now and score it."""
-        return run_blocking(self._env.finish(reason))
+        return _wait_for(self._env.finish(reason))
 
     def patch(self) -> str:
         """What the agent has changed, as ``git apply`` takes it."""
-        return run_blocking(self._env.patch())
+        return _wait_for(self._env.patch())
 
     def history(self) -> list[Step]:
         """The steps so far; number 0 is the reset."""
@@ -110,7 +123,7 @@ class RepoEnv:
 
     def close(self) -> None:
         """End everything, without scoring what was not finished. Idempotent."""
-        run_blocking(self._env.close())
+        _wait_for(self._env.close())
 
     def __enter__(self) -> Self:
         return self
@@ -126,3 +139,24 @@ class RepoEnv:
 
 def _remake(make: Callable[..., RepoEnv], arguments: tuple[Any, ...], options: dict[str, Any]) -> RepoEnv:
     return make(*arguments, **options)
+
+
+def _wait_for(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run ``coroutine`` in the shared loop and wait for it; an interrupt (Ctrl-C) cancels it there too."""
+    future = asyncio.run_coroutine_threadsafe(coroutine, _shared_loop())
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise
+
+
+def _shared_loop() -> asyncio.AbstractEventLoop:
+    """The loop, made on first use and again after a fork, which threads do not survive."""
+    global _loop, _loop_process
+    with _lock:
+        if _loop is None or _loop_process != os.getpid():
+            _loop = asyncio.new_event_loop()
+            _loop_process = os.getpid()
+            threading.Thread(target=_loop.run_forever, name="dgym-loop", daemon=True).start()
+        return _loop

@@ -18,8 +18,8 @@ import dgym.runner
 from dgym import AsyncRepoEnv
 from dgym.api import DebugTask
 from dgym.env.http_client import HttpClient, Patience
-from dgym.env.opening import open_source
-from dgym.env.remote_preparation import RemotePreparation
+from dgym.env.local import open_source
+from dgym.env.preparation import RemotePreparation
 from dgym.sandbox.environments import ensure_environment
 from dgym.session import EpisodeLimits
 from dgym.sidecar.access import Access

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from dgym.agents.exchange import Exchange
 from dgym.env import AsyncRepoEnv
 from dgym.env.http_client import HttpClient
-from dgym.env.remote_preparation import RemotePreparation
+from dgym.env.preparation import RemotePreparation
 from dgym.errors import ConflictError
 from dgym.results.stores import StoreUnavailable
 from dgym.session import EpisodeLimits

@@ -4,7 +4,7 @@ import contextlib
 import logging
 
 from dgym.agents.base import STANDARD_TOOLS
-from dgym.env.remote_preparation import RemotePreparation
+from dgym.env.preparation import RemotePreparation
 from dgym.errors import ConflictError, SandboxLost
 from dgym.session import EpisodeLimits
 from dgym.wire import EndReason, Result

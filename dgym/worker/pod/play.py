@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from dgym.env.remote_preparation import RemotePreparation
+from dgym.env.preparation import RemotePreparation
 from dgym.errors import (
     AccessRefused,
     ContextLengthExceeded,

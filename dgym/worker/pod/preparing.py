@@ -2,7 +2,7 @@
 
 from dgym.agents import Tools
 from dgym.api import DebugTask
-from dgym.env.remote_preparation import RemotePreparation
+from dgym.env.preparation import RemotePreparation
 from dgym.session import EpisodeLimits
 from dgym.worker.pod.shared import Progress, Shared
 

@@ -8,12 +8,12 @@ import gymnasium
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-import dgym.env.gymnasium
+import dgym.gymnasium
 from dgym.benchmarks import load_bundled
 from dgym.env.asynchronous import DEFAULT_TOOLS
-from dgym.env.gymnasium import ENVIRONMENT_ID
-from dgym.env.spaces import ToolCalls, UnicodeText
 from dgym.errors import EpisodeOver, ManifestError, PluginError
+from dgym.gymnasium import ENVIRONMENT_ID
+from dgym.gymnasium.spaces import ToolCalls, UnicodeText
 from dgym.tools import Tool
 
 # From Python 3.12 on a process with threads warns when it forks, as an async vector environment makes it do.
@@ -212,7 +212,9 @@ def test_the_id_with_its_module_needs_no_import_and_dgym_needs_no_gymnasium(tmp_
         "import sys, dgym, dgym.env, dgym.cli; assert not {'gymnasium', 'numpy'} & {*sys.modules}\n"
         "import gymnasium\n"
         "assert 'dgym/Repo-v0' not in gymnasium.registry\n"
-        "print(gymnasium.make('dgym.env.gymnasium:dgym/Repo-v0', task=sys.argv[1]).spec.id)\n"
+        "print(gymnasium.make('dgym.gymnasium:dgym/Repo-v0', task=sys.argv[1]).spec.id)\n"
+        "import dgym.env.gymnasium\n"
+        "assert dgym.env.gymnasium.GymnasiumRepoEnv is dgym.gymnasium.GymnasiumRepoEnv\n"
     )
     manifest = tmp_path / "task.yaml"
     manifest.write_text("apiVersion: dgym.dev/v1alpha1\nkind: DebugTask\nmetadata: {name: empty}\nspec: {}\n")

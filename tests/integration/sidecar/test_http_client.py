@@ -5,7 +5,7 @@ import pytest
 from aiohttp import web
 
 from dgym.env.http_client import HttpClient, Patience
-from dgym.env.remote_preparation import RemotePreparation
+from dgym.env.preparation import RemotePreparation
 from dgym.errors import InfrastructureError, SandboxLost, Superseded
 from dgym.wire.http import Accepted, ErrorCode, error_body
 

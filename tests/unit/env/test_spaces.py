@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Meta
 
-from dgym.env.spaces import JsonValue, ToolCalls, UnicodeText
-from dgym.env.spaces_json import can_draw, fits
+from dgym.gymnasium.spaces import JsonValue, ToolCalls, UnicodeText
+from dgym.gymnasium.spaces_json import can_draw, fits
 from dgym.tools import Tool, ToolError
 from dgym.tools.grammar import parse_action, validate_arguments
 from dgym.tools.registry import available_tools, load_tools

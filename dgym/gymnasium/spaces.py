@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Space
 
-from dgym.env.spaces_json import Drawing, Schema, can_draw, fits
+from dgym.gymnasium.spaces_json import Drawing, Schema, can_draw, fits
 from dgym.tools.base import Tool, ToolError
 
 _LONGEST = 40
