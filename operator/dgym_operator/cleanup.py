@@ -16,16 +16,25 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from dgym.kube.auth import AccessError, load_access
-from dgym.kube.client import Client
-from dgym.kube.clock import Clock, SystemClock
-from dgym.kube.errors import ApiError, Conflict, Forbidden, NotFound
+from dgym.kube import (
+    LEASES,
+    NETWORK_POLICIES,
+    PODS,
+    SECRETS,
+    AccessError,
+    ApiError,
+    Client,
+    Clock,
+    Conflict,
+    Forbidden,
+    NotFound,
+    Resource,
+    SystemClock,
+    load_access,
+)
 from dgym.kube.lease_record import LeaseSpec
-from dgym.kube.resources import LEASES, NETWORK_POLICIES, PODS, SECRETS, Resource
 from dgym_operator.logs import configure_logging, fields
-from dgym_operator.namespaces_claims import OWNER_LEASE
-from dgym_operator.policies_manifest import OPERATOR_LABELS, POLICY_NAME, SANDBOX_LABELS
-from dgym_operator.reconcile.views import Object
+from dgym_operator.objects import OPERATOR_LABELS, OWNER_LEASE, POLICY_NAME, SANDBOX_LABELS, Object
 from dgym_operator.settings import Settings
 
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")

@@ -57,8 +57,8 @@ def crds() -> None:
 @click.option("-n", "--namespace", default="default", show_default=True, help="Of manifests that name none.")
 def render(manifests: tuple[Path, ...], tasks: tuple[Path, ...], template: str | None, namespace: str) -> None:
     """Print the pods of the episodes in MANIFESTS, as this installation would make them."""
-    from dgym_operator.app_leading import pod_settings
-    from dgym_operator.render.preview import render_command
+    from dgym_operator.app import pod_settings
+    from dgym_operator.render import render_command
 
     settings = _settings()
     try:
@@ -83,8 +83,7 @@ def show_settings() -> None:
 
 
 async def _run(settings: Settings, kubeconfig: Path | None, context: str | None) -> int:
-    from dgym.kube import AccessError, SystemClock, load_access
-    from dgym.kube.lease import LeadershipLost
+    from dgym.kube import AccessError, LeadershipLost, SystemClock, load_access
     from dgym_operator.app import Operator
 
     stop = asyncio.Event()
@@ -115,8 +114,8 @@ async def _run(settings: Settings, kubeconfig: Path | None, context: str | None)
 
 def _check_templates(settings: Settings) -> None:
     """End the process if a pod template is wrong, so that `helm upgrade --wait` fails, and not every episode."""
-    from dgym_operator.app_leading import pod_settings
-    from dgym_operator.render.preview import check_templates
+    from dgym_operator.app import pod_settings
+    from dgym_operator.render import check_templates
 
     try:
         check_templates(

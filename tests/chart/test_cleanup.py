@@ -8,8 +8,9 @@ import pytest
 from dgym.kube.auth import load_access
 from dgym.kube.client import Client
 from dgym.kube.clock import SystemClock
+from dgym_operator.actions.networkpolicy import sandbox_policy
 from dgym_operator.cleanup import TEST_LABELS, Cleanup
-from dgym_operator.policies_manifest import OPERATOR_LABELS, SANDBOX_LABELS, sandbox_policy
+from dgym_operator.objects import OPERATOR_LABELS, SANDBOX_LABELS
 from dgym_operator.settings import Settings
 
 CLAIMS = "apis/coordination.k8s.io/v1/leases"

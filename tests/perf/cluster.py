@@ -23,8 +23,7 @@ from dgym.env.preparation import RemotePreparation
 from dgym.session import EpisodeLimits
 from dgym.wire.http import Role, token_digest
 from dgym.workspace.sources import pack_source
-from dgym_operator.render.context import PodContext, PodSettings
-from dgym_operator.render.engine import Renderer
+from dgym_operator.render import PodContext, PodSettings, Renderer
 from tests.e2e.cluster.support import Kubectl, new_namespace, until
 from tests.perf.measure import Figure, figure
 from tests.perf.steps import PROGRAM, TEST, make_task

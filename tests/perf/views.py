@@ -12,8 +12,8 @@ from typing import Any
 import kubernetes
 import msgspec
 
-from dgym_operator.reconcile.views import Pod
-from dgym_operator.render.engine import Renderer
+from dgym_operator.objects import Pod
+from dgym_operator.render import Renderer
 from tests.perf.measure import Figure
 from tests.perf.views_pods import running_pod
 

@@ -4,8 +4,7 @@ from typing import Any
 
 from dgym.api import API_VERSION, labels
 from dgym.api.task import DebugTaskSpec
-from dgym_operator.render.context import PodContext, PodSettings
-from dgym_operator.render.engine import Renderer
+from dgym_operator.render import PodContext, PodSettings, Renderer
 
 _NODES = 50
 _DEFAULTS = {

@@ -1,8 +1,18 @@
-"""What a pod's template may use."""
+"""What a pod's template is rendered with: the attempt, and the variables made of it.
+
+Variables are plain lists and mappings of what a pod needs, without scoring, hidden files and solutions.
+"""
+
+import hashlib
+import posixpath
+from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
-from dgym.api import DebugTaskSpec, PodOverrides
+from dgym.api import DebugTaskSpec, PodOverrides, labels
+from dgym.errors import DgymError
+from dgym_operator.render.resources import as_manifest, sandbox_resources, verifier_resources
 
 
 class PodSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,3 +59,126 @@ class PodContext(msgspec.Struct, frozen=True, kw_only=True):
     overrides: PodOverrides = PodOverrides()
     active_deadline_seconds: int
     settings: PodSettings
+
+
+class TemplateError(DgymError):
+    """A template is unknown or wrong, or what it gives is not a pod that an episode can run in.
+
+    The message names the template and, where there is one, the line.
+    """
+
+
+class InvalidOverride(TemplateError):
+    """The episode or its task asks for what no pod may have; the message names the field and the remedy."""
+
+
+_NODE_LOST_SECONDS = 60
+_NODE_LOST = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+_OWN_LABELS = ("app.kubernetes.io/name", "app.kubernetes.io/component")
+_OWN_PREFIX = f"{labels.EPISODE.partition('/')[0]}/"
+# Annotations by which older clusters let a pod out of its confinement; whoever may create an Episode may not do that.
+_FORBIDDEN_ANNOTATIONS = (
+    "container.apparmor.security.beta.kubernetes.io/",
+    "container.seccomp.security.alpha.kubernetes.io/",
+    "seccomp.security.alpha.kubernetes.io/",
+)
+_LABEL_LENGTH = 63
+_SYSTEM_DIRECTORIES = ("/", "/dev", "/etc", "/proc", "/run/dgym", "/sys")
+"""Where a repository cannot stand: mounting over these (or under the last) breaks the container."""
+
+
+def label_value(name: str) -> str:
+    """A name as the value of a label: names have up to 253 characters, labels 63, so longer ones end in a digest."""
+    if len(name) <= _LABEL_LENGTH:
+        return name
+    return f"{name[: _LABEL_LENGTH - 9].rstrip('-.')}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def own_labels(context: PodContext) -> dict[str, str]:
+    """The labels by which the controller, its policies and its metrics know the pod."""
+    return {
+        **context.labels,
+        "app.kubernetes.io/name": "dgym",
+        "app.kubernetes.io/component": "sandbox",
+        labels.EPISODE: label_value(context.episode),
+        labels.ATTEMPT: str(context.attempt),
+    }
+
+
+def template_variables(context: PodContext) -> dict[str, Any]:
+    """The names a template may use.
+
+    Raises:
+        InvalidOverride: The episode or the task asks for what no pod may have.
+    """
+    overrides, settings = context.overrides, context.settings
+    _check_overrides(overrides)
+    sandbox = sandbox_resources(context.task.resources, overrides)
+    return {
+        "pod": _pod(context),
+        "episode": {"name": context.episode, "uid": context.episode_uid, "attempt": context.attempt},
+        "task": {
+            "image": context.task.image or settings.sandbox_image,
+            "interpreter": context.task.interpreter,
+            "workingDirectory": _working_directory(context.task),
+            "delivered": context.delivered,
+        },
+        "sidecar": {"image": settings.sidecar_image, "logLevel": settings.log_level, "digests": dict(context.digests)},
+        "images": {
+            "pullPolicy": settings.image_pull_policy,
+            "pullSecrets": [{"name": name} for name in settings.image_pull_secrets],
+        },
+        "resources": {
+            "sandbox": as_manifest(sandbox),
+            "verifier": as_manifest(verifier_resources(sandbox)),
+            "sidecar": settings.sidecar_resources,
+            "disk": sandbox.limits["ephemeral-storage"],
+        },
+    }
+
+
+def _pod(context: PodContext) -> dict[str, Any]:
+    overrides = context.overrides
+    return {
+        "name": context.name,
+        "namespace": context.namespace,
+        "labels": {**overrides.labels, **own_labels(context)},
+        "annotations": dict(overrides.annotations),
+        "activeDeadlineSeconds": context.active_deadline_seconds,
+        "nodeSelector": dict(overrides.node_selector),
+        "tolerations": _tolerations(overrides),
+        "runtimeClassName": overrides.runtime_class_name,
+    }
+
+
+def _tolerations(overrides: PodOverrides) -> list[dict[str, Any]]:
+    """The episode's, and how long a pod waits for a node that is gone unless the episode says so itself."""
+    given: list[dict[str, Any]] = msgspec.to_builtins(overrides.tolerations)
+    decided = {each.key for each in overrides.tolerations if each.effect in (None, "NoExecute")}
+    patience = [
+        {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _NODE_LOST_SECONDS}
+        for key in _NODE_LOST
+        if key not in decided
+    ]
+    return [*given, *patience]
+
+
+def _working_directory(task: DebugTaskSpec) -> str:
+    path = posixpath.normpath("/" + task.working_directory.lstrip("/"))
+    if path in _SYSTEM_DIRECTORIES or path.startswith("/run/dgym/"):
+        raise InvalidOverride(f"workingDirectory: {path!r} is the system's; put the repository elsewhere")
+    if ":" in path:
+        raise InvalidOverride(f"workingDirectory: {path!r} holds a ':', which no path of a volume may; rename it")
+    return path
+
+
+def _check_overrides(overrides: PodOverrides) -> None:
+    own = [key for key in overrides.labels if key.startswith(_OWN_PREFIX) or key in _OWN_LABELS]
+    _refuse("labels", own, "is dgym's own")
+    annotations = [key for key in overrides.annotations if key.startswith(_FORBIDDEN_ANNOTATIONS)]
+    _refuse("annotations", annotations, "changes the pod's confinement")
+
+
+def _refuse(field: str, keys: Iterable[str], why: str) -> None:
+    for key in keys:
+        raise InvalidOverride(f"podOverrides.{field}: {key!r} {why}; remove it")

@@ -1,19 +1,21 @@
-"""Jinja as administrators may use it: a sandbox whose every value is quoted, bounded in time and size.
+"""Jinja for administrators' templates: found by name, sandboxed, every value quoted, bounded in time and size.
 
-A template that does not end would hold up the whole controller. There are no open loops in Jinja, but there are
-recursive macros, nested loops and ``"x" * 10**9``.
+A template that does not end would hold up the whole controller. Jinja has no open loops, but it has recursive macros,
+nested loops and ``"x" * 10**9``.
 """
 
+import json
+import re
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from jinja2 import BaseLoader, StrictUndefined
+from jinja2 import BaseLoader, Environment, StrictUndefined, TemplateNotFound
 from jinja2.exceptions import SecurityError
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-from dgym_operator.render.quoting import literal, quoted
+from markupsafe import Markup
 
 RENDER_SECONDS = 2.0
 _LONGEST_RANGE = 1000
@@ -27,7 +29,7 @@ _FILTERS = (
 )
 
 
-class Environment(ImmutableSandboxedEnvironment):
+class TemplateEnvironment(ImmutableSandboxedEnvironment):
     """The environment of all templates. Not for several threads: one render at a time has the clock."""
 
     intercepted_binops = frozenset({"*", "**"})
@@ -83,3 +85,79 @@ def _range(*bounds: int) -> range:
     if len(numbers) > _LONGEST_RANGE:
         raise SecurityError(f"a range has at most {_LONGEST_RANGE} numbers")
     return numbers
+
+
+# YAML has no surrogate pairs, refuses control characters, and folds lines at U+0085, U+2028 and U+2029.
+_UNSAFE = re.compile(r"[^\x20-\x7e]")
+
+
+def quoted(value: Any) -> Markup:
+    """The value as JSON of one line of ASCII; what is quoted already (a macro, a parent's block) stays as it is.
+
+    Every ``{{ … }}`` of a template passes through here, so none can be forgotten.
+    """
+    if isinstance(value, Markup):
+        return value
+    if isinstance(value, StrictUndefined):
+        str(value)  # raises, and says what is not defined
+    # Not markup of a page: Markup marks what is quoted.
+    return Markup(_UNSAFE.sub(_escape, json.dumps(value, ensure_ascii=False, allow_nan=False)))  # noqa: S704
+
+
+def literal(value: Any) -> Any:
+    """Text (or a list of texts) for ``command``, ``args`` and ``env``, where Kubernetes would expand ``$(NAME)``."""
+    if isinstance(value, list | tuple):
+        return [literal(item) for item in value]
+    return value.replace("$", "$$") if isinstance(value, str) else value
+
+
+def _escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+
+
+SHIPPED = Path(__file__).with_name("templates")
+SUFFIX = ".yaml.j2"
+_LARGEST = 256 * 1024
+
+Signature = tuple[Path, int, int, int]
+
+
+class TemplateLoader(BaseLoader):
+    """Templates by name, without the suffix; they ``extend`` each other by these names too."""
+
+    def __init__(self, directory: Path | None) -> None:
+        self._directories = [SHIPPED] if directory is None else [directory, SHIPPED]
+
+    def get_source(self, environment: Environment, template: str) -> tuple[str, str, Callable[[], bool]]:
+        """The text, the path, and whether both are still what would be found."""
+        del environment
+        signature = self._find(template)
+        if signature is None:
+            raise TemplateNotFound(template)
+        path, _, size, _ = signature
+        if size > _LARGEST:
+            raise TemplateNotFound(template, f"{path} has {size:,} bytes; a template has at most {_LARGEST:,}")
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise TemplateNotFound(template, f"{path} cannot be read: {error}") from error
+        # A ConfigMap's directory changes by renaming a link, so the same path is another file afterwards.
+        return text, str(path), lambda: self._find(template) == signature
+
+    def list_templates(self) -> list[str]:
+        """All names."""
+        found = {path.name for directory in self._directories for path in directory.glob(f"*{SUFFIX}")}
+        return sorted(name.removesuffix(SUFFIX) for name in found)
+
+    def _find(self, name: str) -> Signature | None:
+        if not name or "/" in name or "\0" in name or name.startswith("."):
+            return None
+        for directory in self._directories:
+            path = directory / f"{name}{SUFFIX}"
+            try:
+                status = path.stat()
+            except OSError:
+                continue
+            return path, status.st_mtime_ns, status.st_size, status.st_ino
+        return None

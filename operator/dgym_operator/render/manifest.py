@@ -11,9 +11,7 @@ import yaml
 
 from dgym.api.problems import Path, render_path
 from dgym.api.reader import read_yaml
-from dgym_operator.render.context import PodContext
-from dgym_operator.render.errors import TemplateError
-from dgym_operator.render.variables import own_labels
+from dgym_operator.render.context import PodContext, TemplateError, own_labels
 
 CONTAINERS = ("sandbox", "verifier", "sidecar")
 _Parser = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

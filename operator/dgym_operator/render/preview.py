@@ -24,7 +24,7 @@ from dgym.api import (
 from dgym.errors import ManifestError
 from dgym.wire.http import Role, make_token, token_digest
 from dgym_operator.render.context import PodContext, PodSettings
-from dgym_operator.render.engine import Renderer
+from dgym_operator.render.renderer import Renderer
 
 _KEY = b"not the cluster's"
 _UID = "00000000-0000-0000-0000-000000000000"

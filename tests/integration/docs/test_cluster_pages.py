@@ -22,7 +22,7 @@ from dgym.wire.assignments import (
 from dgym.worker.pod.metrics import Metrics
 from dgym.worker.pod.settings import PREFIX, AgentSettings
 from dgym_operator.cli import main as operator
-from dgym_operator.reconcile.waiting import GATED
+from dgym_operator.controllers.episode.pods import GATED
 
 ROOT = Path(__file__).parents[3]
 RULE = re.compile(r"resources: \[(.*?)\]\n(?:  resourceNames: .*\n)?  verbs: \[(.*?)\]")

@@ -9,8 +9,7 @@ import pytest
 from dgym.api.crd import custom_resource_definitions
 from dgym.kube import SystemClock, load_access
 from dgym_operator.app import Operator
-from dgym_operator.reconcile import inputs
-from dgym_operator.reconcile.policy import Policy
+from dgym_operator.controllers import Policy, inputs
 from dgym_operator.settings import Settings
 from tests.integration.operator.peers import GROUP, Agent, Api, Kubelet, Sidecars, until
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from dgym.api import DebugTaskSpec
-from dgym_operator.render.context import PodContext, PodSettings
+from dgym_operator.render import PodContext, PodSettings
 
 GROUP = 10000
 

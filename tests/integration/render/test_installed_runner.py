@@ -16,7 +16,7 @@ from dgym.sandbox import SandboxSpec
 from dgym.sandbox.client import RunnerClient
 from dgym.session.verification.files import WorkspaceCopy
 from dgym.sidecar.install import install
-from dgym_operator.render.engine import Renderer
+from dgym_operator.render import Renderer
 
 SOURCE = Path(dgym.runner.__file__).parent
 SANDBOX, SIDECAR = 10001, 10002

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from dgym.api import PodOverrides, Resources, Toleration
-from dgym_operator.render.engine import Renderer
+from dgym_operator.render import Renderer
 
 OVERRIDES = PodOverrides(
     resources=Resources(requests={"cpu": "1", "memory": "3Gi"}, limits={"ephemeral-storage": "1Gi"}),

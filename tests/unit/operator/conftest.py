@@ -5,10 +5,9 @@ import msgspec
 import pytest
 
 from dgym.kube import Access, Client, EventRecorder, FixedCredentials, SystemClock
-from dgym_operator.agents import Agents
-from dgym_operator.execute_world import World
-from dgym_operator.reconcile.policy import Policy
-from dgym_operator.reconcile.views import EpisodeSetView, EpisodeView, Pod
+from dgym_operator.cache import Agents, World
+from dgym_operator.controllers import Policy
+from dgym_operator.objects import EpisodeSetView, EpisodeView, Pod
 
 
 class SteppedClock:

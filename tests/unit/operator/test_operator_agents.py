@@ -2,8 +2,8 @@ import msgspec
 import pytest
 
 from dgym.wire.assignments import AgentReport, AssignmentState, AssignmentStatus
-from dgym_operator.dispatch_delivery import compare
-from dgym_operator.reconcile.assign import needs_agent
+from dgym_operator.controllers import needs_agent
+from dgym_operator.dispatch.delivery import compare
 
 ASSIGNED = {"attempt": 1, "podName": "fix-1", "assignment": {"agentPodUID": "uid-agent", "epoch": 1}}
 FINISHED = {"conditions": [{"type": "Finished", "status": "True"}]}

@@ -11,10 +11,9 @@ from aiohttp import web
 from dgym.kube import SystemClock, WorkQueue
 from dgym.wire.assignments import AgentReport, AgentRole, make_agent_token
 from dgym.wire.http import Path, Role, make_token
-from dgym_operator.agents_client import AgentClient
-from dgym_operator.agents_http import PodCaller, Refused, Unreachable
-from dgym_operator.execute_sidecars import SidecarCall, SidecarCalls
-from dgym_operator.secrets_data import KeyUnusable, agent_tokens_data, decode_key, results_token_data, secret_manifest
+from dgym_operator.actions import KeyUnusable
+from dgym_operator.actions.secrets import agent_tokens_data, decode_key, results_token_data, secret_manifest
+from dgym_operator.calls import AgentClient, PodCaller, Refused, SidecarCall, SidecarCalls, Unreachable
 
 KEY = b"k" * 32
 

@@ -1,7 +1,8 @@
 import pytest
 
 from dgym.wire.assignments import AgentReport
-from dgym_operator.dispatch import Dispatcher, PendingPod, candidate_of, pending_pod
+from dgym_operator.dispatch import Dispatcher, candidate_of, pending_pod
+from dgym_operator.dispatch.dispatcher import PendingPod
 
 
 @pytest.fixture

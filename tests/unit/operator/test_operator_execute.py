@@ -2,12 +2,10 @@ import msgspec
 import pytest
 
 from dgym.kube import ConnectionLost
-from dgym_operator.execute import PUT_OFF_SECONDS, EpisodeExecutor
-from dgym_operator.execute_progress import ProgressBudget
-from dgym_operator.execute_reading import Reader
-from dgym_operator.execute_writes import NotLeading, Writes
-from dgym_operator.keyless import show_waiting
-from dgym_operator.reconcile.plan import Emit, PatchStatus, Plan
+from dgym_operator.actions import EpisodeExecutor, NotLeading, ProgressBudget, Reader, Writes
+from dgym_operator.actions.episodes import PUT_OFF_SECONDS
+from dgym_operator.app.key import show_waiting
+from dgym_operator.controllers import Emit, PatchStatus, Plan
 
 
 @pytest.fixture

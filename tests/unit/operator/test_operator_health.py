@@ -5,8 +5,8 @@ import pytest
 
 from dgym.kube import Access, FixedCredentials, SystemClock
 from dgym_operator.app import Operator
-from dgym_operator.health import Busy, Health, serving
-from dgym_operator.metrics import Metrics, Snapshot
+from dgym_operator.app.health import Busy, Health, serving
+from dgym_operator.app.metrics import Metrics, Snapshot
 from dgym_operator.settings import Settings
 
 

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from dgym.kube import Forbidden, NotFound
-from dgym_operator.announcing import Announcer
-from dgym_operator.app_watches import Watches
-from dgym_operator.namespaces import Namespaces, State
-from dgym_operator.namespaces_claims import Claims
+from dgym_operator.app.claims import Claims
+from dgym_operator.app.health import Announcer
+from dgym_operator.app.namespaces import Namespaces, State
+from dgym_operator.cache import Watches
 from dgym_operator.settings import Settings
 from tests.fakes.kube_clocks import ManualClock, settle
 

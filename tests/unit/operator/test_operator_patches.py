@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgym.api import Assignment, Condition, EpisodeStatus
-from dgym_operator.execute_patches import merge_patch, status_patch
+from dgym_operator.actions.writes import merge_patch, status_patch
 
 VALUES = st.recursive(
     st.integers() | st.text(max_size=3) | st.lists(st.integers(), max_size=2),

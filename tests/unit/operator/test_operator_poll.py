@@ -11,18 +11,14 @@ import pytest
 from aiohttp import web
 
 from dgym.kube import SystemClock, WorkQueue
-from dgym_operator.agents import Agents
-from dgym_operator.agents_client import AgentClient
-from dgym_operator.agents_http import PodCaller
-from dgym_operator.announcing import Announcer
-from dgym_operator.dispatch import Dispatcher
-from dgym_operator.dispatch_delivery import Deliveries
-from dgym_operator.dispatch_poll import AgentPoller
-from dgym_operator.execute_reading import Reader
-from dgym_operator.execute_world import World
-from dgym_operator.key_health import KeyHealth
-from dgym_operator.metrics import Metrics, Snapshot
-from dgym_operator.reconcile.policy import Policy
+from dgym_operator.actions import Reader
+from dgym_operator.app.health import Announcer
+from dgym_operator.app.key import KeyHealth
+from dgym_operator.app.metrics import Metrics, Snapshot
+from dgym_operator.cache import Agents, World
+from dgym_operator.calls import AgentClient, PodCaller
+from dgym_operator.controllers import Policy
+from dgym_operator.dispatch import AgentPoller, Deliveries, Dispatcher
 from dgym_operator.settings import Settings
 
 KEY = b"k" * 32
@@ -103,7 +99,7 @@ async def polling(world, client, events, looked_at):
                 deliveries=deliveries,
                 dispatcher=dispatcher,
                 enqueue=looked_at.append,
-                key_health=KeyHealth(world.agents, Announcer(Settings(), events)),
+                token_refused=KeyHealth(world.agents, Announcer(Settings(), events)).refused,
                 interval_seconds=interval,
             )
             running.append(asyncio.ensure_future(poller.run()))

@@ -9,18 +9,13 @@ import pytest
 
 from dgym.kube import Forbidden, WorkQueue
 from dgym.wire.assignments import AgentReport
-from dgym_operator.app_observer import TransitionObserver
-from dgym_operator.app_reconcile import Item, Kind, Reconciler
-from dgym_operator.app_triggers import Triggers
+from dgym_operator.actions import EpisodeExecutor, ProgressBudget, Reader, SetExecutor, Writes
+from dgym_operator.app.handlers import Triggers
+from dgym_operator.app.health import Busy
+from dgym_operator.app.metrics import Metrics, Snapshot, TransitionObserver
+from dgym_operator.app.reconciler import Item, Kind, Reconciler
 from dgym_operator.dispatch import Dispatcher
-from dgym_operator.execute import EpisodeExecutor
-from dgym_operator.execute_progress import ProgressBudget
-from dgym_operator.execute_reading import Reader
-from dgym_operator.execute_set import SetExecutor
-from dgym_operator.execute_writes import Writes
-from dgym_operator.health import Busy
-from dgym_operator.metrics import Metrics, Snapshot
-from dgym_operator.reconcile.views import ConfigMapView, EpisodeSetView
+from dgym_operator.objects import ConfigMapView, EpisodeSetView
 from tests.fakes.kube_clocks import ManualClock, settle
 
 

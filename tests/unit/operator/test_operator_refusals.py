@@ -6,7 +6,7 @@ import pytest
 
 from dgym.kube import ConnectionLost, UnreadableAnswer
 from dgym.kube.errors import error_from_answer
-from dgym_operator.refusals import find_refusal
+from dgym_operator.actions.pods import find_refusal
 
 FORBIDDEN = 'pods "fix-1" is forbidden: '
 LIMIT = "must be less than or equal to cpu limit of 50m"

@@ -3,9 +3,9 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from dgym_operator.actions.networkpolicy import sandbox_policy
 from dgym_operator.cli import main
-from dgym_operator.policies_manifest import sandbox_policy
-from dgym_operator.reconcile.inputs import SIDECAR_PORT
+from dgym_operator.controllers import SIDECAR_PORT
 
 AGENTS = {"app.kubernetes.io/name": "dgym", "app.kubernetes.io/component": "agent"}
 

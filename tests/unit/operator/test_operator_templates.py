@@ -4,8 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 from dgym_operator.cli import main
-from dgym_operator.render.context import PodSettings
-from dgym_operator.render.preview import check_templates
+from dgym_operator.render import PodSettings, check_templates
 
 SETTINGS = PodSettings(sandbox_image="", sidecar_image="sidecar")
 

@@ -3,11 +3,10 @@ from random import Random
 import pytest
 
 from dgym.kube import SystemClock, WorkQueue
-from dgym_operator.app_observer import TransitionObserver
-from dgym_operator.app_reconcile import Item, Kind
-from dgym_operator.app_triggers import Triggers
+from dgym_operator.app.handlers import Triggers
+from dgym_operator.app.metrics import Metrics, Snapshot, TransitionObserver
+from dgym_operator.app.reconciler import Item, Kind
 from dgym_operator.dispatch import Dispatcher
-from dgym_operator.metrics import Metrics, Snapshot
 
 
 @pytest.fixture

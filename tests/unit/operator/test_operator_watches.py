@@ -4,7 +4,7 @@ from random import Random
 import pytest
 
 from dgym.kube import Forbidden, WatchSettings
-from dgym_operator.app_watches import Watches
+from dgym_operator.cache import Watches
 from dgym_operator.settings import Settings
 
 

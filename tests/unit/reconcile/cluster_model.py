@@ -10,12 +10,19 @@ import msgspec
 
 from dgym.wire import EndReason, Outcome
 from dgym.wire.assignments import AssignmentState, AssignmentStatus
-from dgym_operator.reconcile import plan as act
-from dgym_operator.reconcile.assign import assigned_status, needs_agent
-from dgym_operator.reconcile.conditions import is_true
-from dgym_operator.reconcile.episode import decide, still_wants
-from dgym_operator.reconcile.inputs import AgentView, EpisodeInput, TaskState, attempt_of
-from dgym_operator.reconcile.views import EpisodeView, Pod
+from dgym_operator.controllers import (
+    AgentView,
+    EpisodeInput,
+    TaskState,
+    assigned_status,
+    attempt_of,
+    decide,
+    is_true,
+    needs_agent,
+    still_wants,
+)
+from dgym_operator.controllers import plan as act
+from dgym_operator.objects import EpisodeView, Pod
 from tests.unit.reconcile.reconcile_builders import NOW, UID, condition, ended, episode, message, pod, up, waiting
 
 replace = msgspec.structs.replace

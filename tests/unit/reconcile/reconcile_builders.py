@@ -8,9 +8,8 @@ from dgym.api import AgentSpec, Assignment, Condition, EpisodeStatus, Stages, Ta
 from dgym.wire import EndReason, Outcome
 from dgym.wire.assignments import AssignmentState, AssignmentStatus
 from dgym.wire.termination import TerminationMessage, encode_termination
-from dgym_operator.reconcile.inputs import AgentView, EpisodeInput, TaskState
-from dgym_operator.reconcile.plan import Action, Emit, PatchStatus, Plan
-from dgym_operator.reconcile.views import (
+from dgym_operator.controllers import Action, AgentView, Emit, EpisodeInput, PatchStatus, Plan, TaskState
+from dgym_operator.objects import (
     Container,
     ContainerState,
     EpisodeSpecView,

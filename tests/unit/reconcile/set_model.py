@@ -7,14 +7,9 @@ import msgspec
 
 from dgym.api import Condition, EpisodeSetSpec, EpisodeSpec, EpisodeStatus, TaskRef
 from dgym.api.labels import INDEX
-from dgym_operator.reconcile import plan as act
-from dgym_operator.reconcile.conditions import is_true
-from dgym_operator.reconcile.counts import is_counted
-from dgym_operator.reconcile.episodeset import decide_set
-from dgym_operator.reconcile.indexes import Indexes
-from dgym_operator.reconcile.policy import Policy
-from dgym_operator.reconcile.setinputs import EpisodeSetInput
-from dgym_operator.reconcile.views import EpisodeSetView, EpisodeSpecView, EpisodeView, Meta, TaskView
+from dgym_operator.controllers import EpisodeSetInput, Indexes, Policy, decide_set, is_counted, is_true
+from dgym_operator.controllers import plan as act
+from dgym_operator.objects import EpisodeSetView, EpisodeSpecView, EpisodeView, Meta, TaskView
 from tests.unit.reconcile.reconcile_builders import NOW, in_
 
 replace = msgspec.structs.replace

@@ -3,9 +3,7 @@
 import pytest
 
 from dgym.wire.assignments import AssignmentMode
-from dgym_operator.reconcile.assign import assigned_status, needs_agent, retry_at
-from dgym_operator.reconcile.episode import decide
-from dgym_operator.reconcile.inputs import AgentView
+from dgym_operator.controllers import AgentView, assigned_status, decide, needs_agent, retry_at
 from tests.unit.reconcile.reconcile_builders import (
     AGENT,
     NOW,

@@ -4,8 +4,7 @@ import msgspec
 import pytest
 
 from dgym.api import Condition
-from dgym_operator.reconcile.episode import decide
-from dgym_operator.reconcile.plan import CreateFailure, CreatePod, PatchStatus
+from dgym_operator.controllers import CreateFailure, CreatePod, PatchStatus, decide
 from tests.unit.reconcile.reconcile_builders import (
     NOW,
     between,

@@ -6,11 +6,8 @@ import msgspec
 import pytest
 
 from dgym.wire.assignments import AssignmentState
-from dgym_operator.reconcile.assign import assigned_status, needs_agent
-from dgym_operator.reconcile.deadlines import backstop
-from dgym_operator.reconcile.episode import decide
-from dgym_operator.reconcile.inputs import AgentView
-from dgym_operator.reconcile.plan import PauseDeadline
+from dgym_operator.controllers import AgentView, PauseDeadline, assigned_status, decide, needs_agent
+from dgym_operator.controllers.episode.deadlines import backstop
 from tests.unit.reconcile.reconcile_builders import (
     NOW,
     ago,

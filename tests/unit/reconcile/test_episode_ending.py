@@ -5,20 +5,20 @@ import pytest
 from dgym.api import TREATMENTS, Stages, Treatment
 from dgym.wire import EndReason
 from dgym.wire.assignments import AssignmentState
-from dgym_operator.reconcile.deadlines import pod_deadline_seconds
-from dgym_operator.reconcile.episode import decide
-from dgym_operator.reconcile.inputs import AgentView
-from dgym_operator.reconcile.plan import (
+from dgym_operator.controllers import (
+    AgentView,
     CreatePod,
     DeletePod,
     Emit,
     LookUpPod,
     PatchStatus,
     Plan,
+    Policy,
     SandboxEnded,
     SandboxRunning,
+    decide,
+    pod_deadline_seconds,
 )
-from dgym_operator.reconcile.policy import Policy
 from tests.unit.reconcile.reconcile_builders import (
     NOW,
     UP,

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dgym.api import TREATMENTS, ProgressReason
-from dgym_operator.reconcile.conditions import is_true
+from dgym_operator.controllers import is_true
 from tests.unit.reconcile.cluster_model import EpisodeModel, attempts
 
 

@@ -4,15 +4,15 @@ import pytest
 
 from dgym.wire import EndReason
 from dgym.wire.assignments import AssignmentState
-from dgym_operator.reconcile.episode import decide
-from dgym_operator.reconcile.inputs import AgentView
-from dgym_operator.reconcile.plan import (
+from dgym_operator.controllers import (
+    AgentView,
     CancelAttempt,
     CreatePod,
     DeleteEpisode,
     DeletePod,
     PauseDeadline,
     Plan,
+    decide,
 )
 from tests.unit.reconcile.reconcile_builders import (
     AGENT,

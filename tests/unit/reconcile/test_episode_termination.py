@@ -4,10 +4,7 @@ import pytest
 
 from dgym.wire import EndReason
 from dgym.wire.assignments import AssignmentState
-from dgym_operator.reconcile.assign import needs_agent
-from dgym_operator.reconcile.episode import decide
-from dgym_operator.reconcile.inputs import AgentView
-from dgym_operator.reconcile.plan import CancelAttempt, DeletePod, Plan, SandboxEnded
+from dgym_operator.controllers import AgentView, CancelAttempt, DeletePod, Plan, SandboxEnded, decide, needs_agent
 from tests.unit.reconcile.reconcile_builders import (
     NOW,
     ago,

@@ -4,9 +4,7 @@ import pytest
 
 from dgym.api import Condition, EpisodeStatus
 from dgym.runner import copy_tree
-from dgym_operator.reconcile.episode import decide
-from dgym_operator.reconcile.inputs import TaskState
-from dgym_operator.reconcile.plan import CreatePod, Emit, PatchStatus
+from dgym_operator.controllers import CreatePod, Emit, PatchStatus, TaskState, decide
 from tests.unit.reconcile.reconcile_builders import (
     MISSING,
     NOW,

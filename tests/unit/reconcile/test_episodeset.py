@@ -16,20 +16,21 @@ from dgym.api import (
     TaskRef,
 )
 from dgym.api.planning import expand
-from dgym_operator.reconcile.children import child_manifest
-from dgym_operator.reconcile.counts import is_counted
-from dgym_operator.reconcile.episodeset import decide_set
-from dgym_operator.reconcile.frozen import decode_tasks, encode_tasks
-from dgym_operator.reconcile.plan import (
+from dgym_operator.controllers import (
     CreateEpisode,
     DeleteSet,
+    EpisodeSetInput,
     FreezeTasks,
     LookUpTasks,
     PatchChild,
     PatchSetStatus,
     Plan,
+    child_manifest,
+    decide_set,
+    decode_tasks,
+    encode_tasks,
+    is_counted,
 )
-from dgym_operator.reconcile.setinputs import EpisodeSetInput
 from tests.unit.reconcile.reconcile_builders import NOW, in_, the_condition
 from tests.unit.reconcile.set_model import child, episode_set, finished, task
 

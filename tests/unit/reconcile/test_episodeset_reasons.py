@@ -4,9 +4,7 @@ import msgspec
 import pytest
 
 from dgym.api import Condition, EpisodeSetStatus, LabelSelector
-from dgym_operator.reconcile.episodeset import decide_set
-from dgym_operator.reconcile.plan import Emit, PatchSetStatus
-from dgym_operator.reconcile.setinputs import EpisodeSetInput
+from dgym_operator.controllers import Emit, EpisodeSetInput, PatchSetStatus, decide_set
 from tests.unit.reconcile.reconcile_builders import NOW, in_
 from tests.unit.reconcile.set_model import child, episode_set, finished
 

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from dgym_operator.reconcile.inputs import attempt_of
-from dgym_operator.reconcile.views import EpisodeView, Pod
-from dgym_operator.render.engine import Renderer
+from dgym_operator.controllers import attempt_of
+from dgym_operator.objects import EpisodeView, Pod
+from dgym_operator.render import Renderer
 from tests.perf.views_pods import running_pod
 
 PODS = 40

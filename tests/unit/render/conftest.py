@@ -4,8 +4,7 @@ import msgspec
 import pytest
 
 from dgym.api import DebugTaskSpec
-from dgym_operator.render.context import PodContext, PodSettings
-from dgym_operator.render.engine import Renderer
+from dgym_operator.render import PodContext, PodSettings, Renderer
 
 DIGESTS = {"prepare": "a" * 64, "drive": "b" * 64, "operate": "c" * 64}
 

@@ -4,8 +4,7 @@ import os
 
 import pytest
 
-from dgym_operator.render.engine import Renderer
-from dgym_operator.render.errors import TemplateError
+from dgym_operator.render import Renderer, TemplateError
 
 SMALL = """
 apiVersion: v1

@@ -7,8 +7,8 @@ import pytest
 from dgym.api import PodOverrides, Resources, Toleration
 from dgym.sidecar.settings import read_settings
 from dgym.wire.http import Path
-from dgym_operator.render.context import PodSettings
-from dgym_operator.render.errors import InvalidOverride
+from dgym_operator.render import PodSettings
+from dgym_operator.render.context import InvalidOverride
 
 SHAPES = [
     pytest.param(template, delivered, id=f"{template}-{'delivered' if delivered else 'baked'}")

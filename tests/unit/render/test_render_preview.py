@@ -4,9 +4,7 @@ import pytest
 import yaml
 
 from dgym.errors import ManifestError
-from dgym_operator.render.context import PodSettings
-from dgym_operator.render.errors import TemplateError
-from dgym_operator.render.preview import render_command
+from dgym_operator.render import PodSettings, TemplateError, render_command
 
 SETTINGS = PodSettings(sandbox_image="sandbox-python:1", sidecar_image="sidecar:1")
 TASK = """

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dgym.api import PodOverrides, Toleration
-from dgym_operator.render.quoting import literal, quoted
+from dgym_operator.render.environment import literal, quoted
 
 HOSTILE = [
     '"',

@@ -1,0 +1,25 @@
+"""Plans applied: the only code that writes to the API server."""
+
+from dgym_operator.actions.episodes import EpisodeExecutor
+from dgym_operator.actions.episodesets import SetExecutor
+from dgym_operator.actions.networkpolicy import Policies
+from dgym_operator.actions.pods import PodMaker
+from dgym_operator.actions.reader import Reader, Unmet
+from dgym_operator.actions.secrets import KeyUnusable, ensure_secrets, key_id
+from dgym_operator.actions.writes import NotLeading, ProgressBudget, Writes, episode_patch
+
+__all__ = [
+    "EpisodeExecutor",
+    "KeyUnusable",
+    "NotLeading",
+    "PodMaker",
+    "Policies",
+    "ProgressBudget",
+    "Reader",
+    "SetExecutor",
+    "Unmet",
+    "Writes",
+    "ensure_secrets",
+    "episode_patch",
+    "key_id",
+]

@@ -1,0 +1,96 @@
+"""The sandboxes' NetworkPolicy, put into every namespace before its first pod.
+
+A sandbox runs code that a model has written. Only the pods that drive and watch an episode may reach its sandbox, and
+the sandbox may reach nothing: not even DNS, which would be a way out.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from dgym.api.labels import DRIVER
+from dgym.kube import NETWORK_POLICIES, ApiError, Forbidden
+from dgym_operator.actions.writes import Writes
+from dgym_operator.controllers import SIDECAR_PORT
+from dgym_operator.objects import MANAGED_BY, OPERATOR_LABELS, POLICY_NAME, SANDBOX_LABELS
+from dgym_operator.settings import Settings
+
+_AGAIN_SECONDS = 300.0
+"""A policy that somebody deletes or changes is back after so long, before the next pod."""
+
+
+class Policies:
+    """What was put where, and when."""
+
+    def __init__(self, writes: Writes, settings: Settings, clock: Callable[[], float]) -> None:
+        self._writes = writes
+        self._settings = settings
+        self._clock = clock
+        self._put: dict[str, float] = {}
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def ensure(self, namespace: str) -> None:
+        """The namespace has the policy when this returns.
+
+        Raises:
+            ApiError: It cannot be put there and is required, or the namespace is being deleted.
+        """
+        if self._settings.network_policy == "disabled":
+            return
+        async with self._locks[namespace]:
+            if self._clock() < self._put.get(namespace, float("-inf")) + _AGAIN_SECONDS:
+                return
+            try:
+                await self._writes.apply(NETWORK_POLICIES, POLICY_NAME, self._manifest(namespace), namespace=namespace)
+            except ApiError as error:
+                leaving = isinstance(error, Forbidden) and error.namespace_terminating
+                if leaving or self._settings.network_policy == "required":
+                    raise
+            self._put[namespace] = self._clock()
+
+    def _manifest(self, namespace: str) -> dict[str, object]:
+        settings = self._settings
+        return sandbox_policy(
+            namespace,
+            operator_namespace=settings.namespace,
+            agent_labels=selector_labels(settings.agent_selector),
+            metrics_namespace=settings.metrics_namespace,
+            port=SIDECAR_PORT,
+        )
+
+
+def selector_labels(selector: str) -> dict[str, str]:
+    """The labels of a selector of equalities: ``a=b,c=d``."""
+    pairs = (part.partition("=") for part in selector.split(",") if part.strip())
+    return {key.strip(): value.strip().removeprefix("=") for key, _, value in pairs}
+
+
+_NAMESPACE_LABEL = "kubernetes.io/metadata.name"
+
+
+def sandbox_policy(
+    namespace: str, *, operator_namespace: str, agent_labels: dict[str, str], metrics_namespace: str, port: int
+) -> dict[str, Any]:
+    """The policy of one namespace."""
+    peers = list(_peers(operator_namespace, agent_labels, metrics_namespace))
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": POLICY_NAME, "namespace": namespace, "labels": dict(MANAGED_BY)},
+        "spec": {
+            "podSelector": {"matchLabels": dict(SANDBOX_LABELS)},
+            "policyTypes": ["Ingress", "Egress"],
+            "ingress": [{"from": peers, "ports": [{"port": port, "protocol": "TCP"}]}],
+            "egress": [],
+        },
+    }
+
+
+def _peers(operator_namespace: str, agent_labels: dict[str, str], metrics_namespace: str) -> Iterator[dict[str, Any]]:
+    own = {"matchLabels": {_NAMESPACE_LABEL: operator_namespace}}
+    yield {"namespaceSelector": own, "podSelector": {"matchLabels": dict(OPERATOR_LABELS)}}
+    yield {"namespaceSelector": own, "podSelector": {"matchLabels": dict(agent_labels)}}
+    yield {"podSelector": {"matchExpressions": [{"key": DRIVER, "operator": "Exists"}]}}
+    if metrics_namespace:
+        yield {"namespaceSelector": {"matchLabels": {_NAMESPACE_LABEL: metrics_namespace}}}

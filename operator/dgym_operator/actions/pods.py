@@ -1,0 +1,197 @@
+"""The pod of an attempt: created from the Episode as it is now, recognized if it exists, refused for a reason.
+
+A cause that passes by itself is waited for: an overloaded server, a conflict with another writer, an admission plugin
+whose caches lag, a default that an administrator is about to correct. A refusal is final only if it would be repeated
+in an hour. The causes of 403 and 422 differ in the texts of the API server alone.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, NoReturn
+
+from dgym.api import API_VERSION, DebugTask, Episode, labels
+from dgym.kube import PODS, AlreadyExists, ApiError, BadRequest, Client, Forbidden, Invalid, NotFound
+from dgym.wire.http import Role, make_token, token_digest
+from dgym.wire.messages import EndReason
+from dgym_operator.actions.networkpolicy import Policies
+from dgym_operator.actions.reader import Reader, Unmet
+from dgym_operator.actions.secrets import key_id
+from dgym_operator.actions.writes import Writes
+from dgym_operator.objects import Pod
+from dgym_operator.render import PodContext, PodSettings, Renderer, TemplateError
+
+_INHERITED = (labels.SET, labels.INDEX, labels.SAMPLE, labels.TASK, labels.BENCHMARK)
+
+
+class Gone(Exception):
+    """The Episode or its namespace is being deleted: nothing is to be done for it any more."""
+
+
+class PodMaker:
+    """Makes pods."""
+
+    def __init__(
+        self,
+        client: Client,
+        writes: Writes,
+        *,
+        reader: Reader,
+        policies: Policies,
+        renderer: Renderer,
+        pod_settings: PodSettings,
+        default_template: str,
+        key: bytes,
+    ) -> None:
+        self._client = client
+        self._writes = writes
+        self._reader = reader
+        self._policies = policies
+        self._renderer = renderer
+        self._settings = pod_settings
+        self._default_template = default_template
+        self._key = key
+
+    async def create(self, episode: Episode, *, name: str, attempt: int, deadline_seconds: int) -> Pod:
+        """The attempt's pod, new or made before.
+
+        Raises:
+            Unmet: It cannot be made now, or ever; the reason says which.
+            Gone: Nobody wants it any more.
+        """
+        namespace = episode.metadata.namespace or ""
+        task = await self._reader.task(episode)
+        # Whatever the agent will be sent is looked at now: an attempt without sources must not take a node.
+        await self._reader.with_files(task)
+        template = episode.spec.pod_template or task.spec.pod_template or self._default_template
+        context = self._context(episode, task, name=name, attempt=attempt, deadline_seconds=deadline_seconds)
+        manifest = self._manifest(episode, template, context)
+        try:
+            await self._policies.ensure(namespace)
+            return await self._writes.create(PODS, manifest, decode=Pod, namespace=namespace)
+        except AlreadyExists:
+            return await self._recognize(episode, namespace, name)
+        except ApiError as error:
+            _refused(error)
+
+    async def _recognize(self, episode: Episode, namespace: str, name: str) -> Pod:
+        try:
+            pod = await self._client.get(PODS, name, decode=Pod, namespace=namespace)
+        except NotFound:
+            raise Unmet(EndReason.INTERNAL_ERROR, f"an earlier pod {name} was deleted just now", passes=True) from None
+        owner = pod.metadata.controller
+        if owner is not None and owner.uid == episode.metadata.uid:
+            return pod
+        owned = f"owned by {owner.kind} {owner.name}" if owner is not None else "without an owner"
+        if pod.metadata.deletion_timestamp is not None:
+            message = f"an earlier pod {name}, {owned}, is still being deleted"
+            raise Unmet(EndReason.POD_REJECTED, message, passes=True)
+        raise Unmet(EndReason.POD_REJECTED, f"a pod {name}, {owned}, is there already; delete it")
+
+    def _manifest(self, episode: Episode, template: str, context: PodContext) -> Mapping[str, Any]:
+        try:
+            manifest = self._renderer.render(template, context)
+        except TemplateError as error:
+            raise Unmet(EndReason.INVALID_SPEC, str(error)) from None
+        manifest["metadata"]["ownerReferences"] = [owner_reference(episode)]
+        manifest["metadata"].setdefault("labels", {})[labels.KEY] = key_id(self._key)
+        return manifest
+
+    def _context(
+        self, episode: Episode, task: DebugTask, *, name: str, attempt: int, deadline_seconds: int
+    ) -> PodContext:
+        metadata, spec = episode.metadata, episode.spec
+        if task.spec.image is None and not self._settings.sandbox_image:
+            message = f"task {task.metadata.name} names no image, and this installation has none for such tasks"
+            raise Unmet(EndReason.INVALID_SPEC, message)
+        uid = metadata.uid or ""
+        return PodContext(
+            name=name,
+            namespace=metadata.namespace or "",
+            episode=metadata.name,
+            episode_uid=uid,
+            attempt=attempt,
+            task=task.spec,
+            delivered=task.spec.source is not None,
+            digests={
+                role.value: token_digest(make_token(self._key, episode_uid=uid, attempt=attempt, role=role))
+                for role in Role
+            },
+            # Not all of them: a label such as that of drivers would open other sandboxes to this one.
+            labels={name: metadata.labels[name] for name in _INHERITED if name in metadata.labels},
+            overrides=spec.pod_overrides,
+            active_deadline_seconds=deadline_seconds,
+            settings=self._settings,
+        )
+
+
+def owner_reference(episode: Episode) -> dict[str, Any]:
+    """The Episode controls its pods: they go when it goes."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "Episode",
+        "name": episode.metadata.name,
+        "uid": episode.metadata.uid,
+        "controller": True,
+    }
+
+
+def _refused(error: ApiError) -> NoReturn:
+    refusal = find_refusal(error)
+    if refusal is None:
+        raise Gone from error
+    raise Unmet(*refusal) from error
+
+
+_LAGGING = (
+    "status unknown for quota",
+    "error looking up service account",
+    "not yet ready to handle request",
+)
+"""Admission plugins that have not seen an object yet that is about to be there."""
+_RBAC = " cannot "
+_LIMIT_BELOW_REQUEST = ("must be less than or equal to ", " limit")
+_TOO_LARGE = 413
+
+
+class Refusal(NamedTuple):
+    """Why there is no pod.
+
+    ``passes``: the cause passes by itself, so that the pod is tried again; ``reason`` is then the end of an episode
+    that has waited for too long.
+    """
+
+    reason: EndReason
+    message: str
+    passes: bool = False
+    retry_after: float | None = None
+
+
+def find_refusal(error: ApiError) -> Refusal | None:
+    """The refusal behind an error of creating a pod, or its namespace's policy; None: its namespace is going."""
+    if isinstance(error, NotFound):
+        return None
+    if isinstance(error, Forbidden):
+        return None if error.namespace_terminating else _forbidden(error)
+    if isinstance(error, Invalid) and _is_limited_by_default(error):
+        message = f"{error.message}; a LimitRange's default limit is below the request: change either"
+        return Refusal(EndReason.POD_REJECTED, message, passes=True)
+    if isinstance(error, Invalid | BadRequest) or error.status == _TOO_LARGE:
+        return Refusal(EndReason.POD_REJECTED, error.message)
+    return Refusal(EndReason.INTERNAL_ERROR, str(error), passes=True, retry_after=error.retry_after)
+
+
+def _forbidden(error: Forbidden) -> Refusal:
+    if error.quota:
+        return Refusal(EndReason.QUOTA_EXCEEDED, error.message, passes=True)
+    if _RBAC in error.message and "User " in error.message:
+        # The installation lacks a right, which is no fault of the episode's and may be granted at any time.
+        return Refusal(EndReason.INTERNAL_ERROR, error.message, passes=True)
+    lagging = any(text in error.message for text in _LAGGING)
+    return Refusal(EndReason.POD_REJECTED, error.message, passes=lagging)
+
+
+def _is_limited_by_default(error: Invalid) -> bool:
+    """Whether only requests above limits are wrong: dgym renders none, so that a LimitRange has put those limits."""
+    return bool(error.causes) and all(
+        cause.field.endswith(".resources.requests") and all(text in cause.message for text in _LIMIT_BELOW_REQUEST)
+        for cause in error.causes
+    )

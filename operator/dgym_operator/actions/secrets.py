@@ -1,0 +1,127 @@
+"""The Secret of the cluster's key and the Secrets derived from it: made once, never written over.
+
+Sidecars and agents know digests of tokens only. The key, from which every token is derived, never leaves the operator's
+namespace and is never logged.
+"""
+
+import base64
+import binascii
+import hmac
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from dgym.kube import SECRETS, AlreadyExists, Client, NotFound
+from dgym.wire.assignments import AgentRole, make_agent_token
+from dgym.wire.http import token_digest
+from dgym_operator.actions.writes import Writes
+from dgym_operator.objects import MANAGED_BY
+from dgym_operator.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+
+class SecretData(msgspec.Struct):
+    """A Secret as far as it is read."""
+
+    data: dict[str, str] = {}
+
+
+async def ensure_secrets(
+    client: Client, writes: Writes, settings: Settings, random_bytes: Callable[[int], bytes]
+) -> bytes:
+    """The key; it and the tokens' Secrets are there when this returns.
+
+    Raises:
+        KeyUnusable: The key Secret exists without a key.
+        ApiError: The API server refused.
+    """
+    namespace = settings.namespace
+    data = await _ensure(client, writes, settings.key_secret, namespace, lambda: key_data(random_bytes(KEY_BYTES)))
+    key = decode_key(settings.key_secret, data)
+    for name, made in (
+        (settings.agent_tokens_secret, agent_tokens_data(key)),
+        (settings.results_token_secret, results_token_data(key)),
+    ):
+        found = await _ensure(client, writes, name, namespace, partial(dict, made))
+        expected = secret_manifest(name, namespace, made)["data"]
+        if any(found.get(field) != value for field, value in expected.items()):
+            # Whoever changed it has a reason, or the key was replaced: agents refuse us until it is deleted.
+            _log.error("the Secret does not follow from the key; delete it", extra={"fields": {"secret": name}})
+    return key
+
+
+async def _ensure(
+    client: Client, writes: Writes, name: str, namespace: str, make: Callable[[], Mapping[str, bytes]]
+) -> Mapping[str, str]:
+    try:
+        return (await client.get(SECRETS, name, decode=SecretData, namespace=namespace)).data
+    except NotFound:
+        pass
+    manifest = secret_manifest(name, namespace, make())
+    try:
+        made = await writes.create(SECRETS, manifest, decode=SecretData, namespace=namespace)
+        _log.info("made a Secret", extra={"fields": {"secret": name}})
+        return made.data
+    except AlreadyExists:
+        return (await client.get(SECRETS, name, decode=SecretData, namespace=namespace)).data
+
+
+KEY_BYTES = 32
+_LEAST_KEY_BYTES = 16
+
+
+class KeyUnusable(Exception):
+    """The key Secret is there and its key is not one; the operator never writes over it."""
+
+
+def key_id(key: bytes) -> str:
+    """A name for the key, for the labels of pods; it says nothing about the key itself."""
+    return hmac.new(key, b"dgym key id", "sha256").hexdigest()[:16]
+
+
+def key_data(key: bytes) -> dict[str, bytes]:
+    """The key Secret."""
+    return {"key": key}
+
+
+def agent_tokens_data(key: bytes) -> dict[str, bytes]:
+    """What agents compare bearer tokens with."""
+    return {
+        f"{role.value}-token-sha256": token_digest(make_agent_token(key, role)).encode()
+        for role in (AgentRole.ASSIGN, AgentRole.RESULTS)
+    }
+
+
+def results_token_data(key: bytes) -> dict[str, bytes]:
+    """What somebody who may read results shows to an agent."""
+    return {"token": make_agent_token(key, AgentRole.RESULTS).encode()}
+
+
+def secret_manifest(name: str, namespace: str, data: Mapping[str, bytes]) -> dict[str, Any]:
+    """A Secret as it is created."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name, "namespace": namespace, "labels": dict(MANAGED_BY)},
+        "type": "Opaque",
+        "data": {field: base64.b64encode(value).decode() for field, value in data.items()},
+    }
+
+
+def decode_key(name: str, data: Mapping[str, str]) -> bytes:
+    """The key in a Secret's data.
+
+    Raises:
+        KeyUnusable: there is none, or it could be guessed.
+    """
+    try:
+        key = base64.b64decode(data.get("key", ""), validate=True)
+    except (binascii.Error, ValueError):
+        key = b""
+    if len(key) < _LEAST_KEY_BYTES:
+        raise KeyUnusable(f"Secret {name} must hold at least {_LEAST_KEY_BYTES} bytes in its field 'key'")
+    return key

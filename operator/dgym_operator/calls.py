@@ -1,0 +1,175 @@
+"""HTTP calls to pods: agents and sidecars. Every call has a deadline, every answer a size limit."""
+
+import logging
+from collections import OrderedDict
+from typing import Any, NamedTuple, TypeVar
+
+import aiohttp
+import msgspec
+
+from dgym.kube import WorkQueue
+from dgym.wire.assignments import ASSIGNMENTS_PATH, AgentReport, AgentRole, Assignment, make_agent_token
+from dgym.wire.http import Path, Role, make_token
+from dgym_operator.logs import fields
+
+_ANSWER_LIMIT = 16 * 1024**2
+_MESSAGE_LIMIT = 500
+
+
+class CallFailed(Exception):
+    """Base of what can go wrong; the call is made again later, since all of them may be repeated."""
+
+
+class Unreachable(CallFailed):
+    """No answer: the pod is gone, starting, or cut off."""
+
+
+class Refused(CallFailed):
+    """An answer, and not the one that was hoped for."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"{status}: {message}")
+        self.status = status
+
+
+class PodCaller:
+    """One session for all pods."""
+
+    def __init__(self, session: aiohttp.ClientSession, *, deadline_seconds: float) -> None:
+        self._session = session
+        self._deadline = aiohttp.ClientTimeout(total=deadline_seconds, connect=min(3.0, deadline_seconds))
+
+    async def call(self, method: str, url: str, *, token: str, body: bytes | None = None) -> tuple[int, bytes]:
+        """Status below 300, and the body.
+
+        Raises:
+            CallFailed: no answer, or one that is an error.
+        """
+        headers = {"Authorization": f"Bearer {token}"}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        try:
+            async with self._session.request(
+                method, url, data=body, headers=headers, timeout=self._deadline, allow_redirects=False
+            ) as response:
+                answer = await _read(response)
+                if response.status >= 300:
+                    raise Refused(response.status, answer[:_MESSAGE_LIMIT].decode("utf-8", "replace"))
+                return response.status, answer
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise Unreachable(f"{method} {url}: {str(error) or type(error).__name__}") from error
+
+
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    body = bytearray()
+    async for chunk in response.content.iter_any():
+        body += chunk
+        if len(body) > _ANSWER_LIMIT:
+            raise Refused(response.status, f"the answer has more than {_ANSWER_LIMIT:,} bytes")
+    return bytes(body)
+
+
+_NOT_FOUND = 404
+
+
+class AgentClient:
+    """Speaks to all agents."""
+
+    def __init__(self, caller: PodCaller, key: bytes) -> None:
+        self._caller = caller
+        self._token = make_agent_token(key, AgentRole.ASSIGN)
+
+    async def report(self, url: str) -> AgentReport:
+        """What the agent serves."""
+        status, body = await self._caller.call("GET", url + ASSIGNMENTS_PATH, token=self._token)
+        try:
+            return msgspec.json.decode(body, type=AgentReport)
+        except (msgspec.DecodeError, UnicodeError) as error:
+            raise Refused(status, f"its report cannot be read: {error}") from None
+
+    async def assign(self, url: str, assignment: Assignment) -> None:
+        """Give it an episode, or tell it again."""
+        await self._caller.call(
+            "PUT",
+            f"{url}{ASSIGNMENTS_PATH}/{assignment.episode_uid}",
+            token=self._token,
+            body=msgspec.json.encode(assignment),
+        )
+
+    async def withdraw(self, url: str, episode_uid: str) -> None:
+        """Take an episode back, or let it forget one that is over. One it does not know is withdrawn already."""
+        try:
+            await self._caller.call("DELETE", f"{url}{ASSIGNMENTS_PATH}/{episode_uid}", token=self._token)
+        except Refused as error:
+            if error.status != _NOT_FOUND:
+                raise
+
+
+V = TypeVar("V")
+
+_log = logging.getLogger(__name__)
+_REMEMBERED = 20_000
+_DONE, _ATTEMPT_OVER = 200, 410
+"""Status 202 is no answer yet."""
+
+
+class SidecarCall(NamedTuple):
+    """One thing to tell one sidecar."""
+
+    path: Path
+    url: str
+    episode_uid: str
+    attempt: int
+    body: bytes | None = None
+
+
+class SidecarCalls:
+    """Calls under way, and those that were answered."""
+
+    def __init__(self, caller: PodCaller, key: bytes, queue: WorkQueue[SidecarCall]) -> None:
+        self._caller = caller
+        self._key = key
+        self._queue = queue
+        self._answered: OrderedDict[SidecarCall, None] = OrderedDict()
+        self._failures: OrderedDict[SidecarCall, str] = OrderedDict()
+
+    def ask(self, call: SidecarCall) -> bool:
+        """Have the call made, unless it was answered already; whether it was."""
+        if call in self._answered:
+            return True
+        self._queue.add(call)
+        return False
+
+    async def work(self) -> None:
+        """Make calls until cancelled. Several may do so."""
+        while True:
+            async with self._queue.take() as call:
+                # Asked for again while it was made, it may have been answered since.
+                if call not in self._answered:
+                    await self._make(call)
+
+    async def _make(self, call: SidecarCall) -> None:
+        about = fields(episode_uid=call.episode_uid, attempt=call.attempt, url=call.url, call=call.path.value)
+        token = make_token(self._key, episode_uid=call.episode_uid, attempt=call.attempt, role=Role.OPERATE)
+        try:
+            status, _ = await self._caller.call("POST", call.url + call.path, token=token, body=call.body)
+        except CallFailed as error:
+            status = error.status if isinstance(error, Refused) else 0
+            if status != _ATTEMPT_OVER:
+                self._log_failure(call, str(error), about)
+        if status in (_DONE, _ATTEMPT_OVER):
+            _log.info("a sidecar was called", extra=about)
+            self._failures.pop(call, None)
+            _remember(self._answered, call, None)
+
+    def _log_failure(self, call: SidecarCall, failure: str, about: dict[str, Any]) -> None:
+        """Log each cause once: the call is made again every few seconds."""
+        if self._failures.get(call) != failure:
+            _log.warning("a call to a sidecar failed: %s", failure, extra=about)
+        _remember(self._failures, call, failure)
+
+
+def _remember(known: OrderedDict[SidecarCall, V], call: SidecarCall, value: V) -> None:
+    known[call] = value
+    if len(known) > _REMEMBERED:
+        known.popitem(last=False)

@@ -1,0 +1,208 @@
+"""What a pod's status says: why it is not ready, why it never will be, and how it ended.
+
+The kubelet and the scheduler report several causes at a time. The one that stands first in the pod's way is shown, and
+none that only follows from it. Messages of the user's image are data from an adversary: they are quoted, cut short, and
+no decision rests on them.
+"""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+import msgspec
+
+from dgym.api import TREATMENTS, EpisodeOutcome, ProgressReason, Treatment
+from dgym_operator.controllers.conditions import EPOCH, fit
+from dgym_operator.objects import Container, Pod, Terminated
+
+GATED = ProgressReason.SCHEDULING_GATED
+_PULL = frozenset(
+    {
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "ErrImageNeverPull",
+        "ImageInspectError",
+        "RegistryUnavailable",
+        "SignatureValidationFailed",
+    }
+)
+_START = frozenset(
+    {
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "RunContainerError",
+        "PreCreateHookError",
+        "PostStartHookError",
+        "PreStartHookError",
+    }
+)
+_COPY_FAILED = frozenset({66, 74, 77})
+"""How ``copy_tree.py`` of the runner says that it ran and could not copy: any other status is of something else."""
+_NODE_LOST = frozenset({"NodeLost", "NodeShutdown", "Shutdown", "Terminated", "Preempting", "NodeAffinity"})
+_NODE_FULL = ("OutOf", "UnexpectedAdmissionError")
+_PRESSURE = ("The node was low on resource", "The node had condition")
+_QUOTE_LIMIT = 600
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """Why an attempt is over. ``disruption``: by what befell the node, or by whoever took the pod off it."""
+
+    reason: str
+    message: str = ""
+    outcome: EpisodeOutcome | None = None
+    disruption: bool = False
+
+    @property
+    def treatment(self) -> Treatment:
+        """What becomes of the episode; a reason that this version does not know ends it."""
+        return TREATMENTS.get(self.reason, Treatment.TERMINAL)
+
+
+class Cause(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pod waits for. ``gated``: somebody holds it back on purpose, which is no failure and has no deadline."""
+
+    reason: str
+    message: str
+    since: datetime
+    gated: bool = False
+
+
+def waiting_cause(pod: Pod) -> Cause | None:
+    """What is in the way of a pod that is not ready: no node, a gate, an image, or a container that is not created.
+
+    The kubelet tries all of them again, and what they lack (room, a Secret, a runtime that answers) may come.
+    """
+    scheduled = pod.condition("PodScheduled")
+    if scheduled is not None and scheduled.status == "False":
+        since = scheduled.last_transition_time or created(pod)
+        if scheduled.reason == GATED:
+            message = "a scheduling gate holds the pod; whoever set it (such as Kueue) removes it"
+            return Cause(reason=GATED, message=message, since=since, gated=True)
+        if scheduled.reason == "Unschedulable":
+            return Cause(reason="Unschedulable", message=scheduled.message or "no node takes the pod", since=since)
+    since = (scheduled.last_transition_time if scheduled is not None else None) or created(pod)
+    for container in _containers(pod):
+        waiting = container.state.waiting
+        if waiting is None:
+            continue
+        text = f"container {container.name}: {waiting.reason}: {waiting.message}".rstrip(": ")
+        if waiting.reason in _PULL:
+            return Cause(reason="ImagePullFailed", message=text, since=since)
+        if waiting.reason in _START:
+            return Cause(reason="SandboxStartFailed", message=text, since=since)
+    return None
+
+
+def slow_at(pod: Pod, seconds: float) -> datetime:
+    """When a pod that is not ready counts as slow: so long after it was scheduled, or else created."""
+    scheduled = pod.condition("PodScheduled")
+    placed = scheduled is not None and scheduled.status == "True"
+    begun = scheduled.last_transition_time if scheduled is not None and placed else None
+    return (begun or created(pod)) + timedelta(seconds=seconds)
+
+
+def stuck_cause(pod: Pod, now: datetime, slow_seconds: float) -> Cause | None:
+    """Why the pod makes no progress: what is in its way, or that it is slow, as one whose volume is missing."""
+    if pod.ready:
+        return None
+    cause, slow = waiting_cause(pod), slow_at(pod, slow_seconds)
+    if cause is not None or now < slow:
+        return cause
+    return Cause(reason=f"not ready {slow_seconds:.0f} s after it was scheduled", message="", since=slow)
+
+
+def start_failure(pod: Pod) -> Ended | None:
+    """Why a pod that serves nobody yet never will, if that is certain."""
+    for container in pod.status.init_container_statuses:
+        ended = container.state.terminated
+        if ended is not None and ended.exit_code != 0:
+            return _init_failure(container.name, ended)
+    # A sidecar that ended may have left word; that is read elsewhere.
+    for name in ("sandbox", "verifier"):
+        status = pod.container(name)
+        if status is not None and (ended := status.state.terminated) is not None and not _sidecar_ended(pod):
+            return Ended(reason="SandboxStartFailed", message=_of_the_image(f"container {name}", ended))
+    return None
+
+
+def deleted_early(pod: Pod) -> Ended:
+    """The end of an attempt whose pod was deleted, not by the operator, before an agent had it."""
+    traces = loss(pod)
+    return traces if traces.disruption else lost("the pod was deleted before an agent had it", disruption=True)
+
+
+def loss(pod: Pod) -> Ended:
+    """What the traces in a pod that went without a word say."""
+    status = pod.status
+    target = pod.condition("DisruptionTarget")
+    if target is not None and target.status == "True":
+        return lost(f"{target.reason}: {target.message}", disruption=True)
+    if status.reason == "DeadlineExceeded":
+        return Ended(reason="DeadlineExceeded", message="the pod was older than any clock of the episode allows")
+    if status.reason in _NODE_LOST or status.reason.startswith(_NODE_FULL):
+        return lost(f"{status.reason}: {status.message}", disruption=True)
+    if status.reason == "Evicted":
+        return lost(f"Evicted: {status.message}", disruption=status.message.startswith(_PRESSURE))
+    if status.reason:
+        return lost(f"{status.reason}: {status.message}")
+    sidecar = pod.container("sidecar")
+    ended = sidecar.state.terminated if sidecar is not None else None
+    if ended is not None:
+        why = f" ({ended.reason})" if ended.reason not in ("", "Error", "Completed") else ""
+        return lost(f"the sidecar ended with exit code {ended.exit_code}{why} and left no result")
+    if pod.metadata.deletion_timestamp is not None:
+        return lost("the pod was deleted")
+    return lost("the pod ended and left no result")
+
+
+def lost(message: str, *, disruption: bool = False) -> Ended:
+    """The end of an attempt whose sandbox was lost."""
+    return Ended(reason="SandboxLost", message=message.rstrip(": "), disruption=disruption)
+
+
+def created(pod: Pod) -> datetime:
+    """When the pod was made."""
+    return pod.metadata.creation_timestamp or EPOCH
+
+
+def _init_failure(name: str, ended: Terminated) -> Ended:
+    if name == "install":
+        said = f": {fit(ended.message, _QUOTE_LIMIT)}" if ended.message else ""
+        return Ended(reason="SandboxStartFailed", message=f"init container install ended with {_how(ended)}{said}")
+    if name == "copy" and ended.exit_code in _COPY_FAILED:
+        said = f": {fit(ended.message, _QUOTE_LIMIT)}" if ended.message else f" ({_how(ended)})"
+        return Ended(reason="SetupFailed", message=f"the repository could not be copied out of the image{said}")
+    if name == "copy":
+        return Ended(reason="SandboxStartFailed", message=_of_the_image("init container copy", ended))
+    text = f"init container {name} ended with {_how(ended)}{_quoted(ended)}"
+    return Ended(reason="SandboxStartFailed", message=text)
+
+
+def _of_the_image(what: str, ended: Terminated) -> str:
+    """What to say of a container that runs nothing but our code under the image's interpreter, and ended."""
+    remedy = "the image must run the task's interpreter (spec.interpreter, Python 3.6 or newer)"
+    if ended.reason == "OOMKilled":
+        remedy = "raise spec.resources.limits.memory"
+    return f"{what} ended with {_how(ended)}; {remedy}{_quoted(ended)}"
+
+
+def _containers(pod: Pod) -> Iterator[Container]:
+    yield from pod.status.init_container_statuses
+    yield from pod.status.container_statuses
+
+
+def _sidecar_ended(pod: Pod) -> bool:
+    sidecar = pod.container("sidecar")
+    return sidecar is not None and sidecar.state.terminated is not None
+
+
+def _how(ended: Terminated) -> str:
+    parts = [f"exit code {ended.exit_code}"]
+    if ended.reason and ended.reason not in ("Error", "Completed"):
+        parts.append(ended.reason)
+    return ", ".join(parts)
+
+
+def _quoted(ended: Terminated) -> str:
+    text = fit(ended.message, _QUOTE_LIMIT).replace('"', "'")
+    return f'; it said "{text}"' if text else ""

@@ -1,0 +1,253 @@
+"""What to do about one EpisodeSet now.
+
+Every round that creates children writes the status first, and the write is refused if the view was old: a new leader
+whose first views are older than what its predecessor did never makes again what was finished and deleted.
+"""
+
+from datetime import datetime, timedelta
+from typing import Literal
+
+import msgspec
+
+from dgym.api import ConditionType, EpisodeSetStatus
+from dgym.api.planning import child_name
+from dgym_operator.controllers.conditions import EPOCH, Conditions, find, fit, is_true, observed, set_condition, since
+from dgym_operator.controllers.episodeset.counts import Tally, next_indexes, pass_at_1, tally
+from dgym_operator.controllers.episodeset.tasks import NotYet, choose, tasks_name
+from dgym_operator.controllers.inputs import EpisodeSetInput, FrozenTasks
+from dgym_operator.controllers.plan import (
+    Action,
+    CreateEpisode,
+    DeleteSet,
+    Emit,
+    FreezeTasks,
+    LookUpTasks,
+    PatchChild,
+    PatchSetStatus,
+    Plan,
+)
+
+_SOON = 1.0
+_RESUMING = "Resuming"
+_WARNINGS = frozenset({"WaitingForTask", "EpisodeRefused", "MaxFailedReached", "TaskListLost"})
+
+
+def decide_set(view: EpisodeSetInput, now: datetime) -> Plan:
+    """What to do now, and when to look again."""
+    episode_set = view.episode_set
+    if episode_set.metadata.deletion_timestamp is not None:
+        return Plan()
+    if is_true(episode_set.status.conditions, ConditionType.FINISHED):
+        return _after_finish(view, now)
+    if view.frozen is None and episode_set.status.start_time is None:
+        return _freeze(view, now)
+    if view.frozen is None and not view.list_absent:
+        return Plan(actions=(LookUpTasks(name=tasks_name(episode_set)),), requeue_after=view.policy.repeat_seconds)
+    return _round(view, now)
+
+
+def _after_finish(view: EpisodeSetInput, now: datetime) -> Plan:
+    metadata, ttl = view.episode_set.metadata, view.episode_set.spec.ttl_seconds_after_finished
+    if ttl is None:
+        return Plan()
+    left = (view.episode_set.status.completion_time or now) + timedelta(seconds=ttl) - now
+    if left > timedelta():
+        return Plan(requeue_after=left.total_seconds())
+    return Plan(actions=(DeleteSet(name=metadata.name, uid=metadata.uid),))
+
+
+def _freeze(view: EpisodeSetInput, now: datetime) -> Plan:
+    spec, status = view.episode_set.spec, view.episode_set.status
+    if spec.cancel:
+        message = "cancelled before its tasks were listed"
+        finished = set_condition(
+            status.conditions, ConditionType.FINISHED, "True", reason="Cancelled", message=message, at=now
+        )
+        ended = msgspec.structs.replace(
+            status, conditions=finished, reason="Cancelled", message=message, completion_time=now
+        )
+        return _write(view, ended)
+    chosen = choose(view, now)
+    if not isinstance(chosen, NotYet):
+        return Plan(actions=(FreezeTasks(name=tasks_name(view.episode_set), tasks=chosen),))
+    if not chosen.message:
+        return Plan(requeue_after=chosen.seconds)
+    shown_at = (view.episode_set.metadata.creation_timestamp or now) + timedelta(
+        seconds=view.policy.shown_after_seconds
+    )
+    if now < shown_at:
+        return Plan(requeue_after=(shown_at - now).total_seconds())
+    waiting = set_condition(
+        status.conditions, ConditionType.FINISHED, "False", reason="WaitingForTask", message=chosen.message, at=now
+    )
+    shown = msgspec.structs.replace(status, conditions=waiting, reason="WaitingForTask", message=fit(chosen.message))
+    return _write(view, shown)
+
+
+def _round(view: EpisodeSetInput, now: datetime) -> Plan:
+    frozen = view.frozen or ()
+    total = len(frozen) * view.episode_set.spec.samples if frozen else view.episode_set.status.total
+    counted = tally(view, total)
+    told, more_to_tell = _told(view, counted)
+    new = next_indexes(counted, _room(view, counted))
+    paused = _paused(view, bool(told), now)
+    conditions = _finished(view, counted, paused, now)
+    status = _status(view, counted, conditions, active=counted.active + len(new), now=now)
+    if new and status == view.episode_set.status:
+        # Nothing to write, so nothing to tell an old view by: write that fewer are active, and create after that.
+        status, new = _status(view, counted, conditions, active=counted.active, now=now), []
+        return msgspec.structs.replace(_write(view, status), requeue_after=_SOON)
+    creations = tuple(_creation(view, frozen, index) for index in new)
+    written = _write(view, status)
+    resuming = is_true(conditions, ConditionType.SUSPENDED) and not view.episode_set.spec.suspend
+    is_more = more_to_tell or resuming or len(new) == view.policy.creates_per_round
+    return Plan(actions=(*written.actions, *told, *creations), requeue_after=_SOON if is_more else None)
+
+
+def _room(view: EpisodeSetInput, counted: Tally) -> int:
+    """How many children may be made in this round."""
+    spec = view.episode_set.spec
+    paused = spec.suspend or is_true(view.episode_set.status.conditions, ConditionType.SUSPENDED)
+    if paused or _stop_reason(view, counted) is not None:
+        return 0
+    return min(spec.parallelism - counted.active, view.policy.creates_per_round)
+
+
+def _stop_reason(view: EpisodeSetInput, counted: Tally) -> str | None:
+    """Why no more children are made, if so. With ``maxFailed`` 0 the first failure is enough."""
+    spec = view.episode_set.spec
+    if spec.cancel:
+        return "Cancelled"
+    if view.frozen is None:
+        # A new list might give other tasks to the same indexes: results would not be of what they are counted for.
+        return "TaskListLost"
+    if spec.max_failed is not None and counted.failed >= max(1, spec.max_failed):
+        return "MaxFailedReached"
+    return None
+
+
+def _told(view: EpisodeSetInput, counted: Tally) -> tuple[tuple[Action, ...], bool]:
+    """Tell children what their set was told: the end, a pause, or its end. At most so many in one round.
+
+    A child that somebody suspended by itself stays so, unless its set is suspended and resumed.
+    """
+    spec = view.episode_set.spec
+    resuming = is_true(view.episode_set.status.conditions, ConditionType.SUSPENDED) and not spec.suspend
+    actions: list[Action] = []
+    for child in counted.busy:
+        cancel = True if spec.cancel and not child.spec.cancel else None
+        suspend = None
+        if spec.suspend and not child.spec.suspend:
+            suspend = True
+        elif resuming and child.spec.suspend != spec.template.suspend:
+            suspend = spec.template.suspend
+        if cancel is not None or suspend is not None:
+            actions.append(PatchChild(name=child.metadata.name, suspend=suspend, cancel=cancel))
+    limit = view.policy.creates_per_round
+    return tuple(actions[:limit]), len(actions) > limit
+
+
+def _creation(view: EpisodeSetInput, frozen: FrozenTasks, index: int) -> CreateEpisode:
+    number, sample = divmod(index, view.episode_set.spec.samples)
+    name, uid = frozen[number]
+    return CreateEpisode(
+        name=child_name(view.episode_set.metadata.name, index), index=index, sample=sample, task=name, task_uid=uid
+    )
+
+
+def _paused(view: EpisodeSetInput, telling: bool, now: datetime) -> Conditions:
+    """``Suspended`` as it is now.
+
+    Resuming ends when all children have been told for a while: a view may still show one as it was before its
+    suspension, and who is not told then stays suspended.
+    """
+    conditions = view.episode_set.status.conditions
+    before = find(conditions, ConditionType.SUSPENDED)
+    if view.episode_set.spec.suspend:
+        return set_condition(conditions, ConditionType.SUSPENDED, "True", reason="Suspended", at=now)
+    if before is None or before.status == "False":
+        return conditions
+    if before.reason != _RESUMING:
+        return set_condition(conditions, ConditionType.SUSPENDED, "True", reason=_RESUMING, at=now, restamp=True)
+    if telling or now < _resumed_at(view):
+        return conditions
+    return set_condition(conditions, ConditionType.SUSPENDED, "False", reason="Resumed", at=now)
+
+
+def _resumed_at(view: EpisodeSetInput) -> datetime:
+    begun = since(view.episode_set.status.conditions, ConditionType.SUSPENDED, "True")
+    return (begun or EPOCH) + timedelta(seconds=view.policy.settle_seconds)
+
+
+def _finished(view: EpisodeSetInput, counted: Tally, conditions: Conditions, now: datetime) -> Conditions:
+    reason, message = _reason(view, counted, conditions)
+    over = len(counted.completed) == counted.total or _stop_reason(view, counted) is not None
+    status: Literal["True", "False"] = "True" if over and not counted.active else "False"
+    if status == "False" and reason in ("Suspended", _RESUMING):
+        reason = "Running"
+    return set_condition(conditions, ConditionType.FINISHED, status, reason=reason, message=message, at=now)
+
+
+def _reason(view: EpisodeSetInput, counted: Tally, conditions: Conditions) -> tuple[str, str]:
+    """``status.reason`` and its message: the end, what leads to it, or what the set waits for."""
+    verdicts = counted.resolved + counted.unresolved
+    counts = f"{counted.resolved} of {verdicts} verdicts are solved, {counted.failed} episodes failed"
+    stop = _stop_reason(view, counted)
+    if stop is None and len(counted.completed) == counted.total:
+        return "Completed", counts
+    if stop == "TaskListLost":
+        return stop, f"{_list_lost(view)}; {counts}"
+    if stop is not None:
+        rest = f"{counted.active} episodes are still under way" if counted.active else counts
+        return stop, f"no more episodes are made; {rest}"
+    suspended = find(conditions, ConditionType.SUSPENDED)
+    if suspended is not None and suspended.status == "True":
+        return suspended.reason, ""
+    if view.refused:
+        return "EpisodeRefused", fit(f"the API server refuses an Episode of the set: {view.refused}")
+    return "Running", ""
+
+
+def _list_lost(view: EpisodeSetInput) -> str:
+    name = tasks_name(view.episode_set)
+    return f"ConfigMap {name} with the set's list of tasks was deleted; make a new EpisodeSet for what is missing"
+
+
+def _status(
+    view: EpisodeSetInput, counted: Tally, conditions: Conditions, *, active: int, now: datetime
+) -> EpisodeSetStatus:
+    before = view.episode_set.status
+    finished = is_true(conditions, ConditionType.FINISHED)
+    reason, message = _reason(view, counted, conditions)
+    return msgspec.structs.replace(
+        before,
+        conditions=conditions,
+        reason=reason,
+        message=message,
+        completed_indexes=str(counted.completed),
+        total=counted.total,
+        pending=max(0, counted.total - len(counted.completed) - active),
+        active=active - counted.suspended,
+        suspended=counted.suspended,
+        resolved=counted.resolved,
+        unresolved=counted.unresolved,
+        failed=counted.failed,
+        pass_at_1=pass_at_1(counted.resolved, counted.unresolved),
+        start_time=before.start_time or now,
+        completion_time=now if finished else None,
+    )
+
+
+def _write(view: EpisodeSetInput, status: EpisodeSetStatus) -> Plan:
+    """Write the status if it says anything new, with an Event for each new reason."""
+    before = view.episode_set.status
+    if status == before:
+        return Plan()
+    generation = observed(before, view.episode_set.metadata.generation)
+    actions: list[Action] = [PatchSetStatus(status=msgspec.structs.replace(status, observed_generation=generation))]
+    if status.reason != before.reason and (status.reason != "Running" or before.reason):
+        reason = (
+            "Resumed" if status.reason == "Running" and before.reason in ("Suspended", _RESUMING) else status.reason
+        )
+        actions.append(Emit(type="Warning" if reason in _WARNINGS else "Normal", reason=reason, message=status.message))
+    return Plan(actions=tuple(actions))

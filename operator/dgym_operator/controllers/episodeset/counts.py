@@ -1,0 +1,159 @@
+"""The counts of a set's episodes, and the index intervals that keep them exact.
+
+A finished child is counted once: when its index is not among the completed indexes yet. Counts and indexes are written
+in one status, with the resourceVersion of the view. So no restart, no old view and no repeated decision counts a child
+twice, and a counted child may be deleted.
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from itertools import chain
+
+import msgspec
+
+from dgym.api import TREATMENTS, ConditionType, EpisodeSetStatus, Treatment
+from dgym.api.labels import INDEX
+from dgym_operator.controllers.conditions import find, is_true
+from dgym_operator.controllers.inputs import EpisodeSetInput
+from dgym_operator.objects import EpisodeView
+
+_ITEM = re.compile(r"^(\d+)(?:-(\d+))?$", re.ASCII)
+
+
+class Indexes(msgspec.Struct, frozen=True):
+    """Intervals in rising order that neither overlap nor touch; both ends belong to them."""
+
+    intervals: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> "Indexes":
+        """Read intervals in any order. What is no interval is passed over: no status must stop its controller."""
+        found = (_ITEM.match(item.strip()) for item in text.split(","))
+        pairs = [(int(item[1]), int(item[2] or item[1])) for item in found if item is not None]
+        return cls(tuple(_merged(sorted(pair for pair in pairs if pair[0] <= pair[1]))))
+
+    def __str__(self) -> str:
+        return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in self.intervals)
+
+    def __len__(self) -> int:
+        return sum(last - first + 1 for first, last in self.intervals)
+
+    def __contains__(self, index: object) -> bool:
+        if not isinstance(index, int):
+            return False
+        place = bisect_right(self.intervals, (index, float("inf"))) - 1
+        return place >= 0 and index <= self.intervals[place][1]
+
+    def plus(self, indexes: Iterable[int]) -> "Indexes":
+        """These and the ones given."""
+        return Indexes(tuple(_merged(sorted(chain(self.intervals, ((index, index) for index in indexes))))))
+
+    def missing(self, total: int) -> Iterator[int]:
+        """Those below ``total`` that are not among them, in rising order."""
+        begin = 0
+        for first, last in self.intervals:
+            yield from range(begin, min(first, total))
+            begin = last + 1
+        yield from range(begin, total)
+
+
+class Tally(msgspec.Struct, frozen=True, kw_only=True):
+    """Counts as of this view. ``busy`` are the unfinished children; ``coming`` were asked for and not seen yet."""
+
+    total: int
+    completed: Indexes
+    resolved: int
+    unresolved: int
+    failed: int
+    busy: tuple[EpisodeView, ...]
+    coming: frozenset[int]
+    taken: frozenset[int]
+
+    @property
+    def active(self) -> int:
+        """How many are under way, suspended ones included: they keep their place in the parallelism."""
+        return len(self.busy) + len(self.coming)
+
+    @property
+    def suspended(self) -> int:
+        """How many of them are suspended."""
+        return sum(child.spec.suspend for child in self.busy)
+
+
+def child_index(child: EpisodeView) -> int | None:
+    """Which of its set's episodes a child is."""
+    text = child.metadata.labels.get(INDEX, "")
+    return int(text) if text.isdecimal() else None
+
+
+def is_counted(status: EpisodeSetStatus, child: EpisodeView) -> bool:
+    """Whether the set has written down that this child is finished, so that its time to live may end."""
+    index = child_index(child)
+    return index is not None and index in Indexes.parse(status.completed_indexes)
+
+
+def tally(view: EpisodeSetInput, total: int) -> Tally:
+    """Count what was finished since the last status."""
+    status = view.episode_set.status
+    before = Indexes.parse(status.completed_indexes)
+    children = {index: child for child in view.children if (index := child_index(child)) is not None and index < total}
+    fresh = {index: child for index, child in children.items() if index not in before}
+    done = {index: child for index, child in fresh.items() if is_true(child.status.conditions, ConditionType.FINISHED)}
+    verdicts = [child for child in done.values() if _has_verdict(child)]
+    resolved = sum(is_true(child.status.conditions, ConditionType.RESOLVED) for child in verdicts)
+    completed = before.plus(done)
+    return Tally(
+        total=total,
+        completed=completed,
+        resolved=status.resolved + resolved,
+        unresolved=status.unresolved + len(verdicts) - resolved,
+        failed=status.failed + len(done) - len(verdicts),
+        busy=tuple(child for index, child in sorted(fresh.items()) if index not in done),
+        coming=frozenset(index for index in view.creating if index not in children and index not in completed),
+        taken=frozenset(children) | view.creating,
+    )
+
+
+def pass_at_1(resolved: int, unresolved: int) -> str:
+    """The share of the verdicts that are solved, all tasks pooled; empty before the first verdict.
+
+    The mean over tasks would need a count of each task, and that of children which are deleted: no status holds it.
+    With as many samples of each task both are equal, but only once every sample has a verdict.
+    """
+    verdicts = resolved + unresolved
+    return f"{resolved / verdicts:.4f}" if verdicts else ""
+
+
+def next_indexes(counted: Tally, number: int) -> list[int]:
+    """The first indexes that nobody has begun."""
+    found: list[int] = []
+    for index in _limited(counted, number):
+        found.append(index)
+        if len(found) == number:
+            break
+    return found
+
+
+def _limited(counted: Tally, number: int) -> Iterable[int]:
+    if number <= 0:
+        return ()
+    return (index for index in counted.completed.missing(counted.total) if index not in counted.taken)
+
+
+def _has_verdict(child: EpisodeView) -> bool:
+    finished = find(child.status.conditions, ConditionType.FINISHED)
+    return finished is not None and TREATMENTS.get(finished.reason) is Treatment.VERDICT
+
+
+def _merged(pairs: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    current: tuple[int, int] | None = None
+    for first, last in pairs:
+        if current is not None and first <= current[1] + 1:
+            current = (current[0], max(current[1], last))
+            continue
+        if current is not None:
+            yield current
+        current = (first, last)
+    if current is not None:
+        yield current
