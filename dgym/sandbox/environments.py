@@ -19,7 +19,7 @@ from dgym.errors import ManifestError, SetupFailed
 from dgym.sandbox.local_distributions import copy_distributions, pytest_distributions
 from dgym.sandbox.local_files import cache_directory
 from dgym.sandbox.local_interpreter import Interpreter, inspect_interpreter, resolve_python
-from dgym.sandbox.process_lock import only_one
+from dgym.sandbox.process_lock import only_one, whole_in_thread
 
 __all__ = ["cache_directory", "ensure_environment", "resolve_python"]
 
@@ -103,7 +103,7 @@ def _is_ready(path: Path) -> bool:
 
 
 async def _build(path: Path, interpreter: Interpreter, requirements: Sequence[str], tell: Progress) -> None:
-    await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
+    await whole_in_thread(lambda: shutil.rmtree(path, ignore_errors=True))
     try:
         if requirements:
             tell(f"installing {', '.join(requirements)}")
@@ -112,13 +112,13 @@ async def _build(path: Path, interpreter: Interpreter, requirements: Sequence[st
             await _run(
                 [interpreter.executable, "-m", "venv", "--without-pip", str(path)], "a virtual environment", tell
             )
-            await asyncio.to_thread(copy_distributions, pytest_distributions(interpreter), path)
+            await whole_in_thread(lambda: copy_distributions(pytest_distributions(interpreter), path))
             python = str(path / "bin" / "python")
             await _run(
                 [python, "-I", "-m", "compileall", "-q", str(path / "lib")], "pytest could not be compiled", tell
             )
     except BaseException:
-        await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
+        await whole_in_thread(lambda: shutil.rmtree(path, ignore_errors=True))
         raise
     (path / _READY).touch()
 

@@ -38,6 +38,15 @@ async def only_one(
         os.close(lock)
 
 
+async def whole_in_thread(work: Callable[[], None]) -> None:
+    """Run ``work`` in a thread; a cancelled caller waits for its end, so that no thread outlives its lock."""
+    running = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        await asyncio.shield(running)
+    finally:
+        await asyncio.wait([running])
+
+
 def _taken(lock: int) -> bool:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,11 +1,12 @@
 """What is costly to make is made by one process while the others wait."""
 
 import asyncio
+import threading
 
 import pytest
 
 from dgym.errors import SetupFailed
-from dgym.sandbox.process_lock import only_one
+from dgym.sandbox.process_lock import only_one, whole_in_thread
 
 
 async def test_one_at_a_time(tmp_path):
@@ -29,3 +30,24 @@ async def test_waiting_has_an_end(tmp_path):
         with pytest.raises(SetupFailed, match=r"another process has held .*work for 0 s"):
             async with only_one(path, waiting=list, timeout_seconds=0.0, error=SetupFailed):
                 pass
+
+
+async def test_a_caller_that_is_cancelled_waits_for_its_thread():
+    began, may_end, ended = asyncio.Event(), threading.Event(), []
+    loop = asyncio.get_running_loop()
+
+    def work():
+        loop.call_soon_threadsafe(began.set)
+        may_end.wait(60)
+        ended.append(True)
+
+    working = asyncio.create_task(whole_in_thread(work))
+    await began.wait()
+    working.cancel()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not working.done()
+    may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await working
+    assert ended
