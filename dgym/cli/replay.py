@@ -24,19 +24,28 @@ if TYPE_CHECKING:
     "manifest",
     metavar="MANIFEST",
     shell_complete=complete_paths,
-    help="Where the task is, when the recorded manifest is gone.",
+    help="The manifest that holds the task. Default: a bundled one, or with --trust the recorded one.",
 )
+@click.option("--trust", is_flag=True, help="Read the manifest and import the tools that the trajectories name.")
 @sandbox_option
 @engine_option
 @python_option
 @output_option
 def command(
-    trajectories: tuple[str, ...], manifest: str | None, sandbox: str, engine: str, python: str | None, output: str
+    trajectories: tuple[str, ...],
+    manifest: str | None,
+    trust: bool,
+    sandbox: str,
+    engine: str,
+    python: str | None,
+    output: str,
 ) -> None:
     """Run recorded trajectories again and compare what comes out.
 
     The recorded calls are made in a fresh session of the same task. Observations are compared without addresses,
-    process ids, durations and temporary paths. Exit status: 0 all the same, 1 something differs.
+    process ids, durations and temporary paths. A trajectory names a manifest, whose task names a repository, and
+    perhaps tools by module: for a trajectory of your own, --trust uses both. Exit status: 0 all the same, 1 something
+    differs.
     """
     import asyncio
 
@@ -44,6 +53,9 @@ def command(
 
     python = check_python(python)
     recorded = {path: read_trajectory(Path(path)) for path in trajectories}
+    if not trust:
+        for path, trajectory in recorded.items():
+            _require_nothing_foreign(path, trajectory, manifest)
     from dgym.worker.comparing import run_again
 
     compared = {}
@@ -57,6 +69,25 @@ def command(
         echo_json(compared)
     if any(comparison.differences for comparison in compared.values()):
         sys.exit(FAILED)
+
+
+def _require_nothing_foreign(path: str, trajectory: "Trajectory", manifest: str | None) -> None:
+    """Refuse a trajectory that chooses code to import or directories to read: it may come from a stranger.
+
+    Raises:
+        ManifestError: It names a manifest, and the command line names none; or it names a tool by its module.
+    """
+    from dgym.cli.bundles import PREFIX
+
+    header = trajectory.header
+    if manifest is None and not header.manifest.startswith(PREFIX):
+        raise ManifestError(
+            f"{path}: the recorded manifest is {header.manifest!r}; give --task MANIFEST, or --trust to use that one"
+        )
+    for tool in header.tools:
+        name = tool.get("name") if isinstance(tool, dict) else tool
+        if ":" in str(name):
+            raise ManifestError(f"{path}: the recorded tools import {str(name)[:200]!r}; give --trust to import it")
 
 
 def _find_task(trajectory: "Trajectory", manifest: str | None) -> "DebugTask":

@@ -124,7 +124,7 @@ def test_replay_compares_what_comes_out(folder, how):
     path = attempt / "trajectory.jsonl"
     if how == "changed":
         path.write_text(path.read_text().replace("(2, 3, 2)", "(2, 3, 7)"))
-    done = folder.dgym("replay", str(path), *folder.arguments()[3:])
+    done = folder.dgym("replay", "--trust", str(path), *folder.arguments()[3:])
     assert done.returncode == (how == "changed"), done.stdout + done.stderr
     assert "6 steps" in done.stdout
     if how == "changed":
@@ -132,6 +132,32 @@ def test_replay_compares_what_comes_out(folder, how):
         assert "-(2, 3, 7)" in done.stdout.replace("    ", "")
     else:
         assert "all the same" in done.stdout
+
+
+def test_replay_follows_no_manifest_that_only_the_trajectory_names(folder):
+    folder.run()
+    (attempt,) = folder.attempts()
+    path = str(attempt / "trajectory.jsonl")
+    refused = folder.dgym("replay", path, *folder.arguments()[3:])
+    assert refused.returncode == 2, refused.stdout
+    assert "give --task MANIFEST, or --trust" in refused.stderr
+    named = folder.dgym("replay", path, "--task", folder.arguments()[2], *folder.arguments()[3:])
+    assert named.returncode == 0, named.stderr
+
+
+def test_replay_imports_no_tool_that_a_trajectory_names_by_module(folder):
+    folder.run()
+    (attempt,) = folder.attempts()
+    path = attempt / "trajectory.jsonl"
+    header, *steps = path.read_text().splitlines(keepends=True)
+    header = json.loads(header)
+    header["tools"].append("planted:Tool")
+    path.write_text(json.dumps(header) + "\n" + "".join(steps))
+    (folder.path / "planted.py").write_text("open('imported', 'w').close()\n")
+    done = folder.dgym("replay", str(path), "--task", folder.arguments()[2], *folder.arguments()[3:])
+    assert done.returncode == 2, done.stdout
+    assert "planted:Tool" in done.stderr
+    assert not (folder.path / "imported").exists()
 
 
 def test_an_agent_that_steps_after_the_end_keeps_its_verdict(folder):
