@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Check that the runner's files can be what they must be: Python 3.6, and nothing but the standard library.
 
+None may bear the name of a standard library's module: Python puts the directory of a script first on ``sys.path``.
+
 They are compiled by the oldest Python found under pyenv (3.6 where it is there), looked at by vermin for modules and
 functions that 3.6 lacks, and their imports are read.
 """
@@ -15,8 +17,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 RUNNER = ROOT / "dgym" / "runner"
 OLDEST = (3, 6)
-# The plugins are imported by the task's own pytest, never by the runner.
+# The plugins and the guards are imported beside the task's own pytest, never by the runner.
 TEST_FRAMEWORK = {"pytest", "_pytest", "pluggy", "xdist"}
+_LIBRARY = sys.stdlib_module_names | {"asynchat", "asyncore", "distutils", "imp", "parser", "smtpd"}
 # Newer, but used only where they exist: each use is behind a question for the attribute.
 GUARDED = ("os.register_at_fork", "sys.breakpointhook", "sys.orig_argv")
 
@@ -82,10 +85,16 @@ def check_vermin(paths: list[Path]) -> list[str]:
     return [] if answer.returncode == 0 else (answer.stdout + answer.stderr).splitlines()
 
 
+def check_names(paths: list[Path]) -> list[str]:
+    """Files and directories that would hide a module of the standard library."""
+    names = {path.stem: path for path in paths} | {path.parent.name: path.parent for path in paths}
+    return [f"{names[name]}: hides the standard library's module" for name in sorted(set(names) & _LIBRARY)]
+
+
 def check_imports(path: Path) -> list[str]:
     """Imports of anything but the standard library and the runner's own files."""
-    allowed = set(sys.stdlib_module_names) | {"dgym_runner"} | {each.stem for each in sources()}
-    if "pytest" in path.as_posix() or "plugin" in path.as_posix():
+    allowed = set(sys.stdlib_module_names) | {"dgym_runner"}
+    if path.parent.name == "scoring" or path.stem.endswith("plugin"):
         allowed |= TEST_FRAMEWORK
     problems = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -109,6 +118,7 @@ def main() -> int:
     paths = sources()
     problems = check_syntax(paths)
     problems += check_vermin(paths)
+    problems += check_names(paths)
     for path in paths:
         problems += check_imports(path)
     for problem in problems:

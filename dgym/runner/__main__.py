@@ -9,6 +9,8 @@ import signal
 import sys
 
 _NAME = "dgym_runner"
+_PR_SET_CHILD_SUBREAPER = 36
+_M_ARENA_MAX = -8
 
 
 def _make_package():
@@ -78,20 +80,20 @@ def main(arguments):
         sys.stderr.write(__doc__)
         return 2
     _make_package()
-    from dgym_runner import clibrary, frames, processes, server
+    from dgym_runner import connection, processes, server
 
     import threading
 
     threading.stack_size(512 * 1024)
-    clibrary.share_one_heap()
+    _share_one_heap()
     os.umask(0o022)
     _end_on_signals()
     status = 0
     running = None
     try:
-        connection = frames.Connection(*_open(arguments[0], arguments[-1]))
-        clibrary.become_subreaper()
-        running = server.Server(connection, processes.ProcessTable())
+        client = connection.Connection(*_open(arguments[0], arguments[-1]))
+        _become_subreaper()
+        running = server.Server(client, processes.ProcessTable())
         running.serve()
     except (_Told, ConnectionError):
         pass
@@ -102,6 +104,25 @@ def main(arguments):
     if running is not None and not running.end():
         status = 71
     return status
+
+
+def _become_subreaper():
+    """Have orphaned descendants handed to this process, not to init, so that none can leave our sight."""
+    return _call("prctl", _PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+
+
+def _share_one_heap():
+    """Keep one heap for all threads: one for each costs more memory than the contention it saves is worth."""
+    _call("mallopt", _M_ARENA_MAX, 1)
+
+
+def _call(name, *arguments):
+    try:
+        import ctypes
+
+        return getattr(ctypes.CDLL(None), name)(*arguments)
+    except (ImportError, OSError, AttributeError):
+        return None
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """Running one command to its end: output in bounds, timeouts kept, nothing left holding us up."""
 
-import fcntl
 import os
 import select
 import threading
@@ -8,26 +7,15 @@ import time
 
 from . import configuration as configuration_module
 from . import output
+from .descriptors import move_high
 
 REPORT_LIMIT = 16 * 1024 * 1024
 MAX_OUTPUT = 16 * 1024 * 1024
-# Programs close low descriptors they do not know; one up here survives that.
-_HIGH_DESCRIPTOR = 900
 _LOOK = 0.05
 # How long the pipes of a command that has ended may be silent, and held by what it left behind, before they are
 # closed: on a busy machine the last member of a pipeline has its turn late.
 _QUIET = 0.25
 _LINGER = 1.0
-
-
-def high_descriptor(descriptor):
-    """Move a descriptor out of the way of programs that close or reuse low numbers; still close-on-exec."""
-    try:
-        moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _HIGH_DESCRIPTOR)
-    except (OSError, ValueError):
-        return descriptor
-    os.close(descriptor)
-    return moved
 
 
 class Job(object):
@@ -74,7 +62,7 @@ class Job(object):
             if report:
                 report_reading, report_writing = os.pipe()
                 self._sinks[report_reading] = self._report
-                ends.append(high_descriptor(report_writing))
+                ends.append(move_high(report_writing))
                 env = dict(env, DGYM_REPORT_FD=str(ends[1]))
             return self._table.spawn(
                 argv, env=env, cwd=cwd, pass_fds=tuple(ends[1:]), stdin=stdin, stdout=writing, stderr=writing
@@ -174,19 +162,3 @@ def _never_started(argv, cwd, error):
 def shell_argv(line, environment):
     """The argument list that runs a shell line: by bash where there is one, which is what people test lines with."""
     return [configuration_module.find_program("bash", environment) or "/bin/sh", "-c", line]
-
-
-def spool(chunks, directory):
-    """Standard input for a command: an unlinked file, so that neither side waits for the other. None when empty."""
-    descriptor = None
-    for chunk in chunks:
-        if descriptor is None:
-            path = os.path.join(directory, "stdin-%s" % os.urandom(6).hex())
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-            os.unlink(path)
-        view = memoryview(chunk)
-        while view:
-            view = view[os.write(descriptor, view) :]
-    if descriptor is not None:
-        os.lseek(descriptor, 0, os.SEEK_SET)
-    return descriptor

@@ -7,6 +7,8 @@ import errno
 import os
 import stat
 
+from .descriptors import write_all
+
 _TYPES = (
     (stat.S_ISREG, "file"),
     (stat.S_ISDIR, "directory"),
@@ -118,9 +120,7 @@ def write_atomically(path, chunks, mode):
     try:
         try:
             for chunk in chunks:
-                view = memoryview(chunk)
-                while view:
-                    view = view[os.write(descriptor, view) :]
+                write_all(descriptor, chunk)
             os.fchmod(descriptor, stat.S_IMODE(mode))
         finally:
             os.close(descriptor)

@@ -8,10 +8,11 @@ import threading
 from . import configuration as configuration_module
 from . import execution
 from . import files
-from . import pending
 from . import shell
 from . import trees
 from . import watchdog
+from .connection import Invalid
+from .descriptors import spool
 
 VERSION = 1
 
@@ -36,14 +37,14 @@ class Operations(object):
         """Carry out one request and answer it."""
         method = getattr(self, "do_%s" % request.op, None)
         if method is None:
-            raise pending.Invalid("there is no operation %r" % (request.op,))
+            raise Invalid("there is no operation %r" % (request.op,))
         if self._configuration is None and request.op != "configure":
-            raise pending.Invalid("configure comes first")
+            raise Invalid("configure comes first")
         method(request, **request.args)
 
     def do_configure(self, request, workspace, environment, activate, python, limits, inherit):
         if self._configuration is not None:
-            raise pending.Invalid("configured already")
+            raise Invalid("configured already")
         bounds = configuration_module.Limits(**limits)
         scratch = configuration_module.make_scratch()
         os.makedirs(workspace, exist_ok=True)
@@ -79,7 +80,7 @@ class Operations(object):
         configuration = self._configuration
         env = dict(configuration.environment, **environment)
         argv = execution.shell_argv(command, env) if isinstance(command, str) else command
-        stdin = execution.spool(request.body(), os.path.join(configuration.scratch, "state"))
+        stdin = spool(request.body(), os.path.join(configuration.scratch, "state"))
         try:
             job = execution.Job(self._table, timeout, limit, request.cancelled)
             result, text, reported = job.run(argv, env, configuration.path(cwd or ""), stdin, report)
@@ -141,9 +142,9 @@ class Operations(object):
         with self._debugging:
             if self._debugger is None:
                 # Only here, since most of its memory is needed only by episodes that debug.
-                from . import debug_host
+                from .debugger import host
 
-                self._debugger = debug_host.DebugHost(self._configuration, self._table.spawn)
+                self._debugger = host.DebugHost(self._configuration, self._table.spawn)
             answer = self._debugger.handle(fields, b"".join(request.body()))
         request.answer(answer)
 

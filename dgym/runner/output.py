@@ -17,7 +17,9 @@ class HeadAndTail(object):
         if room > 0:
             self._head += data[:room]
             data = data[room:]
-        self._tail += data
+        # Of more than the tail can hold only the end is copied.
+        self._dropped += max(0, len(data) - self._half)
+        self._tail += data[-self._half :]
         # Trimming only at twice the size makes the copying linear in what is written.
         if len(self._tail) > 2 * self._half:
             self._trim()
@@ -30,6 +32,11 @@ class HeadAndTail(object):
         head, tail = _without_partial_end(self._head), _without_partial_start(self._tail)
         cut = self._dropped + len(self._head) - len(head) + len(self._tail) - len(tail)
         return bytes(head + MARK % cut + tail), cut
+
+    def text(self):
+        """Like ``finish``, as text: what is not UTF-8 is replaced."""
+        kept, cut = self.finish()
+        return kept.decode("utf-8", "replace"), cut
 
     def _trim(self):
         excess = len(self._tail) - self._half

@@ -7,10 +7,9 @@ import traceback
 
 from . import configuration
 from . import files
-from . import frames
 from . import operations
-from . import pending
 from . import trees
+from .connection import Cancelled, FrameError, Invalid, Request
 
 MAX_PENDING = 64
 _MAX_WORKERS = 40
@@ -54,7 +53,7 @@ class Server(object):
     def _dispatch(self, header, payload):
         ident, op = header.get("id"), header.get("op")
         if not isinstance(ident, int) or not isinstance(header.get("count", 1), int):
-            raise frames.FrameError("a request without id, or credit that is no number")
+            raise FrameError("a request without id, or credit that is no number")
         with self._lock:
             request = self._pending.get(ident)
         if op in ("body", "credit", "cancel"):
@@ -63,8 +62,8 @@ class Server(object):
                 self._continue(request, op, header, payload)
             return
         if request is not None:
-            raise frames.FrameError("request %d is in use" % ident)
-        self._begin(pending.Request(self._connection, ident, op, header.get("args") or {}, payload, header.get("more")))
+            raise FrameError("request %d is in use" % ident)
+        self._begin(Request(self._connection, ident, op, header.get("args") or {}, payload, header.get("more")))
 
     def _continue(self, request, op, header, payload):
         if op == "body":
@@ -77,7 +76,7 @@ class Server(object):
     def _begin(self, request):
         with self._lock:
             if len(self._pending) >= MAX_PENDING:
-                raise frames.FrameError("more than %d requests at once" % MAX_PENDING)
+                raise FrameError("more than %d requests at once" % MAX_PENDING)
             self._pending[request.ident] = request
             # Each request is promised to a worker here, under the lock: one that is about to be busy is not counted on.
             if self._idle:
@@ -117,7 +116,7 @@ class Server(object):
         error = None
         try:
             self._operations.handle(request)
-        except pending.Cancelled:
+        except Cancelled:
             error = {"type": "cancelled", "message": "cancelled"}
         except Exception as problem:
             error = describe(problem)
@@ -129,8 +128,8 @@ class Server(object):
 
 def describe(problem):
     """An exception as the protocol's error object."""
-    if isinstance(problem, (configuration.SetupError, pending.Invalid, trees.TreeError)):
-        kind = {configuration.SetupError: "setup", pending.Invalid: "invalid", trees.TreeError: "tree"}[type(problem)]
+    if isinstance(problem, (configuration.SetupError, Invalid, trees.TreeError)):
+        kind = {configuration.SetupError: "setup", Invalid: "invalid", trees.TreeError: "tree"}[type(problem)]
         return {"type": kind, "message": str(problem)[:16384]}
     if isinstance(problem, OSError):
         return {

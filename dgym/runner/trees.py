@@ -5,7 +5,7 @@ import subprocess
 import sys
 import threading
 
-from . import child_manifest
+from . import manifest
 
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -34,12 +34,12 @@ class Trees(object):
         state = os.path.join(self._configuration.scratch, "state")
         target = os.path.join(state, "manifest.json")
         with self._hashing:
-            begin = child_manifest.now_ns()
-            value, newest = child_manifest.fingerprint(self._configuration.workspace, limit)
-            if value != self._seen or newest + child_manifest.SETTLED_NS >= self._hashed_at:
+            begin = manifest.now_ns()
+            value, newest = manifest.fingerprint(self._configuration.workspace, limit)
+            if value != self._seen or newest + manifest.SETTLED_NS >= self._hashed_at:
                 self._seen = None
                 arguments = [self._configuration.workspace, os.path.join(state, "hashes.json"), target, str(limit)]
-                child = self._start("child_manifest.py", arguments)
+                child = self._start("manifest.py", arguments)
                 child.stdout.close()
                 self._finish(child)
                 self._seen, self._hashed_at = value, begin
@@ -48,7 +48,7 @@ class Trees(object):
     def unpack(self, path, chunks):
         """Extract the tar that arrives in chunks below ``path``."""
         os.makedirs(path, exist_ok=True)
-        child = self._start("child_archive.py", ["unpack", path])
+        child = self._start("archive.py", ["unpack", path])
         child.stdout.close()
         try:
             self._feed(child, chunks)
@@ -59,7 +59,7 @@ class Trees(object):
 
     def pack(self, names, send):
         """Hand the tar of workspace paths to ``send`` in chunks; ``names`` holds them in chunks, each with a NUL."""
-        child = self._start("child_archive.py", ["pack", self._configuration.workspace])
+        child = self._start("archive.py", ["pack", self._configuration.workspace])
         try:
             self._feed(child, names)
             with child.stdout:

@@ -1,8 +1,8 @@
 """Run a task's entrypoint so that what it reports can be told from what it prints.
 
-The entrypoint starts under ``run_wrapper.py`` of the runner directory. How the wrapper proves that a record is its own
-is a token that reaches it on standard input: neither the environment nor the arguments of a process are secret from
-the code that it runs.
+The entrypoint starts under ``scoring/wrapper.py`` of the runner directory. The wrapper proves that a record is its own
+by a token that reaches it on standard input: neither the environment nor the arguments of a process are secret from the
+code that it runs.
 """
 
 import re
@@ -19,7 +19,7 @@ OUTPUT_LIMIT_BYTES = 64 * 1024
 _PYTEST_WORD = re.compile(r"(?<![\w./-])(?:[\w./~-]*/)?(?:py\.test|pytest)(?![\w./-])")
 _START_WRAPPER = (
     'python=$(command -v python3 || command -v python) || { echo "no python on PATH" >&2; exit 127; }; '
-    'exec "$python" -I -S "$DGYM_RUNNER/run_wrapper.py"'
+    'exec "$python" -I -S "$DGYM_RUNNER/scoring/wrapper.py"'
 )
 
 

@@ -1,7 +1,7 @@
 """The trusted side of the framed stream between dgym and a runner.
 
 A frame is two lengths, a JSON header and a binary payload. The peer is not trusted: both lengths are bounded before
-anything is read, and whatever is not a frame ends the connection. ``dgym/runner/frames.py`` is the other side.
+anything is read, and whatever is not a frame ends the connection. ``dgym/runner/connection.py`` is the other side.
 """
 
 import asyncio

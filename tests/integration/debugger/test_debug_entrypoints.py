@@ -11,7 +11,7 @@ async def test_what_the_program_sees_is_what_it_would_see_without_us(debug):
         import code, cmd, token
         print(__name__, sys.modules['__main__'].__dict__ is globals(), sys.argv, os.path.basename(__file__))
         print(sys.path[0] == os.path.dirname(os.path.abspath(__file__)))
-        print([n for n in sys.modules if n.startswith(('debug_', 'pytest_debug'))])
+        print([n for n in sys.modules if n.startswith(('dgym', 'debug', 'pytest'))])
         print([n for n in os.environ if 'DEBUG' in n], code.mine, cmd.mine, token.mine)
         print(sys.gettrace() is not None, __spec__, __package__)
         """,

@@ -42,7 +42,7 @@ async def test_a_syntax_error_is_shown_and_the_next_command_tries_again(debug):
     result = await debug("b 1")
     assert (result.state, result.exit_status) == ("ended", 1)
     assert "SyntaxError" in result.program_output
-    assert "debug_" not in result.program_output
+    assert "dgym" not in result.program_output
     assert "was not run" in result.output
     debug.write("main.py", "x = 1\n")
     assert (await debug("b 1")).output == "Breakpoint 1 at main.py:1\n"
@@ -54,7 +54,7 @@ async def test_an_import_error_leads_to_post_mortem(debug):
     assert result.state == "stopped"
     assert (result.frame.file, result.frame.line) == ("main.py", 2)
     assert "No module named 'no_such_module'" in result.output
-    assert "debug_program" not in result.program_output
+    assert "dgym" not in result.program_output
     assert (await debug("p value + 1")).output == "42\n"
 
 

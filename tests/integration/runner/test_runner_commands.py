@@ -157,7 +157,7 @@ async def test_bytecode_is_not_written(sandbox, interpreter):
 async def test_modules_of_the_workspace_are_not_imported_by_the_runner(start_runner, interpreter, tmp_path):
     workspace = tmp_path / "workspace"
     workspace.mkdir()
-    for name in ("json", "tarfile", "hashlib", "debug_host", "traceback"):
+    for name in ("json", "tarfile", "hashlib", "debugger", "traceback"):
         (workspace / f"{name}.py").write_text("raise SystemExit('imported the wrong one')\n")
     runner = await start_runner(interpreter)
     assert len(await runner.client.manifest()) == 5

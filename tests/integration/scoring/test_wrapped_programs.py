@@ -21,7 +21,7 @@ async def test_a_program_that_fails_shows_its_own_traceback(run_plain, entrypoin
     assert (result.completed, result.run.exit_status) == (True, 1)
     assert result.run.text.startswith("Traceback (most recent call last):\n")
     assert result.run.text.rstrip().endswith("AssertionError")
-    assert "run_program" not in result.run.text
+    assert "scoring/start" not in result.run.text
     assert "runpy" not in result.run.text
 
 
@@ -90,7 +90,7 @@ assert __main__.__dict__ is globals() and __name__ == "__main__" and __file__.en
 assert sys.argv == [sys.argv[0], "a b", "--flag"], sys.argv
 assert sys.argv[0].endswith("check.py")
 assert sys.path[0] == os.path.dirname(os.path.abspath(__file__)), sys.path
-assert not [path for path in sys.path if "runner" in path]
+assert not [path for path in sys.path if "dgym/runner" in path]
 assert sys.stdin.read() == ""
 assert not [name for name in os.environ if name.startswith("DGYM_REPORT")]
 """

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dgym.runner.debug_message import checked
+from dgym.runner.debugger.wire import checked
 
 HELLO = {"type": "hello", "kind": "module", "target": "pytest", "argv": ["-q"], "orig_argv": ["python", "-m", "pytest"]}
 

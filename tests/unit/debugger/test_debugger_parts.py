@@ -1,4 +1,4 @@
-"""The parts of the debugger that need no program: frames, bounded output, commands, lines, evaluation."""
+"""The parts of the debugger that need no program: frames, commands, lines, evaluation."""
 
 import sys
 import textwrap
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dgym.runner import debug_commands, debug_eval, debug_locate, debug_wire
+from dgym.runner.debugger import breakpoints, evaluation, parsing, wire
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -19,8 +19,8 @@ JSON = st.recursive(
 @settings(max_examples=40)
 @given(st.lists(st.dictionaries(st.text(max_size=5), JSON, max_size=3), max_size=3), st.integers(1, 50))
 def test_messages_survive_any_cutting_of_the_stream(messages, size):
-    data = b"".join(map(debug_wire.encode, messages))
-    decoder = debug_wire.Decoder()
+    data = b"".join(map(wire.encode, messages))
+    decoder = wire.Decoder()
     received = []
     for start in range(0, len(data), size):
         decoder.feed(data[start : start + size])
@@ -30,26 +30,10 @@ def test_messages_survive_any_cutting_of_the_stream(messages, size):
 
 
 def test_a_frame_of_absurd_size_is_refused():
-    decoder = debug_wire.Decoder()
+    decoder = wire.Decoder()
     decoder.feed(b"\xff\xff\xff\xff")
     with pytest.raises(ValueError, match="frame"):
         decoder.next()
-
-
-@given(st.lists(st.binary(max_size=300)), st.integers(2, 200))
-def test_bounded_output_keeps_head_and_tail(pieces, limit):
-    kept = debug_wire.HeadTail(limit)
-    for piece in pieces:
-        kept.add(piece)
-    whole = b"".join(pieces)
-    text, cut = kept.text()
-    half = limit // 2
-    if len(whole) <= 2 * half:
-        assert (text, cut) == (whole.decode("utf-8", "replace"), 0)
-    else:
-        assert cut == len(whole) - 2 * half
-        assert text.startswith(whole[:half].decode("utf-8", "replace"))
-        assert text.endswith(whole[-half:].decode("utf-8", "replace"))
 
 
 @pytest.mark.parametrize(
@@ -71,18 +55,18 @@ def test_bounded_output_keeps_head_and_tail(pieces, limit):
     ],
 )
 def test_one_call_is_split_into_commands_and_statements(text, commands):
-    assert debug_commands.split_commands(text) == commands
+    assert parsing.split_commands(text) == commands
 
 
 @given(st.text())
 def test_any_text_splits_without_losing_a_character_of_its_lines(text):
-    commands = debug_commands.split_commands(text)
-    assert "".join("".join(commands).split()) == "".join(text.split()) or debug_commands.refusal(text)
+    commands = parsing.split_commands(text)
+    assert "".join("".join(commands).split()) == "".join(text.split()) or parsing.refusal(text)
 
 
 @given(st.text())
 def test_any_text_is_refused_with_words_or_not_at_all(text):
-    refused = debug_commands.refusal(text)
+    refused = parsing.refusal(text)
     assert refused is None or len(refused) > 10
 
 
@@ -128,7 +112,7 @@ SOURCE = textwrap.dedent(
 )
 def test_a_function_begins_where_its_first_statement_does(tmp_path, name, line):
     (tmp_path / "source.py").write_text(SOURCE)
-    assert debug_locate.function_line(str(tmp_path / "source.py"), name) == line
+    assert breakpoints.function_line(str(tmp_path / "source.py"), name) == line
 
 
 def test_running_code_agrees_with_its_source(tmp_path):
@@ -137,21 +121,21 @@ def test_running_code_agrees_with_its_source(tmp_path):
     namespace = {}
     exec(compile(SOURCE, str(path), "exec"), namespace)
     method = namespace["Outer"].Inner.method.__wrapped__
-    assert debug_locate.first_line_of_code(method.__code__) == 12
-    assert debug_locate.first_line_of_code(namespace["nested"].__code__) == 21
-    assert {12, 22, 23} <= debug_locate.lines_of_file(str(path))
-    assert 11 not in debug_locate.lines_of_file(str(path))
+    assert breakpoints.first_line_of_code(method.__code__) == 12
+    assert breakpoints.first_line_of_code(namespace["nested"].__code__) == 21
+    assert {12, 22, 23} <= breakpoints.lines_of_file(str(path))
+    assert 11 not in breakpoints.lines_of_file(str(path))
 
 
 def test_files_that_cannot_be_read_have_no_lines(tmp_path):
     (tmp_path / "broken.py").write_text("def (:\n")
-    assert debug_locate.lines_of_file(str(tmp_path / "broken.py")) == frozenset()
-    assert debug_locate.function_line(str(tmp_path / "absent.py"), "f") is None
+    assert breakpoints.lines_of_file(str(tmp_path / "broken.py")) == frozenset()
+    assert breakpoints.function_line(str(tmp_path / "absent.py"), "f") is None
 
 
 def test_names_of_the_frame_are_seen_inside_comprehensions():
-    assert debug_eval.evaluate("[x + y for _ in [0]]", {"x": 1}, {"y": 2}) == [3]
-    assert debug_eval.evaluate("(lambda: x + y)()", {"x": 1, "y": 9}, {"y": 2}) == 3
+    assert evaluation.evaluate("[x + y for _ in [0]]", {"x": 1}, {"y": 2}) == [3]
+    assert evaluation.evaluate("(lambda: x + y)()", {"x": 1, "y": 9}, {"y": 2}) == 3
 
 
 def outer_value():
@@ -163,12 +147,12 @@ def outer_value():
 def test_assignments_reach_the_variables_of_a_frame():
     generator = outer_value()
     frame = next(generator)
-    debug_eval.execute("value = [value + n for n in (41,)][0]", frame, frame.f_locals)
+    evaluation.execute("value = [value + n for n in (41,)][0]", frame, frame.f_locals)
     assert next(generator) == 42
 
 
 def test_a_statement_that_nests_may_still_assign_globals():
     frame = sys._getframe()
-    debug_eval.execute("global assigned_here; assigned_here = [n for n in (1, 2)]", frame, frame.f_locals)
+    evaluation.execute("global assigned_here; assigned_here = [n for n in (1, 2)]", frame, frame.f_locals)
     assert globals().pop("assigned_here") == [1, 2]
     assert "n" not in globals()

@@ -33,8 +33,11 @@ def test_short_output_is_whole_and_long_output_adds_up(pieces, limit):
 @settings(deadline=None)
 @given(st.text(min_size=1, max_size=300), st.integers(16, 64))
 def test_a_cut_never_leaves_half_a_character(text, limit):
-    kept, _ = captured([text.encode("utf-8", "replace")], limit)
-    kept.decode("utf-8")
+    data = text.encode("utf-8", "replace")
+    kept, cut = captured([data], limit)
+    whole = HeadAndTail(limit)
+    whole.write(data)
+    assert whole.text() == (kept.decode("utf-8"), cut)
 
 
 def test_how_the_output_was_split_does_not_matter():

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dgym.runner import frames as inside
+from dgym.runner import connection as inside
 from dgym.sandbox import frames as outside
 
 # What JSON carries unchanged: whole numbers of 64 bits, text without lone surrogates.

@@ -1,0 +1,198 @@
+"""Breakpoints as the session numbers them: where they can stand, restored, reported, and explained when never hit."""
+
+import ast
+import bdb
+import dis
+import os
+import sys
+import tokenize
+
+
+def _by_number():
+    return [breakpoint_ for breakpoint_ in bdb.Breakpoint.bpbynumber if breakpoint_]
+
+
+def next_number():
+    """The number of the next breakpoint."""
+    return bdb.Breakpoint.next
+
+
+def use_number(number):
+    """Have the next breakpoint get this number; the ones left out never existed."""
+    numbered = bdb.Breakpoint.bpbynumber
+    while len(numbered) < number:
+        numbered.append(None)
+    bdb.Breakpoint.next = max(bdb.Breakpoint.next, number)
+
+
+def restore(debugger, table, following):
+    """Make the breakpoints exactly these; returns what could not be."""
+    for breakpoint_ in _by_number():
+        debugger.clear_bpbynumber(str(breakpoint_.number))
+    del bdb.Breakpoint.bpbynumber[1:]
+    bdb.Breakpoint.next = 1
+    problems = []
+    for entry in sorted(table, key=lambda entry: entry["number"]):
+        use_number(entry["number"])
+        filename = debugger.canonic(entry["file"])
+        error = debugger.set_break(filename, entry["line"], entry.get("temporary", False), entry.get("condition"))
+        if error:
+            where = "%s:%d" % (entry["file"], entry["line"])
+            problems.append("Breakpoint %d at %s was dropped: %s." % (entry["number"], where, "no such line"))
+            continue
+        _fill(bdb.Breakpoint.bpbynumber[entry["number"]], entry)
+    use_number(following)
+    return problems
+
+
+def _fill(breakpoint_, entry):
+    breakpoint_.ignore = breakpoint_.ignore_set = entry.get("ignore_count", 0)
+    breakpoint_.hits = breakpoint_.hits_before = entry.get("hits", 0)
+    if not entry.get("enabled", True):
+        breakpoint_.disable()
+
+
+def report(debugger):
+    """The table as the wire has it."""
+    return [
+        {
+            "number": breakpoint_.number,
+            "file": debugger.relative(breakpoint_.file),
+            "line": breakpoint_.line,
+            "condition": breakpoint_.cond,
+            "ignore_count": getattr(breakpoint_, "ignore_set", breakpoint_.ignore),
+            "hits": breakpoint_.hits,
+            "enabled": bool(breakpoint_.enabled),
+            "temporary": bool(breakpoint_.temporary),
+        }
+        for breakpoint_ in _by_number()
+    ]
+
+
+def explain_misses(debugger, tracing_lost):
+    """A sentence for each breakpoint that did not stop this run of the program, and why."""
+    sentences = []
+    for breakpoint_ in _by_number():
+        if breakpoint_.enabled and not getattr(breakpoint_, "stops", 0):
+            where = "%s:%d" % (debugger.relative(breakpoint_.file), breakpoint_.line)
+            sentences.append("Breakpoint %d at %s %s." % (breakpoint_.number, where, _why(breakpoint_, tracing_lost)))
+    return sentences
+
+
+def _why(breakpoint_, tracing_lost):
+    reached = breakpoint_.hits - getattr(breakpoint_, "hits_before", 0)
+    if reached and breakpoint_.cond:
+        return "was reached %d times but its condition %s never held%s" % (
+            reached,
+            breakpoint_.cond,
+            " often enough for its ignore count" if getattr(breakpoint_, "ignore_set", 0) else "",
+        )
+    if reached:
+        return "was reached %d times, all within its ignore count" % reached
+    if tracing_lost:
+        return "was not hit: the program replaced the debugger's trace function (sys.settrace)"
+    return "was never hit: " + _not_reached(breakpoint_)
+
+
+def _not_reached(breakpoint_):
+    loaded = _loaded_files()
+    if os.path.realpath(breakpoint_.file) not in loaded:
+        name = os.path.basename(breakpoint_.file)
+        others = sorted(path for path in loaded if os.path.basename(path) == name and name != "__init__.py")
+        if others:
+            return "the program imported %s instead" % others[0]
+        return "the program never imported that file"
+    lines = lines_of_file(breakpoint_.file)
+    if lines and breakpoint_.line not in lines:
+        later = [line for line in sorted(lines) if line > breakpoint_.line]
+        advice = "; the next line with code is %d" % later[0] if later else ""
+        return "no code begins on that line" + advice
+    return "the program never reached that line (or only in a child process)"
+
+
+def _loaded_files():
+    files = set()
+    for module in list(sys.modules.values()):
+        filename = getattr(module, "__dict__", {}).get("__file__")
+        if isinstance(filename, str):
+            files.add(os.path.realpath(filename))
+    return files
+
+
+def first_line_of_code(code):
+    """The first line that runs when the function of this code object is called."""
+    for _, line in dis.findlinestarts(code):
+        if line is not None and line != code.co_firstlineno:
+            return line
+    return code.co_firstlineno
+
+
+def lines_of_code(code):
+    """Every line on which this code object (not those nested in it) stops."""
+    return frozenset(line for _, line in dis.findlinestarts(code) if line is not None)
+
+
+def lines_of_file(filename):
+    """Every line of a source file on which a debugger can stop; empty when it cannot be compiled."""
+    try:
+        with tokenize.open(filename) as stream:
+            pending = [compile(stream.read(), filename, "exec", dont_inherit=True)]
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return frozenset()
+    lines = set()
+    while pending:
+        code = pending.pop()
+        lines.update(lines_of_code(code))
+        pending.extend(constant for constant in code.co_consts if hasattr(constant, "co_code"))
+    return frozenset(lines)
+
+
+def function_line(filename, dotted):
+    """The first line of the body of function ``name`` or ``Class.method`` in a source file; None if it has none."""
+    try:
+        with tokenize.open(filename) as stream:
+            body = ast.parse(stream.read()).body
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return None
+    found = None
+    for name in dotted.split("."):
+        found = _definition(body, name)
+        if found is None:
+            return None
+        body = found.body
+    return _body_line(found)
+
+
+def _definition(body, name):
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    pending = list(body)
+    while pending:
+        node = pending.pop(0)
+        if isinstance(node, kinds):
+            if node.name == name:
+                return node
+        else:
+            # A definition may stand under if, try or with.
+            pending.extend(
+                child for child in ast.iter_child_nodes(node) if isinstance(child, (ast.stmt, ast.excepthandler))
+            )
+    return None
+
+
+def _body_line(node):
+    if isinstance(node, ast.ClassDef):
+        return None
+    statements = node.body
+    if len(statements) > 1 and _is_docstring(statements[0]):
+        statements = statements[1:]
+    first = statements[0]
+    decorators = getattr(first, "decorator_list", [])
+    return min([first.lineno] + [decorator.lineno for decorator in decorators])
+
+
+def _is_docstring(node):
+    if not isinstance(node, ast.Expr):
+        return False
+    value = node.value
+    # Before 3.8 a string is ast.Str with .s, later ast.Constant with .value.
+    return isinstance(getattr(value, "value", getattr(value, "s", None)), str)

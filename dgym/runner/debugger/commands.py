@@ -1,0 +1,213 @@
+"""pdb's commands with our differences: what they evaluate, what they say, and where breakpoints are put."""
+
+import os
+import pdb  # noqa: T100 - this is one
+import pprint
+import re
+import shlex
+import sys
+import threading
+import traceback
+
+from . import breakpoints
+from . import evaluation
+from .parsing import COMMANDS, is_statement, refusal
+
+_ABOUT_BREAKPOINTS = frozenset("b break tbreak cl clear condition ignore commands enable disable".split())
+
+_GLUED = re.compile(r"^(p|pp|whatis|display)(?=[(\[])")
+
+
+class Commands(pdb.Pdb):
+    """The commands; what stops the program and who talks to it is elsewhere."""
+
+    def onecmd(self, line):
+        if self.commands_defining:
+            return pdb.Pdb.onecmd(self, line)
+        # From 3.13 on pdb would take p(x) for a call.
+        line = _GLUED.sub(r"\1 ", line)
+        word = line.split(None, 1)[0] if line.strip() else ""
+        refused = refusal(line) if word in COMMANDS and word != "commands" else None
+        if refused:
+            self.error(refused)
+            return None
+        if is_statement(line) or ("\n" in line and word not in COMMANDS):
+            line = "!" + line.lstrip("!")
+        stdout = self.stdout
+        if word in _ABOUT_BREAKPOINTS:
+            self.stdout = _RelativePaths(self)
+        self.evaluating = threading.get_ident()
+        try:
+            return pdb.Pdb.onecmd(self, line)
+        except KeyboardInterrupt:
+            self.error("KeyboardInterrupt")
+        except Exception:
+            self.show_error()
+        finally:
+            self.evaluating = None
+            self.stdout = stdout
+        return None
+
+    def values(self):
+        """The variables of the current frame. Before 3.13 only pdb's copy of them keeps what the agent assigned."""
+        return self.curframe.f_locals if sys.version_info >= (3, 13) else self.curframe_locals
+
+    def show_error(self):
+        """The exception being handled, in pdb's form."""
+        kind, value = sys.exc_info()[:2]
+        try:
+            text = traceback.format_exception_only(kind, value)[-1].strip()
+        except Exception:
+            text = kind.__name__
+        self.error(text)
+
+    _error_exc = show_error
+
+    def default(self, line):
+        saved = sys.stdout, sys.displayhook
+        sys.stdout, sys.displayhook = self.stdout, self.displayhook
+        try:
+            evaluation.execute(line.lstrip("!").strip(), self.curframe, self.values())
+        except BaseException:
+            self.show_error()
+        finally:
+            sys.stdout, sys.displayhook = saved
+
+    def _getval(self, arg):
+        try:
+            return evaluation.evaluate(arg, self.curframe.f_globals, self.values())
+        except BaseException:
+            self.show_error()
+            raise
+
+    def _getval_except(self, arg, frame=None):
+        values = self.values() if frame is None else frame.f_locals
+        try:
+            return evaluation.evaluate(arg, (frame or self.curframe).f_globals, values)
+        except BaseException:
+            kind, value = sys.exc_info()[:2]
+            return _Raised("** raised %s **" % traceback.format_exception_only(kind, value)[-1].strip())
+
+    def _show(self, arg, form):
+        saved = sys.stdout
+        sys.stdout = self.stdout
+        try:
+            value = self._getval(arg)
+        except BaseException:
+            return
+        else:
+            try:
+                self.message(form(value))
+            except BaseException:
+                self.show_error()
+        finally:
+            sys.stdout = saved
+
+    def do_p(self, arg):
+        self._show(arg, repr)
+
+    def do_pp(self, arg):
+        self._show(arg, pprint.pformat)
+
+    def do_break(self, arg, temporary=0):
+        place, comma, condition = arg.partition(",")
+        place = unquoted(place)
+        found = self._function_place(place.strip()) if place.strip() else None
+        pdb.Pdb.do_break(self, "%s%s%s" % (found or place, comma, condition), temporary)
+
+    do_b = do_break
+
+    def _function_place(self, place):
+        """``file:line`` of a function's first line of code, so that the breakpoint has a place like any other."""
+        filename, colon, name = place.rpartition(":")
+        if name.isdigit() or not name:
+            return None
+        if colon:
+            return self._place(self.lookupmodule(filename), name)
+        try:
+            found = evaluation.evaluate(name, self.curframe.f_globals, self.values())
+            code = getattr(found, "__wrapped__", found)
+            code = getattr(code, "__func__", code).__code__
+            return "%s:%d" % (self.canonic(code.co_filename), breakpoints.first_line_of_code(code))
+        except Exception:
+            module, _, rest = name.partition(".")
+            inside = self._place(self.lookupmodule(module), rest) if rest else None
+            return inside or self._place(self.canonic(self.defaultFile()), name)
+
+    def _place(self, filename, name):
+        line = breakpoints.function_line(filename, name) if filename else None
+        return "%s:%d" % (filename, line) if line else None
+
+    def lookupmodule(self, filename):
+        """A file given relative to the workspace, absolute, or as a module's dotted name."""
+        for candidate in (filename, filename + ".py", filename.replace(".", "/") + ".py"):
+            path = os.path.join(self.workspace, candidate)
+            if os.path.isfile(path):
+                return self.canonic(path)
+        found = pdb.Pdb.lookupmodule(self, filename)
+        return self.canonic(found) if found else None
+
+    def do_clear(self, arg):
+        if not arg:
+            cleared = [entry for entry in pdb.bdb.Breakpoint.bpbynumber if entry]
+            self.clear_all_breaks()
+            for entry in cleared:
+                self.message("Deleted %s" % entry)
+            return
+        arg = unquoted(arg)
+        filename, colon, line = arg.rpartition(":")
+        found = self.lookupmodule(filename) if colon and line.strip().isdigit() else None
+        there = self.get_breaks(found, int(line)) if found else []
+        # By number, since before 3.7 pdb says nothing when it clears by place.
+        pdb.Pdb.do_clear(self, " ".join(str(entry.number) for entry in there) or arg)
+
+    do_cl = do_clear
+
+    def do_ignore(self, arg):
+        pdb.Pdb.do_ignore(self, arg)
+        number = arg.split()[:1]
+        try:
+            entry = self.get_bpbynumber(number[0])
+        except (IndexError, ValueError):
+            return
+        entry.ignore_set = entry.ignore
+
+    def do_quit(self, arg):  # noqa: ARG002
+        self.leave("quit")
+
+    do_q = do_exit = do_EOF = do_quit
+
+    def do_run(self, arg):  # noqa: ARG002
+        self.leave("restart")
+
+    do_restart = do_run
+
+
+def unquoted(place):
+    """A place whose file may be quoted as in a shell, as in the other tools: ``"my file.py":3``."""
+    try:
+        words = shlex.split(place)
+    except ValueError:
+        return place
+    return words[0] if len(words) == 1 else place
+
+
+class _Raised(str):
+    """The value of a display expression that could not be evaluated; shown without quotes."""
+
+    def __repr__(self):
+        return str(self)
+
+
+class _RelativePaths(object):
+    """Writes what pdb says about breakpoints with the paths the agent uses."""
+
+    def __init__(self, debugger):
+        self._answer = debugger.answer
+        self._prefix = os.path.join(debugger.workspace, "")
+
+    def write(self, text):
+        return self._answer.write(text.replace(self._prefix, ""))
+
+    def flush(self):
+        pass

@@ -1,0 +1,269 @@
+"""One run of the debugged program, seen from the runner: its start, its output, its answers and its end.
+
+The program's end is what the reaper says, never the end of a stream: a child of the program may hold those.
+"""
+
+import os
+import select
+import shlex
+import signal
+import socket
+import threading
+import time
+
+from ..output import HeadAndTail
+from .wire import Decoder, checked, encode
+
+INTERRUPT = signal.SIGRTMAX - 2
+TRACEBACK = signal.SIGRTMAX - 3
+_PIPE_SIZE = 1024 * 1024
+_READ = 65536
+_F_SETPIPE_SZ = 1031
+_INTRODUCTION_SECONDS = 10
+_SHOWN_CHARACTERS = 500
+
+
+class Program(object):
+    """Started by the constructor; ``exchange`` sends a message and waits until the program stops, ends or is late.
+
+    ``start`` is a ``DirectStart`` or a ``ShellStart``; ``orders`` are sent to the program once it is connected.
+    ``stdin`` is a descriptor, which is closed, or None for an empty standard input. ``introduced`` is the command line
+    of the program that a shell command started.
+    """
+
+    def __init__(self, processes, start, orders, workspace, limit, stdin=None):
+        self._processes = processes
+        self._start = start
+        self._orders = orders
+        self._output, output = os.pipe()
+        self._wake, self._woken_by = os.pipe()
+        self._channel_open = start.channel is not None
+        self._pid = None
+        self._decoder = Decoder()
+        self.ending = None
+        self.introduced = None
+        self.written = HeadAndTail(limit)
+        _enlarge(output)
+        try:
+            self.popen = processes.spawn(
+                start.argv,
+                env=start.environment,
+                cwd=workspace,
+                pass_fds=start.pass_fds,
+                stdin=stdin,
+                stdout=output,
+                stderr=output,
+            )
+        except OSError:
+            self._close()
+            os.close(self._woken_by)
+            raise
+        finally:
+            start.started()
+            os.close(output)
+            if stdin is not None:
+                os.close(stdin)
+        if self._channel_open:
+            self._pid = self.popen.pid
+        for descriptor in (self._output, start.traces):
+            os.set_blocking(descriptor, False)
+        threading.Thread(target=self._await_end, name="debugged", daemon=True).start()
+
+    def _await_end(self):
+        self._processes.wait(self.popen, None)
+        os.close(self._woken_by)
+
+    @property
+    def status(self):
+        """The exit status (negative: a signal), None while it runs."""
+        return self._processes.wait(self.popen, 0)
+
+    def begin(self, deadline):
+        """Tell the program what to run; like ``exchange``."""
+        return self.exchange(self._orders, deadline) if self._channel_open else self.wait(deadline)
+
+    def unreached(self):
+        """Why there was no program to debug in a shell command; None when there is one."""
+        if self._pid is not None:
+            return None
+        status = self.status
+        return self._start.unreached("it ran too long" if status is None else "it ended with %s" % describe(status))
+
+    def exchange(self, message, deadline):
+        """Send, and wait: the program's message when it stops, None when it has ended, TimeoutError when late."""
+        try:
+            self._start.channel.settimeout(max(deadline - time.monotonic(), 0.1))
+            self._start.channel.sendall(encode(message))
+        except socket.timeout:
+            raise TimeoutError
+        except OSError:
+            self._channel_open = False
+        return self.wait(deadline)
+
+    def wait(self, deadline):
+        """Like ``exchange`` without sending."""
+        poll = select.poll()
+        for descriptor in (self._output, self._wake, self._expected()):
+            if descriptor is not None:
+                poll.register(descriptor, select.POLLIN)
+        while True:
+            left = deadline - time.monotonic()
+            ready = {descriptor for descriptor, _ in poll.poll(max(left, 0) * 1000)}
+            if self._output in ready and not self._read_output():
+                poll.unregister(self._output)
+            expected = self._expected()
+            if expected in ready:
+                message = self._read_channel() if self._channel_open else self._connect()
+                if message is not None:
+                    self._drain()
+                    return message
+                if self._expected() != expected:
+                    poll.unregister(expected)
+                    if self._channel_open:
+                        poll.register(self._expected(), select.POLLIN)
+            if self._wake in ready:
+                self._finish()
+                return None
+            if left <= 0:
+                raise TimeoutError
+
+    def _expected(self):
+        """The descriptor by which the program's next message comes, or its connection; None after its end."""
+        if self._channel_open:
+            return self._start.channel.fileno()
+        return self._start.listener.fileno() if self._pid is None else None
+
+    def _connect(self):
+        """Accept the connection of the shell command's first program."""
+        try:
+            self._pid = self._start.accept()
+            self._channel_open = True
+        except OSError:
+            pass
+
+    def _read_output(self):
+        try:
+            data = os.read(self._output, _READ)
+        except BlockingIOError:
+            return True
+        self.written.write(data)
+        return bool(data)
+
+    def _drain(self, bound=4 * _PIPE_SIZE):
+        """Take what the program had written when it answered; threads of it may go on writing for ever."""
+        while bound > 0:
+            try:
+                data = os.read(self._output, _READ)
+            except BlockingIOError:
+                return
+            if not data:
+                return
+            self.written.write(data)
+            bound -= len(data)
+
+    def _read_channel(self):
+        """The program's next message to report, if there is one by now."""
+        try:
+            data = self._start.channel.recv(_READ)
+        except OSError:
+            data = b""
+        if not data:
+            self._channel_open = False
+            return None
+        self._decoder.feed(data)
+        return self._next_message()
+
+    def _next_message(self):
+        try:
+            message = self._decoder.next()
+            message = None if message is None else checked(message)
+        except (ValueError, RecursionError):
+            # The program speaks in the debugger's name: from here on it runs without one.
+            self._channel_open = False
+            return None
+        if message is not None and message["type"] == "end":
+            self.ending = message
+            return self._next_message()
+        if message is not None and message["type"] == "hello":
+            self._introduce(message)
+            return self._next_message()
+        return message
+
+    def _introduce(self, hello):
+        """Send the orders to the program of a shell command; their launch is the one that it reported."""
+        launch = dict(hello, type="orders")
+        self.introduced = launch["title"] = shown(hello["orig_argv"])
+        try:
+            self._start.channel.settimeout(_INTRODUCTION_SECONDS)
+            self._start.channel.sendall(encode(dict(self._orders, **launch)))
+        except OSError:
+            self._channel_open = False
+
+    def _finish(self):
+        # What it sent before it ended, and only that: the other end may live on in a child.
+        if self._channel_open:
+            self._start.channel.setblocking(False)
+        while self._channel_open and self._read_channel() is not None:
+            pass
+        self._drain()
+
+    def interrupt(self):
+        """Ask the program, or the command it evaluates, to stop where it is."""
+        self._signal(INTERRUPT)
+
+    def traceback(self):
+        """Where every thread of a program is that cannot be stopped; works inside C code."""
+        self._signal(TRACEBACK)
+        text = b""
+        deadline = time.monotonic() + 1
+        # The traceback comes in pieces, without an end mark; the current thread's is the last.
+        while time.monotonic() < deadline and select.select([self._start.traces], [], [], 0.3)[0]:
+            data = os.read(self._start.traces, _READ)
+            if not data:
+                break
+            text += data
+        lines = text.decode("utf-8", "replace").splitlines()
+        runner = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+        return "\n".join(line for line in lines if '"%s' % runner not in line)
+
+    def _signal(self, number):
+        if self.status is None and self._channel_open:
+            try:
+                os.kill(self._pid, number)
+            except OSError:
+                pass
+
+    def kill(self):
+        """End the program and all that it started; its last output is kept."""
+        if self.status is None:
+            self._processes.kill_group(self.popen, 0)
+        else:
+            self._processes.end_group(self.popen)
+        self._drain()
+        self._close()
+
+    def _close(self):
+        self._start.close()
+        for descriptor in (self._output, self._wake):
+            os.close(descriptor)
+
+
+def _enlarge(pipe):
+    # A larger pipe means fewer waits for a program that writes much; not every system lets us.
+    import fcntl
+
+    try:
+        fcntl.fcntl(pipe, _F_SETPIPE_SZ, _PIPE_SIZE)
+    except OSError:
+        pass
+
+
+def describe(status):
+    """An exit status in words."""
+    return "signal %d" % -status if status < 0 else "exit status %d" % status
+
+
+def shown(words):
+    """A command line for a message, with the interpreter's name in the place of its path."""
+    words = [word.encode("utf-8", "backslashreplace").decode("utf-8") for word in words]
+    return " ".join(shlex.quote(word) for word in [os.path.basename(words[0])] + words[1:])[:_SHOWN_CHARACTERS]

@@ -1,0 +1,252 @@
+"""pdb as the agent sees it: its commands and its words, over a channel instead of a terminal."""
+
+import io
+import linecache
+import os
+import pdb  # noqa: T100 - this is one
+import reprlib
+import sys
+import threading
+import traceback
+
+from ..output import HeadAndTail
+from . import breakpoints
+from .commands import Commands
+from .parsing import split_commands
+from .tracing import PROGRAM, Tracing
+
+_CONTEXT = 5
+START = "<not started>"
+_START_TEXT = (
+    "%s is about to start: no line of the program has run yet.\n"
+    "Set breakpoints and continue with c; n or s stops at the first line of the program's own code."
+)
+
+
+class Answer(io.TextIOBase):
+    """What the debugger says until the next command; bounded."""
+
+    encoding = "utf-8"
+
+    def __init__(self, limit):
+        self._kept = HeadAndTail(limit)
+
+    def writable(self):
+        return True
+
+    def write(self, text):
+        self._kept.write(text.encode("utf-8", "backslashreplace"))
+        return len(text)
+
+    def take(self, limit):
+        kept, self._kept = self._kept, HeadAndTail(limit)
+        return kept.text()
+
+
+class Debugger(Commands, Tracing, pdb.Pdb):
+    """The debugger inside the program; ``stdin`` of pdb is this object, whose ``readline`` answers and waits."""
+
+    def __init__(self, channel, limit):
+        self.answer = Answer(limit)
+        pdb.Pdb.__init__(self, stdin=self, stdout=self.answer, nosigint=True, readrc=False)
+        self.use_rawinput = 0
+        self.prompt = ""
+        self.channel = channel
+        self.limit = limit
+        self.title = ""
+        self.notices = []
+        self.evaluating = None  # the thread in which a command is being evaluated
+        self.interacting = False
+        self.has_stopped = False
+        self._turn = threading.RLock()
+        self._modules = set()
+        self._new_files = []
+
+    # the channel
+
+    def readline(self):
+        """End the answer to the previous command, and wait for the next one."""
+        self.evaluating = None
+        flush_streams()
+        self.channel.send(self._stop())
+        message = self.channel.receive()
+        if message is None:
+            os._exit(1)
+        self.limit = message.get("limit", self.limit)
+        self.answer.take(self.limit)
+        if message.get("breakpoints") is not None:
+            self.notices += breakpoints.restore(self, message["breakpoints"], message["next_number"])
+        commands = split_commands(message["command"]) or ["p None"]
+        self.cmdqueue[:0] = commands[1:]
+        return commands[0] + "\n"
+
+    def _stop(self):
+        output, cut = self.answer.take(self.limit)
+        frame, line = self.stack[self.curindex] if self.stack else (None, 0)
+        message = {"type": "stop", "output": output, "cut": cut, "frame": None, "source": [], "source_start": 0}
+        if frame is not None and frame.f_code.co_filename != START:
+            filename = frame.f_code.co_filename
+            function = frame.f_code.co_name
+            message["frame"] = {"file": self.relative(filename), "line": line or 0, "function": function}
+            start = max((line or 1) - _CONTEXT, 1)
+            lines = linecache.getlines(filename, frame.f_globals)[start - 1 : (line or 1) + _CONTEXT]
+            message["source"] = [text.rstrip("\r\n")[:2000] for text in lines]
+            message["source_start"] = start if lines else 0
+        message.update(self.state())
+        message["lost"] = self._not_restorable()
+        return message
+
+    def state(self):
+        """What every frame to the host carries."""
+        notices, self.notices = self.notices, []
+        return {
+            "breakpoints": breakpoints.report(self),
+            "next_number": breakpoints.next_number(),
+            "files": self._loaded(),
+            "notices": notices,
+        }
+
+    def _not_restorable(self):
+        lost = ["the commands of breakpoint %d" % number for number in sorted(self.commands) if self.commands[number]]
+        if any(self.displaying.values()):
+            lost.append("the display expressions")
+        return lost
+
+    def _loaded(self):
+        """Source files of the workspace loaded since last asked, each with what tells whether it changes."""
+        if len(sys.modules) != len(self._modules):
+            for name, module in list(sys.modules.items()):
+                if name not in self._modules:
+                    self._modules.add(name)
+                    self.note_file(getattr(module, "__dict__", {}).get("__file__"))
+        files, self._new_files = self._new_files, []
+        return files
+
+    def note_file(self, filename):
+        """Remember that the program runs this file."""
+        if not isinstance(filename, str) or self.owners.of(filename) != PROGRAM:
+            return
+        try:
+            found = os.stat(self.canonic(filename))
+        except OSError:
+            return
+        self._new_files.append([self.canonic(filename), found.st_mtime_ns, found.st_size])
+
+    def leave(self, how):
+        """The rest is the host's: it kills this process."""
+        self.channel.send({"type": how})
+        while self.channel.receive() is not None:
+            pass
+        os._exit(1)
+
+    def relative(self, filename):
+        """A path as the agent writes it."""
+        path = self.canonic(filename)
+        prefix = os.path.join(self.workspace, "")
+        return path[len(prefix) :] if path.startswith(prefix) else path
+
+    # stops
+
+    def interaction(self, frame, traceback):  # noqa: F811 - pdb's name for it
+        """Let the agent work at this place. One thread at a time; the others wait at their breakpoints."""
+        if os.getpid() != self.pid or not self.channel.usable():
+            self.detach()
+            return
+        with self._turn:
+            thread = threading.current_thread()
+            if thread is not threading.main_thread():
+                self.message("--Thread %s--" % thread.name)
+            self.interacting = self.has_stopped = True
+            try:
+                pdb.Pdb.interaction(self, frame, traceback)
+            finally:
+                self.interacting = False
+            if frame is not None:
+                self._resume(frame)
+
+    def _resume(self, frame):
+        before = frame.f_code.co_filename == START
+        if before and self.stoplineno != -1:
+            self.set_step()
+        self.arm(frame)
+        if before:
+            self.stopped_at = None
+
+    def post_mortem(self, error, trace, afterwards="ends the program"):
+        """Let the agent look at an exception where it was raised; ``afterwards`` says what continuing does."""
+        if os.getpid() != self.pid:
+            return
+        tracing = sys.gettrace()
+        sys.settrace(None)
+        self.message("".join(traceback.format_exception_only(type(error), error)).strip())
+        self.message("Stopped where this exception was raised (post-mortem); continuing %s." % afterwards)
+        self.interaction(None, error if sys.version_info >= (3, 13) and error.__traceback__ is trace else trace)
+        if tracing is not None and self.tracing_needed():
+            sys.settrace(tracing)
+
+    def set_trace(self, frame=None, **_ignored):
+        """What ``breakpoint()`` lands in."""
+        if self.evaluating is None:
+            Tracing.set_trace(self, frame or sys._getframe().f_back)
+
+    def user_call(self, frame, argument_list):
+        # A module is not called: its first line is where it begins.
+        if frame.f_code.co_name != "<module>":
+            pdb.Pdb.user_call(self, frame, argument_list)
+
+    def user_line(self, frame):
+        if self.bp_commands(frame):
+            self.interaction(frame, None)
+        else:
+            self.arm(frame)
+
+    def get_stack(self, f, t):
+        """The stack without the debugger's frames and without what called the program's own code."""
+        stack = []
+        current = t.tb_frame if f is None and t else f
+        walk = current.f_back if f is None and current is not None else f
+        while walk is not None:
+            stack.append((walk, walk.f_lineno))
+            walk = walk.f_back
+        stack.reverse()
+        trace = t.tb_next if t and t.tb_frame is f else t
+        while trace is not None:
+            stack.append((trace.tb_frame, trace.tb_lineno))
+            current = trace.tb_frame if f is None else current
+            trace = trace.tb_next
+        return self._worth_seeing(stack, current)
+
+    def _worth_seeing(self, stack, current):
+        kinds = [self.owners.of(frame.f_code.co_filename) for frame, _ in stack]
+        if PROGRAM in kinds:
+            # A breakpoint in a library may stop before the program's first frame; the current frame always stays.
+            first = min(kinds.index(PROGRAM), next(i for i, (frame, _) in enumerate(stack) if frame is current))
+            stack, kinds = stack[first:], kinds[first:]
+        shown = [entry for entry, kind in zip(stack, kinds) if kind or entry[0] is current] or stack[-1:]  # noqa: B905
+        return shown, max(index for index, (frame, _) in enumerate(shown) if frame is current)
+
+    def format_stack_entry(self, frame_lineno, lprefix=": "):
+        frame, line = frame_lineno
+        filename = frame.f_code.co_filename
+        text = "%s(%r)%s()" % (self.relative(filename), line, frame.f_code.co_name or "<lambda>")
+        # Before 3.13 reading f_locals would undo what the agent has assigned: take the copy that pdb holds.
+        values = self.values() if frame is self.curframe else ()
+        if "__return__" in values:
+            text += "->" + reprlib.repr(values["__return__"])
+        source = linecache.getline(filename, line or 0, frame.f_globals).strip()
+        return text + lprefix + source if source else text
+
+    def print_stack_entry(self, frame_lineno, prompt_prefix="\n-> "):
+        if frame_lineno[0].f_code.co_filename == START:
+            self.message(_START_TEXT % self.title)
+        else:
+            pdb.Pdb.print_stack_entry(self, frame_lineno, prompt_prefix)
+
+
+def flush_streams():
+    """Bring what the program has written to where the host reads it."""
+    for stream in {id(s): s for s in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)}.values():
+        try:
+            stream.flush()
+        except Exception:  # noqa: S110 - closed or replaced by the program
+            pass

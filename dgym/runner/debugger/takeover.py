@@ -1,0 +1,129 @@
+"""Decides which Python program of an entrypoint is debugged, and turns its process into the debugger's driver.
+
+A shell command may start several programs: the one that creates the claim file is debugged; later ones run as if there
+were no debugger.
+"""
+
+import os
+import re
+import socket
+
+from ..launch import Launch, LaunchRefused, parse_entrypoint
+from .directory import CLAIM, SOCKET, TRACES, at_directory, cleaned, note
+from .wire import FDS_VARIABLE, encode
+
+DRIVER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "driver.py")
+# tox gives its programs a new environment; versions 3 and 4 each have a variable that lets another variable through.
+_TOX_PASSES_PYTHONPATH = {"TOX_TESTENV_PASSENV": "PYTHONPATH", "TOX_OVERRIDE": "testenv.pass_env+=PYTHONPATH"}
+
+PROGRAM = "program"
+LAUNCHER = "launcher"
+TOOL = "tool"
+
+_LAUNCHERS = frozenset("conda doit hatch inv invoke nox pdm pipenv poetry tox".split())
+_TOOLS = frozenset(
+    "black build compileall easy_install ensurepip flake8 isort mypy pip pre-commit pre_commit py_compile pylint "
+    "pyproject-build pyright ruff setuptools_scm twine venv virtualenv wheel".split()
+)
+_COVERAGE_REPORTS = frozenset("annotate combine debug erase html json lcov report xml".split())
+_COVERAGE_OPTIONS = frozenset(
+    "--concurrency --context --data-file --debug --include --omit --rcfile --save-signal --source".split()
+)
+_QUESTIONS = frozenset(["-h", "-V", "--help", "--version"])
+_SETUP_RUNS_TESTS = frozenset(["test", "nosetests", "pytest", "ptr"])
+_INSTALLED = ("/site-packages/", "/dist-packages/")
+_VERSION = re.compile(r"(-?[0-9][0-9.]*)?(\.py)?$")
+
+
+class ShellLaunch(object):
+    """A shell command whose first Python program is debugged."""
+
+    def __init__(self, line):
+        self.line = line
+
+
+def choose(text, env, cwd):
+    """A ``Launch`` for one Python program, a ``ShellLaunch`` for a command that needs a shell; or LaunchRefused."""
+    try:
+        launch = parse_entrypoint(text, env, cwd)
+    except LaunchRefused as refused:
+        if not refused.needs_shell:
+            raise
+        return ShellLaunch(text)
+    return ShellLaunch(text) if role(launch) == LAUNCHER else without_coverage(launch)
+
+
+def without_coverage(launch):
+    """The program that ``coverage run`` measures; coverage would replace the debugger's trace function."""
+    words = list(launch.argv)
+    if _name(launch) != "coverage" or words[:1] != ["run"]:
+        return launch
+    kind = "script"
+    del words[0]
+    while words and words[0].startswith("-") and kind == "script":
+        option = words.pop(0)
+        if option in _COVERAGE_OPTIONS:
+            del words[:1]
+        elif option in ("-m", "--module"):
+            kind = "module"
+    if not words:
+        return launch
+    notices = ["Coverage is not measured under the debugger (it would disable breakpoints)."]
+    return Launch(launch.python, launch.env, launch.flags, kind, words[0], words[1:], notices)
+
+
+def role(launch):
+    """What a Python program is to the user: the PROGRAM to debug, a LAUNCHER of it, or a TOOL that prepares for it.
+
+    Programs that a tool starts (pip builds packages) are not the user's either.
+    """
+    if launch.kind == "script" and any(part in os.path.abspath(launch.target) for part in _INSTALLED):
+        return TOOL
+    name = _name(launch)
+    if name in _LAUNCHERS:
+        return LAUNCHER
+    words = set(launch.argv)
+    if words and words <= _QUESTIONS:
+        return TOOL
+    if name in _TOOLS or (name == "coverage" and words & _COVERAGE_REPORTS and "run" not in words):
+        return TOOL
+    if name == "setup" and launch.kind == "script" and not words & _SETUP_RUNS_TESTS:
+        return TOOL
+    return PROGRAM
+
+
+def _name(launch):
+    name = launch.target.partition(".")[0] if launch.kind == "module" else os.path.basename(launch.target)
+    return _VERSION.sub("", name)
+
+
+def consider(session, launch, environment):
+    """Become the debugger's driver if ``launch`` is the program to debug; does not return then.
+
+    Otherwise returns the environment that the program is to start with.
+    """
+    found = role(launch)
+    if found == PROGRAM and _claim(session):
+        _become_driver(session, without_coverage(launch), cleaned(environment, session))
+    note(session, launch.command())
+    return dict(_TOX_PASSES_PYTHONPATH, **environment) if found == LAUNCHER else cleaned(environment, session)
+
+
+def _claim(session):
+    try:
+        os.close(os.open(os.path.join(session, CLAIM), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    except OSError:
+        return False
+    return True
+
+
+def _become_driver(session, launch, environment):
+    channel = socket.socket(socket.AF_UNIX)
+    at_directory(session, channel.connect, SOCKET)
+    channel.sendall(encode(dict(launch.fields(), type="hello")))
+    traces = os.open(os.path.join(session, TRACES), os.O_WRONLY)
+    descriptors = (channel.detach(), traces)
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, True)
+    environment[FDS_VARIABLE] = "%d,%d" % descriptors
+    os.execve(launch.python, [launch.python] + launch.flags + [DRIVER], environment)

@@ -1,0 +1,285 @@
+"""When the program stops: the trace function, and the rules that keep it from slowing the program down.
+
+``bdb`` traces every line of every function in a file that has a breakpoint. Here a function is traced only if one of
+its own lines has one, decided once per code object; and the frames on the stack are told when that changes.
+"""
+
+import bdb
+import cmd
+import os
+import pdb  # noqa: T100 - only to know its file
+import sys
+import threading
+
+from .breakpoints import lines_of_code
+from .evaluation import evaluate
+
+_NOTHING = frozenset()
+
+HIDDEN = 0  # the debugger itself
+HARNESS = 1  # test runners and the import system: stepping passes through
+LIBRARY = 2
+PROGRAM = 3  # the workspace and the debugged program
+
+_INSTALLED = ("/site-packages/", "/dist-packages/")
+_HARNESS_PARTS = ("/_pytest/", "/pluggy/", "/pytest/", "/pytest_", "/xdist/")
+_HARNESS_ENDS = ("/pytest.py", "/runpy.py", "/importlib/__init__.py", "/bin/pytest", "/bin/py.test")
+_UNITTEST_ENDS = tuple(
+    "/unittest/%s.py" % name for name in ("case", "suite", "runner", "main", "loader", "async_case", "__main__")
+)
+
+
+class Tracing(bdb.Bdb):
+    """The part of the debugger that decides where to stop."""
+
+    def start_tracing(self, workspace, owners):
+        """Prepare; ``sys.settrace(self.trace)`` begins."""
+        self.workspace = workspace
+        self.owners = owners
+        self.pid = os.getpid()
+        self.first_code = None
+        self.stepping_thread = threading.get_ident()
+        self.stopped_at = None
+        self.tracing_lost = False
+        self._lines = {}  # id(code): (code, lines with breakpoints); hashing a code object is slow
+        self._seen_breaks = None
+        self._paths = {}
+        self._make_trace()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self.detach)
+
+    def begin(self, frame):
+        """Trace what ``frame`` calls from now on, stopping at breakpoints only."""
+        self.reset()
+        self.enterframe = self.botframe = frame
+        self.stop_at_breakpoints()
+        threading.settrace(self.trace)
+        sys.settrace(self.trace)
+
+    def stop_at_breakpoints(self):
+        """Run freely until a breakpoint."""
+        self._set_stopinfo(self.botframe, None, -1)
+
+    def detach(self):
+        """Leave this process alone: it is a child of the one that is debugged."""
+        sys.settrace(None)
+        threading.settrace(None)
+        self.breaks.clear()
+        self._lines.clear()
+
+    def canonic(self, filename):
+        """One name per file, however the program reaches it and wherever it has changed its directory to."""
+        path = self._paths.get(filename)
+        if path is None:
+            path = filename
+            if not (filename.startswith("<") and filename.endswith(">")):
+                path = os.path.realpath(os.path.join(self.workspace, filename))
+            self._paths[filename] = path
+        return path
+
+    def _make_trace(self):
+        known = self._lines
+        lines_wanted = self.lines_wanted
+        get_ident = threading.get_ident
+        dispatch = self.trace_dispatch
+
+        def consider(frame, event, arg):
+            self.enterframe = frame
+            # While a frame has a trace function and nobody calls it, old interpreters report a stale line number.
+            return trace if dispatch(frame, event, arg) and sys.gettrace() is not None else None
+
+        def trace(frame, event, arg):
+            stopframe = self.stopframe
+            if stopframe is None:
+                if get_ident() == self.stepping_thread:
+                    return consider(frame, event, arg)
+            elif frame is stopframe or frame is self.returnframe or event == "exception":
+                return consider(frame, event, arg)
+            if event == "call":
+                entry = known.get(id(frame.f_code))
+                lines = lines_wanted(frame.f_code) if entry is None else entry[1]
+                return trace if lines else None
+            if event == "line":
+                entry = known.get(id(frame.f_code))
+                lines = lines_wanted(frame.f_code) if entry is None else entry[1]
+                if frame.f_lineno in lines:
+                    return consider(frame, event, arg)
+            return trace
+
+        self.trace = trace
+
+    def lines_wanted(self, code):
+        """The lines of a code object that have breakpoints."""
+        entry = self._lines.get(id(code))
+        if entry is None:
+            if code is self.first_code:
+                lines = lines_of_code(code)
+            else:
+                numbers = self.breaks.get(self.canonic(code.co_filename))
+                lines = lines_of_code(code).intersection(numbers) if numbers else _NOTHING
+            entry = self._lines[id(code)] = (code, lines)
+        return entry[1]
+
+    def stop_in(self, code):
+        """Stop once at the first line that this code object runs."""
+        self._lines.pop(id(self.first_code), None)
+        self._lines.pop(id(code), None)
+        self.first_code = code
+
+    # bdb asks these
+
+    def break_anywhere(self, frame):
+        return bool(self.lines_wanted(frame.f_code))
+
+    def stop_here(self, frame):
+        if not bdb.Bdb.stop_here(self, frame):
+            return False
+        return frame is self.stopframe or frame is self.stopped_at or self.owners.steppable(frame)
+
+    def break_here(self, frame):
+        if frame.f_lineno not in self.lines_wanted(frame.f_code):
+            return False
+        if frame.f_code is self.first_code:
+            self.stop_in(None)
+            self.currentbp = 0
+            return True
+        number = self._effective(frame)
+        self.currentbp = number or 0
+        return bool(number)
+
+    def _effective(self, frame):
+        """The number of the first breakpoint that stops the program on this line, if one does.
+
+        Unlike in bdb every breakpoint of the line counts its hit, or those after the first would never be hit.
+        """
+        where = (self.canonic(frame.f_code.co_filename), frame.f_lineno)
+        numbers = []
+        for breakpoint_ in list(bdb.Breakpoint.bplist.get(where, ())):
+            if breakpoint_.enabled and self._meets(breakpoint_, frame):
+                numbers.append(breakpoint_.number)
+                breakpoint_.stops = getattr(breakpoint_, "stops", 0) + 1
+                if breakpoint_.temporary:
+                    place = "%s:%d" % (self.relative(breakpoint_.file), breakpoint_.line)
+                    self.clear_bpbynumber(str(breakpoint_.number))
+                    self.message("Deleted breakpoint %d at %s" % (breakpoint_.number, place))
+        return numbers[0] if numbers else None
+
+    def _meets(self, breakpoint_, frame):
+        breakpoint_.hits += 1
+        if breakpoint_.cond:
+            try:
+                if not evaluate(breakpoint_.cond, frame.f_globals, frame.f_locals):
+                    return False
+            except Exception as error:
+                text = "%s: %s" % (type(error).__name__, error)
+                self.error("the condition of breakpoint %d failed: %s" % (breakpoint_.number, text))
+                return True
+        if breakpoint_.ignore > 0:
+            breakpoint_.ignore -= 1
+            return False
+        return True
+
+    # after a stop
+
+    def arm(self, frame):
+        """Have the frames on the stack traced as the next command needs; a stop calls this before it ends."""
+        self.stepping_thread = threading.get_ident()
+        self.stopped_at = frame
+        self._notice_breakpoints()
+        if not self.tracing_needed():
+            _disarm_stack(frame)
+            return
+        self._arm_stack(frame, self.stoplineno != -1)
+        if self.breaks:
+            for other in list(sys._current_frames().values()):
+                self._arm_stack(other, False)
+
+    def tracing_needed(self):
+        """Whether the program must run under the trace function."""
+        return bool(self.breaks) or self.stoplineno != -1 or self.first_code is not None
+
+    def _arm_stack(self, frame, stepping):
+        while frame is not None:
+            if frame.f_trace is None and (stepping or self.lines_wanted(frame.f_code)):
+                frame.f_trace = self.trace
+            frame = frame.f_back
+
+    def _notice_breakpoints(self):
+        current = {name: tuple(lines) for name, lines in self.breaks.items()}
+        if current != self._seen_breaks:
+            self._seen_breaks = current
+            self._lines.clear()
+
+    def set_continue(self):
+        self.stop_at_breakpoints()
+        if not self.tracing_needed():
+            sys.settrace(None)
+
+    def set_trace(self, frame=None):
+        """Stop at the next line of the caller: what ``breakpoint()`` and ``pdb.set_trace()`` do."""
+        frame = frame or sys._getframe().f_back
+        if os.getpid() != self.pid:
+            return
+        self.enterframe = frame
+        self.set_step()
+        self.arm(frame)
+        sys.settrace(self.trace)
+
+    def break_once(self, code):
+        """Have a function that is about to be called stop at its first line."""
+        self.stop_in(code)
+        if sys.gettrace() is None:
+            sys.settrace(self.trace)
+
+
+def _disarm_stack(frame):
+    while frame is not None:
+        frame.f_trace = None
+        frame = frame.f_back
+
+
+class Owners(object):
+    """Classifies files, each once: that decides what stepping stops in and what a stack trace shows."""
+
+    def __init__(self, workspace, runner):
+        self._workspace = os.path.join(workspace, "")
+        self._runner = os.path.join(runner, "")
+        self._known = dict.fromkeys((module.__file__ for module in (bdb, cmd, pdb)), HIDDEN)
+
+    def claim(self, filename, kind):
+        """Fix the answer for one file."""
+        self._known[filename] = kind
+
+    def of(self, filename):
+        """One of HIDDEN, HARNESS, LIBRARY and PROGRAM."""
+        kind = self._known.get(filename)
+        if kind is None:
+            kind = self._known[filename] = self._classify(filename)
+        return kind
+
+    def _classify(self, filename):
+        if filename.startswith(self._runner):
+            return HIDDEN
+        if filename.startswith("<frozen "):
+            return HARNESS
+        installed = any(part in filename for part in _INSTALLED)
+        if not installed and not filename.startswith("<") and self._inside(filename):
+            return PROGRAM
+        if any(part in filename for part in _HARNESS_PARTS) or filename.endswith(_HARNESS_ENDS + _UNITTEST_ENDS):
+            return HARNESS
+        return LIBRARY
+
+    def _inside(self, filename):
+        return os.path.realpath(os.path.join(self._workspace, filename)).startswith(self._workspace)
+
+    def steppable(self, frame):
+        """Whether stepping may stop here: in the program, or in a library that the program called directly.
+
+        Library code that a test runner calls is as little of interest as the test runner itself.
+        """
+        while frame is not None:
+            kind = self.of(frame.f_code.co_filename)
+            if kind != LIBRARY:
+                return kind == PROGRAM
+            frame = frame.f_back
+        return False

@@ -1,0 +1,154 @@
+"""What the debugger's host and the debugged program have in common: frames on a descriptor, and bounded output."""
+
+import json
+import os
+import struct
+
+from ..descriptors import move_high, write_all
+
+FDS_VARIABLE = "DGYM_DEBUG_FDS"
+FRAME_LIMIT = 64 * 1024 * 1024
+HEADER = struct.Struct(">I")
+_SOURCE_LINES = 100
+
+
+def encode(message):
+    """One frame: four bytes of length, then JSON (ASCII, so that lone surrogates survive)."""
+    data = json.dumps(message).encode("ascii")
+    return HEADER.pack(len(data)) + data
+
+
+class Decoder(object):
+    """Cuts a stream of bytes into messages."""
+
+    def __init__(self):
+        self._buffer = bytearray()
+
+    def feed(self, data):
+        """Add what was read."""
+        self._buffer += data
+
+    def next(self):
+        """The next complete message, or None; ValueError when the stream is not ours."""
+        if len(self._buffer) < HEADER.size:
+            return None
+        (length,) = HEADER.unpack_from(self._buffer)
+        if length > FRAME_LIMIT:
+            raise ValueError("a frame of %d bytes" % length)
+        end = HEADER.size + length
+        if len(self._buffer) < end:
+            return None
+        data = bytes(self._buffer[HEADER.size : end])
+        del self._buffer[:end]
+        message = json.loads(data.decode("utf-8"))
+        if not isinstance(message, dict):
+            raise ValueError("a frame that is no object")
+        return message
+
+
+class Channel(object):
+    """Frames to and from the host. Silent in forked children and when the program took the descriptor."""
+
+    def __init__(self, descriptor):
+        self._descriptor = move_high(descriptor)
+        self._identity = self._look()
+        self._pid = os.getpid()
+        self._decoder = Decoder()
+
+    def _look(self):
+        try:
+            found = os.fstat(self._descriptor)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def usable(self):
+        """Whether the descriptor is still ours."""
+        return os.getpid() == self._pid and self._look() == self._identity
+
+    def send(self, message):
+        """Send one frame; False when nobody listens."""
+        if not self.usable():
+            return False
+        try:
+            write_all(self._descriptor, encode(message))
+        except OSError:
+            return False
+        return True
+
+    def receive(self):
+        """The next frame, or None when there will be none."""
+        while True:
+            message = self._decoder.next()
+            if message is not None:
+                return message
+            try:
+                data = os.read(self._descriptor, 65536) if self.usable() else b""
+            except OSError:
+                data = b""
+            if not data:
+                return None
+            self._decoder.feed(data)
+
+
+def checked(message):
+    """The message with nothing in it but what belongs there; ValueError when it makes no sense."""
+    kind = message.get("type")
+    if kind in ("quit", "restart"):
+        return {"type": kind}
+    if kind not in ("hello", "stop", "end"):
+        raise ValueError("an unknown message")
+    try:
+        if kind == "hello":
+            return _hello(message)
+        return {
+            "type": kind,
+            "output": _text(message.get("output", "")),
+            "cut": int(message.get("cut", 0)),
+            "frame": _frame(message.get("frame")),
+            "source": [_text(line) for line in message.get("source", [])[:_SOURCE_LINES]],
+            "source_start": int(message.get("source_start", 0)),
+            "breakpoints": [breakpoint_fields(entry) for entry in message.get("breakpoints", [])],
+            "next_number": int(message.get("next_number", 1)),
+            "files": [(_text(path), int(changed), int(size)) for path, changed, size in message.get("files", [])],
+            "notices": [_text(notice) for notice in message.get("notices", [])],
+            "lost": [_text(each) for each in message.get("lost", [])],
+        }
+    except (KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise ValueError(str(error))
+
+
+def _hello(message):
+    """The launch that a program of a shell command reports; its paths return to the program unchanged."""
+    launch = {name: message.get(name) for name in ("kind", "target", "argv", "orig_argv")}
+    words = launch["orig_argv"]
+    if not (isinstance(words, list) and words and all(isinstance(word, str) for word in words)):
+        raise ValueError("a program without a command line")
+    notices = [_text(notice) for notice in message.get("notices", [])]
+    return dict(launch, type="hello", is_pytest=bool(message.get("is_pytest")), notices=notices)
+
+
+def _text(value):
+    # File names and source may hold lone surrogates, which no answer can carry.
+    return value.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _frame(value):
+    if value is None:
+        return None
+    return {"file": _text(value["file"]), "line": int(value["line"]), "function": _text(value["function"])}
+
+
+def breakpoint_fields(value):
+    """One entry of the table of breakpoints."""
+    condition = value.get("condition")
+    return {
+        "number": int(value["number"]),
+        "file": _text(value["file"]),
+        "line": int(value["line"]),
+        "condition": None if condition is None else _text(condition),
+        "ignore_count": int(value.get("ignore_count") or 0),
+        "hits": int(value.get("hits") or 0),
+        "enabled": value.get("enabled") is not False,
+        "temporary": bool(value.get("temporary")),
+    }

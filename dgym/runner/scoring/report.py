@@ -1,0 +1,230 @@
+"""The pytest plugin that reports what each test did.
+
+PYTEST_DONT_REWRITE: pytest must not touch this module.
+
+Works on pytest 3.0 to 9. It is the only source of a pytest score: what a run prints is never read. A test passes only
+if its setup, its call and its teardown passed, so nothing is reported before the teardown.
+"""
+
+import unittest
+
+import pytest
+
+from .program_guard import Stops, codes_of
+
+IDS_PER_RECORD = 500
+_NOT_FAILED = (pytest.skip.Exception, pytest.xfail.Exception, unittest.SkipTest)
+_RANK = ("passed", "xpassed", "skipped", "xfailed", "failed", "error")
+
+
+class Reporter(object):
+    """Plugin object; ``write(kind, **fields)`` puts one record on the report descriptor.
+
+    ``guard`` (or None) watches for tampering; ``make_canary`` makes a test that must fail (or is None).
+    """
+
+    def __init__(self, write, guard=None, make_canary=None):
+        self._write = write
+        self._guard = guard
+        self._make_canary = make_canary
+        self._states = {}
+        self._verdicts = {}
+        self._running = None
+        self._stops = Stops()
+        self._told = set()
+
+    # Before anything of the workspace is imported
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_load_initial_conftests(self, early_config):
+        self.take_snapshot(early_config.pluginmanager)
+        yield
+
+    def take_snapshot(self, pluginmanager):
+        self._stops.watch()
+        if self._guard is not None:
+            self._guard.snapshot(pluginmanager)
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_cmdline_main(self, config):
+        """Keep the tests in this process: a worker of pytest-xdist is out of sight."""
+        if hasattr(config.option, "numprocesses"):
+            config.option.numprocesses = 0
+            config.option.dist = "no"
+            config.option.tx = []
+        yield
+
+    # What the session does
+
+    def pytest_sessionstart(self):
+        self._write("start", pytest=pytest.__version__)
+
+    def pytest_collectreport(self, report):
+        if report.failed:
+            self._write("collection_error", id=report.nodeid)
+
+    def pytest_collection_finish(self, session):
+        ids = [item.nodeid for item in session.items]
+        for start in range(0, len(ids), IDS_PER_RECORD):
+            self._write("collected", ids=ids[start : start + IDS_PER_RECORD])
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtestloop(self, session):
+        option = session.config.option
+        runs_tests = not getattr(option, "collectonly", False) and not getattr(option, "setuponly", False)
+        if self._make_canary is not None and runs_tests and session.items:
+            session.items.append(self._make_canary(session, self._on_broken, self._on_canary))
+        if self._guard is not None:
+            self._tell(self._guard.collected(session))
+        yield
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_protocol(self, item):
+        if self._guard is not None:
+            self._tell(self._guard.before(item))
+        yield
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_call(self, item):
+        """Look while the test's own objects still live: a class made in a test is gone soon after."""
+        with Verdict(item, self._stops) as verdict:
+            self._running = verdict
+            outcome = yield
+            self._running = None
+            verdict.close(outcome.excinfo)
+        self._verdicts[item.nodeid] = verdict
+        if self._guard is not None:
+            self._tell(self._guard.after_call())
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_makereport(self, call):
+        # Before other plugins: that of unittest replaces the exception of a skip, and with it the traceback.
+        if self._running is not None:
+            self._running.subtest_ended(call.excinfo)
+        yield
+
+    def pytest_runtest_logreport(self, report):
+        if report.when == "setup":
+            self._states[report.nodeid] = None
+        outcome = _outcome(report)
+        if report.when == "call":
+            outcome = self._checked(report.nodeid, outcome)
+        if outcome is not None:
+            known = self._states.get(report.nodeid)
+            worst = outcome if known is None else max(known, outcome, key=_RANK.index)
+            self._states[report.nodeid] = worst
+        if report.when == "teardown":
+            state = self._states.pop(report.nodeid, None)
+            self._verdicts.pop(report.nodeid, None)
+            if state is not None:
+                self._write("test", id=report.nodeid, outcome=state)
+
+    def _checked(self, nodeid, outcome):
+        """A report says passed; so must what was seen of the call itself."""
+        verdict = self._verdicts.get(nodeid)
+        if outcome != "passed" or verdict is None:
+            return outcome
+        overruled = self._overruled(verdict)
+        if overruled is not None:
+            self._write("overruled", id=nodeid, outcome=outcome)
+            return overruled
+        if verdict.raised and self._guard is not None and self._guard.reports_are_pytests():
+            self._tell(["a test that raised was reported as passed (%s)" % nodeid])
+        return outcome
+
+    def _overruled(self, verdict):
+        """The outcome of a test that pytest takes for passed and that did not pass; None when it did."""
+        if verdict.silent:
+            return "failed"
+        if self._guard is not None and any(map(self._guard.distrusts_skip, verdict.skipping)):
+            return "skipped"
+        return None
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_sessionfinish(self, exitstatus):
+        if self._guard is not None:
+            self._tell(self._guard.finished())
+        self._write("end", status=int(exitstatus))
+        yield
+
+    # Signs of tampering
+
+    def _on_broken(self, names):
+        self._tell(["%s no longer fails" % name for name in names])
+
+    def _on_canary(self, outcome):
+        self._write("canary", outcome=outcome)
+
+    def _tell(self, reasons):
+        for why in reasons:
+            if why not in self._told:
+                self._told.add(why)
+                self._write("tampering", why=why)
+
+
+def _outcome(report):
+    """What this phase adds to the test's outcome; None when nothing."""
+    if report.outcome not in ("passed", "failed", "skipped"):
+        return None
+    if hasattr(report, "context"):
+        return "failed" if report.failed else None
+    if report.failed:
+        return "failed" if report.when == "call" else "error"
+    if report.skipped:
+        return "xfailed" if hasattr(report, "wasxfail") else "skipped"
+    if report.when != "call":
+        return None
+    return "xpassed" if hasattr(report, "wasxfail") else "passed"
+
+
+class Verdict(object):
+    """What the call did.
+
+    ``raised``: it failed. ``silent``: a test of unittest that ended without any result, or before its end.
+    ``skipping``: for each skip of a subtest the code objects that took part in it, outermost first.
+    """
+
+    def __init__(self, item, stops):
+        self._item = item
+        self._stops = stops
+        self._stopped_before = stops.count
+        del stops.skipped_subtests[:]
+        self.skipping = []
+        self._unittest = hasattr(item, "addSuccess")
+        self._succeeded = False
+        self.raised = self.silent = False
+
+    def __enter__(self):
+        if self._unittest:
+            original = self._item.addSuccess
+
+            def succeed(testcase):
+                self._succeeded = True
+                return original(testcase)
+
+            self._item.addSuccess = succeed
+        return self
+
+    def subtest_ended(self, excinfo):
+        """Record a subtest, whose report is made during the call; ``excinfo`` is what the subtest raised, or None."""
+        try:
+            error = None if excinfo is None else excinfo.value
+        except TypeError:
+            return  # pytest-subtests wraps an ExceptionInfo in another for a subtest of unittest, which ``stops`` has
+        if isinstance(error, _NOT_FAILED):
+            self.skipping.append(codes_of(error.__traceback__))
+
+    def close(self, excinfo):
+        collected = getattr(self._item, "_excinfo", None) if self._unittest else None
+        self.skipping += self._stops.skipped_subtests
+        # unittest announces no success of a test that skipped a subtest, and pytest reports the test as passed.
+        succeeded = self._succeeded or bool(self._stops.skipped_subtests)
+        ended = succeeded and self._stops.count == self._stopped_before
+        self.silent = self._unittest and not (ended or collected or excinfo)
+        error = excinfo[1] if excinfo else collected[0].value if collected else None
+        self.raised = isinstance(error, Exception) and not isinstance(error, _NOT_FAILED)
+
+    def __exit__(self, *_exception):
+        if self._unittest:
+            vars(self._item).pop("addSuccess", None)
+        self._item = None

@@ -1,0 +1,207 @@
+"""Tell what comes from a file that the agent changed.
+
+PYTEST_DONT_REWRITE: pytest must not touch this module.
+"""
+
+import os
+import re
+import sys
+import time
+import types
+from functools import partial
+
+CLOCK_SECONDS = 0.02
+FREE_SECONDS = 1.0
+SHARE = 0.05
+_LARGEST_SOURCE = 1024 * 1024
+# The wildcards that libraries of tests offer, as changed code has to name them.
+_LIBRARIES = ((rb"\bmock\b", rb"\bANY\b"), (rb"\b(Magic)?Mock\b", rb"__eq__"), (rb"\bpytest\b", rb"\bapprox\b"))
+
+
+def function_of(value):
+    """The Python function in a function, method, property or partial; None where there is none."""
+    for _ in range(10):
+        if isinstance(value, (classmethod, staticmethod, types.MethodType)):
+            value = value.__func__
+        elif isinstance(value, property):
+            value = value.fget
+        elif isinstance(value, partial):
+            value = value.func
+        else:
+            break
+    return value if isinstance(value, types.FunctionType) else None
+
+
+def code_of(value):
+    return getattr(function_of(value), "__code__", None)
+
+
+class Trust(object):
+    """``changed`` are the absolute paths whose code is not trusted.
+
+    Neither is code that stands in no file, nor in one that was written since: changed code may write more code.
+    """
+
+    def __init__(self, changed):
+        self.changed = frozenset(os.path.realpath(path) for path in changed)
+        self._library = os.path.dirname(os.path.realpath(os.__file__)) + os.sep
+        self._files = {}
+        self._started = time.time() - CLOCK_SECONDS
+
+    def changed_file(self, name):
+        """Whether the agent changed the file ``name``, or it was written while the tests run."""
+        if name not in self._files:
+            self._files[name] = os.path.realpath(name) in self.changed or self._written_since(name)
+        return self._files[name]
+
+    def _written_since(self, name):
+        try:
+            return os.stat(name).st_ctime > self._started
+        except OSError:
+            return False
+
+    def distrusts_code(self, code):
+        return code is not None and (code.co_filename.startswith("<") or self.changed_file(code.co_filename))
+
+    def distrusts_module(self, module):
+        return self.changed_file(getattr(module, "__file__", None) or "<none>")
+
+    def distrusts_class(self, cls):
+        """Whether a class was made by changed code: its module is changed, or one of its functions is from there."""
+        if self.stands_in_changed_module(cls):
+            return True
+        return any(self._is_changed(code_of(member)) for member in list(vars(cls).values()))
+
+    def stands_in_changed_module(self, cls):
+        name = cls.__module__
+        return isinstance(name, str) and self.distrusts_module(sys.modules.get(name))
+
+    def distrusts(self, value):
+        """Whether a function, class, module, or an object of a class, comes from a changed file."""
+        code = code_of(value)
+        if code is not None:
+            return self._is_changed(code)
+        if isinstance(value, type):
+            return self.distrusts_class(value)
+        if isinstance(value, types.ModuleType):
+            return self.distrusts_module(value) or self.distrusts_class(type(value))
+        return self.distrusts_class(type(value))
+
+    def is_harmless(self, value):
+        """Plugins and helpers that nobody changed may patch; what has no code or comes from the library may not."""
+        code = code_of(value)
+        if code is None or self.distrusts_code(code):
+            return False
+        path = os.path.realpath(code.co_filename)
+        return not path.startswith(self._library) or (os.sep + "site-packages" + os.sep) in path
+
+    def _is_changed(self, code):
+        return code is not None and self.changed_file(code.co_filename)
+
+
+class Wildcards(object):
+    """Looks for such classes, within a budget; made before any changed code runs."""
+
+    def __init__(self, trust):
+        self._trust = trust
+        self._borrowers = frozenset(path for path in trust.changed if _names_wildcards(path))
+        self._started = time.monotonic()
+        self._spent = 0.0
+
+    def look(self):
+        """As ``find``: in small suites after every test, in large ones now and then."""
+        now = time.monotonic()
+        if self._spent > max(FREE_SECONDS, SHARE * (now - self._started)):
+            return []
+        found = self.find()
+        self._spent += time.monotonic() - now
+        return found
+
+    def find(self):
+        """Names of the classes; some milliseconds."""
+        found = []
+        for cls in _all_classes():
+            if self._made_by_changed_code(cls) and _equals_everything(cls):
+                found.append("%s.%s" % (cls.__module__, cls.__name__))
+        return found
+
+    def borrowed(self):
+        """Changed files, loaded as modules, that name the wildcards of a library of tests."""
+        loaded = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+        paths = set(os.path.realpath(path) for path in loaded if isinstance(path, str))
+        return sorted(os.path.basename(path) for path in paths & self._borrowers)
+
+    def _made_by_changed_code(self, cls):
+        equal = vars(cls).get("__eq__")
+        if equal is not None and self._trust.distrusts_code(code_of(equal)):
+            return True
+        return self._trust.stands_in_changed_module(cls) and not _is_plain(cls)
+
+
+def _names_wildcards(path):
+    if not path.endswith(".py"):
+        return False
+    try:
+        with open(path, "rb") as file:
+            source = file.read(_LARGEST_SOURCE)
+    except OSError:
+        return False
+    return any(re.search(library, source) and re.search(name, source) for library, name in _LIBRARIES)
+
+
+def _is_plain(cls):
+    """Whether comparing is done by a builtin type."""
+    owner = next((base for base in cls.__mro__ if "__eq__" in vars(base)), object)
+    return owner.__module__ == "builtins"
+
+
+def _all_classes():
+    seen = set()
+    waiting = [object]
+    while waiting:
+        for cls in type.__subclasses__(waiting.pop()):
+            if cls not in seen:
+                seen.add(cls)
+                waiting.append(cls)
+    return seen
+
+
+def _equals_everything(cls):
+    """Whether an instance equals two things that differ from each other, or a thing that nobody knows."""
+    instance = _instance(cls)
+    if instance is None:
+        return False
+    if _equal(instance, object()):
+        return True
+    return any(all(_equal(instance, sample) for sample in samples) for samples in _SAMPLES)
+
+
+_SAMPLES = ((1, 2, -3), (1.5, -2.5), ("a", "bc"), (b"a", b"bc"), ((1,), (2, 3)), ([1], [2, 3]), ({1: 1}, {2: 3}))
+
+
+def _equal(instance, sample):
+    try:
+        answer = instance == sample
+    except Exception:
+        return False
+    return isinstance(answer, int) and bool(answer)
+
+
+def _instance(cls):
+    """An instance without its initialisation; by the builtin type below when the class wants more."""
+    if issubclass(cls, type):
+        return _attempt(lambda: type.__new__(cls, "Name", (), {}))
+    instance = _attempt(lambda: cls.__new__(cls))
+    for base in cls.__mro__:
+        if instance is not None:
+            break
+        if base.__module__ == "builtins":
+            instance = _attempt(lambda base=base: base.__new__(cls))
+    return instance
+
+
+def _attempt(make):
+    try:
+        return make()
+    except Exception:
+        return None
