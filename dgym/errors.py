@@ -11,9 +11,9 @@
     ├── AccessRefused            the sidecar does not take the token, or not for this call
     ├── ConflictError            a step number was reused with another call, or one was left out
     ├── PluginError              a tool or an agent cannot be found or loaded; named
-    ├── PathError                a path is not one of the workspace (dgym.workspace)
-    ├── EditError                a range of lines that a file does not have (dgym.workspace)
-    ├── PatchError               a patch is malformed or does not apply (dgym.workspace)
+    ├── PathError                a path is not one of the workspace
+    ├── EditError                a range of lines that a file does not have
+    ├── PatchError               a patch is malformed or does not apply
     ├── StoreUnavailable         the results store does not do its part; trying again may help (dgym.results)
     ├── PersonLeft               the person who plays a model has left; the episode is cancelled
     └── InfrastructureError      never the agent's doing; ``reason`` is one of the reasons of ``Finished``
@@ -71,6 +71,18 @@ class ConflictError(DgymError):
 
 class PluginError(DgymError):
     """A tool or an agent of that name does not exist or cannot be loaded."""
+
+
+class PathError(DgymError):
+    """A path is empty, malformed or outside the workspace."""
+
+
+class EditError(DgymError):
+    """A range of lines does not exist, or new text cannot be written in the file's encoding."""
+
+
+class PatchError(DgymError):
+    """A patch is malformed or does not apply; the message names file, hunk and line of the patch."""
 
 
 class InfrastructureError(DgymError):

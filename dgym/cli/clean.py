@@ -8,7 +8,8 @@ import click
 from dgym.cli.options import engine_option
 
 if TYPE_CHECKING:
-    from dgym.sandbox.container_engine import Engine, EngineName
+    from dgym.sandbox import EngineName
+    from dgym.sandbox.container import Engine
 
 
 @click.command("clean")
@@ -31,7 +32,7 @@ def command(engine: str) -> None:
 
 
 async def _clean_containers(name: str) -> list[str]:
-    from dgym.sandbox.container_cleanup import remove_abandoned_containers, remove_unused_locks
+    from dgym.sandbox.container import remove_abandoned_containers, remove_unused_locks
 
     engines = await _engines(name)
     removed = [
@@ -46,7 +47,7 @@ async def _clean_containers(name: str) -> list[str]:
 async def _engines(name: str) -> "list[Engine]":
     """All engines that answer, or the one that was named, which must."""
     from dgym.errors import SandboxStartFailed
-    from dgym.sandbox.container_engine import ORDER, find_engine
+    from dgym.sandbox.container import ORDER, find_engine
 
     if name != "auto":
         return [await find_engine(cast("EngineName", name))]

@@ -92,8 +92,8 @@ def _task_problems(spec: "DebugTaskSpec", path: "Path") -> "Iterator[Problem]":
 
 def _patch_problems(patch: str | None, path: "Path") -> "Iterator[Problem]":
     from dgym.api.problems import Problem, show
-    from dgym.workspace.errors import PatchError
-    from dgym.workspace.patch_format import parse_patch
+    from dgym.errors import PatchError
+    from dgym.workspace.patches import parse_patch
 
     if patch is None:
         return

@@ -20,8 +20,7 @@ from dgym.env.driver import Action, Driver
 from dgym.env.local import LocalDriver, Opening, open_task
 from dgym.env.views import info_view, observation_view
 from dgym.errors import ArgumentError, PluginError
-from dgym.sandbox.container_choice import SandboxKind
-from dgym.sandbox.container_engine import EngineName
+from dgym.sandbox import EngineName, SandboxKind
 from dgym.session import EpisodeLimits
 from dgym.tools.base import Tool
 from dgym.tools.registry import load_tools

@@ -8,10 +8,10 @@ import msgspec
 from dgym.api import DebugTask
 from dgym.env.local import Opened, Opening, open_source, suite_cache
 from dgym.errors import ManifestError, SetupFailed, VerifierFailed
-from dgym.sandbox.entrypoint import EntrypointResult
+from dgym.sandbox import EntrypointResult
 from dgym.session import ChangeSet, prepare, solution_versions, verification_plan
 from dgym.session.verification import Assessment, VerificationPlan, assess, remember_passing, run_version
-from dgym.workspace.files import FileVersion
+from dgym.workspace.patches import FileVersion
 
 Versions = Mapping[str, FileVersion | None]
 

@@ -12,14 +12,9 @@ from dgym.api.quantities import parse_quantity
 from dgym.env.driver import Action, EpisodeView
 from dgym.env.views import instructions, schema
 from dgym.errors import EpisodeOver, ManifestError
-from dgym.sandbox import SandboxProvider, SandboxSpec
-from dgym.sandbox.container import ContainerProvider
-from dgym.sandbox.container_choice import SandboxKind, choose_engine
-from dgym.sandbox.container_engine import Engine, EngineName
-from dgym.sandbox.container_image import DEFAULT_IMAGE, ensure_image
-from dgym.sandbox.environments import ensure_environment, resolve_python
-from dgym.sandbox.local import LocalProvider
-from dgym.sandbox.local_files import cache_directory
+from dgym.sandbox import EngineName, SandboxKind, SandboxProvider, SandboxSpec
+from dgym.sandbox.container import DEFAULT_IMAGE, ContainerProvider, Engine, choose_engine, ensure_image
+from dgym.sandbox.local import LocalProvider, cache_directory, ensure_environment, resolve_python
 from dgym.session import EpisodeLimits, Session, SuiteCache, sandbox_spec
 from dgym.tools.base import Tool
 from dgym.tools.registry import load_tools

@@ -16,8 +16,7 @@ from typing import Any, ClassVar, Self, TypeVar
 from dgym.api import DebugTask, ToolSpec
 from dgym.env.asynchronous import DEFAULT_TOOLS, AsyncRepoEnv
 from dgym.env.driver import Action
-from dgym.sandbox.container_choice import SandboxKind
-from dgym.sandbox.container_engine import EngineName
+from dgym.sandbox import EngineName, SandboxKind
 from dgym.tools.base import Tool
 from dgym.wire import EndReason, Result, Step
 

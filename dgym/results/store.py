@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from dgym.wire import Result
-from dgym.workspace.source_local import RESULTS_MARKER
+from dgym.workspace.sources import RESULTS_MARKER
 
 INLINE_PATCH_LIMIT = 1024**2
 """Bytes of patch kept inside ``result.json``; a larger one stands in ``patch.diff`` alone."""

@@ -1,25 +1,63 @@
-"""Where untrusted programs run: the protocol, the runner's client and the sandboxes of this machine."""
+"""Where untrusted programs run: the protocol of a sandbox, the runner's client, and running a task's entrypoint.
 
+:mod:`dgym.sandbox.local` opens sandboxes under bubblewrap or as plain processes, :mod:`dgym.sandbox.container` in
+docker or podman containers; a pod's sandbox is opened by the sidecar with ``RunnerClient`` alone.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from dgym.sandbox.entrypoint import EntrypointResult, Mode, choose_mode, mentions_pytest, run_entrypoint
 from dgym.sandbox.protocol import (
     DebugRequest,
     DebugResult,
+    EngineName,
     FileStat,
+    FileType,
     Limits,
     ManifestEntry,
     RunResult,
     Sandbox,
+    SandboxKind,
     SandboxProvider,
     SandboxSpec,
+    without_escapes,
 )
+from dgym.sandbox.report import TestReport, parse_report
+
+if TYPE_CHECKING:
+    from dgym.sandbox.client import RunnerClient, RunnerInfo
 
 __all__ = [
     "DebugRequest",
     "DebugResult",
+    "EngineName",
+    "EntrypointResult",
     "FileStat",
+    "FileType",
     "Limits",
     "ManifestEntry",
+    "Mode",
     "RunResult",
+    "RunnerClient",
+    "RunnerInfo",
     "Sandbox",
+    "SandboxKind",
     "SandboxProvider",
     "SandboxSpec",
+    "TestReport",
+    "choose_mode",
+    "mentions_pytest",
+    "parse_report",
+    "run_entrypoint",
+    "without_escapes",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Imported at its first use: the runner's client needs asyncio, which most users of the protocol's nouns do not.
+    if name not in ("RunnerClient", "RunnerInfo"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = globals()[name] = getattr(import_module("dgym.sandbox.client"), name)
+    return value

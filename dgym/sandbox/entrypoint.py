@@ -8,6 +8,7 @@ code that it runs.
 import re
 import secrets
 from collections.abc import Collection, Sequence
+from enum import StrEnum
 
 import msgspec
 
@@ -102,3 +103,22 @@ async def run_entrypoint(
     if report is not None and changed is not None and report.canary == "passed":
         add_reason(report, "a test that must fail passed")
     return EntrypointResult(run=run, report=report)
+
+
+class Mode(StrEnum):
+    """How a task counts."""
+
+    NAMED_TESTS = "named tests"
+    WHOLE_SUITE = "whole suite"
+    EXIT_STATUS = "exit status"
+
+
+def choose_mode(entrypoint: str, named: Sequence[str], parser: str) -> Mode:
+    """How a task with this entrypoint, these named tests and this ``parser`` counts."""
+    if parser == "exitStatus":
+        return Mode.EXIT_STATUS
+    if named:
+        return Mode.NAMED_TESTS
+    if parser == "pytest" or mentions_pytest(entrypoint):
+        return Mode.WHOLE_SUITE
+    return Mode.EXIT_STATUS

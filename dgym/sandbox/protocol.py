@@ -9,17 +9,23 @@ Every method raises ``dgym.errors.SandboxLost`` when the runner is gone, ``FileN
 inside, and ``TimeoutError`` never: commands that run out of time are results.
 """
 
+import re
 from collections.abc import AsyncIterator, Sequence
 from typing import Literal, Protocol
 
 import msgspec
 
-from dgym.sandbox.escapes import without_escapes
 from dgym.wire import Breakpoint, Frame
 
 EndedBy = Literal["exit", "timeout", "memory", "killed"]
 MANIFEST_LIMIT = 250_000
 """Files and directories of a workspace; both manifests of an episode fit into the memory of a sidecar."""
+
+SandboxKind = Literal["auto", "bubblewrap", "container", "none"]
+"""What a user may ask for; a running sandbox is of one of the kinds in ``Sandbox.kind``."""
+
+EngineName = Literal["auto", "docker", "podman"]
+"""The container engine a user may ask for."""
 
 FileType = Literal["file", "directory", "symlink", "other", "missing"]
 
@@ -235,3 +241,16 @@ class SandboxProvider(Protocol):
     async def verifier(self) -> Sandbox:
         """Start the verifier (empty workspace), never touched by the agent."""
         ...
+
+
+_SEQUENCE = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]?"  # control sequences (ECMA-48, 5.4)
+    r"|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?"  # strings: titles, links
+    r"|\x1b[ -/]*[0-~]?"
+    r"|\x9b[0-?]*[ -/]*[@-~]?"
+)
+
+
+def without_escapes(text: str) -> str:
+    """``text`` without its escape sequences; lines that a terminal would overwrite stay."""
+    return _SEQUENCE.sub("", text) if "\x1b" in text or "\x9b" in text else text

@@ -8,10 +8,8 @@ import msgspec
 
 from dgym.sandbox import ManifestEntry, Sandbox
 from dgym.session.preparation import Baseline
-from dgym.workspace.changes import Changes, Refusal, compare, refuse
-from dgym.workspace.files import FileVersion
-from dgym.workspace.patch import write_patch
-from dgym.workspace.paths import encode_path
+from dgym.workspace import Changes, Refusal, compare, encode_path, refuse
+from dgym.workspace.patches import FileVersion, write_patch
 
 MAXIMUM_FILE_BYTES = 16 * 1024**2
 MAXIMUM_TOTAL_BYTES = 32 * 1024**2

@@ -13,14 +13,12 @@ import msgspec
 
 from dgym.api import DebugTask
 from dgym.api.quantities import parse_quantity
-from dgym.errors import ManifestError, SetupFailed
+from dgym.errors import ManifestError, PatchError, SetupFailed
 from dgym.sandbox import Limits, ManifestEntry, Sandbox, SandboxProvider, SandboxSpec
 from dgym.tools.context import ToolSettings
 from dgym.wire import Observation
-from dgym.workspace.apply import apply_patch, patched_paths
-from dgym.workspace.errors import PatchError
-from dgym.workspace.files import FileVersion
-from dgym.workspace.policy import Policy, policy_files
+from dgym.workspace import Policy, policy_files
+from dgym.workspace.patches import FileVersion, apply_patch, patched_paths
 
 SETUP_TIMEOUT_SECONDS = 1800.0
 _CHUNK_BYTES = 256 * 1024

@@ -13,7 +13,7 @@ from dgym.session.verification import Verdict
 from dgym.session.verification.suite import ExpectedTestsCache
 from dgym.session.verification.verifier import OpenUntouched, VerificationPlan, verify
 from dgym.wire import EndReason, Result, Score
-from dgym.workspace.files import FileVersion
+from dgym.workspace.patches import FileVersion
 
 MAXIMUM_NOTES = 200
 

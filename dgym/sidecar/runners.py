@@ -11,8 +11,7 @@ from typing import Literal
 import msgspec
 
 from dgym.errors import InfrastructureError, SandboxLost, SandboxStartFailed
-from dgym.sandbox import Sandbox, SandboxProvider, SandboxSpec
-from dgym.sandbox.client import RunnerClient
+from dgym.sandbox import RunnerClient, Sandbox, SandboxProvider, SandboxSpec
 
 _LOOK_SECONDS = 0.02
 _CONFIGURE_SECONDS = 60.0

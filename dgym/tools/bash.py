@@ -5,7 +5,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from dgym.sandbox.protocol import RunResult
+from dgym.sandbox import RunResult
 from dgym.tools.base import Tool, ToolResult
 from dgym.tools.context import ToolContext
 

@@ -9,11 +9,9 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from dgym.sandbox.protocol import FileStat, Sandbox
+from dgym.sandbox import FileStat, Sandbox
 from dgym.wire import Breakpoint
-from dgym.workspace.breakpoints import shift_for_change, shift_for_edit
-from dgym.workspace.edits import Span, split_lines
-from dgym.workspace.encodings import decode_text
+from dgym.workspace import Span, decode_text, shift_for_change, shift_for_edit, split_lines
 
 
 class _Snapshot(msgspec.Struct, frozen=True):

@@ -9,15 +9,13 @@ import stat
 
 import msgspec
 
-from dgym.sandbox.protocol import FileStat, FileType, Sandbox
+from dgym.errors import PathError
+from dgym.sandbox import FileStat, FileType, Sandbox
 from dgym.tools.base import ToolError
 from dgym.tools.breakpoint_table import BreakpointTable
 from dgym.tools.text import nearest
 from dgym.wire import Breakpoint
-from dgym.workspace.encodings import decode_text, is_wide
-from dgym.workspace.errors import PathError
-from dgym.workspace.paths import normalize
-from dgym.workspace.policy import Policy, is_generated
+from dgym.workspace import Policy, decode_text, is_generated, is_wide, normalize
 
 READ_LIMIT = 16 * 1024**2
 LIST_LIMIT = 10_000

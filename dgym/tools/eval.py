@@ -2,8 +2,7 @@
 
 from collections import Counter
 
-from dgym.sandbox.entrypoint import EntrypointResult, run_entrypoint
-from dgym.sandbox.scoring_mode import Mode, choose_mode
+from dgym.sandbox import EntrypointResult, Mode, choose_mode, run_entrypoint
 from dgym.tools.base import Tool, ToolResult
 from dgym.tools.bash import describe_end
 from dgym.tools.context import ToolContext

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from dgym.sandbox.protocol import RunResult
+from dgym.sandbox import RunResult
 from dgym.tools.base import Tool, ToolError
 from dgym.tools.context import ToolContext, require_file
 from dgym.tools.text import plural

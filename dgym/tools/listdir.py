@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from dgym.sandbox.protocol import FileStat
+from dgym.sandbox import FileStat
 from dgym.tools.base import Tool, ToolError
 from dgym.tools.context import ToolContext
 from dgym.tools.text import plural

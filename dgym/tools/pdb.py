@@ -8,8 +8,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from dgym.sandbox.escapes import without_escapes
-from dgym.sandbox.protocol import DebugRequest, DebugResult
+from dgym.sandbox import DebugRequest, DebugResult, without_escapes
 from dgym.tools.base import Tool, ToolResult
 from dgym.tools.bash import signal_name
 from dgym.tools.context import ToolContext

@@ -5,13 +5,12 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from dgym.errors import EditError
 from dgym.tools.base import Tool, ToolError, ToolResult
 from dgym.tools.context import Resolved, ToolContext, require_file
 from dgym.tools.text import split_words
-from dgym.workspace.edits import line_count, resolve_span, rewrite_text
-from dgym.workspace.encodings import decode_text
-from dgym.workspace.errors import EditError
-from dgym.workspace.patch import unified_diff
+from dgym.workspace import decode_text, line_count, resolve_span, rewrite_text
+from dgym.workspace.patches import unified_diff
 
 _TEXT_FORM = re.compile(r"\A(?P<head>.*?)<c>(?:\r?\n)?(?P<code>.*)</c>\s*\Z", re.DOTALL)
 _RANGE = re.compile(r"\A(\d+)(?::(\d+))?\Z")

@@ -7,7 +7,7 @@ from msgspec import Meta
 from dgym.tools.base import Tool, ToolError, ToolResult
 from dgym.tools.context import ToolContext, as_text
 from dgym.tools.text import numbered, plural
-from dgym.workspace.edits import split_lines
+from dgym.workspace import split_lines
 
 _SHOWN_BYTES = 56 * 1024
 """What fits into an observation with its header; a longer file is cut at a line, and the answer says where."""

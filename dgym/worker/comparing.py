@@ -11,8 +11,7 @@ from dgym.env import AsyncRepoEnv
 from dgym.errors import ManifestError
 from dgym.results import Trajectory
 from dgym.results.normalize import normalize
-from dgym.sandbox.container_choice import SandboxKind
-from dgym.sandbox.container_engine import EngineName
+from dgym.sandbox import EngineName, SandboxKind
 from dgym.wire import Observation, Step
 
 _SHOWN_LINES = 40

@@ -17,8 +17,7 @@ from dgym.agents.exchange import Exchange
 from dgym.env import AsyncRepoEnv
 from dgym.errors import DgymError, InfrastructureError
 from dgym.results import StoredResult, TrajectoryWriter
-from dgym.sandbox.container_choice import SandboxKind
-from dgym.sandbox.container_engine import EngineName
+from dgym.sandbox import EngineName, SandboxKind
 from dgym.wire import EndReason, Result, Step
 from dgym.worker.jobs import Finished, Job, Report, Started, Stepped, Told, effective_tools
 from dgym.worker.logs import NOTICE, episode_log

@@ -16,7 +16,7 @@ from dgym.results import StoredResult
 from dgym.tools.registry import load_tools
 from dgym.worker.jobs import Job, effective_tools
 from dgym.worker.models import Models
-from dgym.workspace.source_local import walk_repository
+from dgym.workspace.sources import walk_repository
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from dgym.wire import Breakpoint
-from dgym.workspace.edits import split_lines
 from dgym.workspace.lines import matching_blocks
+from dgym.workspace.text import split_lines
 
 Shifted = tuple[tuple[Breakpoint, ...], tuple[Breakpoint, ...]]
 """Those that stay, at their new lines, and those that were dropped, at their old ones."""

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from dgym.sandbox.protocol import ManifestEntry
+from dgym.sandbox import ManifestEntry
 from dgym.workspace.paths import ancestors, resolve_link
 from dgym.workspace.policy import Policy, is_policy_file
 

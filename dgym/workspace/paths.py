@@ -7,7 +7,7 @@ the real path there and pass it through :func:`normalize` again.
 import posixpath
 from collections.abc import Mapping
 
-from dgym.workspace.errors import PathError
+from dgym.errors import PathError
 
 PATH_LIMIT = 4096
 """Bytes in a path: Linux's PATH_MAX."""

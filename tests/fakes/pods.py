@@ -20,7 +20,7 @@ from dgym.api import DebugTask
 from dgym.env.http_client import HttpClient, Patience
 from dgym.env.local import open_source
 from dgym.env.preparation import RemotePreparation
-from dgym.sandbox.environments import ensure_environment
+from dgym.sandbox.local import ensure_environment
 from dgym.session import EpisodeLimits
 from dgym.sidecar.access import Access
 from dgym.sidecar.api import Api

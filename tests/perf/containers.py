@@ -8,7 +8,7 @@ from pathlib import Path
 
 import dgym
 from dgym.errors import SandboxStartFailed
-from dgym.sandbox.container_choice import SandboxKind
+from dgym.sandbox import SandboxKind
 from tests.perf.measure import Figure, figure
 from tests.perf.steps import TEST, make_task
 

@@ -9,7 +9,7 @@ import msgspec
 
 from dgym.api import INLINE_LIMIT, DebugTask, DebugTaskSpec, Episode, InlineFile, Loaded, Resource, SourceSpec
 from dgym.errors import ManifestError
-from dgym.workspace.source_local import walk_repository
+from dgym.workspace.sources import walk_repository
 
 _REMEDY = "push it to a git repository or an archive that the agents may fetch, or build it into an image"
 

@@ -14,7 +14,7 @@ from dgym.errors import DgymError
 if TYPE_CHECKING:
     from dgym.results import StoredResult
     from dgym.worker.jobs import Job
-    from dgym.workspace.files import FileVersion
+    from dgym.workspace.patches import FileVersion
 
 
 def offer_patches(jobs: "Sequence[Job]", results: "Sequence[StoredResult | None]") -> None:
@@ -35,7 +35,7 @@ def write_patch(root: Path, patch: bytes) -> list[str]:
     Raises:
         PatchError: The files are not those that the patch was made from.
     """
-    from dgym.workspace.apply import apply_patch
+    from dgym.workspace.patches import apply_patch
 
     changes = apply_patch(patch, lambda path: _read(root, path))
     _refuse_outside(root, changes)
@@ -76,7 +76,7 @@ def _agreed(question: str) -> bool:
 
 
 def _read(root: Path, path: str) -> "FileVersion | None":
-    from dgym.workspace.files import FileVersion
+    from dgym.workspace.patches import FileVersion
 
     file = root / path
     try:

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dgym.sandbox.entrypoint import EntrypointResult
-from dgym.sandbox.scoring_mode import Mode
+from dgym.sandbox import EntrypointResult, Mode
 from dgym.session.verification.verdict import (
     ALREADY_PASSES,
     ExpectedTests,

@@ -8,8 +8,7 @@ import posixpath
 import re
 from collections.abc import Callable, Collection
 
-from dgym.sandbox.entrypoint import EntrypointResult
-from dgym.sandbox.scoring_mode import Mode
+from dgym.sandbox import EntrypointResult, Mode
 from dgym.wire import Observation
 
 _NOT_STARTED = frozenset({126, 127})

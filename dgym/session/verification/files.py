@@ -5,11 +5,9 @@ import tarfile
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import IO
 
-from dgym.errors import VerifierFailed
+from dgym.errors import PatchError, VerifierFailed
 from dgym.sandbox import ManifestEntry, Sandbox
-from dgym.workspace.apply import apply_patch, patched_paths
-from dgym.workspace.errors import PatchError
-from dgym.workspace.files import FileVersion
+from dgym.workspace.patches import FileVersion, apply_patch, patched_paths
 
 _CHUNK_BYTES = 256 * 1024
 _COPY_SECONDS = 600.0

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from dgym.workspace.files import FileVersion
+from dgym.workspace.patches import FileVersion
 
 CONFIGURATION_NAMES = frozenset(
     {

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from dgym.sandbox.entrypoint import EntrypointResult
-from dgym.sandbox.scoring_mode import Mode
+from dgym.sandbox import EntrypointResult, Mode
 from dgym.wire import Score
 
 _PASSED = frozenset({"passed", "xpassed"})

@@ -10,10 +10,8 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
-from dgym.errors import SandboxLost, SandboxStartFailed, SetupFailed, VerifierFailed
-from dgym.sandbox import ManifestEntry, RunResult, Sandbox
-from dgym.sandbox.entrypoint import EntrypointResult, run_entrypoint
-from dgym.sandbox.scoring_mode import Mode, choose_mode
+from dgym.errors import PatchError, SandboxLost, SandboxStartFailed, SetupFailed, VerifierFailed
+from dgym.sandbox import EntrypointResult, ManifestEntry, Mode, RunResult, Sandbox, choose_mode, run_entrypoint
 from dgym.session.verification.environment import environment_failure, is_doubtful
 from dgym.session.verification.files import SavedFiles, WorkspaceCopy, apply_test_patch, read_versions, write_versions
 from dgym.session.verification.protection import Protection, files_of_shell_line, protect, select_changes, why_dropped
@@ -28,9 +26,7 @@ from dgym.session.verification.verdict import (
     named_tests,
     nothing_ran,
 )
-from dgym.workspace.apply import patched_paths
-from dgym.workspace.errors import PatchError
-from dgym.workspace.files import FileVersion
+from dgym.workspace.patches import FileVersion, patched_paths
 
 _TAIL_LINES = 20
 _IN_MEMORY_BYTES = 8 * 1024**2

@@ -19,8 +19,7 @@ from dgym.worker.pod.metrics import Metrics
 from dgym.worker.pod.play import play
 from dgym.worker.pod.settings import AgentSettings
 from dgym.worker.pod.shared import Ending, Shared, Tell
-from dgym.workspace.source_cache import SourceCache
-from dgym.workspace.source_hosts import SourceHosts
+from dgym.workspace.sources import SourceCache, SourceHosts
 
 _log = logging.getLogger("dgym.worker")
 

@@ -7,7 +7,7 @@ from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from dgym.errors import ManifestError
-from dgym.workspace.source_hosts import SourceHosts
+from dgym.workspace.sources import SourceHosts
 
 PREFIX = "DGYM_AGENT_"
 

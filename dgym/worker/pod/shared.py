@@ -14,7 +14,7 @@ from dgym.wire import EndReason, Outcome, Step
 from dgym.wire.assignments import AssignmentState
 from dgym.worker.models import Models
 from dgym.worker.pod.metrics import Metrics
-from dgym.workspace.source_cache import SourceCache
+from dgym.workspace.sources import SourceCache
 
 _log = logging.getLogger("dgym.worker.episode")
 

@@ -11,11 +11,8 @@ import pytest
 
 from dgym.errors import SandboxStartFailed
 from dgym.sandbox import SandboxSpec
-from dgym.sandbox.container import ContainerProvider
-from dgym.sandbox.container_command import LABEL
-from dgym.sandbox.container_engine import find_engine
-from dgym.sandbox.container_image import DEFAULT_IMAGE, ensure_image
-from dgym.sandbox.container_locks import scope
+from dgym.sandbox.container import DEFAULT_IMAGE, LABEL, ContainerProvider, ensure_image, find_engine
+from dgym.sandbox.locks import scope
 from tests.required import absent
 
 DEADLINE = 60.0

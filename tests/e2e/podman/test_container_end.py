@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from dgym.errors import SandboxLost
-from dgym.sandbox.container_command import LABEL
-from dgym.sandbox.container_image import DEFAULT_IMAGE
-from dgym.sandbox.container_locks import scope
+from dgym.sandbox.container import DEFAULT_IMAGE, LABEL
+from dgym.sandbox.locks import scope
 
 DEADLINE = 60.0
 
@@ -36,9 +35,9 @@ time.sleep(1000)
 OWNER = """
 import asyncio
 from dgym.sandbox import SandboxSpec
-from dgym.sandbox.container import ContainerProvider
-from dgym.sandbox.container_engine import find_engine
-from dgym.sandbox.container_image import DEFAULT_IMAGE, ensure_image
+from dgym.sandbox.container.provider import ContainerProvider
+from dgym.sandbox.container.engine import find_engine
+from dgym.sandbox.container.engine import DEFAULT_IMAGE, ensure_image
 
 async def main():
     engine = await find_engine({engine!r})

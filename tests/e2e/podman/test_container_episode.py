@@ -12,7 +12,7 @@ from dgym.api import DebugTask
 from dgym.api.meta import ObjectMeta
 from dgym.api.task import DebugTaskSpec, InlineFile, Resources, SourceSpec
 from dgym.errors import ManifestError
-from dgym.sandbox.bubblewrap import bubblewrap_works
+from dgym.sandbox.local import bubblewrap_works
 
 CODE = "def add(a, b):\n    total = a - b\n    return total\n"
 TEST = "from calc import add\n\n\ndef test_add():\n    assert add(1, 2) == 3\n"
@@ -115,7 +115,7 @@ async def test_auto_takes_bubblewrap_for_tasks_without_an_image(engine):
 
 
 async def test_auto_takes_a_container_where_bubblewrap_does_not_work(engine, monkeypatch):
-    monkeypatch.setattr("dgym.sandbox.container_choice.bubblewrap_works", lambda: False)
+    monkeypatch.setattr("dgym.sandbox.container.provider.bubblewrap_works", lambda: False)
     async with AsyncRepoEnv(task(), engine=engine.flavor) as env:
         await env.reset()
         assert env._driver._session._sandbox.kind == "container"

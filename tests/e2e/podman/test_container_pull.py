@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dgym.errors import SandboxStartFailed
-from dgym.sandbox.container_image import DEFAULT_IMAGE, ensure_image
+from dgym.sandbox.container import DEFAULT_IMAGE, ensure_image
 
 
 class Registry(http.server.BaseHTTPRequestHandler):
@@ -97,6 +97,6 @@ async def test_an_image_of_this_machine_is_never_pulled(engine):
 
 
 async def test_the_default_image_says_how_to_build_it(engine, monkeypatch):
-    monkeypatch.setattr("dgym.sandbox.container_image.DEFAULT_IMAGE", f"{DEFAULT_IMAGE}-absent")
+    monkeypatch.setattr("dgym.sandbox.container.engine.DEFAULT_IMAGE", f"{DEFAULT_IMAGE}-absent")
     with pytest.raises(SandboxStartFailed, match="build it with 'make images'"):
         await ensure_image(engine, f"{DEFAULT_IMAGE}-absent")

@@ -9,12 +9,15 @@ import pytest
 
 from dgym.errors import SandboxLost, SandboxStartFailed
 from dgym.sandbox import Limits, SandboxSpec
-from dgym.sandbox.container import ContainerProvider
-from dgym.sandbox.container_cleanup import remove_abandoned_containers
-from dgym.sandbox.container_command import LABEL
-from dgym.sandbox.container_engine import find_engine
-from dgym.sandbox.container_image import DEFAULT_IMAGE, ensure_image
-from dgym.sandbox.container_locks import scope
+from dgym.sandbox.container import (
+    DEFAULT_IMAGE,
+    LABEL,
+    ContainerProvider,
+    ensure_image,
+    find_engine,
+    remove_abandoned_containers,
+)
+from dgym.sandbox.locks import scope
 
 DEADLINE = 60.0
 
@@ -24,7 +27,7 @@ def docker(engine, tmp_path, monkeypatch):
     if engine.flavor != "podman" or shutil.which("docker") is None:
         pytest.skip("needs podman and docker's command line")
     socket = tmp_path / "podman.sock"
-    monkeypatch.setattr("dgym.sandbox.container_engine._answered", {})
+    monkeypatch.setattr("dgym.sandbox.container.engine._answered", {})
     monkeypatch.setenv("DOCKER_HOST", f"unix://{socket}")
     (tmp_path / "config.json").write_text("{}")
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))

@@ -13,8 +13,7 @@ from dgym.api import expand
 from dgym.benchmarks import bundled, episode_set, load_bundled, walkthrough
 from dgym.env import AsyncRepoEnv
 from dgym.errors import ManifestError
-from dgym.workspace.apply import apply_patch
-from dgym.workspace.files import FileVersion
+from dgym.workspace.patches import FileVersion, apply_patch
 
 TASKS = load_bundled("mini_nightmare")
 each_task = pytest.mark.parametrize("task", TASKS, ids=lambda task: task.metadata.name)

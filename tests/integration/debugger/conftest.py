@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 import dgym.runner
-from dgym.sandbox.client import RunnerClient
-from dgym.sandbox.protocol import DebugRequest, SandboxSpec
+from dgym.sandbox import DebugRequest, RunnerClient, SandboxSpec
 
 RUNNER = Path(dgym.runner.__file__).parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dgym" / "test-pytests"

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from dgym.sandbox.protocol import DebugResult
+from dgym.sandbox import DebugResult
 
 MAIN = """\
 import os, subprocess, sys

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 import dgym.runner
-from dgym.sandbox import SandboxSpec
-from dgym.sandbox.client import RunnerClient
+from dgym.sandbox import RunnerClient, SandboxSpec
 from dgym.session.verification.files import WorkspaceCopy
 from dgym.sidecar.install import install
 from dgym_operator.render import Renderer

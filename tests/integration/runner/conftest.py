@@ -15,8 +15,7 @@ from typing import TypeVar
 import pytest
 
 import dgym.runner
-from dgym.sandbox import Limits, SandboxSpec
-from dgym.sandbox.client import RunnerClient, RunnerInfo
+from dgym.sandbox import Limits, RunnerClient, RunnerInfo, SandboxSpec
 
 T = TypeVar("T")
 MAIN = Path(dgym.runner.__file__).with_name("__main__.py")

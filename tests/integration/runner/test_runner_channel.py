@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from dgym.errors import InfrastructureError, SandboxLost
-from dgym.sandbox import SandboxSpec, frames
-from dgym.sandbox.client import RunnerClient
+from dgym.sandbox import RunnerClient, SandboxSpec, frames
 
 RESIDENT_BOUND_KIB = 15 * 1024
 

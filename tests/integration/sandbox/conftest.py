@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from dgym.sandbox import SandboxSpec
-from dgym.sandbox.bubblewrap import bubblewrap_problem
-from dgym.sandbox.local import LocalProvider
+from dgym.sandbox.local import LocalProvider, bubblewrap_problem
 from tests.required import absent
 
 DEADLINE = 30.0

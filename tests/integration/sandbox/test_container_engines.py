@@ -11,13 +11,10 @@ from pathlib import Path
 import pytest
 
 from dgym.errors import ManifestError, SandboxLost, SandboxStartFailed
-from dgym.sandbox import SandboxSpec
-from dgym.sandbox import container_cleanup as cleanup
-from dgym.sandbox import container_locks as locks
-from dgym.sandbox.container import ContainerProvider
-from dgym.sandbox.container_choice import choose_engine
-from dgym.sandbox.container_engine import Engine, call, find_engine
-from dgym.sandbox.container_image import DEFAULT_IMAGE, Image, ensure_image
+from dgym.sandbox import SandboxSpec, locks
+from dgym.sandbox.container import DEFAULT_IMAGE, ContainerProvider, Engine, choose_engine, ensure_image, find_engine
+from dgym.sandbox.container import process as cleanup
+from dgym.sandbox.container.engine import Image, call
 
 
 class Machine:
@@ -63,7 +60,7 @@ def computer(tmp_path, monkeypatch):
     monkeypatch.setenv("FAKE_ENGINE", str(made.state))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(cleanup, "_cleaned", set())
-    monkeypatch.setattr("dgym.sandbox.container_engine._answered", {})
+    monkeypatch.setattr("dgym.sandbox.container.engine._answered", {})
     return made
 
 
@@ -166,7 +163,7 @@ class TestChoice:
     @pytest.fixture(autouse=True)
     def _bubblewrap(self, monkeypatch):
         self.bubblewrap = True
-        monkeypatch.setattr("dgym.sandbox.container_choice.bubblewrap_works", lambda: self.bubblewrap)
+        monkeypatch.setattr("dgym.sandbox.container.provider.bubblewrap_works", lambda: self.bubblewrap)
 
     async def choose(self, sandbox="auto", *, image=None, delivered=True, python=None):
         chosen = await choose_engine(sandbox, "auto", image=image, delivered=delivered, python=python)
@@ -305,7 +302,7 @@ async def test_an_image_without_the_interpreter_is_named(computer, open_containe
 
 
 async def test_a_runner_that_the_engine_does_not_see_is_explained(computer, open_container, monkeypatch, tmp_path):
-    monkeypatch.setattr("dgym.sandbox.container.shared_runner", lambda: tmp_path / "nowhere")
+    monkeypatch.setattr("dgym.sandbox.container.provider.shared_runner", lambda: tmp_path / "nowhere")
     with pytest.raises(SandboxStartFailed, match="must share your home directory"):
         await open_container()
 

@@ -11,10 +11,10 @@ from contextlib import suppress
 import pytest
 
 from dgym.errors import SandboxLost
-from dgym.sandbox import SandboxSpec, local_cgroup
-from dgym.sandbox.local import LocalProvider
-from dgym.sandbox.local_cgroup import ControlGroup
-from dgym.sandbox.local_files import remove_abandoned
+from dgym.sandbox import SandboxSpec
+from dgym.sandbox.local import LocalProvider, cgroup
+from dgym.sandbox.local.cgroup import ControlGroup
+from dgym.sandbox.local.directory import remove_abandoned
 
 
 async def test_daemons_that_ignore_signals_are_dead_when_stop_returns(sandbox, machine):
@@ -86,7 +86,7 @@ async def test_nothing_survives_the_death_of_its_owner(kind, machine, tmp_path, 
         """
         import asyncio, sys
         from dgym.sandbox import SandboxSpec
-        from dgym.sandbox.local import LocalProvider
+        from dgym.sandbox.local.provider import LocalProvider
         async def main():
             sandbox = await LocalProvider(SandboxSpec(python=sys.executable), kind=sys.argv[1]).sandbox()
             await sandbox.run(["python", "-c", sys.argv[2], sys.argv[3]])
@@ -125,7 +125,7 @@ async def test_nothing_survives_the_death_of_its_owner(kind, machine, tmp_path, 
 
     # The runner is on its way out too: as long as it is there, its directory is left for the next time.
     await machine.until(removed)
-    assert not any((parent / left.name).exists() for parent in local_cgroup._parents())
+    assert not any((parent / left.name).exists() for parent in cgroup._parents())
 
 
 async def test_a_failed_start_leaves_nothing_behind(kind, machine):

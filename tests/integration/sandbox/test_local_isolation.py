@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import dgym
-from dgym.sandbox.bubblewrap import RUNNER_INSIDE
+from dgym.sandbox.local.bubblewrap import RUNNER_INSIDE
 
 TRY_TO_WRITE = """
 import json, os, sys

@@ -18,7 +18,7 @@ NOBODY = 65534
 SCRIPT = """
 import asyncio, json, os, sys
 from dgym.sandbox import SandboxSpec
-from dgym.sandbox.local import LocalProvider
+from dgym.sandbox.local.provider import LocalProvider
 
 async def main():
     sandbox = await LocalProvider(SandboxSpec(python=sys.executable), kind=sys.argv[1]).sandbox()

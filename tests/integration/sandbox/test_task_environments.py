@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from dgym.errors import SandboxStartFailed, SetupFailed
-from dgym.sandbox import SandboxSpec, local
-from dgym.sandbox.environments import ensure_environment
-from dgym.sandbox.local import LocalProvider
-from dgym.sandbox.local_distributions import pytest_distributions
-from dgym.sandbox.local_interpreter import inspect_interpreter
+from dgym.sandbox import SandboxSpec
+from dgym.sandbox.local import LocalProvider, ensure_environment, provider
+from dgym.sandbox.local.environments import pytest_distributions
+from dgym.sandbox.local.interpreter import inspect_interpreter
 
 
 @pytest.fixture
@@ -112,8 +111,8 @@ async def test_an_interpreter_by_another_name_is_python_inside(open_sandbox, kin
 
 
 async def test_without_bubblewrap_auto_warns_once_and_insisting_fails(monkeypatch):
-    monkeypatch.setattr(local, "bubblewrap_problem", lambda: "there is none")
-    monkeypatch.setattr(local, "_warned", type(local._warned)())
+    monkeypatch.setattr(provider, "bubblewrap_problem", lambda: "there is none")
+    monkeypatch.setattr(provider, "_warned", type(provider._warned)())
     said: list[str] = []
     for _ in range(2):
         sandbox = await LocalProvider(SandboxSpec(python=sys.executable), warn=said.append).sandbox()

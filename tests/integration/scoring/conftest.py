@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 import dgym.runner
-from dgym.sandbox import RunResult, SandboxSpec
-from dgym.sandbox.entrypoint import run_entrypoint
+from dgym.sandbox import RunResult, SandboxSpec, run_entrypoint
 from dgym.sandbox.local import LocalProvider
 from dgym.session.verification import VerificationPlan, verify
-from dgym.workspace.files import FileVersion
+from dgym.workspace.patches import FileVersion
 
 RUNNER = Path(dgym.runner.__file__).parent
 DEADLINE = 60.0

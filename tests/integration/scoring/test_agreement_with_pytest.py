@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dgym.sandbox.environments import ensure_environment
+from dgym.sandbox.local import ensure_environment
 
 STYLES = {
     "test_subtests.py": """

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dgym.sandbox.environments import ensure_environment
+from dgym.sandbox.local import ensure_environment
 
 VERSIONS = [("3.6", "3.0.7"), ("3.8", "4.6.11"), ("3.8", "6.2.5"), ("3.12", "8.3.5"), ("3.13", "9.0.2")]
 

@@ -5,7 +5,7 @@ import pytest
 from dgym.errors import VerifierFailed
 from dgym.session.verification import VerificationPlan, verify
 from dgym.session.verification.suite import ExpectedTestsCache
-from dgym.workspace.files import FileVersion
+from dgym.workspace.patches import FileVersion
 
 BUGGY = "def add(a, b):\n    return a - b\n"
 FIXED = "def add(a, b):\n    return a + b\n"

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
+from dgym.sandbox import Sandbox, SandboxSpec
 from dgym.sandbox.local import LocalProvider, bubblewrap_works
-from dgym.sandbox.protocol import Sandbox, SandboxSpec
 from dgym.session.execution import Execution, execute, read_action
 from dgym.tools.base import Tool
 from dgym.tools.context import ToolContext, ToolSettings
 from dgym.tools.registry import available_tools, load_tools
 from dgym.wire import Observation
-from dgym.workspace.policy import Policy, policy_files
+from dgym.workspace import Policy, policy_files
 
 
 class Bench:

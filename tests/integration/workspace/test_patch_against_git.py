@@ -9,9 +9,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from dgym.workspace.apply import apply_patch, patched_paths
-from dgym.workspace.files import FileVersion
-from dgym.workspace.patch import write_patch
+from dgym.workspace.patches import FileVersion, apply_patch, patched_paths, write_patch
 
 Tree = dict[str, FileVersion]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from dgym.workspace.policy import Policy
+from dgym.workspace import Policy
 
 NAMES = (
     "a",

@@ -11,8 +11,7 @@ import pytest
 
 from dgym.api.task import ArchiveSource, GitSource, InlineFile, SourceSpec
 from dgym.errors import SourceFailed
-from dgym.workspace.source_cache import SourceCache
-from dgym.workspace.source_hosts import SourceHosts
+from dgym.workspace.sources import SourceCache, SourceHosts
 
 
 @pytest.fixture

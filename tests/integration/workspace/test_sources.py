@@ -14,8 +14,10 @@ import pytest
 
 from dgym.api.task import ArchiveSource, ConfigMapSource, GitSource, InlineFile, SourceSpec
 from dgym.errors import SourceFailed
-from dgym.workspace import source_archive, source_git, source_tree
+from dgym.workspace.sources import archive as source_archive
+from dgym.workspace.sources import git as source_git
 from dgym.workspace.sources import pack_source
+from dgym.workspace.sources import tree as source_tree
 
 
 def listing(packed: Path) -> dict[str, object]:

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgym.errors import ManifestError
-from dgym.sandbox import bubblewrap
-from dgym.sandbox.bubblewrap import Layout, check_workspace, command_line, write_etc
-from dgym.sandbox.local_interpreter import Interpreter
+from dgym.sandbox.local import bubblewrap
+from dgym.sandbox.local.bubblewrap import Layout, check_workspace, command_line, write_etc
+from dgym.sandbox.local.interpreter import Interpreter
 
 SEGMENTS = st.sampled_from(
     ["workspace", "usr", "src", "etc", "tmp", "home", "agent", "opt", "dgym", "proc", "lib", "a b"]

@@ -9,9 +9,9 @@ import pytest
 import dgym
 from dgym.errors import ManifestError, SandboxStartFailed
 from dgym.sandbox import Limits
-from dgym.sandbox.container_command import Container, command_line
-from dgym.sandbox.container_engine import Engine, engine_from_facts
-from dgym.sandbox.container_image import DEFAULT_IMAGE, Image
+from dgym.sandbox.container import DEFAULT_IMAGE, Engine
+from dgym.sandbox.container.command import Container, command_line
+from dgym.sandbox.container.engine import Image, engine_from_facts
 
 ROOT, ORDINARY = Image("some/image", "id", ""), Image("some/image", "id", "tester:staff")
 PODMAN, DOCKER = Engine(program="/bin/podman", flavor="podman"), Engine(program="/bin/docker", flavor="docker")

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from dgym.sandbox import container_locks as locks
+from dgym.sandbox import locks
 
 
 @pytest.fixture(autouse=True)
@@ -28,9 +28,7 @@ def test_a_container_is_owned_until_its_owner_says_that_it_is_gone():
 
 
 def test_a_container_is_abandoned_once_its_owner_is_dead():
-    script = (
-        "import os; from dgym.sandbox.container_locks import Ownership; print(Ownership().name, flush=True); input()"
-    )
+    script = "import os; from dgym.sandbox.locks import Ownership; print(Ownership().name, flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", script], stdin=-1, stdout=-1, text=True) as owner:
         name = owner.stdout.readline().strip()
         assert not locks.is_abandoned(name)

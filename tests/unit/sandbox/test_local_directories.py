@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from dgym.sandbox import local_files
-from dgym.sandbox.local_files import PrivateDirectory, cache_directory, compiled_runner, remove_abandoned, remove_tree
-from dgym.sandbox.local_interpreter import inspect_interpreter
+from dgym.sandbox import cache
+from dgym.sandbox.cache import cache_directory, compiled_runner
+from dgym.sandbox.local.directory import PrivateDirectory, remove_abandoned, remove_tree
+from dgym.sandbox.local.interpreter import inspect_interpreter
 
 
 @pytest.fixture
@@ -74,7 +75,7 @@ def test_a_link_out_of_the_tree_is_removed_and_not_followed(tmp_path):
 def test_what_a_killed_process_left_is_removed_and_what_a_live_one_uses_is_kept(temporary):
     script = (
         "import os, sys, tempfile; tempfile.tempdir = sys.argv[1]\n"
-        "from dgym.sandbox.local_files import PrivateDirectory\n"
+        "from dgym.sandbox.local.directory import PrivateDirectory\n"
         "PrivateDirectory.make(); os.kill(os.getpid(), 9)"
     )
     subprocess.run([sys.executable, "-c", script, str(temporary)], check=False)
@@ -113,16 +114,15 @@ def test_the_runner_is_copied_with_bytecode_once(tmp_path, monkeypatch):
     (source / "inner").mkdir(parents=True)
     (source / "__main__.py").write_text("print(1)\n")
     (source / "inner" / "part.py").write_text("x = 1\n")
-    monkeypatch.setattr(local_files, "RUNNER_SOURCE", source)
-    local_files.runner_digest.cache_clear()
+    monkeypatch.setattr(cache, "RUNNER_SOURCE", source)
+    cache.runner_digest.cache_clear()
     try:
         interpreter = inspect_interpreter(sys.executable)
-        first = compiled_runner(interpreter)
+        first = compiled_runner(interpreter.executable, interpreter.cache_tag)
         assert sorted(path.suffix for path in first.rglob("*") if path.is_file()) == [".py", ".py", ".pyc", ".pyc"]
-        assert compiled_runner(interpreter) == first
+        assert compiled_runner(interpreter.executable, interpreter.cache_tag) == first
         assert sorted(path.name for path in first.parent.iterdir()) == [first.name]
     finally:
-        local_files.runner_digest.cache_clear()
-        local_files._compiled_runner.cache_clear()
+        cache.runner_digest.cache_clear()
     shutil.rmtree(first)
     assert Path(source).exists()

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from dgym.errors import ManifestError
-from dgym.sandbox.environments import ensure_environment, resolve_python
-from dgym.sandbox.local_interpreter import inspect_interpreter
+from dgym.sandbox.local import ensure_environment, resolve_python
+from dgym.sandbox.local.interpreter import inspect_interpreter
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,7 @@
 """What runs of a task say about it."""
 
-from dgym.sandbox.entrypoint import EntrypointResult
-from dgym.sandbox.protocol import RunResult
-from dgym.sandbox.report import TestReport as Report
+from dgym.sandbox import EntrypointResult, RunResult
+from dgym.sandbox import TestReport as Report
 from dgym.session.verification.assessment import assess
 from dgym.session.verification.verifier import VerificationPlan
 

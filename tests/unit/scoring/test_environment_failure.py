@@ -2,10 +2,8 @@
 
 import pytest
 
-from dgym.sandbox.entrypoint import EntrypointResult
-from dgym.sandbox.protocol import RunResult
-from dgym.sandbox.report import TestReport as Report
-from dgym.sandbox.scoring_mode import Mode
+from dgym.sandbox import EntrypointResult, Mode, RunResult
+from dgym.sandbox import TestReport as Report
 from dgym.session.verification.environment import environment_failure, suggests_doubt
 from dgym.wire import Observation, Score
 

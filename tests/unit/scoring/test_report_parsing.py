@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dgym.sandbox.entrypoint import EntrypointResult, mentions_pytest
-from dgym.sandbox.protocol import RunResult
-from dgym.sandbox.report import parse_report
+from dgym.sandbox import EntrypointResult, RunResult, mentions_pytest, parse_report
 
 TOKEN = "t0ken"
 

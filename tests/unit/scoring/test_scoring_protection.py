@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from dgym.session.verification.protection import decides_about_tests, protect, select_changes, why_dropped
 from dgym.session.verification.suite import ExpectedTestsCache
 from dgym.session.verification.verdict import ExpectedTests
-from dgym.workspace.files import FileVersion
+from dgym.workspace.patches import FileVersion
 
 PRISTINE = [
     "calc.py",

@@ -5,11 +5,10 @@ from functools import reduce
 import msgspec
 import pytest
 
-from dgym.errors import EpisodeOver, ManifestError, SandboxLost
+from dgym.errors import EditError, EpisodeOver, ManifestError, PatchError, PathError, SandboxLost
 from dgym.session.execution import execute, read_action
 from dgym.tools import Tool, ToolError, ToolResult
 from dgym.wire import ACTION_LIMIT, OBSERVATION_LIMIT, ToolCall
-from dgym.workspace.errors import EditError, PatchError, PathError
 
 
 class Edit(Tool):

@@ -6,10 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dgym.sandbox.entrypoint import EntrypointResult
-from dgym.sandbox.protocol import DebugResult, RunResult
-from dgym.sandbox.report import TestReport
-from dgym.sandbox.scoring_mode import Mode
+from dgym.sandbox import DebugResult, EntrypointResult, Mode, RunResult, TestReport
 from dgym.session.verification.verdict import ExpectedTests, judge
 from dgym.tools.bash import describe_end
 from dgym.tools.eval import score, summary

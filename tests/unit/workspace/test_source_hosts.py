@@ -3,7 +3,8 @@
 import pytest
 
 from dgym.errors import ManifestError, SourceFailed
-from dgym.workspace.source_hosts import ANY_HOST, SourceHosts, check_public
+from dgym.workspace.sources import SourceHosts
+from dgym.workspace.sources.hosts import ANY_HOST, check_public
 
 
 @pytest.mark.parametrize(

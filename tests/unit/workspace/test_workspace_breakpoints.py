@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgym.wire import Breakpoint
-from dgym.workspace.breakpoints import shift_for_change, shift_for_edit
+from dgym.workspace import shift_for_change, shift_for_edit
 
 
 def at(*lines: int, file: str = "a.py") -> tuple[Breakpoint, ...]:

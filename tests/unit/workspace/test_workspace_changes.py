@@ -2,9 +2,8 @@ import hashlib
 
 import pytest
 
-from dgym.sandbox.protocol import ManifestEntry
-from dgym.workspace.changes import Refusal, compare, refuse
-from dgym.workspace.policy import Policy
+from dgym.sandbox import ManifestEntry
+from dgym.workspace import Policy, Refusal, compare, refuse
 
 
 def file(content: str, mode: int = 0o644) -> ManifestEntry:

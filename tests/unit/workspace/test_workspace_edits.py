@@ -5,9 +5,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dgym.workspace.edits import Span, line_count, resolve_span, rewrite_text, split_byte_lines, split_lines
-from dgym.workspace.encodings import declared_encoding, decode_text
-from dgym.workspace.errors import EditError
+from dgym.errors import EditError
+from dgym.workspace import Span, decode_text, line_count, resolve_span, rewrite_text, split_lines
+from dgym.workspace.text import declared_encoding, split_byte_lines
 
 
 @pytest.mark.parametrize(

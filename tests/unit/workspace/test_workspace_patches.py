@@ -5,11 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dgym.workspace.apply import apply_patch, patched_paths
-from dgym.workspace.delta import apply_delta
-from dgym.workspace.errors import PatchError
-from dgym.workspace.files import FileVersion, quote_path, unquote_path
-from dgym.workspace.patch import unified_diff, write_patch
+from dgym.errors import PatchError
+from dgym.workspace.patches import FileVersion, apply_patch, patched_paths, unified_diff, write_patch
+from dgym.workspace.patches.apply import apply_delta
+from dgym.workspace.patches.format import quote_path, unquote_path
 
 TREE = {
     "a.py": FileVersion(b"one\ntwo\nthree\n"),

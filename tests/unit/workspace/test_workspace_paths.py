@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dgym.workspace.errors import PathError
-from dgym.workspace.paths import ancestors, decode_path, encode_path, normalize, resolve_link
+from dgym.errors import PathError
+from dgym.workspace import decode_path, encode_path, normalize
+from dgym.workspace.paths import ancestors, resolve_link
 
 
 @pytest.mark.parametrize(

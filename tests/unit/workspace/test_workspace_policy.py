@@ -4,7 +4,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dgym.workspace.policy import Policy, is_policy_file, policy_files
+from dgym.workspace import Policy, policy_files
+from dgym.workspace.policy import is_policy_file
 
 
 def test_three_files_three_meanings():

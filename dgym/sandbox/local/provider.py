@@ -19,14 +19,15 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from dgym.errors import DgymError, SandboxLost, SandboxStartFailed
-from dgym.sandbox import bubblewrap
-from dgym.sandbox.bubblewrap import bubblewrap_problem, bubblewrap_works
+from dgym.sandbox.cache import compiled_runner
 from dgym.sandbox.client import RunnerClient
-from dgym.sandbox.environments import ensure_environment, resolve_python
-from dgym.sandbox.local_cgroup import ControlGroup
-from dgym.sandbox.local_files import PrivateDirectory, compiled_runner, remove_abandoned
-from dgym.sandbox.local_interpreter import Interpreter, inspect_interpreter
-from dgym.sandbox.local_process import RunnerProcess, descendants, kill_leftovers
+from dgym.sandbox.local import bubblewrap
+from dgym.sandbox.local.bubblewrap import bubblewrap_problem, bubblewrap_works
+from dgym.sandbox.local.cgroup import ControlGroup
+from dgym.sandbox.local.directory import PrivateDirectory, remove_abandoned
+from dgym.sandbox.local.environments import ensure_environment, resolve_python
+from dgym.sandbox.local.interpreter import Interpreter, inspect_interpreter
+from dgym.sandbox.local.process import RunnerProcess, descendants, kill_leftovers
 from dgym.sandbox.protocol import Sandbox, SandboxProvider, SandboxSpec
 
 __all__ = ["LocalProvider", "LocalSandbox", "bubblewrap_works"]
@@ -84,7 +85,7 @@ class LocalProvider(SandboxProvider):
         interpreter = inspect_interpreter(resolve_python(python))
         if kind == "bubblewrap":
             bubblewrap.check_workspace(self._spec.workspace)
-        runner = compiled_runner(interpreter)
+        runner = compiled_runner(interpreter.executable, interpreter.cache_tag)
         directory = PrivateDirectory.make()
         group = ControlGroup.make(directory.path.name, self._spec.limits)
         prepared = _Prepared(kind, directory, interpreter, runner, group)

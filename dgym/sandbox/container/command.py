@@ -13,8 +13,7 @@ import io
 from dataclasses import dataclass, field
 
 from dgym.errors import ManifestError
-from dgym.sandbox.container_engine import Engine
-from dgym.sandbox.container_image import Image
+from dgym.sandbox.container.engine import Engine, Image
 from dgym.sandbox.protocol import Limits
 
 LABEL = "dev.dgym.sandbox"

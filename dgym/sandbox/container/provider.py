@@ -6,26 +6,21 @@ machines share with their host, and are reached over the container's standard in
 
 import asyncio
 import logging
-import shutil
-import tempfile
 from contextlib import suppress
-from functools import cache
-from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from dgym.errors import DgymError, ManifestError, SandboxLost, SandboxStartFailed
-from dgym.sandbox.bubblewrap import check_workspace
+from dgym.sandbox.cache import cache_directory, shared_runner
 from dgym.sandbox.client import RunnerClient
-from dgym.sandbox.container_cleanup import remove_abandoned_once
-from dgym.sandbox.container_command import Container, command_line
-from dgym.sandbox.container_engine import Engine
-from dgym.sandbox.container_image import Image
-from dgym.sandbox.container_locks import Ownership, scope
-from dgym.sandbox.container_process import ContainerProcess
-from dgym.sandbox.local_files import RUNNER_SOURCE, cache_directory, runner_digest
-from dgym.sandbox.protocol import Sandbox, SandboxProvider, SandboxSpec
+from dgym.sandbox.container.command import Container, command_line
+from dgym.sandbox.container.engine import Engine, Image, find_engine
+from dgym.sandbox.container.process import ContainerProcess, remove_abandoned_once
+from dgym.sandbox.local import bubblewrap_works
+from dgym.sandbox.local.bubblewrap import check_workspace
+from dgym.sandbox.locks import Ownership, scope
+from dgym.sandbox.protocol import EngineName, Sandbox, SandboxKind, SandboxProvider, SandboxSpec
 
 __all__ = ["ContainerProvider", "ContainerSandbox"]
 
@@ -165,22 +160,45 @@ class ContainerSandbox(RunnerClient):
         await self._process.remove()
 
 
-@cache
-def shared_runner() -> Path:
-    """The runner's files below the user's home, readable for whoever the container's user is; made once.
+async def choose_engine(
+    sandbox: SandboxKind, engine: EngineName, *, image: str | None, delivered: bool, python: str | None
+) -> Engine | None:
+    """The engine whose containers the task runs in; None when it runs without one.
 
-    Without bytecode: which interpreter the image has is not known, and the directory is read-only inside.
+    With "auto" a task that names an image goes into a container if an engine answers; otherwise bubblewrap comes
+    first, then a container of dgym's own image, then no isolation at all. A ``python`` of this machine is a reason not
+    to take a container, where it does not exist.
+
+    Args:
+        sandbox: what was asked for.
+        engine: which engine may be taken.
+        image: the image the task names, if it does.
+        delivered: False when the repository is in the image.
+        python: an interpreter of this machine that was asked for.
+
+    Raises:
+        ManifestError: the task, the sandbox and the interpreter that were asked for do not fit together.
+        SandboxStartFailed: a container is needed and no engine answers.
     """
-    target = cache_directory() / "runner" / f"{runner_digest()}-shared"
-    if target.is_dir():
-        return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    building = Path(tempfile.mkdtemp(dir=target.parent, prefix="building-"))
-    copy = building / "runner"
-    shutil.copytree(RUNNER_SOURCE, copy, ignore=shutil.ignore_patterns("__pycache__", "*.py[co]"))
-    for path in (copy, *copy.rglob("*")):
-        path.chmod(0o755 if path.is_dir() else 0o644)
-    with suppress(OSError):  # another process was faster: theirs is the same
-        copy.rename(target)
-    shutil.rmtree(building, ignore_errors=True)
-    return target
+    in_image = image is not None and not delivered
+    if in_image and sandbox in ("bubblewrap", "none"):
+        # It would debug an empty directory.
+        raise ManifestError(
+            f"the repository is in the image {image!r}, which the sandbox {sandbox!r} does not use; take 'container', "
+            "or give the task a source"
+        )
+    if sandbox == "container" or in_image:
+        if python is not None:
+            raise ManifestError(
+                f"python {python!r} is an interpreter of this machine, which a container does not see; give the task "
+                "an 'image' with the interpreter it needs"
+            )
+        return await find_engine(engine)
+    if sandbox != "auto" or python is not None:
+        return None
+    if image is None and await asyncio.to_thread(bubblewrap_works):
+        return None
+    try:
+        return await find_engine(engine)
+    except SandboxStartFailed:
+        return None

@@ -9,10 +9,10 @@ import base64
 import zlib
 from collections.abc import Iterator, Mapping
 
-from dgym.workspace.encodings import decode_text
-from dgym.workspace.files import FileVersion, quote_path
 from dgym.workspace.lines import Block, matching_blocks
+from dgym.workspace.patches.format import FileVersion, quote_path
 from dgym.workspace.paths import encode_path
+from dgym.workspace.text import decode_text
 
 __all__ = ["FileVersion", "unified_diff", "write_patch"]
 

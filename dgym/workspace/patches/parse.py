@@ -13,9 +13,9 @@ from typing import Literal, NoReturn
 
 import msgspec
 
-from dgym.workspace.errors import PatchError, PathError
-from dgym.workspace.files import unquote_path
-from dgym.workspace.patch import split_on_newline
+from dgym.errors import PatchError, PathError
+from dgym.workspace.patches.format import unquote_path
+from dgym.workspace.patches.write import split_on_newline
 from dgym.workspace.paths import decode_path, normalize
 
 DATA_LIMIT = 256 * 1024**2

@@ -18,10 +18,10 @@ from urllib.parse import urlsplit
 
 from dgym.api.task import GitSource
 from dgym.errors import SourceFailed
-from dgym.workspace.source_archive import shown_url
-from dgym.workspace.source_hosts import ANY_HOST, SourceHosts
-from dgym.workspace.source_tree import SIZE_LIMIT
-from dgym.workspace.source_work import Work
+from dgym.workspace.sources.archive import shown_url
+from dgym.workspace.sources.cancellation import Work
+from dgym.workspace.sources.hosts import ANY_HOST, SourceHosts
+from dgym.workspace.sources.tree import SIZE_LIMIT
 
 TIMEOUT_SECONDS = 900
 """For one command of git; a server that sends next to nothing for a minute is given up earlier."""

@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 
 from dgym.errors import ManifestError
-from dgym.sandbox.local_interpreter import Interpreter
+from dgym.sandbox.local.interpreter import Interpreter
 
 RUNNER_INSIDE = "/opt/dgym/runner"
 SHIMS_INSIDE = "/opt/dgym/bin"

@@ -5,7 +5,6 @@ recognised by its free lock and removed by the next process that opens a sandbox
 """
 
 import fcntl
-import hashlib
 import os
 import shutil
 import subprocess
@@ -13,13 +12,10 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 
 from dgym.errors import SandboxStartFailed
-from dgym.sandbox.local_interpreter import Interpreter
 
-RUNNER_SOURCE = Path(__file__).resolve().parents[1] / "runner"
 _LOCK = "lock"
 _YOUNG_SECONDS = 60.0
 
@@ -93,64 +89,6 @@ def remove_abandoned(also: Callable[[str], bool | None] | None = None) -> None:
                     remove_tree(path)
             finally:
                 os.close(lock)
-
-
-def cache_directory() -> Path:
-    """Where dgym keeps what is costly to make: ``$XDG_CACHE_HOME/dgym``, else ``~/.cache/dgym``.
-
-    A user without a usable home gets a private directory among the temporary files.
-    """
-    base = os.environ.get("XDG_CACHE_HOME")
-    wanted = (Path(base) if base else Path.home() / ".cache") / "dgym"
-    try:
-        wanted.mkdir(parents=True, exist_ok=True)
-        if os.access(wanted, os.W_OK | os.X_OK):
-            return wanted
-    except OSError:
-        pass
-    fallback = Path(tempfile.gettempdir(), f"dgym-cache-{os.getuid()}")
-    fallback.mkdir(mode=0o700, exist_ok=True)
-    if fallback.is_symlink() or fallback.stat().st_uid != os.getuid():
-        raise SandboxStartFailed(f"{fallback} belongs to somebody else; set XDG_CACHE_HOME to a directory of yours")
-    return fallback
-
-
-def compiled_runner(interpreter: Interpreter) -> Path:
-    """The runner's files with bytecode for ``interpreter``, made once: compiling them at each start would be slow."""
-    return _compiled_runner(interpreter.executable, interpreter.cache_tag, runner_digest())
-
-
-@cache
-def _compiled_runner(executable: str, cache_tag: str, digest: str) -> Path:
-    target = cache_directory() / "runner" / f"{digest}-{cache_tag}"
-    if target.is_dir():
-        return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    building = Path(tempfile.mkdtemp(dir=target.parent, prefix="building-"))
-    copy = building / "runner"
-    shutil.copytree(RUNNER_SOURCE, copy, ignore=shutil.ignore_patterns("__pycache__", "*.py[co]"))
-    # Without bytecode the runner is only slower to start, so an interpreter that cannot compile is no failure. Stale
-    # bytecode cannot occur: the directory is named by the digest of its sources and never changes.
-    subprocess.run(
-        [executable, "-I", "-m", "compileall", "-q", str(copy)],
-        capture_output=True,
-        stdin=subprocess.DEVNULL,
-        timeout=120,
-        check=False,
-    )
-    with suppress(OSError):  # another process was faster: theirs is the same
-        copy.rename(target)
-    shutil.rmtree(building, ignore_errors=True)
-    return target
-
-
-@cache
-def runner_digest() -> str:
-    """Names the contents of the runner's files."""
-    digest = hashlib.sha256()
-    for path in sorted(RUNNER_SOURCE.rglob("*.py")):
-        digest.update(str(path.relative_to(RUNNER_SOURCE)).encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()[:16]
 
 
 def _prefix() -> str:

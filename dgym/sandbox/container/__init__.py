@@ -1,0 +1,19 @@
+"""Sandboxes in docker or podman containers, started from the task's own image or dgym's."""
+
+from dgym.sandbox.container.command import LABEL
+from dgym.sandbox.container.engine import DEFAULT_IMAGE, ORDER, Engine, ensure_image, find_engine
+from dgym.sandbox.container.process import remove_abandoned_containers, remove_unused_locks
+from dgym.sandbox.container.provider import ContainerProvider, choose_engine
+
+__all__ = [
+    "DEFAULT_IMAGE",
+    "LABEL",
+    "ORDER",
+    "ContainerProvider",
+    "Engine",
+    "choose_engine",
+    "ensure_image",
+    "find_engine",
+    "remove_abandoned_containers",
+    "remove_unused_locks",
+]

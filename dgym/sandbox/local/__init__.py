@@ -1,0 +1,20 @@
+"""Sandboxes on this machine: under bubblewrap where it works, else as plain processes.
+
+Both start the runner that pods run, under the task's interpreter or a virtual environment made for its requirements.
+"""
+
+from dgym.sandbox.cache import cache_directory
+from dgym.sandbox.local.bubblewrap import bubblewrap_problem, bubblewrap_works
+from dgym.sandbox.local.environments import ensure_environment
+from dgym.sandbox.local.interpreter import resolve_python
+from dgym.sandbox.local.provider import LocalProvider, remove_leftovers
+
+__all__ = [
+    "LocalProvider",
+    "bubblewrap_problem",
+    "bubblewrap_works",
+    "cache_directory",
+    "ensure_environment",
+    "remove_leftovers",
+    "resolve_python",
+]
