@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from dgym.agents.base import Agent
 from dgym.errors import PluginError
-from dgym.tools.registry import import_dotted
+from dgym.tools import import_dotted
 
 GROUP = "dgym.agents"
 

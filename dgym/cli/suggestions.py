@@ -17,7 +17,7 @@ def complete_agents(_context: click.Context, _parameter: click.Parameter, incomp
 
 def complete_tools(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The tools that are installed."""
-    from dgym.tools.registry import available_tools
+    from dgym.tools import available_tools
 
     return _starting(available_tools(), incomplete)
 
@@ -60,7 +60,7 @@ def _agents() -> Iterable[str]:
 
 
 def _tools() -> Iterable[str]:
-    from dgym.tools.registry import available_tools
+    from dgym.tools import available_tools
 
     return (f"[{name}]" for name in available_tools())
 

@@ -19,7 +19,7 @@ def command(name: str | None, output: str) -> None:
 
     NAME is an installed tool or a dotted path, package.module:Class.
     """
-    from dgym.tools.registry import available_tools, load_tool
+    from dgym.tools import available_tools, load_tool
 
     tools = [load_tool(one) for one in ([name] if name else available_tools())]
     if output == "json":

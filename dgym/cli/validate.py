@@ -54,7 +54,7 @@ def _problems(item: "Loaded") -> "Iterator[Problem]":
 
 
 def _episode_problems(spec: "EpisodeSpec", path: "Path") -> "Iterator[Problem]":
-    from dgym.tools.registry import load_tools
+    from dgym.tools import load_tools
 
     if spec.task is not None:
         yield from _task_problems(spec.task, (*path, "task"))
@@ -65,7 +65,7 @@ def _episode_problems(spec: "EpisodeSpec", path: "Path") -> "Iterator[Problem]":
 
 
 def _tool(tool: "str | ToolSpec", path: "Path") -> "Iterator[Problem]":
-    from dgym.tools.registry import load_tool
+    from dgym.tools import load_tool
 
     name, options = (tool, {}) if isinstance(tool, str) else (tool.name, tool.options)
     return _failure(path, load_tool, name, options)

@@ -22,8 +22,7 @@ from dgym.env.views import info_view, observation_view
 from dgym.errors import ArgumentError, PluginError
 from dgym.sandbox import EngineName, SandboxKind
 from dgym.session import EpisodeLimits
-from dgym.tools.base import Tool
-from dgym.tools.registry import load_tools
+from dgym.tools import Tool, load_tools
 from dgym.wire import EndReason, Observation, Result, Step
 from dgym.wire.http import Usage
 

@@ -16,8 +16,7 @@ from dgym.sandbox import EngineName, SandboxKind, SandboxProvider, SandboxSpec
 from dgym.sandbox.container import DEFAULT_IMAGE, ContainerProvider, Engine, choose_engine, ensure_image
 from dgym.sandbox.local import LocalProvider, cache_directory, ensure_environment, resolve_python
 from dgym.session import EpisodeLimits, Session, SuiteCache, sandbox_spec
-from dgym.tools.base import Tool
-from dgym.tools.registry import load_tools
+from dgym.tools import Tool, load_tools
 from dgym.wire import EndReason, Observation, Result, Step
 from dgym.wire.http import Usage
 from dgym.workspace.sources import pack_source

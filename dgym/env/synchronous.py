@@ -17,7 +17,7 @@ from dgym.api import DebugTask, ToolSpec
 from dgym.env.asynchronous import DEFAULT_TOOLS, AsyncRepoEnv
 from dgym.env.driver import Action
 from dgym.sandbox import EngineName, SandboxKind
-from dgym.tools.base import Tool
+from dgym.tools import Tool
 from dgym.wire import EndReason, Result, Step
 
 T = TypeVar("T")

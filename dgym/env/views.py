@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from dgym.env.driver import EpisodeView
-from dgym.tools.base import Tool
+from dgym.tools import Tool
 from dgym.wire import Observation, Result
 
 _RUN_DEPENDENT = frozenset({"duration_seconds"})

@@ -18,8 +18,7 @@ from dgym.env.synchronous import RepoEnv
 from dgym.env.views import observation_view
 from dgym.gymnasium.spaces import JsonValue, ToolCalls, UnicodeText
 from dgym.session import bounded
-from dgym.tools.base import Tool
-from dgym.tools.registry import load_tools
+from dgym.tools import Tool, load_tools
 from dgym.wire import Observation, Result
 
 

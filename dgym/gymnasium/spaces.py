@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium.spaces import Space
 
 from dgym.gymnasium.spaces_json import Drawing, Schema, can_draw, fits
-from dgym.tools.base import Tool, ToolError
+from dgym.tools import Tool, ToolError
 
 _LONGEST = 40
 """Characters of a sampled text, unless it must be longer."""

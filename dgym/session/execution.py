@@ -9,10 +9,7 @@ from typing import Any
 import msgspec
 
 from dgym.errors import InfrastructureError
-from dgym.tools.base import Tool, ToolError, ToolResult
-from dgym.tools.context import ToolContext
-from dgym.tools.grammar import find_tool, parse_action, validate_arguments
-from dgym.tools.registry import load_tools
+from dgym.tools import Tool, ToolContext, ToolError, ToolResult, find_tool, load_tools, parse_action, validate_arguments
 from dgym.wire import OBSERVATION_LIMIT, Observation, ToolCall, action_problem
 
 log = logging.getLogger(__name__)

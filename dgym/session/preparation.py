@@ -15,7 +15,7 @@ from dgym.api import DebugTask
 from dgym.api.quantities import parse_quantity
 from dgym.errors import ManifestError, PatchError, SetupFailed
 from dgym.sandbox import Limits, ManifestEntry, Sandbox, SandboxProvider, SandboxSpec
-from dgym.tools.context import ToolSettings
+from dgym.tools import ToolSettings
 from dgym.wire import Observation
 from dgym.workspace import Policy, policy_files
 from dgym.workspace.patches import FileVersion, apply_patch, patched_paths

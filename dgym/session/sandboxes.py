@@ -8,8 +8,7 @@ import msgspec
 from dgym.errors import SandboxLost
 from dgym.sandbox import Sandbox
 from dgym.session.execution import execute
-from dgym.tools.base import Tool
-from dgym.tools.context import ToolContext
+from dgym.tools import Tool, ToolContext
 from dgym.wire import Breakpoint, Observation, Step, ToolCall
 
 REPLAY_TIMEOUT_SECONDS = 600.0

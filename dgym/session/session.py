@@ -23,8 +23,7 @@ from dgym.session.preparation import Baseline, apply_solution, open_verifier, pr
 from dgym.session.sandboxes import Killing, death_observation, replay
 from dgym.session.scoring import Ending, SuiteCache, score, unscored
 from dgym.session.verification.environment import suggests_doubt
-from dgym.tools.base import Tool
-from dgym.tools.context import ToolContext
+from dgym.tools import Tool, ToolContext
 from dgym.tools.rewrite import Rewrite
 from dgym.wire import Breakpoint, EndReason, Observation, Result, Step, ToolCall
 

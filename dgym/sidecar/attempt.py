@@ -16,7 +16,7 @@ from dgym.sidecar.preparation import Uploads
 from dgym.sidecar.runners import PodProvider, Runners
 from dgym.sidecar.settings import Settings
 from dgym.sidecar.termination import Termination
-from dgym.tools.registry import load_tools
+from dgym.tools import load_tools
 from dgym.wire import EndReason, Observation, Result
 from dgym.wire.http import (
     DRIVER_REASONS,

@@ -1,9 +1,26 @@
 """The tools of an agent, and what is needed to write one.
 
-A tool is a class with a docstring and one typed method; see ``dgym.tools.base`` and docs/writing-a-tool.md.
+A tool is a class with a docstring and one typed method; see docs/writing-a-tool.md. Each tool is a module of its own,
+found by its entry point or a dotted path.
 """
 
-from dgym.tools.base import Tool, ToolError, ToolResult
-from dgym.tools.context import ToolContext
+from dgym.tools.answers import ToolError, ToolResult
+from dgym.tools.base import Tool
+from dgym.tools.context import ToolContext, ToolSettings
+from dgym.tools.grammar import find_tool, parse_action, validate_arguments
+from dgym.tools.registry import available_tools, import_dotted, load_tool, load_tools
 
-__all__ = ["Tool", "ToolContext", "ToolError", "ToolResult"]
+__all__ = [
+    "Tool",
+    "ToolContext",
+    "ToolError",
+    "ToolResult",
+    "ToolSettings",
+    "available_tools",
+    "find_tool",
+    "import_dotted",
+    "load_tool",
+    "load_tools",
+    "parse_action",
+    "validate_arguments",
+]

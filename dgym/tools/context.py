@@ -11,7 +11,7 @@ import msgspec
 
 from dgym.errors import PathError
 from dgym.sandbox import FileStat, FileType, Sandbox
-from dgym.tools.base import ToolError
+from dgym.tools.answers import ToolError
 from dgym.tools.breakpoint_table import BreakpointTable
 from dgym.tools.text import nearest
 from dgym.wire import Breakpoint

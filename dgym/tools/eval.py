@@ -3,7 +3,8 @@
 from collections import Counter
 
 from dgym.sandbox import EntrypointResult, Mode, choose_mode, run_entrypoint
-from dgym.tools.base import Tool, ToolResult
+from dgym.tools.answers import ToolResult
+from dgym.tools.base import Tool
 from dgym.tools.bash import describe_end
 from dgym.tools.context import ToolContext
 from dgym.tools.text import plural

@@ -5,7 +5,8 @@ from typing import Any
 
 import msgspec
 
-from dgym.tools.base import Tool, ToolError
+from dgym.tools.answers import ToolError
+from dgym.tools.base import Tool
 from dgym.tools.schema import describe_signature
 from dgym.tools.text import nearest
 from dgym.wire import ToolCall

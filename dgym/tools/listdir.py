@@ -5,7 +5,8 @@ from typing import Annotated
 from msgspec import Meta
 
 from dgym.sandbox import FileStat
-from dgym.tools.base import Tool, ToolError
+from dgym.tools.answers import ToolError
+from dgym.tools.base import Tool
 from dgym.tools.context import ToolContext
 from dgym.tools.text import plural
 

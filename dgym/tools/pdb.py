@@ -9,7 +9,8 @@ from typing import Annotated
 from msgspec import Meta
 
 from dgym.sandbox import DebugRequest, DebugResult, without_escapes
-from dgym.tools.base import Tool, ToolResult
+from dgym.tools.answers import ToolResult
+from dgym.tools.base import Tool
 from dgym.tools.bash import signal_name
 from dgym.tools.context import ToolContext
 from dgym.tools.text import numbered

@@ -1,6 +1,7 @@
 """Ending the episode."""
 
-from dgym.tools.base import Tool, ToolResult
+from dgym.tools.answers import ToolResult
+from dgym.tools.base import Tool
 from dgym.tools.context import ToolContext
 
 

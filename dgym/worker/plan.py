@@ -13,7 +13,7 @@ from dgym.api import DebugTask, Episode, EpisodeSet, Loaded, PlannedEpisode, dig
 from dgym.api.planning import child_name
 from dgym.errors import ManifestError
 from dgym.results import StoredResult
-from dgym.tools.registry import load_tools
+from dgym.tools import load_tools
 from dgym.worker.jobs import Job, effective_tools
 from dgym.worker.models import Models
 from dgym.workspace.sources import walk_repository

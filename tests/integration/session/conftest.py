@@ -9,7 +9,7 @@ from dgym.api import DebugTask
 from dgym.env.local import Opening, open_source
 from dgym.sandbox.local import LocalProvider
 from dgym.session import EpisodeLimits, Session
-from dgym.tools.registry import load_tools
+from dgym.tools import load_tools
 
 FILES = {
     "calc.py": "def add(a, b):\n    return a - b\n",

@@ -10,7 +10,7 @@ import pytest
 
 from dgym.errors import ConflictError, EpisodeOver, ManifestError, SandboxLost
 from dgym.session import EpisodeLimits, sandboxes
-from dgym.tools.base import Tool
+from dgym.tools import Tool
 from dgym.wire import OBSERVATION_LIMIT, EndReason
 
 REPAIR = "rewrite calc.py 2 <c>    return a + b</c>"

@@ -8,9 +8,7 @@ import pytest
 from dgym.sandbox import Sandbox, SandboxSpec
 from dgym.sandbox.local import LocalProvider, bubblewrap_works
 from dgym.session.execution import Execution, execute, read_action
-from dgym.tools.base import Tool
-from dgym.tools.context import ToolContext, ToolSettings
-from dgym.tools.registry import available_tools, load_tools
+from dgym.tools import Tool, ToolContext, ToolSettings, available_tools, load_tools
 from dgym.wire import Observation
 from dgym.workspace import Policy, policy_files
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dgym.tools.context import ToolSettings
+from dgym.tools import ToolSettings
 from dgym.wire import Breakpoint
 
 CALC = """\

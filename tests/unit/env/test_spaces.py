@@ -13,9 +13,7 @@ from msgspec import Meta
 
 from dgym.gymnasium.spaces import JsonValue, ToolCalls, UnicodeText
 from dgym.gymnasium.spaces_json import can_draw, fits
-from dgym.tools import Tool, ToolError
-from dgym.tools.grammar import parse_action, validate_arguments
-from dgym.tools.registry import available_tools, load_tools
+from dgym.tools import Tool, ToolError, available_tools, load_tools, parse_action, validate_arguments
 
 SHIPPED = load_tools(available_tools())
 

@@ -7,9 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dgym.tools import Tool, ToolError
-from dgym.tools.grammar import parse_action, validate_arguments
-from dgym.tools.registry import load_tools
+from dgym.tools import Tool, ToolError, load_tools, parse_action, validate_arguments
 from dgym.wire import ToolCall
 
 TOOLS = {

@@ -3,9 +3,8 @@ import sys
 import pytest
 
 from dgym.errors import ManifestError, PluginError
-from dgym.tools import Tool
+from dgym.tools import Tool, available_tools, load_tool, load_tools
 from dgym.tools.pdb import Pdb
-from dgym.tools.registry import available_tools, load_tool, load_tools
 from dgym.tools.view import View
 
 

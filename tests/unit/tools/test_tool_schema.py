@@ -5,8 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Meta
 
-from dgym.tools import Tool, ToolError
-from dgym.tools.grammar import validate_arguments
+from dgym.tools import Tool, ToolError, validate_arguments
 from dgym.tools.schema import describe, read_docstring
 from dgym.wire import ToolCall
 
