@@ -77,7 +77,7 @@ class ApiServer:
             raise ApiServerUnavailableError("there is no kubectl")
         environment = {**os.environ, "KUBECONFIG": str(self.kubeconfig), "KUBECACHEDIR": str(self.directory)}
         command = [str(binary), *arguments]
-        return subprocess.run(command, input=stdin, env=environment, capture_output=True, text=True, timeout=60)
+        return subprocess.run(command, input=stdin, env=environment, capture_output=True, text=True, timeout=90)
 
     def writes(self) -> list[dict[str, Any]]:
         """The audit log so far; a request is logged some time after its answer."""

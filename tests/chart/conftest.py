@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "dgym"
 VALUES = Path(__file__).parent / "values"
 NAMESPACE = "dgym-system"
-DEADLINE = 40.0
+DEADLINE = 90.0
 
 
 class Rendered(NamedTuple):
@@ -54,7 +54,7 @@ class Helm:
     def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run it, whatever comes of it."""
         command = [str(self._program), *arguments]
-        return subprocess.run(command, env=self._environment, capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(command, env=self._environment, capture_output=True, text=True, timeout=90, check=False)
 
     def template(self, *arguments: str, release: str = "dgym") -> subprocess.CompletedProcess[str]:
         """Render the chart."""

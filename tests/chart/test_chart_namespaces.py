@@ -13,7 +13,7 @@ import pytest
 
 from tests.chart.conftest import CHART
 
-DEADLINE = 60.0
+DEADLINE = 90.0
 EPISODE = {
     "apiVersion": "dgym.dev/v1alpha1",
     "kind": "Episode",
@@ -55,7 +55,7 @@ def test_the_others_are_served_and_it_is_once_it_is_there(
 
     def get(path):
         port = next(each["port"] for each in map(json.loads, log.read_text().splitlines()) if "port" in each)
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=90) as answer:
             return answer.read().decode()
 
     release = accounts(api_namespace, absent_namespace)

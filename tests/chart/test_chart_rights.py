@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-DEADLINE = 60.0
+DEADLINE = 90.0
 GROUP = "/apis/dgym.dev/v1alpha1"
 TASK = {"source": {"files": [{"path": "a.py", "content": "A = 1\n"}, {"path": "test_a.py", "content": ""}]}}
 READS = {"get", "list", "watch"}

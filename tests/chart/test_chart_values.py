@@ -15,7 +15,7 @@ CHART = ROOT / "charts" / "dgym"
 def test_definitions_and_table_are_those_of_structs_and_values():
     done = subprocess.run(
         [sys.executable, ROOT / "hack" / "chart.py", "--check"],
-        cwd=ROOT, env={"PYTHONPATH": str(ROOT), "PATH": ""}, capture_output=True, text=True, timeout=60, check=False,
+        cwd=ROOT, env={"PYTHONPATH": str(ROOT), "PATH": ""}, capture_output=True, text=True, timeout=90, check=False,
     )  # fmt: skip
     assert done.returncode == 0, f"{done.stdout}: run hack/chart.py {done.stderr}"
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 FILES = Path(__file__).parents[2] / "charts" / "dgym" / "files"
-DEADLINE = 40.0
+DEADLINE = 90.0
 
 
 class Ready(BaseHTTPRequestHandler):

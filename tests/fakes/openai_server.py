@@ -131,12 +131,12 @@ class FakeOpenAI:
         thread = threading.Thread(target=serve, name="fake-openai", daemon=True)
         thread.start()
         try:
-            if not ready.wait(30):
+            if not ready.wait(90):
                 raise RuntimeError("the server did not start")
             yield self
         finally:
             loop.call_soon_threadsafe(loop.stop)
-            thread.join(30)
+            thread.join(90)
 
     async def _healthy(self, _: web.Request) -> web.Response:
         return web.Response(text="ok")

@@ -93,7 +93,7 @@ class Pod:
         await web.TCPSite(server, "127.0.0.1", 0).start()
         self.url = f"http://127.0.0.1:{server.addresses[0][1]}"
         if runners:
-            await asyncio.wait_for(connecting, 30)
+            await asyncio.wait_for(connecting, 90)
         if operated:
             self.operate()
         return self
@@ -221,13 +221,13 @@ def _end(process):
     if process.poll() is None:
         process.terminate()
         try:
-            process.wait(20)
+            process.wait(90)
         finally:
             process.kill()
     process.wait()
 
 
-async def eventually(condition, seconds=30):
+async def eventually(condition, seconds=90):
     """Wait until ``condition()`` is true."""
     async with asyncio.timeout(seconds):
         while not (value := condition()):

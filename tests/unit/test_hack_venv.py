@@ -32,7 +32,7 @@ def venv(tmp_path):
             stub.chmod(0o755)
         command = ["hack/venv", str(tmp_path / "made"), "requirements/dev.txt"]
         environment = {"PATH": str(tmp_path), "HOME": os.environ["HOME"]}
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=90)
         started = tmp_path / "started"
         return done, started.read_text() if started.exists() else ""
 

@@ -18,7 +18,7 @@ spec:
     entrypoint: python test_greeting.py
   agent: {name: human}
 """
-TIMEOUT_SECONDS = 60
+TIMEOUT_SECONDS = 90
 
 
 @pytest.fixture

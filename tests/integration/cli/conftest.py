@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-DEADLINE_SECONDS = 60
+DEADLINE_SECONDS = 90
 DGYM = Path(sys.executable).parent / "dgym"
 
 EPISODE = """

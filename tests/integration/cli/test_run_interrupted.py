@@ -19,7 +19,7 @@ def test_an_interrupted_run_stops_soon_and_goes_on_later(folder, no_process_surv
         os.killpg(process.pid, number)
     else:
         process.send_signal(number)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=90)
     assert time.monotonic() - started < 60
     assert process.returncode == 130, output
     assert "the same command goes on" in output
@@ -40,7 +40,7 @@ def test_a_killed_worker_costs_its_episode_one_retry_and_no_other_anything(folde
     os.kill(victim, signal.SIGKILL)
     folder.waiting(3)
     folder.release()
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=90)
     assert process.returncode == 0, output
     assert sorted((path.parts[-3], path.name) for path in folder.attempts()) in (
         [("calc-0", "1"), ("calc-0", "2"), ("calc-1", "1")],
@@ -62,7 +62,7 @@ def test_a_killed_run_leaves_readable_trajectories_and_no_processes(folder, no_p
     process = folder.start(*WAITING)
     folder.waiting(1)
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=90)
     (attempt,) = folder.attempts()
     trajectory = read_trajectory(attempt / "trajectory.jsonl")
     assert [step.seq for step in trajectory.steps] == [0, 1]

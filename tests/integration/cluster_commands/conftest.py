@@ -38,7 +38,7 @@ class Namespace:
         self._server.request("PATCH", path, {"status": status}, content_type="application/merge-patch+json")
 
     def wait_for(self, kind, name):
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 90
         while True:
             try:
                 return self.get(kind, name)
@@ -56,7 +56,7 @@ def kinds(api_server):
         except urllib.error.HTTPError as error:
             if error.code != 409:
                 raise
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     for kind in ("debugtasks", "episodes", "episodesets"):
         while True:
             try:

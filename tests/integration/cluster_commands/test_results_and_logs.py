@@ -151,10 +151,10 @@ def cluster(tmp_path, kubeconfig):
 
     thread = threading.Thread(target=run)
     thread.start()
-    assert ready.wait(30)
+    assert ready.wait(90)
     yield standin
     loop.call_soon_threadsafe(done.set)
-    thread.join(30)
+    thread.join(90)
 
 
 @pytest.fixture

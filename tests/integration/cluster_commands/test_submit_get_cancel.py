@@ -177,7 +177,7 @@ def test_watching_until_interrupted(kinds, namespace):
             namespace.status("episode", "one", {"reason": "Running"})
             assert next(line for line in process.stdout if line.startswith("one")).split()[1] == "Running"
             process.send_signal(signal.SIGINT)
-            assert process.wait(30) == 130
+            assert process.wait(90) == 130
             assert "Traceback" not in process.stderr.read()
         finally:
             process.kill()

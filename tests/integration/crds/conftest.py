@@ -20,7 +20,7 @@ class Api:
     def __init__(self, server):
         address = urlsplit(server.url)
         context = ssl.create_default_context(cafile=server.ca_file)
-        self._connection = http.client.HTTPSConnection(address.hostname, address.port, context=context, timeout=30)
+        self._connection = http.client.HTTPSConnection(address.hostname, address.port, context=context, timeout=90)
         self._token = server.token
 
     def call(self, method, path, body=None, content_type="application/json"):
@@ -72,7 +72,7 @@ def kinds(api_server):
     for definition in custom_resource_definitions():
         status, answer = api.call("POST", DEFINITIONS, definition)
         assert status in (201, 409), answer
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     for kind in ("DebugTask", "Episode", "EpisodeSet"):
         while api.call("GET", path_of("default", kind))[0] != 200:
             assert time.monotonic() < deadline, f"{kind} is not served"

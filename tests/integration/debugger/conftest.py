@@ -99,7 +99,7 @@ async def start_session(tmp_path):
     yield start
     for client, process in running:
         await client.close()
-        await asyncio.wait_for(process.wait(), 30)
+        await asyncio.wait_for(process.wait(), 90)
 
 
 @pytest.fixture

@@ -173,7 +173,7 @@ async def test_a_program_that_never_gets_to_its_first_line(debug):
     debug.entrypoint = "python -m package.tool"
     debug.write("package/__init__.py", "while True: pass\n")
     debug.write("package/tool.py", "")
-    result = await debug("b 1", timeout=3)
+    result = await debug("b 1", timeout=6)
     assert (result.state, result.interrupted) == ("stopped", True)
     assert result.frame.file == "package/__init__.py"
     assert result.breakpoints == ()

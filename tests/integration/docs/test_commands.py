@@ -158,7 +158,7 @@ def program():
 @functools.cache
 def output(*words):
     """What a program prints; the same question is asked once."""
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=90, check=False)
     return done.stdout + done.stderr
 
 
@@ -200,7 +200,7 @@ def test_values_in_files(page, values, program, tmp_path):
 def render(helm, *arguments):
     """The chart refuses what it does not know."""
     command = (helm, "template", "dgym", "charts/dgym", "--namespace", "dgym-system", *arguments)
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=90, check=False)
     assert done.returncode == 0, done.stderr
 
 

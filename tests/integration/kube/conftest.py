@@ -59,7 +59,7 @@ async def until() -> Callable[[Callable[[], bool]], Awaitable[None]]:
     """Wait for a condition, generously."""
 
     async def wait(condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             while not condition():
                 await asyncio.sleep(0.005)
 

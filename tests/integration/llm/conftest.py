@@ -8,7 +8,7 @@ from dgym.llm.remote import RemoteModel, treatments_of
 from dgym.llm.retry import Retrying
 from tests.fakes.openai_server import FakeOpenAI
 
-DEADLINE_SECONDS = 60
+DEADLINE_SECONDS = 90
 KEY = "sk-proj-0123456789abcdef"
 
 

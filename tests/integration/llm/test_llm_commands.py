@@ -122,4 +122,4 @@ def test_the_server_runs_by_itself(tmp_path):
         assert process.stdout.readline().startswith("http://127.0.0.1:")
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=90)

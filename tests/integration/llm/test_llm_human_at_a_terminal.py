@@ -35,7 +35,7 @@ asyncio.run(main())
 def test_a_person_answers(tmp_path):
     (tmp_path / "llm.yaml").touch()
     child = pexpect.spawn(
-        sys.executable, ["-c", CODE], cwd=str(tmp_path), encoding="utf-8", timeout=60, dimensions=(50, 150)
+        sys.executable, ["-c", CODE], cwd=str(tmp_path), encoding="utf-8", timeout=90, dimensions=(50, 150)
     )
     try:
         child.expect_exact("Be careful.")

@@ -63,7 +63,7 @@ def hub(tokenizer_json):
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
     server.server_close()
-    thread.join(30)
+    thread.join(90)
 
 
 def count(hub, home, token):

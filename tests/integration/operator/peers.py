@@ -22,7 +22,7 @@ from dgym.wire.termination import TerminationMessage, encode_termination
 
 GROUP = "/apis/dgym.dev/v1alpha1"
 MERGE = "application/merge-patch+json"
-DEADLINE = 60.0
+DEADLINE = 90.0
 _addresses = itertools.count(1)
 
 

@@ -146,7 +146,7 @@ async def test_wrong_settings_are_named(name):
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "dgym_operator", "run", env={**os.environ, name: "many"}, stderr=asyncio.subprocess.PIPE
     )
-    _, log = await asyncio.wait_for(process.communicate(), 30)
+    _, log = await asyncio.wait_for(process.communicate(), 90)
     assert process.returncode == 2
     assert name in log.decode()
 

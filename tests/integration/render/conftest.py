@@ -92,5 +92,5 @@ def installed(open_directory):
     """The directory of a runner, as the init container leaves it."""
     directory = open_directory("runner")
     command = [sys.executable, "-m", "dgym.sidecar.install", str(directory)]
-    subprocess.run(command, check=True, timeout=60)
+    subprocess.run(command, check=True, timeout=90)
     return directory

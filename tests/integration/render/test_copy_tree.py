@@ -23,7 +23,7 @@ def copy(installed, targets, open_directory, python):
     def run(source, prefix=()):
         arguments = ["--message", str(message), str(source), *map(str, targets)]
         command = [*prefix, python, "-I", "-S", "-B", str(installed / "copy_tree.py"), *arguments]
-        done = subprocess.run(command, cwd="/", env={}, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, cwd="/", env={}, capture_output=True, text=True, timeout=90)
         assert done.stderr.strip() == message.read_text()
         return done.returncode, message.read_text()
 

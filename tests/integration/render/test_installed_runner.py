@@ -19,7 +19,7 @@ from dgym_operator.render import Renderer
 
 SOURCE = Path(dgym.runner.__file__).parent
 SANDBOX, SIDECAR = 10001, 10002
-DEADLINE = 60
+DEADLINE = 90
 
 
 def files(directory):
@@ -61,7 +61,7 @@ def test_what_starts_it_comes_last(tmp_path):
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["a", "b"]])
 def test_usage(arguments):
     command = [sys.executable, "-m", "dgym.sidecar.install", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90)
     assert done.returncode == 2
     assert "python -m dgym.sidecar.install DIRECTORY" in done.stderr
 
@@ -69,7 +69,7 @@ def test_usage(arguments):
 def test_a_directory_that_cannot_be_written_is_said(tmp_path):
     (tmp_path / "file").write_text("")
     command = [sys.executable, "-m", "dgym.sidecar.install", str(tmp_path / "file")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90)
     assert done.returncode == 1
     assert "the runner could not be installed" in done.stderr
 
@@ -77,7 +77,7 @@ def test_a_directory_that_cannot_be_written_is_said(tmp_path):
 def test_the_installer_imports_nothing_heavy():
     """An init container costs a second as it is."""
     program = "import sys, dgym.sidecar.install; print(*sorted(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=90)
     loaded = set(done.stdout.split())
     assert not {"msgspec", "aiohttp", "asyncio", "dgym.api", "dgym.wire", "dgym.runner"} & loaded
 

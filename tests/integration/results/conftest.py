@@ -49,7 +49,7 @@ class S3Server:
 
     def stop(self):
         self._process.terminate()
-        self._process.wait(20)
+        self._process.wait(90)
 
     @property
     def environment(self):
@@ -61,7 +61,7 @@ class S3Server:
         return name
 
     def _answers(self, port):
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 90
         while time.monotonic() < deadline and self._process.poll() is None:
             try:
                 urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5).close()

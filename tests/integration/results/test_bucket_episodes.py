@@ -41,7 +41,7 @@ async def test_a_trajectory_is_written_every_ten_steps_and_taken_up(store, new_r
     saving = asyncio.create_task(record.keep_saving())
     for number in range(10):
         record.write(step(number))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         while await store.read(f"{PATH}/trajectory.jsonl") is None:
             await asyncio.sleep(0.01)
     saving.cancel()

@@ -53,7 +53,7 @@ class RunningRunner:
         self.client = client
         self.info: RunnerInfo | None = None
 
-    async def exit_status(self, seconds: float = 20) -> int:
+    async def exit_status(self, seconds: float = 90) -> int:
         """How the process ended, waiting for it."""
         return await asyncio.to_thread(self.process.wait, seconds)
 
@@ -78,7 +78,7 @@ def alive_with(text: str) -> list[int]:
     return found
 
 
-async def eventually(condition: Callable[[], object], seconds: float = 20) -> None:
+async def eventually(condition: Callable[[], object], seconds: float = 90) -> None:
     """Wait until the condition holds."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -86,7 +86,7 @@ async def eventually(condition: Callable[[], object], seconds: float = 20) -> No
         await asyncio.sleep(0.01)
 
 
-async def until(ask: Callable[[], Awaitable[T]], accept: Callable[[T], object], seconds: float = 20) -> T:
+async def until(ask: Callable[[], Awaitable[T]], accept: Callable[[T], object], seconds: float = 90) -> T:
     """Ask until the answer is accepted."""
     deadline = time.monotonic() + seconds
     while not accept(answer := await ask()):
@@ -115,7 +115,7 @@ def run_plain() -> Iterator[Callable[..., tuple[subprocess.Popen[bytes], socket.
     for process, ours in started:
         ours.close()
         try:
-            process.wait(20)
+            process.wait(90)
         finally:
             process.kill()
             process.wait()

@@ -13,7 +13,7 @@ from dgym.sandbox import SandboxSpec
 from dgym.sandbox.local import LocalProvider, bubblewrap_problem
 from tests.required import absent
 
-DEADLINE = 30.0
+DEADLINE = 90.0
 
 DAEMON = textwrap.dedent(
     """

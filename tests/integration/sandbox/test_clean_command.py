@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-DEADLINE = 60.0
+DEADLINE = 90.0
 
 # A process that holds a sandbox without isolation in which a daemon runs, and is killed with everything it knows of.
 OWNER = """

@@ -17,7 +17,7 @@ from dgym.session.verification import VerificationPlan, verify
 from dgym.workspace.patches import FileVersion
 
 RUNNER = Path(dgym.runner.__file__).parent
-DEADLINE = 60.0
+DEADLINE = 90.0
 
 
 class PlainProcess:

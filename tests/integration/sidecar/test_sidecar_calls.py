@@ -102,7 +102,7 @@ async def test_a_number_used_for_another_call_and_a_gap_are_conflicts(pod):
         assert (status, body["code"], body["retryable"]) == (409, code, False)
     waiting = {"command": "echo > begun; until [ -e go ]; do sleep 0.01; done"}
     running = asyncio.ensure_future(pod.step(2, "bash", waiting))
-    await asyncio.wait_for(_exists(pod, "begun"), 20)
+    await asyncio.wait_for(_exists(pod, "begun"), 90)
     status, body = await pod.step(2, "bash", {"command": "true"})
     assert (status, body["code"]) == (409, "conflict")
     (pod.directory / "sandbox-files" / "go").touch()
@@ -119,7 +119,7 @@ async def test_a_superseded_driver_is_told_so_even_while_its_call_runs(pod, help
     old = pod.connect(epoch=1, reset_key="k")
     await old.reset()
     running = asyncio.ensure_future(old.step("bash echo > begun; until [ -e go ]; do sleep 0.01; done"))
-    await asyncio.wait_for(_exists(pod, "begun"), 20)
+    await asyncio.wait_for(_exists(pod, "begun"), 90)
     new = pod.connect(epoch=2, reset_key="k")
     taking_over = asyncio.ensure_future(new.reset())
     # The reset waits for the step; this says at once that there is a new driver.

@@ -44,7 +44,7 @@ async def test_a_sidecar_serves_one_attempt_and_leaves_its_verdict(new_pod, help
     pod.start_runners()
     process = pod.start_process()
     await address(pod, helpers)
-    await asyncio.wait_for(ready(pod), 30)
+    await asyncio.wait_for(ready(pod), 90)
     pod.operate()
     preparation = await pod.prepare()
     env = pod.connect()
@@ -57,7 +57,7 @@ async def test_a_sidecar_serves_one_attempt_and_leaves_its_verdict(new_pod, help
     if "COVERAGE_PROCESS_CONFIG" not in os.environ and "COVERAGE_PROCESS_START" not in os.environ:
         assert resident_kib(process) <= MAXIMUM_RESIDENT_KIB
     await preparation.release(result_uri="file:///result.json")
-    assert await asyncio.to_thread(process.wait, 20) == 0
+    assert await asyncio.to_thread(process.wait, 90) == 0
     assert (pod.termination().resolved, pod.termination().result_uri) == (True, "file:///result.json")
     for line in (pod.directory / "sidecar.log").read_text().splitlines():
         entry = json.loads(line)
@@ -71,15 +71,15 @@ async def test_a_signal_ends_it_and_a_restart_knows_that_its_history_is_lost(new
     pod.start_runners()
     process = pod.start_process()
     await address(pod, helpers)
-    await asyncio.wait_for(ready(pod), 30)
+    await asyncio.wait_for(ready(pod), 90)
     await pod.prepare()
     env = pod.connect()
     await env.reset()
-    running = asyncio.ensure_future(pod.step(1, "bash", {"command": "echo > begun; sleep 60"}))
+    running = asyncio.ensure_future(pod.step(1, "bash", {"command": "echo > begun; sleep 600"}))
     while not (pod.directory / "sandbox-files" / "begun").exists():
         await asyncio.sleep(0.01)
     process.send_signal(signal.SIGTERM)
-    assert await asyncio.to_thread(process.wait, 20) == 0
+    assert await asyncio.to_thread(process.wait, 90) == 0
     await asyncio.gather(running, return_exceptions=True)
     await pod.sandbox_ended()
     assert pod.termination() is None

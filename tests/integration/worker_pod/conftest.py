@@ -74,7 +74,7 @@ class Agent:
     def kill(self):
         """As a node does that goes away."""
         self.process.kill()
-        self.process.wait(20)
+        self.process.wait(90)
 
     def terminate(self):
         self.process.send_signal(signal.SIGTERM)
@@ -104,7 +104,7 @@ class Agent:
     async def status(self, uid="uid"):
         return next((one for one in (await self.report()).assignments if one.episode_uid == uid), None)
 
-    async def until(self, condition, uid="uid", seconds=60):
+    async def until(self, condition, uid="uid", seconds=90):
         """The episode's status once ``condition(status)`` holds."""
         async with asyncio.timeout(seconds):
             while not condition(status := await self.status(uid)):
@@ -234,7 +234,7 @@ def git_repository(web):
         (*identity, "commit", "--quiet", "-m", "first"),
         ("update-server-info",),
     ):
-        subprocess.run(["git", *command], cwd=repository, check=True, timeout=60)
+        subprocess.run(["git", *command], cwd=repository, check=True, timeout=90)
     (repository / "note.txt").write_text("changed\n")
     return "trunk"
 

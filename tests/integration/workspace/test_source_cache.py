@@ -114,13 +114,13 @@ async def test_no_more_than_two_are_packed_at_once(new_cache, tmp_path):
             for number, server in enumerate(silent)
         ]
         tasks = [asyncio.create_task(pack(cache, SourceSpec(archive=source))) for source in sources]
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             while len(reached) < 2:
                 await asyncio.sleep(0.01)
         assert len(list((tmp_path / "cache").glob("*/.packing-*"))) == 2
         # One that is given up makes way for the third.
         tasks[0].cancel()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             while len(reached) < 3:
                 await asyncio.sleep(0.01)
         for task in tasks:

@@ -80,7 +80,7 @@ def test_the_shell_itself_takes_the_script(shell, tmp_path):
         pytest.skip(f"{shell} is not installed")
     script = tmp_path / "script"
     script.write_text(CliRunner().invoke(cli, ["completion", shell]).output)
-    subprocess.run([program, "-n", str(script)], check=True, timeout=60)
+    subprocess.run([program, "-n", str(script)], check=True, timeout=90)
 
 
 def test_bash_completes_with_it(tmp_path):
@@ -92,6 +92,6 @@ def test_bash_completes_with_it(tmp_path):
     )
     environment = {**os.environ, "PATH": f"{DGYM.parent}:{os.environ['PATH']}"}
     done = subprocess.run(
-        ["bash", "-c", ask], env=environment, capture_output=True, text=True, timeout=60, check=True, cwd=tmp_path
+        ["bash", "-c", ask], env=environment, capture_output=True, text=True, timeout=90, check=True, cwd=tmp_path
     )
     assert done.stdout.strip() == "rewrite"

@@ -109,7 +109,7 @@ async def test_a_sidecar_is_told_until_it_has_answered(server, caller, status, c
         server.called.clear()
         sidecars.ask(call)
         sidecars.ask(call)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             while len(queue) or queue.active:
                 await asyncio.sleep(0)
     worker.cancel()
@@ -123,7 +123,7 @@ async def test_a_report_carries_its_body(server, caller):
     sidecars = SidecarCalls(caller, KEY, queue)
     worker = asyncio.ensure_future(sidecars.work())
     sidecars.ask(SidecarCall(Path.RUNNING, server.url, "uid", 1, b'{"observed": "2026-01-01T12:00:00Z"}'))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         await server.called.wait()
     worker.cancel()
     await asyncio.gather(worker, return_exceptions=True)
@@ -138,7 +138,7 @@ async def test_the_same_failure_of_a_sidecar_is_logged_once(server, caller, capl
     for status in (401, 401, 401, 503, 200):
         server.status = status
         sidecars.ask(SidecarCall(Path.VERIFY, server.url, "uid", 1))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             while len(queue) or queue.active:
                 await asyncio.sleep(0)
     worker.cancel()
@@ -155,7 +155,7 @@ async def test_a_sidecar_that_is_slow_to_answer_is_told_once(server, caller):
     call = SidecarCall(Path.CANCEL, server.url, "uid", 1)
     worker = asyncio.ensure_future(sidecars.work())
     sidecars.ask(call)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         await server.called.wait()
         sidecars.ask(call)
         server.may_answer.set()

@@ -111,7 +111,7 @@ async def polling(world, client, events, looked_at):
 
 
 async def until(condition):
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         while not condition():
             await asyncio.sleep(0)
 

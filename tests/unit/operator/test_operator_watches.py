@@ -43,7 +43,7 @@ def of_two_namespaces(client, world, clock):
 
 
 async def test_a_namespace_that_is_gone_holds_nothing_up(of_two_namespaces):
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         await of_two_namespaces.synced()
     assert of_two_namespaces.check() is None
     assert of_two_namespaces.complete("team-a")
