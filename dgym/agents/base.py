@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from dgym.api import ToolSpec
+from dgym.errors import ManifestError
 from dgym.wire import EndReason, Observation, Step, ToolCall
 
 if TYPE_CHECKING:
@@ -137,3 +138,18 @@ class BaseAgent:
     def arrange_tools(cls, tools: Tools, parameters: Mapping[str, Any]) -> Tools:  # noqa: ARG003 - for subclasses
         """The tools as they are."""
         return tools
+
+
+def find_file(reference: str, base: Path | None) -> Path:
+    """The file beside the manifest, or, as with a path typed at the prompt, in the current directory.
+
+    Raises:
+        ManifestError: There is no ``base``: the agent runs where the author of its parameters may read no files.
+    """
+    if base is None:
+        raise ManifestError(
+            f"agent.parameters name the file {reference[:200]!r}, and an agent in a cluster reads none;"
+            " write its text into the manifest where the parameter takes it"
+        )
+    path = Path(reference).expanduser()
+    return path if not (base / path).exists() and path.exists() else base / path

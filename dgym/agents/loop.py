@@ -7,10 +7,9 @@ from collections.abc import Sequence
 
 from dgym.agents.base import AgentContext, Env, InfoDict
 from dgym.agents.chat import Chat
-from dgym.agents.memory import NO_CALL, Memory
+from dgym.agents.memory import NO_CALL, Memory, fit
 from dgym.agents.prompt import Prompt
 from dgym.agents.settings import Settings
-from dgym.agents.trimming import fit
 from dgym.errors import ContextLengthExceeded
 from dgym.llm import Message, Reply
 from dgym.wire import ToolCall

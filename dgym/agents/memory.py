@@ -1,11 +1,102 @@
 """The last steps of an episode, as messages of a conversation."""
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from dgym.agents.trimming import Turn
+import msgspec
+
 from dgym.llm import Message, ModelCall, Reply
 from dgym.wire import Step
+
+Turn = tuple[Message, ...]
+Count = Callable[[Sequence[Message]], int]
+
+_SHARES = (8, 32)
+"""Answers are cut first to an eighth of the limit, then to a thirty-second."""
+_SHORTEST = 200
+"""Characters of an answer that always stay."""
+_CORRECTIONS = 4
+"""Counting is not additive: a result that is still too long is made again for a lower limit."""
+
+
+def fit(head: Sequence[Message], turns: Sequence[Turn], limit: int | None, count: Count) -> list[Message]:
+    """The messages to send: everything within ``limit`` tokens, else what the module's docstring says.
+
+    Where even the head and a short form of the newest turn are too long, those are the result.
+    """
+    messages = _flat(head, turns)
+    if limit is None:
+        return messages
+    total, aim = count(messages), limit
+    for _ in range(_CORRECTIONS):
+        if total <= limit:
+            break
+        messages = _fit(head, turns, aim, count)
+        total = count(messages)
+        aim -= max(1, total - limit)
+    return messages
+
+
+def shorten(text: str, characters: int) -> str:
+    """``text`` with about that many characters, head and tail kept and the cut marked."""
+    keep = max(characters, _SHORTEST)
+    if len(text) <= keep + 64:
+        return text
+    half = keep // 2
+    return f"{text[:half]}\n[… {len(text) - 2 * half:,} characters left out …]\n{text[-half:]}"
+
+
+def shorten_to_tokens(text: str, tokens: int, count: Callable[[str], int]) -> str:
+    """``text`` within ``tokens``, as far as ``shorten`` goes; empty where not even that is allowed."""
+    if tokens <= 0:
+        return ""
+    size, keep = count(text), len(text)
+    shortened = text
+    while size > tokens and keep > _SHORTEST:
+        keep = max(_SHORTEST, min(keep * 9 // 10, keep * tokens // size))
+        shortened = shorten(text, keep)
+        size = count(shortened)
+    return shortened
+
+
+def _fit(head: Sequence[Message], turns: Sequence[Turn], limit: int, count: Count) -> list[Message]:
+    kept = [list(turn) for turn in turns]
+    sizes = [[count([message]) for message in turn] for turn in kept]
+    total = count(_flat(head, turns))
+    for share in _SHARES:
+        for index in range(len(kept) - 1):
+            if total <= limit:
+                return _flat(head, kept)
+            total -= _cut(kept[index], sizes[index], max(1, limit // share), count)
+    while total > limit and len(kept) > 1:
+        total -= sum(sizes.pop(0))
+        del kept[0]
+    if kept and total > limit:
+        longest = max(sizes[-1])
+        _cut(kept[-1], sizes[-1], max(1, longest - (total - limit)), count)
+    return _flat(head, kept)
+
+
+def _cut(turn: list[Message], sizes: list[int], tokens: int, count: Count) -> int:
+    """Shorten the answers of ``turn`` that have more than ``tokens``; returns how many tokens that saved."""
+    saved = 0
+    for index, message in enumerate(turn):
+        if message.role == "assistant" or sizes[index] <= tokens:
+            continue
+
+        def size(text: str, message: Message = message) -> int:
+            return count([msgspec.structs.replace(message, content=text)])
+
+        turn[index] = msgspec.structs.replace(message, content=shorten_to_tokens(message.content, tokens, size))
+        saved += sizes[index]
+        sizes[index] = count([turn[index]])
+        saved -= sizes[index]
+    return saved
+
+
+def _flat(head: Sequence[Message], turns: Sequence[Sequence[Message]]) -> list[Message]:
+    return [*head, *(message for turn in turns for message in turn)]
+
 
 NO_CALL = "No tool was called. Answer with one call of a tool; submit, where it is among the tools, ends the work."
 NOT_EXECUTED = "Not executed: one call at a time, so that you see what it does before the next."

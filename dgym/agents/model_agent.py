@@ -1,7 +1,7 @@
 """What the agents that think have in common."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
@@ -51,3 +51,36 @@ def _with_options(tool: str | ToolSpec, options: Mapping[str, dict[str, Any]]) -
     if spec.name not in options:
         return tool
     return msgspec.structs.replace(spec, options=options[spec.name] | spec.options)
+
+
+class DebugAgent(ModelAgent):
+    """Looks around, watches the program in pdb, rewrites and evaluates."""
+
+    name = "debug_agent"
+
+
+class LateDebuggerSettings(Settings, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """``rewrites_before_pdb``: how many rewrites must have succeeded before there is a pdb."""
+
+    rewrites_before_pdb: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 5
+
+
+class Debug5Agent(ModelAgent):
+    """Works like the rewrite agent until its fifth rewrite, and like the debug agent from then on."""
+
+    name = "debug_5_agent"
+    settings_type = LateDebuggerSettings
+
+    @classmethod
+    def tool_options(cls, settings: Settings) -> dict[str, dict[str, Any]]:
+        """``pdb`` is not there until enough rewrites were made: the session itself keeps it away."""
+        assert isinstance(settings, LateDebuggerSettings)
+        return {**super().tool_options(settings), "pdb": {"afterRewrites": settings.rewrites_before_pdb}}
+
+
+class RewriteAgent(ModelAgent):
+    """Reads, rewrites and evaluates; for it there is no pdb, whatever the manifest's tools say."""
+
+    name = "rewrite_agent"
+    default_tools = tuple(tool for tool in DEBUGGING_TOOLS if tool != "pdb")
+    banned_tools = ("pdb",)

@@ -5,10 +5,10 @@ from typing import Any
 
 import msgspec
 
-from dgym.agents.base import AgentContext, BaseAgent, Env
-from dgym.agents.files import find_file
+from dgym.agents.base import Action, AgentContext, BaseAgent, Env, InfoDict, ObservationDict, find_file
+from dgym.env.views import observation_view
 from dgym.errors import ManifestError
-from dgym.wire import EndReason, ToolCall
+from dgym.wire import EndReason, Observation, Step, ToolCall
 
 _PACKAGE = "package:"
 _SHIPPED = "dgym.benchmarks."
@@ -106,3 +106,60 @@ def _from_package(package: str, task: str) -> list[ToolCall]:
         if file.is_file():
             return parse_calls(file.read_text("utf-8"), source=f"package:{package}/{name}/{_WALKTHROUGH}")
     raise ManifestError(f"{_PARAMETER}: package {package} has no walkthrough for the task {task!r}")
+
+
+Answer = tuple[ObservationDict, float, bool, bool, InfoDict]
+
+
+class RetracingEnv:
+    """An environment that answers from its history as long as the calls are those that were made.
+
+    The first call that is another one is made, and from then on every call is.
+    """
+
+    def __init__(self, env: Env) -> None:
+        self._env = env
+        self._made: list[Step] = []
+        self._info: InfoDict = {}
+
+    async def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[ObservationDict, InfoDict]:
+        """Begin, or take up what was begun."""
+        last, self._info = await self._env.reset(seed=seed, options=options)
+        first, *self._made = self._env.history()
+        return (observation_view(first.observation) if self._made else last), self._info
+
+    async def step(self, action: Action) -> Answer:
+        """Make one call, unless it was made."""
+        if self._made and _same(action, self._made[0].call):
+            observation = self._made.pop(0).observation
+            ended = observation.end_reason
+            truncated = ended is not None and ended.is_truncation
+            return observation_view(observation), 0.0, ended is not None and not truncated, truncated, self._info
+        self._made.clear()
+        return await self._env.step(action)
+
+    async def peek(self, action: Action) -> ObservationDict:
+        """Look without a step."""
+        return await self._env.peek(action)
+
+    async def patch(self) -> str:
+        """The changes so far."""
+        return await self._env.patch()
+
+    def history(self) -> list[Step]:
+        """Every step so far."""
+        return self._env.history()
+
+    async def apply_solution(self) -> Observation:
+        """Apply the gold patch; the pod does it once however often it is asked."""
+        return await self._env.apply_solution()
+
+
+def _same(action: Action, call: ToolCall | None) -> bool:
+    if call is None or isinstance(action, str):
+        return False
+    if isinstance(action, ToolCall):
+        return action == call
+    return action.get("tool") == call.tool and action.get("arguments", {}) == call.arguments

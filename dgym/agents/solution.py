@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from dgym.agents.base import AgentContext, BaseAgent, Env, ObservationDict
-from dgym.agents.retracing import RetracingEnv
+from dgym.agents.replay import RetracingEnv
 from dgym.errors import ManifestError, SetupFailed
 from dgym.wire import EndReason
 

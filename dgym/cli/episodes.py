@@ -27,7 +27,7 @@ def read_episodes(
     if agent:
         assignments = (f"agent.name={agent}", *assignments)
     if agent_in(assignments) and loaded and all(item.resource.kind == "DebugTask" for item in loaded):
-        from dgym.worker.plan import episodes_for
+        from dgym.episodes.plan import episodes_for
 
         loaded = [*loaded, *episodes_for(loaded)]
     if bundled:

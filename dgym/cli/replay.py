@@ -13,8 +13,8 @@ from dgym.errors import ManifestError
 
 if TYPE_CHECKING:
     from dgym.api import DebugTask
+    from dgym.episodes.comparison import Comparison
     from dgym.results import Trajectory
-    from dgym.worker.comparing import Comparison
 
 
 @click.command("replay")
@@ -56,7 +56,7 @@ def command(
     if not trust:
         for path, trajectory in recorded.items():
             _require_nothing_foreign(path, trajectory, manifest)
-    from dgym.worker.comparing import run_again
+    from dgym.episodes.comparison import run_again
 
     compared = {}
     for path, trajectory in recorded.items():
@@ -92,7 +92,7 @@ def _require_nothing_foreign(path: str, trajectory: "Trajectory", manifest: str 
 
 def _find_task(trajectory: "Trajectory", manifest: str | None) -> "DebugTask":
     """The task of the recorded name; a changed one is announced, because its observations will differ."""
-    from dgym.worker.plan import task_digest
+    from dgym.episodes.plan import task_digest
 
     header = trajectory.header
     where = manifest or header.manifest

@@ -74,8 +74,8 @@ def _tool(tool: "str | ToolSpec", path: "Path") -> "Iterator[Problem]":
 def _agent(spec: "EpisodeSpec", named: "AgentSpec", path: "Path") -> "Iterator[Problem]":
     from dgym.agents import load_agent
     from dgym.api.problems import Problem
+    from dgym.episodes.job import effective_tools
     from dgym.errors import PluginError
-    from dgym.worker.jobs import effective_tools
 
     try:
         agent = load_agent(named.name)

@@ -1,138 +1,132 @@
-"""The results directory: ``<root>/<namespace>/<episode>/<digest>/<attempt>/``.
+"""Where agent pods keep what episodes leave behind: a directory, such as a volume, or an S3-compatible bucket.
 
-The digest covers task, agent and sample, so a changed prompt or a repaired task runs again while everything else is
-found finished. ``result.json`` is written last and atomically: where it stands, the episode is over.
+Paths are ``<namespace>/<episode>/<uid>/<attempt>/<file>`` below the store's root in either.
 """
 
-import os
 import re
-import time
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
-from dgym.wire import Result
-from dgym.workspace.sources import RESULTS_MARKER
+from dgym.errors import DgymError, ManifestError, PluginError
 
-INLINE_PATCH_LIMIT = 1024**2
-"""Bytes of patch kept inside ``result.json``; a larger one stands in ``patch.diff`` alone."""
+TRAJECTORY, PATCH, RESULT, LOG = "trajectory.jsonl", "patch.diff", "result.json", "episode.log"
+FILES = (TRAJECTORY, PATCH, RESULT, LOG)
+
+_SEGMENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,252}")
+_SCHEME = "s3://"
 
 
-class StoredResult(Result, frozen=True, kw_only=True, rename="camel"):
-    """``result.json``: the result, and which episode it belongs to.
+class StoreUnavailable(DgymError):
+    """The results store cannot be reached, or does not take what it is given; trying again may help."""
 
-    ``wall_seconds`` are those of the whole attempt, where ``duration_seconds`` leave out preparation and scoring;
-    None when the process that began the attempt is not the one that stored its result. ``price`` of all the
-    tokens is a decimal number as text, None where the model's configuration tells no prices.
+
+class StoredItem(msgspec.Struct, frozen=True):
+    """A file that is stored: its path from the root, and its size."""
+
+    path: str
+    size: int
+
+
+class Content(msgspec.Struct, frozen=True):
+    """A file's size and its bytes, in pieces."""
+
+    size: int
+    chunks: AsyncIterator[bytes]
+
+
+class Store(Protocol):
+    """Files by their path. Every call raises ``StoreUnavailable`` when the store does not do its part."""
+
+    @property
+    def checkpoint_steps(self) -> int:
+        """After how many steps a trajectory is worth writing."""
+        ...
+
+    def uri(self, path: str) -> str:
+        """The address of ``path`` for people and other programs."""
+        ...
+
+    async def check(self) -> None:
+        """Raise unless the store can be written to."""
+        ...
+
+    async def read(self, path: str) -> bytes | None:
+        """The file; None where there is none."""
+        ...
+
+    async def open(self, path: str) -> Content | None:
+        """The file in pieces; None where there is none."""
+        ...
+
+    async def write(self, path: str, data: bytes) -> None:
+        """Make ``data`` the file, at once."""
+        ...
+
+    async def create(self, path: str, data: bytes) -> bool:
+        """The same, unless there is a file: then nothing is done, and False returned."""
+        ...
+
+    async def replace(
+        self, path: str, data: bytes, *, version: str | None, keep: Callable[[bytes], bool]
+    ) -> str | None:
+        """Replace the file by ``data``; returns the file's new version.
+
+        ``version`` is the one that this writer left, None for no file. Where another writer has left another file,
+        ``keep`` is called with its bytes; with True the file stays, and None is returned.
+        """
+        ...
+
+    async def append(self, path: str, data: bytes, *, size: int) -> bool:
+        """Add to a file of exactly ``size`` bytes (0: there may be none). False: that cannot be done, write it."""
+        ...
+
+    async def files(self, prefix: str) -> list[StoredItem]:
+        """Every file below ``prefix``, a directory, in order."""
+        ...
+
+
+def attempt_path(namespace: str, episode: str, uid: str, attempt: int) -> str:
+    """Where an attempt's files are.
+
+    Raises:
+        ManifestError: A part cannot be a name in a store.
     """
-
-    namespace: str = "local"
-    episode: str = ""
-    task: str = ""
-    agent: str = ""
-    model: str = ""
-    sample: int = 0
-    attempt: int = 1
-    digest: str = ""
-    start_time: str = ""
-    wall_seconds: float | None = None
-    price: str | None = None
+    return checked_path("/".join((namespace, episode, uid, str(attempt))))
 
 
-class Attempt:
-    """The directory of one attempt at an episode; ``began`` is the monotonic time at which this process made it."""
+def checked_path(path: str) -> str:
+    """``path``, once it is sure that it leads nowhere else.
 
-    def __init__(self, path: Path, *, began: float | None = None) -> None:
-        self.path = path
-        self._began = began
-        self.number = int(path.name)
-        self.trajectory = path / "trajectory.jsonl"
-        self.patch = path / "patch.diff"
-        self.result = path / "result.json"
-        self.log = path / "episode.log"
+    Raises:
+        ManifestError: It could.
+    """
+    for segment in path.split("/"):
+        if not _SEGMENT.fullmatch(segment):
+            raise ManifestError(f"{segment!r} cannot be part of a path in the results store")
+    return path
 
-    def save(self, result: StoredResult) -> StoredResult:
-        """Store the patch, then the result; returns it with its place filled in."""
-        patch = result.patch.encode("utf-8", "surrogateescape")
-        _write_atomically(self.patch, patch)
-        stored = msgspec.structs.replace(
-            result,
-            attempt=self.number,
-            result_uri=self.path.resolve().as_uri(),
-            patch=result.patch if len(patch) <= INLINE_PATCH_LIMIT else "",
-            wall_seconds=None if self._began is None else round(time.monotonic() - self._began, 3),
-        )
-        _write_atomically(self.result, msgspec.json.format(msgspec.json.encode(stored), indent=2) + b"\n")
-        return stored
 
-    def load(self) -> StoredResult | None:
-        """The stored result; None while there is none, or when it is not readable as one."""
+def open_store(location: str) -> Store:
+    """The store at ``location``: a directory, or ``s3://bucket/prefix`` with AWS_* variables of the environment.
+
+    Raises:
+        ManifestError: The location is wrong.
+        PluginError: The bucket needs a library that is not installed.
+    """
+    if location.startswith(_SCHEME):
+        bucket, _, prefix = location.removeprefix(_SCHEME).partition("/")
+        if not bucket:
+            raise ManifestError(f"{location}: the results store has no bucket; write s3://BUCKET/PREFIX")
         try:
-            return msgspec.json.decode(self.result.read_bytes(), type=StoredResult)
-        except (OSError, msgspec.MsgspecError):
-            return None
+            from dgym.results.bucket import open_bucket
+        except ImportError as error:
+            raise PluginError(f"{location}: needs obstore: pip install 'dgym[s3]' ({error})") from error
+        return open_bucket(bucket, prefix.strip("/"))
+    if "://" in location:
+        raise ManifestError(f"{location}: a results store is a directory or s3://BUCKET/PREFIX")
+    from dgym.results.directory import DirectoryStore
 
-
-class EpisodeFolder:
-    """All attempts at one episode (one task, one agent, one sample)."""
-
-    def __init__(self, path: Path, *, root: Path | None = None) -> None:
-        self.path = path
-        self._root = root
-
-    def attempts(self) -> list[Attempt]:
-        """Every attempt, oldest first."""
-        try:
-            names = [entry.name for entry in self.path.iterdir() if entry.name.isdecimal()]
-        except FileNotFoundError:
-            return []
-        return [Attempt(self.path / name) for name in sorted(names, key=int)]
-
-    def new_attempt(self) -> Attempt:
-        """Make the directory of the next attempt; two processes never get the same one."""
-        while True:
-            number = max((attempt.number for attempt in self.attempts()), default=0) + 1
-            path = self.path / str(number)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                path.mkdir()
-            except FileExistsError:
-                continue
-            if self._root is not None:
-                # Tells whoever packs a repository around it that this is none of it.
-                (self._root / RESULTS_MARKER).touch()
-            return Attempt(path, began=time.monotonic())
-
-    def result(self) -> StoredResult | None:
-        """The result of the newest attempt that has one."""
-        for attempt in reversed(self.attempts()):
-            if (stored := attempt.load()) is not None:
-                return stored
-        return None
-
-
-class ResultsStore:
-    """A results directory; nothing is created before the first attempt."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-
-    def episode(self, namespace: str, episode: str, digest: str) -> EpisodeFolder:
-        """Where the attempts at an episode are."""
-        path = self.root / _segment(namespace or "local") / _segment(episode) / _segment(digest)
-        return EpisodeFolder(path, root=self.root)
-
-
-def _segment(name: str) -> str:
-    """``name`` as one path segment, whatever it holds: a name never leaves its directory."""
-    safe = re.sub(r"[^A-Za-z0-9._-]", "_", name)
-    return safe if safe.strip(".") else f"_{safe}"
-
-
-def _write_atomically(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    return DirectoryStore(Path(location))

@@ -10,11 +10,11 @@ from dgym.agents import AgentContext, StopEpisode
 from dgym.agents.chat import Chat
 from dgym.agents.loop import Loop
 from dgym.agents.settings import Settings
+from dgym.episodes.recording import RecordingEnv
 from dgym.llm import ModelCall, Reply, Usage
 from dgym.llm.tokens import TokenCounter
 from dgym.results import TrajectoryHeader, TrajectoryWriter, read_trajectory
 from dgym.wire import EndReason, Observation, Step, ToolCall
-from dgym.worker.recording import RecordingEnv
 from tests.perf.measure import Figure, figure
 
 EPISODES = 200

@@ -5,9 +5,7 @@ import sys
 from pathlib import Path
 
 from dgym.results import ResultsStore, StoredResult, TrajectoryHeader, TrajectoryWriter
-from dgym.results.report import make_report
-from dgym.results.report_compare import compare
-from dgym.results.report_reading import read_run
+from dgym.results.report import compare, make_report, read_run
 from dgym.wire import EndReason, Observation, Step, ToolCall
 from tests.perf.measure import Figure, figure, timed
 

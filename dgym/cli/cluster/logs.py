@@ -111,7 +111,7 @@ async def _print_log(cluster: "Cluster", pod: str, container: str, *, follow: bo
 async def _print_stored(cluster: "Cluster", view: "EpisodeView", container: str, system_namespace: str) -> None:
     from dgym.cli.cluster.errors import ClusterError
     from dgym.cli.cluster.results_reader import open_results
-    from dgym.results.stores import LOG
+    from dgym.results.store import LOG
 
     name = view.metadata.name
     if container != "sidecar":

@@ -15,7 +15,7 @@ from dgym.cli.cluster.names import find_all, path_of, selector_of_children
 from dgym.cli.cluster.results_reader import ResultsReader, open_results
 from dgym.cli.cluster.views import EpisodeView, SetView
 from dgym.results import Attempt, StoredResult
-from dgym.results.stores import FILES
+from dgym.results.store import FILES
 
 _AT_A_TIME = 4
 

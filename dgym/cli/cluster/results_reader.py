@@ -14,7 +14,7 @@ from dgym.cli.cluster.connection import Cluster
 from dgym.cli.cluster.errors import ApiRefused, ClusterError, NotFound
 from dgym.cli.cluster.forward import Forward
 from dgym.cli.cluster.views import ConditionView, Meta, View
-from dgym.results.stores import FILES
+from dgym.results.store import FILES
 from dgym.wire.assignments import RESULTS_PATH, ResultsList, StoredFile
 
 AGENTS = "app.kubernetes.io/name=dgym,app.kubernetes.io/component=agent"

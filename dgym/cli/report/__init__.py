@@ -9,8 +9,7 @@ from dgym.cli.options import echo_json
 from dgym.cli.suggestions import complete_agents
 
 if TYPE_CHECKING:
-    from dgym.results.report import Price
-    from dgym.results.report_reading import Run
+    from dgym.results.report import Price, Run
 
 _DIRECTORY = click.Path(file_okay=False, path_type=Path)
 
@@ -59,7 +58,7 @@ def command(
     DIR is a results directory, or a part of one; without any it is ./results. Rates are over the episodes that have a
     verdict, with Wilson's interval. --compare matches tasks and tests the difference with McNemar's exact test.
     """
-    from dgym.results.report_reading import read_run
+    from dgym.results.report import read_run
 
     if compare_agent and not others:
         raise click.UsageError("--compare-agent goes with --compare DIR")
@@ -93,8 +92,7 @@ def _report(run: "Run", output: str, confidence: float, prices: "dict[str, Price
 
 
 def _compare(a: "Run", b: "Run", output: str, confidence: float, prices: "dict[str, Price]") -> None:
-    from dgym.results.report import make_report
-    from dgym.results.report_compare import compare
+    from dgym.results.report import compare, make_report
 
     comparison = compare(a, b)
     if output == "csv":

@@ -8,9 +8,7 @@ from typing import Any
 import click
 import msgspec
 
-from dgym.results.report import Price, cost_of
-from dgym.results.report_compare import Comparison, TaskPair
-from dgym.results.report_reading import Record, Run, Stages
+from dgym.results.report import Comparison, Price, Record, Run, Stages, TaskPair, cost_of
 
 _NOT_COLUMNS = {"calls", "stages", "price"}
 

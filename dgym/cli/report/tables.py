@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from dgym.agents.console import printable
-from dgym.results.report import Group, Report
-from dgym.results.report_compare import Comparison, Difference
+from dgym.results.report import Comparison, Difference, Group, Report
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dgym.api import Loaded
-    from dgym.worker.jobs import Job
-    from dgym.worker.plan import Plan, RunOptions
+    from dgym.episodes.job import Job
+    from dgym.episodes.plan import Plan, RunOptions
 
 
 @click.command("run")
@@ -93,7 +93,7 @@ def command(
     Exit status: 0 every episode has a verdict, 1 some failed for other reasons, 2 usage or manifest, 130 Ctrl-C.
     """
     from dgym.cli.episodes import read_episodes
-    from dgym.worker.plan import RunOptions
+    from dgym.episodes.plan import RunOptions
 
     if not manifests and not folders and not bundled:
         raise click.UsageError("name at least one manifest, or a benchmark with --bundled")
@@ -119,7 +119,7 @@ def command(
 
 def _plan(loaded: "list[Loaded]", options: "RunOptions") -> "Plan":
     from dgym.cli.bundles import bundled_tasks
-    from dgym.worker.plan import make_plan
+    from dgym.episodes.plan import make_plan
 
     return make_plan(loaded, options=options, bundled=bundled_tasks() if _needs_bundled(loaded) else ())
 
@@ -151,7 +151,7 @@ def _run(
     after: "Callable[[Plan], None] | None",
 ) -> None:
     from dgym.cli.run.summary import print_json, print_table
-    from dgym.worker.plan import stored_results, unfinished
+    from dgym.episodes.plan import stored_results, unfinished
 
     jobs = list(unfinished(plan.jobs, force=force, force_failed=force_failed))
     interrupted = _execute(jobs, workers, skipped=len(plan.jobs) - len(jobs), debug=debug)
@@ -171,7 +171,7 @@ def _run(
 
 def _offer(plan: "Plan") -> None:
     from dgym.cli.run.applying import offer_patches
-    from dgym.worker.plan import stored_results
+    from dgym.episodes.plan import stored_results
 
     offer_patches(plan.jobs, stored_results(plan.jobs))
 
@@ -180,8 +180,8 @@ def _execute(jobs: "list[Job]", workers: int, *, skipped: int, debug: bool) -> b
     """Run the jobs; True when interrupted."""
     from dgym.cli.interrupts import terminated_like_interrupted
     from dgym.cli.run.progress import Progress
-    from dgym.worker.plan import any_interactive
-    from dgym.worker.pool import Pool, run_inline
+    from dgym.episodes.plan import any_interactive
+    from dgym.episodes.pool import Pool, run_inline
 
     interactive = any_interactive(jobs)
     verbose = any(job.verbose for job in jobs)

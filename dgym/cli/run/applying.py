@@ -12,8 +12,8 @@ from dgym.agents.console import printable
 from dgym.errors import DgymError
 
 if TYPE_CHECKING:
+    from dgym.episodes.job import Job
     from dgym.results import StoredResult
-    from dgym.worker.jobs import Job
     from dgym.workspace.patches import FileVersion
 
 

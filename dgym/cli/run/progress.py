@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from dgym.agents.console import printable
 from dgym.cli.failures import in_one_line
-from dgym.worker.jobs import Event, Finished, Job, Logged, Started, Stepped, Told
+from dgym.episodes.job import Event, Finished, Job, Logged, Started, Stepped, Told
 
 if TYPE_CHECKING:
     from rich.progress import TaskID

@@ -5,12 +5,12 @@ import pdb  # noqa: T100 - this is what the option is for
 import sys
 
 from dgym.agents import load_agent
+from dgym.agents.chat import Exchange
 from dgym.agents.console import printable
-from dgym.agents.exchange import Exchange
+from dgym.episodes.episode import Hooks
+from dgym.episodes.job import Job
+from dgym.episodes.narration import tell_exchange
 from dgym.wire import Step
-from dgym.worker.episode import Hooks
-from dgym.worker.jobs import Job
-from dgym.worker.narration import tell_exchange
 
 
 def stopping_hooks(job: Job) -> Hooks:

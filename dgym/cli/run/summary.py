@@ -11,10 +11,10 @@ import click
 import msgspec
 
 from dgym.cli.failures import in_one_line
+from dgym.episodes.job import Job
 from dgym.results import StoredResult
-from dgym.results.store import Attempt
+from dgym.results.attempts import Attempt
 from dgym.wire import EndReason
-from dgym.worker.jobs import Job
 
 ROWS = 100
 """Rows of the table at most; beyond that only episodes that need attention are listed."""

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from dgym.api import AgentSpec, DebugTask, EpisodeSpec
+from dgym.episodes.episode import run_episode
+from dgym.episodes.job import Event, Job, Told
 from dgym.results import StoredResult
-from dgym.worker.episode import run_episode
-from dgym.worker.jobs import Event, Job, Told
 from tests.fakes.openai_server import FakeOpenAI
 
 CALC = "def add(a, b):\n    total = a\n    total -= b\n    return total\n"

@@ -16,12 +16,11 @@ from aiohttp import WSMsgType, web
 from click.testing import CliRunner
 
 from dgym.cli.app import cli
+from dgym.episodes.pod.api import AgentApi, Tokens
+from dgym.episodes.pod.assignments import Assignments
+from dgym.episodes.pod.metrics import Metrics
 from dgym.results import StoredResult
-from dgym.results.stores import open_store
-from dgym.worker.pod.access import Tokens
-from dgym.worker.pod.api import AgentApi
-from dgym.worker.pod.assignments import Assignments
-from dgym.worker.pod.metrics import Metrics
+from dgym.results.store import open_store
 
 TOKEN = "the results token"
 SYSTEM = "dgym-system"

@@ -9,6 +9,8 @@ from click.testing import CliRunner
 import dgym
 from dgym.api import ProgressReason
 from dgym.api.conditions import TREATMENTS
+from dgym.episodes.pod.metrics import Metrics
+from dgym.episodes.pod.settings import PREFIX, AgentSettings
 from dgym.wire.assignments import (
     ASSIGNMENTS_PATH,
     RESULTS_PATH,
@@ -19,8 +21,6 @@ from dgym.wire.assignments import (
     AssignmentStatus,
     StoredFile,
 )
-from dgym.worker.pod.metrics import Metrics
-from dgym.worker.pod.settings import PREFIX, AgentSettings
 from dgym_operator.cli import main as operator
 from dgym_operator.controllers.episode.pods import GATED
 

@@ -5,11 +5,11 @@ import asyncio
 import msgspec
 import pytest
 
+from dgym.episodes.pod.logs import EpisodeLog
 from dgym.results import StoredResult, TrajectoryHeader
-from dgym.results.stores import open_store
+from dgym.results.record import Record
+from dgym.results.store import open_store
 from dgym.wire import EndReason, Observation, Step, ToolCall
-from dgym.worker.pod.logs import EpisodeLog
-from dgym.worker.pod.record import Record
 
 PATH = "n/e/uid/1"
 RESULT = StoredResult(resolved=True, reason=EndReason.RESOLVED, patch="+x\n")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dgym.results.stores import StoredItem, StoreUnavailable, open_store
+from dgym.results.store import StoredItem, StoreUnavailable, open_store
 
 PATH = "n/e/uid/1/result.json"
 

@@ -5,12 +5,12 @@ import json
 
 import pytest
 
+from dgym.episodes.pod.logs import EpisodeLog
 from dgym.results import TrajectoryHeader
-from dgym.results.store_directory import DirectoryStore
-from dgym.results.stores import StoreUnavailable
+from dgym.results.directory import DirectoryStore
+from dgym.results.record import Record
+from dgym.results.store import StoreUnavailable
 from dgym.wire import Observation, Step, ToolCall
-from dgym.worker.pod.logs import EpisodeLog
-from dgym.worker.pod.record import Record
 
 PATH = "n/e/uid/1"
 WAIT_SECONDS = 60

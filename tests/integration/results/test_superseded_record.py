@@ -4,11 +4,11 @@ import msgspec
 import obstore
 import pytest
 
+from dgym.episodes.pod.logs import EpisodeLog
 from dgym.results import TrajectoryHeader
-from dgym.results.stores import StoreUnavailable, open_store
+from dgym.results.record import Record
+from dgym.results.store import StoreUnavailable, open_store
 from dgym.wire import Observation, Step, ToolCall
-from dgym.worker.pod.logs import EpisodeLog
-from dgym.worker.pod.record import Record
 
 PATH = "n/e/uid/1"
 TRAJECTORY = f"{PATH}/trajectory.jsonl"

@@ -4,7 +4,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dgym.agents.exchange import Transcript, ranges
+from dgym.agents.chat import Transcript, ranges
 from dgym.agents.memory import NO_CALL, NOT_EXECUTED, Memory
 from dgym.llm import Message, ModelCall, Reply, Usage
 from dgym.wire import Observation, Step, ToolCall

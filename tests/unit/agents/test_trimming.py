@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dgym.agents.trimming import fit, shorten, shorten_to_tokens
+from dgym.agents.memory import fit, shorten, shorten_to_tokens
 from dgym.llm import Message, ModelCall
 
 HEAD = [Message(role="system", content="be brief " * 20), Message(role="user", content="the task " * 20)]

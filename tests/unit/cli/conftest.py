@@ -2,8 +2,8 @@ import msgspec
 import pytest
 
 from dgym.api import AgentSpec, DebugTask, EpisodeSpec
+from dgym.episodes.job import Job
 from dgym.results import StoredResult
-from dgym.worker.jobs import Job
 
 
 @pytest.fixture

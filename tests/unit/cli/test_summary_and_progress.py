@@ -2,8 +2,8 @@ import json
 
 from dgym.cli.run.progress import Progress
 from dgym.cli.run.summary import ROWS, counts, print_json, print_table, summary_line
+from dgym.episodes.job import Finished, Logged, Started, Stepped
 from dgym.wire import EndReason
-from dgym.worker.jobs import Finished, Logged, Started, Stepped
 
 
 def test_every_episode_is_counted_once(result):

@@ -3,8 +3,8 @@
 import pytest
 
 from dgym.errors import ManifestError
-from dgym.results.store_directory import DirectoryStore
-from dgym.results.stores import StoredItem, StoreUnavailable, attempt_path, open_store
+from dgym.results.directory import DirectoryStore
+from dgym.results.store import StoredItem, StoreUnavailable, attempt_path, open_store
 
 PATH = "n/e/uid/1/trajectory.jsonl"
 

@@ -1,9 +1,7 @@
 import msgspec
 import pytest
 
-from dgym.results.report import Price, make_report
-from dgym.results.report_compare import compare
-from dgym.results.report_reading import Call, Record, Run, Stages
+from dgym.results.report import Call, Price, Record, Run, Stages, compare, make_report
 from dgym.wire import EndReason
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from dgym.errors import ManifestError
 from dgym.results import ResultsStore, StoredResult, TrajectoryHeader, TrajectoryWriter
-from dgym.results.report_reading import read_run
+from dgym.results.report import read_run
 from dgym.wire import EndReason, Observation, Step, ToolCall
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dgym.results.report_statistics import mcnemar, percentile, spread, wilson
+from dgym.results.report.statistics import mcnemar, percentile, spread, wilson
 
 COUNTS = st.integers(min_value=0, max_value=400)
 

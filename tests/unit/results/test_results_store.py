@@ -4,7 +4,7 @@ import threading
 import pytest
 
 from dgym.results import ResultsStore, StoredResult
-from dgym.results.store import INLINE_PATCH_LIMIT
+from dgym.results.attempts import INLINE_PATCH_LIMIT
 from dgym.wire import EndReason
 
 

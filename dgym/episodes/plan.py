@@ -1,0 +1,254 @@
+"""From manifests to an ordered list of jobs, and which of them a results directory has finished already."""
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dgym.agents import Agent, agent_names, load_agent
+from dgym.api import DebugTask, Episode, EpisodeSet, Loaded, PlannedEpisode, digest, expand, find_task
+from dgym.api.planning import child_name
+from dgym.episodes.job import Job, effective_tools
+from dgym.episodes.models import Models
+from dgym.errors import ManifestError
+from dgym.results import StoredResult
+from dgym.tools import load_tools
+from dgym.workspace.sources import walk_repository
+
+
+class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How the command line wants episodes to be run."""
+
+    results: str = "results"
+    sandbox: str = "auto"
+    engine: str = "auto"
+    python: str | None = None
+    llm_config: str | None = None
+    verbose: bool = False
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """Jobs in the order in which they start, and what will not run: by name and why."""
+
+    jobs: tuple[Job, ...]
+    left_out: tuple[str, ...] = ()
+
+
+def make_plan(loaded: Sequence[Loaded], *, options: RunOptions, bundled: Iterable[DebugTask] = ()) -> Plan:
+    """Jobs for every Episode and EpisodeSet, tasks found among the given resources, then the bundled ones.
+
+    Raises:
+        ManifestError: A task is missing, an episode has no agent, or there is nothing to run.
+        PluginError: An agent or a tool cannot be loaded; found here, before anything runs.
+    """
+    given = {item.resource.metadata.name: item.resource for item in loaded if isinstance(item.resource, DebugTask)}
+    known = {**{task.metadata.name: task for task in bundled}, **given}
+    jobs: list[Job] = []
+    fingerprints = _Fingerprints()
+    left_out: list[str] = []
+    for item in loaded:
+        resource = item.resource
+        if isinstance(resource, DebugTask):
+            continue
+        why = _held_back(resource)
+        if why is not None:
+            left_out.append(f"{resource.kind} {resource.metadata.name} ({why})")
+            continue
+        if isinstance(resource, Episode):
+            planned = [PlannedEpisode(episode=resource, task=find_task(resource, known.values()))]
+        elif resource.spec.task_selector is None:
+            planned = expand(resource, known.values())
+        else:
+            planned = expand(resource, (given or known).values())
+        jobs.extend(_jobs(planned, item, options, fingerprints))
+    if not jobs and not left_out:
+        raise ManifestError(_nothing_to_run(given))
+    _check_plugins(jobs)
+    jobs.sort(key=lambda job: -job.priority)
+    return Plan(jobs=tuple(jobs), left_out=tuple(left_out))
+
+
+def episodes_for(tasks: Sequence[Loaded]) -> list[Loaded]:
+    """An Episode without an agent for each DebugTask."""
+    found = []
+    for item in tasks:
+        metadata = item.resource.metadata
+        data = {
+            "metadata": {"name": child_name(metadata.name, 0).removesuffix("-0"), "namespace": metadata.namespace},
+            "spec": {"taskRef": {"name": metadata.name}},
+        }
+        found.append(Loaded(msgspec.convert(data, Episode), item.file, item.document))
+    return found
+
+
+def unfinished(jobs: Iterable[Job], *, force: bool = False, force_failed: bool = False) -> Iterator[Job]:
+    """The jobs that have to run: those without a result; with ``force_failed`` those without a verdict too."""
+    for job in jobs:
+        result = None if force else job.folder.result()
+        if result is None or (force_failed and not result.reason.is_verdict):
+            yield job
+
+
+def stored_results(jobs: Iterable[Job]) -> list[StoredResult | None]:
+    """The stored result of each job."""
+    return [job.folder.result() for job in jobs]
+
+
+def _nothing_to_run(tasks: Iterable[str]) -> str:
+    names = ", ".join(tasks)
+    if not names:
+        return "nothing to run: the manifests hold no Episode and no EpisodeSet"
+    return (
+        f"nothing to run: DebugTask {names} has no agent; add --agent NAME ({', '.join(agent_names())}; human is you at"
+        " the keyboard), or an Episode that refers to the task"
+    )
+
+
+def _held_back(resource: Episode | EpisodeSet) -> str | None:
+    if resource.spec.cancel:
+        return "cancelled"
+    if resource.spec.suspend:
+        return "suspended"
+    return "its parallelism is 0" if isinstance(resource, EpisodeSet) and not resource.spec.parallelism else None
+
+
+def _jobs(
+    planned: Iterable[PlannedEpisode], item: Loaded, options: RunOptions, fingerprints: "_Fingerprints"
+) -> Iterator[Job]:
+    resource = item.resource
+    assert not isinstance(resource, DebugTask)
+    is_set = isinstance(resource, EpisodeSet)
+    base = Path(item.file).absolute().parent
+    for one in planned:
+        name, spec = one.episode.metadata.name, one.episode.spec
+        if spec.agent is None:
+            raise ManifestError(
+                f"{item.file}: {resource.kind} {resource.metadata.name}: spec.agent is missing, so the episode waits"
+                " for a driver from outside; name an agent to run it here: --agent NAME"
+            )
+        task = one.task
+        source = fingerprints.of_source(task)
+        moving = source + _files_fingerprint(spec.agent.parameters, base)
+        yield Job(
+            namespace=one.episode.metadata.namespace or "local",
+            episode=name,
+            sample=one.sample,
+            task=task,
+            task_digest=_mixed(digest(task, None), source),
+            agent=spec.agent,
+            spec=spec,
+            digest=_mixed(one.digest, moving),
+            manifest=item.file if ":" in item.file else str(Path(item.file).absolute()),
+            base=str(base),
+            results=options.results,
+            sandbox=options.sandbox,
+            engine=options.engine,
+            python=options.python,
+            llm_config=options.llm_config,
+            verbose=options.verbose,
+            priority=resource.spec.priority or spec.priority,
+            group=f"{item.file}#{resource.metadata.name}" if is_set else "",
+            parallelism=resource.spec.parallelism if isinstance(resource, EpisodeSet) else None,
+            max_failed=resource.spec.max_failed if isinstance(resource, EpisodeSet) else None,
+        )
+
+
+def _check_plugins(jobs: Iterable[Job]) -> None:
+    agents: dict[str, type[Agent]] = {}
+    checked: set[bytes] = set()
+    for job in jobs:
+        if job.agent.name not in agents:
+            agents[job.agent.name] = load_agent(job.agent.name)
+        tools = effective_tools(job.spec.tools, job.agent, agents[job.agent.name])
+        key = msgspec.json.encode(tools)
+        if key not in checked:
+            load_tools(tools)
+            checked.add(key)
+    _check_models([job for job in jobs if agents[job.agent.name].uses_model])
+
+
+def _check_models(jobs: Iterable[Job]) -> None:
+    models = Models()
+    for job in jobs:
+        if job.agent.model is None:
+            raise ManifestError(
+                f"agent {job.agent.name} of episode {job.episode} needs a model: -p agent.model=NAME"
+                " (dgym llm list shows those configured)"
+            )
+        catalog = models.catalog(job.llm_config)
+        if not catalog.is_interactive(job.agent.model):
+            catalog.settings(job.agent.model)
+
+
+def any_interactive(jobs: Iterable[Job]) -> bool:
+    """Whether a person at the terminal plays an agent or its model."""
+    models = Models()
+    for name, model, config in {(job.agent.name, job.agent.model, job.llm_config) for job in jobs}:
+        agent = load_agent(name)
+        if agent.interactive:
+            return True
+        if agent.uses_model and model is not None and models.catalog(config).is_interactive(model):
+            return True
+    return False
+
+
+def _mixed(digest_text: str, fingerprint: str) -> str:
+    """``digest_text``, changed by what lies outside of the manifest, if anything does."""
+    if not fingerprint:
+        return digest_text
+    return hashlib.sha256(f"{digest_text}{fingerprint}".encode()).hexdigest()[: len(digest_text)]
+
+
+def task_digest(task: DebugTask) -> str:
+    """A digest of the task alone, including the files of a local repository."""
+    return _mixed(digest(task, None), _Fingerprints().of_source(task))
+
+
+class _Fingerprints:
+    """Hashes over the files of local repositories, each computed once: an edited repository is another task."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, str] = {}
+
+    def of_source(self, task: DebugTask) -> str:
+        """The hash of the task's repository; empty for other sources than a local path."""
+        source = task.spec.source
+        if source is None or source.local_path is None:
+            return ""
+        root = Path(source.local_path)
+        if not root.is_dir():
+            raise ManifestError(f"DebugTask {task.metadata.name}: spec.source.localPath: there is no directory {root}")
+        if source.local_path not in self._known:
+            self._known[source.local_path] = _tree_hash(root)
+        return self._known[source.local_path]
+
+
+def _tree_hash(root: Path) -> str:
+    total = hashlib.sha256()
+    for name, entry in walk_repository(root):
+        path = Path(entry.path)
+        if entry.is_symlink():
+            content = os.fsencode(path.readlink())
+        elif entry.is_file(follow_symlinks=False):
+            content = path.read_bytes()
+        else:
+            continue
+        total.update(f"{name}\0{path.lstat().st_mode:o}\0{len(content)}\0".encode("utf-8", "surrogateescape"))
+        total.update(content)
+    return total.hexdigest()
+
+
+def _files_fingerprint(parameters: Mapping[str, Any], base: Path) -> str:
+    """A hash over the files that an agent's parameters name: an edited walkthrough is another run."""
+    hashes = ""
+    for name, value in sorted(parameters.items()):
+        if not isinstance(value, str) or not 0 < len(value) < 1024 or "\n" in value:
+            continue
+        for path in (base / Path(value), Path(value)):
+            if path.is_file():
+                hashes += f"{name}={hashlib.sha256(path.read_bytes()).hexdigest()};"
+                break
+    return hashes

@@ -1,0 +1,223 @@
+"""The episodes that a worker holds: given and taken back by the operator, each played in a task of its own."""
+
+import asyncio
+import logging
+import time
+import uuid
+from collections import Counter
+from collections.abc import Awaitable
+from types import TracebackType
+from typing import Protocol, Self
+
+import msgspec
+
+from dgym.episodes.pod.metrics import Now
+from dgym.episodes.pod.progress import Ending, Stage, Tell
+from dgym.wire import EndReason
+from dgym.wire.assignments import AgentReport, Assignment, AssignmentMode, AssignmentState, AssignmentStatus
+
+_log = logging.getLogger(__name__)
+
+_KEPT = 2_000
+"""Ended episodes in the report; the operator deletes them long before there are so many."""
+_ENDED = (AssignmentState.FINISHED, AssignmentState.FAILED)
+
+
+class Player(Protocol):
+    """Whoever plays assignments."""
+
+    def __call__(self, assignment: Assignment, tell: Tell) -> Awaitable[Ending | None]:
+        """Play ``assignment`` to its end."""
+        ...
+
+
+class Refusal(Exception):
+    """An assignment is not taken."""
+
+
+class NoSlot(Refusal):
+    """Not now: every slot is taken, or the worker drains."""
+
+
+class Outdated(Refusal):
+    """The worker has the episode under a later attempt, or under a higher epoch of this one."""
+
+
+class _Held:
+    """One assignment, and how it goes."""
+
+    def __init__(self, assignment: Assignment) -> None:
+        self.assignment = assignment
+        self.stage = Stage(AssignmentState.PREPARING)
+        self.ending: Ending | None = None
+        self.task: asyncio.Task[None] | None = None
+        self._active_seconds = 0.0
+        self._active_since: float | None = None
+
+    def enter(self, stage: Stage) -> None:
+        """The assignment is at this stage from now on."""
+        self.stage = stage
+        now = time.monotonic()
+        if stage.active and self._active_since is None:
+            self._active_since = now
+        elif not stage.active:
+            self._active_seconds, self._active_since = self.active_seconds, None
+
+    @property
+    def active_seconds(self) -> float:
+        """How long the episode's deadline has run under this assignment."""
+        running = time.monotonic() - self._active_since if self._active_since is not None else 0.0
+        return self._active_seconds + running
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Which of an episode's assignments it is; the higher is the newer."""
+        return _rank(self.assignment)
+
+    @property
+    def takes_slot(self) -> bool:
+        """Whether an agent plays it here; what is merely prepared or recovered waits for others."""
+        return self.ending is None and self.assignment.mode is AssignmentMode.RUN
+
+    @property
+    def status(self) -> AssignmentStatus:
+        """For the report."""
+        ending = self.ending
+        return AssignmentStatus(
+            episode_uid=self.assignment.episode_uid,
+            attempt=self.assignment.attempt,
+            epoch=self.assignment.epoch,
+            state=self.stage.state if ending is None else ending.state,
+            steps=self.stage.steps,
+            active_seconds=int(self.active_seconds),
+            reason=None if ending is None else ending.reason,
+            outcome=None if ending is None else ending.outcome,
+            message=self.stage.cause if ending is None else ending.message,
+        )
+
+
+class Assignments:
+    """What is held, by the episode's UID. An asynchronous context: leaving it cancels whatever still runs."""
+
+    def __init__(self, player: Player, *, slots: int) -> None:
+        self.slots = slots
+        self.draining = False
+        self.incarnation = uuid.uuid4().hex
+        self._player = player
+        self._held: dict[str, _Held] = {}
+        self._group = asyncio.TaskGroup()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def __aenter__(self) -> Self:
+        await self._group.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for held in self._held.values():
+            if held.task is not None:
+                held.task.cancel()
+        await self._group.__aexit__(kind, error, trace)
+
+    def report(self) -> AgentReport:
+        """All there is to say."""
+        return AgentReport(
+            incarnation=self.incarnation,
+            slots=self.slots,
+            draining=self.draining,
+            assignments=tuple(held.status for held in self._held.values()),
+        )
+
+    def status(self, episode_uid: str) -> AssignmentStatus | None:
+        """How one episode goes."""
+        held = self._held.get(episode_uid)
+        return None if held is None else held.status
+
+    def now(self) -> Now:
+        """For metrics."""
+        states = Counter(held.status.state for held in self._held.values())
+        return Now(slots=self.slots, used=self._used, draining=self.draining, states=states)
+
+    def put(self, assignment: Assignment) -> AssignmentStatus:
+        """Take an episode, or say how one goes that is held under the same attempt and epoch; a later one begins anew.
+
+        Raises:
+            Refusal: There is no room, or a newer assignment of the episode is known.
+        """
+        uid = assignment.episode_uid
+        before = self._held.get(uid)
+        if before is not None:
+            if before.rank > _rank(assignment):
+                raise Outdated("the episode is held under attempt {}, epoch {}".format(*before.rank))
+            if before.rank == _rank(assignment):
+                return before.status
+        if self.draining:
+            raise NoSlot("the agent is draining: it takes nothing new")
+        freed = before is not None and before.takes_slot
+        if assignment.mode is AssignmentMode.RUN and self._used - freed >= self.slots:
+            raise NoSlot(f"all {self.slots} slots are taken")
+        outdated = before.task if before is not None else None
+        if outdated is not None:
+            outdated.cancel()
+        held = self._held[uid] = _Held(assignment)
+        held.task = self._group.create_task(self._play(held, outdated), name=f"dgym-episode-{uid}")
+        self._idle.clear()
+        self._forget_oldest()
+        return held.status
+
+    def delete(self, episode_uid: str) -> bool:
+        """Forget an episode; one that is played is given up, its pod untouched. False: it was not known."""
+        held = self._held.pop(episode_uid, None)
+        if held is None:
+            return False
+        if held.task is not None:
+            held.task.cancel()
+        self._note_idle()
+        return True
+
+    async def drained(self) -> None:
+        """Wait until nothing is played any more."""
+        await self._idle.wait()
+
+    @property
+    def _used(self) -> int:
+        return sum(held.takes_slot for held in self._held.values())
+
+    async def _play(self, held: _Held, before: asyncio.Task[None] | None) -> None:
+        try:
+            if before is not None:
+                await asyncio.wait([before])
+            ending = await self._player(held.assignment, held.enter)
+        except (Exception, SystemExit) as error:
+            # An agent that asks for the end of the process gets the end of its episode: others are played here too.
+            _log.exception("an episode could not be played")
+            ending = Ending(
+                state=AssignmentState.FAILED,
+                reason=EndReason.INTERNAL_ERROR,
+                message=f"{type(error).__name__}: {error}",
+            )
+        uid = held.assignment.episode_uid
+        if ending is not None:
+            # Nothing of the episode is needed any more but how it ended.
+            held.assignment = msgspec.structs.replace(held.assignment, task={}, agent=None)
+            held.enter(Stage(held.stage.state, held.stage.steps))
+            held.ending = ending
+        elif self._held.get(uid) is held:
+            del self._held[uid]
+        self._note_idle()
+
+    def _note_idle(self) -> None:
+        if all(held.ending is not None for held in self._held.values()):
+            self._idle.set()
+
+    def _forget_oldest(self) -> None:
+        ended = [uid for uid, held in self._held.items() if held.ending is not None]
+        for uid in ended[:-_KEPT]:
+            del self._held[uid]
+
+
+def _rank(assignment: Assignment) -> tuple[int, int]:
+    # Epochs begin anew with each attempt, since each attempt has a sidecar of its own to fence.
+    return assignment.attempt, assignment.epoch

@@ -1,0 +1,193 @@
+"""Results in a directory, which other agents may share through a volume that many may write to."""
+
+import asyncio
+import contextlib
+import errno
+import os
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import IO, TypeVar
+
+from dgym.results.store import Content, StoredItem, StoreUnavailable, checked_path
+
+T = TypeVar("T")
+
+_CHUNK_BYTES = 256 * 1024
+_PROBE = ".dgym-probe"
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+
+
+class DirectoryStore:
+    """Every step is written as it comes; files appear whole."""
+
+    checkpoint_steps = 1
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def uri(self, path: str) -> str:
+        """A ``file:`` address."""
+        return (self._root.absolute() / path).as_uri()
+
+    async def check(self) -> None:
+        """Write a file and remove it."""
+        await self._do(self._check)
+
+    async def read(self, path: str) -> bytes | None:
+        """The file; None where there is none."""
+        return await self._do(lambda: self._read(path))
+
+    async def open(self, path: str) -> Content | None:
+        """The file in pieces; None where there is none."""
+        file = await self._do(lambda: self._open(path))
+        if file is None:
+            return None
+        size = os.fstat(file.fileno()).st_size
+        return Content(size, _chunks(file, size))
+
+    async def write(self, path: str, data: bytes) -> None:
+        """Replace the file by renaming."""
+        await self._do(lambda: self._write(path, data))
+
+    async def create(self, path: str, data: bytes) -> bool:
+        """Give the file its name unless it is taken."""
+        return await self._do(lambda: self._create(path, data))
+
+    async def replace(
+        self,
+        path: str,
+        data: bytes,
+        *,
+        version: str | None,  # noqa: ARG002 - files have no versions
+        keep: Callable[[bytes], bool],
+    ) -> str | None:
+        """Replace the file by renaming, unless ``keep`` returns True for its bytes."""
+        return await self._do(lambda: self._replace(path, data, keep))
+
+    async def append(self, path: str, data: bytes, *, size: int) -> bool:
+        """Add to the file where it has just that size."""
+        return await self._do(lambda: self._append(path, data, size))
+
+    async def files(self, prefix: str) -> list[StoredItem]:
+        """Every file below ``prefix``."""
+        return await self._do(lambda: sorted(self._walk(prefix), key=lambda item: item.path))
+
+    async def _do(self, work: Callable[[], T]) -> T:
+        try:
+            return await asyncio.to_thread(work)
+        except OSError as error:
+            raise StoreUnavailable(f"the results directory {self._root}: {error}") from error
+
+    def _place(self, path: str) -> Path:
+        return self._root / checked_path(path)
+
+    def _check(self) -> None:
+        self._root.mkdir(parents=True, exist_ok=True)
+        probe = self._root / f"{_PROBE}-{secrets.token_hex(4)}"
+        probe.write_bytes(b"")
+        probe.unlink()
+
+    def _open(self, path: str) -> IO[bytes] | None:
+        try:
+            return os.fdopen(os.open(self._place(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb")
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return None
+
+    def _read(self, path: str) -> bytes | None:
+        file = self._open(path)
+        if file is None:
+            return None
+        with file:
+            return file.read()
+
+    def _write(self, path: str, data: bytes) -> None:
+        with self._written(path, data) as temporary:
+            temporary.replace(self._place(path))
+
+    def _replace(self, path: str, data: bytes, keep: Callable[[bytes], bool]) -> str | None:
+        present = self._read(path)
+        if present is not None and keep(present):
+            return None
+        self._write(path, data)
+        return ""
+
+    def _create(self, path: str, data: bytes) -> bool:
+        place = self._place(path)
+        with self._written(path, data) as temporary:
+            try:
+                place.hardlink_to(temporary)
+            except FileExistsError:
+                return False
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                # Some network file systems know no links; there the name is taken first and the content follows.
+                return _create_plainly(place, data)
+        return True
+
+    @contextlib.contextmanager
+    def _written(self, path: str, data: bytes) -> Iterator[Path]:
+        """A temporary file with ``data``, safe on disk."""
+        place = self._place(path)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        temporary = place.with_name(f".{place.name}.{secrets.token_hex(8)}")
+        try:
+            with temporary.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            yield temporary
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def _append(self, path: str, data: bytes, size: int) -> bool:
+        place = self._place(path)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        if size == 0:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            flags |= os.O_CREAT
+        try:
+            descriptor = os.open(place, flags, 0o644)
+        except FileNotFoundError:
+            return False
+        try:
+            if os.fstat(descriptor).st_size != size:
+                return False
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+        finally:
+            os.close(descriptor)
+        return True
+
+    def _walk(self, prefix: str) -> Iterator[StoredItem]:
+        top = self._place(prefix)
+        for directory, below, names in os.walk(top):
+            below[:] = [name for name in below if not name.startswith(".")]
+            for name in names:
+                file = Path(directory, name)
+                with contextlib.suppress(FileNotFoundError):
+                    if not name.startswith(".") and not file.is_symlink():
+                        yield StoredItem(file.relative_to(self._root).as_posix(), file.stat().st_size)
+
+
+def _create_plainly(place: Path, data: bytes) -> bool:
+    try:
+        with place.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except FileExistsError:
+        return False
+    return True
+
+
+async def _chunks(file: IO[bytes], size: int) -> AsyncIterator[bytes]:
+    """``size`` bytes of the file: what is appended meanwhile is for the next reader."""
+    try:
+        while size > 0 and (chunk := await asyncio.to_thread(file.read, min(_CHUNK_BYTES, size))):
+            size -= len(chunk)
+            yield chunk
+    finally:
+        file.close()

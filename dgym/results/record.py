@@ -1,0 +1,221 @@
+"""What an attempt leaves in the results store, written down while it is played and read back by whoever goes on."""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from dgym.results import StoredResult, TrajectoryHeader
+from dgym.results.attempts import INLINE_PATCH_LIMIT
+from dgym.results.store import LOG, PATCH, RESULT, TRAJECTORY, Store, StoreUnavailable
+from dgym.results.trajectory import TimedStep
+from dgym.wire import Step
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_FIRST_PAUSE_SECONDS = 0.5
+
+
+class Log(Protocol):
+    """What is logged of one episode."""
+
+    def text(self) -> str:
+        """The lines so far."""
+        ...
+
+
+class Record:
+    """One attempt's files below ``path`` of the store.
+
+    Nothing here waits for the store while the episode is played: steps are kept in memory, and ``keep_saving`` writes
+    them as fast as the store takes them. At the end everything is tried until it is stored.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        path: str,
+        log: Log,
+        *,
+        unavailable: Callable[[StoreUnavailable | None], None],
+        longest_pause_seconds: float = 30.0,
+    ) -> None:
+        self._store = store
+        self._path = path
+        self._log = log
+        self._unavailable = unavailable
+        self._longest_pause_seconds = longest_pause_seconds
+        self._lines = bytearray()
+        self._saved = 0
+        self._version: str | None = None
+        self._unsaved_steps = 0
+        self._changed = asyncio.Event()
+        self._saving = asyncio.Lock()
+        self._began = time.monotonic()
+        self._encoder = msgspec.json.Encoder()
+
+    @property
+    def uri(self) -> str:
+        """The address of the attempt's directory."""
+        return self._store.uri(self._path)
+
+    async def result(self) -> StoredResult | None:
+        """The result, if somebody has stored one."""
+        return await self._patiently(self._result)
+
+    async def _result(self) -> StoredResult | None:
+        data = await self._store.read(self._place(RESULT))
+        try:
+            return None if data is None else msgspec.json.decode(data, type=StoredResult)
+        except msgspec.MsgspecError:
+            return None
+
+    async def load(self, header: TrajectoryHeader) -> tuple[TimedStep, ...]:
+        """The steps that an earlier worker wrote; without any, the trajectory begins with ``header``."""
+        data = await self._patiently(lambda: self._store.read(self._place(TRAJECTORY))) or b""
+        whole = data[: data.rfind(b"\n") + 1]
+        steps = _decode(whole)
+        if steps is None:
+            self._line(header)
+            return ()
+        self._lines += whole
+        # A torn last line is there to be replaced.
+        self._saved = len(whole) if len(whole) == len(data) else 0
+        if steps:
+            self._began -= steps[-1].elapsed_seconds
+        return steps
+
+    def write(self, step: Step, exchanges: Sequence[Any] = ()) -> None:
+        """Append one step, with the exchanges that led to it."""
+        self._line(
+            TimedStep(
+                seq=step.seq,
+                call=step.call,
+                observation=step.observation,
+                elapsed_seconds=round(time.monotonic() - self._began, 6),
+                exchanges=tuple(exchanges) or msgspec.UNSET,
+            )
+        )
+        self._unsaved_steps += 1
+        if self._unsaved_steps >= self._store.checkpoint_steps:
+            self._changed.set()
+
+    async def keep_saving(self) -> None:
+        """Save the trajectory whenever enough of it is new, until cancelled."""
+        pause = _FIRST_PAUSE_SECONDS
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            try:
+                await self.save()
+                pause = _FIRST_PAUSE_SECONDS
+            except StoreUnavailable as error:
+                _log.warning("the trajectory is kept in memory meanwhile: %s", error)
+                await self._rest(pause)
+                pause = 2 * pause
+                self._changed.set()
+
+    async def save(self) -> None:
+        """Write the trajectory's new lines. A longer trajectory stays: it is of the driver that superseded this one.
+
+        A save that is cancelled goes on in the background, and the next save waits for it: the store may be writing
+        already, and would write the same lines again.
+        """
+        saving = asyncio.create_task(self._save(), name="dgym-save")
+        saving.add_done_callback(_retrieve_exception)
+        await asyncio.wait([saving])
+        saving.result()
+
+    async def _save(self) -> None:
+        async with self._saving:
+            end, self._unsaved_steps = len(self._lines), 0
+            if end == self._saved:
+                return
+            place = self._place(TRAJECTORY)
+            fresh = bytes(self._lines[self._saved : end])
+            appended = await self._store.append(place, fresh, size=self._saved)
+            written = appended or await self._replace(place, bytes(self._lines[:end]))
+            self._saved = end if written else 0
+
+    async def _replace(self, place: str, data: bytes) -> bool:
+        version = await self._store.replace(
+            place, data, version=self._version, keep=lambda stored: _is_longer(stored, data)
+        )
+        if version is None:
+            _log.info("a longer trajectory is stored, which stays")
+        self._version = version
+        return version is not None
+
+    async def finish(self, result: StoredResult) -> StoredResult:
+        """Store everything, the result last; the result that stands, which is an earlier one if there is one."""
+        return await self._patiently(lambda: self._finish(result))
+
+    async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Try until the store does its part; ``unavailable`` is told each time it does not, and once it does again."""
+        pause = _FIRST_PAUSE_SECONDS
+        failed = False
+        while True:
+            try:
+                done = await work()
+            except StoreUnavailable as error:
+                failed = True
+                self._unavailable(error)
+                await self._rest(pause)
+                pause = 2 * pause
+            else:
+                if failed:
+                    self._unavailable(None)
+                return done
+
+    async def _rest(self, pause: float) -> None:
+        await asyncio.sleep(min(pause, self._longest_pause_seconds) * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
+
+    async def _finish(self, result: StoredResult) -> StoredResult:
+        if (earlier := await self._result()) is not None:
+            return earlier
+        patch = result.patch.encode("utf-8", "surrogateescape")
+        stored = msgspec.structs.replace(
+            result, result_uri=self.uri, patch=result.patch if len(patch) <= INLINE_PATCH_LIMIT else ""
+        )
+        await self.save()
+        await self._store.write(self._place(PATCH), patch)
+        await self._store.write(self._place(LOG), self._log.text().encode("utf-8", "replace"))
+        data = msgspec.json.format(msgspec.json.encode(stored), indent=2) + b"\n"
+        if await self._store.create(self._place(RESULT), data):
+            return stored
+        return await self._result() or stored
+
+    def _place(self, name: str) -> str:
+        return f"{self._path}/{name}"
+
+    def _line(self, value: TrajectoryHeader | TimedStep) -> None:
+        self._lines += self._encoder.encode(value) + b"\n"
+
+
+def _retrieve_exception(task: asyncio.Task[None]) -> None:
+    """Keep asyncio from logging the failure of a save that was cancelled: the next save meets it as well."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _is_longer(stored: bytes, data: bytes) -> bool:
+    """Whether ``stored`` is a trajectory with more steps than that in ``data``."""
+    steps = _decode(stored[: stored.rfind(b"\n") + 1])
+    return steps is not None and len(steps) > data.count(b"\n") - 1
+
+
+def _decode(data: bytes) -> tuple[TimedStep, ...] | None:
+    """The steps of a trajectory; None for what is none, which is begun anew."""
+    first, *lines = data.removesuffix(b"\n").split(b"\n")
+    try:
+        msgspec.json.decode(first, type=TrajectoryHeader)
+        steps = tuple(msgspec.json.decode(line, type=TimedStep) for line in lines)
+    except (msgspec.MsgspecError, UnicodeError):
+        return None
+    return steps if [step.seq for step in steps] == list(range(len(steps))) else None

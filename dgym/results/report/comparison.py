@@ -1,0 +1,105 @@
+"""Two runs over the same tasks: what differs, and whether chance alone explains it."""
+
+from collections.abc import Sequence
+from statistics import fmean
+
+import msgspec
+
+from dgym.results.report.figures import grouped, resolve_rate
+from dgym.results.report.reading import Record, Run
+from dgym.results.report.statistics import mcnemar
+
+
+class TaskPair(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One task in both runs: shares of its samples that are resolved, and means; ``difference`` is B's minus A's."""
+
+    task: str
+    rate_a: float
+    rate_b: float
+    difference: float
+    steps_a: float
+    steps_b: float
+    seconds_a: float
+    seconds_b: float
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One quantity: its means over the tasks in common, each task counted once."""
+
+    quantity: str
+    a: float
+    b: float
+    difference: float
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Everything ``dgym report A --compare B`` tells.
+
+    ``better`` and ``worse`` are the tasks that B resolves more and less often than A; ``p_value`` is of McNemar's exact
+    test on them.
+    """
+
+    pairs: tuple[TaskPair, ...]
+    differences: tuple[Difference, ...]
+    better: int
+    worse: int
+    equal: int
+    p_value: float
+    only_a: tuple[str, ...]
+    only_b: tuple[str, ...]
+
+
+def compare(a: Run, b: Run) -> Comparison:
+    """Compare by task. Tasks that have no verdict on one side are named and left out.
+
+    A task is one observation however many samples it has, because samples of a task resemble each other: B is better
+    at it, worse, or equal. With one sample of each task that is McNemar's test; with more it is the sign test, of which
+    McNemar's is a case.
+    """
+    tasks_a, tasks_b = _verdicts(a), _verdicts(b)
+    pairs = tuple(_pair(task, tasks_a[task], tasks_b[task]) for task in tasks_a if task in tasks_b)
+    better = sum(pair.difference > 0 for pair in pairs)
+    worse = sum(pair.difference < 0 for pair in pairs)
+    common = [(tasks_a[pair.task], tasks_b[pair.task]) for pair in pairs]
+    return Comparison(
+        pairs=pairs,
+        differences=tuple(_difference(name, common) for name in QUANTITIES) if common else (),
+        better=better,
+        worse=worse,
+        equal=len(pairs) - better - worse,
+        p_value=mcnemar(better, worse),
+        only_a=tuple(task for task in tasks_a if task not in tasks_b),
+        only_b=tuple(task for task in tasks_b if task not in tasks_a),
+    )
+
+
+QUANTITIES = ("resolved", "steps", "rewrites", "input_tokens", "output_tokens", "seconds")
+
+
+def _verdicts(run: Run) -> dict[str, list[Record]]:
+    records = [record for record in run.records if record.reason.is_verdict]
+    return grouped(records, lambda record: record.task)
+
+
+def _pair(task: str, a: Sequence[Record], b: Sequence[Record]) -> TaskPair:
+    rate_a, rate_b = resolve_rate(a) or 0.0, resolve_rate(b) or 0.0
+    return TaskPair(
+        task=task,
+        rate_a=rate_a,
+        rate_b=rate_b,
+        difference=rate_b - rate_a,
+        steps_a=_mean("steps", a),
+        steps_b=_mean("steps", b),
+        seconds_a=_mean("seconds", a),
+        seconds_b=_mean("seconds", b),
+    )
+
+
+def _difference(quantity: str, common: Sequence[tuple[Sequence[Record], Sequence[Record]]]) -> Difference:
+    a = fmean(_mean(quantity, records) for records, _ in common)
+    b = fmean(_mean(quantity, records) for _, records in common)
+    return Difference(quantity=quantity, a=a, b=b, difference=b - a)
+
+
+def _mean(quantity: str, records: Sequence[Record]) -> float:
+    return fmean(getattr(record, quantity) for record in records)

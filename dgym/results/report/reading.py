@@ -1,0 +1,241 @@
+"""From results directories to one record for each episode that a report counts."""
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from dgym.errors import ManifestError
+from dgym.results.attempts import Attempt, EpisodeFolder, StoredResult
+from dgym.wire import EndReason
+
+UNREADABLE = "(not a call)"
+"""Under which name a report counts actions that named no tool at all."""
+
+
+class Call(msgspec.Struct, frozen=True):
+    """One call of a tool: whether the tool could do it, and how long it took."""
+
+    tool: str
+    ok: bool
+    seconds: float
+
+
+class Stages(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Where the seconds of an attempt went.
+
+    ``model`` is the time of its answers, ``queue`` that of waiting for a turn; ``agent`` is what the others leave.
+    """
+
+    prepare: float
+    model: float
+    queue: float
+    tools: float
+    agent: float
+    score: float
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One episode: what its newest result says, and what its trajectory tells of its calls.
+
+    ``price`` is that of its tokens, where the configuration of the model told one.
+    """
+
+    namespace: str
+    episode: str
+    task: str
+    agent: str
+    model: str
+    sample: int
+    attempt: int
+    digest: str
+    reason: EndReason
+    resolved: bool
+    score: int
+    max_score: int
+    steps: int
+    rewrites: int
+    input_tokens: int
+    output_tokens: int
+    seconds: float
+    start_time: str
+    path: str
+    price: float | None = None
+    calls: tuple[Call, ...] = ()
+    stages: Stages | None = None
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """What some results directories hold.
+
+    ``unfinished`` episodes have an attempt and no readable result. ``superseded`` results belong to an earlier
+    configuration of an episode that was run again, and are left out.
+    """
+
+    records: tuple[Record, ...]
+    unfinished: tuple[str, ...] = ()
+    superseded: int = 0
+
+
+def read_run(directories: Sequence[Path], *, every_configuration: bool = False) -> Run:
+    """Read results directories, or parts of them.
+
+    Of several attempts the newest with a result counts. Where the same episode was run by the same agent and model in
+    more than one configuration (an edited task, another step limit), the newest counts, or with
+    ``every_configuration`` each.
+
+    Raises:
+        ManifestError: A directory does not exist, or none of them holds any episode.
+    """
+    records: dict[Path, Record] = {}
+    unfinished: list[str] = []
+    superseded = 0
+    for directory in directories:
+        if not directory.is_dir():
+            raise ManifestError(f"{directory}: there is no such directory; give one that dgym run wrote its results to")
+        found = [_read_folder(folder) for folder in _episode_folders(directory)]
+        kept = [record for record in found if isinstance(record, Record)]
+        unfinished.extend(path for path in found if isinstance(path, str))
+        if not every_configuration:
+            newest = list(_newest(kept))
+            superseded += len(kept) - len(newest)
+            kept = newest
+        records.update((Path(record.path).resolve(), record) for record in kept)
+    if not records and not unfinished:
+        raise ManifestError(f"{', '.join(map(str, directories))}: no results there; dgym run writes them")
+    ordered = sorted(records.values(), key=lambda record: (record.task, record.sample, record.agent, record.path))
+    return Run(records=tuple(ordered), unfinished=tuple(sorted(unfinished)), superseded=superseded)
+
+
+def _episode_folders(directory: Path) -> Iterator[EpisodeFolder]:
+    """Every folder with attempts in it; ``directory`` may be any level of a results directory, an attempt too."""
+    if _is_attempt(directory):
+        yield EpisodeFolder(directory.resolve().parent)
+        return
+    for path, names, _ in os.walk(directory):
+        attempts = {name for name in names if name.isdecimal() and _is_attempt(Path(path, name))}
+        if attempts:
+            names[:] = [name for name in names if name not in attempts]
+            yield EpisodeFolder(Path(path))
+
+
+def _is_attempt(path: Path) -> bool:
+    return (path / "trajectory.jsonl").is_file() or (path / "result.json").is_file()
+
+
+def _read_folder(folder: EpisodeFolder) -> Record | str:
+    """The record of an episode, or the folder's path when it has no result."""
+    for attempt in reversed(folder.attempts()):
+        result = attempt.load()
+        if result is not None:
+            return _record(attempt, result)
+    return str(folder.path)
+
+
+def _newest(records: Iterable[Record]) -> Iterator[Record]:
+    by_episode: dict[tuple[str, str, str, str, int], list[Record]] = defaultdict(list)
+    for record in records:
+        by_episode[record.namespace, record.episode, record.agent, record.model, record.sample].append(record)
+    for same in by_episode.values():
+        yield max(same, key=lambda record: (record.start_time, record.path))
+
+
+def _record(attempt: Attempt, result: StoredResult) -> Record:
+    steps = _read_steps(attempt.trajectory)
+    calls = tuple(
+        Call(step.call.tool or UNREADABLE, step.observation.ok, step.observation.duration_seconds)
+        for step in steps
+        if step.call is not None
+    )
+    return Record(
+        namespace=result.namespace,
+        episode=result.episode,
+        task=result.task,
+        agent=result.agent,
+        model=result.model,
+        sample=result.sample,
+        attempt=attempt.number,
+        digest=result.digest,
+        reason=result.reason,
+        resolved=result.resolved,
+        score=result.score,
+        max_score=result.max_score,
+        steps=result.steps,
+        rewrites=result.rewrites,
+        input_tokens=result.input_tokens,
+        output_tokens=result.output_tokens,
+        seconds=result.duration_seconds,
+        start_time=result.start_time,
+        path=str(attempt.path),
+        price=_number(result.price),
+        calls=calls,
+        stages=_stages(result, steps, calls),
+    )
+
+
+def _number(text: str | None) -> float | None:
+    """A stored price; one that is no number is not known."""
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return None
+
+
+class _Call(msgspec.Struct, frozen=True):
+    tool: str
+
+
+class _Observation(msgspec.Struct, frozen=True, rename="camel"):
+    ok: bool = True
+    duration_seconds: float = 0.0
+
+
+class _Exchange(msgspec.Struct, frozen=True, rename="camel"):
+    seconds_model: float = 0.0
+    seconds_queue: float = 0.0
+
+
+class _Step(msgspec.Struct, frozen=True, rename="camel"):
+    """What a report needs of a line of a trajectory: texts, the bulk of it, are skipped without being decoded."""
+
+    observation: _Observation
+    call: _Call | None = None
+    elapsed_seconds: float | None = None
+    exchanges: tuple[_Exchange, ...] = ()
+
+
+_DECODER = msgspec.json.Decoder(_Step)
+
+
+def _read_steps(path: Path) -> list[_Step]:
+    """The steps; a line that is torn or not a step ends them, and a missing file has none."""
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError:
+        return []
+    steps = []
+    for line in lines[1:-1]:
+        try:
+            steps.append(_DECODER.decode(line))
+        except msgspec.MsgspecError:
+            break
+    return steps
+
+
+def _stages(result: StoredResult, steps: Sequence[_Step], calls: Sequence[Call]) -> Stages | None:
+    """The stages of an episode with a verdict; older results lack the times that tell them apart."""
+    if not result.reason.is_verdict or result.wall_seconds is None or not steps or steps[0].elapsed_seconds is None:
+        return None
+    prepare, tools = steps[0].elapsed_seconds, sum(call.seconds for call in calls)
+    model = sum(exchange.seconds_model for step in steps for exchange in step.exchanges)
+    queue = sum(exchange.seconds_queue for step in steps for exchange in step.exchanges)
+    return Stages(
+        prepare=prepare,
+        model=model,
+        queue=queue,
+        tools=tools,
+        agent=max(0.0, result.duration_seconds - tools - model - queue),
+        score=max(0.0, result.wall_seconds - prepare - result.duration_seconds),
+    )

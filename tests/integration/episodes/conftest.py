@@ -1,0 +1,79 @@
+import sys
+
+import msgspec
+import pytest
+
+from dgym.api import AgentSpec, DebugTask, EpisodeSpec
+from dgym.episodes.job import Job
+
+AGENTS = '''
+import asyncio
+import logging
+import time
+
+from dgym.agents import BaseAgent
+
+
+class Blocking(BaseAgent):
+    """Blocks the event loop of its process for good."""
+
+    name = "blocking"
+
+    async def run(self, env, context):
+        await env.reset()
+        while True:
+            time.sleep(3600)
+
+
+class Talking(BaseAgent):
+    """Logs its episode's name between calls, and waits until every episode has come this far."""
+
+    name = "talking"
+    arrived = 0
+
+    async def run(self, env, context):
+        await env.reset()
+        Talking.arrived += 1
+        while Talking.arrived < context.parameters["together"]:
+            await asyncio.sleep(0.01)
+        for _ in range(3):
+            logging.getLogger("dgym.mine").info("I am %s", context.parameters["me"])
+            await env.step("listdir")
+        return None
+'''
+
+
+@pytest.fixture
+def agents(tmp_path, monkeypatch):
+    """Makes agents for tests importable, here and in worker processes; the name of their module."""
+    name = f"agents_of_{tmp_path.name}".replace("-", "_")
+    (tmp_path / f"{name}.py").write_text(AGENTS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield name
+    sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def new_job(tmp_path):
+    def make(episode, agent, *, parameters=None, **spec):
+        task = {
+            "entrypoint": "python check.py",
+            "source": {"files": [{"path": "check.py", "content": "assert False\n"}]},
+        }
+        return Job(
+            namespace="local",
+            episode=episode,
+            sample=0,
+            task=msgspec.convert({"metadata": {"name": "calc"}, "spec": task}, DebugTask),
+            task_digest="t",
+            agent=AgentSpec(name=agent, parameters=parameters or {}),
+            spec=msgspec.convert(spec, EpisodeSpec),
+            digest=f"digest-{episode}",
+            manifest="x.yaml",
+            base=str(tmp_path),
+            results=str(tmp_path / "results"),
+            sandbox="none",
+            python=sys.executable,
+        )
+
+    return make

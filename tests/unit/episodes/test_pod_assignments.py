@@ -1,0 +1,173 @@
+"""Slots, epochs and reports, with a player that does as it is told."""
+
+import asyncio
+
+import pytest
+
+from dgym.episodes.pod.assignments import Assignments, NoSlot, Outdated
+from dgym.episodes.pod.progress import Ending, Stage
+from dgym.wire import EndReason, Outcome
+from dgym.wire.assignments import Assignment, AssignmentMode, AssignmentState
+
+DONE = Ending(state=AssignmentState.FINISHED, reason=EndReason.RESOLVED, outcome=Outcome(resolved=True))
+
+
+def make(uid="one", epoch=1, mode=AssignmentMode.RUN, attempt=1):
+    return Assignment(
+        namespace="n",
+        episode="e",
+        episode_uid=uid,
+        attempt=attempt,
+        epoch=epoch,
+        sidecar_url="http://127.0.0.1:1",
+        prepare_token="p",
+        drive_token="d",
+        task={"spec": {}},
+        mode=mode,
+    )
+
+
+class Player:
+    """Plays until it is told how it ends."""
+
+    def __init__(self):
+        self.futures = {}
+        self.playing = []
+        self.most = 0
+
+    async def __call__(self, assignment, tell):
+        key = (assignment.episode_uid, assignment.epoch)
+        self.playing.append(key)
+        self.most = max(self.most, len([each for each in self.playing if each[0] == key[0]]))
+        tell(Stage(AssignmentState.RUNNING, 2))
+        try:
+            return await self.futures.setdefault(key, asyncio.get_running_loop().create_future())
+        finally:
+            self.playing.remove(key)
+            del self.futures[key]
+
+    async def end(self, uid, ending, epoch=1):
+        await settle()
+        future = self.futures[uid, epoch]
+        if isinstance(ending, Exception):
+            future.set_exception(ending)
+        else:
+            future.set_result(ending)
+        await settle()
+
+
+async def settle():
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def held():
+    player = Player()
+    async with Assignments(player, slots=2) as assignments:
+        assignments.player = player
+        yield assignments
+
+
+async def test_the_same_epoch_is_the_same_assignment(held):
+    assert held.put(make()).state is AssignmentState.PREPARING
+    await settle()
+    status = held.put(make())
+    assert (status.state, status.steps) == (AssignmentState.RUNNING, 2)
+    assert held.player.playing == [("one", 1)]
+
+
+async def test_a_higher_epoch_begins_when_the_lower_one_has_ended(held):
+    held.put(make())
+    await settle()
+    held.put(make(epoch=2))
+    await settle()
+    assert held.player.playing == [("one", 2)]
+    assert held.player.most == 1
+    with pytest.raises(Outdated):
+        held.put(make(epoch=1))
+    assert [status.epoch for status in held.report().assignments] == [2]
+
+
+async def test_a_new_attempt_begins_whatever_its_epoch(held):
+    held.put(make(epoch=3))
+    await held.player.end("one", Ending(state=AssignmentState.FAILED, reason=EndReason.SANDBOX_LOST), epoch=3)
+    assert held.status("one").state is AssignmentState.FAILED
+    status = held.put(make(attempt=2))
+    assert (status.state, status.attempt, status.epoch) == (AssignmentState.PREPARING, 2, 1)
+    await settle()
+    assert held.player.playing == [("one", 1)]
+    with pytest.raises(Outdated):
+        held.put(make(attempt=1, epoch=9))
+    assert held.status("one").attempt == 2
+
+
+async def test_a_new_attempt_under_the_epoch_of_the_one_before_is_played_in_its_place(held):
+    held.put(make())
+    await settle()
+    assert held.put(make(attempt=2)).attempt == 2
+    await settle()
+    assert held.player.playing == [("one", 1)]
+    assert held.player.most == 1
+
+
+async def test_an_assignment_that_is_deleted_before_it_begins_takes_the_one_before_with_it(held):
+    held.put(make())
+    await settle()
+    held.put(make(epoch=2))
+    assert held.delete("one")
+    await settle()
+    assert held.player.playing == []
+    assert not held.delete("one")
+
+
+async def test_slots_are_for_what_is_played_here(held):
+    held.put(make("one"))
+    held.put(make("observed", mode=AssignmentMode.PREPARE))
+    held.put(make("two"))
+    with pytest.raises(NoSlot, match="all 2 slots"):
+        held.put(make("three"))
+    held.put(make("two", epoch=2))
+    assert held.now().used == 2
+    await held.player.end("one", DONE)
+    held.put(make("three"))
+
+
+async def test_what_ended_stays_until_it_is_deleted(held):
+    held.put(make())
+    await held.player.end("one", DONE)
+    (status,) = held.report().assignments
+    assert (status.state, status.reason, status.outcome.resolved) == (
+        AssignmentState.FINISHED,
+        EndReason.RESOLVED,
+        True,
+    )
+    assert held.put(make()).state is AssignmentState.FINISHED
+    held.delete("one")
+    assert held.report().assignments == ()
+
+
+async def test_what_is_superseded_is_gone(held):
+    held.put(make())
+    await held.player.end("one", None)
+    assert held.report().assignments == ()
+
+
+async def test_a_fault_of_the_worker_itself_is_told(held):
+    held.put(make())
+    await held.player.end("one", RuntimeError("broken"))
+    status = held.status("one")
+    assert (status.state, status.reason) == (AssignmentState.FAILED, EndReason.INTERNAL_ERROR)
+    assert "broken" in status.message
+
+
+async def test_draining_takes_nothing_new_and_ends_with_the_last(held):
+    held.put(make())
+    held.draining = True
+    with pytest.raises(NoSlot, match="draining"):
+        held.put(make("two"))
+    waiting = asyncio.create_task(held.drained())
+    await settle()
+    assert not waiting.done()
+    await held.player.end("one", DONE)
+    await asyncio.wait_for(waiting, 5)

@@ -1,0 +1,59 @@
+"""What an assignment may ask of a worker."""
+
+import pytest
+
+from dgym.agents.base import AgentContext
+from dgym.agents.replay import read_calls
+from dgym.episodes.pod.script import read_script
+from dgym.errors import DgymError
+from dgym.wire.assignments import Assignment
+from dgym.wire.http import NamedTool
+
+
+def assignment(agent, **fields):
+    task = fields.pop("task", {"metadata": {"name": "calc"}, "spec": {}})
+    return Assignment(
+        namespace="default",
+        episode="one",
+        episode_uid="0123456789abcdefXYZ",
+        attempt=1,
+        epoch=1,
+        sidecar_url="http://127.0.0.1:1",
+        prepare_token="p",
+        drive_token="d",
+        task=task,
+        agent=agent,
+        **fields,
+    )
+
+
+def test_seed_tools_and_session_are_the_episodes():
+    script = read_script(
+        assignment({"name": "rewrite_agent", "seed": 5, "model": "m"}, sample=2, tools=("pdb", NamedTool(name="eval")))
+    )
+    assert script.seed == 7
+    assert [getattr(tool, "name", tool) for tool in script.tools] == ["eval"]
+    assert script.session == "one-0123456789abcdef"
+    assert script.base is None
+
+
+@pytest.mark.parametrize(
+    ("agent", "fields", "message"),
+    [
+        ({"name": "debug_agnt"}, {}, "did you mean 'debug_agent'"),
+        ({"name": "os:system"}, {}, "installed in its image"),
+        ({"name": "human"}, {}, "terminal"),
+        ({}, {}, "agent: "),
+        ({"name": "replay"}, {"task": {"metadata": {}}}, "task: "),
+        ({"name": "debug_agent", "parameters": {"memorySise": 1}}, {}, "memorySize"),
+    ],
+)
+def test_what_is_wrong_is_named(agent, fields, message):
+    with pytest.raises(DgymError, match=message):
+        read_script(assignment(agent, **fields))
+
+
+@pytest.mark.parametrize("reference", ["/etc/passwd", "trajectory.jsonl", "../x"])
+def test_parameters_name_no_files_of_the_agents_own(reference):
+    with pytest.raises(DgymError, match="reads none"):
+        read_calls(AgentContext(task_name="calc", parameters={"trajectory": reference}, base=None))
