@@ -1,9 +1,9 @@
 """``AsyncRepoEnv``: an episode with Gymnasium's vocabulary, for code that runs in an event loop."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args
+from typing import Any, ClassVar, Self, get_args
 
 import msgspec
 
@@ -16,18 +16,20 @@ from dgym.env.arguments import (
     check_seconds,
     check_tools,
 )
-from dgym.env.driver import Action, Driver
-from dgym.env.local import LocalDriver, Opening, open_task
+from dgym.env.http_client import Patience
+from dgym.env.local import LocalEpisodes, Opening, open_task
+from dgym.env.remote import RemoteEpisode
 from dgym.env.views import info_view, observation_view
-from dgym.errors import ArgumentError, PluginError
+from dgym.errors import ArgumentError, EpisodeOver, PluginError
 from dgym.sandbox import EngineName, SandboxKind
 from dgym.session import EpisodeLimits
 from dgym.tools import Tool, load_tools
 from dgym.wire import EndReason, Observation, Result, Step
+from dgym.wire.episode import Action, Episode
 from dgym.wire.http import Usage
 
-if TYPE_CHECKING:
-    from dgym.env.http_client import Patience
+Opener = Callable[[DebugTask | None], Awaitable[Episode]]
+"""Opens the episode of the next reset; with a task, that of this task from now on."""
 
 DEFAULT_TOOLS = ("listdir", "view", "grep", "eval", "pdb", "rewrite", "bash", "submit")
 
@@ -81,14 +83,23 @@ class AsyncRepoEnv:
         check_callable("progress", progress)
         specs = tuple(_tool_spec(tool) for tool in tools)
         load_tools(specs)
-        self.render_mode = render_mode
-        self._last: Observation | None = None
-        self._driver: Driver = LocalDriver(
-            open_task(task),
-            tools=specs,
-            limits=EpisodeLimits(max_steps=max_steps, max_rewrites=max_rewrites, deadline_seconds=deadline_seconds),
-            opening=Opening(sandbox=sandbox, engine=engine, python=python, progress=progress),
+        self._set_up(
+            LocalEpisodes(
+                open_task(task),
+                tools=specs,
+                limits=EpisodeLimits(max_steps=max_steps, max_rewrites=max_rewrites, deadline_seconds=deadline_seconds),
+                opening=Opening(sandbox=sandbox, engine=engine, python=python, progress=progress),
+            ).open,
+            render_mode,
         )
+
+    def _set_up(self, opener: Opener, render_mode: str | None) -> None:
+        self.render_mode = render_mode
+        self._open = opener
+        self._episode: Episode | None = None
+        self._last: Observation | None = None
+        self._observers: list[Callable[[Step], None]] = []
+        self._observed = 0
 
     @classmethod
     def connect(
@@ -100,7 +111,7 @@ class AsyncRepoEnv:
         prepare_token: str | None = None,
         reset_key: str | None = None,
         render_mode: str | None = None,
-        patience: "Patience | None" = None,
+        patience: Patience | None = None,
     ) -> Self:
         """An episode that runs in a pod, by its sidecar; nothing is sent before ``reset``, which works once.
 
@@ -114,21 +125,18 @@ class AsyncRepoEnv:
             render_mode: None or "ansi".
             patience: How long a sidecar that does not answer is asked again; None: a minute.
         """
-        from dgym.env.http_client import Patience
-        from dgym.env.remote import RemoteDriver
-
         _check_render_mode(render_mode)
-        env = cls.__new__(cls)
-        env.render_mode = render_mode
-        env._last = None
-        env._driver = RemoteDriver(
-            url,
-            token,
-            epoch=epoch,
-            prepare_token=prepare_token,
-            reset_key=reset_key,
-            patience=patience or Patience(),
+        episode = RemoteEpisode(
+            url, token, epoch=epoch, prepare_token=prepare_token, reset_key=reset_key, patience=patience or Patience()
         )
+
+        async def opener(task: DebugTask | None) -> Episode:
+            if task is not None:
+                raise ArgumentError("the task of an episode in a pod cannot be changed")
+            return episode
+
+        env = cls.__new__(cls)
+        env._set_up(opener, render_mode)
         return env
 
     async def reset(
@@ -142,8 +150,15 @@ class AsyncRepoEnv:
         del seed
         options = _known_options(options)
         task = open_task(options["task"]) if "task" in options else None
-        self._last = None
-        self._last = await self._driver.reset(evaluate=bool(options.get("eval", False)), task=task)
+        await self.close()
+        self._episode = episode = await self._open(task)
+        self._observed = 0
+        try:
+            self._last = await episode.reset(evaluate=bool(options.get("eval", False)))
+        except BaseException:
+            await episode.close()
+            raise
+        self._report()
         return observation_view(self._last), self.info
 
     async def step(self, action: Action) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
@@ -156,7 +171,11 @@ class AsyncRepoEnv:
             EpisodeOver: The episode has ended or was never reset.
             InfrastructureError: Something that is not the agent's doing.
         """
-        self._last = await self._driver.step(action)
+        episode = self._running()
+        try:
+            self._last = await episode.step(len(episode.history()), action)
+        finally:
+            self._report()
         ended = self._last.end_reason
         result = self.result
         reward = result.score / result.max_score if ended and result is not None and result.max_score else 0.0
@@ -165,42 +184,57 @@ class AsyncRepoEnv:
 
     async def peek(self, action: Action) -> dict[str, Any]:
         """The answer of ``view`` or ``listdir``, or of another tool that changes nothing, without a step."""
-        return observation_view(await self._driver.peek(action))
+        return observation_view(await self._running().peek(action))
 
     async def finish(self, reason: EndReason = EndReason.UNRESOLVED) -> Result:
         """End the episode now and score it; the result of the episode if it has ended already."""
-        return await self._driver.finish(reason)
+        try:
+            return await self._running().finish(reason)
+        finally:
+            self._report()
 
     @property
     def result(self) -> Result | None:
         """The verdict, once there is one."""
-        return self._driver.result
+        return self._episode.result if self._episode is not None else None
 
     @property
     def info(self) -> dict[str, Any]:
         """What ``reset`` and ``step`` return last."""
-        return info_view(self._driver.view(), self._last, self.result)
+        return info_view(self._running(), self._last)
 
     async def patch(self) -> str:
         """What the agent has changed, as ``git apply`` takes it; bytes that are not UTF-8 travel in base 85."""
-        return await self._driver.patch()
+        return await self._running().changes()
 
     def history(self) -> list[Step]:
         """The steps so far; number 0 is the reset."""
-        return self._driver.history()
+        return self._running().history()
 
     async def apply_solution(self) -> Observation:
         """Apply the task's own solution; for the ``solution`` agent, which checks tasks."""
-        return await self._driver.apply_solution()
+        if self._episode is None:
+            raise EpisodeOver("call reset() first")
+        return await self._episode.apply_solution()
+
+    def observe(self, observer: Callable[[Step], None]) -> None:
+        """Call ``observer`` with every step once it is recorded, from number 0, the reset, on.
+
+        A step that the episode recorded by itself, such as one that its deadline ended, is reported by the next call.
+        Steps of drivers before this one are reported by the reset.
+        """
+        self._observers.append(observer)
 
     @property
     def usage(self) -> Usage:
-        """Tokens of the model noted by those who drove this episode before; none where nobody did."""
-        return self._driver.usage
+        """Tokens of the model, as drivers of this episode recorded them."""
+        return (self._episode.state.usage if self._episode is not None else None) or Usage()
 
-    def note_usage(self, *, input_tokens: int, output_tokens: int) -> None:
-        """Tell who keeps account of it how many tokens the model has used so far; it travels with the next step."""
-        self._driver.note_usage(input_tokens=input_tokens, output_tokens=output_tokens)
+    def record_usage(self, *, input_tokens: int, output_tokens: int) -> None:
+        """Record the tokens that the model has used so far; in a pod they travel with the next step."""
+        self._running().record_usage(Usage(input_tokens=input_tokens, output_tokens=output_tokens))
+
+    note_usage = record_usage
 
     def render(self) -> str | None:
         """The last observation's text in render mode "ansi"."""
@@ -211,8 +245,23 @@ class AsyncRepoEnv:
 
         Of an episode in a pod only the connection ends.
         """
-        self._last = None
-        await self._driver.close()
+        episode, self._episode, self._last = self._episode, None, None
+        if episode is not None:
+            await episode.close()
+
+    def _running(self) -> Episode:
+        if self._episode is None or self._last is None:
+            raise EpisodeOver("call reset() first")
+        return self._episode
+
+    def _report(self) -> None:
+        """Show the observers what the history holds beyond what they have seen."""
+        if self._episode is None:
+            return
+        for step in self._episode.history(start=self._observed):
+            for observer in self._observers:
+                observer(step)
+            self._observed += 1
 
     async def __aenter__(self) -> Self:
         return self

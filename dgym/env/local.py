@@ -1,6 +1,5 @@
 """Sessions of this process: sandbox, repository and tools of a task on this machine."""
 
-import contextlib
 import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,16 +8,14 @@ import msgspec
 
 from dgym.api import DebugTask, ToolSpec, digest, load
 from dgym.api.quantities import parse_quantity
-from dgym.env.driver import Action, EpisodeView
-from dgym.env.views import instructions, schema
-from dgym.errors import EpisodeOver, ManifestError
+from dgym.errors import ManifestError
 from dgym.sandbox import EngineName, SandboxKind, SandboxProvider, SandboxSpec
 from dgym.sandbox.container import DEFAULT_IMAGE, ContainerProvider, Engine, choose_engine, ensure_image
 from dgym.sandbox.local import LocalProvider, cache_directory, ensure_environment, resolve_python
-from dgym.session import EpisodeLimits, Session, SuiteCache, sandbox_spec
+from dgym.session import EpisodeLimits, Session, SuiteCache, bounded, sandbox_spec
 from dgym.tools import Tool, load_tools
-from dgym.wire import EndReason, Observation, Result, Step
-from dgym.wire.http import Usage
+from dgym.wire import Score
+from dgym.wire.http import EpisodeState, ToolDescription, ToolsResponse, Usage
 from dgym.workspace.sources import pack_source
 
 
@@ -126,8 +123,60 @@ def suite_cache(task: DebugTask, source: Path | None, programs: str) -> SuiteCac
     return SuiteCache(cache_directory() / "suites", hashlib.sha256(key).hexdigest())
 
 
-class LocalDriver:
-    """A fresh session for every reset."""
+class LocalEpisode(Session):
+    """A session as an ``Episode``."""
+
+    @property
+    def toolset(self) -> ToolsResponse:
+        """The task's instructions and the tools that are there now, described."""
+        return ToolsResponse(
+            instructions=self.task.spec.instructions,
+            tools=tuple(
+                ToolDescription(
+                    name=tool.name,
+                    description=tool.description,
+                    parameters=tool.parameters,
+                    instructions=tool.instructions,
+                )
+                for tool in self.tools.values()
+            ),
+            notices=tuple(self.notices),
+        )
+
+    @property
+    def state(self) -> EpisodeState:
+        """Where the episode stands."""
+        result = self.result
+        return EpisodeState(
+            steps=self.steps,
+            rewrites=self.rewrites,
+            tools=tuple(self.tools),
+            evaluation=bounded(self.evaluation)[0] if self.evaluation is not None else None,
+            breakpoints=self.breakpoints,
+            focus_file=self.focus_file,
+            end_reason=result.reason if result is not None else None,
+            score=Score(score=result.score, max_score=result.max_score) if result is not None else None,
+        )
+
+    async def changes(self) -> str:  # type: ignore[override]
+        """The changes so far as ``git apply`` takes them; the final ones after the end."""
+        if self.result is not None:
+            return self.result.patch
+        return (await super().changes()).patch.decode("utf-8", "surrogateescape")
+
+    def record_usage(self, usage: Usage) -> None:
+        """Nothing: no driver follows that would ask for it."""
+
+
+class LocalEpisodes:
+    """Opens sessions in this process: one for each reset.
+
+    Args:
+        task: The bug, until another one is given.
+        tools: What the agent may call.
+        limits: Steps, rewrites, deadline.
+        opening: Where and with what the task's programs run.
+    """
 
     def __init__(
         self,
@@ -137,102 +186,21 @@ class LocalDriver:
         limits: EpisodeLimits,
         opening: Opening,
     ) -> None:
-        self.task = task
+        self._task = task
         self._tools = tuple(tools)
         self._limits = limits
         self._opening = opening
-        self._session: Session | None = None
-        self._resources = contextlib.AsyncExitStack()
 
-    @property
-    def result(self) -> Result | None:
-        """The verdict, once there is one."""
-        return self._session.result if self._session is not None else None
-
-    async def reset(self, *, evaluate: bool, task: DebugTask | None) -> Observation:
-        """Start a fresh episode; the one before is discarded."""
-        if task is not None:
-            self.task = task
-        await self.close()
-        session = await self._open()
-        try:
-            observation = await session.reset(evaluate=evaluate)
-        except BaseException:
-            await self.close()
-            raise
-        self._session = session
-        return observation
-
-    async def step(self, action: Action) -> Observation:
-        """Execute the next step."""
-        session = self._running()
-        return await session.step(session.next_seq, action)
-
-    async def peek(self, action: Action) -> Observation:
-        """Look without a step."""
-        return await self._running().peek(action)
-
-    async def finish(self, reason: EndReason) -> Result:
-        """End the episode and score it."""
-        return await self._running().finish(reason)
-
-    async def patch(self) -> str:
-        """What the agent has changed."""
-        if self.result is not None:
-            return self.result.patch
-        return (await self._running().changes()).patch.decode("utf-8", "surrogateescape")
-
-    async def apply_solution(self) -> Observation:
-        """Apply the task's own solution."""
-        return await self._running().apply_solution()
-
-    def history(self) -> list[Step]:
-        """The steps so far."""
-        return self._running().history()
-
-    def view(self) -> EpisodeView:
-        """Where the episode stands."""
-        session = self._running()
-        return EpisodeView(
-            steps=session.steps,
-            rewrites=session.rewrites,
-            evaluation=session.evaluation,
-            breakpoints=session.breakpoints,
-            focus_file=session.focus_file,
-            notices=tuple(session.notices),
-            instructions=instructions(session.task.spec.instructions, session.tools),
-            tools=tuple(schema(tool) for tool in session.tools.values()),
-        )
-
-    @property
-    def usage(self) -> Usage:
-        """None: nobody drove this session before."""
-        return Usage()
-
-    def note_usage(self, *, input_tokens: int, output_tokens: int) -> None:
-        """Whoever drives a session of its own process keeps account by itself."""
-
-    async def close(self) -> None:
-        """End the session, if there is one."""
-        self._session = None
-        resources, self._resources = self._resources, contextlib.AsyncExitStack()
-        await resources.aclose()
-
-    def _running(self) -> Session:
-        if self._session is None:
-            raise EpisodeOver("call reset() first")
-        return self._session
-
-    async def _open(self) -> Session:
-        opened = await self._opening.open(self.task)
-        source = await open_source(self.task)
-        session = Session(
-            self.task,
+    async def open(self, task: DebugTask | None) -> LocalEpisode:
+        """A session that is not reset yet; ``task`` is what this one and later ones are about."""
+        self._task = task or self._task
+        opened = await self._opening.open(self._task)
+        source = await open_source(self._task)
+        return LocalEpisode(
+            self._task,
             provider=opened.provider,
             tools=load_tools(self._tools),
             source=source,
             limits=self._limits,
-            suite_cache=suite_cache(self.task, source, opened.programs),
+            suite_cache=suite_cache(self._task, source, opened.programs),
         )
-        self._resources.push_async_callback(session.close)
-        return session

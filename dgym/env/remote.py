@@ -1,13 +1,12 @@
-"""Drive a session that is in a pod, through its sidecar."""
+"""An episode whose session is in a pod, behind its sidecar."""
 
 import uuid
 from collections.abc import Mapping
 
-from dgym.api import DebugTask
-from dgym.env.driver import Action, EpisodeView
 from dgym.env.http_client import HttpClient, Patience
-from dgym.errors import AccessRefused, ArgumentError, EpisodeOver
+from dgym.errors import AccessRefused, EpisodeOver
 from dgym.wire import EndReason, Observation, Result, Step, ToolCall, action_problem
+from dgym.wire.episode import Action
 from dgym.wire.http import (
     IDEMPOTENCY_HEADER,
     CloseRequest,
@@ -25,8 +24,8 @@ from dgym.wire.http import (
 )
 
 
-class RemoteDriver:
-    """One attempt of one episode. See ``AsyncRepoEnv.connect`` for the arguments."""
+class RemoteEpisode:
+    """The client of the sidecar of one attempt. See ``AsyncRepoEnv.connect`` for the arguments."""
 
     def __init__(
         self,
@@ -45,7 +44,7 @@ class RemoteDriver:
         self._reset_key = reset_key or uuid.uuid4().hex
         self._steps: list[Step] = []
         self._state: EpisodeState | None = None
-        self._tools: ToolsResponse | None = None
+        self._toolset: ToolsResponse | None = None
         self._result: Result | None = None
         self._usage: Usage | None = None
 
@@ -54,10 +53,18 @@ class RemoteDriver:
         """The verdict, once there is one."""
         return self._result
 
-    async def reset(self, *, evaluate: bool, task: DebugTask | None) -> Observation:
-        """Begin the episode, or take it up where it stands; the last observation so far."""
-        if task is not None:
-            raise ArgumentError("the task of an episode in a pod cannot be changed")
+    @property
+    def state(self) -> EpisodeState:
+        """Where the episode stood after the last call."""
+        return self._reset_once()[0]
+
+    @property
+    def toolset(self) -> ToolsResponse:
+        """The task's instructions and the tools that are there now."""
+        return self._reset_once()[1]
+
+    async def reset(self, *, evaluate: bool = False) -> Observation:
+        """Start the episode, or resume it; returns the last observation so far."""
         first = await self._client.call(
             "POST",
             Path.RESET,
@@ -68,25 +75,26 @@ class RemoteDriver:
         self._steps = [first.step]
         if first.state.steps:
             self._steps += await read_history(self._client, 1)
-        await self._take(first.state)
+        await self._update(first.state)
         self._usage = first.state.usage
         last = self._steps[-1].observation
         if last.end_reason is not None:
             await self.finish(EndReason.UNRESOLVED)
         return last
 
-    async def step(self, action: Action) -> Observation:
-        """Execute the next step."""
-        self._running()
+    async def step(self, seq: int, action: Action) -> Observation:
+        """Execute ``action`` as step ``seq``, once."""
+        self._reset_once()
         call = _call(action)
         response = await self._client.call(
             "POST",
-            f"{Path.STEPS}/{len(self._steps)}",
+            f"{Path.STEPS}/{seq}",
             StepResponse,
             body=StepRequest(tool=call.tool, arguments=call.arguments, usage=self._usage),
         )
-        self._steps.append(response.step)
-        await self._take(response.state)
+        if seq == len(self._steps):
+            self._steps.append(response.step)
+        await self._update(response.state)
         if response.step.observation.end_reason is not None:
             await self.finish(EndReason.UNRESOLVED)
         return response.step.observation
@@ -97,19 +105,19 @@ class RemoteDriver:
         body = StepRequest(tool=call.tool, arguments=call.arguments)
         return (await self._client.call("POST", Path.PEEK, PeekResponse, body=body)).observation
 
-    async def finish(self, reason: EndReason) -> Result:
+    async def finish(self, reason: EndReason = EndReason.UNRESOLVED) -> Result:
         """End the episode and wait for its verdict."""
         if self._result is None:
-            self._running()
+            self._reset_once()
             body = CloseRequest(reason=reason, usage=self._usage)
             self._result = (await self._client.call("POST", Path.CLOSE, CloseResponse, body=body)).result
         return self._result
 
-    async def patch(self) -> str:
+    async def changes(self) -> str:
         """What the agent has changed."""
         if self._result is not None:
             return self._result.patch
-        self._running()
+        self._reset_once()
         return (await self._client.call("GET", Path.DIFF, DiffResponse)).patch
 
     async def apply_solution(self) -> Observation:
@@ -118,36 +126,13 @@ class RemoteDriver:
             raise AccessRefused("applying the solution needs the token of the role 'prepare'")
         return (await self._preparing.call("POST", Path.SOLUTION, PeekResponse)).observation
 
-    def history(self) -> list[Step]:
-        """The steps so far, those of drivers before this one included."""
-        self._running()
-        return list(self._steps)
+    def history(self, *, start: int = 0) -> list[Step]:
+        """The steps from number ``start`` on, those of drivers before this one included."""
+        return self._steps[start:]
 
-    def view(self) -> EpisodeView:
-        """Where the episode stands."""
-        state, tools = self._running()
-        return EpisodeView(
-            steps=state.steps,
-            rewrites=state.rewrites,
-            evaluation=state.evaluation,
-            breakpoints=state.breakpoints,
-            focus_file=state.focus_file,
-            notices=tools.notices,
-            instructions={"task": tools.instructions, **{tool.name: tool.instructions for tool in tools.tools}},
-            tools=tuple(
-                {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
-                for tool in tools.tools
-            ),
-        )
-
-    @property
-    def usage(self) -> Usage:
-        """What drivers before this one have told the sidecar, and this one."""
-        return self._usage or Usage()
-
-    def note_usage(self, *, input_tokens: int, output_tokens: int) -> None:
-        """Tokens of the model so far; they travel with the next step."""
-        self._usage = Usage(input_tokens=input_tokens, output_tokens=output_tokens)
+    def record_usage(self, usage: Usage) -> None:
+        """Record the model's tokens so far; they travel with the next step."""
+        self._usage = usage
 
     async def close(self) -> None:
         """Close the connections; the episode goes on."""
@@ -155,16 +140,16 @@ class RemoteDriver:
         if self._preparing is not None:
             await self._preparing.close()
 
-    async def _take(self, state: EpisodeState) -> None:
-        """Remember where the episode stands; the tools are asked for when there are others."""
+    async def _update(self, state: EpisodeState) -> None:
+        """Remember ``state``; the tools are fetched when there are others."""
         before, self._state = self._state, state
-        if self._tools is None or before is None or before.tools != state.tools:
-            self._tools = await self._client.call("GET", Path.TOOLS, ToolsResponse)
+        if self._toolset is None or before is None or before.tools != state.tools:
+            self._toolset = await self._client.call("GET", Path.TOOLS, ToolsResponse)
 
-    def _running(self) -> tuple[EpisodeState, ToolsResponse]:
-        if self._state is None or self._tools is None:
+    def _reset_once(self) -> tuple[EpisodeState, ToolsResponse]:
+        if self._state is None or self._toolset is None:
             raise EpisodeOver("call reset() first")
-        return self._state, self._tools
+        return self._state, self._toolset
 
 
 async def read_history(client: HttpClient, start: int) -> list[Step]:

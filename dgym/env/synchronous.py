@@ -15,10 +15,10 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from dgym.api import DebugTask, ToolSpec
 from dgym.env.asynchronous import DEFAULT_TOOLS, AsyncRepoEnv
-from dgym.env.driver import Action
 from dgym.sandbox import EngineName, SandboxKind
 from dgym.tools import Tool
 from dgym.wire import EndReason, Result, Step
+from dgym.wire.episode import Action
 
 T = TypeVar("T")
 

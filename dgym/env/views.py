@@ -1,13 +1,11 @@
 """What a Gymnasium user sees of an episode: plain dictionaries that hold no times and no process ids. Pure."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from dgym.env.driver import EpisodeView
-from dgym.tools import Tool
-from dgym.wire import Observation, Result
+from dgym.wire import Observation
+from dgym.wire.episode import Episode
 
 _RUN_DEPENDENT = frozenset({"duration_seconds"})
 
@@ -24,33 +22,27 @@ def observation_view(observation: Observation) -> dict[str, Any]:
     return view
 
 
-def info_view(episode: EpisodeView, last: Observation | None, result: Result | None) -> dict[str, Any]:
+def info_view(episode: Episode, last: Observation | None) -> dict[str, Any]:
     """What surrounds the observation; see ``RepoEnv``."""
+    result, state, toolset = episode.result, episode.state, episode.toolset
     score = result if result is not None else (last.score if last is not None else None)
     return {
         "resolved": result.resolved if result is not None else False,
         "score": score.score if score is not None else None,
         "max_score": score.max_score if score is not None else None,
-        "steps": episode.steps,
-        "rewrites": episode.rewrites,
+        "steps": state.steps,
+        "rewrites": state.rewrites,
         "reason": result.reason.value if result is not None else None,
-        "evaluation": episode.evaluation,
-        "breakpoints": _plain(episode.breakpoints),
-        "focus_file": episode.focus_file,
-        "notices": list(episode.notices),
-        "instructions": dict(episode.instructions),
-        "tools": list(episode.tools),
+        "evaluation": state.evaluation,
+        "breakpoints": _plain(state.breakpoints),
+        "focus_file": state.focus_file,
+        "notices": list(toolset.notices),
+        "instructions": {"task": toolset.instructions, **{tool.name: tool.instructions for tool in toolset.tools}},
+        "tools": [
+            {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+            for tool in toolset.tools
+        ],
     }
-
-
-def instructions(task: str, tools: Mapping[str, Tool]) -> dict[str, str]:
-    """The task's instructions under ``task``, each tool's under its name."""
-    return {"task": task, **{name: tool.instructions for name, tool in tools.items()}}
-
-
-def schema(tool: Tool) -> dict[str, Any]:
-    """The tool as function-calling APIs take it."""
-    return {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
 
 
 def _plain(value: Any) -> Any:

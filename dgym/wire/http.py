@@ -77,6 +77,13 @@ class Usage(Message, frozen=True, kw_only=True):
     input_tokens: Count = 0
     output_tokens: Count = 0
 
+    def merged(self, other: "Usage") -> "Usage":
+        """The higher of both numbers each: counts only grow, and may arrive out of order."""
+        return Usage(
+            input_tokens=max(self.input_tokens, other.input_tokens),
+            output_tokens=max(self.output_tokens, other.output_tokens),
+        )
+
 
 class WorkspaceResponse(Message, frozen=True, kw_only=True):
     """What arrived by ``PUT /v1/workspace``, an uncompressed tar."""
