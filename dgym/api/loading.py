@@ -10,13 +10,13 @@ import msgspec
 from dgym.api.episode import Episode
 from dgym.api.episodeset import EpisodeSet
 from dgym.api.fields import API_VERSION
-from dgym.api.problems import Problem, describe, error_of, nearest, show
 from dgym.api.rules import check_rules
 from dgym.api.task import DebugTask, DebugTaskSpec
 from dgym.errors import ManifestError
+from dgym.problems import Problem, describe, error_of, nearest, show
 
 if TYPE_CHECKING:
-    from dgym.api.reader import Document
+    from dgym.documents import Document
 
 Resource = DebugTask | Episode | EpisodeSet
 KINDS: dict[str, type[DebugTask] | type[Episode] | type[EpisodeSet]] = {
@@ -67,7 +67,7 @@ def _read(file: Path) -> str:
 
 
 def _parse(text: str, source: str) -> list[Loaded]:
-    from dgym.api.reader import read_json, read_yaml
+    from dgym.documents import read_json, read_yaml
 
     faults: list[str] = []
     found: list[Loaded] = []

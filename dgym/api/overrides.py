@@ -11,11 +11,11 @@ from msgspec import inspect
 
 from dgym.api.episode import Episode
 from dgym.api.episodeset import EpisodeSet
-from dgym.api.problems import Problem, describe, error_of, nearest
 from dgym.api.rules import check_rules
 from dgym.api.schema import convert, inner_type, known_paths, struct_type
 from dgym.api.task import DebugTask
 from dgym.errors import ManifestError
+from dgym.problems import Problem, describe, error_of, nearest
 
 R = TypeVar("R", DebugTask, Episode, EpisodeSet)
 
@@ -108,7 +108,7 @@ def _step(data: Any, type_: inspect.Type, part: str) -> tuple[str | int, inspect
 
 def _value(type_: inspect.Type, text: str) -> Any:
     """The value as YAML; where text is wanted, ``0.2`` and ``true`` are text without quotes too."""
-    from dgym.api.reader import read_value
+    from dgym.documents import read_value
 
     try:
         value = read_value(text)

@@ -10,9 +10,9 @@ from dgym.api import labels
 from dgym.api.episode import AgentSpec, Episode, TaskRef, ToolSpec
 from dgym.api.episodeset import EpisodeSet
 from dgym.api.meta import ObjectMeta
-from dgym.api.problems import nearest
 from dgym.api.task import DebugTask, DebugTaskSpec
 from dgym.errors import ManifestError
+from dgym.problems import nearest
 
 NAME_LIMIT = 52
 """Longest name of an episode a set makes: room for the attempt in the pod's name, which becomes a host name."""

@@ -8,8 +8,8 @@ from typing import Any
 from dgym.api.episode import Episode, EpisodeSpec
 from dgym.api.episodeset import EpisodeSet, LabelSelector
 from dgym.api.fields import INLINE_LIMIT
-from dgym.api.problems import Path, Problem
 from dgym.api.task import DebugTask, DebugTaskSpec, InlineFile, Scoring, SourceSpec
+from dgym.problems import Path, Problem
 
 
 def check_rules(resource: DebugTask | Episode | EpisodeSet) -> list[Problem]:

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import inspect
 
 from dgym.api.meta import Timestamp
-from dgym.api.problems import Path, Problem, nearest, show
+from dgym.problems import Path, Problem, nearest, show
 
 
 def check(value: Any, type_: inspect.Type, path: Path, problems: list[Problem]) -> Any:

@@ -9,8 +9,8 @@ from dgym.cli.options import folders_option, manifests_argument
 
 if TYPE_CHECKING:
     from dgym.api import AgentSpec, EpisodeSpec, Loaded, ToolSpec
-    from dgym.api.problems import Path, Problem
     from dgym.api.task import DebugTaskSpec
+    from dgym.problems import Path, Problem
 
 
 @click.command("validate")
@@ -23,8 +23,8 @@ def command(manifests: tuple[str, ...], folders: tuple[str, ...]) -> None:
     agents and tools and their options, and whether patches are patches. References to tasks in other manifests are not
     followed.
     """
-    from dgym.api.problems import describe, error_of
     from dgym.cli.resources import read_manifests
+    from dgym.problems import describe, error_of
 
     if not manifests and not folders:
         raise click.UsageError("name at least one manifest")
@@ -73,9 +73,9 @@ def _tool(tool: "str | ToolSpec", path: "Path") -> "Iterator[Problem]":
 
 def _agent(spec: "EpisodeSpec", named: "AgentSpec", path: "Path") -> "Iterator[Problem]":
     from dgym.agents import load_agent
-    from dgym.api.problems import Problem
     from dgym.episodes.job import effective_tools
     from dgym.errors import PluginError
+    from dgym.problems import Problem
 
     try:
         agent = load_agent(named.name)
@@ -91,8 +91,8 @@ def _task_problems(spec: "DebugTaskSpec", path: "Path") -> "Iterator[Problem]":
 
 
 def _patch_problems(patch: str | None, path: "Path") -> "Iterator[Problem]":
-    from dgym.api.problems import Problem, show
     from dgym.errors import PatchError
+    from dgym.problems import Problem, show
     from dgym.workspace.patches import parse_patch
 
     if patch is None:
@@ -106,8 +106,8 @@ def _patch_problems(patch: str | None, path: "Path") -> "Iterator[Problem]":
 
 def _failure(path: "Path", check: Callable[..., Any], *arguments: Any) -> "Iterator[Problem]":
     """The problem that ``check`` reports by an exception, if it reports one."""
-    from dgym.api.problems import Problem
     from dgym.errors import ManifestError, PluginError
+    from dgym.problems import Problem
 
     try:
         check(*arguments)

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import yaml
 
+from dgym.documents import read_yaml
 from dgym.errors import ModelConfigError
 from dgym.llm.config import ModelSettings
 from dgym.llm.secrets import Secret, decode_secret
-from dgym.llm.yaml_text import read_yaml
+from dgym.problems import describe
 
 PATH_VARIABLE = "LLM_CONFIG_FILE_PATH"
 FILE_NAME = "llm.yaml"
@@ -62,14 +62,13 @@ def read_entries(
 
 
 def _parse(text: str, shown: str) -> dict[str, Any]:
-    try:
-        content = read_yaml(text)
-    except yaml.YAMLError as error:
-        # The error's own text quotes the line, which may hold a key.
-        mark = getattr(error, "problem_mark", None)
-        place = f", line {mark.line + 1}" if mark is not None else ""
-        what = getattr(error, "problem", None) or "a fault of syntax"
-        raise ModelConfigError(f"{shown}{place}: not valid YAML: {what}") from None
+    documents = list(read_yaml(text))
+    content = documents[0].value if documents else None
+    problems = [problem for document in documents for problem in document.problems]
+    if len(documents) > 1 and not problems:
+        raise ModelConfigError(f"{shown}: holds several documents; put all models into one")
+    if problems:
+        raise ModelConfigError(describe(problems[0], shown))
     if content is None:
         return {}
     if not isinstance(content, dict):

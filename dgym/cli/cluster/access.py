@@ -87,7 +87,7 @@ def _check_context(path: str, context: str | None) -> None:
     """Say which contexts there are, where none or an unknown one is chosen."""
     from kubernetes.aio import config
 
-    from dgym.api.problems import nearest
+    from dgym.problems import nearest
 
     try:
         contexts, _ = config.list_kube_config_contexts(path)  # type: ignore[no-untyped-call]

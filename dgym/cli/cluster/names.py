@@ -7,11 +7,11 @@ import msgspec
 
 from dgym.api import API_VERSION, labels
 from dgym.api.planning import label_value
-from dgym.api.problems import nearest
 from dgym.cli.cluster.connection import Cluster
 from dgym.cli.cluster.errors import NotFound
 from dgym.cli.cluster.views import EpisodeView, SetView
 from dgym.cli.failures import UsageFailure
+from dgym.problems import nearest
 
 KINDS = {"Episode": "episodes", "EpisodeSet": "episodesets", "DebugTask": "debugtasks"}
 

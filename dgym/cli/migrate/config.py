@@ -62,7 +62,7 @@ def read_sections(path: Path, agent: str | None = None) -> list[Section]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    from dgym.api.reader import read_yaml
+    from dgym.documents import read_yaml
 
     try:
         text = path.read_text("utf-8-sig")

@@ -9,9 +9,9 @@ from typing import TypeVar
 import msgspec
 
 from dgym.api import ConfigMapSource, DebugTask, Episode, InlineFile, ObjectMeta, SourceSpec
-from dgym.api.problems import render_path
 from dgym.api.rules import check_rules
 from dgym.kube import CONFIG_MAPS, DEBUG_TASKS, EPISODES, Client, NotFound
+from dgym.problems import render_path
 from dgym.wire.messages import EndReason
 from dgym_operator.objects import EpisodeView
 

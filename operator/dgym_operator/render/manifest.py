@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from dgym.api.problems import Path, render_path
-from dgym.api.reader import read_yaml
+from dgym.documents import read_yaml
+from dgym.problems import Path, render_path
 from dgym_operator.render.context import PodContext, TemplateError, own_labels
 
 CONTAINERS = ("sandbox", "verifier", "sidecar")

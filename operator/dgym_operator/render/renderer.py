@@ -8,7 +8,7 @@ from typing import Any
 
 import jinja2
 
-from dgym.api.problems import nearest
+from dgym.problems import nearest
 from dgym_operator.render.context import PodContext, TemplateError, template_variables
 from dgym_operator.render.environment import SUFFIX, TemplateEnvironment, TemplateLoader
 from dgym_operator.render.manifest import read_pod

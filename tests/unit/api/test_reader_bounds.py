@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgym.api import load, loads
-from dgym.api.reader import DEEPEST, MOST_REPEATED, MOST_VALUES, read_json, read_value, read_yaml
+from dgym.documents import DEEPEST, MOST_REPEATED, MOST_VALUES, read_json, read_value, read_yaml
 from dgym.errors import ManifestError
 
 HEAD = "apiVersion: dgym.dev/v1alpha1\nkind: DebugTask\nmetadata: {name: calc}\nspec:\n"

@@ -2,10 +2,10 @@ import re
 
 import pytest
 
+from dgym.documents import read_value
 from dgym.errors import ManifestError, ModelConfigError
 from dgym.llm import load_models
 from dgym.llm.loading import parse_settings, read_entries, template, write_template
-from dgym.llm.yaml_text import read_yaml
 
 MINIMAL = {"model": "m"}
 
@@ -108,8 +108,10 @@ def test_one_wrong_model_spoils_no_other(write):
         ("a: {model: m\nb: sk-secretsecret: [", r"line \d+: not valid YAML"),
         ("no: {model: m}\n", "reads the name False as something else than text"),
         ("5: {model: m}\n", "reads the name 5 "),
-        ("a: {model: m}\na: {model: n}\n", "'a' is there twice"),
-        ("a: {model: m, model: n}\n", "line 1: .*'model' is there twice"),
+        ("a: {model: m}\na: {model: n}\n", "line 2: a: is given twice, first in line 1"),
+        ("a: {model: m, model: n}\n", "line 1: a.model: is given twice"),
+        ("a: {model: m}\n---\nb: {model: n}\n", "holds several documents"),
+        ("a: {model: m\n  api_key: sk-secretsecret}\n", "not valid YAML"),
     ],
 )
 def test_a_file_that_is_wrong_as_a_whole_is_refused_without_quoting_it(write, text, complaint):
@@ -193,7 +195,7 @@ def test_the_template_is_valid_as_it_is_and_with_everything_enabled(tmp_path):
     entry = read_entries(path, {"OPENAI_API_KEY": "sk-1234567"})["gpt-4.1"]
     assert entry.settings.api_key.reveal() == "sk-1234567"
 
-    enabled = read_yaml(re.sub(r"(?m)^(\s*)#(?=\S)", r"\1", template()))
+    enabled = read_value(re.sub(r"(?m)^(\s*)#(?=\S)", r"\1", template()))
     assert len(enabled) == 5
     enabled["qwen"].pop("endpoint")
     every = {name: parse_settings(entry, _Anything()) for name, entry in enabled.items()}

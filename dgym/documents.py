@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import msgspec
 import yaml
 
-from dgym.api.problems import Path, Problem
+from dgym.problems import Path, Problem
 
 _Base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _INTEGER = re.compile(r"^(?:[-+]?0b[01_]+|[-+]?0[0-7_]+|[-+]?(?:0|[1-9][0-9_]*)|[-+]?0x[0-9a-fA-F_]+)$")
