@@ -12,10 +12,8 @@ from dgym.errors import ManifestError
 from dgym.sandbox import EngineName, SandboxKind, SandboxProvider, SandboxSpec
 from dgym.sandbox.container import DEFAULT_IMAGE, ContainerProvider, Engine, choose_engine, ensure_image
 from dgym.sandbox.local import LocalProvider, cache_directory, ensure_environment, resolve_python
-from dgym.session import EpisodeLimits, Session, SuiteCache, bounded, sandbox_spec
+from dgym.session import EpisodeLimits, Session, SuiteCache, sandbox_spec
 from dgym.tools import Tool, load_tools
-from dgym.wire import Score
-from dgym.wire.http import EpisodeState, ToolDescription, ToolsResponse, Usage
 from dgym.workspace.sources import pack_source
 
 
@@ -123,51 +121,6 @@ def suite_cache(task: DebugTask, source: Path | None, programs: str) -> SuiteCac
     return SuiteCache(cache_directory() / "suites", hashlib.sha256(key).hexdigest())
 
 
-class LocalEpisode(Session):
-    """A session as an ``Episode``."""
-
-    @property
-    def toolset(self) -> ToolsResponse:
-        """The task's instructions and the tools that are there now, described."""
-        return ToolsResponse(
-            instructions=self.task.spec.instructions,
-            tools=tuple(
-                ToolDescription(
-                    name=tool.name,
-                    description=tool.description,
-                    parameters=tool.parameters,
-                    instructions=tool.instructions,
-                )
-                for tool in self.tools.values()
-            ),
-            notices=tuple(self.notices),
-        )
-
-    @property
-    def state(self) -> EpisodeState:
-        """Where the episode stands."""
-        result = self.result
-        return EpisodeState(
-            steps=self.steps,
-            rewrites=self.rewrites,
-            tools=tuple(self.tools),
-            evaluation=bounded(self.evaluation)[0] if self.evaluation is not None else None,
-            breakpoints=self.breakpoints,
-            focus_file=self.focus_file,
-            end_reason=result.reason if result is not None else None,
-            score=Score(score=result.score, max_score=result.max_score) if result is not None else None,
-        )
-
-    async def changes(self) -> str:  # type: ignore[override]
-        """The changes so far as ``git apply`` takes them; the final ones after the end."""
-        if self.result is not None:
-            return self.result.patch
-        return (await super().changes()).patch.decode("utf-8", "surrogateescape")
-
-    def record_usage(self, usage: Usage) -> None:
-        """Nothing: no driver follows that would ask for it."""
-
-
 class LocalEpisodes:
     """Opens sessions in this process: one for each reset.
 
@@ -191,12 +144,12 @@ class LocalEpisodes:
         self._limits = limits
         self._opening = opening
 
-    async def open(self, task: DebugTask | None) -> LocalEpisode:
+    async def open(self, task: DebugTask | None) -> Session:
         """A session that is not reset yet; ``task`` is what this one and later ones are about."""
         self._task = task or self._task
         opened = await self._opening.open(self._task)
         source = await open_source(self._task)
-        return LocalEpisode(
+        return Session(
             self._task,
             provider=opened.provider,
             tools=load_tools(self._tools),

@@ -4,15 +4,16 @@ from dgym.session.changes import ChangeSet
 from dgym.session.execution import bounded
 from dgym.session.limits import EpisodeLimits
 from dgym.session.preparation import SETUP_TIMEOUT_SECONDS, prepare, sandbox_spec, solution_versions
-from dgym.session.sandboxes import Killing
-from dgym.session.scoring import SuiteCache, verification_plan
+from dgym.session.sandboxes import SandboxTermination
+from dgym.session.scoring import verification_plan
 from dgym.session.session import Session
+from dgym.session.verification import SuiteCache
 
 __all__ = [
     "SETUP_TIMEOUT_SECONDS",
     "ChangeSet",
     "EpisodeLimits",
-    "Killing",
+    "SandboxTermination",
     "Session",
     "SuiteCache",
     "bounded",

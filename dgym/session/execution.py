@@ -1,8 +1,8 @@
-"""Run one call through its tool and turn whatever comes of it into an observation."""
+"""Execution of one call by its tool; refusals and failures of the tool become observations."""
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -11,11 +11,9 @@ import msgspec
 from dgym.errors import InfrastructureError
 from dgym.tools import Tool, ToolContext, ToolError, ToolResult, find_tool, load_tools, parse_action, validate_arguments
 from dgym.wire import OBSERVATION_LIMIT, Observation, ToolCall, action_problem
+from dgym.wire.http import ToolDescription, ToolsResponse
 
 log = logging.getLogger(__name__)
-
-UNREADABLE = ""
-"""The tool of a call that could not be read; its only argument is the ``action`` itself, or what the ``problem`` is."""
 
 
 class Execution(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,27 +26,36 @@ class Execution(msgspec.Struct, frozen=True, kw_only=True):
     evaluation: str | None = None
 
 
-def read_action(action: ToolCall | Mapping[str, Any] | str, tools: Mapping[str, Tool]) -> ToolCall:
-    """The call that an action means; one that cannot be read becomes a call that says so when it is executed."""
+def read_action(action: ToolCall | Mapping[str, Any] | str, tools: Mapping[str, Tool]) -> tuple[ToolCall, str]:
+    """The call that ``action`` means, and why it cannot be executed ("" if it can).
+
+    An action that cannot be read is recorded as a call without a tool. Its only argument is ``problem``, or the
+    ``action`` itself; a call of this form is read again.
+    """
     if problem := action_problem(action):
-        return ToolCall.mistake(problem)
+        return ToolCall.mistake(problem), problem
     if isinstance(action, ToolCall):
-        return action
+        if action.tool:
+            return action, ""
+        if "problem" in action.arguments:
+            return action, str(action.arguments["problem"])
+    text = action.arguments.get("action", "") if isinstance(action, ToolCall) else action
     try:
-        return parse_action(action, tools)
-    except ToolError:
-        return ToolCall(tool=UNREADABLE, arguments={"action": action})
+        return parse_action(text, tools), ""
+    except ToolError as error:
+        return ToolCall(tool="", arguments={"action": text}), str(error)
 
 
-async def execute(tools: Mapping[str, Tool], context: ToolContext, call: ToolCall) -> Execution:
-    """Use the tool that ``call`` names. What the tool cannot do, and a call it does not understand, is an observation.
+async def execute(tools: Mapping[str, Tool], context: ToolContext, call: ToolCall, problem: str = "") -> Execution:
+    """Execute ``call`` by its tool. A refusal, a failure of the tool and a ``problem`` of the call are observations.
 
     Raises:
-        InfrastructureError: ``SandboxLost`` where the sandbox died under the call. Any other exception of a tool is a
-            failure of the tool.
+        InfrastructureError: ``SandboxLost`` where the sandbox died during the call.
     """
     started = time.monotonic()
     try:
+        if problem:
+            raise ToolError(problem)
         result = await _use(tools, context, call)
     except ToolError as error:
         result = ToolResult(text=str(error), ok=False)
@@ -77,10 +84,6 @@ async def execute(tools: Mapping[str, Tool], context: ToolContext, call: ToolCal
 
 
 async def _use(tools: Mapping[str, Tool], context: ToolContext, call: ToolCall) -> ToolResult:
-    if call.tool == UNREADABLE:
-        if "problem" in call.arguments:
-            raise ToolError(str(call.arguments["problem"]))
-        call = parse_action(call.arguments.get("action", ""), tools)
     tool = find_tool(call.tool, tools)
     answer = await tool.use(context, **validate_arguments(tool, call))
     result = answer if isinstance(answer, ToolResult) else ToolResult(text=answer)
@@ -94,30 +97,44 @@ async def _after_rewrite(tools: Mapping[str, Tool], context: ToolContext, result
     score, evaluation = result.score, result.evaluation
     for tool in tools.values():
         try:
-            said = await tool.on_rewrite(context, result.focus_file or "")
+            answer = await tool.on_rewrite(context, result.focus_file or "")
         except InfrastructureError:
             raise
         except Exception as error:
-            # The rewrite itself succeeded and must count as one, whatever a tool makes of the news.
+            # The rewrite itself succeeded and counts as one, also where a tool fails afterwards.
             log.exception("the tool %s failed at on_rewrite", tool.name)
-            said = f"The tool {tool.name} failed after the rewrite: {type(error).__name__}: {error}"
-        if isinstance(said, ToolResult):
-            score, evaluation, said = said.score or score, said.evaluation or evaluation, said.text
-        if said:
-            texts.append(said)
+            answer = f"The tool {tool.name} failed after the rewrite: {type(error).__name__}: {error}"
+        if isinstance(answer, ToolResult):
+            score, evaluation, answer = answer.score or score, answer.evaluation or evaluation, answer.text
+        if answer:
+            texts.append(answer)
     return msgspec.structs.replace(result, text="\n\n".join(texts), score=score, evaluation=evaluation)
 
 
 @cache
 def reading_tools() -> dict[str, Tool]:
-    """The tools by which a driver looks around unasked."""
+    """The tools that a peek may use even where the episode does not have them."""
     return {tool.name: tool for tool in load_tools(("listdir", "view"))}
+
+
+def describe_tools(instructions: str, tools: Iterable[Tool], notices: Iterable[str]) -> ToolsResponse:
+    """The task's instructions and ``tools`` as an agent reads them."""
+    descriptions = (
+        ToolDescription(
+            name=tool.name,
+            description=tool.description,
+            parameters=tool.parameters,
+            instructions=tool.instructions,
+        )
+        for tool in tools
+    )
+    return ToolsResponse(instructions=instructions, tools=tuple(descriptions), notices=tuple(notices))
 
 
 async def first_observation(
     tools: Mapping[str, Tool], context: ToolContext, texts: Sequence[str], *, evaluate: bool
 ) -> Execution:
-    """What a reset answers: ``texts``, the tree and, with ``evaluate``, the tests, as far as their tools are there."""
+    """The observation of a reset: ``texts``, the tree and, with ``evaluate``, the tests, if their tools are there."""
     calls = [ToolCall(tool="listdir", arguments={"depth": 2}), *[ToolCall(tool="eval")] * evaluate]
     executions = {call.tool: await execute(tools, context, call) for call in calls if call.tool in tools}
     observations = [execution.observation for execution in executions.values()]

@@ -1,35 +1,95 @@
-"""The journal: every step is executed exactly once, however often it is asked for.
+"""Exactly-once execution: requests in flight are joined by equal ones, and the journal records every step.
 
-The driver numbers the steps. A number that was seen with the same call answers with the recorded observation, and
-waits for it while it still runs; with another call, or when a number was left out, it is a conflict. So a driver
-that lost an answer (a dropped connection, a crash) simply asks again.
+The client numbers the steps. A number that was seen with the same call is answered with the recorded observation, or
+joins the execution in flight; with another call, or when a number was left out, it is a conflict. A client that lost
+an answer (a dropped connection, a crash) repeats the request.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, NamedTuple, TypeVar
 
 from dgym.errors import ConflictError
 from dgym.wire import Observation, Step, ToolCall
 
+T = TypeVar("T")
 Execute = Callable[[ToolCall], Awaitable[Observation]]
+
+_KEPT_OUTCOMES = 16
+
+
+class Requests:
+    """The requests in flight, found by equality.
+
+    An execution goes on when its callers are cancelled. Its outcome, an error included, is kept until a caller has
+    received it, so that a client which polls never starts the same request again.
+    """
+
+    def __init__(self) -> None:
+        self._entries: list[_Entry] = []
+
+    async def once(self, kind: str, key: object, execute: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """The outcome of ``execute``, or of an equal request's execution whose outcome no caller has received yet."""
+        entry = next((entry for entry in self._entries if (entry.kind, entry.key) == (kind, key)), None)
+        if entry is None:
+            self._drop_unclaimed()
+            entry = _Entry(kind, key, asyncio.create_task(execute(), name=f"dgym-{kind}"))
+            entry.task.add_done_callback(_retrieve)
+            self._entries.append(entry)
+        await asyncio.wait([entry.task])
+        self._entries = [other for other in self._entries if other is not entry]
+        outcome: T = entry.task.result()
+        return outcome
+
+    def running(self, kind: str) -> list[Any]:
+        """The keys of the requests of a kind that are being executed."""
+        return [entry.key for entry in self._entries if entry.kind == kind and not entry.task.done()]
+
+    async def settled(self, kind: str) -> None:
+        """Wait for the end of the requests of a kind that are being executed."""
+        if tasks := [entry.task for entry in self._entries if entry.kind == kind]:
+            await asyncio.wait(tasks)
+
+    async def close(self) -> None:
+        """Cancel what is being executed and wait for its end."""
+        entries, self._entries = self._entries, []
+        for entry in entries:
+            entry.task.cancel()
+        await asyncio.gather(*(entry.task for entry in entries), return_exceptions=True)
+
+    def _drop_unclaimed(self) -> None:
+        """Drop the oldest outcomes that no caller came back for."""
+        done = [entry for entry in self._entries if entry.task.done()]
+        for entry in done[:-_KEPT_OUTCOMES]:
+            self._entries.remove(entry)
+
+
+class _Entry(NamedTuple):
+    kind: str
+    key: Any
+    task: asyncio.Task[Any]
 
 
 class Journal:
-    """The steps of one session, in order, numbered from 0 (the reset)."""
+    """The steps of one session, in order, numbered from 0 (the reset).
 
-    def __init__(self) -> None:
+    Args:
+        requests: Executes the steps.
+    """
+
+    def __init__(self, requests: Requests) -> None:
+        self._requests = requests
         self._steps: list[Step] = []
-        self._running: tuple[ToolCall, asyncio.Task[Observation]] | None = None
 
     @property
     def steps(self) -> list[Step]:
-        """A copy of what was recorded so far."""
+        """A copy of the recorded steps."""
         return list(self._steps)
 
     @property
     def busy(self) -> bool:
-        """Whether a step runs now."""
-        return self._running is not None
+        """Whether a step is being executed."""
+        return bool(self._requests.running("step"))
 
     @property
     def next_seq(self) -> int:
@@ -37,10 +97,10 @@ class Journal:
         return len(self._steps)
 
     def recorded(self, seq: int, call: ToolCall | None) -> Observation | None:
-        """The observation of step ``seq`` if it is known.
+        """The observation of step ``seq`` if it is recorded.
 
         Raises:
-            ConflictError: It is known with another call, or a number before it is missing.
+            ConflictError: It is recorded with another call, or a number before it is missing.
         """
         if seq < 0 or seq > self.next_seq:
             raise ConflictError(f"step {seq} leaves a gap: the next step is number {self.next_seq}")
@@ -54,46 +114,35 @@ class Journal:
     async def once(self, seq: int, call: ToolCall, execute: Execute) -> Observation:
         """Execute ``call`` as step ``seq``, or answer from the record.
 
-        The execution goes on when the caller is cancelled: the step is what was promised, not the connection.
+        Raises:
+            ConflictError: The number belongs to another call, or leaves a gap.
         """
         known = self.recorded(seq, call)
         if known is not None:
             return known
-        if self._running is not None:
-            running_call, task = self._running
-            if running_call != call:
-                raise ConflictError(f"step {seq} is running as another call ({_describe(running_call)})")
-        else:
-            task = asyncio.create_task(self._execute(seq, call, execute), name=f"dgym-step-{seq}")
-            self._running = (call, task)
-        return await asyncio.shield(task)
+        for _, running in self._requests.running("step"):
+            if running != call:
+                raise ConflictError(f"step {seq} is running as another call ({_describe(running)})")
+        return await self._requests.once("step", (seq, call), lambda: self._execute(seq, call, execute))
 
     async def _execute(self, seq: int, call: ToolCall, execute: Execute) -> Observation:
-        try:
-            observation = await execute(call)
-            self._steps.append(Step(seq=seq, call=call, observation=observation))
-            return observation
-        finally:
-            self._running = None
+        observation = await execute(call)
+        self._steps.append(Step(seq=seq, call=call, observation=observation))
+        return observation
 
     async def settled(self) -> None:
-        """Wait for the end of the step that runs now, if one does."""
-        if self._running is not None:
-            await asyncio.wait([self._running[1]])
+        """Wait for the end of the step that is being executed, if one is."""
+        await self._requests.settled("step")
 
     def record_reset(self, observation: Observation) -> None:
-        """Write down the reset as step 0."""
+        """Record the reset as step 0."""
         self._steps[:] = [Step(seq=0, call=None, observation=observation)]
 
-    async def abandon(self) -> None:
-        """Cancel a step that still runs and wait for its end; it is not recorded."""
-        if self._running is None:
-            return
-        _, task = self._running
-        task.cancel()
-        await asyncio.wait([task])
-        # A task that is cancelled before it began runs nothing of its body, its ``finally`` included.
-        self._running = None
+
+def _retrieve(task: asyncio.Task[Any]) -> None:
+    """Keep asyncio from reporting the error of a request that no caller came back for."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _describe(call: ToolCall | None) -> str:

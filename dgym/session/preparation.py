@@ -5,7 +5,6 @@ installs) is on both sides and never part of the agent's patch.
 """
 
 import asyncio
-import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -14,11 +13,12 @@ import msgspec
 from dgym.api import DebugTask
 from dgym.api.quantities import parse_quantity
 from dgym.errors import ManifestError, PatchError, SetupFailed
-from dgym.sandbox import Limits, ManifestEntry, Sandbox, SandboxProvider, SandboxSpec
+from dgym.sandbox import Limits, ManifestEntry, Sandbox, SandboxSpec
+from dgym.session.verification import patched_versions, write_versions
 from dgym.tools import ToolSettings
 from dgym.wire import Observation
 from dgym.workspace import Policy, policy_files
-from dgym.workspace.patches import FileVersion, apply_patch, patched_paths
+from dgym.workspace.patches import FileVersion, patched_paths
 
 SETUP_TIMEOUT_SECONDS = 1800.0
 _CHUNK_BYTES = 256 * 1024
@@ -50,17 +50,6 @@ async def prepare(sandbox: Sandbox, task: DebugTask, source: Path | None) -> Bas
         # A source that changes in the second in which it was built passes for built: setuptools compares whole seconds.
         manifest, _ = await asyncio.gather(_manifest(sandbox), asyncio.sleep(_CLOCK_STEP_SECONDS))
     return Baseline(manifest=manifest, policy=policy)
-
-
-async def open_verifier(provider: SandboxProvider, task: DebugTask, source: Path | None) -> Sandbox:
-    """A verifier that holds the repository after the task's setup."""
-    verifier = await provider.verifier()
-    try:
-        await prepare(verifier, task, source)
-    except BaseException:
-        await verifier.stop()
-        raise
-    return verifier
 
 
 async def _manifest(sandbox: Sandbox) -> dict[str, ManifestEntry]:
@@ -138,14 +127,10 @@ async def apply_solution(sandbox: Sandbox, task: DebugTask) -> Observation:
     Raises:
         ManifestError: The patch does not apply.
     """
-    solution = task.spec.solution
-    if not solution:
+    if not task.spec.solution:
         return Observation(text="the task has no solution", ok=False)
     updates = await solution_versions(sandbox, task)
-    for path, version in updates.items():
-        await sandbox.remove([path])
-        if version is not None:
-            await sandbox.write_file(path, version.data, mode=version.mode)
+    await write_versions(sandbox, updates)
     return Observation(text="applied the solution to " + ", ".join(sorted(updates)))
 
 
@@ -156,17 +141,7 @@ async def solution_versions(sandbox: Sandbox, task: DebugTask) -> dict[str, File
         ManifestError: The patch does not apply.
     """
     try:
-        return await _updates(sandbox, task.spec.solution or "")
+        return await patched_versions(sandbox, task.spec.solution or "")
     except PatchError as error:
         name = task.metadata.name
         raise ManifestError(f"task {name}: spec.solution does not apply to its source: {error}") from None
-
-
-async def _updates(sandbox: Sandbox, solution: str) -> dict[str, FileVersion | None]:
-    manifest = await sandbox.manifest()
-    originals = {
-        path: FileVersion(await sandbox.read_file(path), stat.S_IMODE(manifest[path].mode))
-        for path in patched_paths(solution)
-        if path in manifest and manifest[path].type == "file"
-    }
-    return apply_patch(solution, originals.get)

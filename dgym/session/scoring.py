@@ -1,7 +1,6 @@
 """From the agent's changes to the result of the episode."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 
@@ -9,23 +8,11 @@ from dgym.api import DebugTask
 from dgym.sandbox import Sandbox
 from dgym.session.changes import ChangeSet
 from dgym.session.preparation import Baseline, solution_paths
-from dgym.session.verification import Verdict
-from dgym.session.verification.suite import ExpectedTestsCache
-from dgym.session.verification.verifier import OpenUntouched, VerificationPlan, verify
+from dgym.session.verification import OpenUntouched, SuiteCache, Verdict, VerificationPlan, verify
 from dgym.wire import EndReason, Result, Score
 from dgym.workspace.patches import FileVersion
 
 MAXIMUM_NOTES = 200
-
-
-class SuiteCache(msgspec.Struct, frozen=True):
-    """Where the suites of untouched repositories are remembered, and under what key this task's is.
-
-    The key must change with everything that can change the suite: the task, its sources, its interpreter.
-    """
-
-    directory: Path
-    key: str
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,8 +62,7 @@ def verification_plan(
         test_patch=spec.scoring.test_patch,
         build_commands=spec.build_commands,
         protected=baseline.policy.read_only,
-        cache=ExpectedTestsCache(suite_cache.directory) if suite_cache is not None else None,
-        digest=suite_cache.key if suite_cache is not None else "",
+        cache=suite_cache,
         solution_paths=solution_paths(task),
     )
 

@@ -1,34 +1,40 @@
 """One episode from reset to verdict.
 
-A session owns the two sandboxes of an episode, the tools, the journal, the limits and the final scoring. It is what
-``dgym run`` drives in this process and what a sidecar serves over HTTP; it knows neither.
+A session owns the sandboxes of an episode, the tools, the journal, the limits and the final scoring. ``dgym run`` uses
+it in its own process and a sidecar serves it over HTTP; a session knows neither.
 """
 
 import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from dgym.api import DebugTask
 from dgym.errors import ConflictError, EpisodeOver, ManifestError, SandboxLost
-from dgym.sandbox import Sandbox, SandboxProvider
-from dgym.session.changes import ChangeSet, collect
-from dgym.session.execution import Execution, execute, first_observation, joined, read_action, reading_tools
-from dgym.session.journal import Journal
+from dgym.sandbox import SandboxProvider
+from dgym.session.execution import (
+    Execution,
+    bounded,
+    describe_tools,
+    execute,
+    first_observation,
+    joined,
+    read_action,
+    reading_tools,
+)
+from dgym.session.journal import Journal, Requests
 from dgym.session.limits import Deadline, EpisodeLimits
-from dgym.session.preparation import Baseline, apply_solution, open_verifier, prepare, tool_settings
-from dgym.session.sandboxes import Killing, death_observation, replay
-from dgym.session.scoring import Ending, SuiteCache, score, unscored
-from dgym.session.verification.environment import suggests_doubt
+from dgym.session.preparation import apply_solution
+from dgym.session.sandboxes import LAST_DEATH, Sandboxes, SandboxTermination, death_observation
+from dgym.session.scoring import Ending, score, unscored
+from dgym.session.verification import SuiteCache, suggests_doubt
 from dgym.tools import Tool, ToolContext
 from dgym.tools.rewrite import Rewrite
-from dgym.wire import Breakpoint, EndReason, Observation, Result, Step, ToolCall
-
-_LAST_DEATH = 2
-"""A second sandbox that dies under the agent's steps ends the episode."""
+from dgym.wire import EndReason, Observation, Result, Score, Step, ToolCall
+from dgym.wire.episode import Action
+from dgym.wire.http import EpisodeState, ToolsResponse, Usage
 
 
 class Session:
@@ -41,10 +47,11 @@ class Session:
         source: A tar of the repository; None when the sandbox's image holds it.
         limits: Steps, rewrites, deadline.
         suite_cache: Where the suite of the untouched repository is remembered between episodes of a task.
-        killing: How the sandbox is ended, and who knows that it is.
+        termination: How the sandbox is terminated, and how its termination is confirmed.
 
     The order of calls is ``reset``, ``step`` with numbers from 1, ``finish``, ``close``. ``finish`` is implied by the
-    step that ends the episode and by the deadline; ``close`` without ``finish`` discards the episode.
+    step that ends the episode and by the deadline; ``close`` without ``finish`` discards the episode. Every call is
+    executed once, however often it is repeated, and goes on when its caller is cancelled.
     """
 
     def __init__(
@@ -56,51 +63,40 @@ class Session:
         source: Path | None,
         limits: EpisodeLimits,
         suite_cache: SuiteCache | None = None,
-        killing: Killing = Killing(),  # noqa: B008 - immutable
+        termination: SandboxTermination = SandboxTermination(),  # noqa: B008 - immutable
     ) -> None:
         self.task = task
         self.limits = limits
+        self.deadline = Deadline(limits.deadline_seconds)
         self.rewrites = 0
         self.evaluation: str | None = None
-        """What the task's tests said last, wherever they were run."""
+        """The output of the task's tests when they ran last."""
         self.notices: list[str] = []
-        """What tools said when they appeared."""
+        """The texts by which tools introduced themselves."""
+        self.usage = Usage()
         self.result: Result | None = None
+        self.reset_requested = False
+        """Whether a reset was requested, answered or not."""
         self.ending = asyncio.Event()
-        """Set once the episode ends, whoever or whatever ended it; ``finish`` waits for the result."""
+        """Set once the episode ends, by any cause, a failed reset included; ``finish`` waits for the result."""
         self._tools = {tool.name: tool for tool in tools if limits.max_rewrites != 0 or not isinstance(tool, Rewrite)}
-        self._provider = provider
-        self._source = source
+        self._sandboxes = Sandboxes(task, provider, self._tools, source)
         self._suite_cache = suite_cache
-        self._killing = killing
-        self._journal = Journal()
-        self._poisoned: set[int] = set()
+        self._termination = termination
+        self._requests = Requests()
+        self._journal = Journal(self._requests)
+        self._reset_key: str | None = None
         self._misaddressed: set[int] = set()
         self._unexecuted: set[int] = set()
-        self._sandbox: Sandbox | None = None
-        self._verifier: Sandbox | None = None
-        self._preparing_verifier = asyncio.Lock()
-        self._baseline: Baseline | None = None
-        self._context: ToolContext | None = None
+        self._solution: Observation | None = None
         self._started = 0.0
-        self.deadline = Deadline(limits.deadline_seconds)
         self._deadline_watch: asyncio.Task[None] | None = None
-        self._finishing: asyncio.Task[Result] | None = None
+        self._finishing: asyncio.Future[Result] | None = None
 
     @property
     def tools(self) -> dict[str, Tool]:
-        """The tools that are there now."""
+        """The tools that are available now."""
         return {name: tool for name, tool in self._tools.items() if tool.after_rewrites <= self.rewrites}
-
-    @property
-    def breakpoints(self) -> tuple[Breakpoint, ...]:
-        """The breakpoints that are set now."""
-        return self._context.breakpoints if self._context is not None else ()
-
-    @property
-    def focus_file(self) -> str | None:
-        """The file the agent looked at or changed last."""
-        return self._context.focus_file if self._context is not None else None
 
     @property
     def steps(self) -> int:
@@ -111,53 +107,70 @@ class Session:
     @property
     def poisoned(self) -> frozenset[int]:
         """Numbers of the steps under which a sandbox died."""
-        return frozenset(self._poisoned)
+        return frozenset(self._sandboxes.poisoned)
 
     @property
     def next_seq(self) -> int:
-        """The number of the next step."""
+        """The number of the next step; 0 before the reset has been answered."""
         return self._journal.next_seq
 
-    async def settled(self) -> None:
-        """Wait for the end of the step that runs now, if one does."""
-        await self._journal.settled()
+    @property
+    def state(self) -> EpisodeState:
+        """Counts, breakpoints, focus file and names of the tools after the last step."""
+        context, result, usage = self._sandboxes.context, self.result, self.usage
+        return EpisodeState(
+            steps=self.steps,
+            rewrites=self.rewrites,
+            tools=tuple(self.tools),
+            evaluation=bounded(self.evaluation)[0] if self.evaluation is not None else None,
+            breakpoints=context.breakpoints if context is not None else (),
+            focus_file=context.focus_file if context is not None else None,
+            end_reason=result.reason if result is not None else None,
+            score=Score(score=result.score, max_score=result.max_score) if result is not None else None,
+            usage=usage if usage.input_tokens or usage.output_tokens else None,
+        )
+
+    @property
+    def toolset(self) -> ToolsResponse:
+        """The task's instructions and the tools that are available now."""
+        return describe_tools(self.task.spec.instructions, self.tools.values(), self.notices)
+
+    def record_usage(self, usage: Usage) -> None:
+        """Record the tokens that the agent's model has used so far; the highest counts stay."""
+        self.usage = Usage(
+            input_tokens=max(usage.input_tokens, self.usage.input_tokens),
+            output_tokens=max(usage.output_tokens, self.usage.output_tokens),
+        )
 
     def history(self, *, start: int = 0) -> list[Step]:
         """The recorded steps from number ``start`` on."""
         return self._journal.steps[start:]
 
-    async def reset(self, *, evaluate: bool = False) -> Observation:
-        """Start the episode; once a session. With ``evaluate`` the observation ends with the output of ``eval``.
+    async def reset(self, *, evaluate: bool = False, key: str | None = None) -> Observation:
+        """Start the episode, or resume the one that was started under the same idempotency ``key``.
+
+        Returns the last observation, once the step that is being executed has ended. With ``evaluate`` the first
+        observation ends with the output of ``eval``.
 
         Raises:
-            ConflictError: The session was reset before.
+            ConflictError: The session was reset before, under another key or without one.
             ManifestError: ``evaluate`` without the tool ``eval``.
             SandboxStartFailed, SetupFailed: The episode could not start.
         """
         if evaluate and "eval" not in self.tools:
             raise ManifestError("the option eval runs the tool eval, which this episode does not have; add it to tools")
-        if self._sandbox is not None:
-            raise ConflictError("this session was reset before; a new episode needs a new session")
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._open_sandbox())
-                if self.task.spec.setup_commands:
-                    group.create_task(self._pristine())
-        except ExceptionGroup as failures:
-            await self.close()
-            raise failures.exceptions[0] from None
-        self._started = time.monotonic()
-        self.deadline.run()
-        assert self._context is not None
-        instructions = self.task.spec.instructions.strip() or "Find and repair the bug."
-        texts = [instructions, *await self._greet(self.tools.values())]
-        first = await first_observation(self.tools, self._context, texts, evaluate=evaluate)
-        observation, self.evaluation = first.observation, first.evaluation
-        self._journal.record_reset(observation)
-        self._deadline_watch = asyncio.create_task(self._watch_deadline())
-        return observation
+        if self.reset_requested and (key is None or key != self._reset_key):
+            raise ConflictError("the session was reset under another key; a new episode needs a new session")
+        self.reset_requested, self._reset_key = True, key
+        if self.next_seq:
+            self.deadline.run()
+            await self._journal.settled()
+            return self._journal.steps[-1].observation
+        if self._finishing is not None:
+            await self.finish()  # raises the error of the first reset
+        return await self._requests.once("reset", key, lambda: self._begin(evaluate))
 
-    async def step(self, seq: int, action: ToolCall | Mapping[str, Any] | str) -> Observation:
+    async def step(self, seq: int, action: Action) -> Observation:
         """Execute ``action`` as step ``seq``, once; see ``Journal``.
 
         A bad action costs a step and is answered by an observation. The observation of the step that ends the episode
@@ -168,105 +181,94 @@ class Session:
             ConflictError: The number was used for another call, or one was left out.
             InfrastructureError: Something that is not the agent's doing.
         """
-        call = read_action(action, self.tools)
+        call, problem = read_action(action, self.tools)
         last = self._journal.steps[-1:]
         if seq >= self._journal.next_seq and last and last[0].observation.end_reason is not None:
             raise EpisodeOver("the episode is over; reset() starts a new one")
-        return await self._journal.once(seq, call, self._execute)
+        return await self._journal.once(seq, call, lambda call: self._execute(call, problem))
 
-    async def peek(self, action: ToolCall | Mapping[str, Any] | str) -> Observation:
-        """The answer of a tool that changes nothing, without a step: what an agent shows its model unasked.
+    async def peek(self, action: Action) -> Observation:
+        """The answer of a tool that changes nothing, without a step: for what an agent shows its model unasked.
 
         ``view`` and ``listdir`` answer here even where they are not among the tools.
         """
         tools = reading_tools() | {name: tool for name, tool in self.tools.items() if not tool.mutates}
-        if self._context is None or self._finishing is not None:
-            return Observation(text="The episode has ended.", ok=False)
-        focus_file = self._context.focus_file
-        try:
-            return (await execute(tools, self._context, read_action(action, tools))).observation
-        except SandboxLost as death:
-            # The next step finds it too, and starts a new one.
-            return Observation(text=f"The sandbox does not answer ({death}).", ok=False)
-        finally:
-            self._context.focus_file = focus_file
+        call, problem = read_action(action, tools)
+        return await self._requests.once("peek", (self.next_seq, call), lambda: self._look(tools, call, problem))
 
     async def finish(self, reason: EndReason = EndReason.UNRESOLVED) -> Result:
-        """End the episode: take the changes out, kill the sandbox, score on the pristine copy. Idempotent.
+        """End the episode: take the changes out, terminate the sandbox, score on the pristine copy. Idempotent.
 
-        ``reason`` is what ended it; the result says Resolved whenever everything that counts passed.
+        ``reason`` is what ended it; the result says Resolved whenever everything that counts passed. A reset that is
+        being executed is awaited first; if it fails, so does this.
         """
+        await self._requests.settled("reset")
         if self._finishing is None:
             self._finishing = asyncio.create_task(self._finish(reason), name="dgym-finish")
             self.ending.set()
         return await asyncio.shield(self._finishing)
 
-    async def changes(self) -> ChangeSet:
-        """What the agent has changed so far."""
-        sandbox, baseline = self._open()
-        return await collect(sandbox, await self._pristine(), baseline)
+    async def changes(self) -> str:
+        """The agent's changes so far as ``git apply`` takes them; bytes that are not UTF-8 are surrogate escapes."""
+        if self.result is not None:
+            return self.result.patch
+        changes = await self._requests.once("changes", self.next_seq, self._sandboxes.changes)
+        return changes.patch.decode("utf-8", "surrogateescape")
 
     async def apply_solution(self) -> Observation:
-        """Apply the task's gold patch to the agent's workspace. For the role that prepares, never for one that drives.
+        """Apply the task's gold patch to the agent's workspace, once. For the role that prepares, never for an agent.
 
         Raises:
             ManifestError: The patch does not apply.
         """
-        sandbox, _ = self._open()
-        return await apply_solution(sandbox, self.task)
+        if self._solution is None:
+            self._solution = await self._requests.once("solution", None, self._apply_solution)
+        return self._solution
 
     async def close(self) -> None:
         """End everything the session started, without scoring what was not finished. Idempotent."""
         if self._deadline_watch is not None:
             self._deadline_watch.cancel()
             await asyncio.wait([self._deadline_watch])
-        await self._journal.abandon()
+        await self._requests.close()
         if self._finishing is not None and not self._finishing.done():
             self._finishing.cancel()
             await asyncio.wait([self._finishing])
-        await self._stop_sandboxes()
+        await self._sandboxes.stop()
 
-    # How a session opens its sandboxes
+    # How an episode begins
 
-    async def _open_sandbox(self) -> None:
-        self._sandbox = await self._provider.sandbox()
-        self._baseline = await prepare(self._sandbox, self.task, self._source)
-        self._context = ToolContext(self._sandbox, self._baseline.policy, tool_settings(self.task))
+    async def _begin(self, evaluate: bool) -> Observation:
+        try:
+            context = await self._sandboxes.open()
+            self._started = time.monotonic()
+            self.deadline.run()
+            instructions = self.task.spec.instructions.strip() or "Find and repair the bug."
+            texts = [instructions, *await self._greet(context, self.tools.values())]
+            first = await first_observation(self.tools, context, texts, evaluate=evaluate)
+        except Exception as error:
+            self._finishing = asyncio.get_running_loop().create_future()
+            self._finishing.set_exception(error)
+            self._finishing.exception()  # Keeps asyncio from reporting it where nothing awaits it.
+            self.ending.set()
+            raise
+        self.evaluation = first.evaluation
+        self._journal.record_reset(first.observation)
+        self._deadline_watch = asyncio.create_task(self._watch_deadline())
+        return first.observation
 
-    async def _pristine(self) -> Sandbox:
-        # Someone may ask for the changes while the deadline ends the episode: one verifier, and none half prepared.
-        async with self._preparing_verifier:
-            if self._verifier is None:
-                self._verifier = await self._open_verifier()
-            return self._verifier
-
-    async def _open_verifier(self) -> Sandbox:
-        return await open_verifier(self._provider, self.task, self._source)
-
-    def _open(self) -> tuple[Sandbox, Baseline]:
-        if self._sandbox is None or self._baseline is None:
-            raise EpisodeOver("the session was not reset, or is closed")
-        return self._sandbox, self._baseline
-
-    async def _stop_sandboxes(self) -> None:
-        sandboxes = [sandbox for sandbox in (self._sandbox, self._verifier) if sandbox is not None]
-        self._sandbox = self._verifier = None
-        for sandbox in sandboxes:
-            await sandbox.stop()
-
-    async def _greet(self, tools: Iterable[Tool]) -> list[str]:
-        assert self._context is not None
-        texts = [text for tool in tools if (text := await tool.on_reset(self._context))]
+    async def _greet(self, context: ToolContext, tools: Iterable[Tool]) -> list[str]:
+        texts = [text for tool in tools if (text := await tool.on_reset(context))]
         self.notices += texts
         return texts
 
-    # How a step runs
+    # How a step is executed
 
-    async def _execute(self, call: ToolCall) -> Observation:
+    async def _execute(self, call: ToolCall, problem: str) -> Observation:
         if self._finishing is None:
-            self._open()
+            self._sandboxes.current()
         else:
-            self._unexecuted.add(self._journal.next_seq)
+            self._unexecuted.add(self.next_seq)
             result = await self.finish()
             return Observation(
                 text=f"Not executed: the episode has ended ({result.reason}).", ok=False, end_reason=result.reason
@@ -274,7 +276,7 @@ class Session:
         reason: EndReason | None = None
         try:
             async with asyncio.timeout(self.deadline.remaining):
-                execution = await self._execute_in_sandbox(call)
+                execution = await self._execute_in_sandbox(call, problem)
         except TimeoutError:
             reason = EndReason.DEADLINE_EXCEEDED
             text = "The episode's deadline passed while this ran; it was stopped."
@@ -286,56 +288,61 @@ class Session:
         result = await self.finish(reason or EndReason.UNRESOLVED)
         return msgspec.structs.replace(execution.observation, end_reason=result.reason)
 
+    async def _execute_in_sandbox(self, call: ToolCall, problem: str) -> Execution:
+        context = self._sandboxes.context
+        assert context is not None
+        try:
+            return await execute(self.tools, context, call, problem)
+        except SandboxLost as death:
+            if self._finishing is None:
+                return await self._recover(call, context, death)
+            text = "The episode was ended while this ran."
+            return Execution(observation=Observation(text=text, tool=call.tool, ok=False))
+
+    async def _recover(self, call: ToolCall, context: ToolContext, death: SandboxLost) -> Execution:
+        """What the agent does to its own sandbox is the agent's doing: the step is poisoned, the rest is replayed."""
+        self._sandboxes.poisoned.add(self.next_seq)
+        killer = await self._sandboxes.replace(context.sandbox, death, self._replayed_steps(), context.breakpoints)
+        observation = death_observation(call, death, killer)
+        return Execution(observation=observation, killed_sandbox=len(self.poisoned) >= LAST_DEATH)
+
+    def _replayed_steps(self) -> list[Step]:
+        return [step for step in self._journal.steps if step.seq not in self._misaddressed]
+
     async def _count(self, call: ToolCall, execution: Execution) -> Execution:
-        """Keep account of what the call did, and announce the tools that its rewrite brings."""
+        """Record the effects of the call, and announce the tools that its rewrite brings."""
         before = self.tools
         if call.tool not in before:
-            self._misaddressed.add(self._journal.next_seq)
+            self._misaddressed.add(self.next_seq)
         self.evaluation = execution.evaluation or self.evaluation
         self.rewrites += execution.rewrote
         new = [tool for name, tool in self.tools.items() if name not in before]
         if not new:
             return execution
+        assert self._sandboxes.context is not None
         texts = [f"New from now on, the tool {tool.name}: {tool.description.partition(chr(10))[0]}" for tool in new]
-        texts = [execution.observation.text, *texts, *await self._greet(new)]
+        texts = [execution.observation.text, *texts, *await self._greet(self._sandboxes.context, new)]
         observation = joined(execution.observation, texts, tool=execution.observation.tool)
         return msgspec.structs.replace(execution, observation=observation)
 
-    async def _execute_in_sandbox(self, call: ToolCall) -> Execution:
-        assert self._context is not None
+    async def _look(self, tools: Mapping[str, Tool], call: ToolCall, problem: str) -> Observation:
+        context = self._sandboxes.context
+        if context is None or self._finishing is not None:
+            return Observation(text="The episode has ended.", ok=False)
+        focus_file = context.focus_file
         try:
-            return await execute(self.tools, self._context, call)
+            return (await execute(tools, context, call, problem)).observation
         except SandboxLost as death:
-            if self._finishing is None:
-                return await self._recover(call, death)
-            text = "The episode was ended while this ran."
-            return Execution(observation=Observation(text=text, tool=call.tool, ok=False))
+            # The next step finds it too, and starts a new one.
+            return Observation(text=f"The sandbox does not answer ({death}).", ok=False)
+        finally:
+            context.focus_file = focus_file
 
-    async def _recover(self, call: ToolCall, death: SandboxLost) -> Execution:
-        """What the agent does to its own sandbox is the agent's doing: the step is poisoned, the rest is replayed."""
-        self._poisoned.add(self._journal.next_seq)
-        killer = await self._restart(death, self.breakpoints)
-        return Execution(
-            observation=death_observation(call, death, killer), killed_sandbox=len(self._poisoned) >= _LAST_DEATH
-        )
+    async def _apply_solution(self) -> Observation:
+        sandbox, _ = self._sandboxes.current()
+        return await apply_solution(sandbox, self.task)
 
-    async def _restart(self, death: SandboxLost, breakpoints: tuple[Breakpoint, ...] = ()) -> int | None:
-        """Replay the episode in a new sandbox. Returns the first step that kills it, too; the replay ends before it."""
-        steps = [step for step in self._journal.steps if step.seq not in self._poisoned | self._misaddressed]
-        first_killer = None
-        for _ in range(_LAST_DEATH):
-            if self._sandbox is not None:
-                await self._sandbox.stop()
-            await self._open_sandbox()
-            assert self._context is not None
-            killer = await replay(self._tools, self._context, steps, breakpoints)
-            if killer is None:
-                return first_killer
-            # The calls before that one did not kill it: what they made is what is scored.
-            self._poisoned.add(killer)
-            first_killer = first_killer or killer
-            steps = [step for step in steps if step.seq < killer]
-        raise SandboxLost(f"three sandboxes died in a row ({death})")
+    # How an episode ends
 
     def _why_it_ends(self, execution: Execution) -> EndReason | None:
         score = execution.observation.score
@@ -345,9 +352,7 @@ class Session:
             return EndReason.UNRESOLVED
         if self.task.spec.scoring.stop_when_eval_passes and score is not None and score.resolved:
             return EndReason.UNRESOLVED
-        return self.limits.reached(steps=self._journal.next_seq, rewrites=self.rewrites)
-
-    # How an episode ends
+        return self.limits.reached(steps=self.next_seq, rewrites=self.rewrites)
 
     async def _watch_deadline(self) -> None:
         await self.deadline.passed()
@@ -355,39 +360,25 @@ class Session:
             await self.finish(EndReason.DEADLINE_EXCEEDED)
 
     async def _finish(self, reason: EndReason) -> Result:
-        pristine = await self._pristine()
-        changes = await self._final_changes(pristine)
-        sandbox, baseline = self._open()
-        if len(self._poisoned) >= _LAST_DEATH:
-            reason = EndReason.SANDBOX_KILLED
+        running = self.next_seq if self._journal.busy and self.next_seq not in self._unexecuted else None
+        verifier = await self._sandboxes.verifier()
+        changes = await self._sandboxes.final_changes(self._replayed_steps(), running)
+        _, baseline = self._sandboxes.current()
         # Before the sandbox is terminated: the wait for a confirmation is not the agent's time.
         ending = Ending(
-            reason=reason,
-            steps=self.steps + (self._journal.busy and self._journal.next_seq not in self._unexecuted),
+            reason=EndReason.SANDBOX_KILLED if len(self.poisoned) >= LAST_DEATH else reason,
+            steps=self.steps + (running is not None),
             rewrites=self.rewrites,
             seconds=time.monotonic() - self._started,
             doubted=any(suggests_doubt(step.observation) for step in self._journal.steps),
         )
-        dead = await self._killing.kill(sandbox)
-        self._sandbox = None
-        if dead:
-            self.result = await score(
-                pristine, self.task, baseline, changes, ending, self._suite_cache, self._open_verifier
-            )
+        if await self._sandboxes.terminate(self._termination):
+            another = self._sandboxes.another_verifier
+            result = await score(verifier, self.task, baseline, changes, ending, self._suite_cache, another)
         else:
-            self.result = unscored(EndReason.SANDBOX_KILLED, self._killing.failed, changes, ending)
+            result = unscored(EndReason.SANDBOX_KILLED, self._termination.failed, changes, ending)
+        usage = self.usage
+        self.result = msgspec.structs.replace(
+            result, input_tokens=usage.input_tokens, output_tokens=usage.output_tokens
+        )
         return self.result
-
-    async def _final_changes(self, pristine: Sandbox, *, replays: int = 1) -> ChangeSet:
-        """The agent's changes; where the sandbox has died since the last step, those of a replay in a new one."""
-        sandbox, baseline = self._open()
-        try:
-            return await collect(sandbox, pristine, baseline)
-        except SandboxLost as death:
-            await pristine.stat(["."])  # the death of the verifier is no reason to replay
-            if not replays:
-                return ChangeSet(changes={}, unscorable=f"two sandboxes died before their changes were read ({death})")
-            if self._journal.busy:
-                self._poisoned.add(self._journal.next_seq)
-            await self._restart(death)
-        return await self._final_changes(pristine, replays=replays - 1)

@@ -2,12 +2,14 @@
 
 import contextlib
 import gc
+import logging
 import os
 import sys
 from collections.abc import Iterator
 
 from dgym.errors import ManifestError
-from dgym.sidecar.settings import read_settings
+from dgym.logs import JsonFormatter, episode_fields
+from dgym.sidecar.settings import Settings, read_settings
 
 
 def main() -> int:
@@ -20,15 +22,23 @@ def main() -> int:
     with _without_tls():
         import asyncio
 
-        from dgym.sidecar.logs import configure_logging
         from dgym.sidecar.serving import serve
 
-    configure_logging(settings)
-    # What was imported stays: no collection needs to walk through it, which also leaves its pages alone.
+    _configure_logging(settings)
+    # The imported modules stay: no collection needs to walk through them, which also leaves their pages alone.
     gc.collect()
     gc.freeze()
     asyncio.run(serve(settings))
     return 0
+
+
+def _configure_logging(settings: Settings) -> None:
+    """Log JSON lines with the episode and the attempt to standard error."""
+    about = episode_fields(settings.episode, attempt=settings.attempt)
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter(lambda: about))
+    logging.basicConfig(level=settings.log_level, handlers=[handler], force=True)
+    logging.captureWarnings(True)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Answers of calls: the state of a session, and the error that an exception means. Pure."""
+"""Answers of calls: a page of the history, text that is UTF-8, and the error that an exception means. Pure."""
 
 import msgspec
 
@@ -14,35 +14,15 @@ from dgym.errors import (
     SetupFailed,
     VerifierFailed,
 )
-from dgym.session import Session, bounded
-from dgym.wire import Score, Step
+from dgym.session import Session
+from dgym.wire import Step
 from dgym.wire.http import (
     HISTORY_LIMIT,
-    EpisodeState,
     ErrorBody,
     ErrorCode,
     StepsResponse,
-    ToolDescription,
-    ToolsResponse,
-    Usage,
     error_body,
 )
-
-
-def episode_state(session: Session, usage: Usage) -> EpisodeState:
-    """Where the episode stands."""
-    result = session.result
-    return EpisodeState(
-        steps=session.steps,
-        rewrites=session.rewrites,
-        tools=tuple(session.tools),
-        evaluation=bounded(session.evaluation)[0] if session.evaluation is not None else None,
-        breakpoints=session.breakpoints,
-        focus_file=session.focus_file,
-        end_reason=result.reason if result is not None else None,
-        score=Score(score=result.score, max_score=result.max_score) if result is not None else None,
-        usage=usage if usage.input_tokens or usage.output_tokens else None,
-    )
 
 
 def history_page(session: Session, start: int) -> StepsResponse:
@@ -58,25 +38,8 @@ def history_page(session: Session, start: int) -> StepsResponse:
     return StepsResponse(steps=tuple(page), next=start + len(page) if len(page) < len(steps) else None)
 
 
-def tool_descriptions(session: Session) -> ToolsResponse:
-    """The task's instructions and the tools that are there now."""
-    return ToolsResponse(
-        instructions=session.task.spec.instructions,
-        tools=tuple(
-            ToolDescription(
-                name=tool.name,
-                description=tool.description,
-                parameters=tool.parameters,
-                instructions=tool.instructions,
-            )
-            for tool in session.tools.values()
-        ),
-        notices=tuple(session.notices),
-    )
-
-
 def utf8(text: str) -> str:
-    """``text`` without what UTF-8 cannot say."""
+    """``text`` without what UTF-8 cannot encode."""
     return text.encode("utf-8", "replace").decode()
 
 
@@ -102,7 +65,7 @@ _CODES: tuple[tuple[type[DgymError], ErrorCode], ...] = (
 
 
 def describe(error: BaseException) -> ErrorBody:
-    """The body that answers a call which ended in ``error``; what nobody foresaw is not spelled out to callers."""
+    """The body of the answer to a call that raised ``error``; an unexpected error's text stays in the log."""
     if isinstance(error, CallError):
         return error_body(error.code, str(error))
     for kind, code in _CODES:

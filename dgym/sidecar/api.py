@@ -12,9 +12,7 @@ from aiohttp import web
 
 from dgym.sidecar.access import Access
 from dgym.sidecar.answers import CallError, describe
-from dgym.sidecar.attempt import Attempt
-from dgym.sidecar.metrics import CONTENT_TYPE, Metrics
-from dgym.sidecar.ongoing import StillRunning
+from dgym.sidecar.attempt import Attempt, StillRunning
 from dgym.wire.http import (
     BODY_LIMIT,
     IDEMPOTENCY_HEADER,
@@ -52,10 +50,9 @@ _CHUNK_BYTES = 256 * 1024
 class Api:
     """Serves one attempt."""
 
-    def __init__(self, attempt: Attempt, access: Access, metrics: Metrics) -> None:
+    def __init__(self, attempt: Attempt, access: Access) -> None:
         self._attempt = attempt
         self._access = access
-        self._metrics = metrics
         self._calls = 0
 
     def application(self) -> web.Application:
@@ -63,10 +60,9 @@ class Api:
         application = web.Application()
         router = application.router
         for method, path, roles, handler in self._routes():
-            router.add_route(method, path, self._guarded(path, roles, handler))
+            router.add_route(method, path, self._guarded(roles, handler))
         router.add_get(Path.HEALTH, self._health)
         router.add_get(Path.READY, self._ready)
-        router.add_get(Path.METRICS, self._show_metrics)
         router.add_route("*", "/{path:.*}", self._unknown)
         return application
 
@@ -91,15 +87,12 @@ class Api:
             ("POST", Path.CANCEL, operate, self._cancel),
         ]
 
-    def _guarded(
-        self, path: str, roles: Sequence[Role], handler: Handler
-    ) -> Callable[[web.Request], Awaitable[web.Response]]:
+    def _guarded(self, roles: Sequence[Role], handler: Handler) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def handle(request: web.Request) -> web.Response:
             started = time.monotonic()
             response, code = await self._answer(request, roles, handler)
-            seconds = time.monotonic() - started
-            self._metrics.count(path, code, seconds)
-            fields = {"method": request.method, "path": request.path, "code": code, "seconds": round(seconds, 4)}
+            seconds = round(time.monotonic() - started, 4)
+            fields = {"method": request.method, "path": request.path, "code": code, "seconds": seconds}
             _log.info("call", extra={"fields": fields})
             return response
 
@@ -157,9 +150,7 @@ class Api:
 
     async def _step(self, request: web.Request) -> Any:
         seq = _number(request.match_info["seq"], "the step's number")
-        response = await self._attempt.step(seq, await _read(request, StepRequest))
-        self._metrics.steps = response.state.steps
-        return response
+        return await self._attempt.step(seq, await _read(request, StepRequest))
 
     async def _steps(self, request: web.Request) -> Any:
         return self._attempt.steps(_number(request.query.get("from", "0"), "from"))
@@ -205,10 +196,6 @@ class Api:
     async def _ready(self, _request: web.Request) -> web.Response:
         problem = self._attempt.problem
         return web.Response(text=f"{problem or 'ok'}\n", status=503 if problem else 200)
-
-    async def _show_metrics(self, _request: web.Request) -> web.Response:
-        self._metrics.ready = self._attempt.problem is None
-        return web.Response(body=self._metrics.text(), headers={"Content-Type": CONTENT_TYPE})
 
     async def _unknown(self, request: web.Request) -> web.Response:
         return _refusal(describe(CallError(ErrorCode.NOT_FOUND, f"there is no {request.method} here")))

@@ -1,4 +1,4 @@
-"""The uploaded workspace: a tar that is streamed to disk, hashed on the way, and in place only when it is whole."""
+"""Preparation of an attempt: the uploaded workspace, and a session for the task."""
 
 import asyncio
 import hashlib
@@ -7,15 +7,22 @@ import tempfile
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import msgspec
+
+from dgym.api import DebugTask
+from dgym.session import EpisodeLimits, SandboxTermination, Session, sandbox_spec
 from dgym.sidecar.answers import CallError
-from dgym.wire.http import WORKSPACE_LIMIT, ErrorCode, WorkspaceResponse
+from dgym.sidecar.runners import PodProvider, Runners
+from dgym.tools import load_tools
+from dgym.wire.http import WORKSPACE_LIMIT, ErrorCode, PrepareRequest, WorkspaceResponse
 
 _NAME = "workspace.tar"
 
 
 class Uploads:
-    """Keeps the last workspace that arrived whole."""
+    """The last workspace that arrived whole: a tar, streamed to disk, hashed, and renamed into place at its end."""
 
     def __init__(self, directory: Path, *, limit: int = WORKSPACE_LIMIT) -> None:
         self._directory = directory
@@ -24,11 +31,11 @@ class Uploads:
 
     @property
     def path(self) -> Path:
-        """Where it is."""
+        """The file."""
         return self._directory / _NAME
 
     async def receive(self, chunks: AsyncIterator[bytes]) -> WorkspaceResponse:
-        """Write the chunks down.
+        """Write the chunks to disk.
 
         Raises:
             CallError: They are more than the limit.
@@ -50,3 +57,52 @@ class Uploads:
             raise
         self.latest = WorkspaceResponse(bytes=size, sha256=hashed.hexdigest())
         return self.latest
+
+
+def make_session(
+    request: PrepareRequest, uploads: Uploads, runners: Runners, termination: SandboxTermination
+) -> Session:
+    """The session of the task, over the pod's two runners.
+
+    Raises:
+        CallError: The task is wrong, or its workspace is not the uploaded one.
+        PluginError: A tool cannot be loaded.
+    """
+    task = _read_task(request.task)
+    _check_workspace(task, request, uploads.latest)
+    return Session(
+        task,
+        provider=PodProvider(runners, sandbox_spec(task, None)),
+        tools=load_tools(_only_installed(request)),
+        source=uploads.path if request.workspace_sha256 is not None else None,
+        limits=EpisodeLimits(
+            max_steps=request.max_steps,
+            max_rewrites=request.max_rewrites,
+            deadline_seconds=request.remaining_seconds,
+        ),
+        termination=termination,
+    )
+
+
+def _read_task(value: dict[str, Any]) -> DebugTask:
+    try:
+        return msgspec.convert(value, DebugTask)
+    except msgspec.ValidationError as error:
+        raise CallError(ErrorCode.INVALID_ARGUMENT, f"task: {error}") from None
+
+
+def _check_workspace(task: DebugTask, request: PrepareRequest, latest: WorkspaceResponse | None) -> None:
+    if request.workspace_sha256 is None:
+        if task.spec.source is not None:
+            raise CallError(ErrorCode.INVALID_ARGUMENT, "the task has a source; upload it and name its SHA-256")
+    elif latest is None or latest.sha256 != request.workspace_sha256:
+        raise CallError(ErrorCode.CONFLICT, "no workspace of this SHA-256 was uploaded")
+
+
+def _only_installed(request: PrepareRequest) -> list[Any]:
+    """The tools; a dotted path would import what the pod's image happens to hold."""
+    for tool in request.tools:
+        name = tool if isinstance(tool, str) else tool.name
+        if ":" in name:
+            raise CallError(ErrorCode.INVALID_ARGUMENT, f"tool {name!r}: a cluster knows the installed tools alone")
+    return list(request.tools)

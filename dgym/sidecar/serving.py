@@ -16,10 +16,10 @@ from dgym.errors import InfrastructureError, SandboxLost, SandboxStartFailed
 from dgym.sidecar.access import Access
 from dgym.sidecar.api import Api
 from dgym.sidecar.attempt import Attempt
-from dgym.sidecar.metrics import Metrics
 from dgym.sidecar.runners import Runners
 from dgym.sidecar.settings import Settings
 from dgym.wire import EndReason
+from dgym.wire.http import Usage
 from dgym.wire.termination import TerminationMessage, encode_termination, termination_message
 
 _log = logging.getLogger("dgym.sidecar")
@@ -36,7 +36,7 @@ async def serve(settings: Settings) -> None:
     over = None if _is_first(settings) else "the sidecar was restarted and has no history of this attempt"
     attempt = Attempt(settings, runners, over=over, on_end=lambda ended: write_ending(settings, ended))
     runner = web.AppRunner(
-        Api(attempt, Access(settings.digests), Metrics()).application(),
+        Api(attempt, Access(settings.digests)).application(),
         access_log=None,
         handle_signals=False,
         shutdown_timeout=_GRACE_SECONDS,
@@ -120,14 +120,16 @@ def final_message(settings: Settings, attempt: Attempt) -> TerminationMessage | 
         reason, text = release.reason, release.message
     if reason is None:
         return None
+    session = attempt.session
+    usage = session.usage if session is not None else Usage()
     return TerminationMessage(
         episode_uid=settings.episode_uid,
         attempt=settings.attempt,
         reason=reason,
-        steps=attempt.session.steps if attempt.session is not None else 0,
-        rewrites=attempt.session.rewrites if attempt.session is not None else 0,
-        input_tokens=attempt.usage.input_tokens,
-        output_tokens=attempt.usage.output_tokens,
+        steps=session.steps if session is not None else 0,
+        rewrites=session.rewrites if session is not None else 0,
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
         poisoned_step=attempt.poisoned_step,
         result_uri=uri,
         message=text,

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from dgym.errors import SandboxLost
 
 
-class Termination:
+class TerminationReports:
     """The operator's reports about the sandbox's container.
 
     Args:

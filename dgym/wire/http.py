@@ -64,7 +64,6 @@ class Path(StrEnum):
     CANCEL = "/v1/cancel"
     HEALTH = "/healthz"
     READY = "/readyz"
-    METRICS = "/metrics"
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

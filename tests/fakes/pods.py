@@ -25,7 +25,6 @@ from dgym.session import EpisodeLimits
 from dgym.sidecar.access import Access
 from dgym.sidecar.api import Api
 from dgym.sidecar.attempt import Attempt
-from dgym.sidecar.metrics import Metrics
 from dgym.sidecar.runners import Runners
 from dgym.sidecar.serving import write_ending
 from dgym.sidecar.settings import PREFIX, Settings
@@ -84,7 +83,7 @@ class Pod:
         connected = Runners(self.settings.sandbox_socket, self.settings.verifier_socket)
         connecting = asyncio.ensure_future(connected.connect())
         self.attempt = Attempt(self.settings, connected, on_end=lambda attempt: write_ending(self.settings, attempt))
-        application = Api(self.attempt, Access(self.settings.digests), Metrics()).application()
+        application = Api(self.attempt, Access(self.settings.digests)).application()
         server = web.AppRunner(application, access_log=None, shutdown_timeout=1)
         await server.setup()
         self._stack.push_async_callback(self.attempt.close)

@@ -1,7 +1,23 @@
 """Scoring on a pristine copy of the repository that no agent touched: protection of tests, run, verdict."""
 
 from dgym.session.verification.assessment import Assessment, assess
+from dgym.session.verification.environment import suggests_doubt
+from dgym.session.verification.files import patched_versions, write_versions
+from dgym.session.verification.suite import SuiteCache
 from dgym.session.verification.verdict import Verdict
-from dgym.session.verification.verifier import VerificationPlan, remember_passing, run_version, verify
+from dgym.session.verification.verifier import OpenUntouched, VerificationPlan, remember_passing, run_version, verify
 
-__all__ = ["Assessment", "Verdict", "VerificationPlan", "assess", "remember_passing", "run_version", "verify"]
+__all__ = [
+    "Assessment",
+    "OpenUntouched",
+    "SuiteCache",
+    "Verdict",
+    "VerificationPlan",
+    "assess",
+    "patched_versions",
+    "remember_passing",
+    "run_version",
+    "suggests_doubt",
+    "verify",
+    "write_versions",
+]

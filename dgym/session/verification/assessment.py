@@ -5,14 +5,12 @@ from collections.abc import Sequence
 import msgspec
 
 from dgym.sandbox import EntrypointResult, Mode
+from dgym.session.verification.suite import ExpectedTests, expected_tests, named_tests
 from dgym.session.verification.verdict import (
     ALREADY_PASSES,
-    ExpectedTests,
     Verdict,
-    expected_tests,
     judge,
     list_paths,
-    named_tests,
 )
 from dgym.session.verification.verifier import VerificationPlan
 

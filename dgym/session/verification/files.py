@@ -55,6 +55,16 @@ async def read_versions(
     return versions
 
 
+async def patched_versions(sandbox: Sandbox, patch: str) -> dict[str, FileVersion | None]:
+    """What ``patch`` makes of the files in ``sandbox``; None: deleted.
+
+    Raises:
+        PatchError: It does not apply.
+    """
+    versions = await read_versions(sandbox, await sandbox.manifest(), patched_paths(patch))
+    return apply_patch(patch, versions.get)
+
+
 async def apply_test_patch(sandbox: Sandbox, patch: str) -> None:
     """Apply the task's ``testPatch``.
 
@@ -62,9 +72,7 @@ async def apply_test_patch(sandbox: Sandbox, patch: str) -> None:
         VerifierFailed: It does not apply, which is the task's fault.
     """
     try:
-        paths = patched_paths(patch)
-        versions = await read_versions(sandbox, await sandbox.manifest(), paths)
-        await write_versions(sandbox, apply_patch(patch, versions.get))
+        await write_versions(sandbox, await patched_versions(sandbox, patch))
     except PatchError as error:
         raise VerifierFailed(f"scoring.testPatch does not apply: {error}") from None
 

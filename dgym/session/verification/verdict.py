@@ -1,4 +1,4 @@
-"""Decide what a run of the entrypoint is worth. Pure: reports in, scores and sentences out.
+"""The verdict on a run of the entrypoint. Pure.
 
 There are three ways to count, chosen by the task alone: the tests it names, the whole suite as the untouched
 repository has it, or the exit status. A run that did not go through to its own end, or in which something tampered
@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from dgym.sandbox import EntrypointResult, Mode
+from dgym.session.verification.suite import ExpectedTests
 from dgym.wire import Score
 
 _PASSED = frozenset({"passed", "xpassed"})
@@ -33,43 +34,6 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     def resolved(self) -> bool:
         """Whether everything that counts passed."""
         return self.score.resolved
-
-
-class ExpectedTests(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The suite of the untouched repository: every id that counts and its outcome there ("" when it never ended).
-
-    Ids that were skipped there do not count.
-    """
-
-    outcomes: dict[str, str] = {}
-    collection_errors: tuple[str, ...] = ()
-
-    @property
-    def all_pass(self) -> bool:
-        """Whether there are tests and all of them are known to pass."""
-        outcomes = self.outcomes.values()
-        return bool(outcomes) and all(_shown(outcome, outcome, trusted=True) == "passed" for outcome in outcomes)
-
-
-def expected_tests(run: EntrypointResult, marks: EntrypointResult | None = None) -> ExpectedTests:
-    """What the suite of the untouched repository is.
-
-    Args:
-        run: The suite as it ran there.
-        marks: The same with setups only, when ``run`` did not end: it tells which of the rest would be skipped.
-    """
-    outcomes: dict[str, str] = {}
-    errors: list[str] = []
-    for result in (marks, run):
-        if result is None or result.report is None:
-            continue
-        for test in result.report.collected:
-            outcomes.setdefault(test, "")
-        found = result.report.outcomes.items()
-        outcomes.update({test: outcome for test, outcome in found if result is run or outcome == "skipped"})
-        errors.extend(result.report.collection_errors)
-    counted = {test: outcome for test, outcome in outcomes.items() if outcome != "skipped"}
-    return ExpectedTests(outcomes=counted, collection_errors=tuple(dict.fromkeys(errors)))
 
 
 def judge(mode: Mode, result: EntrypointResult, expected: ExpectedTests, timeout_seconds: float) -> Verdict:
@@ -167,8 +131,3 @@ def list_paths(paths: Sequence[str]) -> str:
     """Paths for a sentence; not more of them than a person reads."""
     shown = ", ".join(paths[:_SHOWN_PATHS])
     return shown if len(paths) <= _SHOWN_PATHS else f"{shown} and {len(paths) - _SHOWN_PATHS} more"
-
-
-def named_tests(identifiers: Iterable[str]) -> ExpectedTests:
-    """The tests a task names, in its order, each once."""
-    return ExpectedTests(outcomes=dict.fromkeys(identifiers, ""))

@@ -15,15 +15,12 @@ from dgym.sandbox import EntrypointResult, ManifestEntry, Mode, RunResult, Sandb
 from dgym.session.verification.environment import environment_failure, is_doubtful
 from dgym.session.verification.files import SavedFiles, WorkspaceCopy, apply_test_patch, read_versions, write_versions
 from dgym.session.verification.protection import Protection, files_of_shell_line, protect, select_changes, why_dropped
-from dgym.session.verification.suite import ExpectedTestsCache
+from dgym.session.verification.suite import ExpectedTests, SuiteCache, expected_tests, named_tests
 from dgym.session.verification.verdict import (
     ALREADY_PASSES,
-    ExpectedTests,
     Verdict,
-    expected_tests,
     judge,
     list_paths,
-    named_tests,
     nothing_ran,
 )
 from dgym.workspace.patches import FileVersion, patched_paths
@@ -41,13 +38,14 @@ def _nothing_protected(_path: str) -> bool:
 
 
 class VerificationPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything ``verify`` needs to know of a task and of what the agent did.
+    """The task and the agent's changes, as ``verify`` needs them.
 
-    ``changed``: what the agent changed, policy applied; None: deleted. ``protected``: whether the task's own policy
-    protects a path; such files are put back after ``build_commands``. ``cache`` and ``digest``: where the suite of the
-    untouched repository is remembered, and of which task; without either it is found out each time.
-    ``solution_paths``: what the task's own solution changes, modules that are still missing among it. ``doubted``: the
-    untouched repository is tried before the changes, unless its tests are known to run.
+    Attributes:
+        changed: What the agent changed, policy applied; None: deleted.
+        protected: Whether the task's own policy protects a path; such files are put back after ``build_commands``.
+        cache: Where the suite of the untouched repository is remembered; without one it is determined each time.
+        solution_paths: What the task's own solution changes, modules that are still missing among it.
+        doubted: Whether the untouched repository is tried before the changes, unless its tests are known to run.
     """
 
     entrypoint: str
@@ -61,8 +59,7 @@ class VerificationPlan(msgspec.Struct, frozen=True, kw_only=True):
     build_commands: tuple[str, ...] = ()
     build_timeout_seconds: float = 1800.0
     protected: Callable[[str], bool] = _nothing_protected
-    cache: ExpectedTestsCache | None = None
-    digest: str = ""
+    cache: SuiteCache | None = None
     solution_paths: tuple[str, ...] = ()
     doubted: bool = False
 
@@ -100,12 +97,12 @@ async def verify(verifier: Sandbox, plan: VerificationPlan, open_untouched: Open
 def remember_passing(plan: VerificationPlan, *, passes: bool) -> None:
     """Remember whether everything that counts passes on the untouched repository, for the results of the task."""
     if plan.cache is not None:
-        plan.cache.set(plan.digest, "passes", holds=passes)
+        plan.cache.set("passes", holds=passes)
 
 
 def _warned(verdict: Verdict, plan: VerificationPlan) -> Verdict:
     """The verdict with a warning where the untouched repository passes, as far as that is known."""
-    known = plan.cache is not None and plan.cache.knows(plan.digest, "passes")
+    known = plan.cache is not None and plan.cache.knows("passes")
     if not (known or verdict.untouched_passes or (verdict.resolved and not plan.changed)):
         return verdict
     message = f"{verdict.message}; {ALREADY_PASSES}"
@@ -130,7 +127,7 @@ async def _try_untouched(verdict: Verdict, plan: VerificationPlan, open_untouche
 
 def _is_known_to_run(plan: VerificationPlan) -> bool:
     """Whether the tests of the untouched repository ran before. A failure is not remembered: it can be repaired."""
-    return plan.cache is not None and plan.cache.knows(plan.digest, "runs")
+    return plan.cache is not None and plan.cache.knows("runs")
 
 
 async def run_version(verifier: Sandbox, plan: VerificationPlan) -> EntrypointResult:
@@ -167,7 +164,7 @@ class _Verification:
         await self._write_tests()
         await self._check_environment(await self._run_entrypoint())
         if self._plan.cache is not None:
-            self._plan.cache.set(self._plan.digest, "runs", holds=True)
+            self._plan.cache.set("runs", holds=True)
 
     async def run_trusted(self) -> EntrypointResult:
         """Run the entrypoint over the plan's changes, unwatched."""
@@ -240,11 +237,11 @@ class _Verification:
             return named_tests(plan.named)
         if plan.mode is Mode.EXIT_STATUS:
             return ExpectedTests()
-        known = plan.cache.get(plan.digest) if plan.cache is not None else None
+        known = plan.cache.get() if plan.cache is not None else None
         if known is None:
             known = await self._find_expected()
             if plan.cache is not None and known.outcomes:
-                plan.cache.put(plan.digest, known)
+                plan.cache.put(known)
         return known
 
     async def _find_expected(self) -> ExpectedTests:

@@ -3,7 +3,7 @@
 import pytest
 
 from dgym.errors import SandboxLost, SetupFailed
-from dgym.session.verification.suite import ExpectedTestsCache
+from dgym.session import SuiteCache
 
 CALC = "def add(a, b):\n    return a - b\n"
 REPAIRED = {"calc.py": "def add(a, b):\n    return a + b\n"}
@@ -46,7 +46,7 @@ async def test_a_bug_that_breaks_the_collection_is_a_verdict(score_with_doubt):
 async def test_an_agent_that_breaks_the_collection_gets_its_verdict_and_the_answer_is_remembered(
     score_with_doubt, tmp_path
 ):
-    cached = {**NAMED, "cache": ExpectedTestsCache(tmp_path), "digest": "task"}
+    cached = {**NAMED, "cache": SuiteCache(tmp_path, "task")}
     breaking = {"calc.py": "import absent_package\n"}
     for files in (FILES, NEEDS_PACKAGE):
         verdict = await score_with_doubt(files, breaking, **cached)

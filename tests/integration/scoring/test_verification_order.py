@@ -3,8 +3,8 @@
 import pytest
 
 from dgym.errors import VerifierFailed
+from dgym.session import SuiteCache
 from dgym.session.verification import VerificationPlan, verify
-from dgym.session.verification.suite import ExpectedTestsCache
 from dgym.workspace.patches import FileVersion
 
 BUGGY = "def add(a, b):\n    return a - b\n"
@@ -34,13 +34,13 @@ async def test_the_whole_suite_is_that_of_the_untouched_repository(score):
 
 
 async def test_the_suite_is_found_out_once_and_leaves_nothing_behind(score, open_verifier, tmp_path):
-    cache = ExpectedTestsCache(tmp_path)
+    cache = SuiteCache(tmp_path, "d")
     littering = SUITE + "def test_litter():\n    open('litter', 'x').close()\n"
     files = {"calc.py": BUGGY, "test_calc.py": littering}
-    first = await score(files, {"calc.py": FIXED}, cache=cache, digest="d")
+    first = await score(files, {"calc.py": FIXED}, cache=cache)
     assert first.resolved
     assert cache.get("d").outcomes["test_calc.py::test_litter"] == "passed"
-    second = await score({"calc.py": BUGGY, "test_calc.py": "def test_x(): pass"}, {}, cache=cache, digest="d")
+    second = await score({"calc.py": BUGGY, "test_calc.py": "def test_x(): pass"}, {}, cache=cache)
     assert set(second.tests) == set(first.tests)
 
 

@@ -25,7 +25,7 @@ class Bench:
         return (await self.execute(action)).observation
 
     async def execute(self, action: str | Mapping[str, Any]) -> Execution:
-        return await execute(self.tools, self.context, read_action(action, self.tools))
+        return await execute(self.tools, self.context, *read_action(action, self.tools))
 
     async def call(self, tool: str, **arguments: Any) -> Observation:
         return await self.use({"tool": tool, "arguments": arguments})

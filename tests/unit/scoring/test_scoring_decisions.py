@@ -4,14 +4,8 @@ import pytest
 
 from dgym.sandbox import EntrypointResult, Mode, RunResult, choose_mode
 from dgym.sandbox import TestReport as Report
-from dgym.session.verification.verdict import (
-    ExpectedTests,
-    expected_tests,
-    judge,
-    list_paths,
-    named_tests,
-    nothing_ran,
-)
+from dgym.session.verification.suite import ExpectedTests, expected_tests, named_tests
+from dgym.session.verification.verdict import judge, list_paths, nothing_ran
 
 
 def result(outcomes=None, *, status=0, ended_by="exit", report=True, **fields):

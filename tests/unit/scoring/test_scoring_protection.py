@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgym.session.verification.protection import decides_about_tests, protect, select_changes, why_dropped
-from dgym.session.verification.suite import ExpectedTestsCache
-from dgym.session.verification.verdict import ExpectedTests
+from dgym.session.verification.suite import ExpectedTests, SuiteCache
 from dgym.workspace.patches import FileVersion
 
 PRISTINE = [
@@ -139,20 +138,20 @@ def test_any_name_gets_an_answer(path):
 
 
 def test_the_suite_of_a_task_is_remembered(tmp_path):
-    cache = ExpectedTestsCache(tmp_path / "made" / "later")
+    cache = SuiteCache(tmp_path / "made" / "later", "digest")
     expected = ExpectedTests(outcomes={"a": "passed", "b": ""}, collection_errors=("c.py",))
-    assert cache.get("digest") is None
-    cache.put("digest", expected)
-    assert cache.get("digest") == expected
-    assert cache.get("other") is None
+    assert cache.get() is None
+    cache.put(expected)
+    assert cache.get() == expected
+    assert SuiteCache(tmp_path / "made" / "later", "other").get() is None
 
 
 def test_a_damaged_or_unwritable_cache_only_costs_time(tmp_path):
-    cache = ExpectedTestsCache(tmp_path)
-    cache.put("digest", ExpectedTests(outcomes={"a": ""}))
+    cache = SuiteCache(tmp_path, "digest")
+    cache.put(ExpectedTests(outcomes={"a": ""}))
     for file in tmp_path.iterdir():
         file.write_text("not json")
-    assert cache.get("digest") is None
+    assert cache.get() is None
     blocked = tmp_path / "file"
     blocked.write_text("")
-    ExpectedTestsCache(blocked).put("digest", ExpectedTests())
+    SuiteCache(blocked, "digest").put(ExpectedTests())

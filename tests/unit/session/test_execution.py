@@ -99,19 +99,18 @@ UNFIT = {
 @pytest.mark.parametrize("problem", UNFIT)
 async def test_an_action_that_could_not_travel_is_refused_in_words_that_can(problem):
     for action in UNFIT[problem]:
-        call = read_action(action, TOOLS)
+        call, said = read_action(action, TOOLS)
         assert len(msgspec.json.encode(call)) < 1000
-        assert problem in (await execute(TOOLS, None, call)).observation.text
+        assert problem in (await execute(TOOLS, None, call, said)).observation.text
 
 
 @pytest.mark.parametrize("action", ["", "nothing at all", {"arguments": {}}, 7])
 async def test_an_unreadable_action_says_so_when_it_is_executed(action):
-    call = read_action(action, TOOLS)
-    observation = (await execute(TOOLS, None, call)).observation
+    observation = (await execute(TOOLS, None, *read_action(action, TOOLS))).observation
     assert not observation.ok
     assert "edit" in observation.text or "action" in observation.text
 
 
 async def test_a_call_is_read_the_same_each_time():
-    assert read_action("edit calc.py", TOOLS) == ToolCall(tool="edit", arguments={"path": "calc.py"})
+    assert read_action("edit calc.py", TOOLS) == (ToolCall(tool="edit", arguments={"path": "calc.py"}), "")
     assert read_action("?", TOOLS) == read_action("?", TOOLS)

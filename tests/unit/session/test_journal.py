@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from dgym.errors import ConflictError
-from dgym.session.journal import Journal
+from dgym.session.journal import Journal, Requests
 from dgym.wire import Observation, ToolCall
 
 VIEW = ToolCall(tool="view", arguments={"path": "calc.py"})
@@ -27,8 +27,13 @@ class Counting:
 
 
 @pytest.fixture
-def journal() -> Journal:
-    journal = Journal()
+def requests() -> Requests:
+    return Requests()
+
+
+@pytest.fixture
+def journal(requests) -> Journal:
+    journal = Journal(requests)
     journal.record_reset(Observation(text="hello"))
     return journal
 
@@ -104,12 +109,87 @@ async def test_a_failed_step_is_not_recorded_and_may_be_asked_again(journal):
     assert (await journal.once(1, VIEW, Counting())).text == "view 1"
 
 
-async def test_an_abandoned_step_is_cancelled_and_not_recorded(journal):
+async def test_an_abandoned_step_is_cancelled_and_not_recorded(journal, requests):
     waiting = asyncio.create_task(journal.once(1, VIEW, Counting(asyncio.Event())))
     while not journal.busy:
         await asyncio.sleep(0)
-    await journal.abandon()
+    await requests.close()
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert journal.next_seq == 1
     assert not journal.busy
+
+
+async def leave(requests, key, execute):
+    """Ask once, and go away while it is executed."""
+    caller = asyncio.create_task(requests.once("look", key, execute))
+    while not requests.running("look"):
+        await asyncio.sleep(0)
+    caller.cancel()
+    await asyncio.wait([caller])
+
+
+async def test_a_request_that_takes_long_is_executed_once_and_answered_later(requests):
+    release, executed = asyncio.Event(), []
+
+    async def work():
+        executed.append(1)
+        await release.wait()
+        return "done"
+
+    for _ in range(3):
+        await leave(requests, "key", work)
+    release.set()
+    assert await requests.once("look", "key", work) == "done"
+    assert executed == [1]
+    assert await requests.once("look", "key", work) == "done"
+    assert executed == [1, 1]
+
+
+async def test_an_error_is_an_outcome_too(requests, journal):
+    release = asyncio.Event()
+
+    async def fail(*_call):
+        await release.wait()
+        raise ValueError("no")
+
+    await leave(requests, "key", fail)
+    step = asyncio.create_task(journal.once(1, VIEW, fail))
+    while not journal.busy:
+        await asyncio.sleep(0)
+    step.cancel()
+    release.set()
+    await requests.settled("look")
+    await journal.settled()
+    with pytest.raises(ValueError, match="no"):
+        await requests.once("look", "key", release.wait)
+    with pytest.raises(ValueError, match="no"):
+        await journal.once(1, VIEW, Counting())
+    assert (await journal.once(1, VIEW, Counting())).text == "view 1"
+
+
+async def test_outcomes_nobody_comes_back_for_are_forgotten(requests):
+    release = asyncio.Event()
+    for number in range(100):
+        release.clear()
+        await leave(requests, number, release.wait)
+        release.set()
+        await requests.settled("look")
+    assert len(requests._entries) <= 20
+
+
+async def test_what_runs_is_cancelled_at_the_end(requests):
+    cancelled = asyncio.Event()
+
+    async def work():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    caller = asyncio.create_task(requests.once("look", "key", work))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    caller.cancel()
+    await requests.close()
+    assert cancelled.is_set()

@@ -1,6 +1,5 @@
-"""Settings, access, calls that go on, logs: the parts of a sidecar that need no pod."""
+"""Settings, access, uploads, logs: the parts of a sidecar that need no pod."""
 
-import asyncio
 import json
 import logging
 
@@ -10,7 +9,6 @@ from dgym.errors import ManifestError
 from dgym.logs import JsonFormatter, episode_fields
 from dgym.sidecar.access import Access
 from dgym.sidecar.answers import CallError
-from dgym.sidecar.ongoing import Ongoing, StillRunning
 from dgym.sidecar.preparation import Uploads
 from dgym.sidecar.settings import read_settings
 from dgym.wire.http import Role, token_digest
@@ -83,66 +81,6 @@ def test_without_an_assignment_one_may_drive_until_somebody_has_one():
 @pytest.mark.parametrize("epoch", ["", "-1", "1.5", "٣", "9" * 30])
 def test_an_epoch_is_a_whole_number(epoch):
     assert code(Access(DIGESTS), Role.DRIVE, epoch=epoch) == "invalid_argument"
-
-
-async def test_a_call_that_takes_long_is_executed_once_and_answered_later():
-    ongoing, release, executed = Ongoing(0.01), asyncio.Event(), []
-
-    async def work():
-        executed.append(1)
-        await release.wait()
-        return "done"
-
-    for _ in range(3):
-        with pytest.raises(StillRunning):
-            await ongoing.answer("key", work)
-    release.set()
-    assert await ongoing.answer("key", work) == "done"
-    assert executed == [1]
-    assert await ongoing.answer("key", work) == "done"
-    assert executed == [1, 1]
-
-
-async def test_an_error_is_an_outcome_too():
-    ongoing, release = Ongoing(0.01), asyncio.Event()
-
-    async def work():
-        await release.wait()
-        raise ValueError("no")
-
-    with pytest.raises(StillRunning):
-        await ongoing.answer("key", work)
-    release.set()
-    with pytest.raises(ValueError, match="no"):
-        await ongoing.answer("key", work)
-
-
-async def test_outcomes_nobody_comes_back_for_are_forgotten():
-    ongoing, release = Ongoing(0.0), asyncio.Event()
-
-    for number in range(100):
-        release.clear()
-        with pytest.raises(StillRunning):
-            await ongoing.answer(number, release.wait)
-        release.set()
-        while not all(task.done() for task in ongoing._tasks.values()):
-            await asyncio.sleep(0)
-    assert len(ongoing._tasks) <= 20
-
-
-async def test_what_runs_is_cancelled_at_the_end():
-    ongoing, cancelled = Ongoing(0.01), asyncio.Event()
-
-    async def work():
-        try:
-            await asyncio.Event().wait()
-        finally:
-            cancelled.set()
-
-    with pytest.raises(StillRunning):
-        await ongoing.answer("key", work)
-    await ongoing.close()
-    assert cancelled.is_set()
 
 
 async def test_an_upload_is_in_place_only_when_it_is_whole(tmp_path):

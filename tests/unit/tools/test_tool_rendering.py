@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dgym.sandbox import DebugResult, EntrypointResult, Mode, RunResult, TestReport
-from dgym.session.verification.verdict import ExpectedTests, judge
+from dgym.session.verification.suite import ExpectedTests
+from dgym.session.verification.verdict import judge
 from dgym.tools.bash import describe_end
 from dgym.tools.eval import score, summary
 from dgym.tools.grep import _read
