@@ -6,15 +6,22 @@ file overrules a higher one, a later line an earlier one, and nothing below an e
 again. A task's own patterns are read after all of the repository's files and so overrule them.
 
 Policies are parsed from the pristine copy, never from what an agent may have written, and the two policy files are
-protected themselves, wherever they stand.
+protected themselves, wherever they stand. They help the agent and are no boundary of secrecy: programs in the sandbox
+can read every file. Lines are matched with ``pathspec``, a directory before what is in it; docs/writing-a-task.md lists
+what differs from git.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import Final
+from itertools import chain
+from typing import TYPE_CHECKING, Final
 
-from dgym.workspace.paths import ancestors, encode_path
-from dgym.workspace.wildmatch import Pattern, parse_patterns
+from dgym.workspace.paths import ancestors
+
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
+    from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
 
 class PolicyFileNames:
@@ -48,42 +55,94 @@ GENERATED_SUFFIXES: Final = (".pyc", ".pyo", ".egg-info")
 
 
 _REMEMBERED_DIRECTORIES = 1024
+_REMEMBERED_LINES = 4096
+_STARS_OF_A_NAME = 3
+_DEEP_STARS = 2
+_CLASS_ONLY_GIT_READS = re.compile(r"\[[!^]?\]?[^\]]*?(?:[\[\\/]|--|&&|\|\||~~)")
 
 
 class Rules:
     """The ignore files of one kind, by the directory they stand in ("" for the workspace)."""
 
     def __init__(self, files: Mapping[str, str], extra: Sequence[str] = ()) -> None:
-        self._by_directory = {directory: parse_patterns(text) for directory, text in files.items()}
-        self._extra = parse_patterns("\n".join(extra))
+        self._lines = {directory: _parse(text, directory) for directory, text in files.items()}
+        self._extra = _parse("\n".join(extra), "")
+        self._specs: dict[tuple[str | None, bool], GitIgnoreSpec] = {}
         # Thousands of files share a directory, and its own verdict depends on nothing else.
         self._names_directory = lru_cache(_REMEMBERED_DIRECTORIES)(partial(self._names, is_dir=True))
 
     def excludes(self, path: str, *, is_dir: bool = False) -> bool:
         """Whether ``path`` or a directory above it is excluded."""
-        if not self._by_directory and not self._extra:
+        if not self._lines and not self._extra:
             return False
         return any(map(self._names_directory, ancestors(path))) or self._names(path, is_dir=is_dir)
 
     def _names(self, path: str, *, is_dir: bool) -> bool:
-        """What the last pattern that matches ``path`` itself says; the directories above are not excluded."""
-        verdict = _last_match(self._extra, path, is_dir=is_dir)
-        for directory in ("", *ancestors(path))[::-1]:
-            if verdict is not None:
-                break
-            patterns = self._by_directory.get(directory)
-            if patterns:
-                below = path[len(directory) + 1 :] if directory else path
-                verdict = _last_match(patterns, below, is_dir=is_dir)
-        return verdict is True
+        """What the last line that matches ``path`` itself says; the directories above are not excluded."""
+        homes = [directory for directory in ("", *ancestors(path)) if directory in self._lines]
+        key = (homes[-1] if homes else None, is_dir)
+        if key not in self._specs:
+            lines = [*chain.from_iterable(self._lines[home] for home in homes), *self._extra]
+            self._specs[key] = _compile(lines, of_directories=is_dir)
+        return self._specs[key].match_file(path, separators=())
 
 
-def _last_match(patterns: Sequence[Pattern], path: str, *, is_dir: bool) -> bool | None:
-    encoded = encode_path(path)
-    for pattern in reversed(patterns):
-        if pattern.matches(encoded, is_dir=is_dir):
-            return not pattern.negative
-    return None
+def _compile(lines: Iterable[str], *, of_directories: bool) -> "GitIgnoreSpec":
+    """The patterns for files, or for directories, whose names have no slash at their end.
+
+    With a slash pathspec would take a directory for something below itself, and let a line that names everything
+    ("*") overrule a later one that names the directory ("!src/").
+    """
+    from pathspec import GitIgnoreSpec
+
+    chosen = [line.removesuffix("/") for line in lines if of_directories or not line.endswith("/")]
+    return GitIgnoreSpec(chain.from_iterable(map(_patterns, chosen)), backend="simple")
+
+
+@lru_cache(_REMEMBERED_LINES)
+def _patterns(line: str) -> "Sequence[GitIgnoreSpecPattern]":
+    """The line's pattern; none where it is broken, which matches nothing in git either."""
+    from pathspec import GitIgnoreSpec
+
+    try:
+        return GitIgnoreSpec.from_lines([line], backend="simple").patterns
+    except (ValueError, re.error):
+        return ()
+
+
+def _parse(text: str, directory: str) -> list[str]:
+    """The lines of the ignore file in ``directory``, as lines of one at the root; comments and blank ones left out."""
+    lines = []
+    for line in text.removeprefix("\ufeff").split("\n"):
+        bare = line if line.endswith("\\ ") else line.rstrip()
+        sign = "!" if bare.startswith("!") else ""
+        body = "/".join(map(_normal_stars, bare.removeprefix(sign).split("/")))
+        if body.strip("/ ") and not bare.startswith("#") and not _is_passed_over(body):
+            lines.append(sign + _anchored(body, directory))
+    return lines
+
+
+def _normal_stars(name: str) -> str:
+    """``**`` means something as a whole name only; beside other characters it is a star, as in git."""
+    return "**" if re.fullmatch(r"\*{2,}", name) else re.sub(r"\*{2,}", "*", name)
+
+
+def _is_passed_over(body: str) -> bool:
+    """Whether Python would read a class of the pattern otherwise than git, or try its stars for hours."""
+    names = body.split("/")
+    return (
+        _CLASS_ONLY_GIT_READS.search(body) is not None
+        or names.count("**") > _DEEP_STARS
+        or any(name.count("*") > _STARS_OF_A_NAME for name in names)
+    )
+
+
+def _anchored(body: str, directory: str) -> str:
+    if not directory:
+        return body
+    anywhere = "" if "/" in body.removesuffix("/") else "**/"
+    above = re.sub(r"[\\\[\]!*#?]", r"\\\g<0>", directory)
+    return f"/{above}/{anywhere}{body.removeprefix('/')}"
 
 
 class Policy:
