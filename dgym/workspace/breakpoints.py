@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from dgym.wire import Breakpoint
-from dgym.workspace.lines import matching_blocks
-from dgym.workspace.text import split_lines
+from dgym.workspace.text import LineMatcher, split_lines
 
 Shifted = tuple[tuple[Breakpoint, ...], tuple[Breakpoint, ...]]
 """Those that stay, at their new lines, and those that were dropped, at their old ones."""
@@ -56,8 +55,8 @@ def _bare_lines(text: str) -> list[str]:
 
 def _alignment(before: Sequence[str], after: Sequence[str]) -> Callable[[int], int | None]:
     places = {
-        block.i + offset + 1: block.j + offset + 1
-        for block in matching_blocks(before, after)
+        block.a + offset + 1: block.b + offset + 1
+        for block in LineMatcher(before, after).get_matching_blocks()
         for offset in range(block.size)
     }
     return places.get

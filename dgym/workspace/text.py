@@ -1,19 +1,38 @@
-r"""Replacing lines of a file and nothing else.
+r"""Files as lines of text: their encoding, replacing lines and nothing else, and which lines two texts share.
 
 Lines end at ``\r\n``, ``\r`` or ``\n`` and nowhere else, as Python's own tokenizer has it: form feeds and Unicode
 separators are part of a line. Lines that are not replaced keep their bytes because they are never decoded; new text
-takes the file's encoding and line ending, and a file that ends without a newline keeps ending without one.
+takes the file's encoding and line ending, and a file that ends without a newline keeps ending without one. A file's
+encoding is told by its byte order mark, else by a cookie (PEP 263), else it is UTF-8.
 """
 
 import codecs
 import re
 from collections import Counter
-from typing import NamedTuple
+from collections.abc import Sequence
+from difflib import Match, SequenceMatcher
+from typing import NamedTuple, TypeVar
 
 from dgym.errors import EditError
 
 _LINES = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 _BYTE_LINES = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
+_COOKIE = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
+_BLANK = re.compile(rb"^[ \t\f]*(?:#.*)?$")
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+"""UTF-32 before UTF-16: the mark of the one begins with the mark of the other."""
+
+_WINDOW = 400
+_PAIRS = 300_000
+"""Pairs of equal lines that difflib may look at in one pass: some tenths of a second."""
+
+Line = TypeVar("Line", bound=str | bytes)
 
 
 class Span(NamedTuple):
@@ -133,18 +152,6 @@ def _dominant_newline(lines: list[str]) -> str:
     return max(endings, key=lambda ending: (endings[ending], ending == "\n")) if endings else "\n"
 
 
-_COOKIE = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
-_BLANK = re.compile(rb"^[ \t\f]*(?:#.*)?$")
-_MARKS = (
-    (codecs.BOM_UTF8, "utf-8"),
-    (codecs.BOM_UTF32_LE, "utf-32-le"),
-    (codecs.BOM_UTF32_BE, "utf-32-be"),
-    (codecs.BOM_UTF16_LE, "utf-16-le"),
-    (codecs.BOM_UTF16_BE, "utf-16-be"),
-)
-"""UTF-32 before UTF-16: the mark of the one begins with the mark of the other."""
-
-
 def byte_order_mark(data: bytes) -> bytes:
     """The mark ``data`` begins with, or nothing."""
     return next((mark for mark, _ in _MARKS if data.startswith(mark)), b"")
@@ -183,3 +190,61 @@ def decode_text(data: bytes) -> str:
     """The text for reading: no byte order mark, undecodable bytes replaced, line endings as they are."""
     mark = byte_order_mark(data)
     return data[len(mark) :].decode(declared_encoding(data), "replace")
+
+
+class LineMatcher(SequenceMatcher[Line]):
+    """difflib's matcher, bounded: its time must not grow with the product of the lengths of two texts.
+
+    Common ends are cut off first. In what is left the longest match is looked for around the middle, so that each half
+    is halved again; where lines repeat too often, only rare ones are where a match can begin. The alignment is always
+    valid, and longer than necessary only for large texts that have little in common.
+    """
+
+    def __init__(self, before: Sequence[Line], after: Sequence[Line]) -> None:
+        self._lengths = len(before), len(after)
+        self._head, self._tail = _common_ends(before, after)
+        occurrences = Counter(after)
+        pairs = sum(occurrences[line] for line in before[self._head : len(before) - self._tail])
+        super().__init__(None, before, after, autojunk=pairs > _PAIRS)
+
+    def get_matching_blocks(self) -> list[Match]:
+        """Maximal runs of equal lines, ascending in both texts, and an empty one at their end."""
+        i_end, j_end = self._lengths[0] - self._tail, self._lengths[1] - self._tail
+        found = [Match(0, 0, self._head), Match(i_end, j_end, self._tail)]
+        pending = [(self._head, i_end, self._head, j_end)]
+        while pending:
+            i, i_end, j, j_end = pending.pop()
+            block = self._longest(i, i_end, j, j_end)
+            if block.size:
+                found.append(block)
+                pending.append((i, block.a, j, block.b))
+                pending.append((block.a + block.size, i_end, block.b + block.size, j_end))
+        return [*_joined(sorted(found)), Match(*self._lengths, 0)]
+
+    def _longest(self, i: int, i_end: int, j: int, j_end: int) -> Match:
+        middle = (i + i_end) // 2
+        first, last = max(i, middle - _WINDOW // 2), min(i_end, middle + _WINDOW // 2)
+        block = self.find_longest_match(first, last, j, j_end)
+        return block if block.size or last - first == i_end - i else self.find_longest_match(i, i_end, j, j_end)
+
+
+def _common_ends(before: Sequence[Line], after: Sequence[Line]) -> tuple[int, int]:
+    shorter = min(len(before), len(after))
+    head = 0
+    while head < shorter and before[head] == after[head]:
+        head += 1
+    tail = 0
+    while tail < shorter - head and before[-1 - tail] == after[-1 - tail]:
+        tail += 1
+    return head, tail
+
+
+def _joined(blocks: list[Match]) -> list[Match]:
+    joined: list[Match] = []
+    for block in filter(lambda block: block.size, blocks):
+        last = joined[-1] if joined else Match(0, 0, 0)
+        if (last.a + last.size, last.b + last.size) == (block.a, block.b) and joined:
+            joined[-1] = Match(last.a, last.b, last.size + block.size)
+        else:
+            joined.append(block)
+    return joined

@@ -9,10 +9,9 @@ import base64
 import zlib
 from collections.abc import Iterator, Mapping
 
-from dgym.workspace.lines import Block, matching_blocks
 from dgym.workspace.patches.format import FileVersion, quote_path
 from dgym.workspace.paths import encode_path
-from dgym.workspace.text import decode_text
+from dgym.workspace.text import LineMatcher, decode_text
 
 __all__ = ["FileVersion", "unified_diff", "write_patch"]
 
@@ -100,12 +99,11 @@ def split_on_newline(data: bytes) -> list[bytes]:
 
 def _hunks(old: bytes, new: bytes) -> Iterator[bytes]:
     before, after = split_on_newline(old), split_on_newline(new)
-    for group in _groups(matching_blocks(before, after), len(before), len(after)):
-        i, i_end = group[0][0], group[-1][1]
-        j, j_end = group[0][2], group[-1][3]
+    for group in LineMatcher(before, after).get_grouped_opcodes(_CONTEXT):
+        (_, i, _, j, _), (_, _, i_end, _, j_end) = group[0], group[-1]
         lines = [b"@@ -%s +%s @@\n" % (_extent(i, i_end), _extent(j, j_end))]
-        for a, a_end, b, b_end, equal in group:
-            if equal:
+        for tag, a, a_end, b, b_end in group:
+            if tag == "equal":
                 lines.extend(_line(b" ", line) for line in before[a:a_end])
             else:
                 lines.extend(_line(b"-", line) for line in before[a:a_end])
@@ -122,37 +120,3 @@ def _extent(start: int, end: int) -> bytes:
     if size == 1:
         return b"%d" % (start + 1)
     return b"%d,%d" % (start + 1 if size else start, size)
-
-
-Run = tuple[int, int, int, int, bool]
-"""``before[a:a_end]`` became ``after[b:b_end]``; the last part says whether they are equal."""
-
-
-def _groups(blocks: list[Block], total_before: int, total_after: int) -> Iterator[list[Run]]:
-    """Changes with the context around them, one list a hunk."""
-    runs = _runs(blocks, total_before, total_after)
-    group: list[Run] = []
-    for index, run in enumerate(runs):
-        i, i_end, j, j_end, equal = run
-        head = _CONTEXT if index > 0 else 0
-        tail = _CONTEXT if index < len(runs) - 1 else 0
-        if not equal or i_end - i <= head + tail:
-            group.append(run)
-            continue
-        if head:
-            yield [*group, (i, i + head, j, j + head, True)]
-        group = [(i_end - tail, i_end, j_end - tail, j_end, True)] if tail else []
-    if any(not equal for *_, equal in group):
-        yield group
-
-
-def _runs(blocks: list[Block], total_before: int, total_after: int) -> list[Run]:
-    runs: list[Run] = []
-    i = j = 0
-    for a, b, size in (*blocks, Block(total_before, total_after, 0)):
-        if (i, j) != (a, b):
-            runs.append((i, a, j, b, False))
-        if size:
-            runs.append((a, a + size, b, b + size, True))
-        i, j = a + size, b + size
-    return runs
