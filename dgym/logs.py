@@ -40,6 +40,15 @@ class JsonFormatter(logging.Formatter):
         return msgspec.json.encode({name: encodable(value) for name, value in line.items()}).decode()
 
 
+def log_to_stderr(formatter: logging.Formatter, level: str) -> None:
+    """Log to standard error from ``level`` on, Python's warnings included."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(formatter)
+    handler.setLevel(level)
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+    logging.captureWarnings(True)
+
+
 def episode_fields(episode: str, **more: Any) -> dict[str, Any]:
     """The fields of an episode that is named ``namespace/name``."""
     namespace, _, name = episode.rpartition("/")

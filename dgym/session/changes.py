@@ -1,4 +1,4 @@
-"""Take the agent's changes out of its sandbox: what changed, what of it may travel, and both versions of each file."""
+"""The agent's changes: both versions of each changed file, read from the sandboxes, and the changes refused."""
 
 import asyncio
 import stat
@@ -17,32 +17,26 @@ MAXIMUM_CHANGED_FILES = 25_000
 MAXIMUM_PATH_BYTES = 8 * 1024**2
 
 
-class Change(msgspec.Struct, frozen=True):
-    """One path before and after; None where it did not or does not exist."""
-
-    old: FileVersion | None
-    new: FileVersion | None
-
-
 class ChangeSet(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything the agent changed that may travel to the verifier, and what was refused and why.
+    """The agent's changes that may reach the verifier, and those that were refused.
 
-    ``unscorable``: why nothing of it can be scored, such as too many changes; ``changes`` is empty then.
+    ``changes``: by path the file before and after; None where it did not or does not exist. ``unscorable``: why nothing
+    can be scored, such as too many changes; ``changes`` is empty then.
     """
 
-    changes: dict[str, Change]
+    changes: dict[str, tuple[FileVersion | None, FileVersion | None]]
     refused: Sequence[Refusal] = ()
     unscorable: str = ""
 
     @property
     def new_versions(self) -> dict[str, FileVersion | None]:
         """What the verifier's workspace must hold; None: deleted."""
-        return {path: change.new for path, change in self.changes.items()}
+        return {path: new for path, (_, new) in self.changes.items()}
 
     @property
     def patch(self) -> bytes:
         """The changes as ``git apply`` takes them."""
-        return write_patch({path: (change.old, change.new) for path, change in self.changes.items()})
+        return write_patch(self.changes)
 
 
 async def collect(sandbox: Sandbox, pristine: Sandbox, baseline: Baseline) -> ChangeSet:
@@ -57,7 +51,7 @@ async def collect(sandbox: Sandbox, pristine: Sandbox, baseline: Baseline) -> Ch
     excess = _excess(allowed.paths)
     if excess:
         return ChangeSet(changes={}, refused=refusals, unscorable=excess)
-    changes: dict[str, Change] = {}
+    changes: dict[str, tuple[FileVersion | None, FileVersion | None]] = {}
     total = 0
     for path in allowed.paths:
         before, entry = baseline.manifest.get(path), after.get(path)
@@ -72,7 +66,7 @@ async def collect(sandbox: Sandbox, pristine: Sandbox, baseline: Baseline) -> Ch
             refusals.append(Refusal(path, f"it cannot be read ({error.strerror or error})"))
             continue
         total += size
-        changes[path] = Change(old=await _version(pristine, path, before), new=new)
+        changes[path] = (await _version(pristine, path, before), new)
     return ChangeSet(changes=changes, refused=refusals)
 
 

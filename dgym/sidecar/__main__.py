@@ -2,14 +2,13 @@
 
 import contextlib
 import gc
-import logging
 import os
 import sys
 from collections.abc import Iterator
 
 from dgym.errors import ManifestError
-from dgym.logs import JsonFormatter, episode_fields
-from dgym.sidecar.settings import Settings, read_settings
+from dgym.logs import JsonFormatter, episode_fields, log_to_stderr
+from dgym.sidecar.settings import read_settings
 
 
 def main() -> int:
@@ -24,21 +23,13 @@ def main() -> int:
 
         from dgym.sidecar.serving import serve
 
-    _configure_logging(settings)
+    about = episode_fields(settings.episode, attempt=settings.attempt)
+    log_to_stderr(JsonFormatter(lambda: about), settings.log_level)
     # The imported modules stay: no collection needs to walk through them, which also leaves their pages alone.
     gc.collect()
     gc.freeze()
     asyncio.run(serve(settings))
     return 0
-
-
-def _configure_logging(settings: Settings) -> None:
-    """Log JSON lines with the episode and the attempt to standard error."""
-    about = episode_fields(settings.episode, attempt=settings.attempt)
-    handler = logging.StreamHandler()
-    handler.setFormatter(JsonFormatter(lambda: about))
-    logging.basicConfig(level=settings.log_level, handlers=[handler], force=True)
-    logging.captureWarnings(True)
 
 
 @contextlib.contextmanager

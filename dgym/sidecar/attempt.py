@@ -58,7 +58,7 @@ class Attempt:
         runners: Runners,
         *,
         over: str | None = None,
-        on_end: Callable[["Attempt"], None] = lambda _attempt: None,
+        on_end: Callable[["Attempt"], None],
     ) -> None:
         self.failure: Exception | None = None
         self.result: Result | None = None

@@ -24,9 +24,8 @@ _NAME = "workspace.tar"
 class Uploads:
     """The last workspace that arrived whole: a tar, streamed to disk, hashed, and renamed into place at its end."""
 
-    def __init__(self, directory: Path, *, limit: int = WORKSPACE_LIMIT) -> None:
+    def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._limit = limit
         self.latest: WorkspaceResponse | None = None
 
     @property
@@ -46,8 +45,8 @@ class Uploads:
             with os.fdopen(descriptor, "wb") as file:
                 async for chunk in chunks:
                     size += len(chunk)
-                    if size > self._limit:
-                        raise CallError(ErrorCode.TOO_LARGE, f"a workspace has at most {self._limit:,} bytes")
+                    if size > WORKSPACE_LIMIT:
+                        raise CallError(ErrorCode.TOO_LARGE, f"a workspace has at most {WORKSPACE_LIMIT:,} bytes")
                     hashed.update(chunk)
                     await asyncio.to_thread(file.write, chunk)
             os.replace(name, self.path)  # noqa: PTH105 - a rename does not block

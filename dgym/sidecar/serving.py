@@ -1,14 +1,11 @@
 """Serve one attempt of an episode until it is released, and write its termination message."""
 
 import asyncio
-import contextlib
 import logging
 import os
 import signal
-from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 from aiohttp import web
 
@@ -43,25 +40,26 @@ async def serve(settings: Settings) -> None:
     )
     await runner.setup()
     stop = _signals()
-    connecting = asyncio.ensure_future(runners.connect()) if over is None else None
+    waits = [asyncio.create_task(stop.wait()), asyncio.create_task(attempt.released.wait())]
+    background = [*waits, asyncio.create_task(runners.connect())] if over is None else waits
     try:
         site = web.TCPSite(runner, settings.host, settings.port)
         await site.start()
         # A free port was asked for with 0: which one it is stands in the log.
         _log.info("listening", extra={"fields": {"addresses": [list(each[:2]) for each in runner.addresses]}})
-        await _first(stop.wait(), attempt.released.wait())
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        if connecting is not None:
-            connecting.cancel()
-            await asyncio.gather(connecting, return_exceptions=True)
-        # Calls that wait end with what they wait for; whoever made them asks again elsewhere.
+        for task in background:
+            task.cancel()
+        await asyncio.gather(*background, return_exceptions=True)
+        # Calls in flight end with what they wait for; their clients repeat them elsewhere.
         await attempt.close()
         await runner.cleanup()
         _log.info("ended", extra={"fields": {"released": attempt.released.is_set()}})
 
 
 def _is_first(settings: Settings) -> bool:
-    """Whether no sidecar served this attempt before: what that one knew is lost."""
+    """Whether no sidecar served this attempt before: its history would be lost."""
     settings.directory.mkdir(parents=True, exist_ok=True)
     try:
         os.close(os.open(settings.directory / _MARKER, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
@@ -76,17 +74,6 @@ def _signals() -> asyncio.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     return stop
-
-
-async def _first(*waits: Coroutine[Any, Any, object]) -> None:
-    tasks = [asyncio.ensure_future(wait) for wait in waits]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def write_ending(settings: Settings, attempt: Attempt) -> None:

@@ -8,7 +8,7 @@ import logging
 import time
 from typing import Any, Literal
 
-from dgym.logs import JsonFormatter
+from dgym.logs import JsonFormatter, log_to_stderr
 
 
 class TextFormatter(logging.Formatter):
@@ -25,14 +25,10 @@ class TextFormatter(logging.Formatter):
 
 
 def configure_logging(level: str, style: Literal["json", "text"]) -> None:
-    """Send everything to standard error; libraries speak up from warnings on."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
-    logging.basicConfig(
-        level=max(logging.WARNING, logging.getLevelNamesMapping()[level]), handlers=[handler], force=True
-    )
+    """Log to standard error: the operator from ``level`` on, libraries from warnings on."""
+    log_to_stderr(JsonFormatter() if style == "json" else TextFormatter(), level)
+    logging.getLogger().setLevel(max(logging.WARNING, logging.getLevelNamesMapping()[level]))
     logging.getLogger("dgym_operator").setLevel(level)
-    logging.captureWarnings(True)
 
 
 def fields(**values: Any) -> dict[str, Any]:

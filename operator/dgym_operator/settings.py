@@ -64,9 +64,6 @@ class Settings(BaseSettings):
         description="Whether a namespace gets the sandboxes' NetworkPolicy before its first pod; `required` starts no "
         "pod where that fails.",
     )
-    metrics_namespace: str = Field(
-        default="", description="Namespace whose pods may scrape sidecars (Prometheus); empty: none."
-    )
     key_secret: str = Field(default="dgym-key", description="Secret of the cluster's key, from which all tokens come.")
     agent_tokens_secret: str = Field(
         default="dgym-agent-tokens", description="Secret with the digests of the tokens that agents accept."

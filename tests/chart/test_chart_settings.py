@@ -26,7 +26,6 @@ def test_the_operator_learns_of_every_value(render, monkeypatch):
     assert settings.sandbox_image == "registry.example/team/dgym/sandbox-python:0.1.0"
     assert settings.sidecar_image == "registry.example/team/dgym/sidecar:0.1.0"
     assert settings.image_pull_secrets == ("registry",)
-    assert settings.metrics_namespace == "monitoring"
     assert settings.pod_templates_directory is not None
     assert settings.workers == 32
     assert settings.log_level == "DEBUG"

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from dgym.episodes.logs import NOTICE
-from dgym.logs import JsonFormatter, encodable
+from dgym.logs import JsonFormatter, encodable, log_to_stderr
 
 _LINE_CHARACTERS = 8192
 _LOG_BYTES = 1024**2
@@ -69,17 +69,13 @@ class _EpisodeHandler(logging.Handler):
 def configure_logging(*, level: str, pod: str) -> None:
     """Send everything to standard error, and what belongs to an episode to its log, whatever the level."""
     logging.addLevelName(NOTICE, "NOTICE")
-    shown = logging.StreamHandler()
     own = {"agent": pod} if pod else {}
 
     def context() -> dict[str, Any]:
         log = _current.get()
         return {**own, **log.fields} if log is not None else own
 
-    shown.setFormatter(JsonFormatter(context))
-    shown.setLevel(level)
-    logging.basicConfig(level=level, handlers=[shown], force=True)
-    logging.captureWarnings(True)
+    log_to_stderr(JsonFormatter(context), level)
     package = logging.getLogger("dgym")
     package.setLevel(logging.DEBUG)
     package.addHandler(_EpisodeHandler())

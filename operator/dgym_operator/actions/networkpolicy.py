@@ -55,7 +55,6 @@ class Policies:
             namespace,
             operator_namespace=settings.namespace,
             agent_labels=selector_labels(settings.agent_selector),
-            metrics_namespace=settings.metrics_namespace,
             port=SIDECAR_PORT,
         )
 
@@ -70,10 +69,10 @@ _NAMESPACE_LABEL = "kubernetes.io/metadata.name"
 
 
 def sandbox_policy(
-    namespace: str, *, operator_namespace: str, agent_labels: dict[str, str], metrics_namespace: str, port: int
+    namespace: str, *, operator_namespace: str, agent_labels: dict[str, str], port: int
 ) -> dict[str, Any]:
     """The policy of one namespace."""
-    peers = list(_peers(operator_namespace, agent_labels, metrics_namespace))
+    peers = list(_peers(operator_namespace, agent_labels))
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -87,10 +86,8 @@ def sandbox_policy(
     }
 
 
-def _peers(operator_namespace: str, agent_labels: dict[str, str], metrics_namespace: str) -> Iterator[dict[str, Any]]:
+def _peers(operator_namespace: str, agent_labels: dict[str, str]) -> Iterator[dict[str, Any]]:
     own = {"matchLabels": {_NAMESPACE_LABEL: operator_namespace}}
     yield {"namespaceSelector": own, "podSelector": {"matchLabels": dict(OPERATOR_LABELS)}}
     yield {"namespaceSelector": own, "podSelector": {"matchLabels": dict(agent_labels)}}
     yield {"podSelector": {"matchExpressions": [{"key": DRIVER, "operator": "Exists"}]}}
-    if metrics_namespace:
-        yield {"namespaceSelector": {"matchLabels": {_NAMESPACE_LABEL: metrics_namespace}}}

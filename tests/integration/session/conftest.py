@@ -30,11 +30,11 @@ async def open_session():
     """Opens reset sessions: ``await open_session(limits=…, **spec)``; every one is closed at the end."""
     async with contextlib.AsyncExitStack() as stack:
 
-        async def open_one(*, limits=None, reset=True, tools=TOOLS, **spec):
+        async def open_one(*, limits=None, reset=True, tools=TOOLS, provider=LocalProvider, **spec):
             task = make_task(**spec)
             session = Session(
                 task,
-                provider=LocalProvider(await Opening().sandbox_spec(task)),
+                provider=provider(await Opening().sandbox_spec(task)),
                 tools=load_tools(tools),
                 source=await open_source(task),
                 limits=limits or EpisodeLimits(),

@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from dgym.errors import ConflictError, EpisodeOver, ManifestError, SandboxLost
+from dgym.sandbox.local import LocalProvider
 from dgym.session import EpisodeLimits, sandboxes
 from dgym.tools import Tool
 from dgym.wire import OBSERVATION_LIMIT, EndReason
@@ -307,6 +308,39 @@ async def test_a_sandbox_that_dies_after_every_replay_is_a_verdict(open_session,
     last = await session.step(3, "submit")
     assert last.end_reason == EndReason.UNRESOLVED
     assert "nothing was scored: two sandboxes died" in session.result.message
+
+
+class SlowToReopen(LocalProvider):
+    """Counts the agent's sandboxes; all but the first wait for ``go``."""
+
+    def __init__(self, spec):
+        super().__init__(spec)
+        self.opened = 0
+        self.reopening, self.go = asyncio.Event(), asyncio.Event()
+
+    async def sandbox(self):
+        self.opened += 1
+        if self.opened > 1:
+            self.reopening.set()
+            await self.go.wait()
+        return await super().sandbox()
+
+
+async def test_an_end_during_a_recovery_awaits_the_one_new_sandbox(open_session, trap):
+    providers = []
+    session = await open_session(
+        tools=["rewrite", trap], provider=lambda spec: providers.append(SlowToReopen(spec)) or providers[0]
+    )
+    await session.step(1, REPAIR)
+    await session.changes()  # opens the verifier, so that the end waits for the sandbox alone
+    recovering = asyncio.create_task(session.step(2, {"tool": "trap", "arguments": {"path": "a.txt", "deadly": 1}}))
+    await providers[0].reopening.wait()
+    finishing = asyncio.create_task(session.finish())
+    await asyncio.wait([finishing], timeout=0.5)
+    providers[0].go.set()
+    result = await finishing
+    assert (result.resolved, result.steps, providers[0].opened) == (True, 2, 2)
+    assert (await recovering).end_reason == EndReason.RESOLVED
 
 
 async def test_setup_commands_do_not_count_against_the_replay(open_session, trap, monkeypatch):

@@ -10,10 +10,8 @@ from dgym_operator.controllers import SIDECAR_PORT
 AGENTS = {"app.kubernetes.io/name": "dgym", "app.kubernetes.io/component": "agent"}
 
 
-def policy(metrics_namespace=""):
-    return sandbox_policy(
-        "team", operator_namespace="dgym", agent_labels=AGENTS, metrics_namespace=metrics_namespace, port=SIDECAR_PORT
-    )
+def policy():
+    return sandbox_policy("team", operator_namespace="dgym", agent_labels=AGENTS, port=SIDECAR_PORT)
 
 
 def test_sandboxes_reach_nobody_and_one_port_of_theirs_is_open():
@@ -31,15 +29,8 @@ def test_every_peer_is_named_by_its_labels():
     assert "namespaceSelector" not in drivers
 
 
-def test_prometheus_is_let_in_where_it_is_told_of():
-    assert policy("monitoring")["spec"]["ingress"][0]["from"][3] == {
-        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}
-    }
-
-
-@pytest.mark.parametrize("metrics_namespace", ["", "monitoring"])
-def test_it_is_a_valid_manifest(metrics_namespace):
-    kubernetes_validate.validate(policy(metrics_namespace), "1.31", strict=True)
+def test_it_is_a_valid_manifest():
+    kubernetes_validate.validate(policy(), "1.31", strict=True)
 
 
 @pytest.mark.parametrize("template", ["restricted", "baseline"])

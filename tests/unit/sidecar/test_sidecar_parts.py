@@ -7,9 +7,9 @@ import pytest
 
 from dgym.errors import ManifestError
 from dgym.logs import JsonFormatter, episode_fields
+from dgym.sidecar import preparation
 from dgym.sidecar.access import Access
 from dgym.sidecar.answers import CallError
-from dgym.sidecar.preparation import Uploads
 from dgym.sidecar.settings import read_settings
 from dgym.wire.http import Role, token_digest
 
@@ -83,8 +83,9 @@ def test_an_epoch_is_a_whole_number(epoch):
     assert code(Access(DIGESTS), Role.DRIVE, epoch=epoch) == "invalid_argument"
 
 
-async def test_an_upload_is_in_place_only_when_it_is_whole(tmp_path):
-    uploads = Uploads(tmp_path, limit=10)
+async def test_an_upload_is_in_place_only_when_it_is_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(preparation, "WORKSPACE_LIMIT", 10)
+    uploads = preparation.Uploads(tmp_path)
 
     async def chunks(*parts, error=None):
         for part in parts:

@@ -35,8 +35,6 @@
   value: {{ .Values.sandboxes.maxStuckPods | quote }}
 - name: DGYM_OPERATOR_NETWORK_POLICY
   value: {{ .Values.sandboxes.networkPolicy }}
-- name: DGYM_OPERATOR_METRICS_NAMESPACE
-  value: {{ .Values.networkPolicy.metricsNamespace | quote }}
 - name: DGYM_OPERATOR_API_QPS
   value: {{ .Values.operator.api.qps | quote }}
 - name: DGYM_OPERATOR_API_BURST
