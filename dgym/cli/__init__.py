@@ -1,4 +1,4 @@
-"""The command ``dgym``."""
+"""The command ``dgym``: one module or package a command, imported when the command is used."""
 
 
 def main() -> None:

@@ -29,11 +29,18 @@ COMMANDS = {
     "version": "Show the versions of dgym and of its wire.",
 }
 
-_MODULES = {
-    "init-llm-config": "init_llm_config",
-    **{name: f"cluster.{name}" for name in ("cancel", "get", "logs", "results", "submit")},
+_PLACES = {
+    "cancel": "cluster.submit:cancel",
+    "get": "cluster.get",
+    "init-llm-config": "llm:init_llm_config",
+    "logs": "cluster.logs",
+    "results": "cluster.results",
+    "submit": "cluster.submit:submit",
+    "tools": "installed:tools",
+    "validate": "check:validate",
+    "version": "installed:version",
 }
-"""Where a command is, unless in the module of its own name."""
+"""The module of a command, and its name there, unless it is ``command`` in the module of the command's name."""
 
 
 class LazyGroup(click.Group):
@@ -47,8 +54,8 @@ class LazyGroup(click.Group):
         """Import the command's module."""
         if cmd_name not in COMMANDS:
             return None
-        found: Any = importlib.import_module(f"dgym.cli.{_MODULES.get(cmd_name, cmd_name)}")
-        command: click.Command = found.command
+        module, _, attribute = _PLACES.get(cmd_name, cmd_name).partition(":")
+        command: click.Command = getattr(importlib.import_module(f"dgym.cli.{module}"), attribute or "command")
         return command
 
     def resolve_command(

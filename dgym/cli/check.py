@@ -1,8 +1,8 @@
-"""``dgym check``."""
+"""``dgym check`` and ``dgym validate``: faults of tasks and manifests, with and without running them."""
 
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -10,7 +10,6 @@ from dgym.cli.failures import FAILED
 from dgym.cli.options import (
     bundled_option,
     check_python,
-    echo_json,
     engine_option,
     entrypoint_option,
     folders_option,
@@ -19,10 +18,13 @@ from dgym.cli.options import (
     python_option,
     sandbox_option,
 )
+from dgym.cli.output import echo_json
 
 if TYPE_CHECKING:
-    from dgym.api import DebugTask, Loaded
+    from dgym.api import AgentSpec, DebugTask, EpisodeSpec, Loaded, ToolSpec
+    from dgym.api.task import DebugTaskSpec
     from dgym.env.local import Opening
+    from dgym.problems import Path, Problem
     from dgym.session.verification import Assessment
 
 
@@ -103,7 +105,7 @@ def _check_all(tasks: "Sequence[DebugTask]", opening: "Opening", repeats: int) -
 
 def _show(assessments: "Sequence[Assessment]") -> None:
     from dgym.agents.console import printable
-    from dgym.cli import yaml_text
+    from dgym.cli.yaml_text import dump
 
     for assessment in assessments:
         number = len(assessment.problems)
@@ -115,7 +117,7 @@ def _show(assessments: "Sequence[Assessment]") -> None:
         found = {"failToPass": assessment.fail_to_pass, "passToPass": assessment.pass_to_pass}
         lists = {name: tests for name, tests in found.items() if tests}
         if lists:
-            click.echo("\n".join(yaml_text.lines({"scoring": lists})))
+            click.echo(dump({"scoring": lists}), nl=False)
 
 
 def tasks_of(loaded: "Sequence[Loaded]") -> "list[DebugTask]":
@@ -135,8 +137,7 @@ def tasks_of(loaded: "Sequence[Loaded]") -> "list[DebugTask]":
 def _tasks(
     manifests: Sequence[str], folders: Sequence[str], bundled: str | None, entrypoint: str | None
 ) -> "list[DebugTask]":
-    from dgym.cli.bundles import load_bundle
-    from dgym.cli.resources import read_manifests
+    from dgym.cli.manifests import load_bundle, read_manifests
     from dgym.errors import ManifestError
 
     loaded = read_manifests(manifests, folders, entrypoint=entrypoint)
@@ -152,3 +153,107 @@ def _opening(sandbox: str, engine: str, python: str | None) -> "Opening":
     from dgym.env.local import Opening
 
     return msgspec.convert({"sandbox": sandbox, "engine": engine, "python": python}, Opening)
+
+
+@click.command("validate")
+@manifests_argument
+@folders_option
+def validate(manifests: tuple[str, ...], folders: tuple[str, ...]) -> None:
+    """Check manifests without running anything.
+
+    All faults of all files are reported, with file, document, field, value and remedy: fields and values, the names of
+    agents and tools and their options, and whether patches are patches. References to tasks in other manifests are not
+    followed.
+    """
+    from dgym.cli.manifests import read_manifests
+    from dgym.problems import describe, error_of
+
+    if not manifests and not folders:
+        raise click.UsageError("name at least one manifest")
+    loaded = read_manifests(manifests, folders)
+    faults = [describe(problem, _place_of(item)) for item in loaded for problem in _problems(item)]
+    if faults:
+        raise error_of(faults)
+    for item in loaded:
+        click.echo(f"{item.file}: document {item.document}: {item.resource.kind} {item.resource.metadata.name}: valid")
+
+
+def _place_of(item: "Loaded") -> str:
+    return f"{item.file}: document {item.document} ({item.resource.kind} {item.resource.metadata.name})"
+
+
+def _problems(item: "Loaded") -> "Iterator[Problem]":
+    """Problems that loading a manifest does not find: names and options of agents and tools, and patches."""
+    from dgym.api import DebugTask, EpisodeSet
+
+    resource = item.resource
+    if isinstance(resource, DebugTask):
+        yield from _task_problems(resource.spec, ("spec",))
+    elif isinstance(resource, EpisodeSet):
+        yield from _episode_problems(resource.spec.template, ("spec", "template"))
+    else:
+        yield from _episode_problems(resource.spec, ("spec",))
+
+
+def _episode_problems(spec: "EpisodeSpec", path: "Path") -> "Iterator[Problem]":
+    from dgym.tools import load_tools
+
+    if spec.task is not None:
+        yield from _task_problems(spec.task, (*path, "task"))
+    of_tools = [
+        problem for index, tool in enumerate(spec.tools) for problem in _tool_problems(tool, (*path, "tools", index))
+    ]
+    yield from of_tools or _failure((*path, "tools"), load_tools, spec.tools)
+    if spec.agent is not None:
+        yield from _agent_problems(spec, spec.agent, (*path, "agent"))
+
+
+def _tool_problems(tool: "str | ToolSpec", path: "Path") -> "Iterator[Problem]":
+    from dgym.tools import load_tool
+
+    name, options = (tool, {}) if isinstance(tool, str) else (tool.name, tool.options)
+    return _failure(path, load_tool, name, options)
+
+
+def _agent_problems(spec: "EpisodeSpec", named: "AgentSpec", path: "Path") -> "Iterator[Problem]":
+    from dgym.agents import load_agent
+    from dgym.episodes.job import effective_tools
+    from dgym.errors import PluginError
+    from dgym.problems import Problem
+
+    try:
+        agent = load_agent(named.name)
+    except PluginError as error:
+        yield Problem((*path, "name"), str(error))
+    else:
+        yield from _failure((*path, "parameters"), effective_tools, spec.tools, named, agent)
+
+
+def _task_problems(spec: "DebugTaskSpec", path: "Path") -> "Iterator[Problem]":
+    yield from _patch_problems(spec.solution, (*path, "solution"))
+    yield from _patch_problems(spec.scoring.test_patch, (*path, "scoring", "testPatch"))
+
+
+def _patch_problems(patch: str | None, path: "Path") -> "Iterator[Problem]":
+    from dgym.errors import PatchError
+    from dgym.problems import Problem, show
+    from dgym.workspace.patches import parse_patch
+
+    if patch is None:
+        return
+    try:
+        if not parse_patch(patch.encode("utf-8", "surrogateescape")):
+            yield Problem(path, f"{show(patch)} changes nothing; remove it, or give the output of git diff")
+    except PatchError as error:
+        yield Problem(path, f"{show(patch)} is no patch: {error}; give the output of git diff")
+
+
+def _failure(path: "Path", check: Callable[..., Any], *arguments: Any) -> "Iterator[Problem]":
+    """The problem that ``check`` reports by an exception, if it reports one."""
+    from dgym.errors import ManifestError, PluginError
+    from dgym.problems import Problem
+
+    try:
+        check(*arguments)
+    except (ManifestError, PluginError) as error:
+        yield Problem(path, str(error))

@@ -1,10 +1,12 @@
-"""What went wrong, as a message on standard error and an exit status.
+"""Failures as a message on standard error and an exit status, and signals as Ctrl-C.
 
 0: every episode has a verdict. 1: some failed for other reasons. 2: usage or manifest. 130: interrupted.
 """
 
 import contextlib
+import signal
 from collections.abc import Iterator
+from types import FrameType
 from typing import ClassVar
 
 import click
@@ -16,11 +18,8 @@ USAGE = 2
 INTERRUPTED = 130
 
 
-_SHOWN_CHARACTERS = 300
-
-
 class UsageFailure(click.ClickException):
-    """The user can put it right: a manifest, an override, a name."""
+    """A mistake that the user can correct: in a manifest, an override, a name."""
 
     exit_code: ClassVar[int] = USAGE
 
@@ -38,9 +37,16 @@ def translated(ctx: click.Context) -> Iterator[None]:
         ctx.exit(INTERRUPTED)
 
 
-def in_one_line(message: str) -> str:
-    """The first line of a failure's message, which names the failure, and the last, where programs put the cause."""
-    lines = [line.strip() for line in message.strip().splitlines() if line.strip()]
-    shown = [lines[0], lines[-1]] if len(lines) > 1 else lines
-    joint = " … " if len(lines) > 2 else " "
-    return joint.join(line if len(line) <= _SHOWN_CHARACTERS else f"{line[:_SHOWN_CHARACTERS]}…" for line in shown)
+@contextlib.contextmanager
+def terminated_like_interrupted() -> Iterator[None]:
+    """SIGTERM and SIGHUP raise ``KeyboardInterrupt`` too, so that no sandbox outlives its terminal."""
+    before = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

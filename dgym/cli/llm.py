@@ -1,12 +1,14 @@
-"""``dgym llm``."""
+"""``dgym llm`` and ``dgym init-llm-config``: the configured models."""
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from dgym.cli.failures import FAILED
-from dgym.cli.options import echo_json, llm_config_option, output_option
+from dgym.cli.options import llm_config_option, output_option
+from dgym.cli.output import echo_json
 
 if TYPE_CHECKING:
     from dgym.llm import ModelCatalog
@@ -106,3 +108,22 @@ async def _check_all(catalog: "ModelCatalog", names: list[str], *, alone: bool) 
                 raise
             checks.append(Check(model=name, endpoint="", ok=False, message=str(error)))
     return checks
+
+
+@click.command("init-llm-config")
+@click.argument("directory", required=False, type=click.Path(file_okay=False, path_type=Path))
+@click.option("--force", is_flag=True, help="Overwrite a configuration that is there.")
+def init_llm_config(directory: Path | None, force: bool) -> None:
+    """Write a commented template of the models' configuration.
+
+    It is llm.yaml in DIRECTORY. Without DIRECTORY it is in ~/.config/dgym, where it is found by itself; elsewhere it is
+    found by --llm-config or the environment variable LLM_CONFIG_FILE_PATH. Only you can read the file.
+    """
+    from dgym.llm.loading import FILE_NAME, PATH_VARIABLE, default_path, user_directory, write_template
+
+    path = (directory or user_directory()) / FILE_NAME
+    if not write_template(path, overwrite=force):
+        raise click.UsageError(f"{path} is there already; --force overwrites it")
+    click.echo(f"Wrote {path}. Edit it, then try it with: dgym llm check")
+    if default_path().absolute() != path.absolute():
+        click.echo(f"To use it: export {PATH_VARIABLE}={path.absolute()}")

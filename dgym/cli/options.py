@@ -1,10 +1,8 @@
 """Options that several commands share."""
 
-from typing import Any
-
 import click
 
-from dgym.cli.suggestions import complete_agents, complete_bundled, complete_overrides, complete_paths
+from dgym.cli.completion import complete_agents, complete_bundled, complete_overrides, complete_paths
 
 manifests_argument = click.argument("manifests", nargs=-1, metavar="MANIFEST...", shell_complete=complete_paths)
 folders_option = click.option(
@@ -66,6 +64,20 @@ llm_config_option = click.option(
     help="The configuration of models. [default: LLM_CONFIG_FILE_PATH, else ~/.config/dgym/llm.yaml]",
 )
 
+context_option = click.option(
+    "--context", metavar="NAME", help="The context of the kubeconfig. [default: its current one]"
+)
+namespace_option = click.option(
+    "-n", "--namespace", metavar="NAME", help="The namespace. [default: the context's, else default]"
+)
+system_namespace_option = click.option(
+    "--system-namespace",
+    metavar="NAME",
+    default="dgym-system",
+    show_default=True,
+    help="The namespace in which dgym is installed.",
+)
+
 
 def check_python(python: str | None) -> str | None:
     """``--python`` as an absolute path; a usage error when nothing is there."""
@@ -80,10 +92,3 @@ def check_python(python: str | None) -> str | None:
         )
     # Not resolved: the link to the interpreter is what makes a virtual environment one.
     return str(path.absolute())
-
-
-def echo_json(value: Any) -> None:
-    """Print ``value`` as indented JSON."""
-    import msgspec
-
-    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())

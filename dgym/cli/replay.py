@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dgym.cli.completion import complete_paths
 from dgym.cli.failures import FAILED
-from dgym.cli.options import check_python, echo_json, engine_option, output_option, python_option, sandbox_option
-from dgym.cli.suggestions import complete_paths
+from dgym.cli.options import check_python, engine_option, output_option, python_option, sandbox_option
+from dgym.cli.output import echo_json
 from dgym.errors import ManifestError
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def _require_nothing_foreign(path: str, trajectory: "Trajectory", manifest: str 
     Raises:
         ManifestError: It names a manifest, and the command line names none; or it names a tool by its module.
     """
-    from dgym.cli.bundles import PREFIX
+    from dgym.cli.manifests import PREFIX
 
     header = trajectory.header
     if manifest is None and not header.manifest.startswith(PREFIX):
@@ -106,8 +107,7 @@ def _find_task(trajectory: "Trajectory", manifest: str | None) -> "DebugTask":
 
 def _tasks_in(where: str) -> "list[DebugTask]":
     from dgym.api import DebugTask, Episode, find_task
-    from dgym.cli.bundles import PREFIX, bundled_tasks
-    from dgym.cli.resources import read_manifests
+    from dgym.cli.manifests import PREFIX, bundled_tasks, read_manifests
 
     if where.startswith(PREFIX):
         return bundled_tasks()

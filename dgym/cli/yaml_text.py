@@ -1,39 +1,35 @@
-"""Plain data as YAML that a person goes on editing: block style, quotes only where they are needed."""
+"""Files that a person goes on editing: plain data as YAML, comments, and how such a file is written."""
 
+import os
 import re
-from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
-_PLAIN = re.compile(r"(?:[A-Za-z/]|\./)(?:[\w ./=+-]*[\w./])?", re.ASCII)
-_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
-_ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+import yaml
+
+from dgym.cli.failures import UsageFailure
 
 
-def scalar(value: Any) -> str:
-    """A string, number, boolean or null."""
-    if isinstance(value, bool) or value is None:
-        return {True: "true", False: "false", None: "null"}[value]
-    if not isinstance(value, str):
-        return str(value)
-    if _PLAIN.fullmatch(value) and value.lower() not in _WORDS:
-        return value
-    return '"' + "".join(map(_character, value)) + '"'
+class _Dumper(yaml.SafeDumper):
+    """PyYAML reads YAML 1.1; what is a number or a truth value to other readers is quoted too."""
+
+    def ignore_aliases(self, _data: Any) -> bool:
+        """Write everything out."""
+        return True
 
 
-def lines(value: Any) -> Iterator[str]:
-    """Mappings and lists, without their own indentation."""
-    if isinstance(value, dict) and value:
-        for key, item in value.items():
-            yield from _entry(f"{scalar(key)}:", item)
-    elif isinstance(value, list | tuple) and value:
-        for item in value:
-            first, *rest = list(lines(item))
-            yield f"- {first}"
-            yield from (f"  {line}" for line in rest)
-    elif isinstance(value, dict | list | tuple):
-        yield "{}" if isinstance(value, dict) else "[]"
-    else:
-        yield scalar(value)
+_Dumper.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^(?:0o[0-7]+|[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?)$"),
+    list("-+.0123456789"),
+)
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^[yYnN]$"), list("yYnN"))
+
+
+def dump(value: Any, *, flow: bool = False) -> str:
+    """``value`` as YAML that ends with a newline: in block style, or with ``flow`` on one line."""
+    text = yaml.dump(value, Dumper=_Dumper, sort_keys=False, width=float("inf"), default_flow_style=flow)
+    return text.removesuffix("...\n")
 
 
 def comment(text: str) -> str:
@@ -41,18 +37,24 @@ def comment(text: str) -> str:
     return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+", " ", text)
 
 
-def _entry(key: str, item: Any) -> Iterator[str]:
-    if isinstance(item, dict | list | tuple) and item:
-        yield key
-        yield from (f"  {line}" for line in lines(item))
-    else:
-        yield f"{key} {next(lines(item))}"
+def write_text(path: Path, text: str, *, force: bool) -> None:
+    """Write ``text`` to ``path``, whole or not at all; a file that exists is replaced only with ``force``.
 
-
-def _character(one: str) -> str:
-    if one in _ESCAPES:
-        return _ESCAPES[one]
-    code = ord(one)
-    if 0x20 <= code < 0x7F:
-        return one
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    Raises:
+        UsageFailure: The file exists, or cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        try:
+            if force:
+                temporary.replace(path)
+            else:
+                # Unlike a check beforehand, a link cannot be overtaken by another process that writes the file.
+                path.hardlink_to(temporary)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except FileExistsError:
+        raise UsageFailure(f"{path} exists; --force overwrites it") from None
+    except OSError as error:
+        raise UsageFailure(f"{path} cannot be written: {error.strerror or error}") from None

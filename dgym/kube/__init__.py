@@ -1,12 +1,12 @@
-"""The API server as the operator sees it: requests, watched stores, a queue of work, leadership and Events.
+"""The Kubernetes client of the operator and the command line: requests, watches, a work queue, leader election, Events.
 
-Knows nothing of episodes. Time and chance are passed in; every wait has an end.
+Knows nothing of episodes but their resources. Clock and random are arguments; every wait has an end.
 """
 
 from dgym.kube.auth import Access, AccessError, FixedCredentials, load_access
-from dgym.kube.calling import Observe
-from dgym.kube.client import Client, PatchType
+from dgym.kube.client import Client
 from dgym.kube.clock import Clock, SystemClock, Timer
+from dgym.kube.decoding import Page
 from dgym.kube.errors import (
     AlreadyExists,
     ApiError,
@@ -17,6 +17,7 @@ from dgym.kube.errors import (
     Forbidden,
     Invalid,
     NotFound,
+    PortUnreachable,
     ServerUnavailable,
     StatusCause,
     StatusDetails,
@@ -25,9 +26,8 @@ from dgym.kube.errors import (
     UnreadableAnswer,
 )
 from dgym.kube.events import EventRecorder, EventType
-from dgym.kube.lease import LeaderElector, LeadershipLost, LeaseSettings
-from dgym.kube.listing import Page
-from dgym.kube.objects import Key, Metadata, Object, key_of
+from dgym.kube.forward import PortForward
+from dgym.kube.lease import LeaderElector, LeadershipLost, LeaseRecord, LeaseSettings, LeaseSpec
 from dgym.kube.queue import QueueClosed, WorkQueue
 from dgym.kube.reflector import Reflector, WatchSettings
 from dgym.kube.resources import (
@@ -41,10 +41,15 @@ from dgym.kube.resources import (
     NETWORK_POLICIES,
     PODS,
     SECRETS,
+    Key,
+    Metadata,
+    Object,
     Resource,
+    key_of,
 )
 from dgym.kube.store import Change, Index, Listener, Source, Store
 from dgym.kube.throttle import Backoff, TokenBucket
+from dgym.kube.transport import Observe
 
 __all__ = [
     "CONFIG_MAPS",
@@ -78,14 +83,17 @@ __all__ = [
     "Key",
     "LeaderElector",
     "LeadershipLost",
+    "LeaseRecord",
     "LeaseSettings",
+    "LeaseSpec",
     "Listener",
     "Metadata",
     "NotFound",
     "Object",
     "Observe",
     "Page",
-    "PatchType",
+    "PortForward",
+    "PortUnreachable",
     "QueueClosed",
     "Reflector",
     "Resource",

@@ -1,6 +1,6 @@
-"""Time as it is passed in: durations by a clock that never jumps, timestamps by the one people read.
+"""The clock, as an argument: durations by a monotonic clock, timestamps by the wall clock.
 
-Everything that waits takes a ``Clock``, so that a test decides what time it is and no test sleeps.
+Everything that waits takes a ``Clock``, so that a test decides the time and no test sleeps.
 """
 
 import asyncio
@@ -11,14 +11,14 @@ from typing import Protocol
 
 
 class Timer(Protocol):
-    """Something that will be called unless it is cancelled."""
+    """A scheduled callback."""
 
     def cancel(self) -> None:
         """Never call it."""
 
 
 class Clock(Protocol):
-    """What time it is, and how to wait."""
+    """Time, and waiting."""
 
     def monotonic(self) -> float:
         """Seconds from an arbitrary origin; only differences mean anything."""

@@ -1,8 +1,8 @@
-"""Every way a request to the API server fails, built from the ``Status`` it answers with.
+"""The exceptions of requests to the API server, built from the ``Status`` that it answers with.
 
 ::
 
-    ApiError                     status, reason, message, details, retry_after
+    ApiError                     status, reason, message, details, retry_after; method and path of the request
     ├── BadRequest        400    the request makes no sense to this server
     ├── Unauthorized      401    the credentials are not valid, or not any more
     ├── Forbidden         403    RBAC, a quota, Pod Security, or a namespace that is being deleted: see its properties
@@ -12,11 +12,12 @@
     ├── Expired           410    the resourceVersion or continue token is too old; list again
     ├── Invalid           422    the object breaks its schema or a rule; ``causes`` name the fields
     ├── TooManyRequests   429    slow down; ``retry_after`` says for how long
-    ├── ServerUnavailable 5xx    overloaded, starting, or a webhook failed; the request may have been carried out
-    ├── ConnectionLost    0      no complete answer within the deadline; the request may have been carried out
-    └── UnreadableAnswer  2xx    carried out, but the answer does not fit the struct it was to be decoded into
+    ├── ServerUnavailable 5xx    overloaded, starting, or a webhook failed; the request may have taken effect
+    ├── ConnectionLost    0      no complete answer within the deadline; the request may have taken effect
+    ├── UnreadableAnswer  2xx    it took effect, but the answer does not fit the struct it was to be decoded into
+    └── PortUnreachable   0      the kubelet cannot connect to the port of a pod
 
-What may have been carried out is never repeated blindly: the caller looks first.
+A request that may have taken effect is never repeated blindly: the caller reads the object first.
 """
 
 from collections.abc import Mapping
@@ -26,7 +27,7 @@ import msgspec
 
 
 class StatusCause(msgspec.Struct, frozen=True):
-    """One of the things that are wrong: with a field, or with the namespace."""
+    """One fault: of a field, or of the namespace."""
 
     reason: str = ""
     message: str = ""
@@ -34,7 +35,7 @@ class StatusCause(msgspec.Struct, frozen=True):
 
 
 class StatusDetails(msgspec.Struct, frozen=True, rename="camel"):
-    """What the request was about."""
+    """The object that the request was about."""
 
     name: str = ""
     kind: str = ""
@@ -70,6 +71,8 @@ class ApiError(Exception):
         self.reason = reason
         self.details = details or StatusDetails()
         self.retry_after = retry_after
+        self.method = ""
+        self.path = ""
 
     def __str__(self) -> str:
         label = f"{self.status} {self.reason}".strip() if self.status else type(self).__name__
@@ -77,7 +80,7 @@ class ApiError(Exception):
 
     @property
     def causes(self) -> tuple[StatusCause, ...]:
-        """The single things that are wrong, if the server told."""
+        """The single faults, if the server names them."""
         return self.details.causes
 
 
@@ -90,7 +93,7 @@ class Unauthorized(ApiError):
 
 
 class Forbidden(ApiError):
-    """Not allowed: by RBAC, or by an admission plugin that tells which only in its text."""
+    """Not allowed: by RBAC, or by an admission plugin, which only the message names."""
 
     @property
     def quota(self) -> bool:
@@ -129,11 +132,11 @@ class Invalid(ApiError):
 
 
 class TooManyRequests(ApiError):
-    """The server did nothing but ask for patience."""
+    """The server did nothing; the request may be repeated later."""
 
 
 class ServerUnavailable(ApiError):
-    """The server, or a webhook it asked, is not able to answer now."""
+    """The server, or a webhook that it calls, cannot answer now."""
 
 
 class ConnectionLost(ApiError):
@@ -141,7 +144,11 @@ class ConnectionLost(ApiError):
 
 
 class UnreadableAnswer(ApiError):
-    """A success whose body is not what was expected: a CRD of another version, or something between us and it."""
+    """A success whose body does not decode: a CRD of another version, or a proxy that answers for the API server."""
+
+
+class PortUnreachable(ApiError):
+    """The kubelet cannot connect to the port of a pod."""
 
 
 _BY_STATUS: Mapping[int, type[ApiError]] = {
@@ -159,25 +166,25 @@ _TEXT_LIMIT = 4096
 
 
 def error_from_answer(status: int, body: bytes, headers: Mapping[str, str]) -> ApiError:
-    """The exception for an answer with this HTTP status, whatever its body."""
-    told = _decode_status(body)
-    message = told.message or body[:_TEXT_LIMIT].decode(errors="replace").strip()
-    return _make(status, told, message, _seconds(headers.get("Retry-After")))
+    """The exception for an answer with this HTTP status; the body need not be a ``Status``."""
+    answer = _decode_status(body)
+    message = answer.message or body[:_TEXT_LIMIT].decode(errors="replace").strip()
+    return _make(status, answer, message, _seconds(headers.get("Retry-After")))
 
 
 def error_from_event(raw: bytes) -> ApiError:
     """The exception for the object of a watch event of type ERROR."""
-    told = _decode_status(raw)
-    return _make(told.code or 500, told, told.message, None)
+    answer = _decode_status(raw)
+    return _make(answer.code or 500, answer, answer.message, None)
 
 
-def _make(status: int, told: Status, message: str, retry_after: float | None) -> ApiError:
+def _make(status: int, answer: Status, message: str, retry_after: float | None) -> ApiError:
     kind = _BY_STATUS.get(status, ServerUnavailable if status >= 500 else ApiError)
-    if told.reason == "AlreadyExists":
+    if answer.reason == "AlreadyExists":
         kind = AlreadyExists
-    if retry_after is None and told.details is not None and told.details.retry_after_seconds:
-        retry_after = float(told.details.retry_after_seconds)
-    return kind(message, status=status, reason=told.reason, details=told.details, retry_after=retry_after)
+    if retry_after is None and answer.details is not None and answer.details.retry_after_seconds:
+        retry_after = float(answer.details.retry_after_seconds)
+    return kind(message, status=status, reason=answer.reason, details=answer.details, retry_after=retry_after)
 
 
 def _decode_status(body: bytes) -> Status:

@@ -1,7 +1,7 @@
-"""Events: what ``kubectl describe`` tells a user about an object. Best effort, and never in anybody's way.
+"""Events, which ``kubectl describe`` shows with an object. Best effort: recording never blocks.
 
-Recording only notes; one loop sends, slower than other writes. What is recorded again while it waits, or soon after it
-was sent, becomes a count on the same Event instead of another one.
+One loop sends, slower than other writes. An Event recorded again while it waits, or soon after it was sent, becomes a
+count on the same Event instead of another one.
 """
 
 import asyncio
@@ -15,8 +15,7 @@ import msgspec
 from dgym.kube.client import Client
 from dgym.kube.clock import Clock, micro_time
 from dgym.kube.errors import ApiError, NotFound
-from dgym.kube.objects import Object
-from dgym.kube.resources import EVENTS, Resource
+from dgym.kube.resources import EVENTS, Object, Resource
 from dgym.kube.throttle import TokenBucket
 
 logger = logging.getLogger(__name__)
@@ -25,11 +24,11 @@ EventType = Literal["Normal", "Warning"]
 _NOTE_LIMIT = 1024
 _NAME_LIMIT = 200
 _SERIES_SECONDS = 360.0
-"""Said again within this time, it is the same series; the API server forgets Events after an hour."""
+"""Recorded again within this time, it is the same series; the API server drops Events after an hour."""
 
 
-class _Said(msgspec.Struct, frozen=True):
-    """What an Event says of which object; the same twice is one series."""
+class _Content(msgspec.Struct, frozen=True):
+    """The content of an Event; the same content twice is one series."""
 
     uid: str
     kind: str
@@ -56,9 +55,9 @@ class EventRecorder:
     """Records Events and, while ``run`` runs, sends them.
 
     Args:
-        client: Where to.
-        controller: Who reports, such as ``dgym.dev/operator``.
-        instance: Which replica of it.
+        client: For the API server.
+        controller: The reporting controller, such as ``dgym.dev/operator``.
+        instance: The replica of it.
         clock: For time stamps, rate and series.
         random: For names.
         qps: Events a second.
@@ -84,8 +83,8 @@ class EventRecorder:
         self._random = random
         self._bucket = TokenBucket(qps=qps, burst=max(1, round(5 * qps)), clock=clock)
         self._limit = limit
-        self._waiting: OrderedDict[_Said, int] = OrderedDict()
-        self._series: OrderedDict[_Said, _Series] = OrderedDict()
+        self._waiting: OrderedDict[_Content, int] = OrderedDict()
+        self._series: OrderedDict[_Content, _Series] = OrderedDict()
         self._work = asyncio.Event()
 
     def record(
@@ -98,9 +97,9 @@ class EventRecorder:
         type: EventType = "Normal",  # noqa: A002 - the API's own name
         action: str = "Reconcile",
     ) -> None:
-        """Note what happened to the object. Returns at once."""
+        """Record an Event about the object. Returns at once."""
         metadata = regarding.metadata
-        said = _Said(
+        content = _Content(
             metadata.uid,
             resource.kind,
             metadata.namespace,
@@ -111,10 +110,10 @@ class EventRecorder:
             action,
             message[:_NOTE_LIMIT],
         )
-        if said not in self._waiting and len(self._waiting) >= self._limit:
+        if content not in self._waiting and len(self._waiting) >= self._limit:
             self.dropped += 1
             return
-        self._waiting[said] = self._waiting.get(said, 0) + 1
+        self._waiting[content] = self._waiting.get(content, 0) + 1
         self._work.set()
 
     async def run(self) -> None:
@@ -124,59 +123,61 @@ class EventRecorder:
             self._work.clear()
             while self._waiting:
                 await self._bucket.take()
-                said, times = self._waiting.popitem(last=False)
+                content, times = self._waiting.popitem(last=False)
                 try:
-                    await self._send(said, times)
+                    await self._send(content, times)
                 except ApiError as error:
                     self.dropped += 1
-                    logger.info("event %s of %s/%s was not sent: %s", said.reason, said.namespace, said.name, error)
+                    logger.info(
+                        "event %s of %s/%s was not sent: %s", content.reason, content.namespace, content.name, error
+                    )
 
-    async def _send(self, said: _Said, times: int) -> None:
+    async def _send(self, content: _Content, times: int) -> None:
         now = self._clock.monotonic()
-        series = self._series.get(said)
+        series = self._series.get(content)
         if series is not None and now - series.last <= _SERIES_SECONDS:
             count = series.count + times
             body = {"series": {"count": count, "lastObservedTime": micro_time(self._clock.now())}}
             try:
                 await self._client.patch(
-                    EVENTS, series.event, body, namespace=said.event_namespace, decode=bytes, throttle=False
+                    EVENTS, series.event, body, namespace=content.event_namespace, decode=bytes, throttle=False
                 )
             except NotFound:
                 times = count
             else:
                 series.count, series.last = count, now
-                self._series.move_to_end(said)
+                self._series.move_to_end(content)
                 return
-        await self._begin(said, times)
+        await self._begin(content, times)
 
-    async def _begin(self, said: _Said, times: int) -> None:
-        name = f"{said.name[:_NAME_LIMIT]}.{self._random.getrandbits(64):016x}"
+    async def _begin(self, content: _Content, times: int) -> None:
+        name = f"{content.name[:_NAME_LIMIT]}.{self._random.getrandbits(64):016x}"
         await self._client.create(
-            EVENTS, self._body(said, name, times), namespace=said.event_namespace, decode=bytes, throttle=False
+            EVENTS, self._body(content, name, times), namespace=content.event_namespace, decode=bytes, throttle=False
         )
-        self._series[said] = _Series(name, times, self._clock.monotonic())
-        self._series.move_to_end(said)
+        self._series[content] = _Series(name, times, self._clock.monotonic())
+        self._series.move_to_end(content)
         while len(self._series) > self._limit:
             self._series.popitem(last=False)
 
-    def _body(self, said: _Said, name: str, times: int) -> dict[str, Any]:
+    def _body(self, content: _Content, name: str, times: int) -> dict[str, Any]:
         now = micro_time(self._clock.now())
         body = EVENTS.manifest(
-            metadata={"name": name, "namespace": said.event_namespace},
+            metadata={"name": name, "namespace": content.event_namespace},
             eventTime=now,
             reportingController=self._controller,
             reportingInstance=self._instance[:128],
-            action=said.action,
-            reason=said.reason,
+            action=content.action,
+            reason=content.reason,
             regarding={
-                "apiVersion": said.api_version,
-                "kind": said.kind,
-                "namespace": said.namespace,
-                "name": said.name,
-                "uid": said.uid,
+                "apiVersion": content.api_version,
+                "kind": content.kind,
+                "namespace": content.namespace,
+                "name": content.name,
+                "uid": content.uid,
             },
-            note=said.note,
-            type=said.type,
+            note=content.note,
+            type=content.type,
         )
         if times > 1:
             body["series"] = {"count": times, "lastObservedTime": now}

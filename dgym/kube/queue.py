@@ -1,7 +1,7 @@
-"""Keys of what wants a look, each at most once and never by two workers at a time.
+"""A queue of keys to reconcile: each is in it at most once, and never with two workers at a time.
 
-A key says that something has changed, not what: it may be added a hundred times before a worker comes, and one look
-serves all. So the queue is bounded by the number of keys there are.
+A key says that something has changed, not what: added a hundred times before a worker is free, it is reconciled once.
+So the queue is bounded by the number of keys.
 """
 
 import asyncio
@@ -19,11 +19,11 @@ K = TypeVar("K", bound=Hashable)
 
 _BACKOFF = Backoff(base=0.5, limit=300.0)
 _LOW_EVERY = 10
-"""One look in so many goes to a key of low priority even if others wait, so that none waits for ever."""
+"""Every tenth key is one of low priority even if others wait, so that none waits for ever."""
 
 
 class QueueClosed(Exception):
-    """There is nothing more to do: the operator stops."""
+    """The queue is closed: the operator stops."""
 
 
 class WorkQueue(Generic[K]):
@@ -46,7 +46,7 @@ class WorkQueue(Generic[K]):
         self._closed = False
 
     def add(self, key: K, after: float = 0.0, *, low_priority: bool = False) -> None:
-        """Have the key looked at, not before ``after`` seconds from now; of several delays the shortest counts."""
+        """Enqueue the key in ``after`` seconds; of several delays the shortest counts."""
         if self._closed:
             return
         if after > 0:
@@ -58,14 +58,14 @@ class WorkQueue(Generic[K]):
             self._enqueue(key, low_priority)
 
     def retry(self, key: K) -> float:
-        """Look again after a back-off that grows with every failure; the seconds it will be."""
+        """Requeue the key after a back-off that grows with every failure; returns its seconds."""
         self._failures[key] = self._failures.get(key, 0) + 1
         delay = self._backoff.delay(self._failures[key], self._random)
         self.add(key, delay)
         return delay
 
     def forget(self, key: K) -> None:
-        """The key went well: its next failure is its first."""
+        """Reset the back-off of the key."""
         self._failures.pop(key, None)
 
     def failures(self, key: K) -> int:
@@ -93,14 +93,14 @@ class WorkQueue(Generic[K]):
                 raise
 
     def done(self, key: K) -> None:
-        """The worker has looked. If the key was added meanwhile, it wants another look."""
+        """Return a key after reconciling it. If it was added meanwhile, it is enqueued again."""
         again = self._active.pop(key)
         if again is not None and not self._closed:
             self._enqueue(key, again)
 
     @asynccontextmanager
     async def take(self) -> AsyncIterator[K]:
-        """``get`` and ``done`` around a look."""
+        """``get`` and ``done`` around one reconciliation."""
         key = await self.get()
         try:
             yield key
@@ -108,7 +108,7 @@ class WorkQueue(Generic[K]):
             self.done(key)
 
     def close(self) -> None:
-        """Workers that wait get ``QueueClosed``, those that look finish, nothing is added any more."""
+        """Let waiting workers get ``QueueClosed`` and busy ones finish; nothing is added any more."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -123,17 +123,17 @@ class WorkQueue(Generic[K]):
 
     @property
     def active(self) -> int:
-        """Keys that a worker looks at."""
+        """Keys that a worker has."""
         return len(self._active)
 
     @property
     def delayed(self) -> int:
-        """Keys that want a look later."""
+        """Keys that are enqueued later."""
         return len(self._due)
 
     @property
     def oldest_age(self) -> float:
-        """For how many seconds the key that waits longest has waited for a worker."""
+        """Seconds that the key which waits longest has waited for a worker."""
         since = [moment for keys in self._ready for moment in keys.values()]
         return self._clock.monotonic() - min(since) if since else 0.0
 

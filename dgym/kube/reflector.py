@@ -1,8 +1,8 @@
-"""Keeps a store like the API server's: lists once, then watches, and never asks faster because something is wrong.
+"""Keeps a store in step with the API server: lists once, then watches, and backs off from every failure.
 
 A watch ends all the time: the server closes it after some minutes, a proxy earlier, a dead connection without a word.
-Each end but the agreed one is answered by a wait that grows, a clean close too, since a server that accepts and closes
-would otherwise be asked as fast as the loop turns. What is missed in between is resumed from the last version seen.
+Each end before the time agreed is followed by a back-off that grows, a clean close too, since a server that accepts and
+closes would otherwise be asked as fast as the loop turns. The next watch resumes from the last version observed.
 """
 
 import asyncio
@@ -13,22 +13,28 @@ from typing import Generic
 
 import msgspec
 
-from dgym.kube.client import Client
+from dgym.kube.client import PAGE_SIZE, Client
 from dgym.kube.clock import Clock
-from dgym.kube.errors import ApiError, ConnectionLost, Expired, Forbidden
-from dgym.kube.objects import Key, T
-from dgym.kube.reading import PAGE_SIZE
-from dgym.kube.resources import Resource
+from dgym.kube.decoding import EventDecoder, UnreadableObject
+from dgym.kube.errors import (
+    ApiError,
+    ConnectionLost,
+    Expired,
+    Forbidden,
+    TooManyRequests,
+    Unauthorized,
+    UnreadableAnswer,
+)
+from dgym.kube.resources import Key, Resource, T
 from dgym.kube.store import Store
 from dgym.kube.throttle import Backoff
-from dgym.kube.watching import EventDecoder, UnreadableObject
 
 logger = logging.getLogger(__name__)
 
 _BACKOFF = Backoff(base=1.0, limit=30.0)
 _LONGEST_WAIT = 120.0
 _HEALTHY_SECONDS = 30.0
-"""A stream that lasted so long was no failure of the server: the next wait is a short one again."""
+"""A stream that lasted so long was no failure of the server: the back-off begins again."""
 _SLACK_SECONDS = 5.0
 """The server ends streams at the time agreed, some seconds sooner or later."""
 
@@ -43,6 +49,8 @@ class WatchSettings(msgspec.Struct, frozen=True, kw_only=True):
     backoff: Backoff = _BACKOFF
     forget_seconds: float = 300.0
     """An optional namespace that refuses requests for so long has no objects any more."""
+    tries: int | None = None
+    """``run`` raises the error of so many failures in a row; None: never."""
 
 
 _DEFAULTS = WatchSettings()
@@ -60,6 +68,7 @@ class Reflector(Generic[T]):
         random: For jitter.
         namespace: None: all namespaces.
         label_selector: Of the objects to keep.
+        field_selector: Of the objects to keep.
         settings: Durations and sizes.
         optional: Whether the namespace may be absent. Its objects are then dropped after ``forget_seconds`` without
             the right to read them: the roles of a namespace are deleted with it.
@@ -82,6 +91,7 @@ class Reflector(Generic[T]):
         random: Random,
         namespace: str | None = None,
         label_selector: str = "",
+        field_selector: str = "",
         settings: WatchSettings = _DEFAULTS,
         optional: bool = False,
         changed: Callable[[], None] = lambda: None,
@@ -100,7 +110,7 @@ class Reflector(Generic[T]):
         self._store = store
         self._clock = clock
         self._random = random
-        self._label_selector = label_selector
+        self._selectors = {"label_selector": label_selector, "field_selector": field_selector}
         self._settings = settings
         self._optional = optional
         self._changed = changed
@@ -111,11 +121,15 @@ class Reflector(Generic[T]):
 
     @property
     def staleness(self) -> float:
-        """Seconds since the API server last gave a sign of life to this watch; before the first, since the start."""
+        """Seconds since the API server last sent anything to this watch; before that, since the start."""
         return self._clock.monotonic() - self._alive
 
     async def run(self) -> None:
-        """Keep the store up to date until cancelled."""
+        """Keep the store up to date until cancelled.
+
+        Raises:
+            ApiError: With ``settings.tries``: the first list failed, the server refused, or failures were too many.
+        """
         failures = 0
         while True:
             self._opened = float("inf")
@@ -134,7 +148,14 @@ class Reflector(Generic[T]):
                 logger.info("%s: %s", self, error)
                 reason = error
             failures = 1 if self._clock.monotonic() - self._opened >= _HEALTHY_SECONDS else failures + 1
+            if self._settings.tries is not None and self._is_final(reason, failures, self._settings.tries):
+                raise reason
             await self._clock.sleep(self._wait(failures, reason))
+
+    def _is_final(self, error: ApiError, failures: int, tries: int) -> bool:
+        refused = 400 <= error.status < 500 and not isinstance(error, (Unauthorized, Expired, TooManyRequests))
+        lost = isinstance(error, (ConnectionLost, Unauthorized, UnreadableAnswer)) and not self.synced.is_set()
+        return refused or lost or failures > tries
 
     def _wait(self, failures: int, reason: ApiError) -> float:
         delay = self._settings.backoff.delay(failures, self._random)
@@ -157,7 +178,7 @@ class Reflector(Generic[T]):
             self.resource,
             resource_version=self._version,
             namespace=self.namespace,
-            label_selector=self._label_selector,
+            **self._selectors,
             timeout_seconds=seconds,
             silence_seconds=self._settings.silence_seconds,
         ) as lines:
@@ -165,7 +186,7 @@ class Reflector(Generic[T]):
             self._permitted()
             async for line in lines:
                 self._alive = self._clock.monotonic()
-                self._take(line)
+                self._observe(line)
         lasted = self._clock.monotonic() - started
         if lasted < seconds - _SLACK_SECONDS:
             raise ConnectionLost(f"the watch ended after {lasted:.1f} s of {seconds} s")
@@ -179,7 +200,7 @@ class Reflector(Generic[T]):
             self.resource,
             decode=self._kind,
             namespace=self.namespace,
-            label_selector=self._label_selector,
+            **self._selectors,
             limit=self._settings.page_size,
         ):
             self._alive = self._clock.monotonic()
@@ -213,11 +234,11 @@ class Reflector(Generic[T]):
             self._store.replace((), self._version, namespace=self.namespace)
             self._version = ""
 
-    def _take(self, line: bytes) -> None:
+    def _observe(self, line: bytes) -> None:
         try:
             event = self._events.decode(line)
         except UnreadableObject as error:
-            # What is known of it stays: an older version is better than none, and the next one may be readable.
+            # The store keeps an older version: it is better than none, and the next one may be readable.
             self.unreadable += 1
             self._version = error.resource_version or self._version
             logger.warning("%s: %s cannot be read: %s", self, "/".join(error.key), error)

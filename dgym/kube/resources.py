@@ -1,6 +1,6 @@
-"""Where the API server keeps each kind."""
+"""Kinds as the API server serves them, and what this layer reads of their objects: identity and version."""
 
-from typing import Any
+from typing import Any, Protocol, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -49,3 +49,54 @@ NETWORK_POLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "Netwo
 DEBUG_TASKS = Resource(GROUP, "v1alpha1", "debugtasks", "DebugTask")
 EPISODES = Resource(GROUP, "v1alpha1", "episodes", "Episode")
 EPISODE_SETS = Resource(GROUP, "v1alpha1", "episodesets", "EpisodeSet")
+
+Key = tuple[str, str]
+"""Namespace and name; the namespace is empty for kinds that have none."""
+
+
+class Metadata(Protocol):
+    """The part of the metadata that identifies an object and its version."""
+
+    @property
+    def name(self) -> str:
+        """Unique in its namespace."""
+
+    @property
+    def namespace(self) -> str:
+        """Empty if the kind has none."""
+
+    @property
+    def uid(self) -> str:
+        """Never used again, unlike the name."""
+
+    @property
+    def resource_version(self) -> str:
+        """Changes with every write."""
+
+
+class Object(Protocol):
+    """Anything with metadata: the structs that callers decode into."""
+
+    @property
+    def metadata(self) -> Metadata:
+        """Its identity and version."""
+
+
+T = TypeVar("T", bound=Object)
+
+
+def key_of(item: Object) -> Key:
+    """Namespace and name."""
+    return (item.metadata.namespace, item.metadata.name)
+
+
+def older(version: str, than: str) -> bool:
+    """Whether a resourceVersion is certainly older than another of the same kind.
+
+    Kubernetes promises since 1.35 that decimal ones compare as numbers; of others nothing is known.
+    """
+    return _decimal(version) and _decimal(than) and int(version) < int(than)
+
+
+def _decimal(version: str) -> bool:
+    return version.isascii() and version.isdigit()

@@ -1,8 +1,8 @@
-"""What we know of one kind of object: what the watch has shown, and what we have written ourselves since.
+"""A cache of one kind of object: what the watch has shown, and our own writes since.
 
-A decision made right after a write must see that write, though the watch shows it only later. So answers to our own
-writes are put in at once, and the watch's older versions of those objects are passed over until it has caught up. An
-object that is gone leaves its UID behind for a while, so that a late answer does not bring it back.
+A decision made right after a write must see that write, though the watch shows it only later. So the answers to our own
+writes are stored at once, and the watch's older versions of those objects are skipped until the watch has caught up.
+The UID of a deleted object is kept for a while, so that a late answer does not bring it back.
 """
 
 from collections import OrderedDict
@@ -13,14 +13,14 @@ from typing import Generic
 import msgspec
 
 from dgym.kube.clock import Clock
-from dgym.kube.objects import Key, T, key_of, older
+from dgym.kube.resources import Key, T, key_of, older
 
 _GONE_SECONDS = 120.0
 """Longer than any answer or watch event is late: requests have a deadline of seconds, a silent watch is dropped."""
 
 
 class Source(StrEnum):
-    """Where a change was learned from. ``LIST`` is not news: thousands come at once and can wait."""
+    """The source of a change. Changes of a ``LIST`` come by the thousand and can wait."""
 
     LIST = "list"
     WATCH = "watch"
@@ -47,7 +47,7 @@ Listener = Callable[[Change[T]], None]
 
 
 class Index(Generic[T]):
-    """The objects by something they have: their owner, their node."""
+    """The objects by values of theirs: their owner, their node."""
 
     def __init__(self, store: "Store[T]", function: Callable[[T], Iterable[Hashable]]) -> None:
         self._store = store
@@ -55,16 +55,16 @@ class Index(Generic[T]):
         self._keys: dict[Hashable, dict[Key, None]] = {}
 
     def __getitem__(self, value: Hashable) -> tuple[T, ...]:
-        """All objects that have it, in the order they appeared; none is no error."""
+        """All objects of that value, in the order they appeared; empty where there is none."""
         found = (self._store.get(key) for key in self._keys.get(value, ()))
         return tuple(item for item in found if item is not None)
 
     def count(self, value: Hashable) -> int:
-        """How many objects have it."""
+        """How many objects have the value."""
         return len(self._keys.get(value, ()))
 
     def values(self) -> Collection[Hashable]:
-        """All that any object has."""
+        """All values that any object has."""
         return self._keys.keys()
 
     def _update(self, key: Key, old: T | None, new: T | None) -> None:
@@ -104,7 +104,7 @@ class Store(Generic[T]):
         return iter(tuple(self._objects.values()))
 
     def index(self, function: Callable[[T], Iterable[Hashable]]) -> Index[T]:
-        """Keep the objects findable by the values this pure function gives for each."""
+        """Index the objects by the values that this pure function returns for each."""
         index = Index(self, function)
         for key, item in self._objects.items():
             index._update(key, None, item)
@@ -112,16 +112,16 @@ class Store(Generic[T]):
         return index
 
     def subscribe(self, listener: Listener[T]) -> None:
-        """Call this on every change, after it. It must not block; what it raises ends the operator, as any defect."""
+        """Call ``listener`` after every change. It must not block or raise."""
         self._listeners.append(listener)
 
     # Own writes
 
     def assume(self, item: T) -> None:
-        """Put in what the API server answered to our own create, patch, replace or delete."""
+        """Store the object that the API server returned for our own create, patch or delete."""
         key, version = key_of(item), item.metadata.resource_version
         known = self._objects.get(key)
-        # What is not known though a list was made since has come and gone without being seen.
+        # An object that is in no list made since has come and gone unseen.
         latest = known.metadata.resource_version if known is not None else self._listed_version(key[0])
         if self._is_gone(item.metadata.uid) or self._is_behind(key, version) or older(version, latest):
             return
@@ -129,7 +129,7 @@ class Store(Generic[T]):
         self._put(key, item, Source.OWN)
 
     def assume_deleted(self, key: Key, uid: str) -> None:
-        """Take out what we deleted and the API server does not have any more."""
+        """Remove an object that we deleted and the API server does not have any more."""
         self._bury(uid)
         known = self._objects.get(key)
         if known is not None and known.metadata.uid == uid:
@@ -140,7 +140,7 @@ class Store(Generic[T]):
     # The watch
 
     def put(self, item: T) -> None:
-        """An object was seen by the watch."""
+        """Store an object that the watch has shown."""
         key = key_of(item)
         if self._is_gone(item.metadata.uid) or self._is_behind(key, item.metadata.resource_version):
             return
@@ -148,7 +148,7 @@ class Store(Generic[T]):
         self._put(key, item, Source.WATCH)
 
     def remove(self, item: T) -> None:
-        """An object was seen to be gone. One of the same name that we have made since stays."""
+        """Remove an object that the watch has shown to be gone. A later one of the same name that we made stays."""
         key = key_of(item)
         self._bury(item.metadata.uid)
         if not self._is_behind(key, item.metadata.resource_version):
@@ -159,7 +159,7 @@ class Store(Generic[T]):
             self._remove(key, Source.WATCH, last=item)
 
     def remove_unread(self, key: Key, uid: str, resource_version: str) -> None:
-        """An object that cannot be read was seen to be gone."""
+        """Remove an object that the watch has shown to be gone and that cannot be decoded."""
         self._bury(uid)
         if not self._is_behind(key, resource_version):
             self._own.pop(key, None)
@@ -170,9 +170,9 @@ class Store(Generic[T]):
     def replace(
         self, items: Iterable[T], resource_version: str, *, namespace: str | None = None, keep: Collection[Key] = ()
     ) -> None:
-        """The watch begins anew with these objects; others of the namespace (None: of all) are gone.
+        """Replace the objects of the namespace (None: of all) by those of a list.
 
-        ``keep`` names objects that are there but could not be read. Our own writes after the list was made stay.
+        ``keep`` names objects that exist but could not be decoded. Our own writes after the list was made stay.
         """
         self._listed[namespace or ""] = resource_version
         seen: set[Key] = set(keep)

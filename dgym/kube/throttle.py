@@ -1,7 +1,7 @@
-"""How fast we may write: a token bucket, creates that start slowly, and waits that grow.
+"""The rate of writes: a token bucket, a slow start of creates, and back-off.
 
-The bucket protects the API server from us. The slow start protects a namespace: where the first pods are refused (a
-quota, a webhook that is down) the thousands behind them are not tried at the same speed.
+The bucket protects the API server from its client. The slow start protects a namespace: where the first pods are
+refused (a quota, a webhook that is down) the thousands behind them are not tried at the same speed.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ class TokenBucket:
 class SlowStart:
     """Creates of one sort in flight at once: one at first, one more after each success, one again after a failure.
 
-    While successes come in, the number doubles with every round trip. Sorts nobody waits for are forgotten.
+    While creates succeed, the number doubles with every round trip. Sorts without a waiting create are dropped.
     """
 
     def __init__(self, limit: int = 64) -> None:
@@ -69,7 +69,7 @@ class SlowStart:
 
     @asynccontextmanager
     async def slot(self, sort: Hashable) -> AsyncIterator["Outcome"]:
-        """Wait for a place; ``refused()`` on what it yields says that the next ones had better go slowly."""
+        """Wait for a place; ``refused()`` on the outcome it yields slows the next ones down."""
         window = self._windows.setdefault(sort, _Window())
         outcome = Outcome()
         await self._enter(sort, window)
@@ -93,7 +93,7 @@ class SlowStart:
         try:
             await place
         except asyncio.CancelledError:
-            if window.waiting.pop(place, 0) == 0:  # it had been given a place already
+            if window.waiting.pop(place, 0) == 0:  # the place was granted already
                 window.active -= 1
             self._wake(sort, window)
             raise
@@ -109,13 +109,13 @@ class SlowStart:
 
 
 class Outcome:
-    """What became of a create, as far as the ones behind it are concerned."""
+    """The outcome of a create, for the creates behind it."""
 
     def __init__(self) -> None:
         self.was_refused = False
 
     def refused(self) -> None:
-        """The server or its namespace could not take it."""
+        """The server or the namespace refused the create."""
         self.was_refused = True
 
 

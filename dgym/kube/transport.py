@@ -1,28 +1,50 @@
-"""One HTTP request to the API server, and nothing cleverer: bytes out, bytes or an ``ApiError`` back.
+"""HTTP requests to the API server: sent, throttled, timed, and repeated as long as that does no harm.
 
-The only module that imports aiohttp. What is repeated, slowed down or decoded is decided above it.
+``Transport`` turns one request into bytes or an ``ApiError`` and is the only code that knows aiohttp; ``Caller``
+decides about retries and the rate of writes.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from random import Random
+from typing import TypeVar
 
 import aiohttp
 import msgspec
 from yarl import URL
 
 from dgym.kube.auth import Access, AccessError
-from dgym.kube.errors import ConnectionLost, Unauthorized, error_from_answer
+from dgym.kube.clock import Clock
+from dgym.kube.errors import (
+    ApiError,
+    ConnectionLost,
+    ServerUnavailable,
+    TooManyRequests,
+    Unauthorized,
+    error_from_answer,
+)
+from dgym.kube.resources import Resource
+from dgym.kube.throttle import Backoff, TokenBucket
 
+V = TypeVar("V")
 CONNECT_SECONDS = 10.0
 LINE_LIMIT = 32 * 1024**2
 """Bytes of one watch event; etcd takes objects of at most 1.5 MB, so a longer line is not a watch."""
 _KEEPALIVE_SECONDS = 60.0
 
+Observe = Callable[[str, Resource, int, float], None]
+"""Called once per request with verb, resource, HTTP status (0: no answer) and seconds."""
+
+_TRIES = 4
+_BACKOFF = Backoff(base=0.5, limit=5.0)
+_LONGEST_WAIT = 30.0
+"""A server that asks for a longer wait is left to the caller's queue: no worker sleeps that long."""
+
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked for. ``timeout`` is the deadline of the whole answer, None: as usual."""
+    """A request. ``timeout`` is the deadline of the whole answer; None: the session's, and none for a stream."""
 
     method: str
     path: str
@@ -39,8 +61,8 @@ class Answer(msgspec.Struct, frozen=True):
     body: bytes
 
 
-class Lines:
-    """The lines of a stream as they come. What follows the last newline is not a line: the stream was cut."""
+class Stream:
+    """The body of an answer as it comes, in pieces or by lines."""
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self._response = response
@@ -48,20 +70,25 @@ class Lines:
         self._rest: list[bytes] = []
         self._held = 0
 
-    def __aiter__(self) -> "Lines":
+    async def read(self) -> bytes:
+        """The next piece; empty at the end."""
+        with _as_connection_lost():
+            return await self._response.content.readany()
+
+    def __aiter__(self) -> "Stream":
         return self
 
     async def __anext__(self) -> bytes:
+        """The next line that is not empty. What follows the last newline is not a line: the stream was cut."""
         while not self._ready:
-            with _told_as_lost():
-                chunk = await self._response.content.readany()
-            if not chunk:
+            piece = await self.read()
+            if not piece:
                 raise StopAsyncIteration
-            self._take(chunk)
+            self._take(piece)
         return self._ready.popleft()
 
-    def _take(self, chunk: bytes) -> None:
-        head, newline, tail = chunk.partition(b"\n")
+    def _take(self, piece: bytes) -> None:
+        head, newline, tail = piece.partition(b"\n")
         self._rest.append(head)
         self._held += len(head)
         if self._held > LINE_LIMIT:
@@ -73,8 +100,26 @@ class Lines:
             self._rest, self._held = [rest], len(rest)
 
 
+class Socket:
+    """A WebSocket of binary messages."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self._socket = socket
+
+    async def send(self, message: bytes) -> None:
+        """Send a message."""
+        with _as_connection_lost():
+            await self._socket.send_bytes(message)
+
+    async def messages(self) -> AsyncIterator[bytes]:
+        """Messages as they come, until the server closes."""
+        async for message in self._socket:
+            if message.type is aiohttp.WSMsgType.BINARY:
+                yield message.data
+
+
 class Transport:
-    """The session. Connections are not limited here: whoever calls has a bounded number of workers."""
+    """The session. Connections are not limited here: callers have a bounded number of workers."""
 
     def __init__(self, access: Access, *, user_agent: str, timeout: float) -> None:
         self._access = access
@@ -83,7 +128,7 @@ class Transport:
         self._session: aiohttp.ClientSession | None = None
 
     async def open(self) -> None:
-        """Make the session; the event loop must run."""
+        """Open the session; the event loop must run."""
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_SECONDS),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -97,7 +142,7 @@ class Transport:
             await self._session.close()
 
     def expire_credentials(self) -> None:
-        """The last ones were not taken."""
+        """Renew the credentials before the next request: the server refused them."""
         self._access.credentials.expire()
 
     async def send(self, request: Request) -> Answer:
@@ -107,7 +152,7 @@ class Transport:
             ApiError: The server refused, or there was no complete answer.
         """
         limits = aiohttp.ClientTimeout(total=request.timeout or self._timeout, sock_connect=CONNECT_SECONDS)
-        with _told_as_lost():
+        with _as_connection_lost():
             async with await self._respond(request, limits) as response:
                 body = await response.read()
                 if response.status >= 300:
@@ -115,35 +160,49 @@ class Transport:
                 return Answer(response.status, body)
 
     @asynccontextmanager
-    async def stream(self, request: Request, *, silence: float) -> AsyncIterator[Lines]:
-        """The lines of an answer that goes on; silent for longer than ``silence`` seconds, it is lost."""
-        limits = aiohttp.ClientTimeout(
-            total=request.timeout or self._timeout, sock_connect=CONNECT_SECONDS, sock_read=silence
-        )
-        with _told_as_lost():
+    async def stream(self, request: Request, *, silence: float) -> AsyncIterator[Stream]:
+        """An answer that goes on; a connection silent for longer than ``silence`` seconds is lost."""
+        limits = aiohttp.ClientTimeout(total=request.timeout, sock_connect=CONNECT_SECONDS, sock_read=silence)
+        with _as_connection_lost():
             response = await self._respond(request, limits)
         try:
             if response.status >= 300:
-                with _told_as_lost():
+                with _as_connection_lost():
                     body = await response.read()
                 raise error_from_answer(response.status, body, response.headers)
-            yield Lines(response)
+            yield Stream(response)
         finally:
             _abort(response)
             response.close()
 
-    async def _respond(self, request: Request, limits: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
-        if self._session is None:
-            raise RuntimeError("the client is not open: use it as an asynchronous context manager")
+    @asynccontextmanager
+    async def websocket(self, request: Request, protocol: str) -> AsyncIterator[Socket]:
+        """A WebSocket that speaks ``protocol``."""
         access = self._access
-        headers = {"Content-Type": request.content_type} if request.body is not None else {}
-        if authorization := await self._authorization(request.timeout or self._timeout):
-            headers["Authorization"] = authorization
-        return await self._session.request(
+        with _as_connection_lost():
+            try:
+                socket = await self._opened().ws_connect(
+                    self._url(request),
+                    protocols=(protocol,),
+                    headers=await self._headers(request),
+                    max_msg_size=0,
+                    timeout=aiohttp.ClientWSTimeout(ws_close=5.0),
+                    ssl=access.tls if access.tls is not None else True,
+                    server_hostname=access.server_hostname,
+                    proxy=access.proxy,
+                )
+            except aiohttp.WSServerHandshakeError as error:
+                raise error_from_answer(error.status, b"", {}) from error
+        async with socket:
+            yield Socket(socket)
+
+    async def _respond(self, request: Request, limits: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
+        access = self._access
+        return await self._opened().request(
             request.method,
-            URL(access.server + request.path, encoded=True).update_query(request.parameters),
+            self._url(request),
             data=request.body,
-            headers=headers,
+            headers=await self._headers(request),
             ssl=access.tls if access.tls is not None else True,
             server_hostname=access.server_hostname,
             proxy=access.proxy,
@@ -151,26 +210,141 @@ class Transport:
             allow_redirects=False,
         )
 
-    async def _authorization(self, deadline: float) -> str | None:
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            raise RuntimeError("the client is not open: use it as an asynchronous context manager")
+        return self._session
+
+    def _url(self, request: Request) -> URL:
+        return URL(self._access.server + request.path, encoded=True).update_query(request.parameters)
+
+    async def _headers(self, request: Request) -> dict[str, str]:
+        headers = {"Content-Type": request.content_type} if request.body is not None else {}
         try:
-            async with asyncio.timeout(deadline):
-                return await self._access.credentials.header()
+            async with asyncio.timeout(request.timeout or self._timeout):
+                authorization = await self._access.credentials.header()
         except AccessError as error:
             raise Unauthorized(str(error), status=401) from error
+        return headers | ({"Authorization": authorization} if authorization else {})
+
+
+class Caller:
+    """Sends requests through a transport, and again where that helps."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        bucket: TokenBucket,
+        clock: Clock,
+        random: Random,
+        resend: bool,
+        observe: Observe | None,
+    ) -> None:
+        self._transport = transport
+        self._bucket = bucket
+        self._clock = clock
+        self._random = random
+        self._resend = resend
+        self._observe = observe
+        self.open = transport.open
+        self.close = transport.close
+
+    async def call(
+        self, verb: str, resource: Resource, request: Request, *, repeatable: bool, throttle: bool = False
+    ) -> Answer:
+        """The answer of the last try.
+
+        Args:
+            verb: For the metrics.
+            resource: For the metrics.
+            request: What to send.
+            repeatable: Whether it does no harm to do it twice.
+            throttle: Whether every try takes a token.
+        """
+        failures = 0
+        while True:
+            if throttle:
+                await self._bucket.take()
+            started = self._clock.monotonic()
+            try:
+                answer = await self._transport.send(request)
+            except ApiError as error:
+                self._failed(verb, resource, request, error, started)
+                failures += 1
+                wait = self._wait(error, failures, repeatable and self._resend)
+                if wait is None:
+                    raise
+            else:
+                self._record(verb, resource, answer.status, started)
+                return answer
+            await self._clock.sleep(wait)
+
+    @asynccontextmanager
+    async def stream(self, verb: str, resource: Resource, request: Request, *, silence: float) -> AsyncIterator[Stream]:
+        """An answer that goes on. Never repeated: only its reader knows from where to go on."""
+        async with self._observed(verb, resource, request, self._transport.stream(request, silence=silence)) as stream:
+            yield stream
+
+    @asynccontextmanager
+    async def websocket(self, verb: str, resource: Resource, request: Request, protocol: str) -> AsyncIterator[Socket]:
+        """A WebSocket. Never repeated."""
+        async with self._observed(verb, resource, request, self._transport.websocket(request, protocol)) as socket:
+            yield socket
+
+    @asynccontextmanager
+    async def _observed(
+        self, verb: str, resource: Resource, request: Request, opening: AbstractAsyncContextManager[V]
+    ) -> AsyncIterator[V]:
+        started, opened = self._clock.monotonic(), False
+        try:
+            async with opening as connection:
+                self._record(verb, resource, 200, started)
+                opened = True
+                yield connection
+        except ApiError as error:
+            if not opened:
+                self._failed(verb, resource, request, error, started)
+                if isinstance(error, Unauthorized):
+                    self._transport.expire_credentials()
+            raise
+
+    def _failed(self, verb: str, resource: Resource, request: Request, error: ApiError, started: float) -> None:
+        error.method, error.path = request.method, request.path
+        self._record(verb, resource, error.status, started)
+
+    def _record(self, verb: str, resource: Resource, status: int, started: float) -> None:
+        if self._observe is not None:
+            self._observe(verb, resource, status, self._clock.monotonic() - started)
+
+    def _wait(self, error: ApiError, failures: int, repeatable: bool) -> float | None:
+        if isinstance(error, Unauthorized) and failures == 1:
+            self._transport.expire_credentials()
+            return 0.0
+        # A request refused with 429 had no effect: any request may be repeated then.
+        passes = isinstance(error, TooManyRequests) or (
+            repeatable and isinstance(error, (ServerUnavailable, ConnectionLost))
+        )
+        if failures >= _TRIES or not passes or (error.retry_after or 0.0) > _LONGEST_WAIT:
+            return None
+        delay = _BACKOFF.delay(failures, self._random)
+        if error.retry_after is not None:
+            delay = max(delay, error.retry_after + self._random.random())
+        return delay
 
 
 def _abort(response: aiohttp.ClientResponse) -> None:
-    """Drop a stream's connection: a farewell by TLS would wait for a server that still sends, beyond our own end."""
+    """Drop a stream's connection: a TLS shutdown would wait for a server that still sends, beyond our own end."""
     transport = response.connection.transport if response.connection is not None else None
     if transport is not None:
         transport.abort()
 
 
 @contextmanager
-def _told_as_lost() -> Iterator[None]:
+def _as_connection_lost() -> Iterator[None]:
     try:
         yield
     except TimeoutError as error:
-        raise ConnectionLost("no answer, or no sign of life, within the deadline") from error
+        raise ConnectionLost("no answer in time") from error
     except (aiohttp.ClientError, OSError) as error:
         raise ConnectionLost(str(error) or type(error).__name__) from error

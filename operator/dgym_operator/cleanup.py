@@ -27,12 +27,12 @@ from dgym.kube import (
     Clock,
     Conflict,
     Forbidden,
+    LeaseSpec,
     NotFound,
     Resource,
     SystemClock,
     load_access,
 )
-from dgym.kube.lease_record import LeaseSpec
 from dgym_operator.logs import configure_logging, fields
 from dgym_operator.objects import OPERATOR_LABELS, OWNER_LEASE, POLICY_NAME, SANDBOX_LABELS, Object
 from dgym_operator.settings import Settings

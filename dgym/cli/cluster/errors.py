@@ -1,79 +1,66 @@
-"""What can go wrong between a command and a cluster, said with what the user can do about it.
-
-::
-
-    ClusterError            no cluster, no access, or an answer that is none
-    └── ApiRefused          the API server answered, and not with success
-        ├── NotFound        the object, its namespace or its kind is not there
-        └── InvalidObject   the object breaks its schema or a rule (a fault of the manifest)
-"""
+"""What goes wrong between a command and a cluster, with what the user can do about it."""
 
 import re
 
-import msgspec
-
 from dgym.api import GROUP
 from dgym.errors import DgymError, ManifestError
+from dgym.kube import (
+    Access,
+    AccessError,
+    ApiError,
+    BadRequest,
+    ConnectionLost,
+    Forbidden,
+    Invalid,
+    NotFound,
+    Unauthorized,
+    UnreadableAnswer,
+)
 
 INSTALL = "helm install dgym charts/dgym -n dgym-system --create-namespace"
 _NAMESPACE = re.compile(r"/namespaces/([^/]+)/")
+_SHOWN_CHARACTERS = 500
 
 
 class ClusterError(DgymError):
-    """The cluster cannot be reached, or does not do what it is asked for."""
+    """The cluster cannot be reached, or refuses."""
 
 
-class ApiRefused(ClusterError):
-    """The API server refused; ``status`` is HTTP's, ``reason`` one word of Kubernetes'."""
-
-    def __init__(self, message: str, *, status: int, reason: str = "") -> None:
-        super().__init__(message)
-        self.status = status
-        self.reason = reason
+def explained(error: ApiError, access: Access) -> DgymError:
+    """The exception that a command ends with; ``ManifestError`` where the cluster refuses the manifest."""
+    text = _explained(error, access) or error.message[:_SHOWN_CHARACTERS]
+    text = text or f"HTTP status {error.status} to {error.method} {error.path}"
+    return ManifestError(text) if isinstance(error, BadRequest | Invalid) else ClusterError(text)
 
 
-class NotFound(ApiRefused):
-    """The object is not there."""
-
-
-class InvalidObject(ApiRefused, ManifestError):
-    """The object breaks its schema or a rule."""
-
-
-class _Details(msgspec.Struct, frozen=True):
-    """Which object the answer is about."""
-
-    name: str = ""
-    kind: str = ""
-
-
-class ApiStatus(msgspec.Struct, frozen=True):
-    """The ``Status`` that the API server answers with."""
-
-    message: str = ""
-    reason: str = ""
-    code: int = 0
-    details: _Details | None = None
-
-
-def refusal(status: int, body: bytes, *, method: str, path: str, context: str) -> ApiRefused:
-    """The exception for an answer that is no success."""
-    try:
-        answer = msgspec.json.decode(body, type=ApiStatus)
-    except msgspec.MsgspecError:
-        answer = ApiStatus(message=body.decode(errors="replace").strip()[:500])
-    text = answer.message or f"HTTP status {status} to {method} {path}"
-    if status == 401:
-        text = f"the cluster does not take the credentials of context '{context}'; log in again, or choose a --context"
-    elif status == 403 and "is forbidden: User" in text:
-        role = "view" if method == "GET" else "edit"
-        namespace = _NAMESPACE.search(path)
-        scope = f"in namespace {namespace[1]}" if namespace else "in all namespaces"
-        text += f"; ask whoever runs the cluster for the ClusterRole '{role}' {scope}, or choose a namespace of yours"
-    elif status == 404 and f"/{GROUP}/" in path and (answer.details is None or not answer.details.name):
-        # Without a name it is not an object that is missing, but the whole kind.
-        text = f"the cluster of context '{context}' has no resources of {GROUP}; install dgym: {INSTALL}"
-    elif status == 404 and answer.details is not None and answer.details.kind == "namespaces":
-        text += f"; make it (kubectl create namespace {answer.details.name}), or choose another with -n"
-    kind = NotFound if status == 404 else InvalidObject if status in (400, 422) else ApiRefused
-    return kind(text, status=status, reason=answer.reason)
+def _explained(error: ApiError, access: Access) -> str:
+    message, name = error.message, error.details.name
+    match error:
+        case ConnectionLost():
+            return (
+                f"the cluster of context '{access.context}' cannot be reached at {access.server}: {message};"
+                " see whether it runs (kubectl cluster-info), or choose another with --context"
+            )
+        case UnreadableAnswer():
+            return f"{access.server} answers what no API server does ({message}); see the kubeconfig"
+        case Unauthorized() if isinstance(error.__cause__, AccessError):
+            return message
+        case Unauthorized():
+            return (
+                f"the cluster does not take the credentials of context '{access.context}'; log in again, or choose a"
+                " --context"
+            )
+        case Forbidden() if "is forbidden: User" in message:
+            role = "view" if error.method == "GET" else "edit"
+            namespace = _NAMESPACE.search(error.path)
+            scope = f"in namespace {namespace[1]}" if namespace else "in all namespaces"
+            return (
+                f"{message}; ask whoever runs the cluster for the ClusterRole '{role}' {scope}, or choose a namespace"
+                " of yours"
+            )
+        case NotFound() if f"/{GROUP}/" in error.path and not name:
+            # Without a name it is not an object that is missing, but the whole kind.
+            return f"the cluster of context '{access.context}' has no resources of {GROUP}; install dgym: {INSTALL}"
+        case NotFound() if error.details.kind == "namespaces":
+            return f"{message}; make it (kubectl create namespace {name}), or choose another with -n"
+    return ""

@@ -1,18 +1,19 @@
 """``dgym get``."""
 
+import asyncio
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from dgym.cli.cluster.options import context_option, namespace_option, run
+from dgym.cli.options import context_option, namespace_option
 
 if TYPE_CHECKING:
-    from dgym.cli.cluster.connection import Cluster
-    from dgym.cli.cluster.following import Merged
-    from dgym.cli.cluster.names import Found
     from dgym.cli.cluster.views import EpisodeView, SetView
+    from dgym.kube import Client
+
+    Views = Sequence[EpisodeView | SetView]
 
 _REDRAW_SECONDS = 0.25
 
@@ -51,7 +52,7 @@ def command(
         raise click.UsageError("names do not go with --selector and --all-namespaces; give one or the other")
     if watch and output == "json":
         raise click.UsageError("--watch shows tables; leave out --output json, or watch with kubectl get -w -o json")
-    run(_get(names, selector or "", output, everywhere=all_namespaces, watch=watch, place=(context, namespace)))
+    asyncio.run(_get(names, selector or "", output, everywhere=all_namespaces, watch=watch, place=(context, namespace)))
 
 
 async def _get(
@@ -63,75 +64,76 @@ async def _get(
     watch: bool,
     place: tuple[str | None, str | None],
 ) -> None:
-    from dgym.cli.cluster.connection import Cluster
-    from dgym.cli.cluster.names import find_all
+    from dgym.cli.cluster.connection import connect, find_all
 
-    async with await Cluster.connect(*place) as cluster:
-        found = await find_all(cluster, names) if names else None
-        namespace = None if everywhere else cluster.namespace
+    async with connect(*place) as client:
+        found = await find_all(client, names) if names else None
+        namespace = None if everywhere else client.namespace
         if output == "json":
-            await _print_json(cluster, found, selector, namespace)
+            await _print_json(client, found, selector, namespace)
         elif watch:
-            await _watch(cluster, found, selector, namespace, wide=output == "wide")
+            await _watch(client, found, selector, namespace, wide=output == "wide")
         else:
-            await _show(cluster, found, selector, namespace, wide=output == "wide")
+            await _show(client, found, selector, namespace, wide=output == "wide")
 
 
-async def _show(
-    cluster: "Cluster", found: "list[Found] | None", selector: str, namespace: str | None, *, wide: bool
-) -> None:
-    from dgym.cli.cluster.following import list_both
-    from dgym.cli.cluster.names import path_of
-    from dgym.cli.cluster.tables import console, tables, widen
+async def _show(client: "Client", found: "Views | None", selector: str, namespace: str | None, *, wide: bool) -> None:
+    from dgym.cli.cluster.tables import show
+    from dgym.cli.cluster.views import EpisodeView, SetView
+    from dgym.kube import EPISODE_SETS, EPISODES
 
-    merged = await list_both(
-        cluster, path_of("Episode", namespace), path_of("EpisodeSet", namespace), selector=selector
-    )
-    episodes, sets = _select(merged, found)
-    if not episodes and not sets:
+    all_episodes = await client.list(EPISODES, decode=EpisodeView, namespace=namespace, label_selector=selector)
+    all_sets = await client.list(EPISODE_SETS, decode=SetView, namespace=namespace, label_selector=selector)
+    episodes, sets = _select(all_episodes, all_sets, found)
+    if episodes or sets:
+        show(episodes, sets, wide=wide, everywhere=namespace is None)
+    else:
         click.echo(_nothing(namespace), err=True)
-        return
-    screen, drawn = console(), tables(episodes, sets, wide=wide, everywhere=namespace is None)
-    widen(screen, drawn)
-    screen.print(drawn)
 
 
-async def _watch(
-    cluster: "Cluster", found: "list[Found] | None", selector: str, namespace: str | None, *, wide: bool
-) -> None:
+async def _watch(client: "Client", found: "Views | None", selector: str, namespace: str | None, *, wide: bool) -> None:
     """On a terminal the table changes in place; elsewhere it is printed again."""
     import contextlib
 
     from rich.live import Live
 
-    from dgym.cli.cluster.following import follow_both
-    from dgym.cli.cluster.names import path_of
-    from dgym.cli.cluster.tables import console, tables, widen
+    from dgym.cli.cluster.following import follow
+    from dgym.cli.cluster.tables import tables
+    from dgym.cli.cluster.views import EpisodeView, SetView
+    from dgym.cli.output import console, widen
+    from dgym.kube import EPISODE_SETS, EPISODES
 
-    paths = path_of("Episode", namespace), path_of("EpisodeSet", namespace)
     screen = console()
-    with contextlib.ExitStack() as stack:
+    changed = asyncio.Event()
+    async with contextlib.AsyncExitStack() as stack:
         live = stack.enter_context(Live(console=screen, auto_refresh=False)) if sys.stdout.isatty() else None
-        async with contextlib.aclosing(follow_both(cluster, *paths, pause=_REDRAW_SECONDS, selector=selector)) as views:
-            async for merged in views:
-                drawn = tables(*_select(merged, found), wide=wide, everywhere=namespace is None)
-                widen(screen, drawn)
-                if live is not None:
-                    live.update(drawn, refresh=True)
-                else:
-                    screen.print(drawn)
+        where: dict[str, Any] = {"namespace": namespace, "label_selector": selector}
+        episodes = await stack.enter_async_context(follow(client, EPISODES, EpisodeView, changed, **where))
+        sets = await stack.enter_async_context(follow(client, EPISODE_SETS, SetView, changed, **where))
+        while await changed.wait():
+            changed.clear()
+            drawn = tables(*_select(episodes, sets, found), wide=wide, everywhere=namespace is None)
+            widen(screen, drawn)
+            if live is not None:
+                live.update(drawn, refresh=True)
+            else:
+                screen.print(drawn)
+            await asyncio.sleep(_REDRAW_SECONDS)
 
 
-def _select(merged: "Merged", found: "list[Found] | None") -> "tuple[list[EpisodeView], list[SetView]]":
+def _select(
+    episodes: "Iterable[EpisodeView]", sets: "Iterable[SetView]", found: "Views | None"
+) -> "tuple[list[EpisodeView], list[SetView]]":
+    """The objects of the names given, and the Episodes of the sets among them; in the order of their names."""
     from dgym.api import labels
     from dgym.api.planning import label_value
+    from dgym.kube import key_of
 
-    episodes = [merged.episodes[key] for key in sorted(merged.episodes)]
-    sets = [merged.sets[key] for key in sorted(merged.sets)]
+    episodes, sets = sorted(episodes, key=key_of), sorted(sets, key=key_of)
     if found is None:
         return episodes, sets
-    names = {each.view.metadata.name for each in found if each.kind == "Episode"}
-    set_names = {each.view.metadata.name for each in found if each.kind == "EpisodeSet"}
+    names = {each.metadata.name for each in found if each.kind == "Episode"}
+    set_names = {each.metadata.name for each in found if each.kind == "EpisodeSet"}
     marks = {label_value(name) for name in set_names}
     return (
         [each for each in episodes if each.metadata.name in names or each.metadata.labels.get(labels.SET) in marks],
@@ -139,20 +141,24 @@ def _select(merged: "Merged", found: "list[Found] | None") -> "tuple[list[Episod
     )
 
 
-async def _print_json(cluster: "Cluster", found: "list[Found] | None", selector: str, namespace: str | None) -> None:
+async def _print_json(client: "Client", found: "Views | None", selector: str, namespace: str | None) -> None:
     """A List, as kubectl prints it: dgym run and dgym submit read it too."""
-    import msgspec
-
-    from dgym.cli.cluster.names import path_of
-    from dgym.cli.options import echo_json
+    from dgym.cli.cluster.connection import RESOURCES
+    from dgym.cli.output import echo_json
 
     if found is None:
-        params = {"labelSelector": selector} if selector else {}
-        lists = [await cluster.list(path_of(kind, namespace), **params) for kind in ("EpisodeSet", "Episode")]
-        raw = [bytes(item) for objects, _ in lists for item in objects]
+        where: dict[str, Any] = {"namespace": namespace, "label_selector": selector}
+        lists = [
+            await client.list(RESOURCES[kind], decode=dict[str, Any], **where) for kind in ("EpisodeSet", "Episode")
+        ]
+        items = [item for objects in lists for item in objects]
     else:
-        raw = [each.raw for each in found]
-    items = [msgspec.json.decode(item) for item in raw]
+        items = [
+            await client.get(
+                RESOURCES[each.kind], each.metadata.name, namespace=client.namespace, decode=dict[str, Any]
+            )
+            for each in found
+        ]
     for item in items:
         item["metadata"].pop("managedFields", None)
     echo_json({"apiVersion": "v1", "kind": "List", "items": items})

@@ -1,14 +1,15 @@
 """``dgym logs``."""
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import click
 
-from dgym.cli.cluster.options import context_option, namespace_option, run, system_namespace_option
+from dgym.cli.options import context_option, namespace_option, system_namespace_option
 
 if TYPE_CHECKING:
-    from dgym.cli.cluster.connection import Cluster
     from dgym.cli.cluster.views import EpisodeView
+    from dgym.kube import Client
 
 _SILENCE_SECONDS = 4 * 3600.0
 _STARTING_SECONDS = 1.0
@@ -37,90 +38,92 @@ def command(
     Exit status: 0, 1 there is no log, or the cluster refuses or cannot be reached, 2 usage or a name that is not there,
     130 Ctrl-C.
     """
-    run(_logs(name, container, (context, namespace), follow=follow, system_namespace=system_namespace))
+    asyncio.run(_logs(name, container, (context, namespace), follow=follow, system_namespace=system_namespace))
 
 
 async def _logs(
     name: str, container: str, place: tuple[str | None, str | None], *, follow: bool, system_namespace: str
 ) -> None:
-    from dgym.cli.cluster.connection import Cluster
-    from dgym.cli.cluster.names import find_all
+    from dgym.cli.cluster.connection import connect, find_all
     from dgym.cli.cluster.views import EpisodeView
 
-    async with await Cluster.connect(*place) as cluster:
-        (found,) = await find_all(cluster, [name], kinds=("Episode",))
-        view = found.view
+    async with connect(*place) as client:
+        (view,) = await find_all(client, [name], kinds=("Episode",))
         assert isinstance(view, EpisodeView)
         if follow and not view.finished and view.status.pod_name is None:
-            view = await _with_pod(cluster, view)
+            view = await _with_pod(client, view)
         pod = view.status.pod_name
-        if pod is not None and await _print_log(cluster, pod, container, follow=follow):
+        if pod is not None and await _print_log(client, pod, container, follow=follow):
             return
-        await _print_stored(cluster, view, container, system_namespace)
+        await _print_stored(client, view, container, system_namespace)
 
 
-async def _with_pod(cluster: "Cluster", view: "EpisodeView") -> "EpisodeView":
-    """Wait until the episode has a pod or is finished, and say what it waits for."""
-    import contextlib
-
+async def _with_pod(client: "Client", view: "EpisodeView") -> "EpisodeView":
+    """Wait until the episode has a pod or is finished, and show what it waits for."""
     from dgym.cli.cluster.errors import ClusterError
     from dgym.cli.cluster.following import follow
-    from dgym.cli.cluster.names import path_of
     from dgym.cli.cluster.views import EpisodeView
+    from dgym.kube import EPISODES
 
     name = view.metadata.name
     only = f"metadata.name={name}"
-    told = ""
-    path = path_of("Episode", cluster.namespace)
-    async with contextlib.aclosing(follow(cluster, path, EpisodeView, fields=only)) as states:
-        async for state in states:
-            current = state.get((cluster.namespace, name))
+    shown = ""
+    changed = asyncio.Event()
+    async with follow(
+        client, EPISODES, EpisodeView, changed, namespace=client.namespace, field_selector=only
+    ) as episodes:
+        while await changed.wait():
+            changed.clear()
+            current = episodes.get((client.namespace, name))
             if current is None:
                 break
             if current.finished or current.status.pod_name is not None:
                 return current
-            text = ": ".join(part for part in (current.status.reason or "Pending", current.message) if part)
-            if text != told:
-                told = text
+            text = _waiting_for(current)
+            if text != shown:
+                shown = text
                 click.echo(f"{name}: {text}", err=True)
     raise ClusterError(f"Episode {name} was deleted")
 
 
-async def _print_log(cluster: "Cluster", pod: str, container: str, *, follow: bool) -> bool:
+def _waiting_for(view: "EpisodeView") -> str:
+    return ": ".join(part for part in (view.status.reason or "Pending", view.message) if part)
+
+
+async def _print_log(client: "Client", pod: str, container: str, *, follow: bool) -> bool:
     """Print the log of a container; False when its pod is gone."""
-    import asyncio
+    from dgym.kube import BadRequest, NotFound
 
-    from dgym.cli.cluster.errors import ApiRefused, NotFound
-
-    path = f"/api/v1/namespaces/{cluster.namespace}/pods/{pod}/log"
-    params = {"container": container, **({"follow": "true"} if follow else {})}
+    where = {"namespace": client.namespace, "container": container}
     while True:
         try:
-            async for line in cluster.lines(path, silence=_SILENCE_SECONDS, **params):
-                click.echo(line)
+            piece = b""
+            async for piece in client.pod_log(pod, **where, follow=follow, silence_seconds=_SILENCE_SECONDS):
+                click.echo(piece, nl=False)
+            if piece and not piece.endswith(b"\n"):
+                click.echo()
         except NotFound:
             return False
-        except ApiRefused as error:
-            if not (follow and error.status == 400 and "waiting to start" in str(error)):
+        except BadRequest as error:
+            if not (follow and "waiting to start" in error.message):
                 raise
             await asyncio.sleep(_STARTING_SECONDS)
             continue
         return True
 
 
-async def _print_stored(cluster: "Cluster", view: "EpisodeView", container: str, system_namespace: str) -> None:
+async def _print_stored(client: "Client", view: "EpisodeView", container: str, system_namespace: str) -> None:
     from dgym.cli.cluster.errors import ClusterError
-    from dgym.cli.cluster.results_reader import open_results
+    from dgym.cli.cluster.stored import open_results
     from dgym.results.store import LOG
 
     name = view.metadata.name
     if container != "sidecar":
         raise ClusterError(f"Episode {name} has no pod, and the log of its {container} is gone; leave out --container")
     if not view.status.attempt:
-        waiting = ": ".join(part for part in (view.status.reason or "Pending", view.message) if part)
-        raise ClusterError(f"Episode {name} has had no pod yet ({waiting}); -f waits for it")
-    async with open_results(cluster, system_namespace) as reader:
-        files = [file for file in await reader.files(cluster.namespace, name) if file.path.endswith(f"/{LOG}")]
+        raise ClusterError(f"Episode {name} has had no pod yet ({_waiting_for(view)}); -f waits for it")
+    async with open_results(client, system_namespace) as reader:
+        files = [file for file in await reader.files(client.namespace, name) if file.path.endswith(f"/{LOG}")]
         own = [file for file in files if file.path.split("/")[2] == view.metadata.uid]
         if not own:
             raise ClusterError(f"Episode {name} has no pod, and no log of it is stored; -f waits for its next pod")

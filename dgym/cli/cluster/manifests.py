@@ -1,4 +1,4 @@
-"""What is sent to a cluster: manifests that say everything, since the cluster has no files of this machine."""
+"""Manifests as they are sent to a cluster: complete, since the cluster has no files of this machine."""
 
 import base64
 from collections.abc import Iterator, Sequence
@@ -38,7 +38,7 @@ def namespace_of(item: Loaded, *, chosen: str | None, default: str) -> str:
 
 
 def manifest_of(resource: Resource, namespace: str) -> dict[str, Any]:
-    """What is applied: no status, and of the metadata what is the author's."""
+    """The manifest to apply: without status, and with the author's part of the metadata."""
     manifest: dict[str, Any] = msgspec.to_builtins(resource)
     manifest.pop("status", None)
     metadata = {"name": resource.metadata.name, "namespace": namespace}

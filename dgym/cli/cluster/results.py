@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dgym.cli.cluster.options import context_option, namespace_option, run, system_namespace_option
-from dgym.cli.suggestions import complete_directories
+from dgym.cli.completion import complete_directories
+from dgym.cli.options import context_option, namespace_option, system_namespace_option
 
 if TYPE_CHECKING:
-    from dgym.cli.cluster.results_fetch import Fetched
+    from dgym.cli.cluster.stored import Fetched
 
 
 @click.command("results")
@@ -36,17 +36,19 @@ def command(
     Exit status: 0, 1 nothing is stored yet of some, or the cluster refuses or cannot be reached, 2 usage or a name that
     is not there, 130 Ctrl-C.
     """
+    import asyncio
     import sys
     from pathlib import Path
 
-    from dgym.cli.cluster.results_fetch import fetch
+    from dgym.cli.cluster.stored import fetch
     from dgym.cli.failures import FAILED, UsageFailure
 
     try:
         Path(directory).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageFailure(f"--directory {directory}: {error.strerror or error}; choose another") from error
-    fetched = run(fetch(names, Path(directory), place=(context, namespace), system_namespace=system_namespace))
+    fetching = fetch(names, Path(directory), place=(context, namespace), system_namespace=system_namespace)
+    fetched = asyncio.run(fetching)
     for each in fetched:
         click.echo(_line(each))
     stored = [each for each in fetched if each.attempts]

@@ -1,24 +1,26 @@
-"""``dgym submit``."""
+"""``dgym submit`` and ``dgym cancel``: begin and end episodes of a cluster."""
 
+import asyncio
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from dgym.cli.cluster.options import context_option, namespace_option, run
 from dgym.cli.options import (
     agent_option,
     assignments_option,
     bundled_option,
+    context_option,
     entrypoint_option,
     folders_option,
     manifests_argument,
+    namespace_option,
 )
 
 if TYPE_CHECKING:
     from dgym.api import Loaded
-    from dgym.cli.cluster.connection import Cluster
+    from dgym.kube import Client
 
 _AT_A_TIME = 8
 
@@ -34,7 +36,7 @@ _AT_A_TIME = 8
 @click.option("--dry-run", is_flag=True, help="Let the cluster check everything and create nothing.")
 @namespace_option
 @context_option
-def command(
+def submit(
     manifests: tuple[str, ...],
     folders: tuple[str, ...],
     bundled: str | None,
@@ -56,8 +58,8 @@ def command(
     reached, 2 usage or manifest, 130 Ctrl-C (the episodes go on).
     """
     from dgym.cli.cluster.manifests import with_repositories_inline
-    from dgym.cli.episodes import read_episodes
     from dgym.cli.failures import FAILED, INTERRUPTED
+    from dgym.cli.manifests import read_episodes
 
     if not manifests and not folders and not bundled:
         raise click.UsageError("name at least one manifest, or a benchmark with --bundled")
@@ -68,7 +70,7 @@ def command(
     )
     loaded = with_repositories_inline(named)
     try:
-        succeeded = run(_submit(loaded, (context, namespace), wait=wait, dry_run=dry_run))
+        succeeded = asyncio.run(_submit(loaded, (context, namespace), wait=wait, dry_run=dry_run))
     except KeyboardInterrupt:
         if wait:
             click.echo("Interrupted; the episodes go on. dgym get --watch shows them, dgym cancel ends them.", err=True)
@@ -80,62 +82,81 @@ def command(
 async def _submit(
     loaded: "Sequence[Loaded]", place: tuple[str | None, str | None], *, wait: bool, dry_run: bool
 ) -> bool:
-    """Apply everything; with ``wait`` whether every episode came to a verdict."""
-    from dgym.cli.cluster.connection import Cluster
+    """Apply everything; with ``wait``, return whether every episode came to a verdict."""
+    from dgym.cli.cluster.connection import connect
     from dgym.cli.cluster.manifests import manifest_of, namespace_of
 
-    async with await Cluster.connect(*place) as cluster:
+    async with connect(*place) as client:
         manifests = [
-            manifest_of(item.resource, namespace_of(item, chosen=place[1], default=cluster.namespace))
-            for item in loaded
+            manifest_of(item.resource, namespace_of(item, chosen=place[1], default=client.namespace)) for item in loaded
         ]
         # Tasks are there when their episodes look for them.
         tasks = [each for each in manifests if each["kind"] == "DebugTask"]
-        await _apply_all(cluster, tasks, dry_run=dry_run)
-        await _apply_all(cluster, [each for each in manifests if each not in tasks], dry_run=dry_run)
+        await _apply_all(client, tasks, dry_run=dry_run)
+        await _apply_all(client, [each for each in manifests if each not in tasks], dry_run=dry_run)
         if not wait:
             return True
         from dgym.cli.cluster.waiting import wait_for
 
-        return await wait_for(cluster, manifests)
+        return await wait_for(client, manifests)
 
 
-async def _apply_all(cluster: "Cluster", manifests: Sequence[dict[str, Any]], *, dry_run: bool) -> None:
-    """Apply them, several at a time; every refusal is told, each with the object it is about."""
-    import asyncio
-
-    from dgym.cli.cluster.errors import ApiRefused
-    from dgym.cli.cluster.names import path_of
+async def _apply_all(client: "Client", manifests: Sequence[dict[str, Any]], *, dry_run: bool) -> None:
+    """Apply them, several at a time; every refusal is reported, each with the object it is about."""
+    from dgym.cli.cluster.connection import RESOURCES
+    from dgym.cli.cluster.errors import ClusterError, explained
     from dgym.errors import ManifestError
+    from dgym.kube import ApiError, ConnectionLost
 
     gate = asyncio.Semaphore(_AT_A_TIME)
     suffix = " (dry run)" if dry_run else ""
 
     async def apply(manifest: dict[str, Any]) -> str:
-        metadata = manifest["metadata"]
+        metadata, resource = manifest["metadata"], RESOURCES[manifest["kind"]]
+        where = {"namespace": metadata["namespace"], "field_manager": "dgym", "dry_run": dry_run}
         async with gate:
-            path = path_of(manifest["kind"], metadata["namespace"], metadata["name"])
-            new, _ = await cluster.apply(path, manifest, dry_run=dry_run)
-        return f"{manifest['kind'].lower()}/{metadata['name']} {'created' if new else 'applied'}{suffix}"
+            created = await client.apply(resource, metadata["name"], manifest, **where)
+        return f"{resource.kind.lower()}/{metadata['name']} {'created' if created else 'applied'}{suffix}"
 
-    outcomes = await asyncio.gather(*map(apply, manifests), return_exceptions=True)
-    refused = [outcome for outcome in outcomes if isinstance(outcome, ApiRefused)]
-    for outcome in outcomes:
+    refused = []
+    for outcome in await asyncio.gather(*map(apply, manifests), return_exceptions=True):
         if isinstance(outcome, str):
             click.echo(outcome)
-        elif not isinstance(outcome, ApiRefused):
+        elif isinstance(outcome, ApiError) and not isinstance(outcome, ConnectionLost):
+            refused.append(explained(outcome, client.access))
+        else:
             raise outcome
-    if len(refused) == 1:
-        raise refused[0]
     if refused:
-        lines = list(dict.fromkeys(map(str, refused)))
-        kind = ManifestError if all(isinstance(each, ManifestError) for each in refused) else type(refused[0])
-        raise _several(lines, kind, refused[0])
+        text = "\n".join(dict.fromkeys(map(str, refused)))
+        raise ManifestError(text) if all(isinstance(each, ManifestError) for each in refused) else ClusterError(text)
 
 
-def _several(lines: list[str], kind: type[Exception], first: Exception) -> Exception:
-    from dgym.cli.cluster.errors import ClusterError
-    from dgym.errors import ManifestError
+@click.command("cancel")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@namespace_option
+@context_option
+def cancel(names: tuple[str, ...], namespace: str | None, context: str | None) -> None:
+    """End Episodes and EpisodeSets of a cluster before their time.
 
-    text = "\n".join(lines)
-    return ManifestError(text) if kind is ManifestError else ClusterError(text) if len(lines) > 1 else first
+    NAME is that of an Episode or of an EpisodeSet; episode/NAME and episodeset/NAME tell them apart. What is done so
+    far is scored and stored. It cannot be taken back. What is finished stays as it is.
+
+    Exit status: 0, 1 the cluster refuses or cannot be reached, 2 usage or a name that is not there, 130 Ctrl-C.
+    """
+    asyncio.run(_cancel(names, (context, namespace)))
+
+
+async def _cancel(names: tuple[str, ...], place: tuple[str | None, str | None]) -> None:
+    from dgym.cli.cluster.connection import RESOURCES, connect, find_all
+
+    async with connect(*place) as client:
+        for found in await find_all(client, names):
+            name = found.metadata.name
+            label = f"{found.kind.lower()}/{name}"
+            if found.finished:
+                click.echo(f"{label} is finished already")
+                continue
+            change = {"spec": {"cancel": True}}
+            resource, namespace = RESOURCES[found.kind], client.namespace
+            await client.patch(resource, name, change, decode=bytes, namespace=namespace, field_manager="dgym")
+            click.echo(f"{label} cancelled")

@@ -1,14 +1,13 @@
 """Tables of Episodes and EpisodeSets."""
 
-import os
-import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from dgym.cli.cluster.views import EpisodeView, SetView, age
+from dgym.cli.output import add_row, console, table, widen
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
     from rich.table import Table
 
 ROWS = 200
@@ -18,20 +17,13 @@ _COUNTS = ("Total", "Pending", "Active", "Resolved", "Unresolved", "Failed")
 _NUMBERS = frozenset({"Score", "Steps", "Attempt", *_COUNTS, "Pass@1", "Age"})
 
 
-def console() -> "Console":
-    """Where tables go: as wide as the terminal, or wide enough that no cell in a file or a pipe is cut."""
-    from rich.console import Console
-
-    width = None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", "200"))
-    return Console(width=width, highlight=False)
-
-
-def widen(screen: "Console", drawn: "RenderableType") -> None:
-    """Let lines be as long as they need to be: a terminal wraps them, as it does kubectl's; a cut name is of no use."""
-    from rich.measure import Measurement
-
-    needed = Measurement.get(screen, screen.options.update(width=10_000), drawn).minimum
-    screen.width = max(screen.width, needed)
+def show(
+    episodes: Sequence[EpisodeView], sets: Sequence[SetView], *, wide: bool = False, everywhere: bool = False
+) -> None:
+    """Print the tables."""
+    screen, drawn = console(), tables(episodes, sets, wide=wide, everywhere=everywhere)
+    widen(screen, drawn)
+    screen.print(drawn)
 
 
 def tables(
@@ -64,7 +56,7 @@ def _shown(episodes: Sequence[EpisodeView]) -> Sequence[EpisodeView]:
 def _episode_table(episodes: Iterable[EpisodeView], *, wide: bool, everywhere: bool) -> "Table":
     headings = ["Episode", "Reason", "Score", "Steps", "Age"]
     headings += ["Task", "Agent", "Model", "Attempt", "Pod"] if wide else []
-    table = _table([*(["Namespace"] if everywhere else []), *headings, "Message"])
+    drawn = _table([*headings, "Message"], everywhere=everywhere)
     for view in episodes:
         cells = [view.metadata.name, view.status.reason or "Pending", _score(view), _steps(view), _age(view)]
         if wide:
@@ -76,42 +68,29 @@ def _episode_table(episodes: Iterable[EpisodeView], *, wide: bool, everywhere: b
             ]
             cells += [str(view.status.attempt or ""), view.status.pod_name or ""]
         message = "" if view.finished and not view.failed and not wide else view.message
-        _add(table, view, [*cells, message], everywhere=everywhere, styled=1, style=_style(view))
-    return table
+        _add(drawn, view, [*cells, message], everywhere=everywhere, styled=1)
+    return drawn
 
 
 def _set_table(sets: Iterable[SetView], *, everywhere: bool) -> "Table":
     headings = ["EpisodeSet", *_COUNTS, "Pass@1", "Age"]
-    table = _table([*(["Namespace"] if everywhere else []), *headings, "State"])
+    drawn = _table([*headings, "State"], everywhere=everywhere)
     for view in sets:
         status = view.status
         counts = (status.total, status.pending, status.active, status.resolved, status.unresolved, status.failed)
         cells = [view.metadata.name, *map(str, counts), status.pass_at_1, _age(view)]
-        _add(table, view, [*cells, _state(view)], everywhere=everywhere, styled=9, style=_style(view))
-    return table
+        _add(drawn, view, [*cells, _state(view)], everywhere=everywhere, styled=9)
+    return drawn
 
 
-def _table(headings: Sequence[str]) -> "Table":
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in headings:
-        table.add_column(
-            heading,
-            justify="right" if heading in _NUMBERS else "left",
-            no_wrap=heading != "Message",
-            overflow="ellipsis" if heading == "Message" else "fold",
-        )
-    return table
+def _table(headings: Sequence[str], *, everywhere: bool) -> "Table":
+    headings = [*(["Namespace"] if everywhere else []), *headings]
+    return table(headings, numbers=_NUMBERS, breaking=("Message",))
 
 
-def _add(
-    table: "Table", view: EpisodeView | SetView, cells: Sequence[str], *, everywhere: bool, styled: int, style: str
-) -> None:
-    from rich.text import Text
-
-    texts = [Text(cell, style=style if index == styled else "") for index, cell in enumerate(cells)]
-    table.add_row(*([Text(view.metadata.namespace)] if everywhere else []), *texts)
+def _add(to: "Table", view: EpisodeView | SetView, cells: Sequence[str], *, everywhere: bool, styled: int) -> None:
+    cells = [*([view.metadata.namespace] if everywhere else []), *cells]
+    add_row(to, cells, styled=styled + everywhere, style=_style(view))
 
 
 def _state(view: SetView) -> str:

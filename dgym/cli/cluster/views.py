@@ -1,6 +1,7 @@
-"""What the commands show of Episodes and EpisodeSets; fields that are not named here are passed over."""
+"""Episodes and EpisodeSets as the commands show them; other fields are not decoded."""
 
 from datetime import UTC, datetime
+from typing import ClassVar
 
 import msgspec
 
@@ -12,11 +13,12 @@ class View(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Meta(View, frozen=True, kw_only=True):
-    """Who it is."""
+    """Identity and version."""
 
     name: str
     namespace: str = ""
     uid: str = ""
+    resource_version: str = ""
     creation_timestamp: datetime | None = None
     labels: dict[str, str] = msgspec.field(default_factory=dict)
 
@@ -38,7 +40,7 @@ class Named(View, frozen=True, kw_only=True):
 
 
 class Outcome(View, frozen=True, kw_only=True):
-    """What came of an episode."""
+    """The verdict of an episode."""
 
     resolved: bool = False
     score: int = 0
@@ -49,7 +51,7 @@ class Outcome(View, frozen=True, kw_only=True):
 
 
 class EpisodeViewSpec(View, frozen=True, kw_only=True):
-    """What it was to do."""
+    """The fields of the spec."""
 
     task_ref: Named | None = None
     agent: Named | None = None
@@ -57,7 +59,7 @@ class EpisodeViewSpec(View, frozen=True, kw_only=True):
 
 
 class EpisodeViewStatus(View, frozen=True, kw_only=True):
-    """How it goes."""
+    """The fields of the status."""
 
     conditions: tuple[ConditionView, ...] = ()
     reason: str = ""
@@ -71,13 +73,15 @@ class EpisodeViewStatus(View, frozen=True, kw_only=True):
 class EpisodeView(View, frozen=True, kw_only=True):
     """An Episode."""
 
+    kind: ClassVar[str] = "Episode"
+
     metadata: Meta
     spec: EpisodeViewSpec = EpisodeViewSpec()
     status: EpisodeViewStatus = EpisodeViewStatus()
 
     @property
     def finished(self) -> bool:
-        """Whether nothing more will happen."""
+        """Whether it has ended."""
         return condition_of(self, "Finished") is not None
 
     @property
@@ -87,7 +91,7 @@ class EpisodeView(View, frozen=True, kw_only=True):
 
     @property
     def message(self) -> str:
-        """What there is to say about its reason, in one line."""
+        """The message that explains its reason, in one line."""
         texts = [self.status.outcome.message] if self.status.outcome is not None else []
         texts += [self.status.message]
         texts += [each.message for each in self.status.conditions if each.reason == self.status.reason]
@@ -95,14 +99,14 @@ class EpisodeView(View, frozen=True, kw_only=True):
 
 
 class SetViewSpec(View, frozen=True, kw_only=True):
-    """What it was to do."""
+    """The fields of the spec."""
 
     parallelism: int = 0
     cancel: bool = False
 
 
 class SetViewStatus(View, frozen=True, kw_only=True):
-    """How it goes."""
+    """The fields of the status."""
 
     conditions: tuple[ConditionView, ...] = ()
     reason: str = ""
@@ -119,13 +123,15 @@ class SetViewStatus(View, frozen=True, kw_only=True):
 class SetView(View, frozen=True, kw_only=True):
     """An EpisodeSet."""
 
+    kind: ClassVar[str] = "EpisodeSet"
+
     metadata: Meta
     spec: SetViewSpec = SetViewSpec()
     status: SetViewStatus = SetViewStatus()
 
     @property
     def finished(self) -> bool:
-        """Whether nothing more will happen."""
+        """Whether it has ended."""
         return condition_of(self, "Finished") is not None
 
 

@@ -1,34 +1,30 @@
-"""Waiting for what was submitted: a line for every turn that an episode or a set takes, and a table at the end."""
+"""Waiting for submitted episodes and sets: a line for every change of state, and a table at the end."""
 
 import asyncio
-import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
 
 from dgym.api import TREATMENTS
-from dgym.cli.cluster.connection import Cluster
-from dgym.cli.cluster.following import Key, follow
-from dgym.cli.cluster.names import path_of
-from dgym.cli.cluster.tables import console, tables, widen
+from dgym.cli.cluster.following import follow
+from dgym.cli.cluster.tables import show
 from dgym.cli.cluster.views import EpisodeView, SetView
+from dgym.kube import EPISODE_SETS, EPISODES, Client, Key, Resource, Store
 
 V = TypeVar("V", EpisodeView, SetView)
 
 
-async def wait_for(cluster: Cluster, manifests: Sequence[Mapping[str, Any]]) -> bool:
+async def wait_for(client: Client, manifests: Sequence[Mapping[str, Any]]) -> bool:
     """Stay until all Episodes and EpisodeSets among the manifests are finished; whether all came to verdicts."""
     async with asyncio.TaskGroup() as group:
-        episodes = group.create_task(_finished(cluster, "Episode", EpisodeView, _keys(manifests, "Episode")))
-        sets = group.create_task(_finished(cluster, "EpisodeSet", SetView, _keys(manifests, "EpisodeSet")))
+        episodes = group.create_task(_finished(client, EPISODES, EpisodeView, _keys(manifests, EPISODES)))
+        sets = group.create_task(_finished(client, EPISODE_SETS, SetView, _keys(manifests, EPISODE_SETS)))
     found_episodes, found_sets = episodes.result(), sets.result()
     known = [view for view in found_episodes.values() if view is not None]
     known_sets = [view for view in found_sets.values() if view is not None]
     if known or known_sets:
-        screen, drawn = console(), tables(known, known_sets, wide=False, everywhere=False)
-        widen(screen, drawn)
-        screen.print(drawn)
+        show(known, known_sets)
     gone = [key for found in (found_episodes, found_sets) for key, view in found.items() if view is None]
     for namespace, name in gone:
         click.echo(f"{name}: deleted from namespace {namespace} before it was finished", err=True)
@@ -36,43 +32,53 @@ async def wait_for(cluster: Cluster, manifests: Sequence[Mapping[str, Any]]) -> 
     return not gone and not failed
 
 
-def _keys(manifests: Iterable[Mapping[str, Any]], kind: str) -> list[Key]:
-    return [(each["metadata"]["namespace"], each["metadata"]["name"]) for each in manifests if each["kind"] == kind]
+def _keys(manifests: Iterable[Mapping[str, Any]], resource: Resource) -> list[Key]:
+    metadata = (each["metadata"] for each in manifests if each["kind"] == resource.kind)
+    return [(each["namespace"], each["name"]) for each in metadata]
 
 
-async def _finished(cluster: Cluster, kind: str, view: type[V], keys: Sequence[Key]) -> dict[Key, V | None]:
-    """The last seen state of each; None of those that were deleted before they were finished."""
+async def _finished(client: Client, resource: Resource, view: type[V], keys: Sequence[Key]) -> dict[Key, V | None]:
+    """The last observed state of each; None for those that were deleted before they were finished."""
     by_namespace: dict[str, set[Key]] = {}
     for key in keys:
         by_namespace.setdefault(key[0], set()).add(key)
     async with asyncio.TaskGroup() as group:
         tasks = [
-            group.create_task(_finished_in(cluster, path_of(kind, namespace), view, wanted))
+            group.create_task(_finished_in(client, resource, view, namespace, wanted))
             for namespace, wanted in by_namespace.items()
         ]
     return {key: state for task in tasks for key, state in task.result().items()}
 
 
-async def _finished_in(cluster: Cluster, path: str, view: type[V], wanted: set[Key]) -> dict[Key, V | None]:
+async def _finished_in(
+    client: Client, resource: Resource, view: type[V], namespace: str, wanted: set[Key]
+) -> dict[Key, V | None]:
     only = f"metadata.name={next(iter(wanted))[1]}" if len(wanted) == 1 else ""
     last: dict[Key, V] = {}
-    told: dict[Key, str] = {}
-    async with contextlib.aclosing(follow(cluster, path, view, fields=only)) as states:
-        async for state in states:
+    shown: dict[Key, str] = {}
+    changed = asyncio.Event()
+    async with follow(client, resource, view, changed, namespace=namespace, field_selector=only) as store:
+        # Children of no TTL are deleted as soon as they are finished: the state observed last counts.
+        while not _all_finished(store, wanted) or changed.is_set():
+            await changed.wait()
+            changed.clear()
             for key in wanted:
-                if key in state and (key not in last or state[key] != last[key]):
-                    last[key] = state[key]
-                    _tell(key, last[key], told, len(wanted))
-            # Children of no TTL are deleted as soon as they are finished: what was seen last counts.
-            if all(key not in state or state[key].finished for key in wanted):
-                break
+                state = store.get(key)
+                if state is not None and state != last.get(key):
+                    last[key] = state
+                    _show_state(key, state, shown, len(wanted))
     return {key: last[key] if key in last and last[key].finished else None for key in wanted}
 
 
-def _tell(key: Key, view: EpisodeView | SetView, told: dict[Key, str], number: int) -> None:
+def _all_finished(store: Store[V], wanted: Iterable[Key]) -> bool:
+    states = (store.get(key) for key in wanted)
+    return all(state is None or state.finished for state in states)
+
+
+def _show_state(key: Key, view: EpisodeView | SetView, shown: dict[Key, str], number: int) -> None:
     text = _of_set(view) if isinstance(view, SetView) else _of_episode(view, brief=number > 1)
-    if text and told.get(key) != text:
-        told[key] = text
+    if text and shown.get(key) != text:
+        shown[key] = text
         click.echo(f"{view.metadata.name}: {text}", err=True)
 
 

@@ -1,4 +1,4 @@
-"""``dgym init``."""
+"""``dgym init``: a manifest for a repository, from a survey of its tests and requirements."""
 
 import sys
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dgym.cli.suggestions import complete_agents
+from dgym.cli.completion import complete_agents
 
 if TYPE_CHECKING:
     from dgym.cli.init.manifest import Proposal
@@ -36,7 +36,7 @@ def command(directory: Path, output: Path | None, agent: str, policy_files: bool
     from dgym.cli.init.manifest import propose
     from dgym.cli.init.requirements import read_requirements
     from dgym.cli.init.survey import survey
-    from dgym.cli.writing import write_text
+    from dgym.cli.yaml_text import write_text
 
     if check and output == Path("-"):
         raise click.UsageError("--check needs a manifest that is written; it does not go with --output -")
@@ -79,7 +79,7 @@ def _checked_text(proposal: "Proposal", target: Path | None) -> str:
 
 
 def _write_policy_files(proposal: "Proposal", *, force: bool) -> None:
-    from dgym.cli.writing import write_text
+    from dgym.cli.yaml_text import write_text
 
     root = proposal.found.root
     for name, patterns in ((".debugignore", proposal.ignore), (".debugreadonly", proposal.read_only)):

@@ -5,12 +5,13 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from dgym.cli.init.requirements import Requirements
 from dgym.cli.init.survey import Survey, protected_patterns, test_folders
-from dgym.cli.yaml_text import comment, scalar
+from dgym.cli.yaml_text import comment, dump
 
 NAME_LIMIT = 52
 _PYTEST = "python -m pytest -q"
@@ -96,17 +97,17 @@ def _lines(proposal: Proposal, path: str) -> Iterator[str]:
     yield "apiVersion: dgym.dev/v1alpha1"
     yield "kind: Episode"
     yield "metadata:"
-    yield f"  name: {scalar(manifest_name(found.root))}"
+    yield f"  name: {_scalar(manifest_name(found.root))}"
     yield "spec:"
     yield "  task:"
     yield "    # The repository, relative to this file. Episodes work on copies, without .git; it is never changed."
-    yield f"    source: {{localPath: {scalar(path)}}}"
+    yield f"    source: {_scalar({'localPath': path})}"
     yield ""
     yield "    # What the agent is told. Say what goes wrong rather than where."
     yield "    instructions: The tests fail. Find the cause and repair it."
     yield ""
     yield f"    # Runs the tests ({comment(entrypoint.why)})."
-    yield f"    entrypoint: {scalar(entrypoint.command)}"
+    yield f"    entrypoint: {_scalar(entrypoint.command)}"
     yield "    entrypointTimeoutSeconds: 300"
     yield "    # What pdb starts, where that is not the tests:"
     yield "    # debugEntrypoint: python main.py"
@@ -120,7 +121,7 @@ def _lines(proposal: Proposal, path: str) -> Iterator[str]:
     yield ""
     yield "  # Who debugs: human is you at the keyboard, debug_agent asks a model; dgym run --agent NAME takes another."
     yield "  agent:"
-    yield f"    name: {scalar(proposal.agent)}"
+    yield f"    name: {_scalar(proposal.agent)}"
     yield "    # model: the name of one in llm.yaml, which dgym init-llm-config makes"
     yield "    maxSteps: 50"
     yield "    # maxRewrites: 10"
@@ -163,6 +164,10 @@ def _policy(proposal: Proposal) -> Iterator[str]:
 
 
 def _list(name: str, items: Iterable[str]) -> Iterator[str]:
-    lines = [f"      - {scalar(item)}" for item in items]
+    lines = [f"      - {_scalar(item)}" for item in items]
     yield f"    {name}:{'' if lines else ' []'}"
     yield from lines
+
+
+def _scalar(value: Any) -> str:
+    return dump(value, flow=True).rstrip("\n")

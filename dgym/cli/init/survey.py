@@ -3,14 +3,13 @@
 import configparser
 import os
 import re
+import shlex
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import msgspec
-
-from dgym.cli.init.plugins import plugins_of
 
 _SKIPPED = frozenset({".git", ".hg", ".svn", "__pycache__", ".tox", ".nox", "node_modules", "site-packages", ".eggs"})
 _BULKY = frozenset({"node_modules", ".tox", ".nox"})
@@ -170,8 +169,8 @@ def _pytest_settings(root: Path) -> PytestSettings | None:
     if pyproject:
         return PytestSettings(
             file="pyproject.toml",
-            testpaths=_words(pyproject.get("testpaths")),
-            pythonpath=_words(pyproject.get("pythonpath")),
+            testpaths=_strings(pyproject.get("testpaths")),
+            pythonpath=_strings(pyproject.get("pythonpath")),
             plugins=plugins_of(pyproject),
         )
     for name, section in (("tox.ini", "pytest"), ("setup.cfg", "tool:pytest")):
@@ -184,13 +183,13 @@ def _from_ini(path: Path, section: str) -> PytestSettings:
     parser = read_ini(path)
     return PytestSettings(
         file=path.name,
-        testpaths=_words(parser.get(section, "testpaths", fallback="")),
-        pythonpath=_words(parser.get(section, "pythonpath", fallback="")),
+        testpaths=_strings(parser.get(section, "testpaths", fallback="")),
+        pythonpath=_strings(parser.get(section, "pythonpath", fallback="")),
         plugins=plugins_of(parser[section]) if parser.has_section(section) else (),
     )
 
 
-def _words(value: Any) -> tuple[str, ...]:
+def _strings(value: Any) -> tuple[str, ...]:
     if isinstance(value, str):
         return tuple(value.split())
     return tuple(item for item in value if isinstance(item, str)) if isinstance(value, list) else ()
@@ -202,3 +201,79 @@ def read_text(path: Path) -> str:
         return path.read_text("utf-8-sig", errors="replace")
     except OSError:
         return ""
+
+
+_BY_OPTION = {
+    "--allow-hosts": "pytest-socket",
+    "--asyncio-mode": "pytest-asyncio",
+    "--benchmark": "pytest-benchmark",
+    "--black": "pytest-black",
+    "--cov": "pytest-cov",
+    "--disable-socket": "pytest-socket",
+    "--dist": "pytest-xdist",
+    "--doctest-plus": "pytest-doctestplus",
+    "--doctest-rst": "pytest-doctestplus",
+    "--ds": "pytest-django",
+    "--flake8": "pytest-flake8",
+    "--forked": "pytest-forked",
+    "--html": "pytest-html",
+    "--instafail": "pytest-instafail",
+    "--isort": "pytest-isort",
+    "--mpl": "pytest-mpl",
+    "--mypy": "pytest-mypy",
+    "--nbval": "nbval",
+    "--no-cov": "pytest-cov",
+    "--numprocesses": "pytest-xdist",
+    "--pylint": "pytest-pylint",
+    "--random-order": "pytest-random-order",
+    "--randomly": "pytest-randomly",
+    "--remote-data": "pytest-remotedata",
+    "--reruns": "pytest-rerunfailures",
+    "--ruff": "pytest-ruff",
+    "--snapshot": "syrupy",
+    "--strict-asyncio": "pytest-asyncio",
+    "--testmon": "pytest-testmon",
+    "--timeout": "pytest-timeout",
+    "-n": "pytest-xdist",
+}
+"""Long options stand for themselves and for those that begin with them and a hyphen: ``--cov-report``."""
+
+_BY_SETTING = {
+    "DJANGO_SETTINGS_MODULE": "pytest-django",
+    "asyncio_default_fixture_loop_scope": "pytest-asyncio",
+    "asyncio_mode": "pytest-asyncio",
+    "env": "pytest-env",
+    "qt_api": "pytest-qt",
+    "timeout": "pytest-timeout",
+    "trio_mode": "pytest-trio",
+}
+_SHORT = re.compile(r"^-n(\d+|auto|logical)?$")
+
+
+def plugins_of(settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """Requirements for the plugins that ``required_plugins``, ``addopts`` and other settings need, in order."""
+    return tuple(dict.fromkeys(_plugins_of(settings)))
+
+
+def _plugins_of(settings: Mapping[str, Any]) -> Iterator[str]:
+    yield from _words(settings.get("required_plugins"))
+    for word in _words(settings.get("addopts")):
+        option = "-n" if _SHORT.match(word) else word.partition("=")[0]
+        for known, plugin in _BY_OPTION.items():
+            if option == known or (known.startswith("--") and option.startswith(f"{known}-")):
+                yield plugin
+    for name, plugin in _BY_SETTING.items():
+        # A configuration file's parser folds the names of settings.
+        if name in settings or name.lower() in settings:
+            yield plugin
+
+
+def _words(value: Any) -> list[str]:
+    if isinstance(value, list):
+        return [item for item in value if isinstance(item, str)]
+    if not isinstance(value, str):
+        return []
+    try:
+        return shlex.split(value)
+    except ValueError:
+        return value.split()

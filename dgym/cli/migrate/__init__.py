@@ -1,11 +1,11 @@
-"""``dgym migrate``."""
+"""``dgym migrate``: a manifest from a configuration of debug-gym."""
 
 import sys
 from pathlib import Path
 
 import click
 
-from dgym.cli.suggestions import complete_agents
+from dgym.cli.completion import complete_agents
 
 
 @click.command("migrate")
@@ -29,7 +29,7 @@ def command(config: Path, output: Path | None, agent: str | None, force: bool) -
     from dgym.api import loads
     from dgym.cli.migrate.config import Fate, read_sections
     from dgym.cli.migrate.manifest import convert, describe, manifest_text
-    from dgym.cli.writing import write_text
+    from dgym.cli.yaml_text import write_text
 
     converted = convert(read_sections(config, agent), config=config, output=output)
     text = manifest_text(converted, config=config)

@@ -12,7 +12,7 @@ from dgym.api import labels
 from dgym.api.fields import API_VERSION
 from dgym.cli.migrate.config import Fate, Note, Section
 from dgym.cli.migrate.section import ALWAYS, KEYS, LOST, NESTED, Migration
-from dgym.cli.yaml_text import comment, lines
+from dgym.cli.yaml_text import comment, dump
 from dgym.errors import ManifestError
 
 _NAME_LIMIT = 52
@@ -81,8 +81,7 @@ def manifest_text(converted: Converted, *, config: Path) -> str:
     head = [f"# Converted from {comment(config.name)} by dgym migrate."]
     for fate in (Fate.LOST, Fate.CHANGED):
         head += [f"# {fate}: {comment(text)}" for text in describe(converted, fate)]
-    documents = ["\n".join(lines(document)) for document in converted.documents]
-    return "\n".join(head) + "\n" + "\n---\n".join(documents) + "\n"
+    return "\n".join(head) + "\n" + "---\n".join(map(dump, converted.documents))
 
 
 def describe(converted: Converted, fate: Fate) -> list[str]:

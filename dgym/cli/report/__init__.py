@@ -1,12 +1,12 @@
-"""``dgym report``."""
+"""``dgym report``: what results came to, as tables, JSON or CSV."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from dgym.cli.options import echo_json
-from dgym.cli.suggestions import complete_agents
+from dgym.cli.completion import complete_agents
+from dgym.cli.output import echo_json
 
 if TYPE_CHECKING:
     from dgym.results.report import Price, Run
@@ -77,7 +77,7 @@ def _report(run: "Run", output: str, confidence: float, prices: "dict[str, Price
     from dgym.results.report import make_report
 
     if output == "csv":
-        from dgym.cli.report.csv_lines import print_episodes
+        from dgym.cli.report.tables import print_episodes
 
         print_episodes(run, prices)
         return
@@ -96,7 +96,7 @@ def _compare(a: "Run", b: "Run", output: str, confidence: float, prices: "dict[s
 
     comparison = compare(a, b)
     if output == "csv":
-        from dgym.cli.report.csv_lines import print_pairs
+        from dgym.cli.report.tables import print_pairs
 
         print_pairs(comparison)
         return

@@ -1,27 +1,21 @@
-"""Reports for people: tables as wide as the terminal, or as they need to be in a file."""
+"""Reports as tables for people, and as comma-separated values for spreadsheets and data frames."""
 
-import os
-import shutil
-import sys
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from dgym.agents.console import printable
-from dgym.results.report import Comparison, Difference, Group, Report
+import click
+import msgspec
+
+from dgym.cli.output import add_row, console, table, text, widen
+from dgym.results.report import Comparison, Difference, Group, Price, Record, Report, Run, Stages, TaskPair, cost_of
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
 ROWS = 100
 """Tasks listed at most; beyond that those with the lowest rates, or that differ most."""
-
-_NAME_WIDTH = 9
-"""Of a column of names at least, when the terminal is too narrow for everything."""
-
-_NARROWEST = 80
-"""Columns; a narrower terminal wraps the lines, which is better than cells that are cut."""
 
 _OUTCOME = ("Resolved", "Rate %", "Interval")
 _EFFORT = ("Steps", "Rewrites", "Seconds")
@@ -30,17 +24,18 @@ _NAMES = {"resolved": "resolve rate", "input_tokens": "input tokens", "output_to
 
 def print_report(report: Report) -> None:
     """All tables of one report, then what to know about them."""
-    console = _console()
+    screen = console()
     tables = (
         *(_outcomes(report), _efforts(report), _tasks(report)),
         *(_reasons(report), _tools(report), _stages(report)),
     )
-    console.print(_line(_summary(report.overall)))
-    for table in tables:
-        if table.row_count:
-            console.print()
-            console.print(table)
-    console.print()
+    screen.print(text(_summary(report.overall)))
+    for each in tables:
+        if each.row_count:
+            screen.print()
+            widen(screen, each)
+            screen.print(each)
+    screen.print()
     notes = [f"Intervals are Wilson's at {report.confidence * 100:g} %. Steps, rewrites and seconds are medians."]
     if report.overall.failed:
         notes.append(f"{report.overall.failed} failed without a verdict: no rate and no median counts them.")
@@ -48,94 +43,95 @@ def print_report(report: Report) -> None:
     if len(report.tasks) > ROWS:
         notes.append(f"{len(report.tasks) - ROWS} more tasks; --output json lists all.")
     for note in notes:
-        console.print(_line(note, "dim"))
+        screen.print(text(note, "dim"))
 
 
 def print_comparison(a: Report, b: Report, comparison: Comparison) -> None:
     """The two runs, the tasks that differ, and whether chance alone explains it."""
-    console = _console()
+    screen = console()
     for side, report in (("A", a), ("B", b)):
         agents = ", ".join(f"{group.agent} {group.model}".strip() for group in report.agents)
-        console.print(_line(f"{side}: {agents}: {_summary(report.overall)}"))
-    for table in (_differences(comparison.differences), _pairs(comparison)):
-        if table.row_count:
-            console.print()
-            console.print(table)
-    console.print()
-    console.print(_line(_test(comparison)))
+        screen.print(text(f"{side}: {agents}: {_summary(report.overall)}"))
+    for each in (_differences(comparison.differences), _pairs(comparison)):
+        if each.row_count:
+            screen.print()
+            widen(screen, each)
+            screen.print(each)
+    screen.print()
+    screen.print(text(_test(comparison)))
     for note in _about_pairs(a, b, comparison):
-        console.print(_line(note, "dim"))
+        screen.print(text(note, "dim"))
 
 
 def _summary(group: Group) -> str:
     """The sentence that a report begins with."""
-    text = f"{group.resolved} of {group.verdicts} resolved: {_percent(group.rate)} ({_bounds(group)} %)"
-    text += f", pass@1 {_percent(group.pass_at_1)}"
+    summary = f"{group.resolved} of {group.verdicts} resolved: {_percent(group.rate)} ({_bounds(group)} %)"
+    summary += f", pass@1 {_percent(group.pass_at_1)}"
     if group.failed:
-        text += f", {group.failed} failed"
-    return text if group.cost is None else f"{text}, cost {group.cost:,.2f}"
+        summary += f", {group.failed} failed"
+    return summary if group.cost is None else f"{summary}, cost {group.cost:,.2f}"
 
 
 def _outcomes(report: Report) -> "Table":
-    table = _table("Agent", "Model", numbers=(*_OUTCOME, "pass@1 %"))
+    drawn = _table("Agent", "Model", numbers=(*_OUTCOME, "pass@1 %"))
     for one in report.agents:
-        _add(table, [one.agent, one.model, *_outcome(one.figures), f"{one.figures.pass_at_1 * 100:.1f}"])
-    return table
+        add_row(drawn, [one.agent, one.model, *_outcome(one.figures), f"{one.figures.pass_at_1 * 100:.1f}"])
+    return drawn
 
 
 def _efforts(report: Report) -> "Table":
     tokens = bool(report.overall.input_tokens.total or report.overall.output_tokens.total)
     cost = any(one.figures.cost is not None for one in report.agents)
     more = ("Tokens in", "Tokens out") if tokens else ()
-    table = _table("Agent", "Model", numbers=(*_EFFORT, *more, *(("Cost",) if cost else ())))
+    drawn = _table("Agent", "Model", numbers=(*_EFFORT, *more, *(("Cost",) if cost else ())))
     for one in report.agents:
         group = one.figures
         cells = [one.agent, one.model, *_effort(group)]
         cells += [f"{group.input_tokens.total:,.0f}", f"{group.output_tokens.total:,.0f}"] if tokens else []
         cells += ["" if group.cost is None else f"{group.cost:,.2f}"] if cost else []
-        _add(table, cells)
-    return table
+        add_row(drawn, cells)
+    return drawn
 
 
 def _tasks(report: Report) -> "Table":
-    table = _table("Task", numbers=(*_OUTCOME, *_EFFORT))
+    drawn = _table("Task", numbers=(*_OUTCOME, *_EFFORT))
     shown = report.tasks
     if len(shown) > ROWS:
         shown = tuple(sorted(shown, key=lambda one: (one.figures.rate, one.task))[:ROWS])
     for one in shown:
-        _add(table, [one.task, *_outcome(one.figures), *_effort(one.figures)])
-    return table
+        add_row(drawn, [one.task, *_outcome(one.figures), *_effort(one.figures)])
+    return drawn
 
 
 def _reasons(report: Report) -> "Table":
-    table = _table("Reason", numbers=("Episodes", "Share"))
+    drawn = _table("Reason", numbers=("Episodes", "Share"))
     for reason, number in report.overall.reasons.items():
-        _add(table, [reason, str(number), _percent(number / report.overall.episodes)])
-    return table
+        add_row(drawn, [reason, str(number), _percent(number / report.overall.episodes)])
+    return drawn
 
 
 def _tools(report: Report) -> "Table":
-    table = _table("Tool", numbers=("Calls", "Share", "In episodes", "Refused", "Median ms", "p95 ms", "Total s"))
+    drawn = _table("Tool", numbers=("Calls", "Share", "In episodes", "Refused", "Median ms", "p95 ms", "Total s"))
     for use in report.tools:
         counts = [str(use.calls), _percent(use.share_of_calls), str(use.episodes), str(use.refused)]
         times = [f"{use.median_milliseconds:,.1f}", f"{use.p95_milliseconds:,.1f}", f"{use.total_seconds:,.1f}"]
-        _add(table, [use.tool, *counts, *times])
-    return table
+        add_row(drawn, [use.tool, *counts, *times])
+    return drawn
 
 
 def _stages(report: Report) -> "Table":
-    table = _table("Stage", numbers=("Share", "Median s", "p95 s", "Total s"))
+    drawn = _table("Stage", numbers=("Share", "Median s", "p95 s", "Total s"))
     for one in report.stages:
         taken = one.seconds
-        _add(
-            table,
+        add_row(
+            drawn,
             [one.stage, _percent(one.share), f"{taken.median:,.2f}", f"{taken.p95:,.2f}", f"{taken.total:,.1f}"],
         )
-    return table
+    return drawn
 
 
 def _differences(differences: Sequence[Difference]) -> "Table":
-    table = _table("Mean over tasks", numbers=("A", "B", "B - A"))
+    drawn = _table("Mean over tasks", numbers=("A", "B", "B - A"))
     for one in differences:
         if one.quantity == "resolved":
             cells = [_percent(one.a), _percent(one.b), _points(one.difference)]
@@ -143,21 +139,21 @@ def _differences(differences: Sequence[Difference]) -> "Table":
             cells = [f"{one.a:,.1f}", f"{one.b:,.1f}", f"{one.difference:+,.1f}"]
         else:
             continue
-        _add(table, [_NAMES.get(one.quantity, one.quantity), *cells])
-    return table
+        add_row(drawn, [_NAMES.get(one.quantity, one.quantity), *cells])
+    return drawn
 
 
 def _pairs(comparison: Comparison) -> "Table":
     """The tasks that the two resolve differently, the greatest difference first."""
-    table = _table("Task", numbers=("A %", "B %", "B - A", "Steps A", "Steps B", "Seconds A", "Seconds B"))
+    drawn = _table("Task", numbers=("A %", "B %", "B - A", "Steps A", "Steps B", "Seconds A", "Seconds B"))
     differing = sorted(
         (pair for pair in comparison.pairs if pair.difference), key=lambda pair: (-abs(pair.difference), pair.task)
     )
     for pair in differing[:ROWS]:
         rates = [f"{pair.rate_a * 100:.1f}", f"{pair.rate_b * 100:.1f}", _points(pair.difference)]
         steps = [f"{pair.steps_a:.1f}", f"{pair.steps_b:.1f}"]
-        _add(table, [pair.task, *rates, *steps, f"{pair.seconds_a:.1f}", f"{pair.seconds_b:.1f}"])
-    return table
+        add_row(drawn, [pair.task, *rates, *steps, f"{pair.seconds_a:.1f}", f"{pair.seconds_b:.1f}"])
+    return drawn
 
 
 def _test(comparison: Comparison) -> str:
@@ -224,30 +220,32 @@ def _plural(number: int, word: str) -> str:
     return word if number == 1 else f"{word}s"
 
 
-def _table(*texts: str, numbers: Iterable[str]) -> "Table":
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in texts:
-        table.add_column(heading, overflow="fold", min_width=_NAME_WIDTH)
-    for heading in numbers:
-        table.add_column(heading, justify="right", no_wrap=True)
-    return table
+def _table(*texts: str, numbers: Sequence[str]) -> "Table":
+    return table((*texts, *numbers), numbers=numbers, breaking=texts)
 
 
-def _add(table: "Table", cells: Iterable[str]) -> None:
-    """Names come from manifests and results: they are neither markup nor commands to the terminal."""
-    table.add_row(*(_line(cell) for cell in cells))
+_NOT_COLUMNS = {"calls", "stages", "price"}
 
 
-def _line(text: str, style: str = "") -> "Text":
-    from rich.text import Text
+def print_episodes(run: Run, prices: Mapping[str, Price]) -> None:
+    """A line for each episode; cells that are not known are empty."""
+    fields = [field for field in Record.__struct_fields__ if field not in _NOT_COLUMNS]
+    stages = [f"{name}_seconds" for name in Stages.__struct_fields__]
+    lines = []
+    for record in run.records:
+        taken = msgspec.structs.astuple(record.stages) if record.stages is not None else [None] * len(stages)
+        lines.append([*(getattr(record, field) for field in fields), *taken, cost_of([record], prices)])
+    _print([*fields, *stages, "cost"], lines)
 
-    return Text(printable(text), style=style)
+
+def print_pairs(comparison: Comparison) -> None:
+    """A line for each task in both runs."""
+    _print(TaskPair.__struct_fields__, [msgspec.structs.astuple(pair) for pair in comparison.pairs])
 
 
-def _console() -> "Console":
-    from rich.console import Console
-
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else int(os.environ.get("COLUMNS", "200"))
-    return Console(width=max(width, _NARROWEST), highlight=False)
+def _print(header: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
+    written = io.StringIO()
+    writer = csv.writer(written, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(lines)
+    click.echo(written.getvalue(), nl=False)

@@ -1,4 +1,4 @@
-"""``dgym run``."""
+"""``dgym run``: episodes on this machine, their progress and summary, and the patch that is applied afterwards."""
 
 import os
 import sys
@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dgym.cli.completion import (
+    complete_directories,
+)
 from dgym.cli.failures import FAILED, INTERRUPTED
 from dgym.cli.options import (
     agent_option,
@@ -20,9 +23,6 @@ from dgym.cli.options import (
     output_option,
     python_option,
     sandbox_option,
-)
-from dgym.cli.suggestions import (
-    complete_directories,
 )
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def command(
 
     Exit status: 0 every episode has a verdict, 1 some failed for other reasons, 2 usage or manifest, 130 Ctrl-C.
     """
-    from dgym.cli.episodes import read_episodes
+    from dgym.cli.manifests import read_episodes
     from dgym.episodes.plan import RunOptions
 
     if not manifests and not folders and not bundled:
@@ -118,7 +118,7 @@ def command(
 
 
 def _plan(loaded: "list[Loaded]", options: "RunOptions") -> "Plan":
-    from dgym.cli.bundles import bundled_tasks
+    from dgym.cli.manifests import bundled_tasks
     from dgym.episodes.plan import make_plan
 
     return make_plan(loaded, options=options, bundled=bundled_tasks() if _needs_bundled(loaded) else ())
@@ -178,7 +178,7 @@ def _offer(plan: "Plan") -> None:
 
 def _execute(jobs: "list[Job]", workers: int, *, skipped: int, debug: bool) -> bool:
     """Run the jobs; True when interrupted."""
-    from dgym.cli.interrupts import terminated_like_interrupted
+    from dgym.cli.failures import terminated_like_interrupted
     from dgym.cli.run.progress import Progress
     from dgym.episodes.plan import any_interactive
     from dgym.episodes.pool import Pool, run_inline

@@ -5,7 +5,7 @@ import time
 from typing import TYPE_CHECKING
 
 from dgym.agents.console import printable
-from dgym.cli.failures import in_one_line
+from dgym.cli.output import in_one_line
 from dgym.episodes.job import Event, Finished, Job, Logged, Started, Stepped, Told
 
 if TYPE_CHECKING:

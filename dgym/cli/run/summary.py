@@ -1,7 +1,5 @@
 """The end of a run: a table and a summary for people, or the same as JSON."""
 
-import os
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +8,7 @@ from typing import Any
 import click
 import msgspec
 
-from dgym.cli.failures import in_one_line
+from dgym.cli.output import add_row, console, echo_json, in_one_line, table
 from dgym.episodes.job import Job
 from dgym.results import StoredResult
 from dgym.results.attempts import Attempt
@@ -32,28 +30,22 @@ def print_json(jobs: Sequence[Job], results: Sequence[StoredResult | None], left
     """All results without their patches, which are in the files they name."""
     episodes = [_entry(job, result) for job, result in zip(jobs, results, strict=True)]
     value = {"episodes": episodes, "summary": counts(results), "leftOut": list(left_out)}
-    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    echo_json(value)
 
 
 def print_table(jobs: Sequence[Job], results: Sequence[StoredResult | None], left_out: Sequence[str]) -> None:
     """The table, then a line with the counts."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("Episode", "Task", "Agent", "Reason", "Score", "Steps", "Rewrites", "Seconds"):
-        table.add_column(heading, justify="right" if heading in ("Score", "Steps", "Rewrites", "Seconds") else "left")
+    numbers = ("Score", "Steps", "Rewrites", "Seconds")
+    texts = ("Episode", "Task", "Agent", "Reason")
+    drawn = table((*texts, *numbers), numbers=numbers, breaking=texts)
     pairs = list(zip(jobs, results, strict=True))
     shown = pairs if len(pairs) <= ROWS else [pair for pair in pairs if _class_of(pair[1]) == "failed"][:ROWS]
     for job, result in shown:
-        table.add_row(
-            *(Text(cell, style=_style(result) if index == 3 else "") for index, cell in enumerate(_row(job, result)))
-        )
-    console = Console(width=None if sys.stdout.isatty() else _width_without_terminal())
-    console.print(table)
+        add_row(drawn, _row(job, result), styled=texts.index("Reason"), style=_style(result))
+    screen = console()
+    screen.print(drawn)
     if len(shown) < len(pairs):
-        console.print(f"… {len(pairs) - len(shown)} more; --output json lists all", style="dim")
+        screen.print(f"… {len(pairs) - len(shown)} more; --output json lists all", style="dim")
     for job, result in shown:
         if result is not None and not result.reason.is_verdict:
             click.echo(f"{job.episode}: {result.reason}: {in_one_line(result.message)}")
@@ -104,8 +96,3 @@ def _entry(job: Job, result: StoredResult | None) -> dict[str, Any]:
 
 def _log_of(job: Job, result: StoredResult) -> Path:
     return Attempt(job.folder.path / str(result.attempt)).log
-
-
-def _width_without_terminal() -> int:
-    """Wide enough that no cell of a table in a file or a pipe is cut."""
-    return int(os.environ.get("COLUMNS", "200"))

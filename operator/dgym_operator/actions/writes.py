@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from dgym.api import EpisodeStatus
-from dgym.kube import Client, Clock, Conflict, Key, NotFound, Object, PatchType, Resource, Store
+from dgym.kube import Client, Clock, Conflict, Key, NotFound, Object, Resource, Store
 from dgym_operator.controllers import state_of
 from dgym_operator.objects import EpisodeView
 
@@ -50,16 +50,7 @@ class Writes:
     async def apply(self, resource: Resource, name: str, body: Any, *, namespace: str) -> None:
         """Make an object be so, whatever somebody else made of our fields."""
         self._check()
-        await self._client.patch(
-            resource,
-            name,
-            body,
-            decode=bytes,
-            namespace=namespace,
-            kind=PatchType.APPLY,
-            field_manager=MANAGER,
-            force=True,
-        )
+        await self._client.apply(resource, name, body, namespace=namespace, field_manager=MANAGER)
 
     async def delete(self, resource: Resource, store: Store[T], key: Key, uid: str, *, decode: type[T]) -> None:
         """Delete exactly this object, and have its store know; one that is gone is no failure."""

@@ -10,8 +10,7 @@ import logging
 from collections.abc import Callable, Iterable
 from random import Random
 
-from dgym.kube import ApiError, Client, Clock
-from dgym.kube.lease_record import LeaseRecord
+from dgym.kube import ApiError, Client, Clock, LeaseRecord
 from dgym_operator.logs import fields
 from dgym_operator.objects import OWNER_LEASE
 
@@ -51,7 +50,7 @@ class Claim:
         try:
             async with asyncio.timeout(self._duration / _RENEWALS):
                 if not self.held:
-                    await self._record.look()
+                    await self._record.read()
                 taken = await self._record.take()
         except (ApiError, TimeoutError) as error:
             self._failed(str(error) or "no answer in time")
@@ -68,7 +67,7 @@ class Claim:
         if held:
             try:
                 async with asyncio.timeout(self._duration / _RENEWALS):
-                    await self._record.give_back()
+                    await self._record.release()
             except (ApiError, TimeoutError) as error:
                 self._failed(str(error) or "no answer in time")
 

@@ -76,7 +76,7 @@ class Cluster:
         return web.json_response(self.secret) if self.secret else missing("dgym-results-token")
 
     async def agents(self, _):
-        return web.json_response({"items": self.pods})
+        return web.json_response({"metadata": {"resourceVersion": "1"}, "items": self.pods})
 
     async def log(self, request):
         text = self.logs.get((request.match_info["name"], request.query["container"]))
@@ -321,7 +321,7 @@ def test_no_log_yet(cluster, dgym):
 
 
 def test_what_an_agent_answers_stays_in_its_place():
-    from dgym.cli.cluster.results_reader import _is_below
+    from dgym.cli.cluster.stored import _is_below
 
     assert _is_below("default/fix/uid/1/result.json", "default", "fix")
     for path in ("default/fix/../1/result.json", "/default/fix/u/1/result.json", "default/fix/u/1/evil.sh", "other"):
@@ -329,7 +329,7 @@ def test_what_an_agent_answers_stays_in_its_place():
 
 
 def test_indexes():
-    from dgym.cli.cluster.results_fetch import indexes
+    from dgym.cli.cluster.stored import indexes
 
     assert indexes("") == []
     assert indexes("0-2,7") == [0, 1, 2, 7]

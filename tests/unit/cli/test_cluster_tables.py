@@ -4,10 +4,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from rich.console import Console
 
-from dgym.cli.cluster.errors import InvalidObject, NotFound, refusal
-from dgym.cli.cluster.tables import tables, widen
+from dgym.cli.cluster.errors import explained
+from dgym.cli.cluster.tables import tables
 from dgym.cli.cluster.views import ConditionView, EpisodeView, EpisodeViewStatus, Meta, SetView, SetViewStatus, age
+from dgym.cli.output import widen
 from dgym.errors import ManifestError
+from dgym.kube import Access, FixedCredentials, NotFound
+from dgym.kube.errors import error_from_answer
 
 FINISHED = ConditionView(type="Finished", status="True", reason="Completed")
 
@@ -70,28 +73,32 @@ def test_ages(seconds, text):
     assert age(now - timedelta(seconds=seconds), now) == text
 
 
+ACCESS = Access(server="https://one", credentials=FixedCredentials(), context="here")
+
+
 def refused(status, body, path="/apis/dgym.dev/v1alpha1/namespaces/a/episodes/b", method="GET"):
-    return refusal(status, body, method=method, path=path, context="here")
+    error = error_from_answer(status, body, {})
+    error.method, error.path = method, path
+    return error, explained(error, ACCESS)
 
 
 def test_a_cluster_without_dgym():
-    error = refused(404, b"404 page not found\n")
-    assert isinstance(error, NotFound)
+    answered, error = refused(404, b"404 page not found\n")
+    assert isinstance(answered, NotFound)
     assert "the cluster of context 'here' has no resources of dgym.dev; install dgym: helm install dgym" in str(error)
 
 
 def test_a_refused_manifest_is_a_fault_of_the_manifest():
-    error = refused(422, b'{"message": "spec is wrong", "reason": "Invalid"}', method="PATCH")
-    assert isinstance(error, InvalidObject)
+    _, error = refused(422, b'{"message": "spec is wrong", "reason": "Invalid"}', method="PATCH")
     assert isinstance(error, ManifestError)
     assert str(error) == "spec is wrong"
 
 
 def test_an_answer_that_is_no_status():
-    assert str(refused(502, b"")) == "HTTP status 502 to GET /apis/dgym.dev/v1alpha1/namespaces/a/episodes/b"
-    assert str(refused(502, b"<html>bad gateway")) == "<html>bad gateway"
+    assert str(refused(502, b"")[1]) == "HTTP status 502 to GET /apis/dgym.dev/v1alpha1/namespaces/a/episodes/b"
+    assert str(refused(502, b"<html>bad gateway")[1]) == "<html>bad gateway"
 
 
 def test_forbidden_to_change():
     body = b'{"message": "episodes.dgym.dev \\"b\\" is forbidden: User \\"me\\" cannot patch resource"}'
-    assert "ClusterRole 'edit' in namespace a" in str(refused(403, body, method="PATCH"))
+    assert "ClusterRole 'edit' in namespace a" in str(refused(403, body, method="PATCH")[1])

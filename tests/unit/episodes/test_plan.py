@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from dgym.api import Loaded, loads
-from dgym.cli.resources import override
+from dgym.cli.manifests import override
 from dgym.episodes.plan import RunOptions, episodes_for, make_plan, unfinished
 from dgym.errors import ManifestError, PluginError
 from dgym.results import StoredResult

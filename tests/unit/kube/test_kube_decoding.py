@@ -5,8 +5,7 @@ import msgspec
 import pytest
 
 from dgym.kube import ConnectionLost, Expired
-from dgym.kube.listing import PageDecoder
-from dgym.kube.watching import EventDecoder, UnreadableObject
+from dgym.kube.decoding import EventDecoder, PageDecoder, UnreadableObject
 
 
 class Meta(msgspec.Struct, rename="camel"):

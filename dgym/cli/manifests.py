@@ -1,5 +1,6 @@
-"""From arguments to resources: manifests, folders of manifests, bundled benchmarks, and bare repositories."""
+"""From arguments to resources: manifests, folders of manifests, bundled benchmarks, and repositories."""
 
+import difflib
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -10,7 +11,38 @@ from dgym.api import DebugTask, Episode, EpisodeSpec, Loaded, ObjectMeta, Resour
 from dgym.api.task import DebugTaskSpec, SourceSpec
 from dgym.errors import ManifestError
 
+PREFIX = "bundled:"
+"""Of the source of what is bundled."""
+
 _MANIFEST_SUFFIXES = (".yaml", ".yml", ".json")
+
+
+def read_episodes(
+    manifests: Sequence[str],
+    folders: Sequence[str],
+    *,
+    bundled: str | None,
+    agent: str | None,
+    assignments: Sequence[str],
+    entrypoint: str | None,
+) -> list[Loaded]:
+    """Manifests, repositories and a benchmark, changed as the flags say; ``agent`` is short for ``-p agent.name=…``.
+
+    Tasks alone become an episode each where an agent is named, in either way.
+
+    Raises:
+        ManifestError: A manifest, a name or an assignment is wrong.
+    """
+    loaded = read_manifests(manifests, folders, entrypoint=entrypoint)
+    if agent:
+        assignments = (f"agent.name={agent}", *assignments)
+    if agent_in(assignments) and loaded and all(item.resource.kind == "DebugTask" for item in loaded):
+        from dgym.episodes.plan import episodes_for
+
+        loaded = [*loaded, *episodes_for(loaded)]
+    if bundled:
+        loaded = [*loaded, *load_bundle(bundled)]
+    return override(loaded, assignments)
 
 
 def read_manifests(
@@ -45,6 +77,27 @@ def agent_in(assignments: Sequence[str]) -> str | None:
     pairs = (assignment.partition("=") for assignment in assignments)
     named = [value.strip().strip("\"'") for path, _, value in pairs if path.strip() == "agent.name"]
     return named[-1] if named else None
+
+
+def load_bundle(name: str) -> list[Loaded]:
+    """The benchmark's EpisodeSet and its tasks."""
+    from dgym.benchmarks import bundled, episode_set, load_bundled
+
+    known = list(bundled())
+    if name not in known:
+        nearest = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {nearest[0]!r}?" if nearest else f"there are: {', '.join(known)}"
+        raise ManifestError(f"--bundled {name}: no such benchmark; {hint}")
+    source = f"{PREFIX}{name}"
+    tasks = [Loaded(task, source, number) for number, task in enumerate(load_bundled(name), start=2)]
+    return [Loaded(episode_set(name), source, 1), *tasks]
+
+
+def bundled_tasks() -> list[DebugTask]:
+    """The tasks of all benchmarks."""
+    from dgym.benchmarks import bundled, load_bundled
+
+    return [task for name in bundled() for task in load_bundled(name)]
 
 
 def _changed(resource: Resource, assignments: Sequence[str]) -> Resource:

@@ -1,6 +1,6 @@
 """Connections to a port of a pod, through the API server.
 
-Each connection made to a socket in a directory of ours, which nobody else may enter, becomes a WebSocket to the pod's
+Each connection made to a Unix socket, in a directory that only this user may enter, becomes a WebSocket to the pod's
 ``portforward``. Its messages begin with the number of a channel, 0 for data and 1 for errors; the first message of
 each channel holds the port.
 """
@@ -11,30 +11,30 @@ import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import aiohttp
-
-from dgym.cli.cluster.connection import Cluster
-from dgym.cli.cluster.errors import ClusterError
+from dgym.kube.client import Client
+from dgym.kube.errors import ApiError, ConnectionLost, PortUnreachable
+from dgym.kube.resources import PODS
+from dgym.kube.transport import Socket
 
 _PROTOCOL = "v4.channel.k8s.io"
 _DATA, _ERROR = 0, 1
 _CHUNK = 64 * 1024
 
 
-class Forward:
-    """A port of a pod behind a Unix socket; ``problem`` is why the last connection failed."""
+class PortForward:
+    """A port of a pod behind a Unix socket; ``problem`` is the error of the last connection that failed."""
 
-    def __init__(self, cluster: Cluster, namespace: str, pod: str, port: int) -> None:
-        self._cluster = cluster
-        self._path = f"/api/v1/namespaces/{namespace}/pods/{pod}/portforward"
+    def __init__(self, client: Client, namespace: str, pod: str, port: int) -> None:
+        self._client = client
+        self._namespace = namespace
         self._port = port
         self._connections: set[asyncio.Task[None]] = set()
         self.pod = pod
-        self.problem: ClusterError | None = None
+        self.problem: ApiError | None = None
 
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[Path]:
-        """The socket, as long as the context lasts."""
+        """The path of the socket, which exists as long as the context lasts."""
         with tempfile.TemporaryDirectory(prefix="dgym-forward-") as directory:
             path = Path(directory) / "socket"
             server = await asyncio.start_unix_server(self._accept, path)
@@ -52,40 +52,40 @@ class Forward:
         task.add_done_callback(self._connections.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        opening = self._client.websocket(
+            PODS, self.pod, "portforward", namespace=self._namespace, protocol=_PROTOCOL, ports=str(self._port)
+        )
         try:
-            await self._forward(reader, writer)
-        except ClusterError as error:
+            async with opening as socket:
+                sending = asyncio.create_task(_send(reader, socket))
+                try:
+                    await self._receive(socket, writer)
+                finally:
+                    sending.cancel()
+                    await asyncio.gather(sending, return_exceptions=True)
+        except ApiError as error:
             self.problem = error
         finally:
             writer.close()
 
-    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        async with self._cluster.websocket(self._path, _PROTOCOL, ports=str(self._port)) as socket:
-            sending = asyncio.create_task(_send(reader, socket))
-            try:
-                await self._receive(socket, writer)
-            finally:
-                sending.cancel()
-                await asyncio.gather(sending, return_exceptions=True)
-
-    async def _receive(self, socket: aiohttp.ClientWebSocketResponse, writer: asyncio.StreamWriter) -> None:
+    async def _receive(self, socket: Socket, writer: asyncio.StreamWriter) -> None:
         begun: set[int] = set()
-        async for message in socket:
-            if message.type is not aiohttp.WSMsgType.BINARY or not message.data:
+        async for message in socket.messages():
+            if not message:
                 continue
-            channel, data = message.data[0], message.data[1:]
+            channel, data = message[0], message[1:]
             if channel not in begun:
                 begun.add(channel)
                 data = data[2:]
             if channel == _ERROR and data:
                 text = data.decode(errors="replace").strip()
-                raise ClusterError(f"port {self._port} of pod {self.pod} cannot be reached: {text}")
+                raise PortUnreachable(f"port {self._port} of pod {self.pod} cannot be reached: {text}")
             if channel == _DATA and data:
                 writer.write(data)
                 await writer.drain()
 
 
-async def _send(reader: asyncio.StreamReader, socket: aiohttp.ClientWebSocketResponse) -> None:
-    with contextlib.suppress(ConnectionError, aiohttp.ClientError):
+async def _send(reader: asyncio.StreamReader, socket: Socket) -> None:
+    with contextlib.suppress(ConnectionError, ConnectionLost):
         while data := await reader.read(_CHUNK):
-            await socket.send_bytes(bytes([_DATA]) + data)
+            await socket.send(bytes([_DATA]) + data)

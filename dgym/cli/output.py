@@ -1,0 +1,75 @@
+"""What commands print: JSON, and tables as wide as the terminal, or as they need to be in a file."""
+
+import os
+import sys
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
+_SHOWN_CHARACTERS = 300
+
+
+def echo_json(value: Any) -> None:
+    """Print ``value`` as indented JSON."""
+    import msgspec
+
+    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+def console() -> "Console":
+    """The console of tables: as wide as the terminal, or wide enough that no cell in a file or a pipe is cut."""
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", "200"))
+    return Console(width=width, highlight=False)
+
+
+def widen(screen: "Console", drawn: "RenderableType") -> None:
+    """Let lines be as long as they need to be: a terminal wraps them, as it does kubectl's; a cut name is of no use."""
+    from rich.measure import Measurement
+
+    needed = Measurement.get(screen, screen.options.update(width=10_000), drawn).minimum
+    screen.width = max(screen.width, needed)
+
+
+def table(headings: Iterable[str], *, numbers: Collection[str] = (), breaking: Collection[str] = ()) -> "Table":
+    """A table without lines: ``numbers`` are headings of numbers, ``breaking`` those of cells with several words."""
+    from rich.table import Table
+
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in headings:
+        made.add_column(
+            heading,
+            justify="right" if heading in numbers else "left",
+            no_wrap=heading not in breaking,
+            overflow="fold",
+        )
+    return made
+
+
+def add_row(to: "Table", cells: Sequence[str], *, styled: int = -1, style: str = "") -> None:
+    """Add a row; the cell of index ``styled`` has the style."""
+    to.add_row(*(text(cell, style if index == styled else "") for index, cell in enumerate(cells)))
+
+
+def text(plain: str, style: str = "") -> "Text":
+    """Text of manifests and results: neither markup nor commands to the terminal."""
+    from rich.text import Text
+
+    from dgym.agents.console import printable
+
+    return Text(printable(plain), style=style)
+
+
+def in_one_line(message: str) -> str:
+    """The first line of a failure's message, which names the failure, and the last, where programs put the cause."""
+    lines = [line.strip() for line in message.strip().splitlines() if line.strip()]
+    shown = [lines[0], lines[-1]] if len(lines) > 1 else lines
+    joint = " … " if len(lines) > 2 else " "
+    return joint.join(line if len(line) <= _SHOWN_CHARACTERS else f"{line[:_SHOWN_CHARACTERS]}…" for line in shown)
