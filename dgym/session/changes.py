@@ -30,7 +30,7 @@ class ChangeSet(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def new_versions(self) -> dict[str, FileVersion | None]:
-        """What the verifier's workspace must hold; None: deleted."""
+        """The files to write into the verifier's workspace; None: deleted."""
         return {path: new for path, (_, new) in self.changes.items()}
 
     @property

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class Execution(msgspec.Struct, frozen=True, kw_only=True):
-    """An observation, and what the call means for the episode."""
+    """An observation, and the effects of the call on the episode."""
 
     observation: Observation
     rewrote: bool = False

@@ -87,7 +87,7 @@ async def _chunks(source: Path) -> AsyncIterator[bytes]:
 
 
 def sandbox_spec(task: DebugTask, python: str | None) -> SandboxSpec:
-    """The specification of the task's sandboxes; ``python`` runs its programs, None: what the sandbox has."""
+    """The specification of the task's sandboxes; ``python`` runs its programs, None: the sandbox's own interpreter."""
     spec = task.spec
     memory = spec.resources.limits.get("memory")
     return SandboxSpec(
@@ -101,7 +101,7 @@ def sandbox_spec(task: DebugTask, python: str | None) -> SandboxSpec:
 
 
 def tool_settings(task: DebugTask) -> ToolSettings:
-    """What the tools must know of ``task``."""
+    """The settings of the tools for ``task``."""
     spec = task.spec
     return ToolSettings(
         entrypoint=spec.entrypoint,
@@ -135,7 +135,7 @@ async def apply_solution(sandbox: Sandbox, task: DebugTask) -> Observation:
 
 
 async def solution_versions(sandbox: Sandbox, task: DebugTask) -> dict[str, FileVersion | None]:
-    """What the gold patch makes of the files in ``sandbox``; None: deleted.
+    """The files in ``sandbox`` after the gold patch; None: deleted.
 
     Raises:
         ManifestError: The patch does not apply.

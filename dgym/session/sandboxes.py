@@ -121,7 +121,7 @@ class Sandboxes:
         return self._sandbox, self._baseline
 
     async def changes(self) -> ChangeSet:
-        """What the agent has changed so far."""
+        """The agent's changes so far."""
         sandbox, baseline = self.current()
         return await collect(sandbox, await self.verifier(), baseline)
 
@@ -173,7 +173,7 @@ class Sandboxes:
             killer = await _replay(self._tools, await self._open_sandbox(), steps, breakpoints)
             if killer is None:
                 return first_killer
-            # The calls before that one did not kill it: what they made is what is scored.
+            # The calls before that one did not kill it: their changes are scored.
             self.poisoned.add(killer)
             first_killer = first_killer or killer
             steps = [step for step in steps if step.seq < killer]

@@ -16,7 +16,7 @@ MAXIMUM_NOTES = 200
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the episode came before it was scored, and what ended it.
+    """The counts of an episode when it ended, and the reason of its end.
 
     ``doubted``: an ``eval`` in it ended as one does whose tests cannot run.
     """
@@ -49,7 +49,7 @@ async def score(
 def verification_plan(
     task: DebugTask, baseline: Baseline, changes: ChangeSet, suite_cache: SuiteCache | None
 ) -> VerificationPlan:
-    """What the verifier must know."""
+    """The plan by which the verifier scores ``changes``."""
     spec = task.spec
     return VerificationPlan(
         entrypoint=spec.entrypoint,
@@ -74,7 +74,7 @@ def unscored(reason: EndReason, message: str, changes: ChangeSet, ending: Ending
 
 
 def result(verdict: Verdict, changes: ChangeSet, ending: Ending) -> Result:
-    """The result: Resolved whenever everything that counts passed, else what ended the episode."""
+    """The result; its reason is Resolved whenever everything that counts passed, else that of ``ending``."""
     notes = [f"not carried to the verifier: {refusal.path} ({refusal.why})" for refusal in changes.refused]
     return Result(
         resolved=verdict.resolved,

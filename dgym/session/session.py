@@ -42,8 +42,8 @@ class Session:
 
     Args:
         task: The bug.
-        provider: Opens the sandbox and the verifier; the session stops what it opened.
-        tools: What the agent may call.
+        provider: Opens the sandbox and the verifier; the session stops both.
+        tools: The tools that the agent may call.
         source: A tar of the repository; None when the sandbox's image holds it.
         limits: Steps, rewrites, deadline.
         suite_cache: Where the suite of the untouched repository is remembered between episodes of a task.
@@ -188,7 +188,7 @@ class Session:
         return await self._journal.once(seq, call, lambda call: self._execute(call, problem))
 
     async def peek(self, action: Action) -> Observation:
-        """The answer of a tool that changes nothing, without a step: for what an agent shows its model unasked.
+        """The answer of a tool that changes nothing, without a step: for an agent's prompt.
 
         ``view`` and ``listdir`` answer here even where they are not among the tools.
         """
@@ -199,8 +199,8 @@ class Session:
     async def finish(self, reason: EndReason = EndReason.UNRESOLVED) -> Result:
         """End the episode: take the changes out, terminate the sandbox, score on the pristine copy. Idempotent.
 
-        ``reason`` is what ended it; the result says Resolved whenever everything that counts passed. A reset that is
-        being executed is awaited first; if it fails, so does this.
+        The result's reason is Resolved whenever everything that counts passed, else ``reason``. A reset in flight is
+        awaited first; its failure is raised here, too.
         """
         await self._requests.settled("reset")
         if self._finishing is None:
@@ -226,7 +226,7 @@ class Session:
         return self._solution
 
     async def close(self) -> None:
-        """End everything the session started, without scoring what was not finished. Idempotent."""
+        """Cancel the requests in flight and stop both sandboxes, without scoring. Idempotent."""
         if self._deadline_watch is not None:
             self._deadline_watch.cancel()
             await asyncio.wait([self._deadline_watch])
@@ -300,7 +300,7 @@ class Session:
             return Execution(observation=Observation(text=text, tool=call.tool, ok=False))
 
     async def _recover(self, call: ToolCall, context: ToolContext, death: SandboxLost) -> Execution:
-        """What the agent does to its own sandbox is the agent's doing: the step is poisoned, the rest is replayed."""
+        """Poison the step under which the agent's sandbox died, and replay the others in a new sandbox."""
         self._sandboxes.poisoned.add(self.next_seq)
         killer = await self._sandboxes.replace(context.sandbox, death, self._replayed_steps(), context.breakpoints)
         observation = death_observation(call, death, killer)

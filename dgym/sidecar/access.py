@@ -1,4 +1,4 @@
-"""Who may call what: three tokens, of which the pod knows digests alone, and assignments that supersede each other."""
+"""Access to the calls: three tokens, of which the pod has digests alone, and assignments that supersede each other."""
 
 import hmac
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ _HIGHEST = 2**53
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
-    """Who calls, and under which assignment, if under any."""
+    """The role of a caller, and the epoch of its assignment, if it has one."""
 
     role: Role
     epoch: int | None
@@ -28,7 +28,7 @@ class Access:
         self._assigned: set[Role] = set()
 
     def authorize(self, headers: Mapping[str, str], allowed: Sequence[Role]) -> Caller:
-        """Who calls, if it has the token of one of the roles.
+        """The caller, if it has the token of one of the roles.
 
         Raises:
             CallError: unauthenticated, forbidden or superseded.
@@ -50,7 +50,7 @@ class Access:
     def check_current(self, caller: Caller) -> None:
         """Refuse a caller whose assignment was given to another, also while its call ran.
 
-        Without an assignment is who drives from outside, as long as nobody has one for the same role.
+        A caller without an assignment drives from outside; an assignment for the same role supersedes it.
         """
         superseded = caller.role in self._assigned if caller.epoch is None else caller.epoch < self._epoch
         if superseded:
@@ -66,7 +66,7 @@ class Access:
         if authorization[: len(_SCHEME)].lower() != _SCHEME:
             raise CallError(ErrorCode.UNAUTHENTICATED, "a bearer token is needed")
         digest = token_digest(authorization[len(_SCHEME) :].strip())
-        # All are compared, each in constant time: how long it takes says nothing about any of them.
+        # All are compared, each in constant time: the time it takes reveals nothing about any of them.
         matching = [role for role, known in self._digests.items() if hmac.compare_digest(known, digest)]
         if not matching:
             raise CallError(ErrorCode.UNAUTHENTICATED, "the token is not one of this attempt")

@@ -1,4 +1,4 @@
-"""The calls over HTTP: who may make them, what they carry, what they answer."""
+"""The calls over HTTP: their roles, bodies and answers."""
 
 import asyncio
 import json
@@ -110,7 +110,7 @@ class Api:
         except StillRunning:
             return _json(Accepted(running=True), status=202), "running"
         except ConnectionError:
-            raise  # there is nobody to answer
+            raise  # the client has gone
         except Exception as error:
             body = describe(error)
             if body.code is ErrorCode.INTERNAL:
@@ -246,6 +246,6 @@ def _json(value: Any, *, status: int = 200) -> web.Response:
 def _refusal(body: ErrorBody) -> web.Response:
     response = _json(body, status=body.code.status)
     if body.code in (ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN, ErrorCode.TOO_LARGE):
-        # What the caller still sends is not read.
+        # The rest of the request is not read.
         response.force_close()
     return response

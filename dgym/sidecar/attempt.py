@@ -216,7 +216,7 @@ class Attempt:
         return self.ended.is_set()
 
     async def close(self) -> None:
-        """End everything, without scoring what was not finished."""
+        """Close the session and both runners, without scoring."""
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)

@@ -1,6 +1,6 @@
 """``python -m dgym.sidecar.install DIRECTORY``: put the runner where the user's containers start it from.
 
-What a pod's init container runs from the sidecar's image. An init container costs a second as it is, so this imports
+A pod's init container runs this from the sidecar's image. An init container costs a second as it is, so this imports
 next to nothing and nothing of the rest of dgym.
 """
 
@@ -15,8 +15,8 @@ _LAST = "__main__.py"
 def install(directory: Path, source: Path = _RUNNER) -> None:
     """Copy the runner's files, readable for every user.
 
-    Each is renamed into place, and what starts them comes last: an init container that was interrupted runs again, and
-    whoever sees the last file sees them all.
+    Each is renamed into place, the file that starts them last: an init container that was interrupted runs again, and
+    once the last file is there, all are.
     """
     files = [path for path in source.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
     for path in sorted(files, key=lambda path: (path == source / _LAST, path)):
@@ -37,7 +37,7 @@ def _make_directory(path: Path, root: Path) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """1 when the files cannot be put there, 2 when it is not said where."""
+    """1 when the files cannot be installed, 2 without a directory."""
     if len(arguments) != 1 or arguments[0].startswith("-"):
         sys.stderr.write(f"{__doc__}\n")
         return 2

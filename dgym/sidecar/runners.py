@@ -19,7 +19,7 @@ _SHARED_TEMPORARY_FILES = "/tmp"  # noqa: S108 - the container's own
 
 
 class PodSandbox(RunnerClient):
-    """A container of this pod. Its end is for the operator to see; here it is only told to end."""
+    """A container of this pod. The sidecar orders its end, the operator observes it."""
 
     @property
     def kind(self) -> Literal["pod"]:
@@ -27,13 +27,13 @@ class PodSandbox(RunnerClient):
         return "pod"
 
     async def stop(self) -> None:
-        """Tell the runner to exit. Idempotent."""
+        """Order the runner to exit. Idempotent."""
         with contextlib.suppress(InfrastructureError, OSError):
             await self.close()
 
 
 class Runners:
-    """Connects to both runners as they come up, and knows when one is gone."""
+    """The connections to both runners, from when each comes up until it is gone."""
 
     def __init__(self, sandbox: Path, verifier: Path) -> None:
         self._paths = {"sandbox": sandbox, "verifier": verifier}
@@ -41,7 +41,7 @@ class Runners:
 
     @property
     def missing(self) -> str | None:
-        """What is wrong with the runners, if anything is."""
+        """Which runner is missing, and why; None when both answer."""
         for name in self._paths:
             if name not in self._connected:
                 return f"the {name}'s runner has not come up yet"
@@ -68,7 +68,7 @@ class Runners:
         return runner
 
     async def close(self) -> None:
-        """Tell both to exit. Idempotent."""
+        """Order both to exit. Idempotent."""
         for runner in self._connected.values():
             await runner.stop()
 
@@ -77,7 +77,7 @@ class Runners:
             try:
                 reader, writer = await asyncio.open_unix_connection(str(path))
             except OSError:
-                # There is nothing to be told by: a socket appears by itself in a directory of another container.
+                # Nothing notifies of it: the socket appears in a directory of another container.
                 await asyncio.sleep(_LOOK_SECONDS)
             else:
                 self._connected[name] = PodSandbox(reader, writer)
@@ -89,7 +89,7 @@ class PodProvider(SandboxProvider):
 
     def __init__(self, runners: Runners, spec: SandboxSpec) -> None:
         self._runners = runners
-        # The image says what programs are run with; its own TMPDIR may name a place that is not there.
+        # The image's environment applies; its own TMPDIR may name a directory that does not exist.
         environment = {"TMPDIR": _SHARED_TEMPORARY_FILES, **spec.environment}
         self._spec = msgspec.structs.replace(spec, python=None, environment=environment)
         self._handed_out: set[str] = set()

@@ -88,9 +88,9 @@ def write_ending(settings: Settings, attempt: Attempt) -> None:
 
 
 def final_message(settings: Settings, attempt: Attempt) -> TerminationMessage | None:
-    """What is final about the attempt.
+    """The termination message, once something about the attempt is final.
 
-    A sandbox that was lost is not: another pod takes up the episode, and a message would stand in its way.
+    A lost sandbox is not final: another pod resumes the episode, and a message would count as its result.
     """
     release = attempt.release
     uri = release.result_uri if release is not None else ""

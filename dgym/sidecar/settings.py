@@ -1,4 +1,4 @@
-"""What a sidecar is told by its environment."""
+"""The settings of a sidecar, from its environment."""
 
 import re
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         drive_sha256: The same for "drive". Required.
         operate_sha256: The same for "operate". Required.
         host: Address to listen on.
-        port: Port to listen on; 0 takes a free one and says so in the log.
+        port: Port to listen on; 0 takes a free one and names it in the log.
         sandbox_socket: Where the sandbox's runner listens.
         verifier_socket: Where the verifier's runner listens.
         directory: Holds the uploaded workspace, and survives a restart of the container.
@@ -67,7 +67,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     """The settings in ``environment``.
 
     Raises:
-        ManifestError: One is missing or wrong; the message names the variable, never what a digest is.
+        ManifestError: One is missing or wrong; the message names the variable, never the value of a digest.
     """
     values = {
         name: environment[variable]

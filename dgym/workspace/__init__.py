@@ -7,7 +7,7 @@ runs git, or anything else that a tree can configure, inside a workspace.
 
 from dgym.workspace.breakpoints import shift_for_change, shift_for_edit
 from dgym.workspace.changes import Change, Changes, Refusal, compare, refuse
-from dgym.workspace.paths import decode_path, encode_path, normalize
+from dgym.workspace.paths import ancestors, decode_path, encode_path, normalize
 from dgym.workspace.policy import Policy, is_generated, policy_files
 from dgym.workspace.text import Span, decode_text, is_wide, line_count, resolve_span, rewrite_text, split_lines
 
@@ -17,6 +17,7 @@ __all__ = [
     "Policy",
     "Refusal",
     "Span",
+    "ancestors",
     "compare",
     "decode_path",
     "decode_text",

@@ -1,4 +1,4 @@
-"""What runs of the untouched repository and of its solution say about a task. Pure."""
+"""Assessment of a task by runs of its untouched repository and of its solution. Pure."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ _PASSED = frozenset({"passed", "xpassed"})
 
 
 class Assessment(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What is wrong with a task, and its tests by what they do.
+    """The problems of a task, and its tests by their outcomes.
 
     ``problems`` make verdicts wrong or meaningless; ``notes`` do not. ``fail_to_pass``: tests that fail before and pass
     after the solution, or fail before where there is none. ``pass_to_pass``: tests that pass in every run. ``passes``:
@@ -36,7 +36,7 @@ class Assessment(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 def assess(
     task: str, plan: VerificationPlan, before: Sequence[EntrypointResult], after: Sequence[EntrypointResult]
 ) -> Assessment:
-    """What the runs of the untouched repository (``before``, at least one) and of the solution (``after``) say."""
+    """The assessment by runs of the untouched repository (``before``, at least one) and of the solution (``after``)."""
     expected = _expected(plan, before[0])
     untouched = [judge(plan.mode, run, expected, plan.timeout_seconds) for run in before]
     solved = [judge(plan.mode, run, expected, plan.timeout_seconds) for run in after]

@@ -1,4 +1,4 @@
-"""Tell an environment that cannot run a task's tests from an agent that did not repair the bug. Pure.
+"""Environments that cannot run a task's tests, distinguished from bugs that were not repaired. Pure.
 
 A run in which no test ran says nothing about the agent unless the untouched repository's tests run. A bug may keep
 them from running, too: what the repository's own code raises is the bug, what is missing around it is not.
@@ -50,11 +50,11 @@ def environment_failure(
 
     Args:
         mode: How the task counts.
-        entrypoint: What ran, for the sentence.
-        result: The run. No agent had a part in it, so what it printed can be believed.
+        entrypoint: The command that ran, for the message.
+        result: The run. No agent had a part in it, so its output can be believed.
         workspace: The absolute path of the repository.
         paths: The files of the repository, and those that the task's solution adds.
-        is_fixed: Whether no agent can change a path of the repository: what such a file lacks is the environment's.
+        is_fixed: Whether no agent can change a path: a module that such a file lacks is the environment's fault.
         declared: The text of the files in which the repository names its dependencies.
     """
     if not is_doubtful(mode, result):
@@ -71,11 +71,15 @@ def environment_failure(
         if place is not None and place in paths and not is_fixed(place) and not _is_declared(module, declared):
             return None
         causes.append(f"{found[1]}: {found[2]}")
-    said = [line for line in lines if line.strip()][-_TAIL_LINES:]
+    output = [line for line in lines if line.strip()][-_TAIL_LINES:]
     status = result.run.exit_status
     ran = f"{entrypoint!r} exited with status {status} on the untouched repository"
     return "\n".join(
-        [f"the environment cannot run the tests: {ran}", *said, causes[0] if causes else _without_error(lines, result)]
+        [
+            f"the environment cannot run the tests: {ran}",
+            *output,
+            causes[0] if causes else _without_error(lines, result),
+        ]
     )
 
 

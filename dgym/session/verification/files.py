@@ -2,18 +2,19 @@
 
 import io
 import tarfile
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import IO
 
 from dgym.errors import PatchError, VerifierFailed
 from dgym.sandbox import ManifestEntry, Sandbox
+from dgym.workspace import ancestors
 from dgym.workspace.patches import FileVersion, apply_patch, patched_paths
 
 _CHUNK_BYTES = 256 * 1024
 _COPY_SECONDS = 600.0
 _PERMISSIONS = 0o777
 
-# Only what stands in the workspace is copied: the workspace itself may be a mount point that belongs to another user.
+# Only the workspace's contents are copied: the workspace itself may be a mount point that belongs to another user.
 _COPY = r"""
 copy_into() { find . -mindepth 1 -maxdepth 1 -exec sh -c 'cp -a "$@" "$0/"' "$1" {} +; }
 empty() {
@@ -26,9 +27,9 @@ _RESTORE = _COPY + 'w=$PWD; empty . && cd "$DGYM_COPY" && copy_into "$w" && empt
 
 
 async def write_versions(sandbox: Sandbox, versions: Mapping[str, FileVersion | None]) -> None:
-    """Make every path what its version is; None removes it.
+    """Write the version of every path; None removes it.
 
-    Whatever stood at a path goes first, so that nothing is ever written through a link.
+    Each path is removed first, so that nothing is ever written through a link.
     """
     if not versions:
         return
@@ -56,7 +57,7 @@ async def read_versions(
 
 
 async def patched_versions(sandbox: Sandbox, patch: str) -> dict[str, FileVersion | None]:
-    """What ``patch`` makes of the files in ``sandbox``; None: deleted.
+    """The files in ``sandbox`` after ``patch``; None: deleted.
 
     Raises:
         PatchError: It does not apply.
@@ -93,7 +94,7 @@ class WorkspaceCopy:
         return cls(sandbox, result.text.rpartition("\n")[2])
 
     async def restore(self) -> None:
-        """Make the workspace what it was, and drop the copy."""
+        """Restore the workspace from the copy, and delete the copy."""
         environment = {"DGYM_COPY": self._place}
         result = await self._sandbox.run(_RESTORE, environment=environment, timeout_seconds=_COPY_SECONDS)
         if result.exit_status != 0:
@@ -120,7 +121,7 @@ class SavedFiles:
         """Put back whatever differs from the workspace that ``manifest`` describes; gives the paths."""
         differing = sorted(path for path, entry in self._entries.items() if not _same(entry, manifest.get(path)))
         if differing:
-            obstacles = [above for path in differing for above in _ancestors(path) if above in manifest]
+            obstacles = [above for path in differing for above in ancestors(path) if above in manifest]
             await self._sandbox.remove(sorted({*differing, *obstacles}))
             self._archive.seek(0)
             await self._sandbox.put_archive(_chunks(self._archive))
@@ -134,11 +135,6 @@ def _same(before: ManifestEntry, after: ManifestEntry | None) -> bool:
         after.target,
         after.mode,
     )
-
-
-def _ancestors(path: str) -> Sequence[str]:
-    parts = path.split("/")[:-1]
-    return ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]
 
 
 def _tar(versions: Mapping[str, FileVersion]) -> io.BytesIO:

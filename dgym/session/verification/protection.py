@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from dgym.workspace import ancestors
 from dgym.workspace.patches import FileVersion
 
 CONFIGURATION_NAMES = frozenset(
@@ -128,7 +129,7 @@ def why_dropped(path: str) -> str | None:
 def select_changes(
     changed: Mapping[str, FileVersion | None], protection: Protection, pyproject: bytes | None
 ) -> tuple[dict[str, FileVersion | None], dict[str, str]]:
-    """Divide ``changed`` into what reaches the verifier and what does not, and why.
+    """Divide ``changed`` into the changes that reach the verifier and the reasons why the others do not.
 
     ``pyproject``: the original pyproject.toml of the workspace; its pytest section cannot be changed.
     """
@@ -206,7 +207,7 @@ def files_of_shell_line(entrypoint: str, pristine: Collection[str]) -> list[str]
     if _PYTHON_FIRST.match(rest) and not _SHELL.search(rest):
         return []
     words = _words(entrypoint)
-    directories = {above for path in pristine for above in _ancestors(path)}
+    directories = {above for path in pristine for above in ancestors(path)}
     places = ["", *(word for word in words if posixpath.normpath(word) in directories)]
     named = [posixpath.normpath(posixpath.join(place, word)) for place in places for word in _programs_and_files(words)]
     if any(posixpath.basename(word) in ("make", "gmake") for word in words):
@@ -217,7 +218,7 @@ def files_of_shell_line(entrypoint: str, pristine: Collection[str]) -> list[str]
 
 
 def _words(line: str) -> list[str]:
-    """The words of a line, and of what it gives to another shell in quotes."""
+    """The words of a line, and of its quoted parts, which another shell may read."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     try:
@@ -233,8 +234,3 @@ def _programs_and_files(words: Sequence[str]) -> Iterator[str]:
         yield from _READ_BY.get(posixpath.basename(word), ())
         if re.fullmatch(r"[\w./+@=-]+", word) and not word.endswith(".py") and not word.startswith("-"):
             yield word
-
-
-def _ancestors(path: str) -> Iterator[str]:
-    parts = path.split("/")[:-1]
-    return ("/".join(parts[:end]) for end in range(1, len(parts) + 1))

@@ -33,11 +33,11 @@ class ExpectedTests(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def expected_tests(run: EntrypointResult, marks: EntrypointResult | None = None) -> ExpectedTests:
-    """What the suite of the untouched repository is.
+    """The suite of the untouched repository.
 
     Args:
         run: The suite as it ran there.
-        marks: The same with setups only, when ``run`` did not end: it tells which of the rest would be skipped.
+        marks: The same with setups only, when ``run`` did not end: it shows which of the rest would be skipped.
     """
     outcomes: dict[str, str] = {}
     errors: list[str] = []

@@ -19,7 +19,7 @@ ALREADY_PASSES = "an empty patch resolves this task: what counts passes on the u
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What scoring found. ``tests``: every id that counts and what it did; ``notes`` and ``message`` are for people.
+    """The outcome of scoring. ``tests``: the outcome of every id that counts; ``notes`` and ``message`` are for people.
 
     ``untouched_passes``: everything that counts is known to pass on the untouched repository.
     """

@@ -41,10 +41,10 @@ class VerificationPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The task and the agent's changes, as ``verify`` needs them.
 
     Attributes:
-        changed: What the agent changed, policy applied; None: deleted.
+        changed: The agent's changes, policy applied; None: deleted.
         protected: Whether the task's own policy protects a path; such files are put back after ``build_commands``.
         cache: Where the suite of the untouched repository is remembered; without one it is determined each time.
-        solution_paths: What the task's own solution changes, modules that are still missing among it.
+        solution_paths: The paths that the task's own solution changes, modules that are still missing included.
         doubted: Whether the untouched repository is tried before the changes, unless its tests are known to run.
     """
 
@@ -160,7 +160,7 @@ class _Verification:
         try:
             await self._build()
         except _AgentsDoing:
-            return  # What the repository's own code does to its build is the bug.
+            return  # A build that the repository's own code breaks is the bug.
         await self._write_tests()
         await self._check_environment(await self._run_entrypoint())
         if self._plan.cache is not None:

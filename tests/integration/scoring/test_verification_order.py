@@ -39,7 +39,7 @@ async def test_the_suite_is_found_out_once_and_leaves_nothing_behind(score, open
     files = {"calc.py": BUGGY, "test_calc.py": littering}
     first = await score(files, {"calc.py": FIXED}, cache=cache)
     assert first.resolved
-    assert cache.get("d").outcomes["test_calc.py::test_litter"] == "passed"
+    assert cache.get().outcomes["test_calc.py::test_litter"] == "passed"
     second = await score({"calc.py": BUGGY, "test_calc.py": "def test_x(): pass"}, {}, cache=cache)
     assert set(second.tests) == set(first.tests)
 
