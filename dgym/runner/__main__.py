@@ -8,15 +8,10 @@ import os
 import signal
 import sys
 
-_NAME = "dgym_runner"
+_PACKAGE = "dgym_runner"
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 _PR_SET_CHILD_SUBREAPER = 36
 _M_ARENA_MAX = -8
-
-
-def _make_package():
-    package = type(sys)(_NAME)
-    package.__path__ = [os.path.dirname(os.path.abspath(__file__))]
-    sys.modules[_NAME] = package
 
 
 def _open(mode, value):
@@ -44,7 +39,7 @@ def _accept(path):
     import socket
 
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    # Renamed into place when it is ready, so that whoever sees it may connect.
+    # Renamed into place once it listens: a client that sees the path may connect.
     listener.bind(path + ".new")
     os.chmod(path + ".new", 0o660)
     listener.listen(1)
@@ -56,73 +51,68 @@ def _accept(path):
     return client.detach()
 
 
-class _Told(Exception):
+class _Terminated(Exception):
     """A signal asked the runner to end."""
 
 
 def _end_on_signals():
-    def tell(_number, _frame):
-        for each in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+    def terminate(_number, _frame):
+        for each in _SIGNALS:
             signal.signal(each, _ignore)
-        raise _Told
+        raise _Terminated
 
     # As PID 1 a process is sent only the signals it has handlers for. A handler, unlike SIG_IGN, is not inherited.
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, tell)
+    for number in _SIGNALS:
+        signal.signal(number, terminate)
 
 
 def _ignore(_number, _frame):
     pass
 
 
+def _call_c(name, *arguments):
+    """Call a function of the C library; not every Python has ctypes, not every system glibc."""
+    try:
+        import ctypes
+
+        getattr(ctypes.CDLL(None), name)(*arguments)
+    except (ImportError, OSError, AttributeError):
+        pass
+
+
 def main(arguments):
+    """Serve one client; returns the exit status."""
     if not arguments or arguments[0] not in ("--fd", "--socket", "--stdio") or len(arguments) > 2:
         sys.stderr.write(__doc__)
         return 2
-    _make_package()
+    sys.modules[_PACKAGE] = type(sys)(_PACKAGE)
+    sys.modules[_PACKAGE].__path__ = [os.path.dirname(os.path.abspath(__file__))]
     from dgym_runner import connection, processes, server
 
     import threading
 
     threading.stack_size(512 * 1024)
-    _share_one_heap()
+    # One heap for all threads: one for each costs more memory than the contention it saves is worth.
+    _call_c("mallopt", _M_ARENA_MAX, 1)
     os.umask(0o022)
     _end_on_signals()
     status = 0
     running = None
     try:
         client = connection.Connection(*_open(arguments[0], arguments[-1]))
-        _become_subreaper()
+        # Orphaned descendants are handed to this process, not to init, so that none leaves its sight.
+        _call_c("prctl", _PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         running = server.Server(client, processes.ProcessTable())
         running.serve()
-    except (_Told, ConnectionError):
+    except (_Terminated, ConnectionError):
         pass
     except Exception as error:
-        # Whatever went wrong: what follows must happen all the same.
+        # Whatever went wrong, the processes below must be ended.
         sys.stderr.write("dgym runner: %s: %s\n" % (type(error).__name__, error))
         status = 70
     if running is not None and not running.end():
         status = 71
     return status
-
-
-def _become_subreaper():
-    """Have orphaned descendants handed to this process, not to init, so that none can leave our sight."""
-    return _call("prctl", _PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
-
-
-def _share_one_heap():
-    """Keep one heap for all threads: one for each costs more memory than the contention it saves is worth."""
-    _call("mallopt", _M_ARENA_MAX, 1)
-
-
-def _call(name, *arguments):
-    try:
-        import ctypes
-
-        return getattr(ctypes.CDLL(None), name)(*arguments)
-    except (ImportError, OSError, AttributeError):
-        return None
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ class Unpacker(object):
             raise Unsafe("%r is a special file" % member.name)
 
     def _directory(self, parts):
-        """Make the directory; a symbolic link or file that stands on the way gives way to it."""
+        """Make the directory, in the place of symbolic links and files on the way to it."""
         for count in range(1, len(parts) + 1):
             key = "/".join(parts[:count])
             if key in self._sound:

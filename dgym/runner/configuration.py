@@ -1,43 +1,39 @@
-"""What the runner is told about its task, and the environment commands get from it.
+"""The configuration of the runner for one task, and the environment that commands get from it.
 
 The environment is built from an allow-list and never inherited (unless the image's own is asked for, in containers):
-keys of whoever started us, and variables that change how Python or pytest behave, stay out.
+keys of the user who started the runner, and variables that change how Python or pytest behave, stay out.
 """
 
+import collections
 import os
-import stat
 import sys
 
+from .connection import RequestError
 
-DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+RUNNER_DIRECTORY = os.path.dirname(os.path.abspath(__file__))
 _NEVER_INHERITED = ("PYTEST_", "DGYM_", "PYTHON", "COVERAGE_", "COV_CORE_", "LD_PRELOAD")
 _NOT_OF_ACTIVATE = ("_", "SHLVL", "PWD", "OLDPWD", "DGYM_TAG", "DGYM_REPORT_FD")
 _ACTIVATE_TIMEOUT = 300
 
 
-class SetupError(Exception):
+class SetupError(RequestError):
     """The task's ``activate`` line failed."""
 
+    kind = "setup"
 
-class Limits(object):
-    """Bounds on what runs inside; None means unbounded."""
 
-    def __init__(self, memory_bytes=None, processes=None, cpu_seconds=None, file_size_bytes=None):
-        self.memory_bytes = memory_bytes
-        self.processes = processes
-        self.cpu_seconds = cpu_seconds
-        self.file_size_bytes = file_size_bytes
+# Bounds on what runs inside; None means unbounded.
+Limits = collections.namedtuple("Limits", ["memory_bytes", "processes", "cpu_seconds", "file_size_bytes"])
 
 
 class Configuration(object):
-    """Where the workspace is, what commands start with, how much they may use."""
+    """Where the workspace is, which environment commands start with, and the runner's private directory."""
 
-    def __init__(self, workspace, environment, limits, scratch):
+    def __init__(self, workspace, environment, scratch):
         self.workspace = workspace
         self.environment = environment
-        self.limits = limits
         self.scratch = scratch
-        self.runner_directory = os.path.dirname(os.path.abspath(__file__))
 
     def path(self, path):
         """An absolute path for one that may be relative to the workspace."""
@@ -47,7 +43,7 @@ class Configuration(object):
 
 
 def make_scratch():
-    """A private directory for home, temporary files and our own state; gone when the runner ends."""
+    """A private directory for home, temporary files and the runner's state, which ``Server.end`` removes."""
     parent = os.environ.get("TMPDIR") or "/tmp"
     scratch = os.path.join(parent, "dgym-%s" % os.urandom(6).hex())
     for name in ("", "home", "tmp", "state"):
@@ -61,14 +57,14 @@ def base_environment(scratch, python, inherit, extra):
     if inherit:
         environment.update((name, value) for name, value in os.environ.items() if not name.startswith(_NEVER_INHERITED))
     environment.update(
-        PATH=os.environ.get("PATH") or DEFAULT_PATH,
+        PATH=os.environ.get("PATH") or _DEFAULT_PATH,
         LANG=os.environ.get("LANG") or "C.UTF-8",
         TZ=os.environ.get("TZ") or "UTC",
         TMPDIR=os.path.join(scratch, "tmp"),
         PYTHONHASHSEED="0",
         # Stale bytecode falsifies verdicts: a same-size edit within the second still ran the old code.
         PYTHONDONTWRITEBYTECODE="1",
-        DGYM_RUNNER=os.path.dirname(os.path.abspath(__file__)),
+        DGYM_RUNNER=RUNNER_DIRECTORY,
     )
     home = environment.get("HOME", "")
     if not (home and os.access(home, os.W_OK)):
@@ -93,32 +89,18 @@ def _interpreter_variables(python, scratch, path):
     return variables
 
 
-def find_program(name, environment):
-    """The first executable of that name on the environment's PATH, or None."""
-    for directory in environment.get("PATH", DEFAULT_PATH).split(os.pathsep):
-        candidate = os.path.join(directory or ".", name)
-        try:
-            mode = os.stat(candidate).st_mode
-        except OSError:
-            continue
-        if stat.S_ISREG(mode) and os.access(candidate, os.X_OK):
-            return candidate
-    return None
-
-
-def activated_environment(activate, configuration, run):
-    """The environment a shell has after the ``activate`` line; ``run`` is ``execution.run`` without its table.
+def activated_environment(activate, run):
+    """The environment a shell has after the ``activate`` line; ``run(line, timeout)`` runs a line with a report.
 
     It is printed to the report descriptor by the runner's own interpreter, since what the line writes to standard
     output must not be mistaken for it, and ``env -0`` is not everywhere.
     """
-    shell = find_program("bash", configuration.environment) or "/bin/sh"
     dump = (
         "import os; os.write(int(os.environ['DGYM_REPORT_FD']), "
         "b''.join(k + b'=' + v + b'\\0' for k, v in os.environb.items()))"
     )
     script = '%s\n[ $? -eq 0 ] || exit 1\nexec "%s" -I -S -c "%s"' % (activate, sys.executable, dump)
-    result, text, report = run([shell, "-c", script], timeout=_ACTIVATE_TIMEOUT, report=True)
+    result, text, report = run(script, _ACTIVATE_TIMEOUT)
     if result["exit_status"] != 0 or not report.endswith(b"\0"):
         how = "timed out" if result["ended_by"] == "timeout" else "exit status %s" % result["exit_status"]
         raise SetupError("activate failed (%s): %s\n%s" % (how, activate, text.decode("utf-8", "replace")))

@@ -1,8 +1,8 @@
 """The runner's connection: frames on a byte stream, and requests in flight on it.
 
 A frame is two lengths, a JSON header and a binary payload. Both sides bound both lengths before they read on, so that a
-broken or hostile peer costs an error and not memory.
-``dgym/sandbox/frames.py`` is the same format for the other side, which shares no code with this one on purpose.
+broken or hostile peer costs an error and not memory. The trusted side, in ``dgym/sandbox``, shares no code with this
+one on purpose.
 
 A request's body and its answer may each have at most ``WINDOW`` unconsumed chunks on the way; the receiver grants one
 more for each it has consumed. A slow stream therefore holds up neither the connection nor its other requests, and is
@@ -72,7 +72,7 @@ class Connection(object):
             write_all(self._write_fd, data)
 
     def silence(self):
-        """Send nothing from now on: what ends because we end must not look like an answer."""
+        """Send nothing from now on: a command that ends with the runner must not look like one that was answered."""
         self._silent = True
 
     def _take(self, size, at_start=False):
@@ -89,16 +89,24 @@ class Connection(object):
         return taken
 
 
-class Cancelled(Exception):
-    """The client does not want the answer any more."""
+class RequestError(Exception):
+    """A request that failed; ``kind`` is the protocol's word for how."""
+
+    kind = "invalid"
 
 
-class Invalid(Exception):
+class Invalid(RequestError):
     """The client asked for something that makes no sense: a mistake in dgym, never the agent's."""
 
 
+class Cancelled(RequestError):
+    """The client has cancelled the request."""
+
+    kind = "cancelled"
+
+
 class Request(object):
-    """What one operation sees of its client."""
+    """One request in flight: its body coming in, its answer going out, both with back-pressure."""
 
     def __init__(self, connection, ident, op, args, payload, more):
         self.ident = ident
@@ -117,7 +125,7 @@ class Request(object):
         while self._chunks is not None:
             chunk, more = self._chunks.get()
             if self.cancelled.is_set():
-                raise Cancelled
+                raise Cancelled("cancelled")
             if chunk:
                 yield chunk
             if not more:
@@ -138,7 +146,7 @@ class Request(object):
     def feed(self, chunk, more):
         """Hand over the next chunk of the body (called by the thread that receives)."""
         if self._chunks is None or self._chunks.qsize() > WINDOW:
-            raise FrameError("a body chunk nobody asked for")
+            raise FrameError("a body chunk beyond the credit")
         self._chunks.put((chunk, more))
 
     def grant(self, count):
@@ -147,7 +155,7 @@ class Request(object):
             self._credit.release()
 
     def cancel(self):
-        """Give up: wake whoever waits for the client."""
+        """Cancel: wake the operation that waits for the client."""
         self.cancelled.set()
         self._credit.release()
         if self._chunks is not None:
@@ -158,7 +166,7 @@ class Request(object):
         for start in range(0, len(data), CHUNK):
             self._credit.acquire()
             if self.cancelled.is_set():
-                raise Cancelled
+                raise Cancelled("cancelled")
             self._connection.send({"id": self.ident, "more": True}, data[start : start + CHUNK])
 
     def answer(self, result, payload=b""):

@@ -1,9 +1,9 @@
 """Copy a repository out of the image: ``PYTHON -I -S copy_tree.py [--message FILE] SOURCE TARGET...``
 
 Runs in a pod before the sandbox, as the user that programs will run as, under the image's own interpreter: the image
-may have no shell. The targets exist and stay what they are; the contents go into them. Modes, times and links are
-kept, since what is compiled or indexed beside a source knows its time. Whoever runs programs may write everything, as
-root could in the image.
+may have no shell. The contents go into the targets, which exist. Modes, times and links are kept, since what is
+compiled or indexed beside a source records its time. The user of the copy may write everything in it, as root could in
+the image.
 
 Exits with 66 when there is no such directory, with 77 when something in it may not be read, with 74 when copying
 failed. The reason goes to standard error and, for the kubelet, into FILE.
@@ -34,7 +34,7 @@ class Copying(object):
         self.unreadable = []
 
     def tree(self, source):
-        """Everything below ``source``. Sockets, pipes and devices stay behind: they are no part of a repository."""
+        """Copy everything below ``source`` but sockets, pipes and devices, which are no part of a repository."""
         pending = [(source, "")]
         while pending:
             directory, below = pending.pop()
@@ -117,7 +117,7 @@ def _shown(path):
 
 
 def copy(source, targets):
-    """The exit status, and what to say."""
+    """Returns the exit status and, when it is not 0, the reason."""
     copying = Copying(targets)
     try:
         directory = stat.S_ISDIR(os.stat(source).st_mode)

@@ -1,13 +1,13 @@
-"""Running one command to its end: output in bounds, timeouts kept, nothing left holding us up."""
+"""Running one command to its end, with bounded output and a timeout, whatever its background jobs hold open."""
 
 import os
 import select
 import threading
 import time
 
-from . import configuration as configuration_module
-from . import output
 from .descriptors import move_high
+from .files import find_program
+from .output import HeadAndTail
 
 REPORT_LIMIT = 16 * 1024 * 1024
 MAX_OUTPUT = 16 * 1024 * 1024
@@ -26,7 +26,7 @@ class Job(object):
         self._timeout = timeout
         self._cancelled = cancelled or threading.Event()
         self._sinks = {}
-        self._output = output.HeadAndTail(min(limit, MAX_OUTPUT))
+        self._output = HeadAndTail(min(limit, MAX_OUTPUT))
         self._report = _Report()
         self._killed = None
         self._ended_by = None
@@ -72,7 +72,7 @@ class Job(object):
                 os.close(end)
 
     def _attend(self, popen, deadline):
-        """Read until the command has ended and its pipes are closed, or merely held by what it left behind."""
+        """Read until the command has ended and its pipes are closed, or held only by what it left behind."""
         done = popen.dgym_entry.done
         linger_until = quiet_until = None
         while True:
@@ -140,7 +140,7 @@ class Job(object):
 
 
 class _Report(object):
-    """What came through the report descriptor, up to the limit; the rest is read and dropped."""
+    """The bytes of the report descriptor, up to the limit; the rest is read and dropped."""
 
     def __init__(self):
         self._data = bytearray()
@@ -160,5 +160,5 @@ def _never_started(argv, cwd, error):
 
 
 def shell_argv(line, environment):
-    """The argument list that runs a shell line: by bash where there is one, which is what people test lines with."""
-    return [configuration_module.find_program("bash", environment) or "/bin/sh", "-c", line]
+    """The argument list that runs a shell line: by bash where there is one, as a user's terminal does."""
+    return [find_program("bash", environment) or "/bin/sh", "-c", line]

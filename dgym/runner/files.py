@@ -1,4 +1,4 @@
-"""Single files and directories: describe, list, read, replace, remove.
+"""Single files and directories: describe, list, read, replace, remove, find on PATH.
 
 Plain operations without policy: what an agent may see or change is decided on the trusted side.
 """
@@ -22,7 +22,7 @@ def printable(name):
 
 
 def type_of(mode):
-    """The protocol's word for a file type."""
+    """The protocol's name of a file type."""
     for check, name in _TYPES:
         if check(mode):
             return name
@@ -49,6 +49,20 @@ def describe(absolute, shown, real_parent=None):
         "real_path": printable(real),
         "target": printable(os.readlink(absolute)) if kind == "symlink" else "",
     }
+
+
+def find_program(command, environment, directory="/"):
+    """The absolute path of a command that is started in ``directory`` with ``environment``; None if there is none."""
+    if "/" in command:
+        candidates = [command]
+    else:
+        path = environment.get("PATH", os.defpath)
+        candidates = [os.path.join(entry, command) for entry in path.split(os.pathsep)]
+    for candidate in candidates:
+        found = os.path.normpath(os.path.join(directory, candidate))
+        if os.path.isfile(found) and os.access(found, os.X_OK):
+            return found
+    return None
 
 
 def list_directory(root, depth, limit):

@@ -10,6 +10,8 @@ import os
 import re
 import shlex
 
+from .files import find_program
+
 _ADVICE = (
     "set debugEntrypoint (or the entrypoint argument) to a command such as 'python -m pytest -q' or 'python app.py'"
 )
@@ -126,19 +128,6 @@ def _assignments(words):
         name, _, value = word.partition("=")
         extra[name] = value
     return extra, []
-
-
-def find_program(command, env, cwd):
-    """The absolute path of a command, or None."""
-    if "/" in command:
-        candidates = [command]
-    else:
-        candidates = [os.path.join(directory, command) for directory in env.get("PATH", os.defpath).split(os.pathsep)]
-    for candidate in candidates:
-        path = os.path.normpath(os.path.join(cwd, candidate))
-        if os.path.isfile(path) and os.access(path, os.X_OK):
-            return path
-    return None
 
 
 def _interpreter_arguments(text, words):

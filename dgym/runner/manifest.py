@@ -1,8 +1,8 @@
 """A short-lived program that hashes the workspace: its memory goes with it, the runner stays small.
 
-Arguments: the workspace, the cache file, the file to write, the most files there may be. Writes a line of JSON for each
-path: the path and its entry. Hashes are reused for files whose identity, size and both times are as they were, unless
-they changed so shortly before they were hashed that a second change could bear the same times. The change time decides:
+Arguments: the workspace, the cache file, the file to write, the largest number of files. Writes a line of JSON for each
+path: the path and its entry. A hash is reused while the file's identity, size and both times are the same, unless the
+file changed so shortly before it was hashed that a second change could have the same times. The change time decides:
 programs cannot set it back.
 
 A workspace beyond the limits has no manifest: programs can make more files than fit into memory.
@@ -41,7 +41,7 @@ def now_ns():
 
 
 def fingerprint(root, limit):
-    """A number that changes with any change of the tree, and the newest change in it; nothing is read for it."""
+    """A number that changes with any change of the tree, and the time of its newest change; reads no file."""
     value, newest = 0, 0
     for relative, status in walk(root, limit):
         value = hash((value, relative, status.st_mode) + tuple(identity_of(status)))
@@ -91,7 +91,7 @@ def walk(root, limit):
 
 
 def _entries(directory):
-    """What stands in the directory; nothing once it cannot be read."""
+    """The entries of a directory; none when it cannot be read."""
     try:
         with os.scandir(directory) as entries:
             for entry in entries:
@@ -126,14 +126,14 @@ def describe(root, relative, status, known, fresh):
         try:
             target = os.fsencode(os.readlink(os.path.join(root, relative)))
         except OSError:
-            return key, entry  # removed since by a program that still runs
+            return key, entry  # removed meanwhile by a program that still runs
         entry["type"] = "symlink"
         entry["target"] = target.decode("utf-8", "backslashreplace")
     return key, entry
 
 
 def write_manifest(root, target, known, limit):
-    """Write the manifest; gives the next cache."""
+    """Write the manifest; returns the next cache."""
     fresh, size = {}, 0
     with open(target + ".new", "w") as stream:
         for relative, status in walk(root, limit):

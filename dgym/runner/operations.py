@@ -1,11 +1,11 @@
-"""What the runner can do, one method per operation of the protocol."""
+"""The operations of the protocol, one method each."""
 
 import errno
 import os
 import sys
 import threading
 
-from . import configuration as configuration_module
+from . import configuration
 from . import execution
 from . import files
 from . import shell
@@ -15,6 +15,7 @@ from .connection import Invalid
 from .descriptors import spool
 
 VERSION = 1
+_ACTIVATE_OUTPUT = 16 * 1024
 
 
 class Operations(object):
@@ -34,7 +35,7 @@ class Operations(object):
         return self._configuration.scratch if self._configuration else None
 
     def handle(self, request):
-        """Carry out one request and answer it."""
+        """Execute one request and answer it."""
         method = getattr(self, "do_%s" % request.op, None)
         if method is None:
             raise Invalid("there is no operation %r" % (request.op,))
@@ -45,20 +46,17 @@ class Operations(object):
     def do_configure(self, request, workspace, environment, activate, python, limits, inherit):
         if self._configuration is not None:
             raise Invalid("configured already")
-        bounds = configuration_module.Limits(**limits)
-        scratch = configuration_module.make_scratch()
+        bounds = configuration.Limits(**limits)
+        scratch = configuration.make_scratch()
         os.makedirs(workspace, exist_ok=True)
-        base = configuration_module.base_environment(scratch, python, inherit, environment)
-        configuration = configuration_module.Configuration(workspace, base, bounds, scratch)
-        self._configuration = configuration
+        base = configuration.base_environment(scratch, python, inherit, environment)
+        config = self._configuration = configuration.Configuration(workspace, base, scratch)
         self._table.set_limits(bounds)
         watchdog.Watchdog(self._table, bounds).start()
-        self._shell = shell.Shell(self._table, configuration)
-        self._trees = trees.Trees(self._table, configuration)
+        self._shell = shell.Shell(self._table, config)
+        self._trees = trees.Trees(self._table, config)
         if activate:
-            configuration.environment = configuration_module.activated_environment(
-                activate, configuration, self._run_in_workspace
-            )
+            config.environment = configuration.activated_environment(activate, self._run_with_report)
         request.answer(
             {
                 "version": VERSION,
@@ -66,24 +64,26 @@ class Operations(object):
                 "pid": os.getpid(),
                 "token": self._table.token,
                 "workspace": workspace,
-                "runner_directory": configuration.runner_directory,
+                "runner_directory": configuration.RUNNER_DIRECTORY,
                 "scratch": scratch,
-                "environment": {files.printable(k): files.printable(v) for k, v in configuration.environment.items()},
+                "environment": {files.printable(k): files.printable(v) for k, v in config.environment.items()},
             }
         )
 
-    def _run_in_workspace(self, argv, timeout, report):
-        job = execution.Job(self._table, timeout, 16 * 1024)
-        return job.run(argv, self._configuration.environment, self._configuration.workspace, report=report)
+    def _run_with_report(self, line, timeout):
+        environment = self._configuration.environment
+        job = execution.Job(self._table, timeout, _ACTIVATE_OUTPUT)
+        argv = execution.shell_argv(line, environment)
+        return job.run(argv, environment, self._configuration.workspace, report=True)
 
     def do_run(self, request, command, cwd, environment, timeout, limit, report):
-        configuration = self._configuration
-        env = dict(configuration.environment, **environment)
+        config = self._configuration
+        env = dict(config.environment, **environment)
         argv = execution.shell_argv(command, env) if isinstance(command, str) else command
-        stdin = spool(request.body(), os.path.join(configuration.scratch, "state"))
+        stdin = spool(request.body(), os.path.join(config.scratch, "state"))
         try:
             job = execution.Job(self._table, timeout, limit, request.cancelled)
-            result, text, reported = job.run(argv, env, configuration.path(cwd or ""), stdin, report)
+            result, text, reported = job.run(argv, env, config.path(cwd or ""), stdin, report)
         finally:
             if stdin is not None:
                 os.close(stdin)
@@ -106,10 +106,8 @@ class Operations(object):
         chunks = files.read_chunks(descriptor, limit)
         if size <= 64 * 1024:
             request.answer({}, b"".join(chunks))
-            return
-        for chunk in chunks:
-            request.send_chunk(chunk)
-        request.answer({})
+        else:
+            self._send(request, chunks)
 
     def do_write(self, request, path, mode):
         files.write_atomically(self._configuration.path(path), request.body(), mode)
@@ -126,9 +124,7 @@ class Operations(object):
 
     def do_manifest(self, request, limit):
         descriptor = self._trees.manifest(limit)
-        for chunk in files.read_chunks(descriptor, os.fstat(descriptor).st_size):
-            request.send_chunk(chunk)
-        request.answer({})
+        self._send(request, files.read_chunks(descriptor, os.fstat(descriptor).st_size))
 
     def do_unpack(self, request, path):
         self._trees.unpack(self._configuration.path(path), request.body())
@@ -142,17 +138,17 @@ class Operations(object):
         with self._debugging:
             if self._debugger is None:
                 # Only here, since most of its memory is needed only by episodes that debug.
-                from .debugger import host
+                from .debugger.host import DebugHost
 
-                self._debugger = host.DebugHost(self._configuration, self._table.spawn)
-            answer = self._debugger.handle(fields, b"".join(request.body()))
+                self._debugger = DebugHost(self._configuration, self._table)
+            answer = self._debugger.handle(stdin=b"".join(request.body()), **fields)
         request.answer(answer)
-
-    def do_debug_stop(self, request):
-        with self._debugging:
-            if self._debugger is not None:
-                self._debugger.stop()
-        request.answer({})
 
     def do_processes(self, request):
         request.answer(sorted(self._table.alive()))
+
+    @staticmethod
+    def _send(request, chunks):
+        for chunk in chunks:
+            request.send_chunk(chunk)
+        request.answer({})

@@ -1,7 +1,7 @@
 """Every process the runner starts: started tagged and limited, reaped by one thread, killed without leftovers.
 
 Three ways find what a command left behind, because each alone lets some escape: its process group, its tag in
-/proc/*/environ, and the orphans that the kernel hands to us (PR_SET_CHILD_SUBREAPER, or being PID 1).
+/proc/*/environ, and the orphans that the kernel hands to the runner (PR_SET_CHILD_SUBREAPER, or being PID 1).
 """
 
 import os
@@ -15,7 +15,7 @@ from . import proctree
 
 TAG = "DGYM_TAG"
 # On a desktop a user's own threads count against RLIMIT_NPROC too: this much is left to them, and the watchdog
-# enforces the real bound. The limit only slows a fork bomb between two looks of the watchdog.
+# enforces the real bound. The limit only slows a fork bomb between two checks of the watchdog.
 _NPROC_HEADROOM = 4096
 # Seconds that a start waits while the kernel counts an earlier command's dead, which the reaper has yet to collect.
 _ROOM_SECONDS = 5.0
@@ -25,7 +25,7 @@ _CPU_WARNING = 2
 
 
 class Entry(object):
-    """What is known of one process we started."""
+    """One process that the runner started: ``done`` is set once it is reaped, ``ended_by`` says what killed it."""
 
     def __init__(self, popen, tag):
         self.popen = popen
@@ -37,33 +37,28 @@ class Entry(object):
 class ProcessTable(object):
     """Starts, awaits and kills processes. One per runner: its reaper is the only caller of waitpid."""
 
-    def __init__(self, token=None, limits=None):
-        self.token = token or os.urandom(8).hex()
-        self._rlimits = []
+    def __init__(self):
+        self.token = os.urandom(8).hex()
+        self._rlimits = [_below_hard_limit(resource.RLIMIT_CORE, 0)]
         self._entries = {}
         self._count = 0
         self._closed = False
         # Held while a process is started, so that the reaper cannot reap it before it is registered.
         self._lock = threading.Lock()
         self._started = threading.Condition(self._lock)
-        self.set_limits(limits)
         threading.Thread(target=self._reap, name="reaper", daemon=True).start()
 
     def set_limits(self, limits):
-        """Resource limits for commands started from now on: an object with the fields of ``Limits``, or None."""
-        wanted = [(resource.RLIMIT_CORE, 0)]
-        if limits is not None:
-            if limits.cpu_seconds:
-                wanted.append((resource.RLIMIT_CPU, limits.cpu_seconds))
-            if limits.file_size_bytes:
-                wanted.append((resource.RLIMIT_FSIZE, limits.file_size_bytes))
-            if limits.processes:
-                wanted.append((resource.RLIMIT_NPROC, limits.processes + _NPROC_HEADROOM))
-            if limits.memory_bytes:
-                # Twice the bound, since reserved memory counts here: what this stops is one allocation that would
-                # be through before the watchdog looks again.
-                wanted.append((resource.RLIMIT_DATA, 2 * limits.memory_bytes))
-        self._rlimits = [_below_hard_limit(which, value) for which, value in wanted]
+        """Set the resource limits of commands started from now on."""
+        bounds = [
+            (resource.RLIMIT_CPU, limits.cpu_seconds),
+            (resource.RLIMIT_FSIZE, limits.file_size_bytes),
+            (resource.RLIMIT_NPROC, limits.processes and limits.processes + _NPROC_HEADROOM),
+            # Twice the bound, since reserved memory counts here: this stops one allocation that would be complete
+            # before the watchdog's next check.
+            (resource.RLIMIT_DATA, limits.memory_bytes and 2 * limits.memory_bytes),
+        ]
+        self._rlimits[1:] = [_below_hard_limit(which, value) for which, value in bounds if value]
 
     def spawn(self, argv, *, env, cwd, pass_fds=(), stdin=None, stdout=None, stderr=None):
         """Start a process in a session and process group of its own; raises OSError as ``subprocess.Popen`` does."""
@@ -124,7 +119,7 @@ class ProcessTable(object):
         return popen.returncode if popen.dgym_entry.done.wait(timeout) else None
 
     def kill_group(self, popen, grace=1.0):
-        """End a command and whatever it started: ask the group, then kill it and everything found by other ways."""
+        """Terminate a command and all that it started: SIGTERM to its group, then SIGKILL to all that is left of it."""
         entry = popen.dgym_entry
         family = self._family(popen)
         if grace and not entry.done.is_set() and proctree.send_group(popen.pid, signal.SIGTERM):
@@ -139,12 +134,12 @@ class ProcessTable(object):
         proctree.send_group(popen.pid, signal.SIGKILL)
 
     def running(self):
-        """The entries of the processes we started that have not ended."""
+        """The entries of the processes that have been started and not reaped."""
         with self._lock:
             return list(self._entries.values())
 
     def wait_until_busy(self):
-        """Return at once while anything runs below us, else when something is started."""
+        """Return at once while anything runs below the runner, else once a process is started."""
         while not proctree.child_lookup()(os.getpid()):
             with self._started:
                 if not self._entries:
@@ -155,7 +150,7 @@ class ProcessTable(object):
         return [pid for pid in self._everything() if proctree.is_alive(pid)]
 
     def kill_all(self):
-        """Kill everything and refuse to start more; True once nothing is left."""
+        """Kill everything and refuse to start more; True once no process is left."""
         with self._lock:
             self._closed = True
         clean = proctree.kill_all_of(self.alive)
@@ -179,7 +174,8 @@ class ProcessTable(object):
         return {pid: proctree.start_time(pid) for pid in proctree.descendants(popen.pid)}
 
     def _strays(self, tag, family):
-        # An orphan without a tag of ours emptied its environment to hide. Nobody can say whose it is, so it goes.
+        # An orphan without the runner's tag has emptied its environment to hide. Which command it belongs to cannot be
+        # known, so it is killed with any.
         own = os.getpid()
         registered = {entry.popen.pid for entry in self.running()}
         lookup = proctree.child_lookup()
@@ -198,7 +194,7 @@ class ProcessTable(object):
     def _reap(self):
         while True:
             try:
-                # Look without reaping: the pid stays ours until the lock says its Popen is registered.
+                # Without reaping: the kernel must not reuse the pid before its Popen is registered under the lock.
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
             except ChildProcessError:
                 with self._started:

@@ -1,6 +1,6 @@
-"""Reading /proc: who descends from whom, who carries our tag, who holds how much memory.
+"""Processes as /proc shows them: descendants, environment, memory; and signals to them.
 
-Everything here tolerates processes that vanish while they are looked at.
+Everything here tolerates processes that vanish meanwhile.
 """
 
 import os
@@ -24,7 +24,7 @@ def _stat_fields(pid):
 
 
 def start_time(pid):
-    """The boot-relative start of a process: with the pid it names one process for ever; None when it is gone."""
+    """The boot-relative start of a process, which with the pid identifies it for ever; None when it is gone."""
     fields = _stat_fields(pid)
     return int(fields[19]) if len(fields) > 19 else None
 
@@ -113,7 +113,7 @@ def send(pid, number):
 
 
 def send_group(group, number):
-    """Signal a process group; False when nobody is left in it."""
+    """Signal a process group; False when it is empty."""
     try:
         os.killpg(group, number)
     except OSError:
@@ -122,9 +122,9 @@ def send_group(group, number):
 
 
 def kill_all_of(find, seconds=10):
-    """SIGKILL whatever ``find()`` names until it names nobody; False when somebody withstands for so long.
+    """SIGKILL the processes that ``find()`` names until it names none; False when some remain after ``seconds``.
 
-    Everyone is stopped first: a program that forks as fast as it is killed would win otherwise.
+    All are stopped first: a program that forks as fast as it is killed would win otherwise.
     """
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

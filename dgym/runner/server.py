@@ -1,15 +1,13 @@
-"""The runner's main loop: frames in, operations on worker threads, answers out; and an end that leaves nothing."""
+"""The runner's main loop: frames in, operations on worker threads, answers out; at the end no process is left."""
 
 import errno
 import queue
 import threading
 import traceback
 
-from . import configuration
 from . import files
 from . import operations
-from . import trees
-from .connection import Cancelled, FrameError, Invalid, Request
+from .connection import FrameError, Request, RequestError
 
 MAX_PENDING = 64
 _MAX_WORKERS = 40
@@ -32,7 +30,7 @@ class Server(object):
         self._backlog = 0
 
     def serve(self):
-        """Serve until the client says exit or is gone."""
+        """Serve until the client sends ``exit`` or closes the connection."""
         while True:
             frame = self._connection.receive()
             if frame is None or frame[0].get("op") == "exit":
@@ -40,7 +38,7 @@ class Server(object):
             self._dispatch(*frame)
 
     def end(self):
-        """Kill everything and remove what we kept; True once nothing is left."""
+        """Kill every process and remove the private directory; True once no process is left."""
         self._connection.silence()
         clean = self._table.kill_all()
         if self._operations.scratch:
@@ -57,7 +55,7 @@ class Server(object):
         with self._lock:
             request = self._pending.get(ident)
         if op in ("body", "credit", "cancel"):
-            # The request may have been answered meanwhile: such a frame crossed the answer on its way.
+            # A request that has been answered meanwhile: the frame crossed the answer on its way.
             if request is not None:
                 self._continue(request, op, header, payload)
             return
@@ -78,7 +76,7 @@ class Server(object):
             if len(self._pending) >= MAX_PENDING:
                 raise FrameError("more than %d requests at once" % MAX_PENDING)
             self._pending[request.ident] = request
-            # Each request is promised to a worker here, under the lock: one that is about to be busy is not counted on.
+            # Each request is assigned to a worker here, under the lock, so that no idle worker is counted twice.
             if self._idle:
                 self._idle -= 1
             elif self._workers < _MAX_WORKERS and self._start_worker():
@@ -102,7 +100,7 @@ class Server(object):
             try:
                 self._answer(self._queue.get())
             except OSError:
-                return  # the client is gone; the main loop ends us
+                return  # the client is gone; the main loop ends this process
             with self._lock:
                 if self._backlog:
                     self._backlog -= 1
@@ -116,8 +114,6 @@ class Server(object):
         error = None
         try:
             self._operations.handle(request)
-        except Cancelled:
-            error = {"type": "cancelled", "message": "cancelled"}
         except Exception as problem:
             error = describe(problem)
         with self._lock:
@@ -128,9 +124,8 @@ class Server(object):
 
 def describe(problem):
     """An exception as the protocol's error object."""
-    if isinstance(problem, (configuration.SetupError, Invalid, trees.TreeError)):
-        kind = {configuration.SetupError: "setup", Invalid: "invalid", trees.TreeError: "tree"}[type(problem)]
-        return {"type": kind, "message": str(problem)[:16384]}
+    if isinstance(problem, RequestError):
+        return {"type": problem.kind, "message": str(problem)[:16384]}
     if isinstance(problem, OSError):
         return {
             "type": "os",

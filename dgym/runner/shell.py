@@ -1,4 +1,4 @@
-"""A shell that remembers: a fresh bash per call that restores and saves its state.
+"""A persistent shell: a fresh bash per call that restores and saves its state.
 
 One long-lived bash would die or hang on ``exit``, ``set -e``, ``exec`` or closed descriptors. Here each call sources a
 snapshot (directory, umask, options, variables, functions, aliases), evaluates the command, and writes the next
@@ -8,8 +8,8 @@ snapshot, also from an EXIT trap. A snapshot counts only when its last line was 
 import os
 import threading
 
-from . import configuration as configuration_module
-from . import execution
+from .execution import Job
+from .files import find_program, remove
 
 _END = b"# end of the snapshot\n"
 _MAX_STATE = 8 * 1024 * 1024
@@ -64,20 +64,17 @@ class Shell(object):
 
     def run(self, command, timeout, limit, cancelled):
         """Run a command; like ``execution.Job.run``, with the directory the shell ended in."""
-        with self._one_at_a_time:
-            return self._run(command, timeout, limit, cancelled)
-
-    def _run(self, command, timeout, limit, cancelled):
         environment = self._configuration.environment
-        bash = configuration_module.find_program("bash", environment) or "bash"
+        bash = find_program("bash", environment) or "bash"
         new = self._state + ".new"
-        _remove(new)
-        source = self._prepare(command)
-        argv = [bash, "--noprofile", "--norc", "-c", _DRIVER, "bash", new, _SAVE, source, self._state]
-        job = execution.Job(self._table, timeout, limit, cancelled)
-        result, text, _ = job.run(argv, environment, self._directory())
-        self._accept(new)
-        result["cwd"] = self._directory()
+        job = Job(self._table, timeout, limit, cancelled)
+        with self._one_at_a_time:
+            remove(new)
+            source = self._prepare(command)
+            argv = [bash, "--noprofile", "--norc", "-c", _DRIVER, "bash", new, _SAVE, source, self._state]
+            result, text, _ = job.run(argv, environment, self._directory())
+            self._accept(new)
+            result["cwd"] = self._directory()
         return result, text
 
     def _prepare(self, command):
@@ -102,7 +99,8 @@ class Shell(object):
             return
         if complete and size <= _MAX_STATE:
             os.rename(new, self._state)
-            _replace_if_there(new + ".cwd", self._state + ".cwd")
+            if os.path.exists(new + ".cwd"):
+                os.rename(new + ".cwd", self._state + ".cwd")
 
     def _directory(self):
         try:
@@ -111,17 +109,3 @@ class Shell(object):
         except OSError:
             directory = ""
         return directory if os.path.isdir(directory) else self._configuration.workspace
-
-
-def _remove(path):
-    try:
-        os.unlink(path)
-    except OSError:
-        pass
-
-
-def _replace_if_there(source, target):
-    try:
-        os.rename(source, target)
-    except OSError:
-        pass

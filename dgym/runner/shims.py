@@ -14,6 +14,7 @@ _TESTERS = ("pytest", "py.test")
 _SCRIPT = '#!/bin/sh\nexec %s -I -S %s %s "$0" "$@"\n'
 _IMPORTING = '#!/bin/sh\nPYTHONPATH=%s${PYTHONPATH:+:$PYTHONPATH}\nexport PYTHONPATH\nexec %s "$@"\n'
 _DISPATCHER = "dispatch"
+_PACKAGE = "dgym_runner"
 
 
 def make(directory, session, environment):
@@ -29,7 +30,7 @@ def make(directory, session, environment):
 
 def make_importing(directory, entry, environment):
     """Fill ``directory`` with programs that put ``entry`` first on PYTHONPATH, which a command may have replaced."""
-    from .launch import find_program
+    from .files import find_program
 
     for name in _names(environment.get("PATH", os.defpath)):
         found = find_program(name, environment, os.getcwd())
@@ -58,32 +59,32 @@ def _names(path):
     return sorted(found)
 
 
-def main(session, shim, arguments):
-    """Start what ``shim`` stands for: under the debugger if it is the program to debug, else as it is."""
-    from dgym_runner import launch
+def _start(session, shim, arguments):
+    """Start the program in whose place ``shim`` stands: under the debugger if it is the one to debug, else as it is."""
+    from dgym_runner import files, launch
     from dgym_runner.debugger import directory, takeover
 
     name = os.path.basename(shim)
     environment = dict(os.environ)
     own = directory.cleaned(environment, session)
-    found = launch.find_program(name, own, os.getcwd())
+    found = files.find_program(name, own, os.getcwd())
     if found is None:
         sys.stderr.write("%s: command not found\n" % name)
         sys.exit(127)
-    if directory.open_for(session):
+    if directory.is_unclaimed(session):
         try:
             program = launch.parse_program(name, name, found, arguments, own, os.getcwd())
         except launch.LaunchRefused:
-            takeover.note(session, [found] + arguments)
+            directory.record_passed(session, [found] + arguments)
         else:
-            environment = takeover.consider(session, program, environment)
+            environment = takeover.take_over(session, program, environment)
     else:
         environment = own
     os.execve(found, [found] + arguments, environment)
 
 
 def library_entries(path):
-    """The entries of a ``sys.path`` that hold the standard library, and nothing installed or of the workspace."""
+    """The entries of a ``sys.path`` that hold the standard library, without what is installed or the workspace's."""
     library = os.path.dirname(os.path.abspath(os.__file__))
     installed = ("site-packages", "dist-packages")
     return [
@@ -110,8 +111,6 @@ def run_next(here):
 
 
 if __name__ == "__main__":
-    here = os.path.dirname(os.path.abspath(__file__))
-    package = type(sys)("dgym_runner")
-    package.__path__ = [here]
-    sys.modules[package.__name__] = package
-    main(sys.argv[1], sys.argv[2], sys.argv[3:])
+    sys.modules[_PACKAGE] = type(sys)(_PACKAGE)
+    sys.modules[_PACKAGE].__path__ = [os.path.dirname(os.path.abspath(__file__))]
+    _start(sys.argv[1], sys.argv[2], sys.argv[3:])

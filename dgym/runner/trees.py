@@ -1,19 +1,21 @@
-"""Whole trees: manifest, tar in, tar out. The work is done by short-lived children; this side passes the bytes on."""
+"""Whole trees: manifest, tar in, tar out. Short-lived children do the work; this side forwards the bytes."""
 
 import os
 import subprocess
 import sys
 import threading
 
-from . import manifest
-
+from .connection import RequestError
+from .manifest import SETTLED_NS, fingerprint, now_ns
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _ERROR_LIMIT = 4096
 
 
-class TreeError(Exception):
+class TreeError(RequestError):
     """A child could not do its work; the message is the child's."""
+
+    kind = "tree"
 
 
 class Trees(object):
@@ -29,14 +31,14 @@ class Trees(object):
     def manifest(self, limit):
         """A descriptor of the manifest: a line of JSON for each path; ``OSError`` (E2BIG) above ``limit`` files.
 
-        Nothing is hashed anew, and no child started, while the tree is as it was; which is most of the time.
+        While the tree is unchanged, which is most of the time, nothing is hashed and no child is started.
         """
         state = os.path.join(self._configuration.scratch, "state")
         target = os.path.join(state, "manifest.json")
         with self._hashing:
-            begin = manifest.now_ns()
-            value, newest = manifest.fingerprint(self._configuration.workspace, limit)
-            if value != self._seen or newest + manifest.SETTLED_NS >= self._hashed_at:
+            begin = now_ns()
+            value, newest = fingerprint(self._configuration.workspace, limit)
+            if value != self._seen or newest + SETTLED_NS >= self._hashed_at:
                 self._seen = None
                 arguments = [self._configuration.workspace, os.path.join(state, "hashes.json"), target, str(limit)]
                 child = self._start("manifest.py", arguments)

@@ -10,7 +10,7 @@ import time
 from . import proctree
 
 _SHARE = 0.9
-# How fast a program can fill memory: the next look comes before the room left could be used up at this rate.
+# How fast a program can fill memory: the next check comes before the room left could be used up at this rate.
 _BYTES_PER_SECOND = 2e9
 _SHORTEST, _LONGEST = 0.02, 0.25
 _UNLIMITED = 1 << 60
@@ -19,7 +19,7 @@ _V2 = ("memory.max", "memory.current", ("inactive_file", "active_file"))
 
 
 class Watchdog(object):
-    """Looks at everything below the runner while something runs there."""
+    """Checks everything below the runner while something runs there."""
 
     def __init__(self, table, limits):
         self._table = table
@@ -31,14 +31,14 @@ class Watchdog(object):
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
     def _watch(self):
-        interval = self.look()
+        interval = self._check()
         while True:
             self._table.wait_until_busy()
             time.sleep(interval)
-            interval = self.look()
+            interval = self._check()
 
-    def look(self):
-        """Look once, act if need be, and say how long to wait before the next look."""
+    def _check(self):
+        """Kill a command that exceeds a bound; returns the seconds until the next check."""
         lookup = proctree.child_lookup()
         units = {}
         for child in lookup(os.getpid()):
@@ -47,13 +47,13 @@ class Watchdog(object):
         if most and sum(len(pids) for pids in units.values()) > most:
             self._kill(max(units, key=lambda unit: len(units[unit])), units, "killed")
             return _SHORTEST
-        return self._look_at_memory(units)
+        return self._check_memory(units)
 
-    def _look_at_memory(self, units):
+    def _check_memory(self, units):
         sizes = _sizes(units, proctree.resident_bytes)
         room = self._room(sizes)
         if room is not None and room < 0:
-            # The quick figure counts pages shared after fork several times: ask for the exact one before killing.
+            # The quick figure counts pages shared after fork several times: measure exactly before killing.
             sizes = _sizes(units, proctree.proportional_bytes)
             room = self._room(sizes)
             if room < 0:
@@ -69,7 +69,7 @@ class Watchdog(object):
             rooms.append(_SHARE * self._limits.memory_bytes - own)
         if self._group is not None:
             used = self._group.usage()
-            # On a laptop the group is shared with others: their use is no reason to kill a command of ours.
+            # On a laptop the group is shared with others: their use is no reason to kill a command of the agent.
             if own >= used / 2:
                 rooms.append(_SHARE * self._group.limit - used)
         return min(rooms) if rooms else None
@@ -106,7 +106,7 @@ class MemoryGroup(object):
 
 
 def find_group():
-    """The innermost control group with a memory limit that holds us; None where there is none."""
+    """The innermost control group of this process with a memory limit; None where there is none."""
     own = _own_paths()
     for root, mount, version in _mounts():
         path = own.get(version)

@@ -18,7 +18,7 @@ def next_number():
 
 
 def use_number(number):
-    """Have the next breakpoint get this number; the ones left out never existed."""
+    """Give the next breakpoint this number; numbers left out stay unused."""
     numbered = bdb.Breakpoint.bpbynumber
     while len(numbered) < number:
         numbered.append(None)
@@ -26,7 +26,7 @@ def use_number(number):
 
 
 def restore(debugger, table, following):
-    """Make the breakpoints exactly these; returns what could not be."""
+    """Make the breakpoints exactly these; returns a sentence for each that could not be set."""
     for breakpoint_ in _by_number():
         debugger.clear_bpbynumber(str(breakpoint_.number))
     del bdb.Breakpoint.bpbynumber[1:]
@@ -38,7 +38,7 @@ def restore(debugger, table, following):
         error = debugger.set_break(filename, entry["line"], entry.get("temporary", False), entry.get("condition"))
         if error:
             where = "%s:%d" % (entry["file"], entry["line"])
-            problems.append("Breakpoint %d at %s was dropped: %s." % (entry["number"], where, "no such line"))
+            problems.append("Breakpoint %d at %s was dropped: no such line." % (entry["number"], where))
             continue
         _fill(bdb.Breakpoint.bpbynumber[entry["number"]], entry)
     use_number(following)
@@ -53,7 +53,7 @@ def _fill(breakpoint_, entry):
 
 
 def report(debugger):
-    """The table as the wire has it."""
+    """The table of breakpoints, as messages have it."""
     return [
         {
             "number": breakpoint_.number,

@@ -1,4 +1,4 @@
-"""pdb's commands with our differences: what they evaluate, what they say, and where breakpoints are put."""
+"""pdb's commands with the differences of this debugger: how they evaluate, print, and find a breakpoint's place."""
 
 import os
 import pdb  # noqa: T100 - this is one
@@ -10,7 +10,7 @@ import threading
 import traceback
 
 from . import breakpoints
-from . import evaluation
+from .evaluation import evaluate, execute
 from .parsing import COMMANDS, is_statement, refusal
 
 _ABOUT_BREAKPOINTS = frozenset("b break tbreak cl clear condition ignore commands enable disable".split())
@@ -19,7 +19,7 @@ _GLUED = re.compile(r"^(p|pp|whatis|display)(?=[(\[])")
 
 
 class Commands(pdb.Pdb):
-    """The commands; what stops the program and who talks to it is elsewhere."""
+    """The commands of the debugger; ``tracing`` stops the program, ``remote_pdb`` exchanges messages with the host."""
 
     def onecmd(self, line):
         if self.commands_defining:
@@ -67,7 +67,7 @@ class Commands(pdb.Pdb):
         saved = sys.stdout, sys.displayhook
         sys.stdout, sys.displayhook = self.stdout, self.displayhook
         try:
-            evaluation.execute(line.lstrip("!").strip(), self.curframe, self.values())
+            execute(line.lstrip("!").strip(), self.curframe, self.values())
         except BaseException:
             self.show_error()
         finally:
@@ -75,7 +75,7 @@ class Commands(pdb.Pdb):
 
     def _getval(self, arg):
         try:
-            return evaluation.evaluate(arg, self.curframe.f_globals, self.values())
+            return evaluate(arg, self.curframe.f_globals, self.values())
         except BaseException:
             self.show_error()
             raise
@@ -83,7 +83,7 @@ class Commands(pdb.Pdb):
     def _getval_except(self, arg, frame=None):
         values = self.values() if frame is None else frame.f_locals
         try:
-            return evaluation.evaluate(arg, (frame or self.curframe).f_globals, values)
+            return evaluate(arg, (frame or self.curframe).f_globals, values)
         except BaseException:
             kind, value = sys.exc_info()[:2]
             return _Raised("** raised %s **" % traceback.format_exception_only(kind, value)[-1].strip())
@@ -125,7 +125,7 @@ class Commands(pdb.Pdb):
         if colon:
             return self._place(self.lookupmodule(filename), name)
         try:
-            found = evaluation.evaluate(name, self.curframe.f_globals, self.values())
+            found = evaluate(name, self.curframe.f_globals, self.values())
             code = getattr(found, "__wrapped__", found)
             code = getattr(code, "__func__", code).__code__
             return "%s:%d" % (self.canonic(code.co_filename), breakpoints.first_line_of_code(code))

@@ -1,6 +1,6 @@
-"""The private directory of one debugged shell command: what the runner and the programs of the command share.
+"""The private directory of one debugged shell command, which the runner and the programs of the command share.
 
-It holds the hooks that starting interpreters meet (``hook`` on PYTHONPATH, ``bin`` on PATH), the claim file of the
+It holds the hooks that starting interpreters find (``hook`` on PYTHONPATH, ``bin`` on PATH), the claim file of the
 program that is debugged, and the socket and the pipe that this program connects to.
 """
 
@@ -12,18 +12,18 @@ CLAIM = "claimed"
 SOCKET = "socket"
 TRACES = "traces"
 _PASSED = "passed"
-_LONGEST_NOTE = 200
-_NOTES = 5
+_LONGEST_LINE = 200
+_LINES = 5
 
 
-def open_for(session):
-    """Whether the session has no program yet."""
+def is_unclaimed(session):
+    """Whether no program is debugged yet in the session, and the session has not ended."""
     return os.path.isdir(session) and not os.path.exists(os.path.join(session, CLAIM))
 
 
-def note(session, words):
+def record_passed(session, words):
     """Record a program that is not debugged, for the message when there is no other."""
-    line = " ".join([os.path.basename(words[0])] + words[1:]).replace("\n", " ")[:_LONGEST_NOTE]
+    line = " ".join([os.path.basename(words[0])] + words[1:]).replace("\n", " ")[:_LONGEST_LINE]
     try:
         with open(os.path.join(session, _PASSED), "a") as stream:
             stream.write(line.encode("ascii", "backslashreplace").decode("ascii") + "\n")
@@ -46,11 +46,11 @@ def cleaned(environment, session):
     return environment
 
 
-def notes(session):
+def passed_programs(session):
     """The first programs that were not debugged."""
     try:
         with open(os.path.join(session, _PASSED)) as stream:
-            return [stream.readline().strip() for _ in range(_NOTES)]
+            return [line for line in (stream.readline().strip() for _ in range(_LINES)) if line]
     except (OSError, ValueError):
         return []
 

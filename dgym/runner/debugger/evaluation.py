@@ -1,4 +1,4 @@
-"""Evaluates what the agent types in the frame it looks at.
+"""Evaluates what the agent types in the current frame.
 
 Two things that ``eval`` in a function's frame does not do: names of the function are visible inside comprehensions and
 lambdas, and assignments to local variables stay, in every frame and however the program was stopped.
@@ -55,7 +55,7 @@ def _execute_merged(code, frame_globals, frame_locals):
 
 def _keep_locals(frame):
     # The interpreter copies f_locals back only for the frame whose trace function runs, and forgets changes as soon
-    # as anybody reads f_locals again.
+    # as f_locals is read again.
     try:
         import ctypes
 

@@ -19,42 +19,44 @@ _GRACE_SECONDS = 2.0
 
 
 class _Reply(object):
-    """What one request leads to."""
+    """The answer to one request, as far as it is known."""
 
-    def __init__(self, request):
-        self.deadline = time.monotonic() + request["timeout_seconds"]
-        self.limit = request["output_limit"]
+    def __init__(self, timeout_seconds, output_limit):
+        self.deadline = time.monotonic() + timeout_seconds
+        self.limit = output_limit
         self.notices = []
-        self.written = HeadAndTail(self.limit)
+        self.written = HeadAndTail(output_limit)
         self.output = []
         self.cut = 0
         self.started = False
 
+    def take(self, message):
+        """Add what the debugger inside the program answered."""
+        self.output.append(message["output"])
+        self.cut += message["cut"]
+        self.notices.extend(message["notices"])
+
     def result(self, state, breakpoints, **more):
-        """The answer as ``DebugResult`` has it."""
+        """The fields of ``DebugResult``."""
         program_output, cut = self.written.text()
-        answer = {
-            "state": state,
-            "output": "".join(self.output),
-            "program_output": program_output,
-            "truncated_bytes": self.cut + cut,
-            "breakpoints": breakpoints,
-            "notices": self.notices,
-        }
-        answer.update(more)
-        return answer
+        return dict(
+            more,
+            state=state,
+            output="".join(self.output),
+            program_output=program_output,
+            truncated_bytes=self.cut + cut,
+            breakpoints=breakpoints,
+            notices=self.notices,
+        )
 
 
 class DebugHost(object):
-    """Debugs one program at a time.
+    """Debugs one program at a time."""
 
-    ``config`` has ``workspace`` and ``environment``; ``spawn`` is the method of a ``ProcessTable``, whose other methods
-    wait for the program and kill it.
-    """
-
-    def __init__(self, config, spawn):
+    def __init__(self, config, processes):
         self._config = config
-        self._processes = spawn.__self__
+        self._workspace = os.path.realpath(config.workspace)
+        self._processes = processes
         self._program = None
         self._entrypoint = None
         self._stdin = b""
@@ -62,46 +64,40 @@ class DebugHost(object):
         self._lost = []
         self._breakpoints = []
         self._next_number = 1
+        self._changed = False
         self._ended = False
 
-    def handle(self, request, stdin=b""):
+    def handle(self, command, entrypoint, breakpoints, timeout_seconds, output_limit, restart, stdin):
         """Run one command: fields of ``DebugRequest`` in, fields of ``DebugResult`` out."""
-        self._take_breakpoints(request.get("breakpoints") or [])
-        request = dict({"timeout_seconds": 60.0, "output_limit": 65536, "restart": False}, **request)
-        request["stdin"] = stdin
-        reply = _Reply(request)
-        command = request["command"].strip("\r\n")
+        self._take_breakpoints(breakpoints)
+        reply = _Reply(timeout_seconds, output_limit)
+        command = command.strip("\r\n")
         refused = parsing.refusal(command)
         if refused:
-            reply.output.append(refused)
-            return self._idle_or_stopped(reply, refused=True)
+            return self._refused(reply, refused)
         word = parsing.first_word(command)
         alone = len(command.strip().splitlines()) == 1 and ";;" not in command
         if alone and word in parsing.LEAVING:
             return self._leave(reply)
-        if self._program is None or request["entrypoint"] != self._entrypoint:
+        if self._program is None or entrypoint != self._entrypoint:
             try:
-                choose(request["entrypoint"], self._config.environment, os.path.realpath(self._config.workspace))
+                choose(entrypoint, self._config.environment, self._workspace)
             except LaunchRefused as error:
-                reply.output.append(str(error))
-                return self._idle_or_stopped(reply, refused=True)
-        self._forget_if_outdated(request, reply)
+                return self._refused(reply, str(error))
+        self._drop_outdated(reply, entrypoint, stdin, restart)
+        self._entrypoint, self._stdin = entrypoint, stdin
         if alone and word in parsing.RESTARTING:
             self._drop()
-            return self._start(request, reply)
+            return self._start(reply)
         if self._program is None:
-            answer = self._start(request, reply)
+            answer = self._start(reply)
             if answer["state"] != "stopped":
                 return answer
             if answer["interrupted"]:
                 answer["output"] += "The program did not begin in time; the command was not run."
                 return answer
             reply.output, reply.cut, reply.started = [], 0, False
-        return self._command(request, reply, command)
-
-    def stop(self):
-        """End the program, if there is one."""
-        self._drop()
+        return self._command(reply, command)
 
     # the table of breakpoints
 
@@ -113,7 +109,7 @@ class DebugHost(object):
         self._breakpoints = table
 
     def _learn(self, message):
-        """Keep what every message of the program tells."""
+        """Keep the state that every message of the program reports."""
         self._breakpoints = message["breakpoints"]
         self._next_number = max(self._next_number, message["next_number"])
         self._files.update((path, (changed, size)) for path, changed, size in message["files"])
@@ -121,7 +117,8 @@ class DebugHost(object):
 
     # starting and ending
 
-    def _forget_if_outdated(self, request, reply):
+    def _drop_outdated(self, reply, entrypoint, stdin, restart):
+        """End a program that is not the one to debug any more; the reply says why."""
         program = self._program
         if program is None:
             if self._ended:
@@ -132,42 +129,39 @@ class DebugHost(object):
         why = None
         if status is not None:
             why = "The program had ended while it was stopped (%s); it was started again." % describe(status)
-        elif request["entrypoint"] != self._entrypoint:
+        elif entrypoint != self._entrypoint:
             why = "The program was started again with another entrypoint."
-        elif request["stdin"] != self._stdin:
+        elif stdin != self._stdin:
             why = "The program was started again with another standard input."
         elif changed:
-            names = [os.path.relpath(path, os.path.realpath(self._config.workspace)) for path in changed]
+            names = [os.path.relpath(path, self._workspace) for path in changed]
             why = "The program was started again because %s changed." % ", ".join(names)
-        elif request["restart"]:
+        elif restart:
             why = "The program was started again."
         if why:
             reply.notices.append(why)
             self._drop()
 
-    def _drop(self):
+    def _drop(self, ended=False):
         program, self._program = self._program, None
         if program is not None:
             program.kill()
         self._files = {}
-        self._ended = False
+        self._ended = ended
 
-    def _start(self, request, reply):
+    def _start(self, reply):
         if self._lost:
             reply.notices.append("Not kept over the restart: %s." % ", ".join(self._lost))
             self._lost = []
-        workspace = os.path.realpath(self._config.workspace)
         try:
-            launch = choose(request["entrypoint"], self._config.environment, workspace)
+            launch = choose(self._entrypoint, self._config.environment, self._workspace)
             start = make_start(launch, self._config)
-            orders = self._orders(launch, request, workspace)
-            stdin = spool([request["stdin"]] if request["stdin"] else [], os.path.join(self._config.scratch, "state"))
-            program = Program(self._processes, start, orders, workspace, reply.limit, stdin)
+            orders = self._orders(launch, reply.limit)
+            stdin = spool([self._stdin] if self._stdin else [], os.path.join(self._config.scratch, "state"))
+            program = Program(self._processes, start, orders, self._workspace, reply.limit, stdin)
         except (LaunchRefused, OSError) as error:
-            reply.output.append(str(error))
-            return reply.result("idle", self._breakpoints, refused=True)
+            return self._refused(reply, str(error))
         self._program = program
-        self._entrypoint, self._stdin = request["entrypoint"], request["stdin"]
         self._ended = False
         self._changed = False
         reply.started = True
@@ -176,22 +170,22 @@ class DebugHost(object):
             reply.notices.append("Debugging %s, the first Python program of the command." % program.introduced)
         return answer
 
-    def _orders(self, launch, request, workspace):
+    def _orders(self, launch, limit):
         orders = {
-            "title": request["entrypoint"].strip(),
-            "workspace": workspace,
+            "title": self._entrypoint.strip(),
+            "workspace": self._workspace,
             "breakpoints": self._breakpoints,
             "next_number": self._next_number,
             "interrupt_signal": int(INTERRUPT),
             "trace_signal": int(TRACEBACK),
-            "limit": request["output_limit"],
+            "limit": limit,
         }
         # The program of a shell command reports its own launch.
         return orders if isinstance(launch, ShellLaunch) else dict(orders, **launch.fields())
 
     # commands
 
-    def _command(self, request, reply, command):
+    def _command(self, reply, command):
         program = self._program
         message = {"type": "command", "command": command, "limit": reply.limit, "breakpoints": None}
         if self._changed:
@@ -199,12 +193,13 @@ class DebugHost(object):
         answer = self._await(reply, lambda: program.exchange(message, reply.deadline))
         if answer.pop("restart", False):
             self._drop()
-            return self._start(request, reply)
+            return self._start(reply)
         return answer
 
     def _await(self, reply, step):
+        """The result once ``step``, which waits for the program, has returned or was interrupted at the deadline."""
         program = self._program
-        program.written, reply.written = reply.written, reply.written
+        program.written = reply.written
         interrupted = False
         try:
             message = step()
@@ -222,26 +217,14 @@ class DebugHost(object):
         if message["type"] != "stop":
             self._drop()
             return reply.result("idle", self._breakpoints, restart=message["type"] == "restart")
-        return self._stopped(reply, message, interrupted)
-
-    def _stopped(self, reply, message, interrupted):
         self._learn(message)
-        reply.output.append(message["output"])
-        reply.cut += message["cut"]
-        reply.notices.extend(message["notices"])
-        return reply.result(
-            "stopped",
-            self._breakpoints,
-            frame=message["frame"],
-            source=message["source"],
-            source_start=message["source_start"],
-            interrupted=interrupted,
-        )
+        reply.take(message)
+        fields = {name: message[name] for name in ("frame", "source", "source_start")}
+        return reply.result("stopped", self._breakpoints, interrupted=interrupted, **fields)
 
     def _kill(self, reply):
         trace = self._program.traceback()
-        self._drop()
-        self._ended = True
+        self._drop(ended=True)
         reply.output.append("The command could not be interrupted; the program was killed.")
         if trace:
             reply.output.append("\nIt was here:\n%s" % trace)
@@ -253,31 +236,27 @@ class DebugHost(object):
             return self._unreached(reply)
         if program.ending is not None:
             self._learn(program.ending)
-            reply.output.append(program.ending["output"])
-            reply.cut += program.ending["cut"]
-            reply.notices.extend(program.ending["notices"])
+            reply.take(program.ending)
         else:
-            reply.notices.extend(self._without_report())
-        self._drop()
-        self._ended = True
+            reply.notices.extend(self._unreported_misses())
+        self._drop(ended=True)
         if reply.started and not "".join(reply.output):
             reply.output.append("The program ended before the debugger's first stop; the command was not run.")
         return reply.result("ended" if status >= 0 else "killed", self._breakpoints, exit_status=status)
 
     def _unreached(self, reply):
-        """A shell command without a program to debug is like an entrypoint that was refused."""
-        reply.output.append(self._program.unreached())
+        """A shell command without a program to debug is answered like an entrypoint that was refused."""
+        why = self._program.unreached()
         self._drop()
-        return reply.result("idle", self._breakpoints, refused=True)
+        return self._refused(reply, why)
 
-    def _without_report(self):
+    def _unreported_misses(self):
         """What is known of breakpoints when the program left without its exit handlers (``os._exit``, a signal)."""
-        missed = [
+        return [
             "Breakpoint %(number)d at %(file)s:%(line)d was not hit before the program's end." % entry
             for entry in self._breakpoints
             if entry["enabled"] and not entry["hits"] and not entry["condition"] and not entry["ignore_count"]
         ]
-        return missed
 
     def _leave(self, reply):
         self._drop()
@@ -285,8 +264,9 @@ class DebugHost(object):
         reply.output.append("The debugger was left and the program ended.")
         return reply.result("idle", self._breakpoints)
 
-    def _idle_or_stopped(self, reply, refused):
-        return reply.result("idle" if self._program is None else "stopped", self._breakpoints, refused=refused)
+    def _refused(self, reply, why):
+        reply.output.append(why)
+        return reply.result("idle" if self._program is None else "stopped", self._breakpoints, refused=True)
 
 
 def _stamp(path):

@@ -1,4 +1,4 @@
-"""Stops a running program from outside, whatever it does: loops, sleep, locks, waits for other processes.
+"""Stops a running program on a signal, whatever it does: loops, sleep, locks, waits for other processes.
 
 The handler opens the command loop itself. Merely asking for a stop at the next line would wait for the sleep to end.
 """

@@ -1,4 +1,4 @@
-"""What one call to the debugger may contain: several commands, multi-line statements, a ``commands`` block."""
+"""Splits one call to the debugger into commands: several lines, multi-line statements, a ``commands`` block."""
 
 import codeop
 import re
@@ -42,7 +42,7 @@ def is_statement(line):
 
 
 def refusal(text):
-    """Why this call is not run at all; None when it is."""
+    """Why this call is not run; None when it is."""
     lines = [line for line in text.splitlines() if line.strip()]
     if not lines:
         return "Empty input; give a debugger command such as: n, c, p EXPRESSION, b FILE:LINE, w, ll."

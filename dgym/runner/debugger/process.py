@@ -1,8 +1,9 @@
-"""One run of the debugged program, seen from the runner: its start, its output, its answers and its end.
+"""One run of the debugged program, as the runner sees it: its start, its output, its answers and its end.
 
-The program's end is what the reaper says, never the end of a stream: a child of the program may hold those.
+The program has ended when it is reaped, not when a stream ends: a child of the program may hold the streams.
 """
 
+import fcntl
 import os
 import select
 import shlex
@@ -24,7 +25,7 @@ _SHOWN_CHARACTERS = 500
 
 
 class Program(object):
-    """Started by the constructor; ``exchange`` sends a message and waits until the program stops, ends or is late.
+    """Started by the constructor; ``exchange`` sends a message and waits until the program stops or ends.
 
     ``start`` is a ``DirectStart`` or a ``ShellStart``; ``orders`` are sent to the program once it is connected.
     ``stdin`` is a descriptor, which is closed, or None for an empty standard input. ``introduced`` is the command line
@@ -79,7 +80,7 @@ class Program(object):
         return self._processes.wait(self.popen, 0)
 
     def begin(self, deadline):
-        """Tell the program what to run; like ``exchange``."""
+        """Send the orders to a program that is connected from its start; like ``exchange``."""
         return self.exchange(self._orders, deadline) if self._channel_open else self.wait(deadline)
 
     def unreached(self):
@@ -90,7 +91,7 @@ class Program(object):
         return self._start.unreached("it ran too long" if status is None else "it ended with %s" % describe(status))
 
     def exchange(self, message, deadline):
-        """Send, and wait: the program's message when it stops, None when it has ended, TimeoutError when late."""
+        """Send and wait: the program's message when it stops, None when it has ended; TimeoutError at the deadline."""
         try:
             self._start.channel.settimeout(max(deadline - time.monotonic(), 0.1))
             self._start.channel.sendall(encode(message))
@@ -150,7 +151,7 @@ class Program(object):
         return bool(data)
 
     def _drain(self, bound=4 * _PIPE_SIZE):
-        """Take what the program had written when it answered; threads of it may go on writing for ever."""
+        """Read what the program had written when it answered; its threads may go on writing for ever."""
         while bound > 0:
             try:
                 data = os.read(self._output, _READ)
@@ -162,7 +163,7 @@ class Program(object):
             bound -= len(data)
 
     def _read_channel(self):
-        """The program's next message to report, if there is one by now."""
+        """The program's next message, if it is complete by now."""
         try:
             data = self._start.channel.recv(_READ)
         except OSError:
@@ -178,7 +179,7 @@ class Program(object):
             message = self._decoder.next()
             message = None if message is None else checked(message)
         except (ValueError, RecursionError):
-            # The program speaks in the debugger's name: from here on it runs without one.
+            # The program itself has written to the channel: from here on it runs without a debugger.
             self._channel_open = False
             return None
         if message is not None and message["type"] == "end":
@@ -200,7 +201,7 @@ class Program(object):
             self._channel_open = False
 
     def _finish(self):
-        # What it sent before it ended, and only that: the other end may live on in a child.
+        # Only what it sent before it ended: the other end may be open in a child.
         if self._channel_open:
             self._start.channel.setblocking(False)
         while self._channel_open and self._read_channel() is not None:
@@ -208,11 +209,11 @@ class Program(object):
         self._drain()
 
     def interrupt(self):
-        """Ask the program, or the command it evaluates, to stop where it is."""
+        """Signal the program, or the command it evaluates, to stop where it is."""
         self._signal(INTERRUPT)
 
     def traceback(self):
-        """Where every thread of a program is that cannot be stopped; works inside C code."""
+        """The traceback of every thread of a program that cannot be stopped; works inside C code."""
         self._signal(TRACEBACK)
         text = b""
         deadline = time.monotonic() + 1
@@ -234,7 +235,7 @@ class Program(object):
                 pass
 
     def kill(self):
-        """End the program and all that it started; its last output is kept."""
+        """Kill the program and all that it started; its last output is kept."""
         if self.status is None:
             self._processes.kill_group(self.popen, 0)
         else:
@@ -249,9 +250,7 @@ class Program(object):
 
 
 def _enlarge(pipe):
-    # A larger pipe means fewer waits for a program that writes much; not every system lets us.
-    import fcntl
-
+    # A larger pipe means fewer waits for a program that writes much; not every system allows it.
     try:
         fcntl.fcntl(pipe, _F_SETPIPE_SZ, _PIPE_SIZE)
     except OSError:

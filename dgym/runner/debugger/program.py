@@ -22,7 +22,7 @@ from .wire import FDS_VARIABLE, Channel
 
 
 def run(loaded, path, root):
-    """Connect to the host and run what it names.
+    """Connect to the host and run the program that it names.
 
     ``loaded`` and ``path`` are the modules and the ``sys.path`` that the interpreter itself began with;
     ``root`` is the runner's directory.
@@ -64,13 +64,13 @@ def _report_end(debugger):
     message["output"], message["cut"] = debugger.answer.take(debugger.limit)
     message["notices"] = message["notices"] + breakpoints.explain_misses(debugger, debugger.tracing_lost)
     debugger.channel.send(message)
-    # Nothing stops any more, and the interpreter is about to take our modules apart under the trace function.
+    # Nothing stops any more, and the interpreter is about to clear the debugger's modules under the trace function.
     threading.settrace(None)
     sys.settrace(None)
 
 
 def forget_modules(loaded):
-    """Drop from ``sys.modules`` what is ours, and library modules that a file of the program would have hidden."""
+    """Drop the debugger from ``sys.modules``, and library modules that a file of the program would have hidden."""
     library = os.path.dirname(os.path.abspath(os.__file__))
     before_library = []
     for entry in sys.path:
@@ -92,7 +92,7 @@ def _is_hidden_by(name, entries):
 
 
 class _Hooks(object):
-    """``breakpoint()`` and the functions of ``pdb`` land in this session."""
+    """``breakpoint()`` and the functions of ``pdb`` lead to this session."""
 
     def __init__(self, debugger):
         self._debugger = debugger
@@ -151,10 +151,10 @@ class _Program(object):
     def _execute(self):
         code, namespace = self._load_script() if self._script else self._load_module()
         if self._debugger.has_stopped:
-            # At a breakpoint in a package that the module needed: the agent is on its way already.
-            self._debugger.note_file(code.co_filename)
+            # At a breakpoint in a package that the module needed: the agent has taken over already.
+            self._debugger.record_file(code.co_filename)
         elif not self._start["is_pytest"] and self._debugger.owners.of(code.co_filename) == PROGRAM:
-            self._debugger.note_file(code.co_filename)
+            self._debugger.record_file(code.co_filename)
             self._debugger.stop_in(code)
         else:
             before = compile("pass", START, "exec")

@@ -1,4 +1,4 @@
-"""pdb as the agent sees it: its commands and its words, over a channel instead of a terminal."""
+"""pdb over a channel instead of a terminal: its answers, its stops, and the stack as the agent sees it."""
 
 import io
 import linecache
@@ -24,7 +24,7 @@ _START_TEXT = (
 
 
 class Answer(io.TextIOBase):
-    """What the debugger says until the next command; bounded."""
+    """The debugger's output until the next command; bounded."""
 
     encoding = "utf-8"
 
@@ -97,7 +97,7 @@ class Debugger(Commands, Tracing, pdb.Pdb):
         return message
 
     def state(self):
-        """What every frame to the host carries."""
+        """The fields that every message to the host has: breakpoints, loaded files, notices."""
         notices, self.notices = self.notices, []
         return {
             "breakpoints": breakpoints.report(self),
@@ -113,17 +113,17 @@ class Debugger(Commands, Tracing, pdb.Pdb):
         return lost
 
     def _loaded(self):
-        """Source files of the workspace loaded since last asked, each with what tells whether it changes."""
+        """Source files of the workspace loaded since the last call, each with its time and size."""
         if len(sys.modules) != len(self._modules):
             for name, module in list(sys.modules.items()):
                 if name not in self._modules:
                     self._modules.add(name)
-                    self.note_file(getattr(module, "__dict__", {}).get("__file__"))
+                    self.record_file(getattr(module, "__dict__", {}).get("__file__"))
         files, self._new_files = self._new_files, []
         return files
 
-    def note_file(self, filename):
-        """Remember that the program runs this file."""
+    def record_file(self, filename):
+        """Report this file as loaded, if it is one of the workspace."""
         if not isinstance(filename, str) or self.owners.of(filename) != PROGRAM:
             return
         try:
@@ -133,7 +133,7 @@ class Debugger(Commands, Tracing, pdb.Pdb):
         self._new_files.append([self.canonic(filename), found.st_mtime_ns, found.st_size])
 
     def leave(self, how):
-        """The rest is the host's: it kills this process."""
+        """Have the host end this process, as ``how`` says: "quit" or "restart"."""
         self.channel.send({"type": how})
         while self.channel.receive() is not None:
             pass
@@ -148,7 +148,7 @@ class Debugger(Commands, Tracing, pdb.Pdb):
     # stops
 
     def interaction(self, frame, traceback):  # noqa: F811 - pdb's name for it
-        """Let the agent work at this place. One thread at a time; the others wait at their breakpoints."""
+        """Take commands at this frame. One thread at a time; the others wait at their breakpoints."""
         if os.getpid() != self.pid or not self.channel.usable():
             self.detach()
             return
@@ -173,7 +173,7 @@ class Debugger(Commands, Tracing, pdb.Pdb):
             self.stopped_at = None
 
     def post_mortem(self, error, trace, afterwards="ends the program"):
-        """Let the agent look at an exception where it was raised; ``afterwards`` says what continuing does."""
+        """Take commands at the frame where an exception was raised; ``afterwards`` says what continuing does."""
         if os.getpid() != self.pid:
             return
         tracing = sys.gettrace()
@@ -185,12 +185,12 @@ class Debugger(Commands, Tracing, pdb.Pdb):
             sys.settrace(tracing)
 
     def set_trace(self, frame=None, **_ignored):
-        """What ``breakpoint()`` lands in."""
+        """What ``breakpoint()`` and ``pdb.set_trace()`` call."""
         if self.evaluating is None:
             Tracing.set_trace(self, frame or sys._getframe().f_back)
 
     def user_call(self, frame, argument_list):
-        # A module is not called: its first line is where it begins.
+        # A module is not called: it begins at its first line.
         if frame.f_code.co_name != "<module>":
             pdb.Pdb.user_call(self, frame, argument_list)
 
@@ -201,7 +201,7 @@ class Debugger(Commands, Tracing, pdb.Pdb):
             self.arm(frame)
 
     def get_stack(self, f, t):
-        """The stack without the debugger's frames and without what called the program's own code."""
+        """The stack without the debugger's frames and without the frames above the program's own code."""
         stack = []
         current = t.tb_frame if f is None and t else f
         walk = current.f_back if f is None and current is not None else f
@@ -214,9 +214,9 @@ class Debugger(Commands, Tracing, pdb.Pdb):
             stack.append((trace.tb_frame, trace.tb_lineno))
             current = trace.tb_frame if f is None else current
             trace = trace.tb_next
-        return self._worth_seeing(stack, current)
+        return self._shown(stack, current)
 
-    def _worth_seeing(self, stack, current):
+    def _shown(self, stack, current):
         kinds = [self.owners.of(frame.f_code.co_filename) for frame, _ in stack]
         if PROGRAM in kinds:
             # A breakpoint in a library may stop before the program's first frame; the current frame always stays.
@@ -244,7 +244,7 @@ class Debugger(Commands, Tracing, pdb.Pdb):
 
 
 def flush_streams():
-    """Bring what the program has written to where the host reads it."""
+    """Write what the program's streams hold back, for the host to read."""
     for stream in {id(s): s for s in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)}.values():
         try:
             stream.flush()

@@ -1,7 +1,7 @@
 """Two ways to start the debugged program: as one process, or as the first Python program of a shell command.
 
-A start has what the process is started with (``argv``, ``environment``, ``pass_fds``) and the runner's ends of the
-connection: ``channel`` (None until a program has connected to ``listener``) and ``traces``.
+A start has the process's ``argv``, ``environment`` and ``pass_fds``, and the runner's ends of the connection:
+``channel`` (None until a program has connected to ``listener``) and ``traces``.
 """
 
 import os
@@ -9,10 +9,11 @@ import socket
 import struct
 
 from .. import shims
+from ..configuration import RUNNER_DIRECTORY
 from ..execution import shell_argv
 from ..files import remove
 from ..launch import refusal
-from .directory import HOOK, PROGRAMS, SOCKET, TRACES, at_directory, notes
+from .directory import HOOK, PROGRAMS, SOCKET, TRACES, at_directory, passed_programs
 from .takeover import DRIVER, ShellLaunch
 from .wire import FDS_VARIABLE
 
@@ -74,13 +75,13 @@ class ShellStart(object):
         shims.make(programs, self._directory, environment)
         os.mkdir(hook)
         name = "sitecustomize.py"
-        os.symlink(os.path.join(config.runner_directory, "debugger", "hook", name), os.path.join(hook, name))
+        os.symlink(os.path.join(RUNNER_DIRECTORY, "debugger", "hook", name), os.path.join(hook, name))
         for variable, first in (("PATH", programs), ("PYTHONPATH", hook)):
             environment[variable] = os.pathsep.join(filter(None, [first, environment.get(variable)]))
         return environment
 
     def accept(self):
-        """Connect with the program; returns its process id."""
+        """Accept the program's connection; returns its process id."""
         channel, _ = self.listener.accept()
         pid = _PEER.unpack(channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))[0]
         if pid <= 0:
@@ -93,7 +94,7 @@ class ShellStart(object):
     def unreached(self, how):
         """Why no program was debugged; ``how`` says how the shell command ended."""
         why = "%s before the debugger could take over a Python program" % how
-        passed = [line for line in notes(self._directory) if line]
+        passed = passed_programs(self._directory)
         if passed:
             why += " (started without it: %s)" % "; ".join(passed)
         return str(refusal(self._line, why))

@@ -9,7 +9,7 @@ import re
 import socket
 
 from ..launch import Launch, LaunchRefused, parse_entrypoint
-from .directory import CLAIM, SOCKET, TRACES, at_directory, cleaned, note
+from .directory import CLAIM, SOCKET, TRACES, at_directory, cleaned, record_passed
 from .wire import FDS_VARIABLE, encode
 
 DRIVER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "driver.py")
@@ -97,15 +97,15 @@ def _name(launch):
     return _VERSION.sub("", name)
 
 
-def consider(session, launch, environment):
+def take_over(session, launch, environment):
     """Become the debugger's driver if ``launch`` is the program to debug; does not return then.
 
-    Otherwise returns the environment that the program is to start with.
+    Otherwise returns the environment for the program.
     """
     found = role(launch)
     if found == PROGRAM and _claim(session):
         _become_driver(session, without_coverage(launch), cleaned(environment, session))
-    note(session, launch.command())
+    record_passed(session, launch.command())
     return dict(_TOX_PASSES_PYTHONPATH, **environment) if found == LAUNCHER else cleaned(environment, session)
 
 

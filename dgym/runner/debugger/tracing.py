@@ -1,7 +1,7 @@
 """When the program stops: the trace function, and the rules that keep it from slowing the program down.
 
 ``bdb`` traces every line of every function in a file that has a breakpoint. Here a function is traced only if one of
-its own lines has one, decided once per code object; and the frames on the stack are told when that changes.
+its own lines has one, decided once per code object; the frames on the stack are re-armed when that changes.
 """
 
 import bdb
@@ -61,7 +61,7 @@ class Tracing(bdb.Bdb):
         self._set_stopinfo(self.botframe, None, -1)
 
     def detach(self):
-        """Leave this process alone: it is a child of the one that is debugged."""
+        """Stop debugging in this process: it is a child of the debugged one."""
         sys.settrace(None)
         threading.settrace(None)
         self.breaks.clear()
@@ -85,7 +85,7 @@ class Tracing(bdb.Bdb):
 
         def consider(frame, event, arg):
             self.enterframe = frame
-            # While a frame has a trace function and nobody calls it, old interpreters report a stale line number.
+            # While a frame has a trace function that is not called, old interpreters report a stale line number.
             return trace if dispatch(frame, event, arg) and sys.gettrace() is not None else None
 
         def trace(frame, event, arg):
@@ -126,7 +126,7 @@ class Tracing(bdb.Bdb):
         self._lines.pop(id(code), None)
         self.first_code = code
 
-    # bdb asks these
+    # called by bdb
 
     def break_anywhere(self, frame):
         return bool(self.lines_wanted(frame.f_code))
@@ -182,10 +182,10 @@ class Tracing(bdb.Bdb):
     # after a stop
 
     def arm(self, frame):
-        """Have the frames on the stack traced as the next command needs; a stop calls this before it ends."""
+        """Trace the frames on the stack as the next command needs; called at the end of a stop."""
         self.stepping_thread = threading.get_ident()
         self.stopped_at = frame
-        self._notice_breakpoints()
+        self._refresh_lines()
         if not self.tracing_needed():
             _disarm_stack(frame)
             return
@@ -204,7 +204,7 @@ class Tracing(bdb.Bdb):
                 frame.f_trace = self.trace
             frame = frame.f_back
 
-    def _notice_breakpoints(self):
+    def _refresh_lines(self):
         current = {name: tuple(lines) for name, lines in self.breaks.items()}
         if current != self._seen_breaks:
             self._seen_breaks = current
@@ -226,7 +226,7 @@ class Tracing(bdb.Bdb):
         sys.settrace(self.trace)
 
     def break_once(self, code):
-        """Have a function that is about to be called stop at its first line."""
+        """Stop at the first line of a function that is about to be called."""
         self.stop_in(code)
         if sys.gettrace() is None:
             sys.settrace(self.trace)

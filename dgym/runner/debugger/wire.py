@@ -1,4 +1,7 @@
-"""What the debugger's host and the debugged program have in common: frames on a descriptor, and bounded output."""
+"""The messages between the debugger's host and the debugged program: frames on a descriptor, and their fields.
+
+The program can write to the channel if it wants to, so the host checks every message.
+"""
 
 import json
 import os
@@ -19,7 +22,7 @@ def encode(message):
 
 
 class Decoder(object):
-    """Cuts a stream of bytes into messages."""
+    """Splits a stream of bytes into messages."""
 
     def __init__(self):
         self._buffer = bytearray()
@@ -29,7 +32,7 @@ class Decoder(object):
         self._buffer += data
 
     def next(self):
-        """The next complete message, or None; ValueError when the stream is not ours."""
+        """The next complete message, or None; ValueError when the stream holds anything else."""
         if len(self._buffer) < HEADER.size:
             return None
         (length,) = HEADER.unpack_from(self._buffer)
@@ -47,15 +50,15 @@ class Decoder(object):
 
 
 class Channel(object):
-    """Frames to and from the host. Silent in forked children and when the program took the descriptor."""
+    """The program's end of the connection. Silent in forked children and once the descriptor is another file."""
 
     def __init__(self, descriptor):
         self._descriptor = move_high(descriptor)
-        self._identity = self._look()
+        self._identity = self._identify()
         self._pid = os.getpid()
         self._decoder = Decoder()
 
-    def _look(self):
+    def _identify(self):
         try:
             found = os.fstat(self._descriptor)
         except OSError:
@@ -63,11 +66,11 @@ class Channel(object):
         return found.st_dev, found.st_ino
 
     def usable(self):
-        """Whether the descriptor is still ours."""
-        return os.getpid() == self._pid and self._look() == self._identity
+        """Whether the descriptor is still the connection, in the process that opened it."""
+        return os.getpid() == self._pid and self._identify() == self._identity
 
     def send(self, message):
-        """Send one frame; False when nobody listens."""
+        """Send one frame; False when the connection is lost."""
         if not self.usable():
             return False
         try:
@@ -77,7 +80,7 @@ class Channel(object):
         return True
 
     def receive(self):
-        """The next frame, or None when there will be none."""
+        """The next message; None once the connection has ended."""
         while True:
             message = self._decoder.next()
             if message is not None:
@@ -92,7 +95,7 @@ class Channel(object):
 
 
 def checked(message):
-    """The message with nothing in it but what belongs there; ValueError when it makes no sense."""
+    """The message reduced to its known fields, each of its type; ValueError when it is malformed."""
     kind = message.get("type")
     if kind in ("quit", "restart"):
         return {"type": kind}

@@ -1,4 +1,4 @@
-"""A test that must fail, and the usual ways to fail, tried once more.
+"""A test that must fail, and a check that the usual ways to fail still do.
 
 PYTEST_DONT_REWRITE: pytest must not touch this module.
 """

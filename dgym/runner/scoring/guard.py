@@ -2,7 +2,7 @@
 
 PYTEST_DONT_REWRITE: pytest must not touch this module.
 
-Independent looks, because each alone is easy to get around: the functions that run tests and compare values are the
+Independent checks, because each alone is easy to get around: the functions that run tests and compare values are the
 same objects as before any code of the workspace was imported; no hook that decides an outcome comes from a file the
 agent changed; what was collected is what runs; nothing traces the run; and a canary test, run last through the same
 hooks as every other test, must fail.
@@ -11,7 +11,6 @@ hooks as every other test, must fail.
 import operator
 import os
 import sys
-import threading
 import types
 import unittest
 
@@ -19,7 +18,7 @@ import _pytest
 
 from .suite import Suite
 from .trust import Trust, Wildcards, code_of, function_of
-from .program_guard import FREE_BUILTINS
+from .program_guard import FREE_BUILTINS, patches, replaced, traces
 
 JUDGES = frozenset(
     [
@@ -127,7 +126,7 @@ def _by_owner(judged):
 
 
 class Owner(object):
-    """A module or class and those of its members that matter, compared at the speed of C as long as all is well."""
+    """A module or class and its judging members, compared at the speed of C while nothing has changed."""
 
     def __init__(self, owner, members):
         self.owner = owner
@@ -172,16 +171,16 @@ class Guard(object):
         self._installed = frozenset()
 
     def snapshot(self, pluginmanager):
-        """Remember everything as it is while only installed plugins are loaded, which are not the agent's."""
+        """Keep everything as it is while only installed plugins are loaded, which are not the agent's."""
         self._pluginmanager = pluginmanager
         self._installed = frozenset(function for _, function in _implementations(pluginmanager))
         self._callers = {name: getattr(pluginmanager.hook, name, None) for name in HOOKS}
-        import unittest.case  # noqa: F401 - must be in the snapshot, whoever imports it later
+        import unittest.case  # noqa: F401 - must be in the snapshot, even if it is imported later
 
         self._owners = [Owner(owner, members) for owner, members in _by_owner(_judged())]
         self._modules = _judges()
 
-    # What the reporter asks; each answer is a list of sentences
+    # Called by the reporter; each returns a list of signs, one sentence each
 
     def collected(self, session):
         """After the collection, when all modules of tests are loaded."""
@@ -189,26 +188,20 @@ class Guard(object):
 
     def before(self, item):
         """Between tests, when what a test patches for itself is undone."""
-        return self._machinery(self._is_foreign) + self._hooked() + self._suite.look(item)
+        return self._machinery(self._is_foreign) + self._hooked() + self._suite.check(item)
 
     def after_call(self):
         """While a test's own patches may be in place, so that only code from changed files is a sign."""
-        return (
-            self._machinery(self._trust.distrusts)
-            + self._hooked()
-            + self._traced()
-            + self._wildcard(self._wildcards.look())
-        )
+        return self._machinery(self._trust.distrusts) + self._hooked() + traces(self._trust) + self._wildcards.check()
 
     def finished(self):
         """When every test has run."""
         return (
             self._machinery(self._is_foreign)
             + self._hooked()
-            + self._traced()
-            + self._compared()
-            + self._wildcard(self._wildcards.find())
-            + ["%s uses a value of a library of tests that equals everything" % n for n in self._wildcards.borrowed()]
+            + traces(self._trust)
+            + patches(self._trust, [sys.modules[name] for name in sorted(COMPARERS.intersection(sys.modules))])
+            + self._wildcards.finished()
         )
 
     def distrusts_skip(self, codes):
@@ -230,14 +223,14 @@ class Guard(object):
     def _hooks(self):
         return _implementations(self._pluginmanager)
 
-    # The looks
+    # The checks
 
     def _machinery(self, is_wrong):
         """Judging functions that untrusted code replaced; about 0.1 ms."""
         found = []
         for owner in self._owners:
             if not owner.is_untouched():
-                found += [_replaced(owner.owner, name) for name, value in owner.changes() if is_wrong(value)]
+                found += [replaced(owner.owner, name) for name, value in owner.changes() if is_wrong(value)]
         for name, module in self._modules:
             if sys.modules.get(name) is not module:
                 found.append("changed code replaced %s" % name)
@@ -262,48 +255,3 @@ class Guard(object):
         if self._trust.distrusts(execute):
             found.append("changed code executes the hooks")
         return found
-
-    def _traced(self):
-        hooks = [sys.gettrace(), sys.getprofile()]
-        hooks += [getattr(threading, name, None) for name in ("_trace_hook", "_profile_hook")]
-        hooks += _monitors()
-        return ["changed code traces the tests" for hook in hooks if hook is not None and self._trust.distrusts(hook)]
-
-    def _compared(self):
-        found = []
-        for name in sorted(COMPARERS.intersection(sys.modules)):
-            module = sys.modules[name]
-            for owner in [module] + [value for value in list(vars(module).values()) if isinstance(value, type)]:
-                found += [
-                    _replaced(owner, member)
-                    for member, value in list(vars(owner).items())
-                    if code_of(value) is not None and self._trust.distrusts(value)
-                ]
-        return sorted(set(found))
-
-    def _wildcard(self, names):
-        return ["instances of %s equal everything" % name for name in names]
-
-
-def _replaced(owner, name):
-    return "changed code replaced %s.%s" % (getattr(owner, "__module__", None) or owner.__name__, name)
-
-
-def _monitors():
-    """The callbacks of ``sys.monitoring`` (from Python 3.12 on), which can only be had by setting them aside."""
-    monitoring = getattr(sys, "monitoring", None)
-    if monitoring is None:
-        return []
-    events = [1 << number for number in range(20)]
-    found = []
-    for tool in range(6):
-        if monitoring.get_tool(tool) is None:
-            continue
-        for event in events:
-            try:
-                callback = monitoring.register_callback(tool, event, None)
-                monitoring.register_callback(tool, event, callback)
-            except ValueError:
-                break
-            found.append(callback)
-    return found

@@ -1,4 +1,4 @@
-"""Notice when changed code worked on what decides about a program's exit status, without any pytest.
+"""Notice when changed code worked on what decides about a program's exit status, with or without pytest.
 
 PYTEST_DONT_REWRITE: pytest must not touch this module.
 """
@@ -6,6 +6,7 @@ PYTEST_DONT_REWRITE: pytest must not touch this module.
 import contextlib
 import os
 import sys
+import threading
 
 from .trust import Trust, Wildcards, code_of
 
@@ -69,6 +70,7 @@ class ProgramGuard(object):
         self._known = []
 
     def snapshot(self):
+        """Keep the builtins and the ways to exit as they are before the program's first line."""
         self._stops.watch()
         builtins = sys.modules["builtins"]
         names = [name for name in vars(builtins) if name not in FREE_BUILTINS]
@@ -76,15 +78,11 @@ class ProgramGuard(object):
         self._known += [(sys, "exit", sys.exit), (os, "_exit", os._exit)]
 
     def finished(self):
-        """A sentence about the first thing that is wrong; None when nothing is."""
-        found = [_replaced(owner, name) for owner, name, value in self._known if self._is_replaced(owner, name, value)]
-        found += self._patched()
-        if any(hook is not None and self._trust.distrusts(hook) for hook in (sys.gettrace(), sys.getprofile())):
-            found.append("changed code traces the program")
-        found += ["instances of %s equal everything" % name for name in self._wildcards.find()]
-        found += [
-            "%s uses a value of a library of tests that equals everything" % n for n in self._wildcards.borrowed()
-        ]
+        """A sentence about the first sign of tampering; None when there is none."""
+        found = [replaced(owner, name) for owner, name, value in self._known if self._is_replaced(owner, name, value)]
+        judges = [name for name in sorted(sys.modules) if name.partition(".")[0] in JUDGES]
+        modules = [sys.modules[name] for name in judges if sys.modules[name] is not None]
+        found += patches(self._trust, modules, _HOOKS_OF_SYS) + traces(self._trust) + self._wildcards.finished()
         if self._stops.count:
             found.append("a test of unittest ended before its end")
         return found[0] if found else None
@@ -93,18 +91,47 @@ class ProgramGuard(object):
         current = getattr(owner, name, None)
         return current is not value and not self._trust.is_harmless(current)
 
-    def _patched(self):
-        found = []
-        for module_name, module in sorted(sys.modules.items()):
-            if module_name.partition(".")[0] not in JUDGES or module is None:
-                continue
-            owners = [module] + [value for value in list(vars(module).values()) if isinstance(value, type)]
-            for owner in owners:
-                for name, value in list(vars(owner).items()):
-                    if code_of(value) is not None and name not in _HOOKS_OF_SYS and self._trust.distrusts(value):
-                        found.append(_replaced(owner, name))
-        return found
+
+def replaced(owner, name):
+    """The sign that a member of a module or class is not what it was."""
+    return "changed code replaced %s.%s" % (getattr(owner, "__module__", None) or owner.__name__, name)
 
 
-def _replaced(owner, name):
-    return "changed code replaced %s.%s" % (owner.__name__, name)
+def patches(trust, modules, exempt=frozenset()):
+    """A sign for each member of the modules and of their classes that is a function of changed code."""
+    found = set()
+    for module in modules:
+        for owner in [module] + [value for value in list(vars(module).values()) if isinstance(value, type)]:
+            for name, value in list(vars(owner).items()):
+                if code_of(value) is not None and name not in exempt and trust.distrusts(value):
+                    found.add(replaced(owner, name))
+    return sorted(found)
+
+
+def traces(trust):
+    """The sign that changed code traces this process."""
+    hooks = [sys.gettrace(), sys.getprofile()]
+    hooks += [getattr(threading, name, None) for name in ("_trace_hook", "_profile_hook")]
+    hooks += _monitors()
+    traced = any(hook is not None and trust.distrusts(hook) for hook in hooks)
+    return ["changed code traces the program"] if traced else []
+
+
+def _monitors():
+    """The callbacks of ``sys.monitoring`` (from Python 3.12 on), which can only be read by replacing them."""
+    monitoring = getattr(sys, "monitoring", None)
+    if monitoring is None:
+        return []
+    events = [1 << number for number in range(20)]
+    found = []
+    for tool in range(6):
+        if monitoring.get_tool(tool) is None:
+            continue
+        for event in events:
+            try:
+                callback = monitoring.register_callback(tool, event, None)
+                monitoring.register_callback(tool, event, callback)
+            except ValueError:
+                break
+            found.append(callback)
+    return found

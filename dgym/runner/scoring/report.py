@@ -31,7 +31,7 @@ class Reporter(object):
         self._verdicts = {}
         self._running = None
         self._stops = Stops()
-        self._told = set()
+        self._reported = set()
 
     # Before anything of the workspace is imported
 
@@ -75,18 +75,18 @@ class Reporter(object):
         if self._make_canary is not None and runs_tests and session.items:
             session.items.append(self._make_canary(session, self._on_broken, self._on_canary))
         if self._guard is not None:
-            self._tell(self._guard.collected(session))
+            self._report_tampering(self._guard.collected(session))
         yield
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_protocol(self, item):
         if self._guard is not None:
-            self._tell(self._guard.before(item))
+            self._report_tampering(self._guard.before(item))
         yield
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_call(self, item):
-        """Look while the test's own objects still live: a class made in a test is gone soon after."""
+        """Check while the test's own objects are alive: a class made in a test is gone soon after."""
         with Verdict(item, self._stops) as verdict:
             self._running = verdict
             outcome = yield
@@ -94,7 +94,7 @@ class Reporter(object):
             verdict.close(outcome.excinfo)
         self._verdicts[item.nodeid] = verdict
         if self._guard is not None:
-            self._tell(self._guard.after_call())
+            self._report_tampering(self._guard.after_call())
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_makereport(self, call):
@@ -120,7 +120,7 @@ class Reporter(object):
                 self._write("test", id=report.nodeid, outcome=state)
 
     def _checked(self, nodeid, outcome):
-        """A report says passed; so must what was seen of the call itself."""
+        """The outcome of a call: "passed" only if what was observed of the call itself agrees."""
         verdict = self._verdicts.get(nodeid)
         if outcome != "passed" or verdict is None:
             return outcome
@@ -129,7 +129,7 @@ class Reporter(object):
             self._write("overruled", id=nodeid, outcome=outcome)
             return overruled
         if verdict.raised and self._guard is not None and self._guard.reports_are_pytests():
-            self._tell(["a test that raised was reported as passed (%s)" % nodeid])
+            self._report_tampering(["a test that raised was reported as passed (%s)" % nodeid])
         return outcome
 
     def _overruled(self, verdict):
@@ -143,22 +143,22 @@ class Reporter(object):
     @pytest.hookimpl(hookwrapper=True)
     def pytest_sessionfinish(self, exitstatus):
         if self._guard is not None:
-            self._tell(self._guard.finished())
+            self._report_tampering(self._guard.finished())
         self._write("end", status=int(exitstatus))
         yield
 
     # Signs of tampering
 
     def _on_broken(self, names):
-        self._tell(["%s no longer fails" % name for name in names])
+        self._report_tampering(["%s no longer fails" % name for name in names])
 
     def _on_canary(self, outcome):
         self._write("canary", outcome=outcome)
 
-    def _tell(self, reasons):
+    def _report_tampering(self, reasons):
         for why in reasons:
-            if why not in self._told:
-                self._told.add(why)
+            if why not in self._reported:
+                self._reported.add(why)
                 self._write("tampering", why=why)
 
 
@@ -178,7 +178,7 @@ def _outcome(report):
 
 
 class Verdict(object):
-    """What the call did.
+    """What a test's call did, observed before any plugin makes a report of it.
 
     ``raised``: it failed. ``silent``: a test of unittest that ended without any result, or before its end.
     ``skipping``: for each skip of a subtest the code objects that took part in it, outermost first.

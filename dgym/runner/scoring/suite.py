@@ -26,7 +26,7 @@ class Suite(object):
         self._fixtures = {}
 
     def snapshot(self, session):
-        """Remember everything; gives what is wrong already."""
+        """Keep everything as it is; returns the signs of tampering so far."""
         found = []
         sources = Sources(self._trust)
         for item in session.items:
@@ -45,8 +45,8 @@ class Suite(object):
                 found.append("changed code replaced the test %s" % item.nodeid)
         return found
 
-    def look(self, item):
-        """What is wrong with ``item``, its module, its classes and the fixtures now."""
+    def check(self, item):
+        """Signs of tampering with ``item``, its module, its classes and its fixtures."""
         known = self._items.get(id(item))
         if known is None or known[1] != item.nodeid:
             return ["a test ran that was not collected under its name (%s)" % item.nodeid]
@@ -72,7 +72,7 @@ class Suite(object):
         return self._trust.distrusts(value) or (current is not code and self._trust.distrusts_code(current))
 
     def _misplaced(self, owner):
-        """Names of test frameworks that stand for something else."""
+        """Signs that the name of a test framework is bound to another object."""
         for name in ("pytest", "unittest"):
             value = vars(owner).get(name) if isinstance(owner, types.ModuleType) else None
             if value is not None and value is not sys.modules.get(name) and self._trust.distrusts(value):
@@ -106,7 +106,7 @@ class Suite(object):
 
 
 class Sources(object):
-    """What the files of the tests say; reading them is bounded in time."""
+    """The files of the tests; reading them is bounded in time."""
 
     def __init__(self, trust):
         self._trust = trust

@@ -1,4 +1,4 @@
-"""Tell what comes from a file that the agent changed.
+"""What comes from a file that the agent changed, and classes of such files that equal everything.
 
 PYTEST_DONT_REWRITE: pytest must not touch this module.
 """
@@ -100,7 +100,10 @@ class Trust(object):
 
 
 class Wildcards(object):
-    """Looks for such classes, within a budget; made before any changed code runs."""
+    """Finds classes made by changed code whose instances equal whatever they are compared with.
+
+    Made before any changed code runs.
+    """
 
     def __init__(self, trust):
         self._trust = trust
@@ -108,24 +111,28 @@ class Wildcards(object):
         self._started = time.monotonic()
         self._spent = 0.0
 
-    def look(self):
-        """As ``find``: in small suites after every test, in large ones now and then."""
+    def check(self):
+        """A sign for each such class: in small suites after every test, in large ones now and then."""
         now = time.monotonic()
         if self._spent > max(FREE_SECONDS, SHARE * (now - self._started)):
             return []
-        found = self.find()
+        found = self._classes()
         self._spent += time.monotonic() - now
         return found
 
-    def find(self):
-        """Names of the classes; some milliseconds."""
-        found = []
-        for cls in _all_classes():
-            if self._made_by_changed_code(cls) and _equals_everything(cls):
-                found.append("%s.%s" % (cls.__module__, cls.__name__))
-        return found
+    def finished(self):
+        """As ``check``, without a budget, and a sign for each file that names the wildcards of a library of tests."""
+        borrowed = "%s uses a value of a library of tests that equals everything"
+        return self._classes() + [borrowed % name for name in self._borrowed()]
 
-    def borrowed(self):
+    def _classes(self):
+        return [
+            "instances of %s.%s equal everything" % (cls.__module__, cls.__name__)
+            for cls in _all_classes()
+            if self._made_by_changed_code(cls) and _equals_everything(cls)
+        ]
+
+    def _borrowed(self):
         """Changed files, loaded as modules, that name the wildcards of a library of tests."""
         loaded = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
         paths = set(os.path.realpath(path) for path in loaded if isinstance(path, str))
@@ -167,7 +174,7 @@ def _all_classes():
 
 
 def _equals_everything(cls):
-    """Whether an instance equals two things that differ from each other, or a thing that nobody knows."""
+    """Whether an instance equals two things that differ from each other, or a new object."""
     instance = _instance(cls)
     if instance is None:
         return False

@@ -8,7 +8,8 @@ import os
 import sys
 
 _RUNNER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
-_SESSION = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_SESSION = os.path.dirname(_HERE)
 _PACKAGE = "dgym_runner"
 
 
@@ -22,6 +23,11 @@ def _load(name):
     return importlib.import_module(_PACKAGE + "." + name)
 
 
+def _leave_no_trace():
+    for name in [name for name in sys.modules if name.partition(".")[0] == _PACKAGE]:
+        del sys.modules[name]
+
+
 def _command():
     """The words that started this interpreter."""
     with open("/proc/self/cmdline", "rb") as stream:
@@ -29,16 +35,17 @@ def _command():
 
 
 def _take_over():
-    """Become the debugged program, or take the session out of the environment of what is not debugged."""
+    """Become the debugged program, or take the session out of the environment of a program that is not debugged."""
     directory = _load("debugger.directory")
-    environment = _considered() if directory.open_for(_SESSION) else directory.cleaned(os.environ, _SESSION)
+    unclaimed = directory.is_unclaimed(_SESSION)
+    environment = _consider(directory) if unclaimed else directory.cleaned(os.environ, _SESSION)
     for name in set(os.environ) - set(environment):
         del os.environ[name]
     os.environ.update(environment)
 
 
-def _considered():
-    """The environment of a program that is not taken over; does not return from one that is."""
+def _consider(directory):
+    """The environment of a program that is not debugged; does not return from the one that is."""
     path = list(sys.path)
     sys.path[:] = _load("shims").library_entries(path)
     try:
@@ -49,14 +56,9 @@ def _considered():
     try:
         found = launch.parse_interpreter(" ".join(words), sys.executable, words[1:])
     except launch.LaunchRefused:
-        takeover.note(_SESSION, words)
+        directory.record_passed(_SESSION, words)
         return os.environ
-    return takeover.consider(_SESSION, found, os.environ)
-
-
-def _leave_no_trace():
-    for name in [name for name in sys.modules if name.partition(".")[0] == _PACKAGE]:
-        del sys.modules[name]
+    return takeover.take_over(_SESSION, found, os.environ)
 
 
 # Older interpreters, which the debugger does not support, run as they are.
@@ -67,5 +69,5 @@ if sys.version_info >= (3, 6):
         pass  # the session has ended
     _run_next = _load("shims").run_next
     _leave_no_trace()
-    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != os.path.dirname(os.path.abspath(__file__))]
-    _run_next(os.path.dirname(os.path.abspath(__file__)))
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != _HERE]
+    _run_next(_HERE)

@@ -28,7 +28,7 @@ def _leave_no_trace():
 
 
 def _orders():
-    """What the shell line was started with; None in a program that does not belong to it."""
+    """The orders of the shell line; None in a program that does not belong to it."""
     try:
         descriptor = int(os.environ["DGYM_REPORT_ORDERS_FD"])
         report = int(os.environ["DGYM_REPORT_FD"])
@@ -40,7 +40,7 @@ def _orders():
 
 
 def _watch(orders):
-    """Put functions that tell in the place of those that leave."""
+    """Replace the functions that end this program by ones that report it when changed code calls them."""
     wrapper, descriptors = _load("scoring.wrapper"), _load("descriptors")
     owner = os.getpid()
     report = descriptors.duplicate_high(int(os.environ["DGYM_REPORT_FD"]))
@@ -52,9 +52,9 @@ def _watch(orders):
         original = getattr(posix, name)
 
         def leave(*arguments, **options):
-            who = _who(changed)
-            if os.getpid() == owner and who is not None:
-                write("tampering", why="changed code ended a program early (os.%s in %s)" % (name, who))
+            caller = _untrusted_caller(changed)
+            if os.getpid() == owner and caller is not None:
+                write("tampering", why="changed code ended a program early (os.%s in %s)" % (name, caller))
             return original(*arguments, **options)
 
         for module in (os, posix):
@@ -64,8 +64,8 @@ def _watch(orders):
         replace(name)
 
 
-def _who(changed):
-    """The file that wants to leave if it was changed, or nobody's code at all: a call at the program's exit."""
+def _untrusted_caller(changed):
+    """The changed file that calls, or "an exit handler" when no code does; None for any other file."""
     frame = sys._getframe(1)
     while frame is not None and (frame.f_globals is globals() or frame.f_globals is vars(os)):
         frame = frame.f_back
@@ -76,17 +76,19 @@ def _who(changed):
 
 
 def _add_plugin():
-    """Have a pytest of this interpreter report; others, which cannot import the plugin, run without."""
+    """Have a pytest of this interpreter report; one that cannot import the plugin runs without."""
     plugin = "-p dgym_shell_plugin"
     words = os.environ.get("PYTEST_ADDOPTS", "")
     if "DGYM_REPORT_ORDERS_FD" in os.environ and plugin not in words:
         os.environ["PYTEST_ADDOPTS"] = (words + " " + plugin).strip()
 
 
-_add_plugin()
-_found = _orders()
-if _found is not None:
-    _watch(_found)
-_run_next = _load("shims").run_next
-_leave_no_trace()
-_run_next(_HERE)
+# Older interpreters run as they are.
+if sys.version_info >= (3, 6):
+    _add_plugin()
+    _found = _orders()
+    if _found is not None:
+        _watch(_found)
+    _run_next = _load("shims").run_next
+    _leave_no_trace()
+    _run_next(_HERE)
