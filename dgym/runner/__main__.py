@@ -1,7 +1,7 @@
 """Start the runner: ``PYTHON -I -S <this directory>/__main__.py --fd N | --socket PATH | --stdio``.
 
-``-I -S`` keep the workspace and site-packages off ``sys.path``: a ``traceback.py`` in the agent's repository must not
-be imported by us. For the same reason this directory is made a package by hand instead of being put there.
+``-I -S`` keep the workspace and site-packages off ``sys.path``: the runner must not import a ``traceback.py`` of the
+agent's repository. For the same reason this directory is made a package by hand instead of being put there.
 """
 
 import os

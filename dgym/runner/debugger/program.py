@@ -38,7 +38,7 @@ def run(loaded, path, root):
     program = _Program(start, debugger)
     program.take_place(path)
     forget_modules(loaded)
-    _Hooks(debugger).install()
+    _install_hooks(debugger)
     if start["is_pytest"]:
         pytest_plugin.connect(debugger)
     program.run()
@@ -91,31 +91,26 @@ def _is_hidden_by(name, entries):
     )
 
 
-class _Hooks(object):
-    """``breakpoint()`` and the functions of ``pdb`` lead to this session."""
+def _install_hooks(debugger):
+    """Have ``breakpoint()`` and the functions of ``pdb`` lead to this session."""
 
-    def __init__(self, debugger):
-        self._debugger = debugger
+    def set_trace(*_args, **_kwargs):
+        debugger.set_trace(sys._getframe().f_back)
 
-    def install(self):
-        pdb.set_trace = self.set_trace
-        pdb.post_mortem = self.post_mortem
-        pdb.pm = self.post_mortem
-        if hasattr(sys, "breakpointhook"):
-            sys.breakpointhook = self.breakpointhook
-
-    def set_trace(self, *_args, **_kwargs):
-        self._debugger.set_trace(sys._getframe().f_back)
-
-    def breakpointhook(self, *_args, **_kwargs):
+    def breakpointhook(*_args, **_kwargs):
         if os.environ.get("PYTHONBREAKPOINT") != "0":
-            self._debugger.set_trace(sys._getframe().f_back)
+            debugger.set_trace(sys._getframe().f_back)
 
-    def post_mortem(self, t=None):
+    def post_mortem(t=None):
         error = t if isinstance(t, BaseException) else sys.exc_info()[1] or getattr(sys, "last_value", None)
         trace = t if isinstance(t, types.TracebackType) else getattr(error, "__traceback__", None)
         if trace is not None:
-            self._debugger.post_mortem(error, trace, "goes on after the call")
+            debugger.post_mortem(error, trace, "goes on after the call")
+
+    pdb.set_trace = set_trace
+    pdb.post_mortem = pdb.pm = post_mortem
+    if hasattr(sys, "breakpointhook"):
+        sys.breakpointhook = breakpointhook
 
 
 class _Program(object):

@@ -1,7 +1,7 @@
-"""Keeps pytest from taking the debugger away. PYTEST_DONT_REWRITE
+"""The pytest plugin that keeps pytest from replacing the debugger. PYTEST_DONT_REWRITE
 
-The program's pytest loads this as a plugin: ``breakpoint()``, ``pdb.set_trace()``, ``--pdb`` and ``--trace`` lead to
-the session's debugger instead of pytest's own. Works with pytest 3.0 and later.
+With it ``breakpoint()``, ``pdb.set_trace()``, ``--pdb`` and ``--trace`` lead to the session's debugger instead of
+pytest's own. Works with pytest 3.0 and later.
 """
 
 import importlib.util
@@ -16,13 +16,13 @@ _state = {}
 
 def arguments(argv, environment):
     """pytest's arguments with output not captured, and without the plugins that hide the tests from the debugger."""
-    said = " ".join(argv) + " " + environment.get("PYTEST_ADDOPTS", "")
+    given = " ".join(argv) + " " + environment.get("PYTEST_ADDOPTS", "")
     appended = ["-s"]
     for module, flag, name in (("xdist", "-n0", "xdist"), ("pytest_cov", "--no-cov", "pytest_cov")):
-        automatic = not environment.get("PYTEST_DISABLE_PLUGIN_AUTOLOAD") or name in said
-        if automatic and "no:" + name not in said and _importable(module):
+        automatic = not environment.get("PYTEST_DISABLE_PLUGIN_AUTOLOAD") or name in given
+        if automatic and "no:" + name not in given and _importable(module):
             appended.append(flag)
-    _state["argv"] = said.split()
+    _state["argv"] = given.split()
     _state["appended"] = appended
     options, paths = (argv[: argv.index("--")], argv[argv.index("--") :]) if "--" in argv else (argv, [])
     return ["-p", NAME] + options + appended + paths
@@ -52,7 +52,7 @@ def _importable(name):
 
 
 def pytest_configure(config):
-    """Say which options do not hold under the debugger."""
+    """Report which options have no effect under the debugger."""
     try:
         ini = config.getini("addopts")
     except (KeyError, ValueError):
@@ -66,7 +66,7 @@ def pytest_configure(config):
 
 
 def pytest_sessionstart(session):
-    """Take back what pytest's own debugging plugin has replaced when it was configured."""
+    """Restore what pytest's own debugging plugin has replaced when it was configured."""
     pdb.set_trace, hook = _state["hooks"]
     if hook is not None:
         sys.breakpointhook = hook
@@ -79,13 +79,13 @@ def pytest_sessionstart(session):
 
 
 def pytest_exception_interact(call):
-    """``--pdb``: look at a failure where it happened."""
+    """``--pdb``: stop at a failure where it was raised."""
     if _state.get("pdbinvoke"):
         _state["debugger"].post_mortem(call.excinfo.value, call.excinfo.tb, "goes on with the next test")
 
 
 def pytest_runtest_setup(item):
-    """``--trace``: stop at the first line of each test; said before the call, whose hooks pytest runs first."""
+    """``--trace``: stop at the first line of each test; armed before the call, whose hooks pytest runs first."""
     function = getattr(item, "obj", None)
     code = getattr(getattr(function, "__func__", function), "__code__", None)
     if _state.get("pdbtrace") and code is not None:

@@ -18,10 +18,10 @@ UNITTEST_CHECKS = (
 
 
 def make_canary(session, name, on_broken, on_outcome):
-    """A test item that must fail, invisible to every reporter but ours.
+    """A test item that must fail, invisible to every reporter but dgym's.
 
-    It stands in no file and goes through the hooks that every item goes through; only what it reports is kept from
-    the other plugins, so that neither the output nor the exit status shows it.
+    It is in no file and goes through the hooks that every item goes through; only its reports are kept from the other
+    plugins, so that neither the output nor the exit status shows it.
     """
     import pytest
 

@@ -39,7 +39,7 @@ def code_of(value):
 class Trust(object):
     """``changed`` are the absolute paths whose code is not trusted.
 
-    Neither is code that stands in no file, nor in one that was written since: changed code may write more code.
+    Neither is code that is in no file, nor in one written since: changed code may write more code.
     """
 
     def __init__(self, changed):
@@ -88,7 +88,7 @@ class Trust(object):
         return self.distrusts_class(type(value))
 
     def is_harmless(self, value):
-        """Plugins and helpers that nobody changed may patch; what has no code or comes from the library may not."""
+        """Whether a patch is of unchanged plugins or helpers: neither without code nor from the standard library."""
         code = code_of(value)
         if code is None or self.distrusts_code(code):
             return False
