@@ -184,11 +184,6 @@ class RunnerClient:
             )
         return _debug_result(result)
 
-    async def debug_stop(self) -> None:
-        """End the debugged program, if any."""
-        async with self._debugging:
-            await self._channel.call("debug_stop", {}, limit=0, deadline=_SMALL)
-
     async def processes(self) -> list[int]:
         """Process ids alive inside, other than the runner's own."""
         result, _ = await self._channel.call("processes", {}, limit=_MiB, deadline=_SMALL)

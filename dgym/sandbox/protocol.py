@@ -218,10 +218,6 @@ class Sandbox(Protocol):
         """Run one debugger command; see ``DebugRequest``."""
         ...
 
-    async def debug_stop(self) -> None:
-        """End the debugged program, if any."""
-        ...
-
     async def processes(self) -> list[int]:
         """Process ids alive inside, other than the runner's own (for tests and diagnosis)."""
         ...
