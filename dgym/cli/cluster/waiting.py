@@ -16,7 +16,7 @@ V = TypeVar("V", EpisodeView, SetView)
 
 
 async def wait_for(client: Client, manifests: Sequence[Mapping[str, Any]]) -> bool:
-    """Stay until all Episodes and EpisodeSets among the manifests are finished; whether all came to verdicts."""
+    """Wait until all Episodes and EpisodeSets of the manifests are finished; return whether all have verdicts."""
     async with asyncio.TaskGroup() as group:
         episodes = group.create_task(_finished(client, EPISODES, EpisodeView, _keys(manifests, EPISODES)))
         sets = group.create_task(_finished(client, EPISODE_SETS, SetView, _keys(manifests, EPISODE_SETS)))

@@ -1,4 +1,4 @@
-"""The manifest that ``dgym init`` proposes, with comments for whoever edits it."""
+"""The manifest that ``dgym init`` proposes, with comments for the person who edits it."""
 
 import os
 import re
@@ -18,7 +18,7 @@ _PYTEST = "python -m pytest -q"
 
 
 class Entrypoint(msgspec.Struct, frozen=True):
-    """How the tests are run, and what told so; ``certain`` is false when nothing did."""
+    """The command that runs the tests, and the reason for it; ``certain`` is false when there is none."""
 
     command: str
     why: str

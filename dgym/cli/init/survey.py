@@ -14,7 +14,7 @@ import msgspec
 _SKIPPED = frozenset({".git", ".hg", ".svn", "__pycache__", ".tox", ".nox", "node_modules", "site-packages", ".eggs"})
 _BULKY = frozenset({"node_modules", ".tox", ".nox"})
 _LIMIT = 50_000
-"""Files looked at; the rest of a larger repository changes nothing about what is proposed."""
+"""Files surveyed; those beyond would not change the proposal."""
 
 _STANDARD_TEST = re.compile(r"^(test_.*|.*_test)\.py$")
 _OTHER_TEST = frozenset({"test.py", "tests.py"})

@@ -206,5 +206,5 @@ def _execute(jobs: "list[Job]", workers: int, *, skipped: int, debug: bool) -> b
 
 
 def _cpus() -> int:
-    # Not every system can tell which of its processors are ours.
+    # Not every system has a CPU affinity.
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -25,8 +25,8 @@ def stop_after_reply(job: Job, exchange: Exchange, steps: list[Step]) -> None:
     calls = ", ".join(
         f"{call.tool} {call.arguments if call.arguments is not None else call.raw}" for call in exchange.calls
     )
-    told = f"{job.episode}: before step {len(steps)}\n{tell_exchange(exchange)}\ncalls: {calls or 'none'}"
-    print(printable(told))
+    text = f"{job.episode}: before step {len(steps)}\n{tell_exchange(exchange)}\ncalls: {calls or 'none'}"
+    print(printable(text))
     print("look at exchange.reasoning, exchange.calls and step.observation.text; c goes on, q quits")
     _stop(job, steps[-1], exchange)
 

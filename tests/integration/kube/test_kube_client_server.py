@@ -1,6 +1,8 @@
 """Requests to a real API server."""
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -182,6 +184,12 @@ async def test_in_a_pod_the_service_account_is_used(
         # The kubelet puts another token there; the request that was refused is repeated with it.
         (tmp_path / "token").write_text(api_server.token)
         await client.get(NAMESPACES, api_namespace, decode=bytes)
+    # The operator starts without the library that reads kubeconfigs.
+    code = (
+        "import asyncio, pathlib, sys; from dgym.kube import load_access;"
+        " asyncio.run(load_access(service_account=pathlib.Path(sys.argv[1]))); sys.exit('kubernetes' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False).returncode == 0
 
 
 async def test_in_a_pod_without_the_servers_address_that_is_said(
