@@ -12,20 +12,27 @@ from dgym.wire.assignments import ASSIGNMENTS_PATH, AgentReport, AgentRole, Assi
 from dgym.wire.http import Path, Role, make_token
 from dgym_operator.logs import fields
 
+V = TypeVar("V")
+
+_log = logging.getLogger(__name__)
 _ANSWER_LIMIT = 16 * 1024**2
 _MESSAGE_LIMIT = 500
+_NOT_FOUND = 404
+_DONE, _ATTEMPT_OVER = 200, 410
+"""Statuses by which a sidecar acknowledges a call; 202 is none yet."""
+_REMEMBERED = 20_000
 
 
 class CallFailed(Exception):
-    """Base of what can go wrong; the call is made again later, since all of them may be repeated."""
+    """Base of failures. The call is repeated later: all calls are idempotent."""
 
 
 class Unreachable(CallFailed):
-    """No answer: the pod is gone, starting, or cut off."""
+    """No answer: the pod is gone, starting, or unreachable."""
 
 
 class Refused(CallFailed):
-    """An answer, and not the one that was hoped for."""
+    """An answer that is an error."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"{status}: {message}")
@@ -33,14 +40,14 @@ class Refused(CallFailed):
 
 
 class PodCaller:
-    """One session for all pods."""
+    """Calls to all pods over one session."""
 
     def __init__(self, session: aiohttp.ClientSession, *, deadline_seconds: float) -> None:
         self._session = session
         self._deadline = aiohttp.ClientTimeout(total=deadline_seconds, connect=min(3.0, deadline_seconds))
 
     async def call(self, method: str, url: str, *, token: str, body: bytes | None = None) -> tuple[int, bytes]:
-        """Status below 300, and the body.
+        """Returns a status below 300 and the body.
 
         Raises:
             CallFailed: no answer, or one that is an error.
@@ -69,18 +76,15 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
     return bytes(body)
 
 
-_NOT_FOUND = 404
-
-
 class AgentClient:
-    """Speaks to all agents."""
+    """The client of all agents. The operator alone holds its token, derived from the cluster's key."""
 
     def __init__(self, caller: PodCaller, key: bytes) -> None:
         self._caller = caller
         self._token = make_agent_token(key, AgentRole.ASSIGN)
 
     async def report(self, url: str) -> AgentReport:
-        """What the agent serves."""
+        """Get the agent's report."""
         status, body = await self._caller.call("GET", url + ASSIGNMENTS_PATH, token=self._token)
         try:
             return msgspec.json.decode(body, type=AgentReport)
@@ -88,7 +92,7 @@ class AgentClient:
             raise Refused(status, f"its report cannot be read: {error}") from None
 
     async def assign(self, url: str, assignment: Assignment) -> None:
-        """Give it an episode, or tell it again."""
+        """Deliver an assignment; repeating it is harmless."""
         await self._caller.call(
             "PUT",
             f"{url}{ASSIGNMENTS_PATH}/{assignment.episode_uid}",
@@ -97,7 +101,7 @@ class AgentClient:
         )
 
     async def withdraw(self, url: str, episode_uid: str) -> None:
-        """Take an episode back, or let it forget one that is over. One it does not know is withdrawn already."""
+        """Withdraw an episode, running or over. An unknown episode counts as withdrawn."""
         try:
             await self._caller.call("DELETE", f"{url}{ASSIGNMENTS_PATH}/{episode_uid}", token=self._token)
         except Refused as error:
@@ -105,16 +109,8 @@ class AgentClient:
                 raise
 
 
-V = TypeVar("V")
-
-_log = logging.getLogger(__name__)
-_REMEMBERED = 20_000
-_DONE, _ATTEMPT_OVER = 200, 410
-"""Status 202 is no answer yet."""
-
-
 class SidecarCall(NamedTuple):
-    """One thing to tell one sidecar."""
+    """One request to one sidecar, and its identity for deduplication."""
 
     path: Path
     url: str
@@ -124,28 +120,31 @@ class SidecarCall(NamedTuple):
 
 
 class SidecarCalls:
-    """Calls under way, and those that were answered."""
+    """Calls to sidecars: queued once, made by a few workers with a short deadline, and not repeated once acknowledged.
+
+    A sidecar may be slow or gone, so no decision waits for it. A failed call is requested again by a later decision.
+    """
 
     def __init__(self, caller: PodCaller, key: bytes, queue: WorkQueue[SidecarCall]) -> None:
         self._caller = caller
         self._key = key
         self._queue = queue
-        self._answered: OrderedDict[SidecarCall, None] = OrderedDict()
+        self._acknowledged: OrderedDict[SidecarCall, None] = OrderedDict()
         self._failures: OrderedDict[SidecarCall, str] = OrderedDict()
 
-    def ask(self, call: SidecarCall) -> bool:
-        """Have the call made, unless it was answered already; whether it was."""
-        if call in self._answered:
+    def request(self, call: SidecarCall) -> bool:
+        """Queue the call unless it is acknowledged; returns whether it is."""
+        if call in self._acknowledged:
             return True
         self._queue.add(call)
         return False
 
     async def work(self) -> None:
-        """Make calls until cancelled. Several may do so."""
+        """Make calls until cancelled. Several workers may run."""
         while True:
             async with self._queue.take() as call:
-                # Asked for again while it was made, it may have been answered since.
-                if call not in self._answered:
+                # It may have been queued again while it was in flight.
+                if call not in self._acknowledged:
                     await self._make(call)
 
     async def _make(self, call: SidecarCall) -> None:
@@ -158,18 +157,18 @@ class SidecarCalls:
             if status != _ATTEMPT_OVER:
                 self._log_failure(call, str(error), about)
         if status in (_DONE, _ATTEMPT_OVER):
-            _log.info("a sidecar was called", extra=about)
+            _log.info("the sidecar has acknowledged a call", extra=about)
             self._failures.pop(call, None)
-            _remember(self._answered, call, None)
+            _remember(self._acknowledged, call, None)
 
     def _log_failure(self, call: SidecarCall, failure: str, about: dict[str, Any]) -> None:
-        """Log each cause once: the call is made again every few seconds."""
+        """Log each cause once: the call is repeated every few seconds."""
         if self._failures.get(call) != failure:
             _log.warning("a call to a sidecar failed: %s", failure, extra=about)
         _remember(self._failures, call, failure)
 
 
-def _remember(known: OrderedDict[SidecarCall, V], call: SidecarCall, value: V) -> None:
-    known[call] = value
-    if len(known) > _REMEMBERED:
-        known.popitem(last=False)
+def _remember(records: OrderedDict[SidecarCall, V], call: SidecarCall, value: V) -> None:
+    records[call] = value
+    if len(records) > _REMEMBERED:
+        records.popitem(last=False)

@@ -1,8 +1,8 @@
 """``python -m dgym_operator.cleanup --deployment NAME``: remove what the operator has made, before it is uninstalled.
 
-Helm knows only what it made itself. First the operator goes, which would make everything again; then the pods of
-sandboxes, which would be neither driven nor deleted; then their policies, the Secrets and the Leases. Episodes stay:
-they are the users', and a later installation goes on with them.
+Helm removes only what Helm made. The operator is stopped first, since it would create everything again; then the pods
+of sandboxes are deleted, which would be neither driven nor deleted; then their policies, the Secrets and the Leases.
+Episodes stay: they are the users', and a later installation continues them.
 """
 
 import argparse
@@ -34,15 +34,15 @@ from dgym.kube import (
     load_access,
 )
 from dgym_operator.logs import configure_logging, fields
-from dgym_operator.objects import OPERATOR_LABELS, OWNER_LEASE, POLICY_NAME, SANDBOX_LABELS, Object
+from dgym_operator.objects import OPERATOR_LABELS, OWNER_LEASE, POLICY_NAME, SANDBOX_LABELS, WatchedObject
 from dgym_operator.settings import Settings
 
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
 TEST_LABELS = {"app.kubernetes.io/name": "dgym", "app.kubernetes.io/component": "test"}
-"""Of the pod of ``helm test``, which Helm leaves for its log to be read."""
+"""Labels of the pod of ``helm test``, which Helm keeps for its log."""
 STOP_SECONDS = 60.0
-"""How long pods may take to end: the operator's are given 30 s, a sandbox's 5 s."""
-_LOOK_SECONDS = 0.5
+"""How long pods may take to end: the operator's have 30 s of grace, a sandbox's 5 s."""
+_POLL_SECONDS = 0.5
 _QPS, _BURST = 200.0, 200
 _NAMESPACE_LABEL = "kubernetes.io/metadata.name"
 
@@ -50,13 +50,13 @@ _log = logging.getLogger("dgym_operator.cleanup")
 K = TypeVar("K")
 
 
-class Policy(Object, frozen=True, kw_only=True):
-    """A NetworkPolicy: whose it is follows from whom it lets in."""
+class NetworkPolicy(WatchedObject, frozen=True, kw_only=True):
+    """A NetworkPolicy, which belongs to the operator that it admits."""
 
     spec: dict[str, Any] = msgspec.field(default_factory=dict)
 
     def admits(self, operator_namespace: str) -> bool:
-        """Whether the operator of that namespace put it."""
+        """Whether it admits the operator of that namespace, which has applied it."""
         peers = (peer for rule in self.spec.get("ingress", ()) for peer in rule.get("from", ()))
         return any(
             (peer.get("podSelector") or {}).get("matchLabels") == OPERATOR_LABELS
@@ -65,14 +65,14 @@ class Policy(Object, frozen=True, kw_only=True):
         )
 
 
-class OwnerLease(Object, frozen=True, kw_only=True):
+class OwnerLease(WatchedObject, frozen=True, kw_only=True):
     """The claim to a namespace."""
 
     spec: LeaseSpec = LeaseSpec()
 
 
 class Cleanup:
-    """What one installation has made, and how it goes."""
+    """Removes what one installation has made."""
 
     def __init__(self, client: Client, settings: Settings, clock: Clock) -> None:
         self._client = client
@@ -80,7 +80,7 @@ class Cleanup:
         self._clock = clock
 
     async def run(self, deployment: str) -> None:
-        """Remove all of it; what is gone already is no fault.
+        """Remove all of it; missing objects are no failure.
 
         Raises:
             ApiError: The API server refused, or does not answer.
@@ -89,8 +89,8 @@ class Cleanup:
         policies = await self._policies()
         served = {policy.metadata.namespace for policy in policies}
         await self._delete_all(PODS, await self._sandboxes(served))
-        # A sandbox on its way out must not find the way out of its network.
-        await self._until_gone("sandboxes", lambda: self._sandboxes(served))
+        # A sandbox that is terminating must not get a network.
+        await self._wait_until_gone("sandboxes", lambda: self._sandboxes(served))
         await self._delete_all(NETWORK_POLICIES, policies)
         await self._delete_all(LEASES, await self._claims())
         await self._delete_all(PODS, await self._labelled(TEST_LABELS))
@@ -98,16 +98,16 @@ class Cleanup:
 
     async def _stop_operator(self, deployment: str) -> None:
         await self._delete(DEPLOYMENTS, deployment, self._settings.namespace)
-        await self._until_gone("operator pods", lambda: self._labelled(OPERATOR_LABELS))
+        await self._wait_until_gone("operator pods", lambda: self._labelled(OPERATOR_LABELS))
 
-    async def _labelled(self, labels: dict[str, str]) -> list[Object]:
+    async def _labelled(self, labels: dict[str, str]) -> list[WatchedObject]:
         """Pods in the operator's own namespace."""
         return await self._client.list(
-            PODS, decode=Object, namespace=self._settings.namespace, label_selector=_selector(labels)
+            PODS, decode=WatchedObject, namespace=self._settings.namespace, label_selector=_selector(labels)
         )
 
-    async def _policies(self) -> list[Policy]:
-        found = await self._served(NETWORK_POLICIES, Policy, field_selector=f"metadata.name={POLICY_NAME}")
+    async def _policies(self) -> list[NetworkPolicy]:
+        found = await self._served(NETWORK_POLICIES, NetworkPolicy, field_selector=f"metadata.name={POLICY_NAME}")
         return [policy for policy in found if policy.admits(self._settings.namespace)]
 
     async def _claims(self) -> list[OwnerLease]:
@@ -115,14 +115,14 @@ class Cleanup:
         found = await self._served(LEASES, OwnerLease, field_selector=f"metadata.name={OWNER_LEASE}")
         return [lease for lease in found if lease.spec.holder_identity == self._settings.installation]
 
-    async def _sandboxes(self, served: set[str]) -> list[Object]:
-        found = await self._served(PODS, Object, label_selector=_selector(SANDBOX_LABELS))
-        # In a cluster with other installations the policy tells whose the pods beside it are.
+    async def _sandboxes(self, served: set[str]) -> list[WatchedObject]:
+        found = await self._served(PODS, WatchedObject, label_selector=_selector(SANDBOX_LABELS))
+        # In a cluster with other installations the policy shows whose pods are in its namespace.
         everywhere = self._settings.watch_namespaces or self._settings.network_policy == "disabled"
         return [pod for pod in found if everywhere or pod.metadata.namespace in served]
 
     async def _served(self, resource: Resource, kind: type[K], **selectors: str) -> list[K]:
-        """The objects of a kind in all served namespaces; one that was deleted took its objects and our role along."""
+        """The objects of a kind in all served namespaces; with a deleted one its objects and our role are gone."""
         found: list[K] = []
         for namespace in self._settings.namespaces:
             try:
@@ -130,10 +130,13 @@ class Cleanup:
             except Forbidden as error:
                 if namespace is None:
                     raise
-                _log.warning("cannot be read and is left as it is", extra=fields(namespace=namespace, error=str(error)))
+                _log.warning(
+                    "the namespace cannot be read and is left as it is",
+                    extra=fields(namespace=namespace, error=str(error)),
+                )
         return found
 
-    async def _delete_all(self, resource: Resource, objects: Sequence[Object]) -> None:
+    async def _delete_all(self, resource: Resource, objects: Sequence[WatchedObject]) -> None:
         for found in objects:
             await self._delete(resource, found.metadata.name, found.metadata.namespace, found.metadata.uid)
         if objects:
@@ -147,17 +150,17 @@ class Cleanup:
         _log.info("deleted the Secrets and the Lease")
 
     async def _delete(self, resource: Resource, name: str, namespace: str, uid: str | None = None) -> None:
-        # Gone already, or another has the name by now, which is not what we were to delete.
+        # The object is gone already, or another one has its name by now.
         with suppress(NotFound, Conflict):
             await self._client.delete(resource, name, decode=bytes, namespace=namespace, uid=uid)
 
-    async def _until_gone(self, what: str, look: Callable[[], Awaitable[Sequence[Object]]]) -> None:
+    async def _wait_until_gone(self, what: str, find: Callable[[], Awaitable[Sequence[WatchedObject]]]) -> None:
         end = self._clock.monotonic() + STOP_SECONDS
-        while left := await look():
+        while left := await find():
             if self._clock.monotonic() > end:
                 _log.warning("did not end in time", extra=fields(what=what, number=len(left)))
                 return
-            await self._clock.sleep(_LOOK_SECONDS)
+            await self._clock.sleep(_POLL_SECONDS)
 
 
 def _selector(labels: dict[str, str]) -> str:

@@ -32,7 +32,7 @@ def run(kubeconfig: Path | None, context: str | None) -> None:
 
     settings = _settings()
     _check_templates(settings)
-    # A gauge with the time of birth of every counter: twice the samples, and nobody asks.
+    # The creation time of every counter as a gauge would double the samples, for no use.
     disable_created_metrics()  # type: ignore[no-untyped-call]
     configure_logging(settings.log_level, settings.log_format)
     sys.exit(asyncio.run(_run(settings, kubeconfig, context)))

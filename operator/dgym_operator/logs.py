@@ -12,7 +12,7 @@ from dgym.logs import JsonFormatter, log_to_stderr
 
 
 class TextFormatter(logging.Formatter):
-    """A record as a person reads it, the fields behind the message."""
+    """A record as a line of text, the fields behind the message."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
@@ -32,5 +32,5 @@ def configure_logging(level: str, style: Literal["json", "text"]) -> None:
 
 
 def fields(**values: Any) -> dict[str, Any]:
-    """``extra`` for a call of a logger; what is None or empty is left out."""
+    """``extra`` for a call of a logger, without values that are None or empty."""
     return {"fields": {name: value for name, value in values.items() if value not in (None, "")}}

@@ -1,9 +1,10 @@
-"""What the controller keeps of the objects it watches: the few fields that decisions are made from.
+"""The objects that the operator watches, as narrow structs, and the labels and names of those that it makes.
 
-Decoded from the bytes of a watch straight into these structs; a pod takes less than 2 kB. The task inside an Episode
-may be 200 kB and is only noted to be there: whoever needs it asks the API server.
+Watch events are decoded from bytes straight into these structs: only the fields that decisions read; a pod takes less
+than 2 kB. Of an inline task, which may be 200 kB, only its clock and image are kept: the rest is read from the API
+server when it is needed.
 
-Texts that thousands of pods have in common are kept once: words of a known vocabulary as enums, names interned.
+Texts that thousands of pods share are kept once: words of a known vocabulary as enums, names interned.
 """
 
 from datetime import datetime
@@ -13,7 +14,7 @@ from sys import intern
 import msgspec
 from msgspec.structs import force_setattr
 
-from dgym.api import AgentSpec, EpisodeSetSpec, EpisodeSetStatus, EpisodeStatus, PodOverrides, TaskRef
+from dgym.api import AgentSpec, ConditionType, EpisodeSetSpec, EpisodeSetStatus, EpisodeStatus, PodOverrides, TaskRef
 from dgym.api.labels import ATTEMPT, KEY
 
 POLICY_NAME = "dgym-sandbox"
@@ -26,11 +27,11 @@ OPERATOR_LABELS = {"app.kubernetes.io/name": "dgym", "app.kubernetes.io/componen
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
-    """Base of all views; fields that are not named are passed over."""
+    """Base of all views; unknown fields are ignored."""
 
 
 class Owner(View, frozen=True, kw_only=True):
-    """Whose deletion deletes the object."""
+    """An owner reference."""
 
     kind: str
     name: str
@@ -42,7 +43,7 @@ class Owner(View, frozen=True, kw_only=True):
 
 
 class Identity(View, frozen=True, kw_only=True):
-    """Who an object is, which version of it this is, and whose it is."""
+    """An object's identity, version and owners."""
 
     name: str
     namespace: str = ""
@@ -62,14 +63,14 @@ class Identity(View, frozen=True, kw_only=True):
 
 
 class Meta(Identity, frozen=True, kw_only=True):
-    """Metadata as far as it matters."""
+    """Metadata with generation and labels."""
 
     generation: int = 0
     labels: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-class Object(View, frozen=True, kw_only=True):
-    """Anything that is watched."""
+class WatchedObject(View, frozen=True, kw_only=True):
+    """Base of all watched objects."""
 
     metadata: Identity
 
@@ -78,12 +79,17 @@ class Object(View, frozen=True, kw_only=True):
         """Namespace and name."""
         return (self.metadata.namespace, self.metadata.name)
 
+    def is_controlled_by(self, uid: str | None) -> bool:
+        """Whether the object with this UID controls this one."""
+        owner = self.metadata.controller
+        return owner is not None and owner.uid == uid
+
 
 # Pods
 
 
 class PodLabels(View, frozen=True, kw_only=True):
-    """The labels of a pod that are read; selectors are the API server's work."""
+    """The labels of a pod that decisions read."""
 
     attempt: str = msgspec.field(default="", name=ATTEMPT)
     key: str = msgspec.field(default="", name=KEY)
@@ -111,14 +117,14 @@ class Terminated(View, frozen=True, kw_only=True):
 
 
 class Waiting(View, frozen=True, kw_only=True):
-    """Why a container does not run yet."""
+    """The reason why a container is not running yet."""
 
     reason: str = ""
     message: str = ""
 
 
 class ContainerState(View, frozen=True, kw_only=True):
-    """At most one of them; a container that runs has neither."""
+    """A container's state; a running container has neither field."""
 
     waiting: Waiting | None = None
     terminated: Terminated | None = None
@@ -135,7 +141,7 @@ class Container(View, frozen=True, kw_only=True):
 
 
 class PodConditionType(StrEnum):
-    """Types of a pod's conditions. Others are as good as absent."""
+    """Types of a pod's conditions; unknown ones are ``OTHER``."""
 
     READY = "Ready"
     SCHEDULED = "PodScheduled"
@@ -160,7 +166,7 @@ _READ = (
 
 
 class ConditionStatus(StrEnum):
-    """Of a pod's condition."""
+    """Status of a pod's condition."""
 
     TRUE = "True"
     FALSE = "False"
@@ -199,7 +205,7 @@ class PodPhase(StrEnum):
 
 
 class PodStatus(View, frozen=True, kw_only=True):
-    """What became of the pod. ``reason`` is set by evictions and rejections of the kubelet."""
+    """A pod's status. ``reason`` is set by evictions and rejections of the kubelet."""
 
     phase: PodPhase = PodPhase.NONE
     reason: str = ""
@@ -213,14 +219,14 @@ class PodStatus(View, frozen=True, kw_only=True):
         force_setattr(self, "conditions", tuple([each for each in self.conditions if each.type in _READ]))
 
 
-class Pod(Object, frozen=True, kw_only=True):
+class Pod(WatchedObject, frozen=True, kw_only=True):
     """A pod of an episode, or of an agent."""
 
     metadata: PodMeta
     status: PodStatus = PodStatus()
 
     def condition(self, kind: str) -> PodCondition | None:
-        """The condition of that type, if it is one that decisions read."""
+        """The condition of that type; only types in ``_READ`` are kept."""
         return next((each for each in self.status.conditions if each.type == kind), None)
 
     def container(self, name: str) -> Container | None:
@@ -228,14 +234,24 @@ class Pod(Object, frozen=True, kw_only=True):
         statuses = (*self.status.container_statuses, *self.status.init_container_statuses)
         return next((each for each in statuses if each.name == name), None)
 
+    def terminated(self, name: str) -> Terminated | None:
+        """The end of that container; None while it has not ended."""
+        container = self.container(name)
+        return container.state.terminated if container is not None else None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the sidecar has terminated, or the whole pod."""
+        return self.terminated("sidecar") is not None or self.status.phase in (PodPhase.FAILED, PodPhase.SUCCEEDED)
+
     @property
     def ready(self) -> bool:
-        """Whether sandbox, verifier and sidecar are up."""
+        """Whether sandbox, verifier and sidecar are ready."""
         condition = self.condition("Ready")
         return condition is not None and condition.status == "True"
 
     def url(self, port: int) -> str:
-        """Where the pod listens on ``port``; empty while it has no address."""
+        """The URL of the pod's port; empty while the pod has no address."""
         address = self.status.pod_ip
         if not address:
             return ""
@@ -246,7 +262,7 @@ class Pod(Object, frozen=True, kw_only=True):
 
 
 class EpisodeSpecView(View, frozen=True, kw_only=True):
-    """An Episode's spec without the task's contents: ``task`` stays the bytes it came in, of which only {} matters."""
+    """An Episode's spec, without the contents of an inline task."""
 
     task_ref: TaskRef | None = None
     task: "InlineTask | None" = None
@@ -264,22 +280,27 @@ class EpisodeSpecView(View, frozen=True, kw_only=True):
 
 
 class InlineTask(View, frozen=True, kw_only=True):
-    """That there is an inline task, and what of it concerns the pod's clock."""
+    """An inline task: image, template and clock."""
 
     image: str | None = None
     pod_template: str | None = None
     entrypoint_timeout_seconds: int = 300
 
 
-class EpisodeView(Object, frozen=True, kw_only=True):
+class EpisodeView(WatchedObject, frozen=True, kw_only=True):
     """An Episode."""
 
     metadata: Meta
     spec: EpisodeSpecView
     status: EpisodeStatus = EpisodeStatus()
 
+    @property
+    def is_finished(self) -> bool:
+        """Whether the condition ``Finished`` is True."""
+        return any(each.type == ConditionType.FINISHED and each.status == "True" for each in self.status.conditions)
 
-class EpisodeSetView(Object, frozen=True, kw_only=True):
+
+class EpisodeSetView(WatchedObject, frozen=True, kw_only=True):
     """An EpisodeSet."""
 
     metadata: Meta
@@ -288,19 +309,19 @@ class EpisodeSetView(Object, frozen=True, kw_only=True):
 
 
 class TaskSpecView(View, frozen=True, kw_only=True):
-    """What of a DebugTask concerns clocks."""
+    """A DebugTask's clock."""
 
     entrypoint_timeout_seconds: int = 300
 
 
-class TaskView(Object, frozen=True, kw_only=True):
-    """A DebugTask: that it is there, its labels, and its clock."""
+class TaskView(WatchedObject, frozen=True, kw_only=True):
+    """A DebugTask: identity, labels and clock."""
 
     metadata: Meta
     spec: TaskSpecView = TaskSpecView()
 
 
-class ConfigMapView(Object, frozen=True, kw_only=True):
-    """A ConfigMap of a set: its frozen list of tasks."""
+class ConfigMapView(WatchedObject, frozen=True, kw_only=True):
+    """A ConfigMap of a set, which holds its frozen list of tasks."""
 
     data: dict[str, str] = msgspec.field(default_factory=dict)

@@ -1,7 +1,7 @@
-"""What the operator is told by its environment: one frozen object, read once at the start.
+"""The operator's settings from its environment: one frozen object, read once at the start.
 
-Every field is the variable ``DGYM_OPERATOR_<NAME>``; its description says the unit and why one would change it. The
-table of the documentation is made from these fields, so that neither can forget the other.
+Every field is the variable ``DGYM_OPERATOR_<NAME>``. Its description gives the unit and why to change it. The table in
+the documentation is made from the fields.
 """
 
 from collections.abc import Iterator

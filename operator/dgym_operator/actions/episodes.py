@@ -1,7 +1,7 @@
-"""Carries out what was decided about an Episode: the only code that writes one.
+"""Applies the plans for Episodes: the only code that writes Episodes and their pods.
 
-Actions are carried out in order, and none after one that failed or was put off. Every answer goes back into the stores,
-so that the next decision sees what this one did.
+Actions are applied in order, and none after one that failed or was deferred. The answer to every write is put into the
+cache, so that the next decision sees it.
 """
 
 import logging
@@ -12,9 +12,9 @@ import msgspec
 from dgym.kube import EPISODES, PODS, Client, EventRecorder, NotFound
 from dgym.wire.http import Path, PauseRequest, RunningRequest
 from dgym_operator.actions.pods import Gone, PodMaker
-from dgym_operator.actions.reader import Reader, Unmet
+from dgym_operator.actions.reader import ApiReader, Unmet
 from dgym_operator.actions.writes import ProgressBudget, Writes, episode_patch
-from dgym_operator.cache import Memory, World
+from dgym_operator.cache import Cache, Memory
 from dgym_operator.calls import SidecarCall, SidecarCalls
 from dgym_operator.controllers import (
     Action,
@@ -30,6 +30,7 @@ from dgym_operator.controllers import (
     Plan,
     SandboxEnded,
     SandboxRunning,
+    SidecarRequest,
     pod_deadline_seconds,
     still_wants,
 )
@@ -37,9 +38,9 @@ from dgym_operator.logs import fields
 from dgym_operator.objects import EpisodeView, Pod
 
 _log = logging.getLogger(__name__)
-PUT_OFF_SECONDS = 2.0
-HELD_SECONDS = 1.0
-_LONGEST_HELD = timedelta(seconds=120)
+DEFER_SECONDS = 2.0
+_BLOCKED_SECONDS = 1.0
+_LONGEST_BLOCKED = timedelta(seconds=120)
 
 
 class EpisodeExecutor:
@@ -47,17 +48,17 @@ class EpisodeExecutor:
 
     def __init__(
         self,
-        world: World,
+        cache: Cache,
         *,
         client: Client,
         writes: Writes,
-        reader: Reader,
+        reader: ApiReader,
         pods: PodMaker,
         sidecars: SidecarCalls,
         events: EventRecorder,
         progress: ProgressBudget,
     ) -> None:
-        self._world = world
+        self._cache = cache
         self._client = client
         self._writes = writes
         self._reader = reader
@@ -68,19 +69,19 @@ class EpisodeExecutor:
 
     @property
     def _memory(self) -> Memory:
-        return self._world.memory
+        return self._cache.memory
 
-    async def carry_out(self, episode: EpisodeView, plan: Plan) -> float | None:
-        """Do it; when to look again at the latest, in seconds.
+    async def apply(self, episode: EpisodeView, plan: Plan) -> float | None:
+        """Apply the plan; returns the seconds after which to requeue, None: on the next change.
 
         Raises:
-            ApiError: An action failed; those behind it were not carried out.
-            NotLeading: As above, since another leads.
+            ApiError: An action failed; the actions behind it were not applied.
+            NotLeading: Likewise, since this replica does not lead any more.
         """
         for action in plan.actions:
             wait, episode = await self._act(episode, action)
             if wait is not None:
-                # It was put off, or showed that the view is old: what follows may rest on it.
+                # The action was deferred, or the view is old: the following actions may rest on it.
                 return wait if plan.requeue_after is None else min(plan.requeue_after, wait)
         return plan.requeue_after
 
@@ -92,19 +93,17 @@ class EpisodeExecutor:
                 return await self._create_pod(episode, action), episode
             case DeletePod():
                 key = (episode.metadata.namespace, action.name)
-                await self._writes.delete(PODS, self._world.pods, key, action.uid, decode=Pod)
+                await self._writes.delete(PODS, self._cache.pods, key, action.uid, decode=Pod)
             case LookUpPod():
                 return await self._look_up(episode, action), episode
             case DeleteEpisode():
-                await self._writes.delete(EPISODES, self._world.episodes, episode.key, action.uid, decode=EpisodeView)
+                await self._writes.delete(EPISODES, self._cache.episodes, episode.key, action.uid, decode=EpisodeView)
             case SandboxEnded():
-                self._sidecars.ask(SidecarCall(Path.VERIFY, action.url, episode.metadata.uid, action.attempt))
+                self._request(episode, action, Path.VERIFY)
             case PauseDeadline():
-                request = msgspec.json.encode(PauseRequest(epoch=action.epoch))
-                self._sidecars.ask(SidecarCall(Path.PAUSE, action.url, episode.metadata.uid, action.attempt, request))
+                self._request(episode, action, Path.PAUSE, PauseRequest(epoch=action.epoch))
             case SandboxRunning():
-                request = msgspec.json.encode(RunningRequest(observed=action.observed))
-                self._sidecars.ask(SidecarCall(Path.RUNNING, action.url, episode.metadata.uid, action.attempt, request))
+                self._request(episode, action, Path.RUNNING, RunningRequest(observed=action.observed))
             case CancelAttempt():
                 return self._cancel(episode, action), episode
             case Emit():
@@ -119,11 +118,11 @@ class EpisodeExecutor:
         if patch is None:
             return None, episode
         if action.progress and not self._progress.allows():
-            return PUT_OFF_SECONDS + self._progress.until_turn(), episode
+            return DEFER_SECONDS + self._progress.until_turn(), episode
         written = await self._writes.patch_status(
             EPISODES, metadata.name, patch, decode=EpisodeView, namespace=metadata.namespace
         )
-        self._world.episodes.assume(written)
+        self._cache.episodes.assume(written)
         _log.info(
             "wrote the status",
             extra=fields(
@@ -137,68 +136,81 @@ class EpisodeExecutor:
 
     async def _create_pod(self, episode: EpisodeView, action: CreatePod) -> float | None:
         metadata, uid = episode.metadata, episode.metadata.uid
-        about = fields(namespace=metadata.namespace, episode=metadata.name, attempt=action.attempt, pod=action.name)
-        if self._is_held(episode, action.name):
-            return HELD_SECONDS
+        about = {
+            "namespace": metadata.namespace,
+            "episode": metadata.name,
+            "attempt": action.attempt,
+            "pod": action.name,
+        }
+        if self._is_blocked(episode, action.name):
+            return _BLOCKED_SECONDS
         try:
             read, full = await self._reader.episode(metadata.namespace, metadata.name)
             if not still_wants(read, uid, action.attempt):
-                return PUT_OFF_SECONDS  # the view is old, and the watch will bring the new one
-            seconds = pod_deadline_seconds(episode, self._world.task_state(episode), self._world.policy)
+                return DEFER_SECONDS  # The view is old; the watch will bring the new one.
+            seconds = pod_deadline_seconds(episode, self._cache.task_state(episode), self._cache.policy)
             pod = await self._pods.create(full, name=action.name, attempt=action.attempt, deadline_seconds=seconds)
         except (NotFound, Gone):
-            _log.info("nobody wants the pod any more", extra=about)
+            _log.info("the pod is not needed any more", extra=fields(**about))
             return None
         except Unmet as error:
             failure = CreateFailure(
                 reason=error.reason.value,
                 message=error.message,
-                since=self._world.clock.now(),
+                since=self._cache.clock.now(),
                 passes=error.passes,
                 retry_after=error.retry_after or 0.0,
             )
-            self._memory.failed(uid, action.attempt, failure)
+            self._memory.record_failure(uid, action.attempt, failure)
             _log.info(
-                "the pod could not be made: %s",
+                "the pod could not be created: %s",
                 error,
-                extra={"fields": {**about["fields"], "reason": error.reason.value}},
+                extra=fields(**about, reason=error.reason.value),
             )
             return 0.0
-        self._memory.made(uid)
-        self._world.pods.assume(pod)
-        _log.info("made the pod", extra=about)
+        self._memory.record_created(uid)
+        self._cache.pods.assume(pod)
+        _log.info("created the pod", extra=fields(**about))
         return None
+
+    def _request(
+        self,
+        episode: EpisodeView,
+        action: SidecarRequest,
+        path: Path,
+        body: PauseRequest | RunningRequest | None = None,
+    ) -> bool:
+        encoded = msgspec.json.encode(body) if body is not None else None
+        return self._sidecars.request(SidecarCall(path, action.url, episode.metadata.uid, action.attempt, encoded))
 
     def _cancel(self, episode: EpisodeView, action: CancelAttempt) -> float | None:
         uid = episode.metadata.uid
-        ended = self._sidecars.ask(SidecarCall(Path.CANCEL, action.url, uid, action.attempt))
-        if not ended or self._memory.cancelled(uid, action.attempt):
+        if not self._request(episode, action, Path.CANCEL) or self._memory.cancelled(uid, action.attempt):
             return None
-        self._memory.is_cancelled(uid, action.attempt)
+        self._memory.record_cancelled(uid, action.attempt)
         return 0.0
 
-    def _is_held(self, episode: EpisodeView, name: str) -> bool:
-        """Whether a deleted Episode of the same name still has a pod of this name, which will go as it has gone.
+    def _is_blocked(self, episode: EpisodeView, name: str) -> bool:
+        """Whether a pod of a deleted Episode of the same name has this name, and will soon be deleted with it.
 
-        One that stays is as much in the way as a pod of somebody else.
+        A pod that stays for longer blocks the creation as any other pod of that name does.
         """
         metadata = episode.metadata
-        pod = self._world.pods.get((metadata.namespace, name))
+        pod = self._cache.pods.get((metadata.namespace, name))
         owner = pod.metadata.controller if pod is not None else None
         if owner is None or (owner.kind, owner.name) != ("Episode", metadata.name) or owner.uid == metadata.uid:
             return False
-        return self._memory.held_for(metadata.uid, self._world.clock.now()) < _LONGEST_HELD
+        return self._memory.blocked_for(metadata.uid, self._cache.clock.now()) < _LONGEST_BLOCKED
 
     async def _look_up(self, episode: EpisodeView, action: LookUpPod) -> float | None:
         uid = episode.metadata.uid
         try:
             pod = await self._client.get(PODS, action.name, decode=Pod, namespace=episode.metadata.namespace)
         except NotFound:
-            self._memory.is_absent(uid, action.name)
+            self._memory.record_absent(uid, action.name)
             return 0.0
-        owner = pod.metadata.controller
-        if owner is None or owner.uid != uid:
-            self._memory.is_absent(uid, action.name)
+        if pod.is_controlled_by(uid):
+            self._cache.pods.assume(pod)
         else:
-            self._world.pods.assume(pod)
+            self._memory.record_absent(uid, action.name)
         return 0.0

@@ -1,10 +1,9 @@
-"""Carries out what was decided about an EpisodeSet: its status first, then its children, which rest on it."""
+"""Applies the plans for EpisodeSets: the status first, then the children, whose creation rests on it."""
 
 import logging
 
 import msgspec
 
-from dgym.api import API_VERSION
 from dgym.api.labels import SET
 from dgym.kube import (
     CONFIG_MAPS,
@@ -20,8 +19,8 @@ from dgym.kube import (
     NotFound,
     ServerUnavailable,
 )
-from dgym_operator.actions.writes import Writes, status_patch
-from dgym_operator.cache import World
+from dgym_operator.actions.writes import Writes, controller_reference, status_patch
+from dgym_operator.cache import Cache
 from dgym_operator.controllers import (
     CreateEpisode,
     DeleteEpisode,
@@ -46,18 +45,18 @@ _log = logging.getLogger(__name__)
 class SetExecutor:
     """Writes EpisodeSets, their lists of tasks and their children."""
 
-    def __init__(self, world: World, *, client: Client, writes: Writes, events: EventRecorder) -> None:
-        self._world = world
+    def __init__(self, cache: Cache, *, client: Client, writes: Writes, events: EventRecorder) -> None:
+        self._cache = cache
         self._client = client
         self._writes = writes
         self._events = events
 
-    async def carry_out(self, episode_set: EpisodeSetView, plan: Plan) -> float | None:
-        """Do it; when to look again at the latest, in seconds.
+    async def apply(self, episode_set: EpisodeSetView, plan: Plan) -> float | None:
+        """Apply the plan; returns the seconds after which to requeue, None: on the next change.
 
         Raises:
-            ApiError: An action failed; those behind it were not carried out.
-            NotLeading: As above, since another leads.
+            ApiError: An action failed; the actions behind it were not applied.
+            NotLeading: Likewise, since this replica does not lead any more.
         """
         for action in plan.actions:
             match action:
@@ -71,13 +70,13 @@ class SetExecutor:
                 case CreateEpisode():
                     await self._create(episode_set, action)
                 case PatchChild():
-                    await self._tell(episode_set, action)
+                    await self._patch_child(episode_set, action)
                 case DeleteEpisode():
                     key = (episode_set.metadata.namespace, action.name)
-                    await self._writes.delete(EPISODES, self._world.episodes, key, action.uid, decode=EpisodeView)
+                    await self._writes.delete(EPISODES, self._cache.episodes, key, action.uid, decode=EpisodeView)
                 case DeleteSet():
                     await self._writes.delete(
-                        EPISODE_SETS, self._world.sets, episode_set.key, action.uid, decode=EpisodeSetView
+                        EPISODE_SETS, self._cache.sets, episode_set.key, action.uid, decode=EpisodeSetView
                     )
                 case Emit():
                     self._events.record(
@@ -95,17 +94,16 @@ class SetExecutor:
         written = await self._writes.patch_status(
             EPISODE_SETS, metadata.name, patch, decode=EpisodeSetView, namespace=metadata.namespace
         )
-        self._world.sets.assume(written)
+        self._cache.sets.assume(written)
         return written
 
     async def _freeze(self, episode_set: EpisodeSetView, action: FreezeTasks) -> None:
         metadata = episode_set.metadata
-        owner = {"apiVersion": API_VERSION, "kind": "EpisodeSet", "name": metadata.name, "uid": metadata.uid}
         manifest = CONFIG_MAPS.manifest(
             metadata={
                 "name": action.name,
                 "labels": {**MANAGED_BY, SET: label_value(metadata.name)},
-                "ownerReferences": [{**owner, "controller": True}],
+                "ownerReferences": [controller_reference("EpisodeSet", metadata.name, metadata.uid)],
             },
             immutable=True,
             data=encode_tasks(action.tasks),
@@ -114,22 +112,23 @@ class SetExecutor:
             made = await self._writes.create(CONFIG_MAPS, manifest, decode=ConfigMapView, namespace=metadata.namespace)
         except AlreadyExists:
             made = await self._client.get(CONFIG_MAPS, action.name, decode=ConfigMapView, namespace=metadata.namespace)
-            if _owner(made) != metadata.uid:
+            if not made.is_controlled_by(metadata.uid):
                 raise
-        self._world.config_maps.assume(made)
-        _log.info("froze the tasks", extra=self._about(episode_set, tasks=len(action.tasks)))
+        self._cache.config_maps.assume(made)
+        about = fields(namespace=metadata.namespace, episodeset=metadata.name, tasks=len(action.tasks))
+        _log.info("froze the tasks", extra=about)
 
     async def _look_up(self, episode_set: EpisodeSetView, action: LookUpTasks) -> None:
         metadata = episode_set.metadata
         try:
             found = await self._client.get(CONFIG_MAPS, action.name, decode=ConfigMapView, namespace=metadata.namespace)
         except NotFound:
-            self._world.memory.is_absent(metadata.uid, action.name)
+            self._cache.memory.record_absent(metadata.uid, action.name)
             return
-        if _owner(found) == metadata.uid and decode_tasks(found.data) is not None:
-            self._world.config_maps.assume(found)
+        if found.is_controlled_by(metadata.uid) and decode_tasks(found.data) is not None:
+            self._cache.config_maps.assume(found)
         else:
-            self._world.memory.is_absent(metadata.uid, action.name)
+            self._cache.memory.record_absent(metadata.uid, action.name)
 
     async def _create(self, episode_set: EpisodeSetView, action: CreateEpisode) -> None:
         metadata = episode_set.metadata
@@ -139,20 +138,20 @@ class SetExecutor:
             made = await self._writes.create(EPISODES, child, decode=EpisodeView, namespace=metadata.namespace)
         except AlreadyExists:
             made = await self._client.get(EPISODES, action.name, decode=EpisodeView, namespace=metadata.namespace)
-            if _owner(made) != metadata.uid:
+            if not made.is_controlled_by(metadata.uid):
                 message = f"an Episode {action.name} is there already and is not of this set; delete or rename it"
-                self._world.memory.refused(metadata.uid, message)
+                self._cache.memory.record_refusal(metadata.uid, message)
                 raise
         except (ConnectionLost, ServerUnavailable):
-            self._world.memory.may_have_created(metadata.uid, action.index, self._world.clock.now())
+            self._cache.memory.record_creating(metadata.uid, action.index, self._cache.clock.now())
             raise
         except (Forbidden, Invalid, BadRequest) as error:
-            self._world.memory.refused(metadata.uid, error.message)
+            self._cache.memory.record_refusal(metadata.uid, error.message)
             raise
-        self._world.memory.refused(metadata.uid, "")
-        self._world.episodes.assume(made)
+        self._cache.memory.record_refusal(metadata.uid, "")
+        self._cache.episodes.assume(made)
 
-    async def _tell(self, episode_set: EpisodeSetView, action: PatchChild) -> None:
+    async def _patch_child(self, episode_set: EpisodeSetView, action: PatchChild) -> None:
         given = {"suspend": action.suspend, "cancel": action.cancel}
         spec = {name: value for name, value in given.items() if value is not None}
         try:
@@ -161,12 +160,4 @@ class SetExecutor:
             )
         except NotFound:
             return
-        self._world.episodes.assume(written)
-
-    def _about(self, episode_set: EpisodeSetView, **more: object) -> dict[str, object]:
-        return fields(namespace=episode_set.metadata.namespace, episodeset=episode_set.metadata.name, **more)
-
-
-def _owner(item: EpisodeView | ConfigMapView) -> str | None:
-    owner = item.metadata.controller
-    return owner.uid if owner is not None else None
+        self._cache.episodes.assume(written)

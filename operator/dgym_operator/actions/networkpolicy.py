@@ -16,30 +16,30 @@ from dgym_operator.controllers import SIDECAR_PORT
 from dgym_operator.objects import MANAGED_BY, OPERATOR_LABELS, POLICY_NAME, SANDBOX_LABELS
 from dgym_operator.settings import Settings
 
-_AGAIN_SECONDS = 300.0
-"""A policy that somebody deletes or changes is back after so long, before the next pod."""
+_REAPPLY_SECONDS = 300.0
+"""A policy that was deleted or changed is restored after so long, before the next pod."""
 
 
-class Policies:
-    """What was put where, and when."""
+class NetworkPolicies:
+    """The policy of each namespace, applied again from time to time."""
 
     def __init__(self, writes: Writes, settings: Settings, clock: Callable[[], float]) -> None:
         self._writes = writes
         self._settings = settings
         self._clock = clock
-        self._put: dict[str, float] = {}
+        self._applied: dict[str, float] = {}
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def ensure(self, namespace: str) -> None:
-        """The namespace has the policy when this returns.
+        """Apply the policy in the namespace.
 
         Raises:
-            ApiError: It cannot be put there and is required, or the namespace is being deleted.
+            ApiError: The policy is required and cannot be applied, or the namespace is being deleted.
         """
         if self._settings.network_policy == "disabled":
             return
         async with self._locks[namespace]:
-            if self._clock() < self._put.get(namespace, float("-inf")) + _AGAIN_SECONDS:
+            if self._clock() < self._applied.get(namespace, float("-inf")) + _REAPPLY_SECONDS:
                 return
             try:
                 await self._writes.apply(NETWORK_POLICIES, POLICY_NAME, self._manifest(namespace), namespace=namespace)
@@ -47,7 +47,7 @@ class Policies:
                 leaving = isinstance(error, Forbidden) and error.namespace_terminating
                 if leaving or self._settings.network_policy == "required":
                     raise
-            self._put[namespace] = self._clock()
+            self._applied[namespace] = self._clock()
 
     def _manifest(self, namespace: str) -> dict[str, object]:
         settings = self._settings

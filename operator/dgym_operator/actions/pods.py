@@ -8,34 +8,33 @@ in an hour. The causes of 403 and 422 differ in the texts of the API server alon
 from collections.abc import Mapping
 from typing import Any, NamedTuple, NoReturn
 
-from dgym.api import API_VERSION, DebugTask, Episode, labels
+from dgym.api import DebugTask, Episode, labels
 from dgym.kube import PODS, AlreadyExists, ApiError, BadRequest, Client, Forbidden, Invalid, NotFound
-from dgym.wire.http import Role, make_token, token_digest
 from dgym.wire.messages import EndReason
-from dgym_operator.actions.networkpolicy import Policies
-from dgym_operator.actions.reader import Reader, Unmet
+from dgym_operator.actions.networkpolicy import NetworkPolicies
+from dgym_operator.actions.reader import ApiReader, Unmet
 from dgym_operator.actions.secrets import key_id
-from dgym_operator.actions.writes import Writes
+from dgym_operator.actions.writes import Writes, controller_reference
 from dgym_operator.objects import Pod
-from dgym_operator.render import PodContext, PodSettings, Renderer, TemplateError
+from dgym_operator.render import PodContext, PodSettings, Renderer, TemplateError, token_digests
 
 _INHERITED = (labels.SET, labels.INDEX, labels.SAMPLE, labels.TASK, labels.BENCHMARK)
 
 
 class Gone(Exception):
-    """The Episode or its namespace is being deleted: nothing is to be done for it any more."""
+    """The Episode or its namespace is being deleted: its pod is not needed any more."""
 
 
 class PodMaker:
-    """Makes pods."""
+    """Creates the pods of attempts."""
 
     def __init__(
         self,
         client: Client,
         writes: Writes,
         *,
-        reader: Reader,
-        policies: Policies,
+        reader: ApiReader,
+        policies: NetworkPolicies,
         renderer: Renderer,
         pod_settings: PodSettings,
         default_template: str,
@@ -51,15 +50,15 @@ class PodMaker:
         self._key = key
 
     async def create(self, episode: Episode, *, name: str, attempt: int, deadline_seconds: int) -> Pod:
-        """The attempt's pod, new or made before.
+        """Create the attempt's pod, or return the one that was created before.
 
         Raises:
-            Unmet: It cannot be made now, or ever; the reason says which.
-            Gone: Nobody wants it any more.
+            Unmet: The pod cannot be created now, or ever, by the reason.
+            Gone: The pod is not needed any more.
         """
         namespace = episode.metadata.namespace or ""
         task = await self._reader.task(episode)
-        # Whatever the agent will be sent is looked at now: an attempt without sources must not take a node.
+        # What the agent will be sent is checked now: an attempt without sources must not take a node.
         await self._reader.with_files(task)
         template = episode.spec.pod_template or task.spec.pod_template or self._default_template
         context = self._context(episode, task, name=name, attempt=attempt, deadline_seconds=deadline_seconds)
@@ -70,16 +69,16 @@ class PodMaker:
         except AlreadyExists:
             return await self._recognize(episode, namespace, name)
         except ApiError as error:
-            _refused(error)
+            _raise_refusal(error)
 
     async def _recognize(self, episode: Episode, namespace: str, name: str) -> Pod:
         try:
             pod = await self._client.get(PODS, name, decode=Pod, namespace=namespace)
         except NotFound:
             raise Unmet(EndReason.INTERNAL_ERROR, f"an earlier pod {name} was deleted just now", passes=True) from None
-        owner = pod.metadata.controller
-        if owner is not None and owner.uid == episode.metadata.uid:
+        if pod.is_controlled_by(episode.metadata.uid):
             return pod
+        owner = pod.metadata.controller
         owned = f"owned by {owner.kind} {owner.name}" if owner is not None else "without an owner"
         if pod.metadata.deletion_timestamp is not None:
             message = f"an earlier pod {name}, {owned}, is still being deleted"
@@ -91,7 +90,8 @@ class PodMaker:
             manifest = self._renderer.render(template, context)
         except TemplateError as error:
             raise Unmet(EndReason.INVALID_SPEC, str(error)) from None
-        manifest["metadata"]["ownerReferences"] = [owner_reference(episode)]
+        owner = controller_reference("Episode", episode.metadata.name, episode.metadata.uid or "")
+        manifest["metadata"]["ownerReferences"] = [owner]
         manifest["metadata"].setdefault("labels", {})[labels.KEY] = key_id(self._key)
         return manifest
 
@@ -111,11 +111,8 @@ class PodMaker:
             attempt=attempt,
             task=task.spec,
             delivered=task.spec.source is not None,
-            digests={
-                role.value: token_digest(make_token(self._key, episode_uid=uid, attempt=attempt, role=role))
-                for role in Role
-            },
-            # Not all of them: a label such as that of drivers would open other sandboxes to this one.
+            digests=token_digests(self._key, episode_uid=uid, attempt=attempt),
+            # Not all labels: one such as that of drivers would open other sandboxes to this one.
             labels={name: metadata.labels[name] for name in _INHERITED if name in metadata.labels},
             overrides=spec.pod_overrides,
             active_deadline_seconds=deadline_seconds,
@@ -123,18 +120,7 @@ class PodMaker:
         )
 
 
-def owner_reference(episode: Episode) -> dict[str, Any]:
-    """The Episode controls its pods: they go when it goes."""
-    return {
-        "apiVersion": API_VERSION,
-        "kind": "Episode",
-        "name": episode.metadata.name,
-        "uid": episode.metadata.uid,
-        "controller": True,
-    }
-
-
-def _refused(error: ApiError) -> NoReturn:
+def _raise_refusal(error: ApiError) -> NoReturn:
     refusal = find_refusal(error)
     if refusal is None:
         raise Gone from error
@@ -146,16 +132,16 @@ _LAGGING = (
     "error looking up service account",
     "not yet ready to handle request",
 )
-"""Admission plugins that have not seen an object yet that is about to be there."""
+"""Texts of admission plugins whose caches lack an object that exists or is about to."""
 _RBAC = " cannot "
 _LIMIT_BELOW_REQUEST = ("must be less than or equal to ", " limit")
 _TOO_LARGE = 413
 
 
 class Refusal(NamedTuple):
-    """Why there is no pod.
+    """Why the API server refused a pod.
 
-    ``passes``: the cause passes by itself, so that the pod is tried again; ``reason`` is then the end of an episode
+    ``passes``: the cause passes by itself, so that the creation is retried; ``reason`` is then the end of an episode
     that has waited for too long.
     """
 
@@ -166,7 +152,7 @@ class Refusal(NamedTuple):
 
 
 def find_refusal(error: ApiError) -> Refusal | None:
-    """The refusal behind an error of creating a pod, or its namespace's policy; None: its namespace is going."""
+    """The refusal of a pod, or of its namespace's policy; None: the namespace is being deleted."""
     if isinstance(error, NotFound):
         return None
     if isinstance(error, Forbidden):
@@ -190,7 +176,7 @@ def _forbidden(error: Forbidden) -> Refusal:
 
 
 def _is_limited_by_default(error: Invalid) -> bool:
-    """Whether only requests above limits are wrong: dgym renders none, so that a LimitRange has put those limits."""
+    """Whether only requests above limits are refused: dgym renders none, so a LimitRange has set those limits."""
     return bool(error.causes) and all(
         cause.field.endswith(".resources.requests") and all(text in cause.message for text in _LIMIT_BELOW_REQUEST)
         for cause in error.causes

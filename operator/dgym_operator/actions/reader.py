@@ -1,6 +1,6 @@
-"""Episodes and their tasks in full, read at the moment they are needed and not kept: a task may have 200 kB.
+"""Reads Episodes and their tasks in full from the API server, when they are needed: a task may have 200 kB.
 
-What is wrong with them is one of the reasons of the API, so that whoever reads can show it to the user.
+What is wrong with them is reported by one of the API's reasons, for the user of the Episode.
 """
 
 from collections.abc import Iterator
@@ -19,9 +19,9 @@ K = TypeVar("K", Episode, DebugTask)
 
 
 class Unmet(Exception):
-    """What an attempt needs is not there or not right. ``reason`` is one of the API's, the text is for its user.
+    """A requirement of an attempt is missing or wrong. ``reason`` is one of the API's, the message is for its user.
 
-    ``passes``: the cause passes by itself; it is tried again after ``retry_after`` seconds at the soonest.
+    ``passes``: the cause passes by itself; the next try follows after ``retry_after`` seconds at the soonest.
     """
 
     def __init__(self, reason: EndReason, message: str, passes: bool = False, retry_after: float | None = None) -> None:
@@ -33,7 +33,7 @@ class Unmet(Exception):
 
 
 class SourceMissing(Exception):
-    """The ConfigMap lacks what the task takes from it."""
+    """The ConfigMap lacks a key of the task's source, or is empty."""
 
 
 class ConfigMapContent(msgspec.Struct, frozen=True, rename="camel"):
@@ -43,14 +43,14 @@ class ConfigMapContent(msgspec.Struct, frozen=True, rename="camel"):
     binary_data: dict[str, str] = {}
 
 
-class Reader:
-    """Reads from the API server itself, never from a cache."""
+class ApiReader:
+    """Reads from the API server, never from the cache."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
 
     async def episode(self, namespace: str, name: str) -> tuple[EpisodeView, Episode]:
-        """The Episode, as decisions see it and in full.
+        """The Episode, as a view for decisions and in full.
 
         Raises:
             NotFound: It is gone.
@@ -60,7 +60,7 @@ class Reader:
         return msgspec.json.decode(data, type=EpisodeView), _checked(data, Episode)
 
     async def task(self, episode: Episode) -> DebugTask:
-        """The Episode's task, its own or the one it refers to.
+        """The Episode's task, inline or referred to.
 
         Raises:
             Unmet: There is none, or it breaks rules.
@@ -123,7 +123,7 @@ def _checked(data: bytes, kind: type[K]) -> K:
 
 
 def inline_task(episode: Episode) -> DebugTask | None:
-    """The Episode's own task, named like the episode; None: it names a DebugTask."""
+    """The Episode's inline task, named like the Episode; None: it refers to a DebugTask."""
     if episode.spec.task is None:
         return None
     metadata = ObjectMeta(name=episode.metadata.name, namespace=episode.metadata.namespace)
@@ -131,7 +131,7 @@ def inline_task(episode: Episode) -> DebugTask | None:
 
 
 def config_map_source(task: DebugTask) -> ConfigMapSource | None:
-    """The ConfigMap that holds the task's files, if one does."""
+    """The task's ConfigMap source; None: it has another source."""
     return task.spec.source.config_map_ref if task.spec.source is not None else None
 
 

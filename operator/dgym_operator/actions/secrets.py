@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 class SecretData(msgspec.Struct):
-    """A Secret as far as it is read."""
+    """The fields of a Secret that are read."""
 
     data: dict[str, str] = {}
 
@@ -33,7 +33,7 @@ class SecretData(msgspec.Struct):
 async def ensure_secrets(
     client: Client, writes: Writes, settings: Settings, random_bytes: Callable[[int], bytes]
 ) -> bytes:
-    """The key; it and the tokens' Secrets are there when this returns.
+    """Create the Secrets of the key and the tokens where they are missing; returns the key.
 
     Raises:
         KeyUnusable: The key Secret exists without a key.
@@ -49,7 +49,7 @@ async def ensure_secrets(
         found = await _ensure(client, writes, name, namespace, partial(dict, made))
         expected = secret_manifest(name, namespace, made)["data"]
         if any(found.get(field) != value for field, value in expected.items()):
-            # Whoever changed it has a reason, or the key was replaced: agents refuse us until it is deleted.
+            # It was changed on purpose, or the key was replaced: agents refuse the operator until it is deleted.
             _log.error("the Secret does not follow from the key; delete it", extra={"fields": {"secret": name}})
     return key
 
@@ -64,7 +64,7 @@ async def _ensure(
     manifest = secret_manifest(name, namespace, make())
     try:
         made = await writes.create(SECRETS, manifest, decode=SecretData, namespace=namespace)
-        _log.info("made a Secret", extra={"fields": {"secret": name}})
+        _log.info("created a Secret", extra={"fields": {"secret": name}})
         return made.data
     except AlreadyExists:
         return (await client.get(SECRETS, name, decode=SecretData, namespace=namespace)).data
@@ -75,21 +75,21 @@ _LEAST_KEY_BYTES = 16
 
 
 class KeyUnusable(Exception):
-    """The key Secret is there and its key is not one; the operator never writes over it."""
+    """The key Secret exists without a usable key; the operator never writes over it."""
 
 
 def key_id(key: bytes) -> str:
-    """A name for the key, for the labels of pods; it says nothing about the key itself."""
+    """A name for the key, for the labels of pods; the key does not follow from it."""
     return hmac.new(key, b"dgym key id", "sha256").hexdigest()[:16]
 
 
 def key_data(key: bytes) -> dict[str, bytes]:
-    """The key Secret."""
+    """Contents of the key Secret."""
     return {"key": key}
 
 
 def agent_tokens_data(key: bytes) -> dict[str, bytes]:
-    """What agents compare bearer tokens with."""
+    """Contents of the Secret whose digests agents compare bearer tokens with."""
     return {
         f"{role.value}-token-sha256": token_digest(make_agent_token(key, role)).encode()
         for role in (AgentRole.ASSIGN, AgentRole.RESULTS)
@@ -97,7 +97,7 @@ def agent_tokens_data(key: bytes) -> dict[str, bytes]:
 
 
 def results_token_data(key: bytes) -> dict[str, bytes]:
-    """What somebody who may read results shows to an agent."""
+    """Contents of the Secret with the token that reads results from agents."""
     return {"token": make_agent_token(key, AgentRole.RESULTS).encode()}
 
 

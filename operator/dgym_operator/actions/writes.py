@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from dgym.api import EpisodeStatus
+from dgym.api import API_VERSION, EpisodeStatus
 from dgym.kube import Client, Clock, Conflict, Key, NotFound, Object, Resource, Store
 from dgym_operator.controllers import state_of
 from dgym_operator.objects import EpisodeView
@@ -20,40 +20,40 @@ MANAGER = "dgym-operator"
 
 
 class NotLeading(Exception):
-    """The lease is held by another, or by nobody; whoever leads next decides anew."""
+    """This replica does not hold the Lease; the next leader decides again."""
 
 
 class Writes:
-    """What may be written, and nothing more."""
+    """The writes of the leader, by merge patch unless said otherwise."""
 
     def __init__(self, client: Client, leads: Callable[[], bool]) -> None:
         self._client = client
         self._leads = leads
 
     async def create(self, resource: Resource, body: Any, *, decode: type[V], namespace: str) -> V:
-        """Make an object."""
+        """Create an object."""
         self._check()
         return await self._client.create(resource, body, decode=decode, namespace=namespace, field_manager=MANAGER)
 
     async def patch(self, resource: Resource, name: str, body: Any, *, decode: type[V], namespace: str) -> V:
-        """Change an object by a merge patch."""
+        """Patch an object."""
         self._check()
         return await self._client.patch(resource, name, body, decode=decode, namespace=namespace, field_manager=MANAGER)
 
     async def patch_status(self, resource: Resource, name: str, body: Any, *, decode: type[V], namespace: str) -> V:
-        """Change an object's status by a merge patch."""
+        """Patch an object's status."""
         self._check()
         return await self._client.patch(
             resource, name, body, decode=decode, namespace=namespace, subresource="status", field_manager=MANAGER
         )
 
     async def apply(self, resource: Resource, name: str, body: Any, *, namespace: str) -> None:
-        """Make an object be so, whatever somebody else made of our fields."""
+        """Apply an object on the server side, and take over its fields from other managers."""
         self._check()
         await self._client.apply(resource, name, body, namespace=namespace, field_manager=MANAGER)
 
     async def delete(self, resource: Resource, store: Store[T], key: Key, uid: str, *, decode: type[T]) -> None:
-        """Delete exactly this object, and have its store know; one that is gone is no failure."""
+        """Delete exactly this object and update its store; an object that is gone is no failure."""
         self._check()
         namespace, name = key
         try:
@@ -71,7 +71,7 @@ class Writes:
 
 
 def episode_patch(episode: EpisodeView, status: EpisodeStatus) -> dict[str, Any] | None:
-    """What gives the Episode that status, with the ``state`` that follows from it; None: the status is the same."""
+    """The patch that sets the Episode's status, with the ``state`` derived from it; None: no change."""
     if status == episode.status:
         return None
     status = msgspec.structs.replace(status, state=state_of(status).value)
@@ -79,7 +79,7 @@ def episode_patch(episode: EpisodeView, status: EpisodeStatus) -> dict[str, Any]
 
 
 def status_patch(old: msgspec.Struct, new: msgspec.Struct, resource_version: str) -> dict[str, Any] | None:
-    """What turns ``old`` into ``new``, on condition that nothing has changed since; None: they are the same."""
+    """The patch from ``old`` to ``new``, conditional on the resourceVersion; None: no change."""
     difference = merge_patch(msgspec.to_builtins(old), msgspec.to_builtins(new))
     if not difference:
         return None
@@ -87,7 +87,7 @@ def status_patch(old: msgspec.Struct, new: msgspec.Struct, resource_version: str
 
 
 def merge_patch(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """Fields that are new or other; those that are gone as None; lists are replaced as a whole."""
+    """A JSON merge patch: new and changed fields, and None for removed ones; lists are replaced as a whole."""
     patch: dict[str, Any] = dict.fromkeys(old.keys() - new.keys())
     for name, value in new.items():
         before = old.get(name)
@@ -104,7 +104,10 @@ _LONGEST_SECONDS = 60.0
 
 
 class ProgressBudget:
-    """So many writes a second, and those of one second saved up."""
+    """The budget of writes that only show progress, a share of the API server for the whole cluster.
+
+    A write beyond the budget is not awaited but decided again later, by then possibly merged with others.
+    """
 
     def __init__(self, qps: float, clock: Clock) -> None:
         self._qps = qps
@@ -114,7 +117,7 @@ class ProgressBudget:
         self._turn = clock.monotonic()
 
     def allows(self) -> bool:
-        """Whether one may be made now; it counts as made."""
+        """Take one write from the budget; returns whether there was one."""
         now = self._clock.monotonic()
         self._saved = min(max(1.0, self._qps), self._saved + (now - self._counted) * self._qps)
         self._counted = now
@@ -124,7 +127,12 @@ class ProgressBudget:
         return True
 
     def until_turn(self) -> float:
-        """In how many seconds one that was refused may ask again: each in a turn of its own, not all at once."""
+        """Seconds until a deferred write may try again: each in a turn of its own, not all at once."""
         now = self._clock.monotonic()
         self._turn = min(max(self._turn, now) + 1.0 / self._qps, now + _LONGEST_SECONDS)
         return self._turn - now
+
+
+def controller_reference(kind: str, name: str, uid: str) -> dict[str, Any]:
+    """The owner reference of an object that an Episode or EpisodeSet controls, and that is deleted with its owner."""
+    return {"apiVersion": API_VERSION, "kind": kind, "name": name, "uid": uid, "controller": True}

@@ -1,7 +1,7 @@
-"""One installation serves a namespace: the holder of the Lease ``dgym-owner`` in it.
+"""Claims to namespaces: the holder of the Lease ``dgym-owner`` in a namespace is the one installation that serves it.
 
-Two releases that reconcile the same Episodes take them away from each other's agents without end. The Lease is held by
-the installation and not by a replica: a new leader goes on with the claims of the one before. A claim is renewed while
+Two installations that reconcile the same Episodes would reassign them from each other's agents without end. The Lease
+is held by the installation and not by a replica: a new leader keeps its predecessor's claims. A claim is renewed while
 its namespace is to be served, and expires with an installation that is gone.
 """
 
@@ -15,9 +15,9 @@ from dgym_operator.logs import fields
 from dgym_operator.objects import OWNER_LEASE
 
 _log = logging.getLogger(__name__)
-_AT_ONCE = 32
+_PARALLEL = 32
 _RENEWALS = 4
-"""In the duration of a Lease; a claim that missed two of them is not relied on."""
+"""Renewals in the duration of a Lease; a claim that missed two of them is not relied on."""
 
 
 class Claim:
@@ -26,7 +26,7 @@ class Claim:
     def __init__(self, client: Client, namespace: str, *, identity: str, duration: float, clock: Clock) -> None:
         self.namespace = namespace
         self.error = ""
-        """Why the last try to take or renew it failed; empty: it did not."""
+        """Why the last try to acquire or renew it failed; empty: it did not."""
         self._record = LeaseRecord(
             client, name=OWNER_LEASE, namespace=namespace, identity=identity, duration=duration, clock=clock
         )
@@ -45,7 +45,7 @@ class Claim:
         return "" if self._record.ours else self._record.holder
 
     async def renew(self) -> None:
-        """Take or renew the Lease, if another installation does not hold it."""
+        """Acquire or renew the Lease, unless another installation holds it."""
         sent = self._clock.monotonic()
         try:
             async with asyncio.timeout(self._duration / _RENEWALS):
@@ -61,8 +61,8 @@ class Claim:
         elif not self._record.ours:
             self._renewed_at = float("-inf")
 
-    async def give_back(self) -> None:
-        """Let another installation take the namespace at once."""
+    async def release(self) -> None:
+        """Release the Lease, so that another installation can acquire it at once."""
         held, self._renewed_at = self.held, float("-inf")
         if held:
             try:
@@ -78,10 +78,10 @@ class Claim:
 
 
 class Claims:
-    """The claims of the installation, kept by the replica that leads.
+    """The claims of the installation, kept by the leader.
 
     Args:
-        client: Its requests for Leases pass by the throttle of other writes.
+        client: Requests for Leases are not throttled.
         identity: Of the installation, the same for all its replicas.
         duration_seconds: After so long without a renewal another installation takes over.
         clock: For pauses and ages.
@@ -90,7 +90,7 @@ class Claims:
 
     def __init__(self, client: Client, *, identity: str, duration_seconds: float, clock: Clock, random: Random) -> None:
         self.changed: Callable[[], None] = lambda: None
-        """Called after each try to take or renew a claim."""
+        """Called after each try to acquire or renew a claim."""
         self._client = client
         self._identity = identity
         self._duration = duration_seconds
@@ -101,7 +101,7 @@ class Claims:
         self._appeared = asyncio.Event()
 
     def claim(self, namespace: str) -> Claim:
-        """The claim to the namespace, kept from now on. One that was dropped and is still kept goes on."""
+        """The claim to the namespace, kept from now on, or kept on if it was dropped and not released yet."""
         found = self._claims.get(namespace)
         if found is None:
             found = self._claims[namespace] = self._kept.get(namespace) or Claim(
@@ -110,12 +110,12 @@ class Claims:
             self._appeared.set()
         return found
 
-    async def take(self, namespaces: Iterable[str]) -> None:
-        """Try once to take each of them; returns when every try was answered, or is too late."""
-        at_once = asyncio.Semaphore(_AT_ONCE)
+    async def acquire(self, namespaces: Iterable[str]) -> None:
+        """Try once to acquire each claim; returns when every try was answered or timed out."""
+        limit = asyncio.Semaphore(_PARALLEL)
 
         async def renew(claim: Claim) -> None:
-            async with at_once:
+            async with limit:
                 await claim.renew()
 
         async with asyncio.TaskGroup() as group:
@@ -123,11 +123,11 @@ class Claims:
                 group.create_task(renew(self.claim(namespace)))
 
     def drop(self, namespace: str) -> None:
-        """Give the claim up; another installation may take the namespace."""
+        """Give the claim up; another installation may acquire the namespace."""
         self._claims.pop(namespace, None)
 
     async def run(self) -> None:
-        """Keep the claims until cancelled. They are not given back: the next leader goes on with them."""
+        """Keep the claims until cancelled. They are not released: the next leader keeps them."""
         async with asyncio.TaskGroup() as group:
             while True:
                 self._appeared.clear()
@@ -145,8 +145,8 @@ class Claims:
                 fresh = False
                 self.changed()
                 await self._clock.sleep(self._duration / _RENEWALS * self._random.uniform(0.8, 1.2))
-            await claim.give_back()
+            await claim.release()
         finally:
             del self._kept[claim.namespace]
-            # It may have been claimed again meanwhile.
+            # The namespace may have been claimed again meanwhile.
             self._appeared.set()

@@ -1,7 +1,7 @@
 """Liveness and readiness, the server that answers for them, and announcements about the installation.
 
 Liveness fails only for what a restart cures: an event loop that does not turn (then no request is answered at all) or a
-worker that hangs beyond every deadline of a write. A lost API server fails readiness alone, by stale watches.
+worker that hangs beyond every deadline of a write. A lost API server fails readiness alone, by stale informers.
 """
 
 import logging
@@ -13,41 +13,33 @@ from aiohttp import web
 from dgym.kube import PODS, EventRecorder, EventType
 from dgym_operator.app.metrics import CONTENT_TYPE, Metrics
 from dgym_operator.logs import fields
-from dgym_operator.objects import Identity, Object
+from dgym_operator.objects import Identity, WatchedObject
 from dgym_operator.settings import Settings
 
 _log = logging.getLogger(__name__)
 
 Check = Callable[[], str | None]
-"""None: all is well; else what is not."""
+"""Returns the problem, or None."""
 
 
 class Health:
-    """The checks of this process; every part of it brings its own."""
+    """The checks of the process: why to restart it (``live``), and why not to rely on it (``ready``)."""
 
-    def __init__(self) -> None:
-        self._live: list[Check] = []
-        self._ready: list[Check] = []
-
-    def add_live(self, check: Check) -> None:
-        """One more reason to restart the process."""
-        self._live.append(check)
-
-    def add_ready(self, check: Check) -> None:
-        """One more reason not to rely on it."""
-        self._ready.append(check)
+    def __init__(self, *, live: Sequence[Check] = (), ready: Sequence[Check] = ()) -> None:
+        self._live = live
+        self._ready = (*live, *ready)
 
     def dead(self) -> Sequence[str]:
-        """Why it ought to be restarted."""
+        """Why the process should be restarted."""
         return _found(self._live)
 
     def unready(self) -> Sequence[str]:
-        """Why it is of no use right now."""
-        return _found((*self._live, *self._ready))
+        """Why the process should not be relied on right now."""
+        return _found(self._ready)
 
 
-class Busy:
-    """What workers do since when: a liveness check that names what hangs."""
+class Watchdog:
+    """A liveness check of the workers, which names the reconcile that hangs."""
 
     def __init__(self, clock: Callable[[], float], limit_seconds: float) -> None:
         self._clock = clock
@@ -55,22 +47,22 @@ class Busy:
         self._since: dict[int, tuple[float, str]] = {}
 
     def begin(self, worker: int, what: str) -> None:
-        """The worker takes something up."""
+        """The worker begins a reconcile."""
         self._since[worker] = (self._clock(), what)
 
     def end(self, worker: int) -> None:
-        """The worker is free."""
+        """The worker's reconcile has ended."""
         self._since.pop(worker, None)
 
     def check(self) -> str | None:
-        """The first worker that is at it for too long."""
+        """The first reconcile that takes too long."""
         late = self._clock() - self._limit
         return next((f"a worker hangs in {what}" for since, what in self._since.values() if since < late), None)
 
 
 @asynccontextmanager
 async def serving(health: Health, metrics: Metrics, host: str, port: int) -> AsyncIterator[int]:
-    """Serve ``/healthz``, ``/readyz`` and ``/metrics``; gives the port."""
+    """Serve ``/healthz``, ``/readyz`` and ``/metrics``; yields the port."""
     application = web.Application()
     application.router.add_get("/healthz", _answering(health.dead))
     application.router.add_get("/readyz", _answering(health.unready))
@@ -109,11 +101,11 @@ _log = logging.getLogger(__name__)
 
 
 class Announcer:
-    """Logs, and records Events of the operator's own pod, which exists whatever else is deleted."""
+    """Announces problems of the installation in the log and in Events of the operator's own pod, for administrators."""
 
     def __init__(self, settings: Settings, events: EventRecorder) -> None:
         self._events = events
-        self._pod = Object(
+        self._pod = WatchedObject(
             metadata=Identity(name=settings.pod_name, namespace=settings.namespace, uid=settings.pod_uid)
         )
 

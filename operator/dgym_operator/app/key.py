@@ -7,40 +7,40 @@ import msgspec
 from dgym.kube import EPISODES, ApiError
 from dgym_operator.actions import NotLeading, Writes, episode_patch
 from dgym_operator.app.health import Announcer
-from dgym_operator.cache import Agent, Agents, World
+from dgym_operator.cache import Agent, Agents, Cache
 from dgym_operator.controllers import PatchStatus, decide
 from dgym_operator.objects import EpisodeView
 
 
 class KeyHealth:
-    """The state of the key on this replica; a replica that does not lead needs none."""
+    """The state of the cluster's key on this replica; a replica that does not lead needs no key."""
 
     def __init__(self, agents: Agents, announcer: Announcer) -> None:
         self._agents = agents
         self._announcer = announcer
         self.problem = ""
-        """Why the leader has no key; empty: it has one, or does not lead."""
+        """Why the leader has no key; empty: it has one, or the replica does not lead."""
 
     def missing(self, problem: str) -> None:
-        """The leader cannot get the key."""
+        """Announce that the leader cannot get the key."""
         self.problem = f"the operator has no usable key: {problem}"
         self._announcer.announce("Warning", "KeyUnusable", self.problem)
 
     def found(self) -> None:
-        """The leader has the key."""
+        """Record that the leader has the key."""
         self.problem = ""
 
     def refused(self, agent: Agent) -> None:
-        """An agent does not accept the leader's token. It is announced when that begins."""
-        if not agent.refuses:
-            agent.refuses = True
+        """Record that an agent refuses the leader's token, and announce it when that begins."""
+        if not agent.refuses_token:
+            agent.refuses_token = True
             self._announcer.announce("Warning", "TokenRefused", _refusal(agent), agent=agent.name)
 
     def check(self) -> str | None:
-        """The reason why this replica can serve no episodes, or not with all agents; None: there is none."""
+        """Readiness check: why this replica can serve no episodes, or not with all agents."""
         if self.problem:
             return self.problem
-        return next((_refusal(agent) for agent in self._agents if agent.ready and agent.refuses), None)
+        return next((_refusal(agent) for agent in self._agents if agent.ready and agent.refuses_token), None)
 
 
 def _refusal(agent: Agent) -> str:
@@ -51,21 +51,21 @@ def _refusal(agent: Agent) -> str:
     )
 
 
-_AT_A_TIME = 1000
-"""Episodes for each try to get the key; the others are written with the next try."""
+_PER_TRY = 1000
+"""Episodes written for each try to get the key; the others follow with the next try."""
 
 
-async def show_waiting(world: World, writes: Writes, serves: Callable[[str], bool], held_by: str) -> None:
-    """Write ``held_by`` into the status of the episodes that wait for a sandbox."""
+async def show_waiting(cache: Cache, writes: Writes, serves: Callable[[str], bool], held_by: str) -> None:
+    """Write ``held_by`` into the status of the episodes that wait for a sandbox: without a key no pod is created."""
     written = 0
-    for episode in world.episodes:
-        if episode.status.pod_name is None and serves(episode.metadata.namespace) and written < _AT_A_TIME:
-            written += await _show(world, writes, episode, held_by)
+    for episode in cache.episodes:
+        if episode.status.pod_name is None and serves(episode.metadata.namespace) and written < _PER_TRY:
+            written += await _show(cache, writes, episode, held_by)
 
 
-async def _show(world: World, writes: Writes, episode: EpisodeView, held_by: str) -> bool:
-    view = world.episode_input(episode, may_create=False)
-    plan = decide(msgspec.structs.replace(view, held_by=held_by), world.clock.now())
+async def _show(cache: Cache, writes: Writes, episode: EpisodeView, held_by: str) -> bool:
+    view = cache.episode_input(episode, may_create=False)
+    plan = decide(msgspec.structs.replace(view, held_by=held_by), cache.clock.now())
     metadata = episode.metadata
     for action in plan.actions:
         if not isinstance(action, PatchStatus) or not action.progress:
@@ -79,6 +79,6 @@ async def _show(world: World, writes: Writes, episode: EpisodeView, held_by: str
             )
         except (ApiError, NotLeading):
             return False
-        world.episodes.assume(written)
+        cache.episodes.assume(written)
         return True
     return False

@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector
 
 from dgym.api import ConditionType
 from dgym.kube import Change, Source
-from dgym_operator.cache import Agent, Agents, is_finished
+from dgym_operator.cache import Agent, Agents
 from dgym_operator.controllers import find
 from dgym_operator.objects import EpisodeView, Pod
 
@@ -35,7 +35,7 @@ _STAGE_BUCKETS = (0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 60.0, 300.0)
 
 
 class Snapshot(msgspec.Struct, kw_only=True):
-    """The present, as the caches show it."""
+    """The present, as the cache shows it."""
 
     episodes: Mapping[tuple[str, str], int] = {}
     """By state (``pending``, ``active``, ``finished``) and ``status.reason``."""
@@ -96,13 +96,13 @@ class Metrics:
 
 
 class _Present(Collector):
-    """Gauges from the snapshot of the moment."""
+    """Gauges from a snapshot at scrape time."""
 
     def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
         self._snapshot = snapshot
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: registering must not take a snapshot of a process that is being put together."""
+        """No metrics: registration must not take a snapshot of a process that is not complete yet."""
         return ()
 
     def collect(self) -> Iterable[Metric]:
@@ -144,28 +144,28 @@ def _gauge(name: str, text: str, labels: tuple[str, ...], values: Mapping[Any, f
 PENDING = "pending"
 ACTIVE = "active"
 FINISHED = "finished"
-_NOT_LOOKED_AT = "Pending"
+_NOT_RECONCILED = "Pending"
 
 
 def state_of(episode: EpisodeView) -> str:
-    """``pending`` without a pod that is known to be ready, ``active`` with one."""
-    if is_finished(episode):
+    """``pending`` before the first assignment of an attempt, ``active`` after it, or ``finished``."""
+    if episode.is_finished:
         return FINISHED
     return ACTIVE if episode.status.pod_name else PENDING
 
 
 def count_episodes(episodes: Iterable[EpisodeView]) -> dict[tuple[str, str], int]:
-    """How many there are in each state, for each reason."""
-    return dict(collections.Counter((state_of(each), each.status.reason or _NOT_LOOKED_AT) for each in episodes))
+    """Number of Episodes by state and reason."""
+    return dict(collections.Counter((state_of(each), each.status.reason or _NOT_RECONCILED) for each in episodes))
 
 
 def count_agents(agents: Agents) -> dict[str, int]:
-    """How many take episodes, drain, do not answer, or refuse the operator's token."""
+    """Number of agents by state."""
     return dict(collections.Counter(_agent_state(agents, agent) for agent in agents))
 
 
 def _agent_state(agents: Agents, agent: Agent) -> str:
-    if agent.refuses:
+    if agent.refuses_token:
         return "refusing"
     if agents.is_silent(agent):
         return "silent"
@@ -175,25 +175,25 @@ def _agent_state(agents: Agents, agent: Agent) -> str:
 
 
 class TransitionObserver:
-    """Compares what was with what is. What a list shows happened at some time, perhaps under another leader."""
+    """Counts transitions once in the cluster: on the leader, from watches. A list may show those of another leader."""
 
     def __init__(self, metrics: Metrics, leads: Callable[[], bool]) -> None:
         self._metrics = metrics
         self._leads = leads
 
     def episode(self, change: Change[EpisodeView]) -> None:
-        """An Episode has changed."""
+        """Count the finish of an Episode, or the end of its attempt."""
         old, new = change.old, change.new
         if old is None or new is None or change.source is Source.LIST or not self._leads():
             return
-        if is_finished(new) and not is_finished(old):
+        if new.is_finished and not old.is_finished:
             self._metrics.finished.labels(reason=new.status.reason).inc()
         elif new.status.failures + new.status.disruptions > old.status.failures + old.status.disruptions:
             ready = find(new.status.conditions, ConditionType.SANDBOX_READY)
             self._metrics.attempts_failed.labels(reason=ready.reason if ready is not None else "").inc()
 
     def pod(self, change: Change[Pod]) -> None:
-        """A pod has changed."""
+        """Measure the time until a pod is ready."""
         old, new = change.old, change.new
         if old is None or new is None or old.ready or not new.ready or not self._leads():
             return

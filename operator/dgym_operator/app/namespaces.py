@@ -1,10 +1,10 @@
-"""The namespaces that the leader serves, as they come and go, one installation each.
+"""The namespaces that the leader serves, as they come and go.
 
 A namespace of ``watchNamespaces`` may be deleted while the operator runs, and the operator's role in it is deleted with
-it: the API server then refuses every list. Such a namespace is left out and reported; the others are served as before.
-It is served again once all its objects can be read again. The reflectors keep asking, ever more slowly, with jitter.
+it: the API server then refuses every list. Such a namespace is reported and not served; the others are served as
+before. The reflectors retry with growing, jittered pauses, and the namespace is served once all its objects are read.
 
-A namespace that another installation has claimed is left to it. Where all namespaces are watched, those with Episodes
+A namespace claimed by another installation is left to that one. Where all namespaces are watched, those with Episodes
 or EpisodeSets are claimed.
 """
 
@@ -16,13 +16,13 @@ from typing import NamedTuple
 from dgym.kube import EventType
 from dgym_operator.app.claims import Claims
 from dgym_operator.app.health import Announcer
-from dgym_operator.cache import Watches, World
+from dgym_operator.cache import Cache, Informers
 from dgym_operator.objects import OWNER_LEASE
 from dgym_operator.settings import Settings
 
 
 class State(StrEnum):
-    """Whether a namespace is served, and if not, what is in the way."""
+    """Whether a namespace is served, and if not, why."""
 
     SERVED = "served"
     PENDING = "pending"
@@ -32,7 +32,7 @@ class State(StrEnum):
 
 
 class _Report(NamedTuple):
-    """What is said when a namespace enters a state."""
+    """The announcement of a state."""
 
     type: EventType
     reason: str
@@ -44,10 +44,10 @@ class Namespaces:
 
     Args:
         settings: Its ``watch_namespaces`` are reported even while they hold no Episode.
-        world: Whether a namespace holds anything to serve.
-        watches: Whether a namespace can be read.
-        claims: Whether it is this installation's to serve.
-        announcer: Where changes are announced.
+        cache: Shows which namespaces hold Episodes and EpisodeSets.
+        informers: Show which namespaces can be read.
+        claims: Show which namespaces this installation has claimed.
+        announcer: Announces changes.
         served: Called with a namespace that is served from now on.
     """
 
@@ -55,39 +55,39 @@ class Namespaces:
         self,
         settings: Settings,
         *,
-        world: World,
-        watches: Watches,
+        cache: Cache,
+        informers: Informers,
         claims: Claims,
         announcer: Announcer,
         served: Callable[[str], None],
     ) -> None:
         self._listed = frozenset(settings.watch_namespaces)
-        self._world = world
-        self._watches = watches
+        self._cache = cache
+        self._informers = informers
         self._claims = claims
         self._announcer = announcer
         self._served = served
         self._states: dict[str, State] = dict.fromkeys(settings.watch_namespaces, State.PENDING)
-        self._left_out: set[str] = set()
+        self._unserved: set[str] = set()
         self._changed = asyncio.Event()
-        watches.changed = claims.changed = self._changed.set
+        informers.changed = claims.changed = self._changed.set
 
     def serves(self, namespace: str) -> bool:
-        """Whether the namespace's objects may be decided on now."""
+        """Whether the namespace's objects may be reconciled now."""
         if namespace not in self._states:
             self._states[namespace] = State.PENDING
             self._update((namespace,))
         return self._states[namespace] is State.SERVED
 
     def states(self) -> dict[str, State]:
-        """The state of every namespace that is to be served."""
+        """The state of every namespace to be served."""
         return dict(self._states)
 
     async def begin(self) -> None:
-        """Claim all namespaces that hold anything now: the first decisions see the room that all of them take."""
-        known = (*self._world.episodes_by_namespace.values(), *self._world.sets_by_namespace.values())
+        """Claim all namespaces that hold objects now: the first decisions must consider the slots used in all of them."""
+        known = (*self._cache.episodes_by_namespace.values(), *self._cache.sets_by_namespace.values())
         self._states |= {str(namespace): State.PENDING for namespace in known if namespace not in self._states}
-        await self._claims.take(namespace for namespace in self._states if self._watches.complete(namespace))
+        await self._claims.acquire(namespace for namespace in self._states if self._informers.complete(namespace))
         self._update(tuple(self._states))
 
     async def run(self) -> None:
@@ -101,11 +101,11 @@ class Namespaces:
                 await self._changed.wait()
 
     def _drop_empty(self) -> None:
-        world = self._world
+        cache = self._cache
         for namespace in tuple(self._states.keys() - self._listed):
-            if not world.episodes_by_namespace.count(namespace) and not world.sets_by_namespace.count(namespace):
+            if not cache.episodes_by_namespace.count(namespace) and not cache.sets_by_namespace.count(namespace):
                 del self._states[namespace]
-                self._left_out.discard(namespace)
+                self._unserved.discard(namespace)
                 self._claims.drop(namespace)
 
     def _update(self, namespaces: Iterable[str]) -> None:
@@ -116,9 +116,9 @@ class Namespaces:
                 self._announce(namespace, now)
 
     def _state(self, namespace: str) -> State:
-        if self._watches.refusal(namespace) is not None:
+        if self._informers.refusal(namespace) is not None:
             return State.ABSENT
-        if not self._watches.complete(namespace):
+        if not self._informers.complete(namespace):
             return State.PENDING
         claim = self._claims.claim(namespace)
         if claim.held:
@@ -135,12 +135,12 @@ class Namespaces:
             self._served(namespace)
 
     def _report(self, namespace: str, now: State) -> _Report | None:
-        if now is State.SERVED and namespace in self._left_out:
-            self._left_out.remove(namespace)
+        if now is State.SERVED and namespace in self._unserved:
+            self._unserved.remove(namespace)
             return _Report("Normal", "NamespaceServed", f"namespace {namespace} is served again")
         if now in (State.SERVED, State.PENDING):
             return None
-        self._left_out.add(namespace)
+        self._unserved.add(namespace)
         claim = self._claims.claim(namespace)
         if now is State.HELD:
             message = (
@@ -158,6 +158,6 @@ class Namespaces:
         message = (
             f"namespace {namespace} of watchNamespaces is not served: it is gone, or the operator has no role in it. "
             f"Make it and run `helm upgrade`, or take it out of watchNamespaces. The API server says: "
-            f"{self._watches.refusal(namespace)}"
+            f"{self._informers.refusal(namespace)}"
         )
         return _Report("Warning", "NamespaceAbsent", message)

@@ -1,4 +1,4 @@
-"""One look at one object: what there is, what ought to be done, and doing it."""
+"""Reconciles one object after the other: its observed state is decided on, and the plan is applied."""
 
 import logging
 from collections.abc import Callable
@@ -9,21 +9,21 @@ import msgspec
 
 from dgym.kube import ApiError, Conflict, Forbidden, Key, NotFound, QueueClosed, WorkQueue
 from dgym_operator.actions import EpisodeExecutor, NotLeading, SetExecutor
-from dgym_operator.app.health import Busy
+from dgym_operator.app.health import Watchdog
 from dgym_operator.app.metrics import Metrics
-from dgym_operator.cache import World
+from dgym_operator.cache import Agent, Cache
 from dgym_operator.controllers import (
+    AgentRequest,
     CreatePod,
     Emit,
     EpisodeInput,
     PatchSetStatus,
     PatchStatus,
     Plan,
-    Ready,
+    agent_request,
     assigned_status,
     decide,
     decide_set,
-    needs_agent,
     retry_at,
 )
 from dgym_operator.dispatch import Deliveries, Dispatcher, candidate_of, pending_pod
@@ -35,25 +35,25 @@ _LONGEST_SETTLED = 60.0
 
 
 class Kind(StrEnum):
-    """What is looked at."""
+    """Kinds that are reconciled."""
 
     EPISODE = "Episode"
     EPISODE_SET = "EpisodeSet"
 
 
 class Item(NamedTuple):
-    """An object that wants a look."""
+    """An object to reconcile."""
 
     kind: Kind
     key: Key
 
 
 class Reconciler:
-    """What workers do."""
+    """The work of the queue's workers."""
 
     def __init__(
         self,
-        world: World,
+        cache: Cache,
         *,
         queue: WorkQueue[Item],
         episodes: EpisodeExecutor,
@@ -61,48 +61,48 @@ class Reconciler:
         dispatcher: Dispatcher,
         deliveries: Deliveries,
         metrics: Metrics,
-        busy: Busy,
+        watchdog: Watchdog,
         serves: Callable[[str], bool],
     ) -> None:
-        self._world = world
+        self._cache = cache
         self._queue = queue
         self._episodes = episodes
         self._sets = sets
         self._dispatcher = dispatcher
         self._deliveries = deliveries
         self._metrics = metrics
-        self._busy = busy
+        self._watchdog = watchdog
         self._serves = serves
 
     async def work(self, number: int) -> None:
-        """Look at one object after the other until the queue is closed."""
+        """Reconcile one object after the other until the queue is closed."""
         while True:
             try:
                 async with self._queue.take() as item:
-                    self._busy.begin(number, f"{item.kind} {'/'.join(item.key)}")
+                    self._watchdog.begin(number, f"{item.kind} {'/'.join(item.key)}")
                     try:
-                        await self._look(item)
+                        await self._measure(item)
                     finally:
-                        self._busy.end(number)
+                        self._watchdog.end(number)
             except QueueClosed:
                 return
 
-    async def _look(self, item: Item) -> None:
-        started = self._world.clock.monotonic()
-        result = await self._try(item)
+    async def _measure(self, item: Item) -> None:
+        started = self._cache.clock.monotonic()
+        result = await self._reconcile(item)
         self._metrics.reconciles.labels(kind=item.kind.value, result=result).inc()
-        self._metrics.reconcile_seconds.labels(kind=item.kind.value).observe(self._world.clock.monotonic() - started)
+        self._metrics.reconcile_seconds.labels(kind=item.kind.value).observe(self._cache.clock.monotonic() - started)
 
-    async def _try(self, item: Item) -> str:
+    async def _reconcile(self, item: Item) -> str:
         about = fields(kind=item.kind.value, namespace=item.key[0], name=item.key[1])
         if not self._serves(item.key[0]):
-            # All objects of a namespace are queued again when it is served.
+            # All objects of a namespace are queued when it is served.
             if item.kind is Kind.EPISODE:
                 self._dispatcher.forget(item.key)
             self._queue.forget(item)
             return "not_served"
         try:
-            again = await (self._episode(item.key) if item.kind is Kind.EPISODE else self._set(item.key))
+            requeue_after = await (self._episode(item.key) if item.kind is Kind.EPISODE else self._set(item.key))
         except NotLeading:
             return "not_leading"
         except NotFound:
@@ -114,103 +114,103 @@ class Reconciler:
             if isinstance(error, Forbidden) and error.namespace_terminating:
                 return "gone"
             seconds = self._queue.retry(item)
-            _log.warning("will be tried again in %.1f s: %s", seconds, error, extra=about)
+            _log.warning("reconcile failed, retried in %.1f s: %s", seconds, error, extra=about)
             return "error"
         except Exception:
-            # One object that nobody thought of must not keep all others waiting.
+            # An unforeseen object must not keep all others waiting.
             self._queue.retry(item)
-            _log.exception("a defect", extra=about)
+            _log.exception("reconcile raised an exception, a defect", extra=about)
             return "defect"
         if item.kind is Kind.EPISODE:
             self._queue.forget(item)
-        if again is not None:
-            self._queue.add(item, again)
+        if requeue_after is not None:
+            self._queue.add(item, requeue_after)
         return "ok"
 
     async def _set(self, key: Key) -> float | None:
-        episode_set = self._world.sets.get(key)
+        episode_set = self._cache.sets.get(key)
         item = Item(Kind.EPISODE_SET, key)
         if episode_set is None:
             self._queue.forget(item)
             return None
-        plan = decide_set(self._world.set_input(episode_set), self._world.clock.now())
-        again = await self._sets.carry_out(episode_set, plan)
+        plan = decide_set(self._cache.set_input(episode_set), self._cache.clock.now())
+        requeue_after = await self._sets.apply(episode_set, plan)
         if plan.actions and all(isinstance(action, PatchSetStatus) for action in plan.actions):
-            # It takes back what a round before has announced, and says nothing of whether that would go well now.
-            return None if again is None else max(again, settled_seconds(self._queue.failures(item)))
+            # The plan corrects the status of a failed round, and does not show whether a round would succeed now.
+            return None if requeue_after is None else max(requeue_after, settled_seconds(self._queue.failures(item)))
         self._queue.forget(item)
-        return again
+        return requeue_after
 
     async def _episode(self, key: Key) -> float | None:
-        episode = self._world.episodes.get(key)
+        episode = self._cache.episodes.get(key)
         if episode is None:
             self._dispatcher.forget(key)
             return None
-        given = self._world.episode_input(episode, may_create=True)
-        ready = needs_agent(given, self._world.clock.now())
-        agent = self._granted_agent(key, given, ready)
-        if ready is not None and agent is not None:
-            return await self._assign(key, given, ready, agent)
-        plan = self._decide(key, given)
-        self._dispatcher.observe_pod(key, pending_pod(self._world, episode))
-        again = await self._episodes.carry_out(episode, plan)
-        return _soonest(again, self._until_retry(given))
+        view = self._cache.episode_input(episode, may_create=True)
+        request = agent_request(view, self._cache.clock.now())
+        agent = self._granted_agent(key, view, request)
+        if request is not None and agent is not None:
+            return await self._assign(key, view, request, agent)
+        plan = self._decide(key, view)
+        self._dispatcher.observe_pod(key, pending_pod(self._cache, episode))
+        requeue_after = await self._episodes.apply(episode, plan)
+        return _soonest(requeue_after, self._until_retry(view))
 
-    def _granted_agent(self, key: Key, given: EpisodeInput, ready: Ready | None) -> str | None:
-        """The agent that the dispatcher has granted, if one is wanted; else a wish."""
-        granted = self._dispatcher.agent_for(key)
-        if ready is not None and granted is not None and self._world.agents.get(granted) is not None:
-            return granted
-        self._dispatcher.settle(key)
-        wish = None
-        if ready is not None:
-            previous = given.assignment.agent_pod_uid if given.assignment is not None else None
-            wish = candidate_of(given.episode, needs_slot=ready.takes_slot, previous=previous)
-        self._dispatcher.wants_agent(key, wish)
+    def _granted_agent(self, key: Key, view: EpisodeInput, request: AgentRequest | None) -> Agent | None:
+        """The agent granted to the Episode, if one is requested; else update the request."""
+        granted = self._dispatcher.granted_agent(key)
+        agent = self._cache.agents.get(granted) if request is not None and granted is not None else None
+        if agent is not None:
+            return agent
+        self._dispatcher.release_agent(key)
+        candidate = None
+        if request is not None:
+            previous = view.assignment.agent_pod_uid if view.assignment is not None else None
+            candidate = candidate_of(view.episode, needs_slot=request.takes_slot, previous=previous)
+        self._dispatcher.request_agent(key, candidate)
         return None
 
-    async def _assign(self, key: Key, given: EpisodeInput, ready: Ready, agent_uid: str) -> float:
-        agent = self._world.agents.get(agent_uid)
-        name = agent.name if agent is not None else agent_uid
-        status = assigned_status(given, ready, agent_uid, self._world.clock.now())
-        told = Emit(
-            type="Normal" if ready.cause == "SandboxReady" else "Warning",
-            reason="Assigned" if ready.cause == "SandboxReady" else ready.cause,
-            message=f"agent {name} serves attempt {ready.attempt} (epoch {ready.epoch})",
+    async def _assign(self, key: Key, view: EpisodeInput, request: AgentRequest, agent: Agent) -> float:
+        status = assigned_status(view, request, agent.uid, self._cache.clock.now())
+        first = request.cause == "SandboxReady"
+        event = Emit(
+            type="Normal" if first else "Warning",
+            reason="Assigned" if first else request.cause,
+            message=f"agent {agent.name} serves attempt {request.attempt} (epoch {request.epoch})",
         )
         try:
-            await self._episodes.carry_out(given.episode, Plan(actions=(PatchStatus(status=status), told)))
+            await self._episodes.apply(view.episode, Plan(actions=(PatchStatus(status=status), event)))
         finally:
-            self._dispatcher.settle(key)
+            self._dispatcher.release_agent(key)
         self._dispatcher.observe_pod(key, None)
         self._deliveries.deliver(key)
         return 0.0
 
-    def _decide(self, key: Key, given: EpisodeInput) -> Plan:
-        """What to do, a new pod only if it is this Episode's turn."""
-        now = self._world.clock.now()
-        given = msgspec.structs.replace(given, held_by=self._dispatcher.held_by(key))
-        plan = decide(given, now)
-        wants_pod = any(isinstance(action, CreatePod) for action in plan.actions)
-        needs_slot = given.episode.spec.agent is not None
-        self._dispatcher.wants_pod(key, candidate_of(given.episode, needs_slot=needs_slot) if wants_pod else None)
-        if not wants_pod or self._dispatcher.may_create(key):
+    def _decide(self, key: Key, view: EpisodeInput) -> Plan:
+        """The plan, with a new pod only if the dispatcher has granted it."""
+        now = self._cache.clock.now()
+        view = msgspec.structs.replace(view, held_by=self._dispatcher.held_by(key))
+        plan = decide(view, now)
+        needs_pod = any(isinstance(action, CreatePod) for action in plan.actions)
+        needs_slot = view.episode.spec.agent is not None
+        self._dispatcher.request_pod(key, candidate_of(view.episode, needs_slot=needs_slot) if needs_pod else None)
+        if not needs_pod or self._dispatcher.pod_granted(key):
             return plan
-        if given.create_failure is None:
+        if view.create_failure is None:
             held_by = self._dispatcher.held_by(key)
-            return decide(msgspec.structs.replace(given, may_create=False, held_by=held_by), now)
-        # It shows what was in the way the last time, which is worth more than that its turn comes in a moment.
+            return decide(msgspec.structs.replace(view, may_create=False, held_by=held_by), now)
+        # The status keeps the cause of the last failure, which is worth more than a wait for a slot of a moment.
         others = tuple(action for action in plan.actions if not isinstance(action, CreatePod))
         return msgspec.structs.replace(plan, actions=others)
 
-    def _until_retry(self, given: EpisodeInput) -> float | None:
-        """When a back-off ends. One that has ended waits for the dispatcher, whose grant brings the next look."""
-        due, now = retry_at(given), self._world.clock.now()
+    def _until_retry(self, view: EpisodeInput) -> float | None:
+        """Seconds until a back-off ends. After its end a grant of the dispatcher queues the Episode."""
+        due, now = retry_at(view), self._cache.clock.now()
         return max(0.1, (due - now).total_seconds()) if due is not None and due > now else None
 
 
 def settled_seconds(failures: int) -> float:
-    """How long a set is left alone after a write of its status: longer if what followed has failed before."""
+    """Pause of a set after a write of its status: longer if the following actions have failed before."""
     return min(_LONGEST_SETTLED, _SETTLED_SECONDS * 2.0 ** min(failures, 10))
 
 

@@ -1,7 +1,7 @@
-"""The agent pods: which there are, what each last said, and which of them are lost.
+"""The observed state of agents: their pods, their reports, and which of them are lost.
 
-Agents are known from their pods and asked by the poller; nothing here waits. What they say is kept with the time it was
-first heard, since decisions ask for how long something lasts.
+Agents are found by their pods and polled elsewhere; nothing here waits. Each observed state is kept with the time of
+its first observation, since decisions ask for its age.
 """
 
 import asyncio
@@ -19,24 +19,27 @@ from dgym_operator.objects import EpisodeView, Pod
 
 _GONE_REMEMBERED = 1000
 
+Term = tuple[int, int]
+"""Attempt and epoch, which identify one assignment of an episode."""
 
-class Heard(msgspec.Struct, frozen=True):
-    """What an agent said of one episode, since when it says so, and when steps were heard of."""
+
+class ObservedStatus(msgspec.Struct, frozen=True):
+    """An agent's status of one episode, the time since which it has that state, and the times of observed steps."""
 
     status: AssignmentStatus
     since: datetime
     stages: Stages = Stages()
 
     @property
-    def names(self) -> tuple[int, int]:
-        """Attempt and epoch: which assignment of the episode it is about."""
+    def term(self) -> Term:
+        """The assignment that the status is about."""
         return self.status.attempt, self.status.epoch
 
 
-class Active(msgspec.Struct, frozen=True):
+class ActiveTime(msgspec.Struct, frozen=True):
     """How long an episode's deadline has run under one assignment, over restarts of the agent's process."""
 
-    names: tuple[int, int]
+    term: Term
     before: int
     reported: int
 
@@ -49,9 +52,18 @@ class Active(msgspec.Struct, frozen=True):
 class Agent(msgspec.Struct, kw_only=True):
     """One agent pod.
 
-    ``answered`` is when it last did, or since when it is expected to; ``told`` is attempt, epoch and moment of the last
-    assignment that it took, by the UID of the episode; ``draining_since`` is when it first said that it takes no more;
-    ``failure`` is why it did not answer the last time it was asked, ``refuses`` whether it refused the token.
+    Attributes:
+        uid: Of the pod.
+        name: Of the pod.
+        url: Where the agent listens; empty while the pod has no address.
+        ready: Whether the pod is ready and not being deleted.
+        answered: Monotonic time of the last report, or of the begin of polling.
+        report: The last report.
+        draining_since: When the agent first reported that it takes no more episodes.
+        failure: Why the last poll failed; empty: it did not.
+        refuses_token: Whether the agent refused the operator's token.
+        observed: Reported statuses by the UID of the episode.
+        delivered: Assignment and monotonic time of the last delivery, by the UID of the episode.
     """
 
     uid: str
@@ -62,19 +74,19 @@ class Agent(msgspec.Struct, kw_only=True):
     report: AgentReport | None = None
     draining_since: datetime | None = None
     failure: str = ""
-    refuses: bool = False
-    heard: dict[str, Heard] = {}
-    told: dict[str, tuple[int, int, float]] = {}
+    refuses_token: bool = False
+    observed: dict[str, ObservedStatus] = {}
+    delivered: dict[str, tuple[Term, float]] = {}
 
     @property
     def takes_more(self) -> bool:
-        """Whether it may be given episodes, slots allowing."""
+        """Whether it may be assigned episodes, slots allowing."""
         return self.ready and self.report is not None and not self.report.draining
 
-    def knows(self, episode_uid: str, attempt: int, epoch: int) -> bool:
-        """Whether it has exactly this assignment."""
-        heard = self.heard.get(episode_uid)
-        return heard is not None and heard.names == (attempt, epoch)
+    def acknowledges(self, episode_uid: str, term: Term) -> bool:
+        """Whether its last report has exactly this assignment."""
+        observed = self.observed.get(episode_uid)
+        return observed is not None and observed.term == term
 
 
 class Agents:
@@ -86,26 +98,26 @@ class Agents:
         self._silence = silence_seconds
         self._agents: dict[str, Agent] = {}
         self._gone: OrderedDict[str, tuple[str, datetime]] = OrderedDict()
-        self._untold: dict[str, Heard] = {}
-        self._active: dict[str, Active] = {}
-        self._missed: dict[str, tuple[int, datetime]] = {}
+        self._undeliverable: dict[str, ObservedStatus] = {}
+        self._active: dict[str, ActiveTime] = {}
+        self._lost: dict[str, tuple[int, datetime]] = {}
         self.appeared = asyncio.Event()
-        """Set when there is somebody new to ask."""
+        """Set when a new agent can be polled."""
 
     def __iter__(self) -> Iterator[Agent]:
         return iter(tuple(self._agents.values()))
 
     def get(self, uid: str) -> Agent | None:
-        """The agent, while its pod is there."""
+        """The agent, while its pod exists."""
         return self._agents.get(uid)
 
     # Pods
 
-    def see(self, pod: Pod) -> None:
-        """The pod is there, in this state."""
+    def observe_pod(self, pod: Pod) -> None:
+        """Add or update the agent of this pod."""
         uid = pod.metadata.uid
         if pod.status.phase in ("Failed", "Succeeded"):
-            self.lose(uid)
+            self.remove(uid)
             return
         agent = self._agents.get(uid)
         if agent is None:
@@ -115,48 +127,48 @@ class Agents:
         agent.url = pod.url(self._port)
         agent.ready = pod.ready and bool(agent.url) and pod.metadata.deletion_timestamp is None
 
-    def lose(self, uid: str) -> None:
-        """The pod is gone, or will never run again."""
+    def remove(self, uid: str) -> None:
+        """Remove the agent: its pod is gone, or will never run again."""
         agent = self._agents.pop(uid, None)
         if agent is not None:
             self._remember_gone(uid, agent.name)
 
-    def expect_answers(self) -> None:
-        """Asking begins now: silence before was not theirs."""
+    def start_polling(self) -> None:
+        """Count silence from now: before, the agents were not polled."""
         for agent in self:
             agent.answered = self._clock.monotonic()
 
     # Reports
 
-    def take_report(self, agent: Agent, report: AgentReport) -> set[str]:
-        """Keep what it says; the UIDs of episodes of which it says something else than before."""
+    def observe_report(self, agent: Agent, report: AgentReport) -> set[str]:
+        """Record the report; returns the UIDs of episodes whose state has changed."""
         now = self._clock.now()
-        before, agent.heard = agent.heard, {}
+        before, agent.observed = agent.observed, {}
         for status in report.assignments:
-            agent.heard[status.episode_uid] = _heard(before.get(status.episode_uid), status, now)
+            agent.observed[status.episode_uid] = _observe(before.get(status.episode_uid), status, now)
             if status.active_seconds:
-                self._active[status.episode_uid] = _active(self._active.get(status.episode_uid), status)
+                self._active[status.episode_uid] = _active_time(self._active.get(status.episode_uid), status)
         agent.report = report
-        agent.failure, agent.refuses = "", False
+        agent.failure, agent.refuses_token = "", False
         agent.draining_since = (agent.draining_since or now) if report.draining else None
         agent.answered = self._clock.monotonic()
-        changed = {uid for uid, heard in agent.heard.items() if uid not in before or before[uid].since != heard.since}
-        return changed | (before.keys() - agent.heard.keys())
+        changed = {uid for uid, seen in agent.observed.items() if uid not in before or before[uid].since != seen.since}
+        return changed | (before.keys() - agent.observed.keys())
 
-    def take_untold(self, status: AssignmentStatus) -> bool:
-        """An agent cannot be told of an assignment, which counts as if it had failed; whether that is news."""
-        before = self._untold.get(status.episode_uid)
-        heard = self._untold[status.episode_uid] = _heard(before, status, self._clock.now())
-        return before is None or before.since != heard.since
+    def record_undeliverable(self, status: AssignmentStatus) -> bool:
+        """Record that an assignment cannot be delivered, which counts as its failure; returns whether that is new."""
+        before = self._undeliverable.get(status.episode_uid)
+        observed = self._undeliverable[status.episode_uid] = _observe(before, status, self._clock.now())
+        return before is None or before.since != observed.since
 
-    def told(self, episode_uid: str) -> None:
-        """The agent has its assignment."""
-        self._untold.pop(episode_uid, None)
-        self._missed.pop(episode_uid, None)
+    def record_delivered(self, episode_uid: str) -> None:
+        """Record that the agent has its assignment."""
+        self._undeliverable.pop(episode_uid, None)
+        self._lost.pop(episode_uid, None)
 
     def forget(self, episode_uid: str) -> None:
-        """The Episode is gone."""
-        self.told(episode_uid)
+        """Drop all records of an Episode that is gone."""
+        self.record_delivered(episode_uid)
         self._active.pop(episode_uid, None)
 
     def open_slots(self, agent: Agent) -> int | None:
@@ -170,20 +182,20 @@ class Agents:
         return self._clock.monotonic() - agent.answered >= self._silence
 
     def view(self, episode: EpisodeView) -> AgentView | None:
-        """What is known of the agent that the Episode is assigned to; None: nothing."""
+        """The observed state of the agent that the Episode is assigned to; None: none yet."""
         assignment = episode.status.assignment
-        known = self._view(episode, assignment) if assignment is not None else None
+        view = self._view(episode, assignment) if assignment is not None else None
         active = self._active.get(episode.metadata.uid)
-        if known is None or assignment is None or active is None:
-            return known
-        current = active.names == (episode.status.attempt, assignment.epoch)
-        return msgspec.structs.replace(known, active_seconds=active.seconds if current else 0)
+        if view is None or assignment is None or active is None:
+            return view
+        current = active.term == (episode.status.attempt, assignment.epoch)
+        return msgspec.structs.replace(view, active_seconds=active.seconds if current else 0)
 
     def _view(self, episode: EpisodeView, assignment: Assignment) -> AgentView | None:
         agent = self._agents.get(assignment.agent_pod_uid)
         if agent is None:
             name, _ = self._gone_since(assignment.agent_pod_uid)
-            since = self._missed_since(episode.metadata.uid, assignment)
+            since = self._lost_since(episode.metadata.uid, assignment)
             return AgentView(lost_since=since, lost=f"agent pod {name} is gone")
         if self.is_silent(agent):
             silent = timedelta(seconds=self._clock.monotonic() - agent.answered)
@@ -193,33 +205,33 @@ class Agents:
             )
         if agent.report is None:
             return None
-        heard = self._heard_of(agent, episode.metadata.uid, episode.status.attempt, assignment.epoch)
-        told = heard is not None and heard.names == (episode.status.attempt, assignment.epoch)
-        if agent.draining_since is not None and not told:
-            # It never will be: a draining agent refuses whatever it does not serve yet.
+        term = (episode.status.attempt, assignment.epoch)
+        observed = self._observed(agent, episode.metadata.uid, term)
+        if agent.draining_since is not None and (observed is None or observed.term != term):
+            # A draining agent refuses new assignments: it will never acknowledge this one.
             lost = f"agent pod {agent.name} ends and takes no more episodes"
             return AgentView(lost_since=agent.draining_since, lost=lost)
-        if heard is None:
+        if observed is None:
             return AgentView()
-        return AgentView(status=heard.status, since=heard.since, stages=heard.stages)
+        return AgentView(status=observed.status, since=observed.since, stages=observed.stages)
 
-    def _heard_of(self, agent: Agent, uid: str, attempt: int, epoch: int) -> Heard | None:
-        untold = self._untold.get(uid)
-        if untold is None or untold.names != (attempt, epoch) or agent.knows(uid, attempt, epoch):
-            return agent.heard.get(uid)
-        return untold
+    def _observed(self, agent: Agent, uid: str, term: Term) -> ObservedStatus | None:
+        failed = self._undeliverable.get(uid)
+        if failed is None or failed.term != term or agent.acknowledges(uid, term):
+            return agent.observed.get(uid)
+        return failed
 
-    def _missed_since(self, episode_uid: str, assignment: Assignment) -> datetime:
-        """When this assignment's agent was first missed: an epoch may begin with an agent that is long gone."""
+    def _lost_since(self, episode_uid: str, assignment: Assignment) -> datetime:
+        """When the loss of this assignment's agent was first observed: its pod may be gone for longer."""
         _, gone = self._gone_since(assignment.agent_pod_uid)
-        epoch, since = self._missed.get(episode_uid, (0, gone))
+        epoch, since = self._lost.get(episode_uid, (0, gone))
         if epoch != assignment.epoch:
             since = gone if assignment.epoch == 1 else self._clock.now()
-            self._missed[episode_uid] = (assignment.epoch, since)
+            self._lost[episode_uid] = (assignment.epoch, since)
         return since
 
     def _gone_since(self, uid: str) -> tuple[str, datetime]:
-        """The pod's name, if it was ever seen, and since when it is gone."""
+        """The pod's name, if it was ever observed, and since when it is gone."""
         return self._gone.get(uid) or self._remember_gone(uid, f"with the UID {uid}")
 
     def _remember_gone(self, uid: str, name: str) -> tuple[str, datetime]:
@@ -229,19 +241,20 @@ class Agents:
         return self._gone[uid]
 
 
-def _heard(before: Heard | None, status: AssignmentStatus, now: datetime) -> Heard:
+def _observe(before: ObservedStatus | None, status: AssignmentStatus, now: datetime) -> ObservedStatus:
     stages = before.stages if before is not None and before.status.attempt == status.attempt else Stages()
     if status.steps and (before is None or before.status.steps != status.steps):
         stages = msgspec.structs.replace(stages, first_step=stages.first_step or now, last_step=now)
-    heard = Heard(status, now, stages)
-    same = before is not None and (before.names, before.status.state) == (heard.names, status.state)
-    return msgspec.structs.replace(heard, since=before.since) if before is not None and same else heard
+    observed = ObservedStatus(status, now, stages)
+    if before is None or (before.term, before.status.state) != (observed.term, status.state):
+        return observed
+    return msgspec.structs.replace(observed, since=before.since)
 
 
-def _active(known: Active | None, status: AssignmentStatus) -> Active:
-    names = (status.attempt, status.epoch)
-    if known is None or known.names != names:
-        return Active(names, 0, status.active_seconds)
-    # A process that was started anew counts from zero.
-    before = known.seconds if status.active_seconds < known.reported else known.before
-    return Active(names, before, status.active_seconds)
+def _active_time(before: ActiveTime | None, status: AssignmentStatus) -> ActiveTime:
+    term = (status.attempt, status.epoch)
+    if before is None or before.term != term:
+        return ActiveTime(term, 0, status.active_seconds)
+    # A process that was started again counts from zero.
+    past = before.seconds if status.active_seconds < before.reported else before.before
+    return ActiveTime(term, past, status.active_seconds)

@@ -1,12 +1,11 @@
-"""What the operator knows of the cluster: the watched objects, found by what decisions ask for.
+"""The watched objects in stores, indexed by what decisions ask for, and the inputs of decisions made of them.
 
-Everything is a narrow view; ten thousand episodes with their pods take some tens of megabytes. All that is written
-comes back in here at once, so that no decision is made without the writes before it.
+Objects are narrow structs: ten thousand episodes with their pods take some tens of megabytes. The answer to every write
+is put into its store at once, so that no decision is made without the writes before it.
 """
 
 from collections.abc import Hashable, Iterable
 
-from dgym.api import ConditionType
 from dgym.kube import Clock, Store
 from dgym_operator.cache.agents import Agents
 from dgym_operator.cache.memory import Memory
@@ -18,16 +17,15 @@ from dgym_operator.controllers import (
     attempt_of,
     decode_tasks,
     is_counted,
-    is_true,
     tasks_name,
 )
-from dgym_operator.objects import ConfigMapView, EpisodeSetView, EpisodeView, Object, Pod, TaskView
+from dgym_operator.objects import ConfigMapView, EpisodeSetView, EpisodeView, Pod, TaskView, WatchedObject
 
 _SET = "EpisodeSet"
 
 
-class World:
-    """Stores, and indexes over them."""
+class Cache:
+    """Stores of watched objects, and indexes over them."""
 
     def __init__(self, clock: Clock, agents: Agents, policy: Policy) -> None:
         self.clock = clock
@@ -35,7 +33,7 @@ class World:
         self.policy = policy
         self.memory = Memory()
         self.key_id = ""
-        """Names the cluster's key, once this replica leads."""
+        """Name of the cluster's key, once this replica leads."""
         self.episodes: Store[EpisodeView] = Store(clock)
         self.sets: Store[EpisodeSetView] = Store(clock)
         self.tasks: Store[TaskView] = Store(clock)
@@ -65,7 +63,7 @@ class World:
         return found if found is not None and found.metadata.uid == owner.uid else None
 
     def episode_input(self, episode: EpisodeView, *, may_create: bool) -> EpisodeInput:
-        """All that bears on an Episode."""
+        """The input of a decision about the Episode."""
         uid = episode.metadata.uid
         return EpisodeInput(
             episode=episode,
@@ -84,7 +82,7 @@ class World:
         )
 
     def set_input(self, episode_set: EpisodeSetView) -> EpisodeSetInput:
-        """All that bears on an EpisodeSet."""
+        """The input of a decision about the EpisodeSet."""
         uid, namespace = episode_set.metadata.uid, episode_set.metadata.namespace
         lists = (decode_tasks(found.data) for found in self.config_maps_by_owner[uid])
         frozen = next((tasks for tasks in lists if tasks is not None), None)
@@ -100,7 +98,7 @@ class World:
         )
 
     def task_state(self, episode: EpisodeView) -> TaskState:
-        """Whether the Episode has its task."""
+        """The state of the Episode's task."""
         spec = episode.spec
         if spec.task is not None:
             return TaskState(state="inline", entrypoint_timeout_seconds=spec.task.entrypoint_timeout_seconds)
@@ -115,22 +113,17 @@ class World:
         return pods if last is None or any(pod.key == last.key for pod in pods) else (*pods, last)
 
     def is_of_current_attempt(self, episode: EpisodeView, pod: Pod) -> bool:
-        """Whether the pod is of the attempt that runs, or else of the next one, of an unfinished Episode."""
+        """Whether the pod is of the current attempt, or else of the next one, of an unfinished Episode."""
         status = episode.status
         attempt = status.attempt if status.pod_name is not None else status.attempt + 1
-        return not is_finished(episode) and attempt_of(pod) == attempt
+        return not episode.is_finished and attempt_of(pod) == attempt
 
     def _is_counted(self, episode: EpisodeView) -> bool:
-        # Asked for only where it matters: reading a set's indexes for every look at every child would add up.
-        if episode.spec.ttl_seconds_after_finished is None or not is_finished(episode):
+        # Only where it matters: parsing a set's indexes in every reconcile of every child would add up.
+        if episode.spec.ttl_seconds_after_finished is None or not episode.is_finished:
             return False
         episode_set = self.set_of(episode)
         return episode_set is not None and is_counted(episode_set.status, episode)
-
-
-def is_finished(episode: EpisodeView) -> bool:
-    """Whether it has its end."""
-    return is_true(episode.status.conditions, ConditionType.FINISHED)
 
 
 def _is_child(episode: EpisodeView) -> bool:
@@ -138,16 +131,16 @@ def _is_child(episode: EpisodeView) -> bool:
     return owner is not None and owner.kind == _SET
 
 
-def _owner_of(item: Object) -> Iterable[Hashable]:
+def _owner_of(item: WatchedObject) -> Iterable[Hashable]:
     owner = item.metadata.controller
     return (owner.uid,) if owner is not None else ()
 
 
 def _agent_of(episode: EpisodeView) -> Iterable[Hashable]:
     assignment = episode.status.assignment
-    return (assignment.agent_pod_uid,) if assignment is not None and not is_finished(episode) else ()
+    return (assignment.agent_pod_uid,) if assignment is not None and not episode.is_finished else ()
 
 
 def _task_of(episode: EpisodeView) -> Iterable[tuple[str, str]]:
     task = episode.spec.task_ref
-    return ((episode.metadata.namespace, task.name),) if task is not None and not is_finished(episode) else ()
+    return ((episode.metadata.namespace, task.name),) if task is not None and not episode.is_finished else ()

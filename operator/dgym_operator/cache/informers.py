@@ -1,4 +1,4 @@
-"""What is watched, where."""
+"""The informers: a reflector for each watched resource and namespace, which fills a store of the cache."""
 
 from collections.abc import Callable
 from random import Random
@@ -19,36 +19,36 @@ from dgym.kube import (
     Store,
     WatchSettings,
 )
-from dgym_operator.cache.cache import World
+from dgym_operator.cache.cache import Cache
 from dgym_operator.objects import SANDBOX_LABELS, ConfigMapView, EpisodeSetView, EpisodeView, Pod, TaskView
 from dgym_operator.settings import Settings
 
 STALE_SECONDS = 2 * WatchSettings().silence_seconds
-"""A stream may be silent for half of it and is then opened anew; after all of it, what a watch shows may be history."""
+"""A stream that is silent for half of it is opened again; after all of it the store may be out of date."""
 _AGENTS = "agents"
 
 
-class Watches:
-    """All reflectors, by what they are called in metrics.
+class Informers:
+    """All reflectors, by their names in metrics.
 
-    The namespaces of ``watchNamespaces`` may be absent: until one is there (again), nothing waits for its objects.
+    The namespaces of ``watchNamespaces`` may be absent; until one exists, its objects are not waited for.
     """
 
-    def __init__(self, client: Client, world: World, settings: Settings, clock: Clock, random: Random) -> None:
+    def __init__(self, client: Client, cache: Cache, settings: Settings, clock: Clock, random: Random) -> None:
         self.changed: Callable[[], None] = lambda: None
-        """Called when a list was answered, and when a namespace begins or ceases to refuse requests."""
+        """Called when a list was answered, and when the requests for a namespace begin or cease to be refused."""
         self._client = client
         self._clock = clock
         self._random = random
         self.by_name: dict[tuple[str, str], Reflector[Any]] = {}
         sandboxes = ",".join(f"{name}={value}" for name, value in SANDBOX_LABELS.items())
         for namespace in settings.namespaces:
-            self._add(EPISODES, EpisodeView, world.episodes, namespace)
-            self._add(EPISODE_SETS, EpisodeSetView, world.sets, namespace)
-            self._add(DEBUG_TASKS, TaskView, world.tasks, namespace)
-            self._add(PODS, Pod, world.pods, namespace, sandboxes)
-            self._add(CONFIG_MAPS, ConfigMapView, world.config_maps, namespace, SET)
-        self._add(PODS, Pod, world.agent_pods, settings.namespace, settings.agent_selector, name=_AGENTS)
+            self._add(EPISODES, EpisodeView, cache.episodes, namespace)
+            self._add(EPISODE_SETS, EpisodeSetView, cache.sets, namespace)
+            self._add(DEBUG_TASKS, TaskView, cache.tasks, namespace)
+            self._add(PODS, Pod, cache.pods, namespace, sandboxes)
+            self._add(CONFIG_MAPS, ConfigMapView, cache.config_maps, namespace, SET)
+        self._add(PODS, Pod, cache.agent_pods, settings.namespace, settings.agent_selector, name=_AGENTS)
 
     def _add(
         self,
@@ -75,12 +75,12 @@ class Watches:
         self.by_name[name or resource.plural, namespace or ""] = reflector
 
     async def synced(self) -> None:
-        """Wait until every store has been filled once, those of absent namespaces apart."""
+        """Wait until every store has been filled once, except those of absent namespaces."""
         for (name, namespace), reflector in self.by_name.items():
             await (reflector.answered if _is_optional(name, namespace) else reflector.synced).wait()
 
     def refusal(self, namespace: str) -> Forbidden | None:
-        """The API server's answer where it refuses to show a namespace of ``watchNamespaces``: mostly, it is gone."""
+        """The API server's refusal of a namespace of ``watchNamespaces``, which mostly is gone; None: it answers."""
         of_namespace = (
             reflector.refusal
             for (name, where), reflector in self.by_name.items()
@@ -98,7 +98,7 @@ class Watches:
         return all(reflector.synced.is_set() and reflector.refusal is None for reflector in of_namespace)
 
     def check(self) -> str | None:
-        """What is not in step with the API server. An absent namespace is no fault of this replica."""
+        """Readiness check: which store is not up to date. An absent namespace is no fault of this replica."""
         for (name, namespace), reflector in self.by_name.items():
             if _is_optional(name, namespace) and self.refusal(namespace) is not None:
                 continue
@@ -110,7 +110,7 @@ class Watches:
         return None
 
     def staleness(self) -> dict[tuple[str, str], float]:
-        """Seconds since each watch last said anything, those of absent namespaces apart."""
+        """Seconds since each watch last received anything, except those of absent namespaces."""
         return {
             name: reflector.staleness
             for name, reflector in self.by_name.items()

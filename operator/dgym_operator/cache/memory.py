@@ -1,6 +1,6 @@
-"""What is remembered from one decision to the next, because the API server does not show it.
+"""State that decisions need and the API server does not show.
 
-All of it may be lost: a new leader finds out again. It is dropped with the object it is about.
+All of it may be lost: a new leader observes it again. It is dropped with the object that it belongs to.
 """
 
 from collections import defaultdict
@@ -9,15 +9,16 @@ from datetime import datetime, timedelta
 from dgym_operator.controllers import CreateFailure
 from dgym_operator.objects import Pod
 
-_UNKNOWN_CREATES_COUNT = timedelta(seconds=30)
+_UNANSWERED_CREATE = timedelta(seconds=30)
+"""How long a create without an answer counts; by then the watch would have shown the object."""
 
 
 class Memory:
-    """By the UIDs of Episodes and EpisodeSets."""
+    """Records by the UIDs of Episodes and EpisodeSets."""
 
     def __init__(self) -> None:
         self._failures: dict[str, tuple[int, CreateFailure]] = {}
-        self._held: dict[str, datetime] = {}
+        self._blocked: dict[str, datetime] = {}
         self._absent: defaultdict[str, set[str]] = defaultdict(set)
         self._refused: dict[str, str] = {}
         self._cancelled: dict[str, int] = {}
@@ -25,54 +26,50 @@ class Memory:
         self._disrupted: dict[str, int] = {}
         self._creating: defaultdict[str, dict[int, datetime]] = defaultdict(dict)
 
-    # Pods that could not be made
+    # Creation of pods
 
     def failure(self, uid: str, attempt: int) -> CreateFailure | None:
-        """Why this attempt has no pod, as far as it was tried."""
+        """Why this attempt has no pod; None: its creation has not failed."""
         number, failure = self._failures.get(uid, (0, None))
         return failure if number == attempt else None
 
-    def failed(self, uid: str, attempt: int, failure: CreateFailure) -> None:
-        """Count a try that failed."""
+    def record_failure(self, uid: str, attempt: int, failure: CreateFailure) -> None:
+        """Record a failed creation of the attempt's pod."""
         before = self.failure(uid, attempt)
         self._failures[uid] = (attempt, failure if before is None else before.followed_by(failure))
 
-    def made(self, uid: str) -> None:
-        """The pod is there."""
+    def record_created(self, uid: str) -> None:
+        """Record that the pod exists."""
         self._failures.pop(uid, None)
-        self._held.pop(uid, None)
+        self._blocked.pop(uid, None)
         self._absent.pop(uid, None)
 
-    # Pods of an Episode that had the same name
+    def blocked_for(self, uid: str, now: datetime) -> timedelta:
+        """How long a pod of a deleted Episode of the same name has blocked the creation."""
+        return now - self._blocked.setdefault(uid, now)
 
-    def held_for(self, uid: str, now: datetime) -> timedelta:
-        """How long such a pod has been in the way."""
-        return now - self._held.setdefault(uid, now)
-
-    # Pods that the API server itself said are not there
+    # Objects that the API server has answered 404 for
 
     def absent(self, uid: str) -> frozenset[str]:
-        """Their names."""
+        """Names of the Episode's pods, or of the set's list of tasks, that do not exist."""
         return frozenset(self._absent.get(uid, ()))
 
-    def is_absent(self, uid: str, pod: str) -> None:
-        """The API server has no such pod."""
-        self._absent[uid].add(pod)
+    def record_absent(self, uid: str, name: str) -> None:
+        """Record a 404."""
+        self._absent[uid].add(name)
 
-    # Attempts that their sidecar has cancelled
+    # Attempts
 
     def cancelled(self, uid: str, attempt: int) -> bool:
-        """Whether the sidecar has acknowledged the end of the cancelled attempt."""
+        """Whether the sidecar has acknowledged the cancellation of the attempt."""
         return self._cancelled.get(uid) == attempt
 
-    def is_cancelled(self, uid: str, attempt: int) -> None:
-        """The sidecar has acknowledged the end of the cancelled attempt."""
+    def record_cancelled(self, uid: str, attempt: int) -> None:
+        """Record that the sidecar has acknowledged the cancellation of the attempt."""
         self._cancelled[uid] = attempt
 
-    # Pods that were deleted with a last message that no decision has read
-
     def last_pod(self, uid: str) -> Pod | None:
-        """The Episode's last pod as it was when it was deleted."""
+        """The last state of a deleted pod whose termination message no decision has read."""
         return self._last_pods.get(uid)
 
     def keep_pod(self, uid: str, pod: Pod) -> None:
@@ -80,49 +77,47 @@ class Memory:
         self._last_pods[uid] = pod
 
     def drop_pod(self, uid: str) -> None:
-        """Forget the last pod: its attempt is concluded."""
+        """Drop the last pod: its attempt is concluded."""
         self._last_pods.pop(uid, None)
 
-    # Pods that a watch showed to be disrupted
-
     def disrupted_attempt(self, uid: str) -> int:
-        """The last attempt whose pod was seen to be disrupted; 0: none."""
+        """The last attempt whose pod was observed to be disrupted; 0: none."""
         return self._disrupted.get(uid, 0)
 
-    def is_disrupted(self, uid: str, attempt: int) -> None:
-        """The pod of this attempt was seen to be disrupted."""
+    def record_disrupted(self, uid: str, attempt: int) -> None:
+        """Record that the attempt's pod was observed to be disrupted."""
         self._disrupted[uid] = max(attempt, self.disrupted_attempt(uid))
 
-    # Children of which nobody knows whether they were made
+    # Children of a set
 
     def creating(self, uid: str, now: datetime) -> frozenset[int]:
-        """Their indexes; after a while the watch would have shown them."""
+        """Indexes of children whose creation had no answer."""
         known = self._creating.get(uid, {})
-        for index in [index for index, since in known.items() if now - since > _UNKNOWN_CREATES_COUNT]:
+        for index in [index for index, since in known.items() if now - since > _UNANSWERED_CREATE]:
             del known[index]
         return frozenset(known)
 
-    def refused(self, uid: str, message: str) -> None:
-        """The API server refused a child of the set; empty: it took one."""
-        self._refused[uid] = message
+    def record_creating(self, uid: str, index: int, now: datetime) -> None:
+        """Record that the creation of the child had no answer."""
+        self._creating[uid][index] = now
+
+    def record_observed(self, uid: str, index: int) -> None:
+        """Record that the child was observed."""
+        if uid in self._creating:
+            self._creating[uid].pop(index, None)
 
     def refusal(self, uid: str) -> str:
         """Why the API server refused the set's last child; empty: it did not."""
         return self._refused.get(uid, "")
 
-    def may_have_created(self, uid: str, index: int, now: datetime) -> None:
-        """A create had no answer."""
-        self._creating[uid][index] = now
-
-    def created(self, uid: str, index: int) -> None:
-        """The child was seen."""
-        if uid in self._creating:
-            self._creating[uid].pop(index, None)
+    def record_refusal(self, uid: str, message: str) -> None:
+        """Record that the API server refused a child of the set; empty: it accepted one."""
+        self._refused[uid] = message
 
     def forget(self, uid: str) -> None:
-        """The object is gone."""
+        """Drop all records of an object that is gone."""
         self._failures.pop(uid, None)
-        self._held.pop(uid, None)
+        self._blocked.pop(uid, None)
         self._absent.pop(uid, None)
         self._refused.pop(uid, None)
         self._cancelled.pop(uid, None)

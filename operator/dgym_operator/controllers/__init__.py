@@ -6,12 +6,12 @@ actions; ``dgym_operator.actions`` applies it.
 
 from dgym_operator.controllers.conditions import EPOCH, find, is_true, state_of
 from dgym_operator.controllers.episode import (
+    AgentRequest,
     Cause,
-    Ready,
+    agent_request,
     assigned_status,
     decide,
     loss,
-    needs_agent,
     pod_deadline_seconds,
     remaining_seconds,
     retry_at,
@@ -58,12 +58,14 @@ from dgym_operator.controllers.plan import (
     Plan,
     SandboxEnded,
     SandboxRunning,
+    SidecarRequest,
 )
 
 __all__ = [
     "EPOCH",
     "SIDECAR_PORT",
     "Action",
+    "AgentRequest",
     "AgentView",
     "CancelAttempt",
     "Cause",
@@ -86,10 +88,11 @@ __all__ = [
     "PauseDeadline",
     "Plan",
     "Policy",
-    "Ready",
     "SandboxEnded",
     "SandboxRunning",
+    "SidecarRequest",
     "TaskState",
+    "agent_request",
     "assigned_status",
     "attempt_of",
     "child_index",
@@ -102,7 +105,6 @@ __all__ = [
     "is_counted",
     "is_true",
     "loss",
-    "needs_agent",
     "pod_deadline_seconds",
     "remaining_seconds",
     "retry_at",

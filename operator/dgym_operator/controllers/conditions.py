@@ -1,9 +1,7 @@
-"""Conditions as Kubernetes has them: one of each type, the time of whose transition is kept while the status is."""
+"""Conditions by the conventions of Kubernetes: one of each type, whose transition time changes with its status only."""
 
 from datetime import UTC, datetime
 from typing import Literal
-
-import msgspec
 
 from dgym.api import Condition, ConditionType, EpisodeState, EpisodeStatus
 
@@ -18,13 +16,13 @@ def find(conditions: Conditions, kind: ConditionType) -> Condition | None:
 
 
 def is_true(conditions: Conditions, kind: ConditionType) -> bool:
-    """Whether that was observed."""
+    """Whether the condition of that type is True."""
     condition = find(conditions, kind)
     return condition is not None and condition.status == "True"
 
 
 def since(conditions: Conditions, kind: ConditionType, status: Literal["True", "False"]) -> datetime | None:
-    """Since when the condition has that status; None when it has another."""
+    """The transition time of the condition; None unless it has that status."""
     condition = find(conditions, kind)
     return condition.last_transition_time if condition is not None and condition.status == status else None
 
@@ -39,9 +37,9 @@ def set_condition(
     at: datetime,
     restamp: bool = False,
 ) -> Conditions:
-    """The conditions with this one set; the others stay in their places.
+    """The conditions with this one set; the order is kept.
 
-    ``restamp`` sets the time although the status is the same: the condition is of another pod from now on.
+    ``restamp`` sets the transition time even if the status stays: the condition is of another pod from now on.
     """
     old = find(conditions, kind)
     kept = old is not None and old.status == status and not restamp
@@ -65,15 +63,14 @@ def state_of(status: EpisodeStatus) -> EpisodeState:
 
 
 def fit(text: str, limit: int = MESSAGE_LIMIT) -> str:
-    """The text in one line of as many characters as it may have, the cut marked.
+    """The text in one line of at most ``limit`` characters, a cut marked.
 
-    What cannot be printed is left out: some of it was written by programs in a sandbox, and is shown in terminals.
+    Unprintable characters are dropped: parts of the text may come from programs in a sandbox, and terminals show it.
     """
     text = " ".join("".join(each if each.isprintable() else " " for each in text).split())
     return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
 
 
-def observed(status: msgspec.Struct, generation: int) -> int | None:
-    """What ``observedGeneration`` becomes: never lower than it was."""
-    before: int | None = getattr(status, "observed_generation", None)
+def observed_generation(before: int | None, generation: int) -> int | None:
+    """The next ``observedGeneration``; it never decreases."""
     return max(generation, before or 0) or None

@@ -1,11 +1,11 @@
-"""What a decision asks for: actions in order, and when to look again. Data alone; ``execute`` carries it out.
+"""Plans: the actions that a decision asks for, in order, and when to requeue. Data alone.
 
-Whoever carries a plan out keeps three promises, on which all decisions rest:
+``dgym_operator.actions`` applies plans and guarantees what all decisions rest on:
 
-- in order, and nothing after an action that failed: what follows may rest on it;
-- status is written with the resourceVersion of the view the plan was made from, so that a plan made from an old view
-  fails instead of undoing what is newer; the answer to a write is in the view before the next decision;
-- repeating an action that was carried out already is harmless: what is there and ours, or gone, is no failure.
+- Actions are applied in order, and none after one that failed.
+- Status is written with the resourceVersion of the view that the plan was made from: a plan made from an old view fails
+  instead of undoing newer writes. The answer to a write is in the view before the next decision.
+- Repeating an action is harmless: an object that exists and is ours, or is gone, is no failure.
 """
 
 import re
@@ -20,14 +20,14 @@ _NUMBER = re.compile(r"\d+")
 
 
 class Action(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of all actions. Each may be repeated without harm."""
+    """Base of all actions."""
 
 
 class CreatePod(Action, frozen=True, kw_only=True):
-    """Make the pod ``name`` of this attempt. What goes wrong comes back in the next view as a ``CreateFailure``.
+    """Create the pod ``name`` of this attempt. A failure is in the next view as a ``CreateFailure``.
 
-    The Episode is read anew from the API server first, and nothing is made unless ``episode.still_wants`` says so of
-    what was read: a leader's first views may be older than what its predecessor did.
+    The Episode is first read from the API server, and the pod is created only if ``still_wants`` holds of it: a new
+    leader's first views may be older than its predecessor's last writes.
     """
 
     name: str
@@ -42,23 +42,23 @@ class DeletePod(Action, frozen=True, kw_only=True):
 
 
 class LookUpPod(Action, frozen=True, kw_only=True):
-    """Ask the API server itself whether this pod is there: status names it and the view has it not.
+    """Get the pod that status names and the view lacks from the API server.
 
-    If there is none, ``EpisodeInput.absent`` holds its name from the next decision on.
+    If it does not exist, ``EpisodeInput.absent`` holds its name from the next decision on.
     """
 
     name: str
 
 
 class PatchStatus(Action, frozen=True, kw_only=True):
-    """Write the Episode's status. ``progress`` may be put off when many are written; transitions may not."""
+    """Write the Episode's status. A write of ``progress`` may be deferred under load; a transition may not."""
 
     status: EpisodeStatus
     progress: bool = False
 
 
 class PatchSetStatus(Action, frozen=True, kw_only=True):
-    """Write the set's status. Never put off while the rest of its plan is carried out: creations rest on it."""
+    """Write the set's status. Never deferred: the creations behind it in the plan rest on it."""
 
     status: EpisodeSetStatus
 
@@ -78,23 +78,23 @@ class DeleteSet(Action, frozen=True, kw_only=True):
 
 
 class FreezeTasks(Action, frozen=True, kw_only=True):
-    """Make the owned, immutable ConfigMap that lists the set's tasks in order: names and UIDs."""
+    """Create the owned, immutable ConfigMap that lists the set's tasks in order: names and UIDs."""
 
     name: str
     tasks: tuple[tuple[str, str], ...]
 
 
 class LookUpTasks(Action, frozen=True, kw_only=True):
-    """Ask the API server itself whether the set's list of tasks exists: it was made, and is not in the view.
+    """Get the set's list of tasks, which was created and which the view lacks, from the API server.
 
-    If there is none, ``EpisodeSetInput.list_absent`` is True from the next decision on.
+    If it does not exist, ``EpisodeSetInput.list_absent`` is True from the next decision on.
     """
 
     name: str
 
 
 class CreateEpisode(Action, frozen=True, kw_only=True):
-    """Make the child with this index."""
+    """Create the child with this index."""
 
     name: str
     index: int
@@ -104,54 +104,38 @@ class CreateEpisode(Action, frozen=True, kw_only=True):
 
 
 class PatchChild(Action, frozen=True, kw_only=True):
-    """Tell a child what its set was told."""
+    """Set ``suspend`` or ``cancel`` of a child as they are in its set."""
 
     name: str
     suspend: bool | None = None
     cancel: bool | None = None
 
 
-class SandboxEnded(Action, frozen=True, kw_only=True):
-    """Tell the sidecar that the sandbox's container is seen to have terminated (``POST /v1/verify``).
+class SidecarRequest(Action, frozen=True, kw_only=True):
+    """Base of requests to a sidecar, planned again until the pod has ended; an acknowledged one is not sent again."""
 
-    Asked for again until the pod has ended; whoever knows that this pod's sidecar has answered may leave it.
-    """
-
-    pod: str
     url: str
     attempt: int
 
 
-class PauseDeadline(Action, frozen=True, kw_only=True):
-    """Report to the sidecar that the agent of assignment ``epoch`` is lost (``POST /v1/pause``)."""
+class SandboxEnded(SidecarRequest, frozen=True, kw_only=True):
+    """Report that the sandbox's container has terminated (``POST /v1/verify``)."""
 
-    pod: str
-    url: str
-    attempt: int
+
+class PauseDeadline(SidecarRequest, frozen=True, kw_only=True):
+    """Report that the agent of assignment ``epoch`` is lost (``POST /v1/pause``)."""
+
     epoch: int
 
 
-class SandboxRunning(Action, frozen=True, kw_only=True):
-    """Report to the sidecar that the sandbox's container was running at ``observed`` (``POST /v1/running``).
+class SandboxRunning(SidecarRequest, frozen=True, kw_only=True):
+    """Report that the sandbox's container was running at ``observed`` (``POST /v1/running``)."""
 
-    Repeated until the pod has ended: the sidecar says when the report counts.
-    """
-
-    pod: str
-    url: str
-    attempt: int
     observed: datetime
 
 
-class CancelAttempt(Action, frozen=True, kw_only=True):
-    """Ask the sidecar to end the episode as cancelled (``POST /v1/cancel``).
-
-    Asked for again until the pod has ended; whoever knows that this pod's sidecar has answered may leave it.
-    """
-
-    pod: str
-    url: str
-    attempt: int
+class CancelAttempt(SidecarRequest, frozen=True, kw_only=True):
+    """End the episode as cancelled (``POST /v1/cancel``)."""
 
 
 class Emit(Action, frozen=True, kw_only=True):
@@ -163,7 +147,7 @@ class Emit(Action, frozen=True, kw_only=True):
 
 
 class CreateFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """Why the pod could not be made: the reason is one of the API's ``WAIT`` and ``TERMINAL`` ones.
+    """Why the pod could not be created. The reason is one of the API's ``WAIT`` and ``TERMINAL`` ones.
 
     Attributes:
         reason: The episode's end if the cause is final, or lasts.
@@ -206,19 +190,19 @@ def _without_numbers(message: str) -> str:
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do now, and after how many seconds to look again at the latest (None: when something changes)."""
+    """Actions to apply now, and the seconds after which to requeue at the latest (None: on the next change)."""
 
     actions: tuple[Action, ...] = ()
     requeue_after: float | None = None
 
 
 def soonest(*plans: Plan) -> Plan:
-    """All their actions in order, and the earliest time to look again."""
+    """All actions of the plans in order, and the earliest requeue."""
     times = [plan.requeue_after for plan in plans if plan.requeue_after is not None]
     actions = tuple(action for plan in plans for action in plan.actions)
     return Plan(actions=actions, requeue_after=min(times, default=None))
 
 
 def until(moment: datetime, now: datetime) -> Plan:
-    """Nothing but to look again then."""
+    """No action, requeued at that moment."""
     return Plan(requeue_after=max(0.1, (moment - now).total_seconds()))

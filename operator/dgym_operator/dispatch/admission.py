@@ -22,9 +22,9 @@ Rank = tuple[int, datetime]
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """An episode that wants a sandbox, or an agent.
+    """An episode that requests a sandbox or an agent.
 
-    ``needs_slot`` is False for one that is driven from outside. ``previous`` is the agent it had; another is better.
+    ``needs_slot`` is False for an episode driven from outside. ``previous`` is its last agent; another is preferred.
     """
 
     namespace: str
@@ -62,7 +62,7 @@ def first(candidates: Mapping[K, Candidate], number: int, active: Mapping[str, i
 
 
 def choose(candidates: Mapping[K, Candidate], free: Mapping[str, int], active: Mapping[str, int]) -> dict[K, str]:
-    """An agent for each candidate while slots last; ``free`` holds every agent that takes more, full ones too."""
+    """An agent for each candidate while slots last; ``free`` has every agent that takes more, full ones too."""
     left = dict(free)
     chosen: dict[K, str] = {}
     for key in in_turn(candidates, active) if left else ():
@@ -98,18 +98,22 @@ class Stuck(msgspec.Struct, frozen=True):
 
 
 class Holds(msgspec.Struct, frozen=True, kw_only=True):
-    """Why episodes wait: for an agent, and in some namespaces for pods that cannot start."""
+    """Why requests are not granted: for lack of agents, and in some namespaces because of stuck pods."""
 
     agents: str = ""
     namespaces: Mapping[str, str] = {}
 
     def of_pod(self, namespace: str) -> str:
-        """What keeps the namespace's episodes from a pod."""
+        """Why the namespace's episodes get no pod."""
         return self.namespaces.get(namespace, self.agents)
 
 
 def find_holds(agents: Agents, stuck: Mapping[Key, Stuck], limit: int) -> Holds:
-    """What holds episodes at present. ``limit``: how many pods of a namespace may be stuck at a time."""
+    """The present holds. ``limit``: how many pods of a namespace may be stuck at a time.
+
+    The texts change only when the cause does, not with every slot that is taken: each change is a write for every
+    episode that waits.
+    """
     counts = Counter(namespace for namespace, _ in stuck)
     full = {namespace for namespace, count in counts.items() if count >= limit}
     oldest: dict[str, Stuck] = {}

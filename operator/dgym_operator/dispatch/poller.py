@@ -1,4 +1,4 @@
-"""Asks every agent how it goes, and sets right what an agent knows and what is so."""
+"""Polls the agents, and compares their reports with the assignments in the Episodes' status."""
 
 import asyncio
 import logging
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from dgym.kube import Key
 from dgym.wire.assignments import AgentReport
-from dgym_operator.cache import Agent, World
+from dgym_operator.cache import Agent, Cache
 from dgym_operator.calls import AgentClient, CallFailed, Refused
 from dgym_operator.dispatch.delivery import Deliveries, compare
 from dgym_operator.dispatch.dispatcher import Dispatcher
@@ -14,16 +14,16 @@ from dgym_operator.logs import fields
 
 _log = logging.getLogger(__name__)
 _UNAUTHORIZED = 401
-_AT_ONCE = 128
-"""Half of the connections there are: agents that hang leave the others to deliveries."""
+_PARALLEL_POLLS = 128
+"""Polls at the same time: half of the connections, so that agents that hang leave the others to deliveries."""
 
 
 class AgentPoller:
-    """Polls every agent at a pace of its own, so that one that hangs holds up no other."""
+    """Polls every agent in a task of its own, so that an agent that hangs delays no other."""
 
     def __init__(
         self,
-        world: World,
+        cache: Cache,
         *,
         client: AgentClient,
         deliveries: Deliveries,
@@ -32,76 +32,76 @@ class AgentPoller:
         token_refused: Callable[[Agent], None],
         interval_seconds: float,
     ) -> None:
-        self._world = world
+        self._cache = cache
         self._client = client
         self._deliveries = deliveries
         self._dispatcher = dispatcher
         self._enqueue = enqueue
         self._token_refused = token_refused
         self._interval = interval_seconds
-        self._places = asyncio.Semaphore(_AT_ONCE)
-        self._polled: set[str] = set()
+        self._slots = asyncio.Semaphore(_PARALLEL_POLLS)
+        self._agents_polled: set[str] = set()
 
     async def run(self) -> None:
-        """Ask until cancelled."""
-        agents = self._world.agents
-        agents.expect_answers()
+        """Poll until cancelled."""
+        agents = self._cache.agents
+        agents.start_polling()
         async with asyncio.TaskGroup() as group:
             while True:
                 agents.appeared.clear()
                 for agent in agents:
-                    if agent.url and agent.uid not in self._polled:
-                        self._polled.add(agent.uid)
+                    if agent.url and agent.uid not in self._agents_polled:
+                        self._agents_polled.add(agent.uid)
                         group.create_task(self._poll(agent.uid))
                 await agents.appeared.wait()
 
     async def _poll(self, uid: str) -> None:
-        """Ask one agent until it is gone."""
-        clock = self._world.clock
+        """Poll one agent until it is gone."""
+        clock = self._cache.clock
         try:
-            while (agent := self._world.agents.get(uid)) is not None:
+            while (agent := self._cache.agents.get(uid)) is not None:
                 begun = clock.monotonic()
                 if agent.url:
-                    await self._ask(agent)
+                    await self._poll_once(agent)
                 await clock.sleep(max(0.0, begun + self._interval - clock.monotonic()))
         finally:
-            self._polled.discard(uid)
+            self._agents_polled.discard(uid)
 
-    async def _ask(self, agent: Agent) -> None:
-        async with self._places:
-            asked = self._world.clock.monotonic()
+    async def _poll_once(self, agent: Agent) -> None:
+        async with self._slots:
+            asked = self._cache.clock.monotonic()
             try:
                 report = await self._client.report(agent.url)
             except CallFailed as error:
                 self._record_failure(agent, error)
                 # The status of waiting episodes shows the failure.
                 self._dispatcher.wake()
-                self._look_at_lost(agent)
+                self._enqueue_if_lost(agent)
                 return
-        self._take(agent, report, asked)
+        self._observe_report(agent, report, asked)
 
-    def _take(self, agent: Agent, report: AgentReport, asked: float) -> None:
-        agents = self._world.agents
+    def _observe_report(self, agent: Agent, report: AgentReport, asked: float) -> None:
+        agents = self._cache.agents
         slots, failed = agents.open_slots(agent), agent.failure
-        back = self._world.episodes_by_agent[agent.uid] if agents.is_silent(agent) else ()
+        returned = self._cache.episodes_by_agent[agent.uid] if agents.is_silent(agent) else ()
         if failed:
             _log.info("an agent answers again", extra=fields(agent=agent.name))
-        before = set(agent.heard)
-        changed = agents.take_report(agent, report)
-        missing, surplus = compare(agent, self._world, before)
+        before = set(agent.observed)
+        changed = agents.observe_report(agent, report)
+        missing, surplus = compare(agent, self._cache, before)
         for episode in missing:
             if report.draining:
                 self._enqueue(episode.key)
-            elif not self._deliveries.told_since(agent, episode, asked):
+            elif not self._deliveries.delivered_since(agent, episode, asked):
                 self._deliveries.deliver(episode.key)
         for uid in surplus:
             self._deliveries.withdraw(agent, uid)
         for uid in changed:
-            episode_of = self._world.episode_of(uid)
+            episode_of = self._cache.episode_of(uid)
             if episode_of is not None:
                 self._enqueue(episode_of.key)
-        for episode in back:
-            # Even with the same report as before: their status must not show AgentLost any longer.
+        for episode in returned:
+            # Even if the report has not changed: their status must not show AgentLost any longer.
             self._enqueue(episode.key)
         if agents.open_slots(agent) != slots or failed:
             self._dispatcher.wake()
@@ -116,7 +116,7 @@ class AgentPoller:
             _log.warning("an agent does not answer: %s", error, extra=fields(agent=agent.name))
         agent.failure = failure
 
-    def _look_at_lost(self, agent: Agent) -> None:
-        if self._world.agents.is_silent(agent):
-            for episode in self._world.episodes_by_agent[agent.uid]:
+    def _enqueue_if_lost(self, agent: Agent) -> None:
+        if self._cache.agents.is_silent(agent):
+            for episode in self._cache.episodes_by_agent[agent.uid]:
                 self._enqueue(episode.key)

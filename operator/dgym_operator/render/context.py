@@ -12,6 +12,7 @@ import msgspec
 
 from dgym.api import DebugTaskSpec, PodOverrides, labels
 from dgym.errors import DgymError
+from dgym.wire.http import Role, make_token, token_digest
 from dgym_operator.render.resources import as_manifest, sandbox_resources, verifier_resources
 
 
@@ -182,3 +183,10 @@ def _check_overrides(overrides: PodOverrides) -> None:
 def _refuse(field: str, keys: Iterable[str], why: str) -> None:
     for key in keys:
         raise InvalidOverride(f"podOverrides.{field}: {key!r} {why}; remove it")
+
+
+def token_digests(key: bytes, *, episode_uid: str, attempt: int) -> dict[str, str]:
+    """SHA-256 of each role's token for the attempt, all that the sidecar knows of the tokens."""
+    return {
+        role.value: token_digest(make_token(key, episode_uid=episode_uid, attempt=attempt, role=role)) for role in Role
+    }

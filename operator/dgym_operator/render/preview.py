@@ -22,8 +22,7 @@ from dgym.api import (
     load,
 )
 from dgym.errors import ManifestError
-from dgym.wire.http import Role, make_token, token_digest
-from dgym_operator.render.context import PodContext, PodSettings
+from dgym_operator.render.context import PodContext, PodSettings, token_digests
 from dgym_operator.render.renderer import Renderer
 
 _KEY = b"not the cluster's"
@@ -114,7 +113,7 @@ def _context(planned: PlannedEpisode, settings: PodSettings, namespace: str) -> 
         task=planned.task.spec,
         delivered=planned.task.spec.source is not None,
         # Of a key that no cluster has: what a token's digest looks like, and no token.
-        digests={role.value: token_digest(make_token(_KEY, episode_uid=_UID, attempt=1, role=role)) for role in Role},
+        digests=token_digests(_KEY, episode_uid=_UID, attempt=1),
         labels=dict(episode.metadata.labels),
         overrides=spec.pod_overrides,
         active_deadline_seconds=spec.start_timeout_seconds + spec.active_deadline_seconds + _OVERHEAD_SECONDS,

@@ -70,7 +70,7 @@ async def test_a_new_leader_goes_on_where_the_old_one_stopped(installation):
     await installation.stop_operator(0)
     assert not first.elector.is_leader()
     await until(second.elector.is_leader, "the other leads")
-    await until(lambda: any(each.report for each in second.world.agents), "it has asked the agent")
+    await until(lambda: any(each.report for each in second.cache.agents), "it has asked the agent")
     # The one slot is used: the new leader knows it from the Episodes alone.
     assert list(await installation.pods()) == ["fix-1"]
     agent.playing = True

@@ -5,7 +5,7 @@ import msgspec
 import pytest
 
 from dgym.kube import Access, Client, EventRecorder, FixedCredentials, SystemClock
-from dgym_operator.cache import Agents, World
+from dgym_operator.cache import Agents, Cache
 from dgym_operator.controllers import Policy
 from dgym_operator.objects import EpisodeSetView, EpisodeView, Pod
 
@@ -29,8 +29,8 @@ class SteppedClock:
 class Objects:
     """Episodes and pods as a watch would bring them."""
 
-    def __init__(self, world):
-        self._world = world
+    def __init__(self, cache):
+        self._cache = cache
         self._version = 0
 
     def episode(self, name, *, namespace="team", created=0, spec=None, set_name="", set_uid="", index=0, **status):
@@ -39,7 +39,7 @@ class Objects:
             metadata |= _owned("EpisodeSet", set_name, set_uid) | {"labels": {"dgym.dev/index": str(index)}}
         given = {"metadata": metadata, "spec": {"agent": {"name": "solution"}, **(spec or {})}, "status": status}
         episode = msgspec.convert(given, EpisodeView)
-        self._world.episodes.put(episode)
+        self._cache.episodes.put(episode)
         return episode
 
     def episode_set(self, name, **status):
@@ -55,8 +55,8 @@ class Objects:
     def agent(self, name, **status):
         ready = {"phase": "Running", "podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]}
         pod = self.pod(name, **{**ready, **status})
-        self._world.agents.see(pod)
-        return self._world.agents.get(f"uid-{name}")
+        self._cache.agents.observe_pod(pod)
+        return self._cache.agents.get(f"uid-{name}")
 
     def _metadata(self, name, created, namespace="team"):
         self._version += 1
@@ -76,13 +76,13 @@ def clock():
 
 
 @pytest.fixture
-def world(clock):
-    return World(clock, Agents(clock, port=8081, silence_seconds=30.0), Policy())
+def cache(clock):
+    return Cache(clock, Agents(clock, port=8081, silence_seconds=30.0), Policy())
 
 
 @pytest.fixture
-def objects(world):
-    return Objects(world)
+def objects(cache):
+    return Objects(cache)
 
 
 @pytest.fixture

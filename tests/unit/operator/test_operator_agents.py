@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from dgym.wire.assignments import AgentReport, AssignmentState, AssignmentStatus
-from dgym_operator.controllers import needs_agent
+from dgym_operator.controllers import agent_request
 from dgym_operator.dispatch.delivery import compare
 
 ASSIGNED = {"attempt": 1, "podName": "fix-1", "assignment": {"agentPodUID": "uid-agent", "epoch": 1}}
@@ -17,99 +17,99 @@ def report(*statuses, slots=4, draining=False):
     return AgentReport(incarnation="1", slots=slots, draining=draining, assignments=statuses)
 
 
-def test_an_agent_takes_episodes_once_it_is_ready_and_has_answered(objects, world):
+def test_an_agent_takes_episodes_once_it_is_ready_and_has_answered(objects, cache):
     agent = objects.agent("agent", conditions=[{"type": "Ready", "status": "False"}])
-    world.agents.take_report(agent, report())
+    cache.agents.observe_report(agent, report())
     assert not agent.takes_more
     objects.agent("agent")
     assert agent.takes_more
-    world.agents.take_report(agent, report(draining=True))
+    cache.agents.observe_report(agent, report(draining=True))
     assert not agent.takes_more
 
 
-def test_an_agent_is_lost_after_its_silence(objects, world, clock):
+def test_an_agent_is_lost_after_its_silence(objects, cache, clock):
     agent = objects.agent("agent")
     episode = objects.episode("fix", **ASSIGNED)
-    assert world.agents.view(episode) is None
-    world.agents.take_report(agent, report(said()))
+    assert cache.agents.view(episode) is None
+    cache.agents.observe_report(agent, report(said()))
     clock.seconds += 29
-    assert world.agents.view(episode).lost_since is None
+    assert cache.agents.view(episode).lost_since is None
     clock.seconds += 2
     since = clock.now()
-    assert (since - world.agents.view(episode).lost_since).total_seconds() == pytest.approx(31)
-    assert world.agents.view(episode).lost == "agent pod agent has not answered for 30 s"
+    assert (since - cache.agents.view(episode).lost_since).total_seconds() == pytest.approx(31)
+    assert cache.agents.view(episode).lost == "agent pod agent has not answered for 30 s"
 
 
-def test_an_agent_whose_pod_is_gone_or_over_is_lost_since_then(objects, world, clock):
+def test_an_agent_whose_pod_is_gone_or_over_is_lost_since_then(objects, cache, clock):
     objects.agent("agent")
     episode = objects.episode("fix", **ASSIGNED)
     objects.agent("agent", phase="Failed")
     since = clock.now()
     clock.seconds += 5
-    assert world.agents.view(episode).lost_since == since
-    assert world.agents.view(episode).lost == "agent pod agent is gone"
-    assert list(world.agents) == []
+    assert cache.agents.view(episode).lost_since == since
+    assert cache.agents.view(episode).lost == "agent pod agent is gone"
+    assert list(cache.agents) == []
 
 
-def test_an_agent_that_nobody_has_seen_is_lost_since_somebody_asked(objects, world, clock):
+def test_an_agent_that_nobody_has_seen_is_lost_since_somebody_asked(objects, cache, clock):
     episode = objects.episode("fix", **ASSIGNED)
     since = clock.now()
-    assert world.agents.view(episode).lost_since == since
+    assert cache.agents.view(episode).lost_since == since
     clock.seconds += 5
-    assert world.agents.view(episode).lost_since == since
+    assert cache.agents.view(episode).lost_since == since
 
 
-def test_what_an_agent_says_is_remembered_since_it_first_said_so(objects, world, clock):
+def test_what_an_agent_says_is_remembered_since_it_first_said_so(objects, cache, clock):
     agent = objects.agent("agent")
     episode = objects.episode("fix", **ASSIGNED)
-    assert world.agents.take_report(agent, report(said())) == {"uid-fix"}
+    assert cache.agents.observe_report(agent, report(said())) == {"uid-fix"}
     began = clock.now()
     clock.seconds += 5
-    assert world.agents.take_report(agent, report(said(steps=2))) == set()
+    assert cache.agents.observe_report(agent, report(said(steps=2))) == set()
     stepped = clock.now()
     clock.seconds += 5
-    assert world.agents.take_report(agent, report(said(steps=3))) == set()
-    view = world.agents.view(episode)
+    assert cache.agents.observe_report(agent, report(said(steps=3))) == set()
+    view = cache.agents.view(episode)
     assert (view.since, view.status.steps) == (began, 3)
     assert (view.stages.first_step, view.stages.last_step) == (stepped, clock.now())
-    assert world.agents.take_report(agent, report(said(state=AssignmentState.CLOSING, steps=3))) == {"uid-fix"}
-    assert world.agents.take_report(agent, report()) == {"uid-fix"}
-    assert world.agents.view(episode).status is None
+    assert cache.agents.observe_report(agent, report(said(state=AssignmentState.CLOSING, steps=3))) == {"uid-fix"}
+    assert cache.agents.observe_report(agent, report()) == {"uid-fix"}
+    assert cache.agents.view(episode).status is None
 
 
-def test_what_an_agent_cannot_be_told_counts_as_failed_since_it_was_first_tried(objects, world, clock):
+def test_what_an_agent_cannot_be_told_counts_as_failed_since_it_was_first_tried(objects, cache, clock):
     agent = objects.agent("agent")
-    world.agents.take_report(agent, report())
+    cache.agents.observe_report(agent, report())
     episode = objects.episode("fix", **ASSIGNED)
     failed = said(state=AssignmentState.FAILED)
     began = clock.now()
-    assert world.agents.take_untold(failed)
+    assert cache.agents.record_undeliverable(failed)
     clock.seconds += 5
-    assert not world.agents.take_untold(failed)
-    view = world.agents.view(episode)
+    assert not cache.agents.record_undeliverable(failed)
+    view = cache.agents.view(episode)
     assert (view.since, view.status) == (began, failed)
     later = objects.episode("fix", **{**ASSIGNED, "assignment": {"agentPodUID": "uid-agent", "epoch": 2}})
-    assert world.agents.view(later).status is None
-    world.agents.take_report(agent, report(said()))
-    assert world.agents.view(episode).status == said()
-    world.agents.take_report(agent, report())
-    world.agents.forget("uid-fix")
-    assert world.agents.view(episode).status is None
+    assert cache.agents.view(later).status is None
+    cache.agents.observe_report(agent, report(said()))
+    assert cache.agents.view(episode).status == said()
+    cache.agents.observe_report(agent, report())
+    cache.agents.forget("uid-fix")
+    assert cache.agents.view(episode).status is None
 
 
-def test_what_an_agent_ought_to_know_and_what_it_ought_to_forget(objects, world):
+def test_what_an_agent_ought_to_know_and_what_it_ought_to_forget(objects, cache):
     agent = objects.agent("agent")
     objects.episode("fix", **ASSIGNED)
     objects.episode("old-epoch", **{**ASSIGNED, "assignment": {"agentPodUID": "uid-agent", "epoch": 2}})
     objects.episode("over", **ASSIGNED, **FINISHED)
     objects.episode("elsewhere", **{**ASSIGNED, "assignment": {"agentPodUID": "uid-other", "epoch": 2}})
     heard = report(*(said(f"uid-{name}") for name in ("old-epoch", "over", "elsewhere", "unknown")))
-    world.agents.take_report(agent, heard)
-    missing, surplus = compare(agent, world, before=set())
+    cache.agents.observe_report(agent, heard)
+    missing, surplus = compare(agent, cache, before=set())
     assert [episode.metadata.name for episode in missing] == ["fix", "old-epoch"]
     # What this cache does not know may be newer than it; it is asked about once more.
     assert surplus == ["uid-over"]
-    _, surplus = compare(agent, world, before={"uid-elsewhere", "uid-unknown"})
+    _, surplus = compare(agent, cache, before={"uid-elsewhere", "uid-unknown"})
     assert surplus == ["uid-over", "uid-elsewhere", "uid-unknown"]
 
 
@@ -119,41 +119,41 @@ def test_addresses_of_both_families(objects):
     assert objects.pod("a").url(8080) == ""
 
 
-def test_an_agent_that_drains_is_lost_to_those_it_was_not_told_of(objects, world, clock):
+def test_an_agent_that_drains_is_lost_to_those_it_was_not_told_of(objects, cache, clock):
     agent = objects.agent("agent")
     known, late = objects.episode("fix", **ASSIGNED), objects.episode("late", **ASSIGNED)
-    world.agents.take_report(agent, report(said()))
-    assert world.agents.view(late).lost_since is None
+    cache.agents.observe_report(agent, report(said()))
+    assert cache.agents.view(late).lost_since is None
     since = clock.now()
-    world.agents.take_report(agent, report(said(), draining=True))
+    cache.agents.observe_report(agent, report(said(), draining=True))
     clock.seconds += 2
-    world.agents.take_report(agent, report(said(), draining=True))
-    assert world.agents.view(known).lost_since is None
-    assert world.agents.view(late).lost_since == since
-    world.pods.put(objects.pod("late-1", owner="late", phase="Running", podIP="10.0.0.2"))
-    ready = needs_agent(world.episode_input(late, may_create=True), clock.now())
+    cache.agents.observe_report(agent, report(said(), draining=True))
+    assert cache.agents.view(known).lost_since is None
+    assert cache.agents.view(late).lost_since == since
+    cache.pods.put(objects.pod("late-1", owner="late", phase="Running", podIP="10.0.0.2"))
+    ready = agent_request(cache.episode_input(late, may_create=True), clock.now())
     assert (ready.cause, ready.epoch) == ("AgentLost", 2)
 
 
-def test_one_that_waits_after_its_model_failed_is_not_begun_again_under_the_same_epoch(objects, world):
+def test_one_that_waits_after_its_model_failed_is_not_begun_again_under_the_same_epoch(objects, cache):
     agent = objects.agent("agent")
-    world.agents.take_report(agent, report())
+    cache.agents.observe_report(agent, report())
     failed = {"agentPodUID": "uid-agent", "epoch": 1, "failures": 1, "failedTime": "2026-01-01T00:10:00Z"}
     objects.episode("fix", **{**ASSIGNED, "assignment": failed})
-    assert compare(agent, world, before=set()) == ([], [])
+    assert compare(agent, cache, before=set()) == ([], [])
 
 
-def test_the_time_an_episode_was_active_outlives_its_agent_and_restarts_of_it(objects, world):
+def test_the_time_an_episode_was_active_outlives_its_agent_and_restarts_of_it(objects, cache):
     agent = objects.agent("agent")
     episode = objects.episode("fix", **ASSIGNED)
 
     def take(seconds):
-        world.agents.take_report(agent, report(msgspec.structs.replace(said(), active_seconds=seconds)))
-        return world.agents.view(episode).active_seconds
+        cache.agents.observe_report(agent, report(msgspec.structs.replace(said(), active_seconds=seconds)))
+        return cache.agents.view(episode).active_seconds
 
     assert [take(seconds) for seconds in (5, 30, 0, 10, 15)] == [5, 30, 30, 40, 45]
-    world.agents.lose(agent.uid)
-    assert world.agents.view(episode).active_seconds == 45
+    cache.agents.remove(agent.uid)
+    assert cache.agents.view(episode).active_seconds == 45
     other = msgspec.structs.replace(episode.status.assignment, epoch=episode.status.assignment.epoch + 1)
     assigned = msgspec.structs.replace(episode, status=msgspec.structs.replace(episode.status, assignment=other))
-    assert world.agents.view(assigned).active_seconds == 0
+    assert cache.agents.view(assigned).active_seconds == 0

@@ -5,7 +5,7 @@ from dgym.api import DebugTask, loads
 from dgym.wire.assignments import AssignmentMode
 from dgym.wire.http import NamedTool, Role, make_token
 from dgym_operator.actions.reader import ConfigMapContent, SourceMissing, config_map_source, inline_task, with_files
-from dgym_operator.dispatch.assignment import Attempt, build_assignment
+from dgym_operator.dispatch.assignment import build_assignment
 
 EPISODE = """
 apiVersion: dgym.dev/v1alpha1
@@ -23,7 +23,13 @@ metadata: {name: t, namespace: team}
 spec:
   source: {configMapRef: {name: files, items: [{key: calc, path: src/calc.py}, {key: logo, path: logo.png}]}}
 """
-ATTEMPT = Attempt(number=2, epoch=5, pod_name="fix-2", sidecar_url="http://10.0.0.7:8080", remaining_seconds=90.0)
+ATTEMPT = {
+    "attempt": 2,
+    "epoch": 5,
+    "pod_name": "fix-2",
+    "sidecar_url": "http://10.0.0.7:8080",
+    "remaining_seconds": 90.0,
+}
 
 
 def load(text):
@@ -33,21 +39,27 @@ def load(text):
 
 def test_an_agent_gets_all_that_it_needs():
     episode = load(EPISODE)
-    told = build_assignment(episode, inline_task(episode), ATTEMPT, b"key")
-    assert (told.namespace, told.episode, told.episode_uid, told.attempt, told.epoch) == ("team", "fix", "u-1", 2, 5)
-    assert told.drive_token == make_token(b"key", episode_uid="u-1", attempt=2, role=Role.DRIVE)
-    assert told.prepare_token == make_token(b"key", episode_uid="u-1", attempt=2, role=Role.PREPARE)
-    assert told.tools == ("pdb", NamedTool(name="bash", options={"timeoutSeconds": 5}))
-    assert told.agent is not None
-    assert told.agent["maxSteps"] == 7
-    assert told.sample == 3
-    assert told.mode is AssignmentMode.RUN
-    task = msgspec.convert(told.task, DebugTask)
+    given = build_assignment(episode, inline_task(episode), **ATTEMPT, key=b"key")
+    assert (given.namespace, given.episode, given.episode_uid, given.attempt, given.epoch) == (
+        "team",
+        "fix",
+        "u-1",
+        2,
+        5,
+    )
+    assert given.drive_token == make_token(b"key", episode_uid="u-1", attempt=2, role=Role.DRIVE)
+    assert given.prepare_token == make_token(b"key", episode_uid="u-1", attempt=2, role=Role.PREPARE)
+    assert given.tools == ("pdb", NamedTool(name="bash", options={"timeoutSeconds": 5}))
+    assert given.agent is not None
+    assert given.agent["maxSteps"] == 7
+    assert given.sample == 3
+    assert given.mode is AssignmentMode.RUN
+    task = msgspec.convert(given.task, DebugTask)
     assert (task.metadata.name, task.spec.entrypoint) == ("fix", "pytest")
 
 
 @pytest.mark.parametrize(
-    ("resources", "overrides", "told"),
+    ("resources", "overrides", "limits"),
     [
         ("{limits: {memory: 512Mi}}", "{limits: {memory: 4Gi}}", {"memory": "4Gi", "ephemeral-storage": "10Gi"}),
         ("{}", "{requests: {memory: 3Gi}}", {"memory": "3Gi", "ephemeral-storage": "10Gi"}),
@@ -55,18 +67,18 @@ def test_an_agent_gets_all_that_it_needs():
         ("{}", "{limits: {memory: 2048Mi}}", {}),
     ],
 )
-def test_the_runner_is_told_the_memory_that_its_pod_has(resources, overrides, told):
+def test_the_runner_gets_the_memory_limit_of_its_pod(resources, overrides, limits):
     text = EPISODE.replace("{entrypoint: pytest,", f"{{entrypoint: pytest, resources: {resources},")
     episode = load(f"{text}  podOverrides: {{resources: {overrides}}}\n")
-    given = build_assignment(episode, inline_task(episode), ATTEMPT, b"key")
-    assert msgspec.convert(given.task, DebugTask).spec.resources.limits == told
+    given = build_assignment(episode, inline_task(episode), **ATTEMPT, key=b"key")
+    assert msgspec.convert(given.task, DebugTask).spec.resources.limits == limits
 
 
 def test_without_an_agent_it_only_prepares():
     episode = load(EPISODE.replace("  agent: {name: solution, maxSteps: 7}\n", ""))
-    told = build_assignment(episode, inline_task(episode), ATTEMPT, b"key")
-    assert told.mode is AssignmentMode.PREPARE
-    assert told.agent is None
+    given = build_assignment(episode, inline_task(episode), **ATTEMPT, key=b"key")
+    assert given.mode is AssignmentMode.PREPARE
+    assert given.agent is None
 
 
 def test_a_config_map_becomes_files():

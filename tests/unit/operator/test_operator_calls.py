@@ -107,8 +107,8 @@ async def test_a_sidecar_is_told_until_it_has_answered(server, caller, status, c
     worker = asyncio.ensure_future(sidecars.work())
     for _ in range(2):
         server.called.clear()
-        sidecars.ask(call)
-        sidecars.ask(call)
+        sidecars.request(call)
+        sidecars.request(call)
         async with asyncio.timeout(90):
             while len(queue) or queue.active:
                 await asyncio.sleep(0)
@@ -122,7 +122,7 @@ async def test_a_report_carries_its_body(server, caller):
     queue = WorkQueue(clock=SystemClock(), random=Random(1))
     sidecars = SidecarCalls(caller, KEY, queue)
     worker = asyncio.ensure_future(sidecars.work())
-    sidecars.ask(SidecarCall(Path.RUNNING, server.url, "uid", 1, b'{"observed": "2026-01-01T12:00:00Z"}'))
+    sidecars.request(SidecarCall(Path.RUNNING, server.url, "uid", 1, b'{"observed": "2026-01-01T12:00:00Z"}'))
     async with asyncio.timeout(90):
         await server.called.wait()
     worker.cancel()
@@ -137,7 +137,7 @@ async def test_the_same_failure_of_a_sidecar_is_logged_once(server, caller, capl
     worker = asyncio.ensure_future(sidecars.work())
     for status in (401, 401, 401, 503, 200):
         server.status = status
-        sidecars.ask(SidecarCall(Path.VERIFY, server.url, "uid", 1))
+        sidecars.request(SidecarCall(Path.VERIFY, server.url, "uid", 1))
         async with asyncio.timeout(90):
             while len(queue) or queue.active:
                 await asyncio.sleep(0)
@@ -154,10 +154,10 @@ async def test_a_sidecar_that_is_slow_to_answer_is_told_once(server, caller):
     sidecars = SidecarCalls(caller, KEY, queue)
     call = SidecarCall(Path.CANCEL, server.url, "uid", 1)
     worker = asyncio.ensure_future(sidecars.work())
-    sidecars.ask(call)
+    sidecars.request(call)
     async with asyncio.timeout(90):
         await server.called.wait()
-        sidecars.ask(call)
+        sidecars.request(call)
         server.may_answer.set()
         while len(queue) or queue.active:
             await asyncio.sleep(0)

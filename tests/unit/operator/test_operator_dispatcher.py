@@ -17,39 +17,39 @@ def again():
 
 
 @pytest.fixture
-def dispatcher(world, looked_at, again):
+def dispatcher(cache, looked_at, again):
     def enqueue(key, *, low_priority=False):
         (again if low_priority else looked_at).append(key[1])
 
-    return Dispatcher(world, head_start=1, stuck_limit=3, enqueue=enqueue)
+    return Dispatcher(cache, head_start=1, stuck_limit=3, enqueue=enqueue)
 
 
-def serve(objects, world, name="agent", slots=2, *, draining=False):
-    world.agents.take_report(objects.agent(name), AgentReport(incarnation="1", slots=slots, draining=draining))
+def serve(objects, cache, name="agent", slots=2, *, draining=False):
+    cache.agents.observe_report(objects.agent(name), AgentReport(incarnation="1", slots=slots, draining=draining))
 
 
 def wish_pods(dispatcher, objects, *names, namespace="team", **spec):
     for number, name in enumerate(names):
         episode = objects.episode(name, namespace=namespace, created=number, spec=spec)
-        dispatcher.wants_pod(episode.key, candidate_of(episode, needs_slot="agent" not in spec))
+        dispatcher.request_pod(episode.key, candidate_of(episode, needs_slot="agent" not in spec))
 
 
-def test_pods_are_made_for_free_slots_and_a_head_start(dispatcher, objects, world, looked_at):
-    serve(objects, world, slots=2)
+def test_pods_are_made_for_free_slots_and_a_head_start(dispatcher, objects, cache, looked_at):
+    serve(objects, cache, slots=2)
     wish_pods(dispatcher, objects, "a", "b", "c", "d")
     dispatcher.round()
     assert looked_at == ["a", "b", "c"]
-    assert dispatcher.may_create(("team", "a"))
-    assert not dispatcher.may_create(("team", "d"))
+    assert dispatcher.pod_granted(("team", "a"))
+    assert not dispatcher.pod_granted(("team", "d"))
     dispatcher.round()
     assert looked_at == ["a", "b", "c"]
 
 
-def test_a_pod_on_its_way_takes_the_place_of_its_grant(dispatcher, objects, world, looked_at):
-    serve(objects, world, slots=2)
+def test_a_pod_on_its_way_takes_the_place_of_its_grant(dispatcher, objects, cache, looked_at):
+    serve(objects, cache, slots=2)
     wish_pods(dispatcher, objects, "a", "b", "c", "d")
     dispatcher.round()
-    dispatcher.wants_pod(("team", "a"), None)
+    dispatcher.request_pod(("team", "a"), None)
     dispatcher.observe_pod(("team", "a"), PendingPod(name="a-1", needs_slot=True))
     dispatcher.round()
     assert "d" not in looked_at
@@ -58,67 +58,67 @@ def test_a_pod_on_its_way_takes_the_place_of_its_grant(dispatcher, objects, worl
     assert looked_at[-1] == "d"
 
 
-def test_who_cannot_use_a_grant_gives_it_to_the_next(dispatcher, objects, world, looked_at):
+def test_who_cannot_use_a_grant_gives_it_to_the_next(dispatcher, objects, cache, looked_at):
     wish_pods(dispatcher, objects, "a", "b")
     dispatcher.round()
     assert looked_at == ["a"]
-    dispatcher.wants_pod(("team", "a"), None)
+    dispatcher.request_pod(("team", "a"), None)
     dispatcher.round()
     assert looked_at == ["a", "b"]
     dispatcher.forget(("team", "b"))
-    assert not dispatcher.may_create(("team", "b"))
+    assert not dispatcher.pod_granted(("team", "b"))
 
 
-def test_an_episode_driven_from_outside_takes_no_slot(dispatcher, objects, world, looked_at):
+def test_an_episode_driven_from_outside_takes_no_slot(dispatcher, objects, cache, looked_at):
     wish_pods(dispatcher, objects, "a", "b", "c", agent=None)
     dispatcher.round()
     assert looked_at == ["a", "b", "c"]
 
 
-def test_slots_are_counted_from_unfinished_episodes(dispatcher, objects, world, looked_at):
-    serve(objects, world, slots=2)
+def test_slots_are_counted_from_unfinished_episodes(dispatcher, objects, cache, looked_at):
+    serve(objects, cache, slots=2)
     assigned = {"attempt": 1, "podName": "x-1", "assignment": {"agentPodUID": "uid-agent", "epoch": 1}}
     objects.episode("running", **assigned)
     objects.episode("over", **assigned, conditions=[{"type": "Finished", "status": "True"}])
     assert dispatcher.slots() == (1, 1)
     for name in ("a", "b"):
-        dispatcher.wants_agent(("team", name), candidate_of(objects.episode(name)))
+        dispatcher.request_agent(("team", name), candidate_of(objects.episode(name)))
     dispatcher.round()
     dispatcher.round()
-    granted = [dispatcher.agent_for(("team", name)) for name in ("a", "b")]
+    granted = [dispatcher.granted_agent(("team", name)) for name in ("a", "b")]
     assert granted == ["uid-agent", None]
     # The slot is kept while the status is being written, and free again if that comes to nothing.
-    dispatcher.settle(("team", "a"))
+    dispatcher.release_agent(("team", "a"))
     dispatcher.round()
-    assert dispatcher.agent_for(("team", "b")) == "uid-agent"
+    assert dispatcher.granted_agent(("team", "b")) == "uid-agent"
 
 
-def test_draining_and_silent_agents_get_nothing(dispatcher, objects, world, clock):
-    serve(objects, world, "draining", draining=True)
-    serve(objects, world, "silent")
+def test_draining_and_silent_agents_get_nothing(dispatcher, objects, cache, clock):
+    serve(objects, cache, "draining", draining=True)
+    serve(objects, cache, "silent")
     clock.seconds += 31
-    dispatcher.wants_agent(("team", "a"), candidate_of(objects.episode("a")))
+    dispatcher.request_agent(("team", "a"), candidate_of(objects.episode("a")))
     dispatcher.round()
-    assert dispatcher.agent_for(("team", "a")) is None
+    assert dispatcher.granted_agent(("team", "a")) is None
 
 
-def test_who_waits_after_its_model_failed_gets_the_slot_that_it_gave_back(dispatcher, objects, world, looked_at):
-    serve(objects, world, slots=1)
+def test_who_waits_after_its_model_failed_gets_the_slot_that_it_gave_back(dispatcher, objects, cache, looked_at):
+    serve(objects, cache, slots=1)
     assignment = {"agentPodUID": "uid-agent", "epoch": 1, "failures": 1}
     running = {"attempt": 1, "podName": "fix-1"}
     failed = {**running, "assignment": {**assignment, "failedTime": "2026-01-01T00:10:00Z"}}
     wish_pods(dispatcher, objects, "a", "b", "c")
     episode = objects.episode("fix", **failed)
     assert dispatcher.slots() == (0, 1)
-    dispatcher.observe_pod(episode.key, pending_pod(world, episode))
-    dispatcher.wants_agent(episode.key, candidate_of(episode, previous="uid-agent"))
+    dispatcher.observe_pod(episode.key, pending_pod(cache, episode))
+    dispatcher.request_agent(episode.key, candidate_of(episode, previous="uid-agent"))
     dispatcher.round()
-    assert dispatcher.agent_for(episode.key) == "uid-agent"
+    assert dispatcher.granted_agent(episode.key) == "uid-agent"
     # Its pod is there already: the slot is no reason to make one for somebody else.
     assert looked_at == ["fix"]
     again = objects.episode("fix", **running, assignment={**assignment, "epoch": 2})
-    dispatcher.settle(episode.key)
-    dispatcher.observe_pod(again.key, pending_pod(world, again))
+    dispatcher.release_agent(episode.key)
+    dispatcher.observe_pod(again.key, pending_pod(cache, again))
     dispatcher.round()
     assert (dispatcher.slots(), looked_at) == ((1, 0), ["fix", "a"])
 
@@ -133,18 +133,18 @@ def no_image():
     return {"phase": "Pending", "containerStatuses": [{"name": "sandbox", "state": {"waiting": waiting}}]}
 
 
-def create_pod(dispatcher, objects, world, name, namespace="team", **status):
+def create_pod(dispatcher, objects, cache, name, namespace="team", **status):
     """The Episode's pod is made, and the watch shows it so."""
-    world.pods.put(objects.pod(f"{name}-1", owner=name, namespace=namespace, **status))
+    cache.pods.put(objects.pod(f"{name}-1", owner=name, namespace=namespace, **status))
     key = (namespace, name)
-    dispatcher.wants_pod(key, None)
-    dispatcher.observe_pod(key, pending_pod(world, world.episodes.get(key)))
+    dispatcher.request_pod(key, None)
+    dispatcher.observe_pod(key, pending_pod(cache, cache.episodes.get(key)))
     dispatcher.round()
 
 
 @pytest.mark.parametrize("status", [unschedulable(), no_image(), unschedulable(reason="SchedulingGated")])
-def test_pods_that_cannot_start_take_nobodys_room(dispatcher, objects, world, looked_at, status):
-    serve(objects, world, slots=1)
+def test_pods_that_cannot_start_take_nobodys_room(dispatcher, objects, cache, looked_at, status):
+    serve(objects, cache, slots=1)
     wish_pods(dispatcher, objects, "bad-1", "bad-2", namespace="loud", priority=1000)
     dispatcher.round()
     assert looked_at == ["bad-1", "bad-2"]
@@ -152,68 +152,68 @@ def test_pods_that_cannot_start_take_nobodys_room(dispatcher, objects, world, lo
     dispatcher.round()
     assert looked_at == ["bad-1", "bad-2"]
     for name in ("bad-1", "bad-2"):
-        create_pod(dispatcher, objects, world, name, "loud", **status)
+        create_pod(dispatcher, objects, cache, name, "loud", **status)
     assert looked_at[2:] == ["good-1", "good-2"]
     # Once one of them starts after all, its slot is kept for it.
-    create_pod(dispatcher, objects, world, "bad-1", "loud", phase="Running")
+    create_pod(dispatcher, objects, cache, "bad-1", "loud", phase="Running")
     wish_pods(dispatcher, objects, "good-3")
     dispatcher.round()
     assert looked_at[4:] == []
 
 
-def test_a_pod_that_does_not_come_up_keeps_its_slot_for_a_while_only(dispatcher, objects, world, looked_at, clock):
-    serve(objects, world, slots=0)
+def test_a_pod_that_does_not_come_up_keeps_its_slot_for_a_while_only(dispatcher, objects, cache, looked_at, clock):
+    serve(objects, cache, slots=0)
     wish_pods(dispatcher, objects, "no-volume", "good")
     scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": clock.now().isoformat()}
     dispatcher.round()
-    create_pod(dispatcher, objects, world, "no-volume", phase="Pending", conditions=[scheduled])
+    create_pod(dispatcher, objects, cache, "no-volume", phase="Pending", conditions=[scheduled])
     assert looked_at == ["no-volume"]
     clock.seconds += 120
-    dispatcher.observe_pod(("team", "no-volume"), pending_pod(world, world.episodes.get(("team", "no-volume"))))
+    dispatcher.observe_pod(("team", "no-volume"), pending_pod(cache, cache.episodes.get(("team", "no-volume"))))
     dispatcher.round()
     assert looked_at == ["no-volume", "good"]
 
 
-def test_a_namespace_full_of_pods_that_cannot_start_gets_no_more_of_them(dispatcher, objects, world, looked_at, again):
-    serve(objects, world, slots=10)
+def test_a_namespace_full_of_pods_that_cannot_start_gets_no_more_of_them(dispatcher, objects, cache, looked_at, again):
+    serve(objects, cache, slots=10)
     bad = [f"bad-{number}" for number in range(9)]
     wish_pods(dispatcher, objects, *bad, namespace="loud")
     dispatcher.round()
     for name in bad[:3]:
-        create_pod(dispatcher, objects, world, name, "loud", **unschedulable())
-    assert [name for name in bad if dispatcher.may_create(("loud", name))] == []
+        create_pod(dispatcher, objects, cache, name, "loud", **unschedulable())
+    assert [name for name in bad if dispatcher.pod_granted(("loud", name))] == []
     assert set(again) >= set(bad[3:])
     held = dispatcher.held_by(("loud", "bad-5"))
     for part in ("namespace loud has 3 pods", "cannot start", "bad-0-1 (Unschedulable)", "maxStuckPods"):
         assert part in held
     wish_pods(dispatcher, objects, "good")
     dispatcher.round()
-    assert dispatcher.may_create(("team", "good"))
+    assert dispatcher.pod_granted(("team", "good"))
     # As soon as one of them is gone, the next may be tried.
     dispatcher.observe_pod(("loud", "bad-0"), None)
     dispatcher.round()
-    assert dispatcher.may_create(("loud", "bad-3"))
+    assert dispatcher.pod_granted(("loud", "bad-3"))
 
 
-def test_pods_of_episodes_that_are_driven_from_outside_are_bounded_too(dispatcher, objects, world):
+def test_pods_of_episodes_that_are_driven_from_outside_are_bounded_too(dispatcher, objects, cache):
     for number in range(4):
         wish_pods(dispatcher, objects, f"bad-{number}", agent=None)
         dispatcher.round()
-        assert dispatcher.may_create(("team", f"bad-{number}")) == (number < 3)
-        create_pod(dispatcher, objects, world, f"bad-{number}", **unschedulable())
+        assert dispatcher.pod_granted(("team", f"bad-{number}")) == (number < 3)
+        create_pod(dispatcher, objects, cache, f"bad-{number}", **unschedulable())
 
 
-def test_namespaces_share_the_room(dispatcher, objects, world, looked_at):
-    serve(objects, world, slots=3)
+def test_namespaces_share_the_room(dispatcher, objects, cache, looked_at):
+    serve(objects, cache, slots=3)
     wish_pods(dispatcher, objects, *(f"many-{number}" for number in range(9)), namespace="loud", priority=9)
     wish_pods(dispatcher, objects, "one", "two")
     dispatcher.round()
     assert looked_at == ["many-0", "one", "many-1", "two"]
 
 
-def test_what_is_said_of_those_who_wait_is_what_holds_them(dispatcher, objects, world, clock, again):
+def test_what_is_said_of_those_who_wait_is_what_holds_them(dispatcher, objects, cache, clock, again):
     wish_pods(dispatcher, objects, "a", "b")
-    dispatcher.wants_agent(("team", "ready"), candidate_of(objects.episode("ready")))
+    dispatcher.request_agent(("team", "ready"), candidate_of(objects.episode("ready")))
 
     def held():
         again.clear()
@@ -230,11 +230,11 @@ def test_what_is_said_of_those_who_wait_is_what_holds_them(dispatcher, objects, 
     assert sorted(again) == ["a", "b", "ready"]
     assert held()
     assert again == []
-    serve(objects, world, slots=0)
+    serve(objects, cache, slots=0)
     assert "every slot of the agents is taken" in held()
     clock.seconds += 31
     agent.failure = "timed out"
     assert held() == "no agent answers: pod agent: timed out"
-    serve(objects, world, slots=1, draining=True)
+    serve(objects, cache, slots=1, draining=True)
     assert "pod agent drains" in held()
     assert dispatcher.held_by(("team", "unrelated")) == ""

@@ -2,8 +2,8 @@ import msgspec
 import pytest
 
 from dgym.kube import ConnectionLost
-from dgym_operator.actions import EpisodeExecutor, NotLeading, ProgressBudget, Reader, Writes
-from dgym_operator.actions.episodes import PUT_OFF_SECONDS
+from dgym_operator.actions import ApiReader, EpisodeExecutor, NotLeading, ProgressBudget, Writes
+from dgym_operator.actions.episodes import DEFER_SECONDS
 from dgym_operator.app.key import show_waiting
 from dgym_operator.controllers import Emit, PatchStatus, Plan
 
@@ -14,13 +14,13 @@ def progress(clock):
 
 
 @pytest.fixture
-def executor(world, client, events, progress):
+def executor(cache, client, events, progress):
     writes = Writes(client, lambda: False)
     return EpisodeExecutor(
-        world,
+        cache,
         client=client,
         writes=writes,
-        reader=Reader(client),
+        reader=ApiReader(client),
         pods=None,
         sidecars=None,
         events=events,
@@ -38,14 +38,14 @@ async def test_what_rests_on_a_write_that_is_put_off_is_put_off_too(objects, exe
     episode = objects.episode("fix")
     assert progress.allows()
     for _ in range(3):
-        assert await executor.carry_out(episode, shown(episode, "WaitingForTask")) >= PUT_OFF_SECONDS
+        assert await executor.apply(episode, shown(episode, "WaitingForTask")) >= DEFER_SECONDS
     assert events.dropped == 0
 
 
 async def test_what_is_written_already_is_not_written_and_holds_nothing_up(objects, executor, events, progress):
     episode = objects.episode("fix", reason="WaitingForTask")
     assert progress.allows()
-    assert await executor.carry_out(episode, shown(episode, "WaitingForTask")) == 60.0
+    assert await executor.apply(episode, shown(episode, "WaitingForTask")) == 60.0
     assert events.dropped == 1
 
 
@@ -59,7 +59,7 @@ async def test_the_more_wait_to_show_something_the_longer_each_waits(objects, ex
         episode = objects.episode(name)
         written = events.dropped
         try:
-            wait = await executor.carry_out(episode, shown(episode, "WaitingForTask"))
+            wait = await executor.apply(episode, shown(episode, "WaitingForTask"))
         except NotLeading:
             continue  # it was tried to be written
         assert events.dropped == written
@@ -78,10 +78,10 @@ class RecordedWrites:
         raise ConnectionLost("no answer")
 
 
-async def test_what_a_leader_without_a_key_shows_is_shown_as_a_wait(world, objects, clock):
+async def test_what_a_leader_without_a_key_shows_is_shown_as_a_wait(cache, objects, clock):
     objects.episode("fix", spec={"task": {}})
     clock.seconds += 60
     writes = RecordedWrites()
-    await show_waiting(world, writes, lambda _namespace: True, "the operator has no usable key")
+    await show_waiting(cache, writes, lambda _namespace: True, "the operator has no usable key")
     (status,) = writes.statuses
     assert (status["reason"], status.get("state")) == ("WaitingForSlot", "Waiting")

@@ -5,7 +5,7 @@ import pytest
 
 from dgym.kube import Access, FixedCredentials, SystemClock
 from dgym_operator.app import Operator
-from dgym_operator.app.health import Busy, Health, serving
+from dgym_operator.app.health import Health, Watchdog, serving
 from dgym_operator.app.metrics import Metrics, Snapshot
 from dgym_operator.settings import Settings
 
@@ -32,9 +32,8 @@ async def get(port, path):
 
 
 async def test_all_is_well_until_a_check_says_otherwise(metrics):
-    health = Health()
     stale = []
-    health.add_ready(lambda: stale[0] if stale else None)
+    health = Health(ready=(lambda: stale[0] if stale else None,))
     async with serving(health, metrics, "127.0.0.1", 0) as port:
         assert await get(port, "/healthz") == (200, "ok\n")
         assert await get(port, "/readyz") == (200, "ok\n")
@@ -44,8 +43,7 @@ async def test_all_is_well_until_a_check_says_otherwise(metrics):
 
 
 async def test_what_is_dead_is_not_ready_either(metrics):
-    health = Health()
-    health.add_live(lambda: "a worker hangs")
+    health = Health(live=(lambda: "a worker hangs",))
     async with serving(health, metrics, "127.0.0.1", 0) as port:
         assert await get(port, "/healthz") == (503, "a worker hangs\n")
         assert await get(port, "/readyz") == (503, "a worker hangs\n")
@@ -53,15 +51,15 @@ async def test_what_is_dead_is_not_ready_either(metrics):
 
 def test_a_worker_hangs_only_beyond_the_limit():
     now = [0.0]
-    busy = Busy(lambda: now[0], 60.0)
-    busy.begin(1, "episode team/fix")
+    watchdog = Watchdog(lambda: now[0], 60.0)
+    watchdog.begin(1, "episode team/fix")
     now[0] = 59.0
-    busy.begin(2, "episode team/other")
-    assert busy.check() is None
+    watchdog.begin(2, "episode team/other")
+    assert watchdog.check() is None
     now[0] = 61.0
-    assert busy.check() == "a worker hangs in episode team/fix"
-    busy.end(1)
-    assert busy.check() is None
+    assert watchdog.check() == "a worker hangs in episode team/fix"
+    watchdog.end(1)
+    assert watchdog.check() is None
 
 
 async def test_metrics_show_the_present_and_what_happened(metrics):

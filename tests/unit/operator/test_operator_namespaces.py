@@ -11,7 +11,7 @@ from dgym.kube import Forbidden, NotFound
 from dgym_operator.app.claims import Claims
 from dgym_operator.app.health import Announcer
 from dgym_operator.app.namespaces import Namespaces, State
-from dgym_operator.cache import Watches
+from dgym_operator.cache import Informers
 from dgym_operator.settings import Settings
 from tests.fakes.kube_clocks import ManualClock, settle
 
@@ -19,8 +19,8 @@ REFUSED = Forbidden("episodes is forbidden", status=403, reason="Forbidden")
 
 
 @pytest.fixture
-def watches(client, world, clock):
-    return Watches(client, world, Settings(watch_namespaces="team-a,team-b"), clock, Random(1))
+def informers(client, cache, clock):
+    return Informers(client, cache, Settings(watch_namespaces="team-a,team-b"), clock, Random(1))
 
 
 @pytest.fixture
@@ -64,11 +64,13 @@ def time():
 
 
 @pytest.fixture
-async def namespaces(world, watches, leases, events, served, time):
+async def namespaces(cache, informers, leases, events, served, time):
     settings = Settings(watch_namespaces="team-a,team-b")
     claims = Claims(leases, identity=settings.installation, duration_seconds=120.0, clock=time, random=Random(1))
     announcer = Announcer(settings, events)
-    made = Namespaces(settings, world=world, watches=watches, claims=claims, announcer=announcer, served=served.append)
+    made = Namespaces(
+        settings, cache=cache, informers=informers, claims=claims, announcer=announcer, served=served.append
+    )
     task = asyncio.ensure_future(made.run())
     await settle()
     yield made
@@ -77,32 +79,34 @@ async def namespaces(world, watches, leases, events, served, time):
         await task
 
 
-async def answer(watches, namespace, refusal=None):
+async def answer(informers, namespace, refusal=None):
     """The API server answers all lists of the namespace."""
-    for (_, where), reflector in watches.by_name.items():
+    for (_, where), reflector in informers.by_name.items():
         if where == namespace:
             reflector.refusal = refusal
             if refusal is None:
                 reflector.synced.set()
-    watches.changed()
+    informers.changed()
     await settle()
 
 
-async def test_a_namespace_is_served_once_all_its_objects_are_known(namespaces, watches, served):
-    watches.by_name["episodes", "team-a"].synced.set()
-    watches.changed()
+async def test_a_namespace_is_served_once_all_its_objects_are_known(namespaces, informers, served):
+    informers.by_name["episodes", "team-a"].synced.set()
+    informers.changed()
     await settle()
     assert not namespaces.serves("team-a")
-    await answer(watches, "team-a")
+    await answer(informers, "team-a")
     assert namespaces.serves("team-a")
     assert served == ["team-a"]
     assert namespaces.states() == {"team-a": State.SERVED, "team-b": State.PENDING}
 
 
-async def test_one_that_is_gone_is_announced_once_and_the_other_is_served(namespaces, watches, served, events, caplog):
-    await answer(watches, "team-b", REFUSED)
-    await answer(watches, "team-a")
-    await answer(watches, "team-b", REFUSED)
+async def test_one_that_is_gone_is_announced_once_and_the_other_is_served(
+    namespaces, informers, served, events, caplog
+):
+    await answer(informers, "team-b", REFUSED)
+    await answer(informers, "team-a")
+    await answer(informers, "team-b", REFUSED)
     assert namespaces.serves("team-a")
     assert not namespaces.serves("team-b")
     assert events.dropped == 1
@@ -110,26 +114,26 @@ async def test_one_that_is_gone_is_announced_once_and_the_other_is_served(namesp
     assert "namespace team-b of watchNamespaces is not served" in caplog.text
 
 
-async def test_one_that_is_back_is_served_again(namespaces, watches, served, events):
-    await answer(watches, "team-b", REFUSED)
-    await answer(watches, "team-b")
+async def test_one_that_is_back_is_served_again(namespaces, informers, served, events):
+    await answer(informers, "team-b", REFUSED)
+    await answer(informers, "team-b")
     assert namespaces.serves("team-b")
     assert served == ["team-b"]
     assert events.dropped == 2
 
 
-async def test_one_that_goes_while_it_is_served_is_left_alone(namespaces, watches):
-    await answer(watches, "team-a")
-    await answer(watches, "team-a", REFUSED)
+async def test_one_that_goes_while_it_is_served_is_left_alone(namespaces, informers):
+    await answer(informers, "team-a")
+    await answer(informers, "team-a", REFUSED)
     assert not namespaces.serves("team-a")
 
 
 async def test_one_that_another_installation_holds_is_left_to_it_until_it_lets_go(
-    namespaces, watches, leases, served, events, caplog, time
+    namespaces, informers, leases, served, events, caplog, time
 ):
     leases.holders["team-a"] = "other/dgym-operator"
-    await answer(watches, "team-a")
-    await answer(watches, "team-b")
+    await answer(informers, "team-a")
+    await answer(informers, "team-b")
     assert namespaces.states() == {"team-a": State.HELD, "team-b": State.SERVED}
     assert events.dropped == 1
     assert "the installation other/dgym-operator serves it" in caplog.text
@@ -139,42 +143,44 @@ async def test_one_that_another_installation_holds_is_left_to_it_until_it_lets_g
     assert leases.holders == {"team-a": "dgym/dgym-operator", "team-b": "dgym/dgym-operator"}
 
 
-async def test_one_whose_holder_is_gone_is_taken_over(namespaces, watches, leases, time):
+async def test_one_whose_holder_is_gone_is_taken_over(namespaces, informers, leases, time):
     leases.holders["team-a"] = "other/dgym-operator"
-    await answer(watches, "team-a")
+    await answer(informers, "team-a")
     await time.advance(100)
     assert not namespaces.serves("team-a")
     await time.advance(100)
     assert namespaces.serves("team-a")
 
 
-async def test_without_the_right_to_its_lease_it_is_not_served(namespaces, watches, leases, monkeypatch, caplog):
+async def test_without_the_right_to_its_lease_it_is_not_served(namespaces, informers, leases, monkeypatch, caplog):
     async def refuse(*_, **__):
         raise Forbidden("leases is forbidden", status=403)
 
     monkeypatch.setattr(leases, "create", refuse)
-    await answer(watches, "team-a")
+    await answer(informers, "team-a")
     assert namespaces.states()["team-a"] is State.REFUSED
     assert "cannot claim it by the Lease dgym-owner" in caplog.text
 
 
 @pytest.fixture
-def everywhere(client, world, clock, leases, events, served, time):
+def everywhere(client, cache, clock, leases, events, served, time):
     """Of an installation that serves all namespaces."""
-    settings, watches = Settings(), Watches(client, world, Settings(), clock, Random(1))
-    for reflector in watches.by_name.values():
+    settings, informers = Settings(), Informers(client, cache, Settings(), clock, Random(1))
+    for reflector in informers.by_name.values():
         reflector.synced.set()
     claims = Claims(leases, identity=settings.installation, duration_seconds=120.0, clock=time, random=Random(1))
     announcer = Announcer(settings, events)
-    return Namespaces(settings, world=world, watches=watches, claims=claims, announcer=announcer, served=served.append)
+    return Namespaces(
+        settings, cache=cache, informers=informers, claims=claims, announcer=announcer, served=served.append
+    )
 
 
-async def test_of_all_namespaces_those_are_claimed_that_hold_something(everywhere, world, objects, leases):
+async def test_of_all_namespaces_those_are_claimed_that_hold_something(everywhere, cache, objects, leases):
     episode = objects.episode("fix")
     await everywhere.begin()
     assert everywhere.serves("team")
     assert leases.holders == {"team": "dgym/dgym-operator"}
-    world.episodes.remove(episode)
+    cache.episodes.remove(episode)
     task = asyncio.ensure_future(everywhere.run())
     await settle()
     task.cancel()
@@ -182,12 +188,12 @@ async def test_of_all_namespaces_those_are_claimed_that_hold_something(everywher
     assert everywhere.states() == {}
 
 
-async def test_one_that_was_empty_for_a_moment_is_served_at_once(everywhere, world, objects, leases, time):
+async def test_one_that_was_empty_for_a_moment_is_served_at_once(everywhere, cache, objects, leases, time):
     episode = objects.episode("fix")
     await everywhere.begin()
     task = asyncio.ensure_future(everywhere.run())
     await settle()
-    world.episodes.remove(episode)
+    cache.episodes.remove(episode)
     await time.advance(40)
     assert everywhere.states() == {}
     objects.episode("next")

@@ -11,11 +11,11 @@ import pytest
 from aiohttp import web
 
 from dgym.kube import SystemClock, WorkQueue
-from dgym_operator.actions import Reader
+from dgym_operator.actions import ApiReader
 from dgym_operator.app.health import Announcer
 from dgym_operator.app.key import KeyHealth
 from dgym_operator.app.metrics import Metrics, Snapshot
-from dgym_operator.cache import Agents, World
+from dgym_operator.cache import Agents, Cache
 from dgym_operator.calls import AgentClient, PodCaller
 from dgym_operator.controllers import Policy
 from dgym_operator.dispatch import AgentPoller, Deliveries, Dispatcher
@@ -64,9 +64,9 @@ def port():
 
 
 @pytest.fixture
-def world(port):
+def cache(port):
     clock = SystemClock()
-    return World(clock, Agents(clock, port=port, silence_seconds=30.0), Policy())
+    return Cache(clock, Agents(clock, port=port, silence_seconds=30.0), Policy())
 
 
 @pytest.fixture
@@ -75,31 +75,31 @@ def looked_at():
 
 
 @pytest.fixture
-async def polling(world, client, events, looked_at):
+async def polling(cache, client, events, looked_at):
     """Starts the poller with an interval."""
     running = []
     async with aiohttp.ClientSession() as session:
         agents = AgentClient(PodCaller(session, deadline_seconds=60.0), KEY)
         deliveries = Deliveries(
-            world,
-            reader=Reader(client),
+            cache,
+            reader=ApiReader(client),
             client=agents,
             events=events,
             enqueue=lambda key: None,
-            queue=WorkQueue(clock=world.clock, random=Random(1)),
+            queue=WorkQueue(clock=cache.clock, random=Random(1)),
             key=KEY,
             counter=Metrics(Snapshot).assignments,
         )
-        dispatcher = Dispatcher(world, head_start=0, stuck_limit=5, enqueue=lambda key, **_: None)
+        dispatcher = Dispatcher(cache, head_start=0, stuck_limit=5, enqueue=lambda key, **_: None)
 
         def start(interval):
             poller = AgentPoller(
-                world,
+                cache,
                 client=agents,
                 deliveries=deliveries,
                 dispatcher=dispatcher,
                 enqueue=looked_at.append,
-                token_refused=KeyHealth(world.agents, Announcer(Settings(), events)).refused,
+                token_refused=KeyHealth(cache.agents, Announcer(Settings(), events)).refused,
                 interval_seconds=interval,
             )
             running.append(asyncio.ensure_future(poller.run()))
@@ -116,7 +116,7 @@ async def until(condition):
             await asyncio.sleep(0)
 
 
-async def test_an_agent_that_hangs_holds_up_no_other(world, objects, port, polling):
+async def test_an_agent_that_hangs_holds_up_no_other(cache, objects, port, polling):
     hung = Agent()
     hung.may_answer.clear()
     async with listening(hung, "127.0.0.2", port), listening(Agent(), "127.0.0.3", port) as quick:
@@ -129,7 +129,7 @@ async def test_an_agent_that_hangs_holds_up_no_other(world, objects, port, polli
         await until(lambda: hung.asked >= 3)
 
 
-async def test_why_an_agent_did_not_answer_is_kept_until_it_does(world, objects, port, polling):
+async def test_why_an_agent_did_not_answer_is_kept_until_it_does(cache, objects, port, polling):
     agent = objects.agent("down", podIP="127.0.0.14")
     polling(0.01)
     await until(lambda: f"127.0.0.14:{port}" in agent.failure)
@@ -138,29 +138,29 @@ async def test_why_an_agent_did_not_answer_is_kept_until_it_does(world, objects,
         assert agent.failure == ""
 
 
-async def test_a_new_agent_is_asked_at_once(world, objects, port, polling):
+async def test_a_new_agent_is_asked_at_once(cache, objects, port, polling):
     async with listening(Agent(), "127.0.0.4", port) as first, listening(Agent(), "127.0.0.5", port) as second:
         objects.agent("first", podIP="127.0.0.4")
         polling(3600.0)
         await until(lambda: first.asked)
         objects.agent("second", podIP="127.0.0.5")
-        await until(lambda: world.agents.open_slots(world.agents.get("uid-second")) == 4)
+        await until(lambda: cache.agents.open_slots(cache.agents.get("uid-second")) == 4)
         assert (first.asked, second.asked) == (1, 1)
 
 
-async def test_one_that_is_gone_is_asked_no_more(world, objects, port, polling):
+async def test_one_that_is_gone_is_asked_no_more(cache, objects, port, polling):
     async with listening(Agent(), "127.0.0.6", port) as gone, listening(Agent(), "127.0.0.7", port) as there:
         objects.agent("gone", podIP="127.0.0.6")
         objects.agent("there", podIP="127.0.0.7")
         polling(0.01)
         await until(lambda: gone.asked)
-        world.agents.lose("uid-gone")
+        cache.agents.remove("uid-gone")
         asked = gone.asked
         await until(lambda: there.asked >= asked + 5)
         assert gone.asked <= asked + 1
 
 
-async def test_what_a_draining_agent_does_not_know_is_for_another(world, objects, port, polling, looked_at):
+async def test_what_a_draining_agent_does_not_know_is_for_another(cache, objects, port, polling, looked_at):
     async with listening(Agent(), "127.0.0.8", port) as agent:
         agent.draining = True
         objects.agent("agent", podIP="127.0.0.8")
@@ -169,7 +169,7 @@ async def test_what_a_draining_agent_does_not_know_is_for_another(world, objects
         await until(lambda: ("team", "fix") in looked_at)
 
 
-async def test_the_episodes_of_an_agent_that_answers_again_are_looked_at(world, objects, port, polling, looked_at):
+async def test_the_episodes_of_an_agent_that_answers_again_are_looked_at(cache, objects, port, polling, looked_at):
     async with listening(Agent(), "127.0.0.9", port):
         agent = objects.agent("agent", podIP="127.0.0.9")
         episode = objects.episode("fix", attempt=1, assignment={"agentPodUID": "uid-agent", "epoch": 1})
@@ -177,12 +177,12 @@ async def test_the_episodes_of_an_agent_that_answers_again_are_looked_at(world, 
         await until(lambda: agent.report is not None)
         looked_at.clear()
         agent.answered -= 60
-        assert world.agents.view(episode).lost_since is not None
+        assert cache.agents.view(episode).lost_since is not None
         await until(lambda: ("team", "fix") in looked_at)
-        assert world.agents.view(episode).lost_since is None
+        assert cache.agents.view(episode).lost_since is None
 
 
-async def test_a_refused_token_is_logged_once_and_not_at_every_poll(world, objects, port, polling, caplog):
+async def test_a_refused_token_is_logged_once_and_not_at_every_poll(cache, objects, port, polling, caplog):
     caplog.set_level(logging.INFO)
     async with listening(Agent(), "127.0.0.10", port) as agent:
         agent.status = 401
@@ -190,6 +190,6 @@ async def test_a_refused_token_is_logged_once_and_not_at_every_poll(world, objec
         polling(0.01)
         await until(lambda: agent.asked >= 5)
         agent.status = 200
-        await until(lambda: world.agents.get("uid-agent").report is not None)
+        await until(lambda: cache.agents.get("uid-agent").report is not None)
     said = [record.getMessage() for record in caplog.records if "answer" in record.getMessage()]
     assert said == ["an agent does not answer: 401: the token is another", "an agent answers again"]

@@ -9,9 +9,9 @@ import pytest
 
 from dgym.kube import Forbidden, WorkQueue
 from dgym.wire.assignments import AgentReport
-from dgym_operator.actions import EpisodeExecutor, ProgressBudget, Reader, SetExecutor, Writes
-from dgym_operator.app.handlers import Triggers
-from dgym_operator.app.health import Busy
+from dgym_operator.actions import ApiReader, EpisodeExecutor, ProgressBudget, SetExecutor, Writes
+from dgym_operator.app.handlers import EventHandlers
+from dgym_operator.app.health import Watchdog
 from dgym_operator.app.metrics import Metrics, Snapshot, TransitionObserver
 from dgym_operator.app.reconciler import Item, Kind, Reconciler
 from dgym_operator.dispatch import Dispatcher
@@ -60,34 +60,36 @@ def queue(clock):
 
 
 @pytest.fixture
-def dispatcher(world, queue):
-    return Dispatcher(world, head_start=0, stuck_limit=5, enqueue=lambda key, **_: queue.add(Item(Kind.EPISODE, key)))
+def dispatcher(cache, queue):
+    return Dispatcher(cache, head_start=0, stuck_limit=5, enqueue=lambda key, **_: queue.add(Item(Kind.EPISODE, key)))
 
 
 @pytest.fixture
-async def working(world, clock, client, api, events, queue, dispatcher):
+async def working(cache, clock, client, api, events, queue, dispatcher):
     """A worker and what fills its queue."""
     metrics = Metrics(Snapshot)
-    Triggers(world, queue=queue, dispatcher=dispatcher, observer=TransitionObserver(metrics, lambda: False)).lead()
+    EventHandlers(
+        cache, queue=queue, dispatcher=dispatcher, observer=TransitionObserver(metrics, lambda: False)
+    ).start()
     episodes = EpisodeExecutor(
-        world,
+        cache,
         client=client,
         writes=Writes(client, lambda: True),
-        reader=Reader(client),
+        reader=ApiReader(client),
         pods=None,
         sidecars=None,
         events=events,
         progress=ProgressBudget(1.0, clock),
     )
     reconciler = Reconciler(
-        world,
+        cache,
         queue=queue,
         episodes=episodes,
-        sets=SetExecutor(world, client=api, writes=Writes(api, lambda: True), events=events),
+        sets=SetExecutor(cache, client=api, writes=Writes(api, lambda: True), events=events),
         dispatcher=dispatcher,
         deliveries=None,
         metrics=metrics,
-        busy=Busy(clock.monotonic, 900.0),
+        watchdog=Watchdog(clock.monotonic, 900.0),
         serves=lambda namespace: True,
     )
     worker = asyncio.ensure_future(reconciler.work(0))
@@ -97,12 +99,12 @@ async def working(world, clock, client, api, events, queue, dispatcher):
 
 
 async def test_who_waits_for_an_agent_after_its_back_off_is_looked_at_when_there_is_one(
-    working, world, objects, clock, queue, dispatcher
+    working, cache, objects, clock, queue, dispatcher
 ):
     assignment = {"agentPodUID": "uid-agent", "epoch": 1, "failures": 1, "failedTime": clock.now().isoformat()}
-    world.agents.take_report(objects.agent("agent"), AgentReport(incarnation="1", slots=0))
+    cache.agents.observe_report(objects.agent("agent"), AgentReport(incarnation="1", slots=0))
     pod = objects.pod("fix-1", owner="fix", phase="Running", podIP="10.0.0.2")
-    world.pods.put(pod)
+    cache.pods.put(pod)
     episode = objects.episode(
         "fix", attempt=1, podName="fix-1", startTime=clock.now().isoformat(), assignment=assignment
     )
@@ -114,16 +116,16 @@ async def test_who_waits_for_an_agent_after_its_back_off_is_looked_at_when_there
     looks = _looks(working)
     await clock.advance(10)
     assert _looks(working) == looks
-    world.agents.take_report(world.agents.get("uid-agent"), AgentReport(incarnation="1", slots=1))
+    cache.agents.observe_report(cache.agents.get("uid-agent"), AgentReport(incarnation="1", slots=1))
     dispatcher.round()
-    assert dispatcher.agent_for(episode.key) == "uid-agent"
+    assert dispatcher.granted_agent(episode.key) == "uid-agent"
 
 
 def _looks(metrics):
     return metrics.registry.get_sample_value("dgym_operator_reconcile_total", {"kind": "Episode", "result": "ok"})
 
 
-async def test_a_set_whose_children_are_refused_does_not_keep_the_api_server_busy(working, world, api, clock):
+async def test_a_set_whose_children_are_refused_does_not_keep_the_api_server_busy(working, cache, api, clock):
     manifest = {"metadata": {"name": "all-tasks", "namespace": "team", "uid": "uid-all-tasks", "resourceVersion": "9"}}
     owner = {
         "apiVersion": "dgym.dev/v1alpha1",
@@ -133,8 +135,8 @@ async def test_a_set_whose_children_are_refused_does_not_keep_the_api_server_bus
         "controller": True,
     }
     manifest["metadata"]["ownerReferences"] = [owner]
-    world.config_maps.put(msgspec.convert({**manifest, "data": {"tasks": "one uid-one\n"}}, ConfigMapView))
-    world.sets.assume(await api.patch(None, "all", {"status": {}}, decode=EpisodeSetView, namespace="team"))
+    cache.config_maps.put(msgspec.convert({**manifest, "data": {"tasks": "one uid-one\n"}}, ConfigMapView))
+    cache.sets.assume(await api.patch(None, "all", {"status": {}}, decode=EpisodeSetView, namespace="team"))
     await clock.advance(10)
     assert 2 <= api.creates <= 8
     assert api.patches <= 25

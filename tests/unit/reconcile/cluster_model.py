@@ -14,11 +14,11 @@ from dgym_operator.controllers import (
     AgentView,
     EpisodeInput,
     TaskState,
+    agent_request,
     assigned_status,
     attempt_of,
     decide,
     is_true,
-    needs_agent,
     still_wants,
 )
 from dgym_operator.controllers import plan as act
@@ -139,7 +139,7 @@ class EpisodeModel:
         self.seen = self.past[max(0, len(self.past) - 1 - episode_age)][0]
         self.seen_pods = dict(self.past[max(0, len(self.past) - 1 - pods_age)][1])
         self.gone = False
-        self.unheard = True
+        self.awaits_report = True
         self.absent: set[str] = set()
         self.failure: act.CreateFailure | None = None
 
@@ -171,7 +171,7 @@ class EpisodeModel:
 
     def dispatch(self) -> None:
         view = self.view()
-        ready = needs_agent(view, self.now)
+        ready = agent_request(view, self.now)
         agent = next((uid for uid, each in self.agents.items() if each.lost_since is None), None)
         if ready is not None and agent is not None:
             status = assigned_status(view, ready, agent, self.now)
@@ -318,7 +318,7 @@ class EpisodeModel:
     def pass_time(self, seconds: float) -> None:
         """Agents are asked all the time."""
         self.now += timedelta(seconds=seconds)
-        self.unheard = False
+        self.awaits_report = False
 
     @property
     def finished(self) -> bool:
@@ -348,7 +348,7 @@ class EpisodeModel:
 
     def _agent_view(self) -> AgentView | None:
         assignment = self.seen.status.assignment
-        if assignment is None or self.unheard:
+        if assignment is None or self.awaits_report:
             return None
         agent = self.agents[assignment.agent_pod_uid]
         if agent.lost_since is not None:

@@ -2,8 +2,7 @@
 
 import pytest
 
-from dgym.wire.assignments import AssignmentMode
-from dgym_operator.controllers import AgentView, assigned_status, decide, needs_agent, retry_at
+from dgym_operator.controllers import AgentView, agent_request, assigned_status, decide, remaining_seconds, retry_at
 from tests.unit.reconcile.reconcile_builders import (
     AGENT,
     NOW,
@@ -26,9 +25,9 @@ from tests.unit.reconcile.reconcile_builders import (
 
 def test_a_ready_sandbox_gets_its_agent_in_one_write():
     seen = view(None, ready_pod(ready=2, age=9))
-    ready = needs_agent(seen, NOW)
-    assert (ready.attempt, ready.epoch, ready.mode, ready.takes_slot) == (1, 1, AssignmentMode.RUN, True)
-    assert ready.remaining_seconds == 3600
+    ready = agent_request(seen, NOW)
+    assert (ready.attempt, ready.epoch, ready.takes_slot) == (1, 1, True)
+    assert remaining_seconds(seen.episode) == 3600
 
     status = assigned_status(seen, ready, AGENT, NOW)
 
@@ -44,19 +43,19 @@ def test_a_ready_sandbox_gets_its_agent_in_one_write():
         NOW,
     )
     after = view(status, ready_pod())
-    assert needs_agent(after, NOW) is None
+    assert agent_request(after, NOW) is None
     assert not decide(after, NOW).actions
 
 
 def test_an_episode_driven_from_outside_is_prepared_and_takes_no_slot():
-    ready = needs_agent(view(None, ready_pod(), driven=False), NOW)
-    assert (ready.mode, ready.takes_slot) == (AssignmentMode.PREPARE, False)
+    ready = agent_request(view(None, ready_pod(), driven=False), NOW)
+    assert not ready.takes_slot
 
 
 def test_a_later_attempt_has_the_time_that_is_left_and_keeps_the_start():
     seen = view(between(active_seconds=3000, start_time=ago(4000)), ready_pod(2))
-    ready = needs_agent(seen, NOW)
-    assert (ready.attempt, ready.epoch, ready.remaining_seconds) == (2, 1, 600)
+    ready = agent_request(seen, NOW)
+    assert (ready.attempt, ready.epoch, remaining_seconds(seen.episode)) == (2, 1, 600)
     assert assigned_status(seen, ready, AGENT, NOW).start_time == ago(4000)
 
 
@@ -80,13 +79,13 @@ NOBODY = {
 
 @pytest.mark.parametrize("case", NOBODY)
 def test_who_wants_no_agent_gets_none(case):
-    assert needs_agent(NOBODY[case], in_(100)) is None
+    assert agent_request(NOBODY[case], in_(100)) is None
 
 
 def test_another_agent_takes_over_under_a_higher_epoch():
     lost = AgentView(lost_since=ago(100))
     seen = view(running(epoch=3, assigned=500), ready_pod(), agent=lost)
-    ready = needs_agent(seen, NOW)
+    ready = agent_request(seen, NOW)
     assert (ready.epoch, ready.cause) == (4, "AgentLost")
 
     status = assigned_status(seen, ready, "another", NOW)
@@ -94,31 +93,31 @@ def test_another_agent_takes_over_under_a_higher_epoch():
     assert (status.assignment.agent_pod_uid, status.assignment.epoch, status.attempt) == ("another", 4, 1)
     assert status.stages.assigned == ago(500)
     assert the_condition(status, "SandboxReady") == the_condition(running(assigned=500), "SandboxReady")
-    assert needs_agent(view(running(epoch=11), ready_pod(), agent=lost), NOW) is None
+    assert agent_request(view(running(epoch=11), ready_pod(), agent=lost), NOW) is None
 
 
 def test_the_first_lost_agent_is_replaced_at_once_and_later_ones_ever_more_slowly():
     lost = AgentView(lost_since=NOW)
-    assert needs_agent(view(running(epoch=1), ready_pod(), agent=lost), NOW) is not None
+    assert agent_request(view(running(epoch=1), ready_pod(), agent=lost), NOW) is not None
     for epoch, seconds in ((2, 10), (3, 20), (4, 40)):
         seen = view(running(epoch=epoch), ready_pod(), agent=lost)
-        assert needs_agent(seen, in_(seconds - 1)) is None
+        assert agent_request(seen, in_(seconds - 1)) is None
         assert retry_at(seen) == in_(seconds)
-        assert needs_agent(seen, in_(seconds)).epoch == epoch + 1
+        assert agent_request(seen, in_(seconds)).epoch == epoch + 1
 
 
 def test_a_cancelled_episode_still_gets_an_agent_to_store_its_verdict():
     lost = AgentView(lost_since=ago(1))
-    assert needs_agent(view(running(), ready_pod(), agent=lost, cancel=True), NOW) is not None
+    assert agent_request(view(running(), ready_pod(), agent=lost, cancel=True), NOW) is not None
 
 
 def test_after_a_failed_model_another_try_follows_when_its_backoff_is_over():
     failed = running(epoch=2, assignment={"failures": 2, "failed_time": NOW}, reason="ModelError")
     seen = view(failed, ready_pod(), agent=AgentView())
     assert retry_at(seen) == in_(20)
-    assert needs_agent(seen, in_(19)) is None
+    assert agent_request(seen, in_(19)) is None
 
-    ready = needs_agent(seen, in_(20))
+    ready = agent_request(seen, in_(20))
     assert (ready.epoch, ready.cause) == (3, "ModelError")
     status = assigned_status(seen, ready, AGENT, in_(20))
     assert (status.assignment.failures, status.assignment.failed_time, status.reason) == (2, None, "Running")

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from dgym.wire.assignments import AssignmentState
-from dgym_operator.controllers import AgentView, PauseDeadline, assigned_status, decide, needs_agent
+from dgym_operator.controllers import AgentView, PauseDeadline, agent_request, assigned_status, decide
 from dgym_operator.controllers.episode.deadlines import backstop
 from tests.unit.reconcile.reconcile_builders import (
     NOW,
@@ -35,7 +35,7 @@ def test_preparation_is_not_charged():
 def test_the_absence_of_agents_is_not_charged():
     lost = AgentView(lost_since=ago(5000), active_seconds=100)
     seen = view(running(assigned=6000), ready_pod(), agent=lost)
-    ready = needs_agent(seen, NOW)
+    ready = agent_request(seen, NOW)
     status = assigned_status(seen, ready, "another", NOW)
     assert status.attempt_seconds == 100
 
@@ -72,4 +72,4 @@ def test_the_sidecars_deadline_is_paused_while_the_agent_is_lost():
     lost = AgentView(lost_since=ago(1), lost="agent pod a is gone")
     plan = decide(view(running(epoch=2), ready_pod(), agent=lost), NOW)
     assert decide(view(running(epoch=2), ready_pod(), agent=lost, driven=False), NOW).actions == ()
-    assert plan.actions == (PauseDeadline(pod="e-1", url="http://10.0.0.7:8080", attempt=1, epoch=2),)
+    assert plan.actions == (PauseDeadline(url="http://10.0.0.7:8080", attempt=1, epoch=2),)

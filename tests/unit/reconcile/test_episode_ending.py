@@ -293,7 +293,7 @@ UNREADY = condition("ContainersReady", "False", age=3)
 
 def test_a_sandbox_that_runs_beside_an_unready_sidecar_is_reported_to_it():
     plan = decide(view(running(), pod(1, *UP, conditions=(UNREADY,), phase="Running")), NOW)
-    report = SandboxRunning(pod="e-1", url="http://10.0.0.7:8080", attempt=1, observed=ago(3))
+    report = SandboxRunning(url="http://10.0.0.7:8080", attempt=1, observed=ago(3))
     assert (plan.actions, plan.requeue_after) == ((report,), 5)
 
 
@@ -316,5 +316,5 @@ def test_a_sandbox_that_ended_while_its_sidecar_runs_is_told_again_and_again():
     dead = pod(1, ended("sandbox", 137), up("verifier"), up("sidecar"), phase="Running")
     for _ in range(2):
         plan = decide(view(running(), dead), NOW)
-        assert plan.actions == (SandboxEnded(pod="e-1", url="http://10.0.0.7:8080", attempt=1),)
+        assert plan.actions == (SandboxEnded(url="http://10.0.0.7:8080", attempt=1),)
         assert plan.requeue_after == 5

@@ -34,7 +34,7 @@ from tests.unit.reconcile.reconcile_builders import (
 
 def test_cancelling_asks_the_sidecar_and_takes_its_verdict():
     plan = decide(view(running(), ready_pod(), cancel=True), NOW)
-    assert plan.actions == (CancelAttempt(pod="e-1", url="http://10.0.0.7:8080", attempt=1),)
+    assert plan.actions == (CancelAttempt(url="http://10.0.0.7:8080", attempt=1),)
     assert plan.requeue_after == 5
     text = message(EndReason.CANCELLED, score=1, max_score=3)
     status = written(decide(view(running(), ended_pod(text), cancel=True), NOW))

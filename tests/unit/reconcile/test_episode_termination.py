@@ -4,7 +4,7 @@ import pytest
 
 from dgym.wire import EndReason
 from dgym.wire.assignments import AssignmentState
-from dgym_operator.controllers import AgentView, CancelAttempt, DeletePod, Plan, SandboxEnded, decide, needs_agent
+from dgym_operator.controllers import AgentView, CancelAttempt, DeletePod, Plan, SandboxEnded, agent_request, decide
 from tests.unit.reconcile.reconcile_builders import (
     NOW,
     ago,
@@ -59,7 +59,7 @@ def test_the_operator_reads_the_pods_last_message_before_it_ends_an_episode(name
     # The delete may have failed; the pod may take its time; what the user changes meanwhile changes nothing.
     assert decide(view(decided, ready_pod(), **seen), in_(1)).actions == writes(plan)[1:]
     assert decide(view(decided, ready_pod(deleting=-5), **{**seen, "suspend": True}), NOW) == Plan(requeue_after=35)
-    assert needs_agent(view(decided, ready_pod(), **seen), in_(1)) is None
+    assert agent_request(view(decided, ready_pod(), **seen), in_(1)) is None
 
     solved_late = written(decide(view(decided, ended_pod(message(), deleting=-5), **seen), in_(2)))
     assert (the_condition(solved_late, "Resolved").status, solved_late.termination) == ("True", None)
@@ -75,7 +75,7 @@ def test_the_operator_reads_the_pods_last_message_before_it_ends_an_episode(name
 def test_a_cancelled_attempt_whose_agent_is_lost_is_scored_before_its_pod_goes():
     lost = AgentView(lost_since=ago(100))
     plan = decide(view(running(), ready_pod(), agent=lost, cancel=True), NOW)
-    assert CancelAttempt(pod="e-1", url="http://10.0.0.7:8080", attempt=1) in plan.actions
+    assert CancelAttempt(url="http://10.0.0.7:8080", attempt=1) in plan.actions
     assert not [action for action in plan.actions if isinstance(action, DeletePod)]
     closing = pod(1, ended("sandbox", 137), up("verifier"), up("sidecar"), phase="Running")
     plan = decide(view(running(), closing, agent=lost, cancel=True), NOW)

@@ -1,17 +1,17 @@
 """The controller of Episodes: one pod for each attempt, one agent for each pod, and the end of both."""
 
-from dgym_operator.controllers.episode.assignment import Ready, assigned_status, needs_agent, retry_at
+from dgym_operator.controllers.episode.assignment import AgentRequest, agent_request, assigned_status, retry_at
 from dgym_operator.controllers.episode.controller import decide, still_wants
 from dgym_operator.controllers.episode.deadlines import pod_deadline_seconds, remaining_seconds
 from dgym_operator.controllers.episode.pods import Cause, loss, stuck_cause
 
 __all__ = [
+    "AgentRequest",
     "Cause",
-    "Ready",
+    "agent_request",
     "assigned_status",
     "decide",
     "loss",
-    "needs_agent",
     "pod_deadline_seconds",
     "remaining_seconds",
     "retry_at",

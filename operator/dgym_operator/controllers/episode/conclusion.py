@@ -5,38 +5,36 @@ from datetime import datetime, timedelta
 import msgspec
 
 from dgym.api import ConditionType, EpisodeOutcome, EpisodeStatus, ResolvedReason, Stages, Treatment
-from dgym_operator.controllers.conditions import Conditions, fit, observed, set_condition, since
+from dgym_operator.controllers.conditions import Conditions, fit, set_condition, since
 from dgym_operator.controllers.episode.deadlines import served_seconds
 from dgym_operator.controllers.episode.ending import is_disrupted
-from dgym_operator.controllers.episode.pods import Ended
+from dgym_operator.controllers.episode.pods import AttemptEnd
 from dgym_operator.controllers.inputs import EpisodeInput, backoff
 from dgym_operator.controllers.plan import Action, DeleteEpisode, DeletePod, Emit, PatchStatus, Plan
 
 
-def conclude(view: EpisodeInput, ended: Ended, now: datetime) -> Plan:
-    """What becomes of the episode now that its attempt is over."""
-    if ended.treatment is not Treatment.NEW_POD:
-        return finish(view, ended, now)
+def conclude(view: EpisodeInput, end: AttemptEnd, now: datetime) -> Plan:
+    """Finish the episode with the end of its attempt, or begin another attempt."""
+    if end.treatment is not Treatment.NEW_POD:
+        return finish(view, end, now)
     spec, status = view.episode.spec, view.episode.status
     if spec.cancel:
-        return finish(view, Ended(reason="Cancelled", message=ended.message), now)
-    disrupted = ended.disruption or is_disrupted(view)
+        return finish(view, AttemptEnd(reason="Cancelled", message=end.message), now)
+    disrupted = end.disruption or is_disrupted(view)
     failures = status.failures + (not disrupted)
     disruptions = status.disruptions + disrupted
     # An external driver holds tokens of this attempt alone: it could not drive another pod.
     if spec.agent is None and status.pod_name is not None:
-        return finish(
-            view, _last(ended, "an episode without agent has one attempt: its driver's tokens are of it"), now
-        )
+        return finish(view, _last(end, "an episode without agent has one attempt: its driver's tokens are of it"), now)
     limit = spec.backoff_limit if spec.agent is not None else 0
     if failures > limit:
-        return finish(view, _last(ended, f"attempt {view.attempt} was the last (backoffLimit {limit})"), now)
+        return finish(view, _last(end, f"attempt {view.attempt} was the last (backoffLimit {limit})"), now)
     if disruptions > spec.max_disruptions:
-        return finish(view, _last(ended, f"it was disrupted {disruptions} times (maxDisruptions)"), now)
+        return finish(view, _last(end, f"it was disrupted {disruptions} times (maxDisruptions)"), now)
     if served_seconds(view) >= spec.active_deadline_seconds:
-        late = Ended(reason="DeadlineExceeded", message=f"no time is left for another attempt: {ended.message}")
+        late = AttemptEnd(reason="DeadlineExceeded", message=f"no time is left for another attempt: {end.message}")
         return finish(view, late, now)
-    return _again(view, ended, failures, disruptions, now)
+    return _another_attempt(view, end, failures, disruptions, now)
 
 
 def record_disruption(view: EpisodeInput) -> Plan | None:
@@ -55,12 +53,10 @@ def record_disruption(view: EpisodeInput) -> Plan | None:
 
 
 def close_attempt(view: EpisodeInput, now: datetime, *, reason: str, message: str) -> EpisodeStatus:
-    """The status after an attempt: its number is used up, and nothing of it runs."""
-    status = view.episode.status
-    return msgspec.structs.replace(
-        status,
+    """The status after an attempt, whose number is used up."""
+    return view.status_with(
         conditions=set_condition(
-            status.conditions,
+            view.episode.status.conditions,
             ConditionType.SANDBOX_READY,
             "False",
             reason=reason,
@@ -78,12 +74,11 @@ def close_attempt(view: EpisodeInput, now: datetime, *, reason: str, message: st
         assignment=None,
         termination=None,
         stages=Stages(),
-        observed_generation=observed(status, view.episode.metadata.generation),
     )
 
 
 def next_attempt_at(view: EpisodeInput) -> datetime | None:
-    """When the back-off is over; None where there is none."""
+    """The end of the back-off before the next attempt; None: no back-off."""
     status = view.episode.status
     ended = since(status.conditions, ConditionType.SANDBOX_READY, "False")
     if ended is None or not status.failures + status.disruptions:
@@ -92,52 +87,36 @@ def next_attempt_at(view: EpisodeInput) -> datetime | None:
     return ended + timedelta(seconds=backoff(policy.backoff_seconds, policy.backoff_limit_seconds, status.failures))
 
 
-def _again(view: EpisodeInput, ended: Ended, failures: int, disruptions: int, now: datetime) -> Plan:
-    status = msgspec.structs.replace(
-        close_attempt(view, now, reason=ended.reason, message=ended.message),
-        failures=failures,
-        disruptions=disruptions,
-    )
-    message = fit(f"attempt {view.attempt}: {ended.message}; a new pod follows")
-    return Plan(actions=(PatchStatus(status=status), Emit(type="Warning", reason=ended.reason, message=message)))
-
-
-def _last(ended: Ended, why: str) -> Ended:
-    return msgspec.structs.replace(ended, message=f"{ended.message}; {why}" if ended.message else why)
-
-
-def finish(view: EpisodeInput, ended: Ended, now: datetime) -> Plan:
-    """Write the end down. The pod goes once it is written: until then it holds what was not."""
-    status = finished_status(view, ended, now)
-    verdict = ended.treatment is Treatment.VERDICT
-    event = Emit(type="Normal" if verdict else "Warning", reason=ended.reason, message=_told(status))
+def finish(view: EpisodeInput, end: AttemptEnd, now: datetime) -> Plan:
+    """Write the last status. The pods are deleted once it is written: until then they hold the evidence."""
+    status = finished_status(view, end, now)
+    verdict = end.treatment is Treatment.VERDICT
+    event = Emit(type="Normal" if verdict else "Warning", reason=end.reason, message=_event_message(status))
     return Plan(actions=(PatchStatus(status=status), event))
 
 
-def finished_status(view: EpisodeInput, ended: Ended, now: datetime) -> EpisodeStatus:
-    """The last status."""
+def finished_status(view: EpisodeInput, end: AttemptEnd, now: datetime) -> EpisodeStatus:
+    """The status of the finished episode."""
     before = view.episode.status
     begun = before.pod_name is not None or view.pod is not None
-    outcome = ended.outcome
+    outcome = end.outcome
     if outcome is None and (begun or before.attempt):
-        outcome = EpisodeOutcome(resolved=False, message=fit(ended.message))
-    return msgspec.structs.replace(
-        before,
-        conditions=_conditions(before.conditions, ended, now),
-        reason=ended.reason[:64],
-        message=fit(ended.message),
+        outcome = EpisodeOutcome(resolved=False, message=fit(end.message))
+    return view.status_with(
+        conditions=_conditions(before.conditions, end, now),
+        reason=end.reason[:64],
+        message=fit(end.message),
         steps=outcome.steps if outcome is not None and outcome.steps else before.steps,
         outcome=outcome,
         attempt=view.attempt if begun else before.attempt,
         completion_time=now,
         termination=None,
         stages=_stages(view, now if outcome is not None and outcome.max_score else None),
-        observed_generation=observed(before, view.episode.metadata.generation),
     )
 
 
 def after_finish(view: EpisodeInput, now: datetime) -> Plan:
-    """Delete the pods; the Episode too once its time to live is over and its set, if it has one, has counted it."""
+    """Delete the pods, and the Episode after its time to live, if its set, where it has one, has counted it."""
     actions: tuple[Action, ...] = delete_pods(view)
     metadata, ttl = view.episode.metadata, view.episode.spec.ttl_seconds_after_finished
     if ttl is None or (view.owned_by_set and not view.counted):
@@ -149,7 +128,7 @@ def after_finish(view: EpisodeInput, now: datetime) -> Plan:
 
 
 def delete_pods(view: EpisodeInput, *, keep: int | None = None) -> tuple[DeletePod, ...]:
-    """Delete all pods that are not being deleted already, but that of the attempt ``keep``."""
+    """Delete all pods that are not being deleted already, except that of the attempt ``keep``."""
     kept = view.pod if keep == view.attempt else None
     return tuple(
         DeletePod(name=pod.metadata.name, uid=pod.metadata.uid)
@@ -158,8 +137,19 @@ def delete_pods(view: EpisodeInput, *, keep: int | None = None) -> tuple[DeleteP
     )
 
 
-def _conditions(before: Conditions, ended: Ended, now: datetime) -> Conditions:
-    outcome, verdict = ended.outcome, ended.treatment is Treatment.VERDICT
+def _another_attempt(view: EpisodeInput, end: AttemptEnd, failures: int, disruptions: int, now: datetime) -> Plan:
+    closed = close_attempt(view, now, reason=end.reason, message=end.message)
+    status = msgspec.structs.replace(closed, failures=failures, disruptions=disruptions)
+    message = fit(f"attempt {view.attempt}: {end.message}; a new pod follows")
+    return Plan(actions=(PatchStatus(status=status), Emit(type="Warning", reason=end.reason, message=message)))
+
+
+def _last(end: AttemptEnd, why: str) -> AttemptEnd:
+    return msgspec.structs.replace(end, message=f"{end.message}; {why}" if end.message else why)
+
+
+def _conditions(before: Conditions, end: AttemptEnd, now: datetime) -> Conditions:
+    outcome, verdict = end.outcome, end.treatment is Treatment.VERDICT
     scored = verdict and outcome is not None and outcome.max_score > 0
     solved = scored and outcome is not None and outcome.resolved
     unsolved = ResolvedReason.UNSOLVED if scored else ResolvedReason.NOT_SCORED
@@ -171,25 +161,24 @@ def _conditions(before: Conditions, ended: Ended, now: datetime) -> Conditions:
         reason=(ResolvedReason.SOLVED if solved else unsolved).value,
         at=now,
     )
-    return set_condition(after, ConditionType.FINISHED, "True", reason=ended.reason, message=ended.message, at=now)
+    return set_condition(after, ConditionType.FINISHED, "True", reason=end.reason, message=end.message, at=now)
 
 
 def _stages(view: EpisodeInput, verified: datetime | None) -> Stages:
     stages = view.episode.status.stages
-    heard = view.agent.stages if view.agent is not None else Stages()
-    sidecar = view.pod.container("sidecar") if view.pod is not None else None
-    ended = sidecar.state.terminated if sidecar is not None else None
+    reported = view.agent.stages if view.agent is not None else Stages()
+    ended = view.pod.terminated("sidecar") if view.pod is not None else None
     if verified is not None and ended is not None and ended.finished_at is not None:
         verified = ended.finished_at
     return msgspec.structs.replace(
         stages,
-        first_step=stages.first_step or heard.first_step,
-        last_step=heard.last_step or stages.last_step,
+        first_step=stages.first_step or reported.first_step,
+        last_step=reported.last_step or stages.last_step,
         verified=verified,
     )
 
 
-def _told(status: EpisodeStatus) -> str:
+def _event_message(status: EpisodeStatus) -> str:
     outcome = status.outcome
     score = f"score {outcome.score} of {outcome.max_score}" if outcome is not None and outcome.max_score else "no score"
     message = next((each.message for each in status.conditions if each.type == ConditionType.FINISHED), "")

@@ -1,7 +1,7 @@
-"""What to do about one Episode now.
+"""The decision about one Episode.
 
-Level-triggered: the same view gives the same plan, whatever happened in between, so that nothing is lost by an event
-that was. An end is looked at first, then what the user asked for, then the attempt that runs or the next one.
+Level-triggered: the same view gives the same plan, whatever events were missed. The end of the attempt is decided
+first, then the user's requests, then the current attempt or the next one.
 """
 
 from datetime import datetime
@@ -9,7 +9,7 @@ from datetime import datetime
 import msgspec
 
 from dgym.api import ConditionType, EpisodeStatus, ProgressReason
-from dgym_operator.controllers.conditions import Conditions, is_true, observed, set_condition
+from dgym_operator.controllers.conditions import is_true, set_condition
 from dgym_operator.controllers.episode.conclusion import (
     after_finish,
     close_attempt,
@@ -19,7 +19,7 @@ from dgym_operator.controllers.episode.conclusion import (
     record_disruption,
 )
 from dgym_operator.controllers.episode.ending import find_ending, is_disrupted
-from dgym_operator.controllers.episode.pods import Ended, deleted_early
+from dgym_operator.controllers.episode.pods import AttemptEnd, deleted_early
 from dgym_operator.controllers.episode.running import run
 from dgym_operator.controllers.episode.starting import create, start
 from dgym_operator.controllers.inputs import EpisodeInput, attempt_of
@@ -30,28 +30,28 @@ _STALE_SECONDS = 1.0
 
 
 def decide(view: EpisodeInput, now: datetime) -> Plan:
-    """What to do now, and when to look again."""
+    """The plan for the Episode."""
     if view.episode.metadata.deletion_timestamp is not None:
         return Plan()
-    if is_true(view.episode.status.conditions, ConditionType.FINISHED):
+    if view.episode.is_finished:
         return after_finish(view, now)
     if any(attempt_of(pod) > view.attempt for pod in view.pods):
-        # A pod of a later attempt is only made once the status says that this one is over: the view is old.
+        # A pod of a later attempt is created only after the status that ends this one: the view is old.
         return Plan(requeue_after=_STALE_SECONDS)
     stale = delete_pods(view, keep=view.attempt)
-    plan = _attempt(view, now)
+    plan = _decide_attempt(view, now)
     return msgspec.structs.replace(plan, actions=(*stale, *plan.actions)) if stale else plan
 
 
 def still_wants(read: EpisodeView, uid: str, attempt: int) -> bool:
-    """Whether the Episode, read anew, still wants the pod of this attempt made. ``uid`` is that of the view before."""
+    """Whether the Episode, as just read, still requests the pod of this attempt. ``uid`` is that of the view before."""
     status, spec = read.status, read.spec
     same = read.metadata.uid == uid and read.metadata.deletion_timestamp is None
-    over = is_true(status.conditions, ConditionType.FINISHED) or spec.cancel or spec.suspend
+    over = read.is_finished or spec.cancel or spec.suspend
     return same and not over and status.pod_name is None and status.attempt + 1 == attempt
 
 
-def _attempt(view: EpisodeInput, now: datetime) -> Plan:
+def _decide_attempt(view: EpisodeInput, now: datetime) -> Plan:
     begun = view.episode.status.pod_name is not None
     if begun and view.pod is None and view.pod_name not in view.absent:
         return Plan(actions=(LookUpPod(name=view.pod_name),), requeue_after=view.policy.repeat_seconds)
@@ -59,32 +59,34 @@ def _attempt(view: EpisodeInput, now: datetime) -> Plan:
         return conclude(view, deleted_early(view.pod), now)
     # A disrupted pod that is gone has used up its attempt, even without an agent: the next pod has another name.
     ending = find_ending(view, now) if begun or view.pod is not None or is_disrupted(view) else None
-    if isinstance(ending, Ended):
+    if isinstance(ending, AttemptEnd):
         return conclude(view, ending, now)
     disrupted = record_disruption(view)
     if disrupted is not None:
         return disrupted
     if ending is not None:
         return Plan(requeue_after=ending.seconds)
-    asked = _asked(view, now) if view.episode.status.termination is None else None
-    if asked is not None:
-        return asked
+    requested = _user_request(view, now) if view.episode.status.termination is None else None
+    if requested is not None:
+        return requested
     if begun:
         return run(view, now)
     return start(view, view.pod, now) if view.pod is not None else create(view, now)
 
 
-def _asked(view: EpisodeInput, now: datetime) -> Plan | None:
-    """What the user asks for: the end, a pause, or that it goes on."""
+def _user_request(view: EpisodeInput, now: datetime) -> Plan | None:
+    """The plan for ``cancel`` and ``suspend`` in the spec; None: nothing to do for them."""
     spec, status = view.episode.spec, view.episode.status
     begun, suspended = status.pod_name is not None, is_true(status.conditions, ConditionType.SUSPENDED)
     if spec.cancel:
-        # An episode that is served is ended by its sidecar, which scores what there is.
-        return None if begun else finish(view, Ended(reason="Cancelled", message="cancelled before it began"), now)
-    if spec.suspend and not view.is_closed and not view.unheard:
+        # A served episode is ended by its sidecar, which scores what there is.
+        return None if begun else finish(view, AttemptEnd(reason="Cancelled", message="cancelled before it began"), now)
+    if spec.suspend and not view.is_closing and not view.awaits_report:
         return _suspend(view, now) if not suspended or view.pod is not None else Plan()
     if suspended and not spec.suspend:
-        return _resume(view, now)
+        conditions = set_condition(status.conditions, ConditionType.SUSPENDED, "False", reason="Resumed", at=now)
+        resumed = view.status_with(conditions=conditions, reason=ProgressReason.PENDING, message="")
+        return _write(resumed, "Resumed", "a new sandbox is made")
     return None
 
 
@@ -93,29 +95,17 @@ def _suspend(view: EpisodeInput, now: datetime) -> Plan:
     status = view.episode.status
     if view.pod is not None or status.pod_name is not None:
         status = close_attempt(view, now, reason=ProgressReason.SUSPENDED, message="")
-    conditions = set_condition(
-        status.conditions, ConditionType.SUSPENDED, "True", reason=ProgressReason.SUSPENDED, at=now
-    )
-    status = _changed(view, status, conditions, ProgressReason.SUSPENDED)
-    event = Emit(
-        type="Normal", reason=ProgressReason.SUSPENDED, message="the sandbox is taken away until suspend is false"
-    )
-    return Plan(actions=(PatchStatus(status=status), event))
-
-
-def _resume(view: EpisodeInput, now: datetime) -> Plan:
-    status = view.episode.status
-    conditions = set_condition(status.conditions, ConditionType.SUSPENDED, "False", reason="Resumed", at=now)
-    status = _changed(view, status, conditions, ProgressReason.PENDING)
-    event = Emit(type="Normal", reason="Resumed", message="a new sandbox is made")
-    return Plan(actions=(PatchStatus(status=status), event))
-
-
-def _changed(view: EpisodeInput, status: EpisodeStatus, conditions: Conditions, reason: str) -> EpisodeStatus:
-    return msgspec.structs.replace(
+    suspended = msgspec.structs.replace(
         status,
-        conditions=conditions,
-        reason=reason,
+        conditions=set_condition(
+            status.conditions, ConditionType.SUSPENDED, "True", reason=ProgressReason.SUSPENDED, at=now
+        ),
+        reason=ProgressReason.SUSPENDED,
         message="",
-        observed_generation=observed(status, view.episode.metadata.generation),
+        observed_generation=view.status_with().observed_generation,
     )
+    return _write(suspended, ProgressReason.SUSPENDED, "the sandbox is taken away until suspend is false")
+
+
+def _write(status: EpisodeStatus, reason: str, message: str) -> Plan:
+    return Plan(actions=(PatchStatus(status=status), Emit(type="Normal", reason=reason, message=message)))

@@ -11,8 +11,8 @@ from dgym_operator.objects import EpisodeView, Pod
 _DAY = 86400
 
 
-def wanted_since(episode: EpisodeView) -> datetime:
-    """Since when the next attempt is wanted: the creation, the resumption or the end of the attempt before."""
+def requested_since(episode: EpisodeView) -> datetime:
+    """When the next attempt was requested: by the creation, the resumption or the end of the attempt before."""
     conditions = episode.status.conditions
     times = (
         episode.metadata.creation_timestamp,
@@ -25,7 +25,7 @@ def wanted_since(episode: EpisodeView) -> datetime:
 def start_deadline(view: EpisodeInput, pod: Pod) -> datetime:
     """When a pod that is not ready is given up.
 
-    It counts from the pod's creation, or from the last time the sandbox was seen to begin waiting anew: a pod that a
+    The time counts from the pod's creation, or from the last transition of ``SandboxReady`` to False: a pod that a
     scheduling gate held for hours has all its time once the gate is gone.
     """
     waiting = since(view.episode.status.conditions, ConditionType.SANDBOX_READY, "False")
@@ -34,7 +34,7 @@ def start_deadline(view: EpisodeInput, pod: Pod) -> datetime:
 
 
 def served_seconds(view: EpisodeInput) -> int:
-    """How much of ``activeDeadlineSeconds`` is used, over all attempts: from each first reset to the end of its steps.
+    """Used part of ``activeDeadlineSeconds`` over all attempts: from each first reset to the end of the steps.
 
     Agents report it. Preparation, scoring and the absence of agents are not in it.
     """
@@ -42,7 +42,7 @@ def served_seconds(view: EpisodeInput) -> int:
 
 
 def attempt_seconds(view: EpisodeInput) -> int:
-    """How much the attempt that runs has used, under all its agents."""
+    """The part that the current attempt has used, under all its agents."""
     return view.episode.status.attempt_seconds + (view.agent.active_seconds if view.agent is not None else 0)
 
 
@@ -55,8 +55,8 @@ def backstop(view: EpisodeInput, now: datetime) -> datetime | None:
     """When the operator ends an attempt that its sidecar should have ended; None: the pod's own deadline does.
 
     The sidecar's deadline runs from the first reset. Once an agent has reported time since then, what is left counts
-    from now, or from the loss of the agent; before, all of it counts from the assignment. An external driver resets
-    when it likes.
+    from now, or from the loss of the agent; before, all of it counts from the assignment. With an external driver the
+    time of the first reset is not bounded.
     """
     episode, agent = view.episode, view.agent
     assigned = episode.status.stages.assigned
@@ -66,17 +66,17 @@ def backstop(view: EpisodeInput, now: datetime) -> datetime | None:
     if not used and episode.spec.agent is None:
         return None
     left = remaining_seconds(episode) - used + _around(view.task, view.policy) + view.policy.backstop_seconds
-    heard = agent.since if agent is not None else None
-    begun = now if used else max(assigned, heard or assigned)
+    reported = agent.since if agent is not None else None
+    begun = now if used else max(assigned, reported or assigned)
     if agent is not None and agent.lost_since is not None:
         begun = max(assigned, agent.lost_since)
     return begun + timedelta(seconds=left)
 
 
 def pod_deadline_seconds(episode: EpisodeView, task: TaskState, policy: Policy) -> int:
-    """The pod's own ``activeDeadlineSeconds``: for when no operator is there to end it, and so above all other clocks.
+    """The pod's own ``activeDeadlineSeconds``, for when no operator is there to end the pod: above all other clocks.
 
-    A day more, since a pod may also wait for an agent, and a verdict for its store.
+    A day is added, since a pod may also wait for an agent, and a verdict for its store.
     """
     seconds = remaining_seconds(episode) + _around(task, policy) + policy.backstop_seconds
     return int(episode.spec.start_timeout_seconds + seconds) + _DAY

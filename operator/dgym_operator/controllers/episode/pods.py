@@ -37,15 +37,15 @@ _START = frozenset(
     }
 )
 _COPY_FAILED = frozenset({66, 74, 77})
-"""How ``copy_tree.py`` of the runner says that it ran and could not copy: any other status is of something else."""
+"""Exit codes of the runner's ``copy_tree.py`` when it could not copy; other codes are not its own."""
 _NODE_LOST = frozenset({"NodeLost", "NodeShutdown", "Shutdown", "Terminated", "Preempting", "NodeAffinity"})
 _NODE_FULL = ("OutOf", "UnexpectedAdmissionError")
 _PRESSURE = ("The node was low on resource", "The node had condition")
 _QUOTE_LIMIT = 600
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """Why an attempt is over. ``disruption``: by what befell the node, or by whoever took the pod off it."""
+class AttemptEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of an attempt. ``disruption``: the cause is the node, or a removal of the pod from it."""
 
     reason: str
     message: str = ""
@@ -54,12 +54,12 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def treatment(self) -> Treatment:
-        """What becomes of the episode; a reason that this version does not know ends it."""
+        """How the episode continues; an unknown reason, as of a newer version, is terminal."""
         return TREATMENTS.get(self.reason, Treatment.TERMINAL)
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pod waits for. ``gated``: somebody holds it back on purpose, which is no failure and has no deadline."""
+    """The cause why a pod waits. ``gated``: a scheduling gate, which is no failure and has no deadline."""
 
     reason: str
     message: str
@@ -68,9 +68,9 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def waiting_cause(pod: Pod) -> Cause | None:
-    """What is in the way of a pod that is not ready: no node, a gate, an image, or a container that is not created.
+    """Why a pod is not ready: no node, a gate, an image, or a container that cannot be created.
 
-    The kubelet tries all of them again, and what they lack (room, a Secret, a runtime that answers) may come.
+    The kubelet retries all of them, and what is missing (room, a Secret, a runtime that answers) may come.
     """
     scheduled = pod.condition("PodScheduled")
     if scheduled is not None and scheduled.status == "False":
@@ -94,7 +94,7 @@ def waiting_cause(pod: Pod) -> Cause | None:
 
 
 def slow_at(pod: Pod, seconds: float) -> datetime:
-    """When a pod that is not ready counts as slow: so long after it was scheduled, or else created."""
+    """When a pod that is not ready counts as slow: ``seconds`` after it was scheduled, or else created."""
     scheduled = pod.condition("PodScheduled")
     placed = scheduled is not None and scheduled.status == "True"
     begun = scheduled.last_transition_time if scheduled is not None and placed else None
@@ -102,7 +102,7 @@ def slow_at(pod: Pod, seconds: float) -> datetime:
 
 
 def stuck_cause(pod: Pod, now: datetime, slow_seconds: float) -> Cause | None:
-    """Why the pod makes no progress: what is in its way, or that it is slow, as one whose volume is missing."""
+    """Why the pod makes no progress: its waiting cause, or its slowness, as with a missing volume."""
     if pod.ready:
         return None
     cause, slow = waiting_cause(pod), slow_at(pod, slow_seconds)
@@ -111,42 +111,41 @@ def stuck_cause(pod: Pod, now: datetime, slow_seconds: float) -> Cause | None:
     return Cause(reason=f"not ready {slow_seconds:.0f} s after it was scheduled", message="", since=slow)
 
 
-def start_failure(pod: Pod) -> Ended | None:
-    """Why a pod that serves nobody yet never will, if that is certain."""
+def start_failure(pod: Pod) -> AttemptEnd | None:
+    """Why a pod that is not assigned yet will never be ready, if that is certain."""
     for container in pod.status.init_container_statuses:
         ended = container.state.terminated
         if ended is not None and ended.exit_code != 0:
             return _init_failure(container.name, ended)
-    # A sidecar that ended may have left word; that is read elsewhere.
+    # The termination message of a sidecar that ended is read in ``ending``.
     for name in ("sandbox", "verifier"):
-        status = pod.container(name)
-        if status is not None and (ended := status.state.terminated) is not None and not _sidecar_ended(pod):
-            return Ended(reason="SandboxStartFailed", message=_of_the_image(f"container {name}", ended))
+        ended = pod.terminated(name)
+        if ended is not None and pod.terminated("sidecar") is None:
+            return AttemptEnd(reason="SandboxStartFailed", message=_image_failure(f"container {name}", ended))
     return None
 
 
-def deleted_early(pod: Pod) -> Ended:
+def deleted_early(pod: Pod) -> AttemptEnd:
     """The end of an attempt whose pod was deleted, not by the operator, before an agent had it."""
     traces = loss(pod)
     return traces if traces.disruption else lost("the pod was deleted before an agent had it", disruption=True)
 
 
-def loss(pod: Pod) -> Ended:
-    """What the traces in a pod that went without a word say."""
+def loss(pod: Pod) -> AttemptEnd:
+    """The end of a pod that left no termination message, by the traces in its status."""
     status = pod.status
     target = pod.condition("DisruptionTarget")
     if target is not None and target.status == "True":
         return lost(f"{target.reason}: {target.message}", disruption=True)
     if status.reason == "DeadlineExceeded":
-        return Ended(reason="DeadlineExceeded", message="the pod was older than any clock of the episode allows")
+        return AttemptEnd(reason="DeadlineExceeded", message="the pod was older than any clock of the episode allows")
     if status.reason in _NODE_LOST or status.reason.startswith(_NODE_FULL):
         return lost(f"{status.reason}: {status.message}", disruption=True)
     if status.reason == "Evicted":
         return lost(f"Evicted: {status.message}", disruption=status.message.startswith(_PRESSURE))
     if status.reason:
         return lost(f"{status.reason}: {status.message}")
-    sidecar = pod.container("sidecar")
-    ended = sidecar.state.terminated if sidecar is not None else None
+    ended = pod.terminated("sidecar")
     if ended is not None:
         why = f" ({ended.reason})" if ended.reason not in ("", "Error", "Completed") else ""
         return lost(f"the sidecar ended with exit code {ended.exit_code}{why} and left no result")
@@ -155,31 +154,33 @@ def loss(pod: Pod) -> Ended:
     return lost("the pod ended and left no result")
 
 
-def lost(message: str, *, disruption: bool = False) -> Ended:
+def lost(message: str, *, disruption: bool = False) -> AttemptEnd:
     """The end of an attempt whose sandbox was lost."""
-    return Ended(reason="SandboxLost", message=message.rstrip(": "), disruption=disruption)
+    return AttemptEnd(reason="SandboxLost", message=message.rstrip(": "), disruption=disruption)
 
 
 def created(pod: Pod) -> datetime:
-    """When the pod was made."""
+    """When the pod was created."""
     return pod.metadata.creation_timestamp or EPOCH
 
 
-def _init_failure(name: str, ended: Terminated) -> Ended:
+def _init_failure(name: str, ended: Terminated) -> AttemptEnd:
     if name == "install":
-        said = f": {fit(ended.message, _QUOTE_LIMIT)}" if ended.message else ""
-        return Ended(reason="SandboxStartFailed", message=f"init container install ended with {_how(ended)}{said}")
+        detail = f": {fit(ended.message, _QUOTE_LIMIT)}" if ended.message else ""
+        return AttemptEnd(
+            reason="SandboxStartFailed", message=f"init container install ended with {_how(ended)}{detail}"
+        )
     if name == "copy" and ended.exit_code in _COPY_FAILED:
-        said = f": {fit(ended.message, _QUOTE_LIMIT)}" if ended.message else f" ({_how(ended)})"
-        return Ended(reason="SetupFailed", message=f"the repository could not be copied out of the image{said}")
+        detail = f": {fit(ended.message, _QUOTE_LIMIT)}" if ended.message else f" ({_how(ended)})"
+        return AttemptEnd(reason="SetupFailed", message=f"the repository could not be copied out of the image{detail}")
     if name == "copy":
-        return Ended(reason="SandboxStartFailed", message=_of_the_image("init container copy", ended))
+        return AttemptEnd(reason="SandboxStartFailed", message=_image_failure("init container copy", ended))
     text = f"init container {name} ended with {_how(ended)}{_quoted(ended)}"
-    return Ended(reason="SandboxStartFailed", message=text)
+    return AttemptEnd(reason="SandboxStartFailed", message=text)
 
 
-def _of_the_image(what: str, ended: Terminated) -> str:
-    """What to say of a container that runs nothing but our code under the image's interpreter, and ended."""
+def _image_failure(what: str, ended: Terminated) -> str:
+    """The message for a container that ran only our code under the image's interpreter, and ended."""
     remedy = "the image must run the task's interpreter (spec.interpreter, Python 3.6 or newer)"
     if ended.reason == "OOMKilled":
         remedy = "raise spec.resources.limits.memory"
@@ -189,11 +190,6 @@ def _of_the_image(what: str, ended: Terminated) -> str:
 def _containers(pod: Pod) -> Iterator[Container]:
     yield from pod.status.init_container_statuses
     yield from pod.status.container_statuses
-
-
-def _sidecar_ended(pod: Pod) -> bool:
-    sidecar = pod.container("sidecar")
-    return sidecar is not None and sidecar.state.terminated is not None
 
 
 def _how(ended: Terminated) -> str:

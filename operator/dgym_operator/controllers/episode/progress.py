@@ -1,12 +1,10 @@
-"""What an unfinished episode shows of itself: written when it has lasted, and only when it is another reason."""
+"""The progress of an unfinished episode in its status: written once it has lasted, and when its reason changes."""
 
 from datetime import datetime, timedelta
 from typing import Literal
 
-import msgspec
-
 from dgym.api import ConditionType
-from dgym_operator.controllers.conditions import fit, observed, set_condition
+from dgym_operator.controllers.conditions import fit, set_condition
 from dgym_operator.controllers.inputs import EpisodeInput
 from dgym_operator.controllers.plan import Action, Emit, PatchStatus, Plan
 
@@ -22,10 +20,10 @@ def show(
     warn: bool = False,
     revise: bool = False,
 ) -> Plan:
-    """Show ``reason`` once it has lasted; ``ready`` is what ``SandboxReady`` becomes (None: it stays).
+    """Show ``reason`` once it has lasted; ``ready`` is the status of ``SandboxReady`` (None: unchanged).
 
-    Texts that change under the same reason are not written again: a scheduler has a new one for every node that comes
-    and goes. With ``revise`` they are: for texts that change with their cause alone.
+    A message that changes under the same reason is not written again: a scheduler has a new one for every node that
+    comes and goes. With ``revise`` it is: for messages that change with their cause alone.
     """
     status = view.episode.status
     if status.reason == reason and not (revise and status.message != fit(message)):
@@ -36,20 +34,9 @@ def show(
     conditions = status.conditions
     if ready is not None:
         conditions = set_condition(
-            conditions,
-            ConditionType.SANDBOX_READY,
-            ready,
-            reason=reason,
-            message=message,
-            at=since or now,
+            conditions, ConditionType.SANDBOX_READY, ready, reason=reason, message=message, at=since or now
         )
-    changed = msgspec.structs.replace(
-        status,
-        conditions=conditions,
-        reason=reason,
-        message=fit(message),
-        observed_generation=observed(status, view.episode.metadata.generation),
-    )
+    changed = view.status_with(conditions=conditions, reason=reason, message=fit(message))
     actions: list[Action] = [PatchStatus(status=changed, progress=True)]
     if warn:
         actions.append(Emit(type="Warning", reason=reason, message=fit(message)))

@@ -1,28 +1,26 @@
-"""From wanting a sandbox to one that is ready."""
+"""From the request for a sandbox to one that is ready."""
 
 from datetime import datetime, timedelta
 
-import msgspec
-
 from dgym.api import ConditionType, ProgressReason, Treatment
-from dgym_operator.controllers.conditions import find, observed, set_condition
+from dgym_operator.controllers.conditions import set_condition
 from dgym_operator.controllers.episode.conclusion import conclude, finish, next_attempt_at
-from dgym_operator.controllers.episode.deadlines import remaining_seconds, start_deadline, wanted_since
-from dgym_operator.controllers.episode.pods import GATED, Ended, created, slow_at, start_failure, waiting_cause
+from dgym_operator.controllers.episode.deadlines import remaining_seconds, requested_since, start_deadline
+from dgym_operator.controllers.episode.pods import GATED, AttemptEnd, created, slow_at, start_failure, waiting_cause
 from dgym_operator.controllers.episode.progress import show
 from dgym_operator.controllers.inputs import EpisodeInput, backoff
 from dgym_operator.controllers.plan import CreateFailure, CreatePod, PatchStatus, Plan, soonest, until
 from dgym_operator.objects import Pod
 
 _CREATED_SECONDS = 30.0
-"""The watch shows a pod long before; asking again for one that is there is harmless."""
+"""The watch shows a pod long before; repeating the creation of an existing pod is harmless."""
 
 
 def create(view: EpisodeInput, now: datetime) -> Plan:
-    """Make the pod of the next attempt, or say what is in its way."""
+    """Create the pod of the next attempt, or show why it cannot be created."""
     expected = view.expected_task_uid
     if view.task.state == "found" and expected is not None and view.task.uid != expected:
-        return finish(view, Ended(reason="InvalidSpec", message=_another_task(view)), now)
+        return finish(view, AttemptEnd(reason="InvalidSpec", message=_another_task(view)), now)
     if view.task.state == "missing":
         return _without_task(view, now)
     due = next_attempt_at(view)
@@ -30,24 +28,24 @@ def create(view: EpisodeInput, now: datetime) -> Plan:
         return until(due, now)
     failure = view.create_failure
     if failure is not None and _is_final(failure):
-        return finish(view, Ended(reason=failure.reason, message=failure.message), now)
+        return finish(view, AttemptEnd(reason=failure.reason, message=failure.message), now)
     if not view.may_create:
-        message = _waits("a sandbox waits for a slot", view)
-        since = max(wanted_since(view.episode), due) if due is not None else wanted_since(view.episode)
+        message = _with_hold("a sandbox waits for a slot", view)
+        since = max(requested_since(view.episode), due) if due is not None else requested_since(view.episode)
         return show(view, ProgressReason.WAITING_FOR_SLOT, since=since, now=now, message=message, revise=True)
     if failure is not None:
         return _after_failure(view, failure, now)
-    return _make(view)
+    return _create_pod(view)
 
 
 def start(view: EpisodeInput, pod: Pod, now: datetime) -> Plan:
-    """A pod is there that serves nobody yet: say what it waits for, or give it up."""
+    """Show what a pod that is not assigned yet waits for, or give it up."""
     failed = start_failure(pod)
     if failed is not None:
         return conclude(view, failed, now)
     if pod.ready:
         ready = pod.condition("Ready")
-        message = _waits("the sandbox is ready and waits for an agent", view)
+        message = _with_hold("the sandbox is ready and waits for an agent", view)
         since = ready.last_transition_time if ready is not None else None
         return show(
             view,
@@ -67,29 +65,29 @@ def start(view: EpisodeInput, pod: Pod, now: datetime) -> Plan:
     if now >= deadline:
         return conclude(view, _too_late(view, cause.reason if cause else "", cause.message if cause else ""), now)
     if cause is None:
-        # The decision at that moment releases the slot that is kept for the pod.
+        # The decision at that moment releases the slot that is reserved for the pod.
         slow = slow_at(pod, view.policy.slow_start_seconds)
         return until(min(deadline, slow) if now < slow else deadline, now)
     shown = show(view, cause.reason, since=cause.since, now=now, message=cause.message, warn=True)
     return soonest(shown, until(deadline, now))
 
 
-def _waits(what: str, view: EpisodeInput) -> str:
+def _with_hold(what: str, view: EpisodeInput) -> str:
     return f"{what}: {view.held_by}" if view.held_by else what
 
 
-def _make(view: EpisodeInput) -> Plan:
+def _create_pod(view: EpisodeInput) -> Plan:
     return Plan(actions=(CreatePod(name=view.pod_name, attempt=view.attempt),), requeue_after=_CREATED_SECONDS)
 
 
 def _without_task(view: EpisodeInput, now: datetime) -> Plan:
-    reference, wanted = view.episode.spec.task_ref, wanted_since(view.episode)
+    reference, requested = view.episode.spec.task_ref, requested_since(view.episode)
     name = reference.name if reference is not None else ""
     message = f"DebugTask {name} is not in namespace {view.episode.metadata.namespace}; apply it, or correct taskRef"
-    deadline = wanted + timedelta(seconds=view.episode.spec.start_timeout_seconds)
+    deadline = requested + timedelta(seconds=view.episode.spec.start_timeout_seconds)
     if now >= deadline:
-        return finish(view, Ended(reason="TaskNotFound", message=message), now)
-    shown = show(view, ProgressReason.WAITING_FOR_TASK, since=wanted, now=now, message=message, warn=True)
+        return finish(view, AttemptEnd(reason="TaskNotFound", message=message), now)
+    shown = show(view, ProgressReason.WAITING_FOR_TASK, since=requested, now=now, message=message, warn=True)
     return soonest(shown, until(deadline, now))
 
 
@@ -103,31 +101,31 @@ def _another_task(view: EpisodeInput) -> str:
 
 
 def _is_final(failure: CreateFailure) -> bool:
-    return not failure.passes and Ended(reason=failure.reason).treatment is not Treatment.WAIT
+    return not failure.passes and AttemptEnd(reason=failure.reason).treatment is not Treatment.WAIT
 
 
 def _after_failure(view: EpisodeInput, failure: CreateFailure, now: datetime) -> Plan:
-    """Try again in growing intervals; show what is in the way meanwhile, and give up at the deadline.
+    """Retry in growing intervals, show the cause meanwhile, and give up at the deadline.
 
-    A try that is due is made first, however late: the episode may have waited for a slot since the last one.
+    A retry that is due is made first, however late: the episode may have waited for a slot since the last one.
     """
-    seconds, limits = _patience(view, failure)
-    deadline = max(failure.since, wanted_since(view.episode)) + timedelta(seconds=seconds)
+    seconds, limits = _wait_limit(view, failure)
+    deadline = max(failure.since, requested_since(view.episode)) + timedelta(seconds=seconds)
     again = (failure.tried or failure.since) + timedelta(seconds=_retry_seconds(view, failure))
     if deadline <= now < again:
         message = f"{failure.message}; the pod could not be created within {seconds:.0f} s ({limits})"
-        return finish(view, Ended(reason=failure.reason, message=message), now)
+        return finish(view, AttemptEnd(reason=failure.reason, message=message), now)
     reason = failure.reason
-    if Ended(reason=reason).treatment is not Treatment.WAIT:
+    if AttemptEnd(reason=reason).treatment is not Treatment.WAIT:
         reason = ProgressReason.POD_NOT_CREATED
     shown = show(view, reason, since=failure.since, now=now, message=failure.message, warn=True, revise=True)
     if now < again:
         return soonest(shown, until(min(again, deadline), now))
-    return _make(view)
+    return _create_pod(view)
 
 
-def _patience(view: EpisodeInput, failure: CreateFailure) -> tuple[float, str]:
-    """For how many seconds the cause is waited for, and by which fields.
+def _wait_limit(view: EpisodeInput, failure: CreateFailure) -> tuple[float, str]:
+    """For how many seconds the cause is waited for, and the fields that set the time.
 
     A quota is used up by other episodes, each of which may take its whole deadline.
     """
@@ -144,29 +142,25 @@ def _retry_seconds(view: EpisodeInput, failure: CreateFailure) -> float:
 
 def _ungated(view: EpisodeInput, now: datetime) -> Plan:
     """The gate is gone: the time to start begins now."""
-    status = view.episode.status
-    before = find(status.conditions, ConditionType.SANDBOX_READY)
-    conditions = set_condition(
-        status.conditions,
-        ConditionType.SANDBOX_READY,
-        "False",
-        reason=ProgressReason.STARTING,
-        at=now,
-        restamp=before is not None,
-    )
-    changed = msgspec.structs.replace(
-        status,
-        conditions=conditions,
+    conditions = view.episode.status.conditions
+    changed = view.status_with(
+        conditions=set_condition(
+            conditions,
+            ConditionType.SANDBOX_READY,
+            "False",
+            reason=ProgressReason.STARTING,
+            at=now,
+            restamp=True,
+        ),
         reason=ProgressReason.STARTING,
         message="",
-        observed_generation=observed(status, view.episode.metadata.generation),
     )
     return Plan(actions=(PatchStatus(status=changed),))
 
 
-def _too_late(view: EpisodeInput, reason: str, message: str) -> Ended:
+def _too_late(view: EpisodeInput, reason: str, message: str) -> AttemptEnd:
     seconds = view.episode.spec.start_timeout_seconds
     late = f"the sandbox was not ready within {seconds} s (startTimeoutSeconds)"
     if not reason:
-        return Ended(reason="SandboxStartFailed", message=late)
-    return Ended(reason=reason, message=f"{message}; {late}")
+        return AttemptEnd(reason="SandboxStartFailed", message=late)
+    return AttemptEnd(reason=reason, message=f"{message}; {late}")

@@ -1,7 +1,7 @@
-"""What to do about one EpisodeSet now.
+"""The decision about one EpisodeSet.
 
-Every round that creates children writes the status first, and the write is refused if the view was old: a new leader
-whose first views are older than what its predecessor did never makes again what was finished and deleted.
+A round that creates children writes the status first, and that write fails if the view was old: a new leader whose
+first views are older than its predecessor's last writes never repeats children that were finished and deleted.
 """
 
 from datetime import datetime, timedelta
@@ -11,7 +11,16 @@ import msgspec
 
 from dgym.api import ConditionType, EpisodeSetStatus
 from dgym.api.planning import child_name
-from dgym_operator.controllers.conditions import EPOCH, Conditions, find, fit, is_true, observed, set_condition, since
+from dgym_operator.controllers.conditions import (
+    EPOCH,
+    Conditions,
+    find,
+    fit,
+    is_true,
+    observed_generation,
+    set_condition,
+    since,
+)
 from dgym_operator.controllers.episodeset.counts import Tally, next_indexes, pass_at_1, tally
 from dgym_operator.controllers.episodeset.tasks import NotYet, choose, tasks_name
 from dgym_operator.controllers.inputs import EpisodeSetInput, FrozenTasks
@@ -33,7 +42,7 @@ _WARNINGS = frozenset({"WaitingForTask", "EpisodeRefused", "MaxFailedReached", "
 
 
 def decide_set(view: EpisodeSetInput, now: datetime) -> Plan:
-    """What to do now, and when to look again."""
+    """The plan for the EpisodeSet."""
     episode_set = view.episode_set
     if episode_set.metadata.deletion_timestamp is not None:
         return Plan()
@@ -88,24 +97,24 @@ def _round(view: EpisodeSetInput, now: datetime) -> Plan:
     frozen = view.frozen or ()
     total = len(frozen) * view.episode_set.spec.samples if frozen else view.episode_set.status.total
     counted = tally(view, total)
-    told, more_to_tell = _told(view, counted)
+    patches, more_patches = _propagate(view, counted)
     new = next_indexes(counted, _room(view, counted))
-    paused = _paused(view, bool(told), now)
+    paused = _paused(view, bool(patches), now)
     conditions = _finished(view, counted, paused, now)
     status = _status(view, counted, conditions, active=counted.active + len(new), now=now)
     if new and status == view.episode_set.status:
-        # Nothing to write, so nothing to tell an old view by: write that fewer are active, and create after that.
+        # Without a write an old view would not be detected: write that fewer are active, and create after that.
         status, new = _status(view, counted, conditions, active=counted.active, now=now), []
         return msgspec.structs.replace(_write(view, status), requeue_after=_SOON)
     creations = tuple(_creation(view, frozen, index) for index in new)
     written = _write(view, status)
     resuming = is_true(conditions, ConditionType.SUSPENDED) and not view.episode_set.spec.suspend
-    is_more = more_to_tell or resuming or len(new) == view.policy.creates_per_round
-    return Plan(actions=(*written.actions, *told, *creations), requeue_after=_SOON if is_more else None)
+    is_more = more_patches or resuming or len(new) == view.policy.creates_per_round
+    return Plan(actions=(*written.actions, *patches, *creations), requeue_after=_SOON if is_more else None)
 
 
 def _room(view: EpisodeSetInput, counted: Tally) -> int:
-    """How many children may be made in this round."""
+    """Number of children that may be created in this round."""
     spec = view.episode_set.spec
     paused = spec.suspend or is_true(view.episode_set.status.conditions, ConditionType.SUSPENDED)
     if paused or _stop_reason(view, counted) is not None:
@@ -114,7 +123,7 @@ def _room(view: EpisodeSetInput, counted: Tally) -> int:
 
 
 def _stop_reason(view: EpisodeSetInput, counted: Tally) -> str | None:
-    """Why no more children are made, if so. With ``maxFailed`` 0 the first failure is enough."""
+    """Why no more children are created; None: they are. With ``maxFailed`` 0 the first failure is enough."""
     spec = view.episode_set.spec
     if spec.cancel:
         return "Cancelled"
@@ -126,15 +135,15 @@ def _stop_reason(view: EpisodeSetInput, counted: Tally) -> str | None:
     return None
 
 
-def _told(view: EpisodeSetInput, counted: Tally) -> tuple[tuple[Action, ...], bool]:
-    """Tell children what their set was told: the end, a pause, or its end. At most so many in one round.
+def _propagate(view: EpisodeSetInput, counted: Tally) -> tuple[tuple[Action, ...], bool]:
+    """Patches that propagate ``cancel`` and ``suspend`` to children, bounded per round, and whether there are more.
 
-    A child that somebody suspended by itself stays so, unless its set is suspended and resumed.
+    A child that a user suspended by itself stays suspended, unless its set is suspended and resumed.
     """
     spec = view.episode_set.spec
     resuming = is_true(view.episode_set.status.conditions, ConditionType.SUSPENDED) and not spec.suspend
     actions: list[Action] = []
-    for child in counted.busy:
+    for child in counted.unfinished:
         cancel = True if spec.cancel and not child.spec.cancel else None
         suspend = None
         if spec.suspend and not child.spec.suspend:
@@ -155,11 +164,11 @@ def _creation(view: EpisodeSetInput, frozen: FrozenTasks, index: int) -> CreateE
     )
 
 
-def _paused(view: EpisodeSetInput, telling: bool, now: datetime) -> Conditions:
-    """``Suspended`` as it is now.
+def _paused(view: EpisodeSetInput, patching: bool, now: datetime) -> Conditions:
+    """The conditions with the present ``Suspended``.
 
-    Resuming ends when all children have been told for a while: a view may still show one as it was before its
-    suspension, and who is not told then stays suspended.
+    Resuming ends a while after the last patch of a child: a view may still show a child as it was before its
+    suspension, and without that pause the child would stay suspended.
     """
     conditions = view.episode_set.status.conditions
     before = find(conditions, ConditionType.SUSPENDED)
@@ -169,7 +178,7 @@ def _paused(view: EpisodeSetInput, telling: bool, now: datetime) -> Conditions:
         return conditions
     if before.reason != _RESUMING:
         return set_condition(conditions, ConditionType.SUSPENDED, "True", reason=_RESUMING, at=now, restamp=True)
-    if telling or now < _resumed_at(view):
+    if patching or now < _resumed_at(view):
         return conditions
     return set_condition(conditions, ConditionType.SUSPENDED, "False", reason="Resumed", at=now)
 
@@ -189,7 +198,7 @@ def _finished(view: EpisodeSetInput, counted: Tally, conditions: Conditions, now
 
 
 def _reason(view: EpisodeSetInput, counted: Tally, conditions: Conditions) -> tuple[str, str]:
-    """``status.reason`` and its message: the end, what leads to it, or what the set waits for."""
+    """``status.reason`` and its message: the end, its cause while children are unfinished, or the cause of waiting."""
     verdicts = counted.resolved + counted.unresolved
     counts = f"{counted.resolved} of {verdicts} verdicts are solved, {counted.failed} episodes failed"
     stop = _stop_reason(view, counted)
@@ -239,11 +248,11 @@ def _status(
 
 
 def _write(view: EpisodeSetInput, status: EpisodeSetStatus) -> Plan:
-    """Write the status if it says anything new, with an Event for each new reason."""
+    """Write the status if it has changed, with an Event for each new reason."""
     before = view.episode_set.status
     if status == before:
         return Plan()
-    generation = observed(before, view.episode_set.metadata.generation)
+    generation = observed_generation(before.observed_generation, view.episode_set.metadata.generation)
     actions: list[Action] = [PatchSetStatus(status=msgspec.structs.replace(status, observed_generation=generation))]
     if status.reason != before.reason and (status.reason != "Running" or before.reason):
         reason = (

@@ -8,7 +8,7 @@ twice, and a counted child may be deleted.
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from itertools import chain
+from itertools import chain, islice
 
 import msgspec
 
@@ -22,13 +22,16 @@ _ITEM = re.compile(r"^(\d+)(?:-(\d+))?$", re.ASCII)
 
 
 class Indexes(msgspec.Struct, frozen=True):
-    """Intervals in rising order that neither overlap nor touch; both ends belong to them."""
+    """A set of indexes as intervals, written as an Indexed Job does: ``0-5,7,9-12``. Both ends are included.
+
+    The intervals are in rising order and neither overlap nor touch.
+    """
 
     intervals: tuple[tuple[int, int], ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> "Indexes":
-        """Read intervals in any order. What is no interval is passed over: no status must stop its controller."""
+        """Parse intervals in any order. Other text is ignored: no status must stop its controller."""
         found = (_ITEM.match(item.strip()) for item in text.split(","))
         pairs = [(int(item[1]), int(item[2] or item[1])) for item in found if item is not None]
         return cls(tuple(_merged(sorted(pair for pair in pairs if pair[0] <= pair[1]))))
@@ -46,11 +49,11 @@ class Indexes(msgspec.Struct, frozen=True):
         return place >= 0 and index <= self.intervals[place][1]
 
     def plus(self, indexes: Iterable[int]) -> "Indexes":
-        """These and the ones given."""
+        """The union with the indexes."""
         return Indexes(tuple(_merged(sorted(chain(self.intervals, ((index, index) for index in indexes))))))
 
     def missing(self, total: int) -> Iterator[int]:
-        """Those below ``total`` that are not among them, in rising order."""
+        """The indexes below ``total`` that are not in the set, in rising order."""
         begin = 0
         for first, last in self.intervals:
             yield from range(begin, min(first, total))
@@ -59,42 +62,46 @@ class Indexes(msgspec.Struct, frozen=True):
 
 
 class Tally(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts as of this view. ``busy`` are the unfinished children; ``coming`` were asked for and not seen yet."""
+    """Counts as of a view.
+
+    ``unfinished`` are the unfinished children, ``creating`` the indexes of those not observed yet, ``taken`` the
+    indexes of both and of finished children.
+    """
 
     total: int
     completed: Indexes
     resolved: int
     unresolved: int
     failed: int
-    busy: tuple[EpisodeView, ...]
-    coming: frozenset[int]
+    unfinished: tuple[EpisodeView, ...]
+    creating: frozenset[int]
     taken: frozenset[int]
 
     @property
     def active(self) -> int:
-        """How many are under way, suspended ones included: they keep their place in the parallelism."""
-        return len(self.busy) + len(self.coming)
+        """Number of unfinished episodes, suspended ones included: they count against the parallelism."""
+        return len(self.unfinished) + len(self.creating)
 
     @property
     def suspended(self) -> int:
-        """How many of them are suspended."""
-        return sum(child.spec.suspend for child in self.busy)
+        """Number of suspended episodes."""
+        return sum(child.spec.suspend for child in self.unfinished)
 
 
 def child_index(child: EpisodeView) -> int | None:
-    """Which of its set's episodes a child is."""
+    """The child's index in its set."""
     text = child.metadata.labels.get(INDEX, "")
     return int(text) if text.isdecimal() else None
 
 
 def is_counted(status: EpisodeSetStatus, child: EpisodeView) -> bool:
-    """Whether the set has written down that this child is finished, so that its time to live may end."""
+    """Whether the child is in the set's completed indexes, so that its time to live may end."""
     index = child_index(child)
     return index is not None and index in Indexes.parse(status.completed_indexes)
 
 
 def tally(view: EpisodeSetInput, total: int) -> Tally:
-    """Count what was finished since the last status."""
+    """Add the children that have finished since the last status."""
     status = view.episode_set.status
     before = Indexes.parse(status.completed_indexes)
     children = {index: child for child in view.children if (index := child_index(child)) is not None and index < total}
@@ -109,8 +116,8 @@ def tally(view: EpisodeSetInput, total: int) -> Tally:
         resolved=status.resolved + resolved,
         unresolved=status.unresolved + len(verdicts) - resolved,
         failed=status.failed + len(done) - len(verdicts),
-        busy=tuple(child for index, child in sorted(fresh.items()) if index not in done),
-        coming=frozenset(index for index in view.creating if index not in children and index not in completed),
+        unfinished=tuple(child for index, child in sorted(fresh.items()) if index not in done),
+        creating=frozenset(index for index in view.creating if index not in children and index not in completed),
         taken=frozenset(children) | view.creating,
     )
 
@@ -126,19 +133,9 @@ def pass_at_1(resolved: int, unresolved: int) -> str:
 
 
 def next_indexes(counted: Tally, number: int) -> list[int]:
-    """The first indexes that nobody has begun."""
-    found: list[int] = []
-    for index in _limited(counted, number):
-        found.append(index)
-        if len(found) == number:
-            break
-    return found
-
-
-def _limited(counted: Tally, number: int) -> Iterable[int]:
-    if number <= 0:
-        return ()
-    return (index for index in counted.completed.missing(counted.total) if index not in counted.taken)
+    """The first ``number`` indexes that have no child yet."""
+    free = (index for index in counted.completed.missing(counted.total) if index not in counted.taken)
+    return list(islice(free, max(0, number)))
 
 
 def _has_verdict(child: EpisodeView) -> bool:

@@ -14,21 +14,21 @@ from dgym_operator.controllers.plan import CreateEpisode
 from dgym_operator.objects import EpisodeSetView, TaskView
 
 KEY = "tasks"
-"""In the ConfigMap's data; a line for each task: its name, a space, its UID."""
+"""Key in the ConfigMap's data; a line for each task: its name, a space, its UID."""
 SIZE_LIMIT = 1_000_000
 """Bytes; the API server takes a mebibyte for a whole ConfigMap."""
 _NAMED = 3
 
 
 class NotYet(msgspec.Struct, frozen=True, kw_only=True):
-    """The tasks cannot be frozen now: what is missing, or in how many seconds it may be otherwise."""
+    """Why the tasks cannot be frozen yet: what is missing, or the seconds after which to try again."""
 
     message: str = ""
     seconds: float | None = None
 
 
 def tasks_name(episode_set: EpisodeSetView) -> str:
-    """What the ConfigMap is called; a set that was deleted and made again does not meet its predecessor's."""
+    """Name of the ConfigMap; a set that was deleted and created again has another one."""
     return f"{episode_set.metadata.name[:200].rstrip('-.')}-tasks-{episode_set.metadata.uid[:8]}"
 
 
@@ -46,29 +46,29 @@ def decode_tasks(data: dict[str, str]) -> FrozenTasks | None:
 
 
 def choose(view: EpisodeSetInput, now: datetime) -> FrozenTasks | NotYet:
-    """The tasks in the order of their indexes."""
-    there = {task.metadata.name: task for task in view.tasks if task.metadata.deletion_timestamp is None}
+    """The tasks to freeze, in the order of their indexes."""
+    present = {task.metadata.name: task for task in view.tasks if task.metadata.deletion_timestamp is None}
     spec = view.episode_set.spec
     if spec.task_selector is None:
-        absent = [reference.name for reference in spec.tasks if reference.name not in there]
+        absent = [reference.name for reference in spec.tasks if reference.name not in present]
         if absent:
             return NotYet(message=_missing(absent, len(spec.tasks)))
-        chosen = [there[reference.name] for reference in spec.tasks]
+        chosen = [present[reference.name] for reference in spec.tasks]
     else:
-        chosen = [task for _, task in sorted(there.items()) if spec.task_selector.matches(task.metadata.labels)]
+        chosen = [task for _, task in sorted(present.items()) if spec.task_selector.matches(task.metadata.labels)]
         if not chosen:
             return NotYet(message="taskSelector selects no DebugTask of this namespace; apply some with these labels")
-        unsettled = _unsettled(view, chosen, now)
-        if unsettled is not None:
-            return unsettled
+        arriving = _still_arriving(view, chosen, now)
+        if arriving is not None:
+            return arriving
     frozen = tuple((task.metadata.name, task.metadata.uid) for task in chosen)
     if len(encode_tasks(frozen)[KEY]) > SIZE_LIMIT:
         return NotYet(message=f"{len(frozen)} tasks are too many for one set; make several with fewer tasks each")
     return frozen
 
 
-def _unsettled(view: EpisodeSetInput, chosen: list[TaskView], now: datetime) -> NotYet | None:
-    """Tasks that are being applied together with the set may still be on their way: wait until no more come."""
+def _still_arriving(view: EpisodeSetInput, chosen: list[TaskView], now: datetime) -> NotYet | None:
+    """Wait while new tasks arrive: those applied together with the set may not all have been observed."""
     newest = max(task.metadata.creation_timestamp or EPOCH for task in chosen)
     left = (newest + timedelta(seconds=view.policy.settle_seconds) - now).total_seconds()
     return NotYet(seconds=left) if left > 0 else None
@@ -82,12 +82,12 @@ def _missing(names: list[str], total: int) -> str:
 def child_manifest(episode_set: EpisodeSetView, create: CreateEpisode) -> Episode:
     """The Episode as a local run of the set's manifest would plan it, controlled by the set."""
     metadata, spec = episode_set.metadata, episode_set.spec
-    alone = EpisodeSet(
+    planned_set = EpisodeSet(
         metadata=ObjectMeta(name=metadata.name, namespace=metadata.namespace or None, labels=metadata.labels),
         spec=msgspec.structs.replace(spec, tasks=(), task_selector=LabelSelector(), samples=1),
     )
     task = DebugTask(metadata=ObjectMeta(name=create.task), spec=DebugTaskSpec())
-    planned = expand(alone, [task])[0].episode
+    planned = expand(planned_set, [task])[0].episode
     owner = Owner(api_version=API_VERSION, kind="EpisodeSet", name=metadata.name, uid=metadata.uid, controller=True)
     marks = {INDEX: str(create.index), SAMPLE: str(create.sample), TASK_UID: create.task_uid}
     return msgspec.structs.replace(

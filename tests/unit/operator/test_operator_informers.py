@@ -4,35 +4,35 @@ from random import Random
 import pytest
 
 from dgym.kube import Forbidden, WatchSettings
-from dgym_operator.cache import Watches
+from dgym_operator.cache import Informers
 from dgym_operator.settings import Settings
 
 
 @pytest.fixture
-def watches(client, world, clock):
-    return Watches(client, world, Settings(), clock, Random(1))
+def informers(client, cache, clock):
+    return Informers(client, cache, Settings(), clock, Random(1))
 
 
-def test_what_was_never_listed_is_not_ready(watches):
-    assert watches.check() == "episodes in all namespaces have not been listed yet"
+def test_what_was_never_listed_is_not_ready(informers):
+    assert informers.check() == "episodes in all namespaces have not been listed yet"
 
 
-def test_a_kind_of_which_nothing_is_heard_is_ready_until_its_stream_must_have_been_opened_anew(watches, clock):
-    for reflector in watches.by_name.values():
+def test_a_kind_of_which_nothing_is_heard_is_ready_until_its_stream_must_have_been_opened_anew(informers, clock):
+    for reflector in informers.by_name.values():
         reflector.synced.set()
     # A stream may be silent for so long; then it is dropped and opened again, with some pauses.
     clock.seconds += 2 * WatchSettings().silence_seconds
-    assert watches.check() is None
+    assert informers.check() is None
     clock.seconds += 1
-    assert watches.check() == "episodes in all namespaces were last heard of 181 s ago"
+    assert informers.check() == "episodes in all namespaces were last heard of 181 s ago"
 
 
 REFUSED = Forbidden("episodes is forbidden", status=403, reason="Forbidden")
 
 
 @pytest.fixture
-def of_two_namespaces(client, world, clock):
-    made = Watches(client, world, Settings(watch_namespaces="team-a,team-b"), clock, Random(1))
+def of_two_namespaces(client, cache, clock):
+    made = Informers(client, cache, Settings(watch_namespaces="team-a,team-b"), clock, Random(1))
     for (_, namespace), reflector in made.by_name.items():
         reflector.answered.set()
         if namespace == "team-b":
