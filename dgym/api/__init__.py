@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from dgym.api.conditions import TREATMENTS, ConditionType, EpisodeState, ProgressReason, ResolvedReason, Treatment
 from dgym.api.episode import (
+    AgentAssignment,
     AgentSpec,
-    Assignment,
     Episode,
     EpisodeOutcome,
     EpisodeSpec,
@@ -58,9 +58,9 @@ __all__ = [
     "INLINE_LIMIT",
     "KINDS",
     "TREATMENTS",
+    "AgentAssignment",
     "AgentSpec",
     "ArchiveSource",
-    "Assignment",
     "Condition",
     "ConditionType",
     "ConfigMapSource",

@@ -180,7 +180,7 @@ class EpisodeOutcome(Model, frozen=True, kw_only=True):
     message: Annotated[str, msgspec.Meta(max_length=1024)] = ""
 
 
-class Assignment(Model, frozen=True, kw_only=True):
+class AgentAssignment(Model, frozen=True, kw_only=True):
     """Which agent pod serves the episode; a higher epoch supersedes a lower one.
 
     Attributes:
@@ -273,7 +273,7 @@ class EpisodeStatus(Model, frozen=True, kw_only=True):
     attempt_seconds: Count = 0
     pod_name: Name | None = None
     task_uid: Token | None = msgspec.field(default=None, name="taskUID")
-    assignment: Assignment | None = None
+    assignment: AgentAssignment | None = None
     termination: Termination | None = None
     start_time: Timestamp | None = None
     completion_time: Timestamp | None = None

@@ -157,7 +157,7 @@ class SidecarCalls:
             if status != _ATTEMPT_OVER:
                 self._log_failure(call, str(error), about)
         if status in (_DONE, _ATTEMPT_OVER):
-            _log.info("the sidecar has acknowledged a call", extra=about)
+            _log.info("a sidecar was called", extra=about)
             self._failures.pop(call, None)
             _remember(self._acknowledged, call, None)
 

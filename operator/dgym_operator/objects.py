@@ -140,8 +140,17 @@ class Container(View, frozen=True, kw_only=True):
         force_setattr(self, "name", intern(self.name))
 
 
-class PodConditionType(StrEnum):
-    """Types of a pod's conditions; unknown ones are ``OTHER``."""
+class OpenEnum(StrEnum):
+    """An enum with a member ``UNKNOWN``, which any word that is not a member becomes."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> "OpenEnum":
+        del value
+        return cls.__members__["UNKNOWN"]
+
+
+class PodConditionType(OpenEnum):
+    """Types of a pod's conditions."""
 
     READY = "Ready"
     SCHEDULED = "PodScheduled"
@@ -149,12 +158,7 @@ class PodConditionType(StrEnum):
     INITIALIZED = "Initialized"
     CONTAINERS_READY = "ContainersReady"
     READY_TO_START_CONTAINERS = "PodReadyToStartContainers"
-    OTHER = ""
-
-    @classmethod
-    def _missing_(cls, value: object) -> "PodConditionType":
-        del value
-        return cls.OTHER
+    UNKNOWN = ""
 
 
 _READ = (
@@ -165,17 +169,12 @@ _READ = (
 )
 
 
-class ConditionStatus(StrEnum):
+class ConditionStatus(OpenEnum):
     """Status of a pod's condition."""
 
     TRUE = "True"
     FALSE = "False"
     UNKNOWN = "Unknown"
-
-    @classmethod
-    def _missing_(cls, value: object) -> "ConditionStatus":
-        del value
-        return cls.UNKNOWN
 
 
 class PodCondition(View, frozen=True, kw_only=True):
@@ -188,7 +187,7 @@ class PodCondition(View, frozen=True, kw_only=True):
     last_transition_time: datetime | None = None
 
 
-class PodPhase(StrEnum):
+class PodPhase(OpenEnum):
     """A pod's phase."""
 
     NONE = ""
@@ -197,11 +196,6 @@ class PodPhase(StrEnum):
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
     UNKNOWN = "Unknown"
-
-    @classmethod
-    def _missing_(cls, value: object) -> "PodPhase":
-        del value
-        return cls.UNKNOWN
 
 
 class PodStatus(View, frozen=True, kw_only=True):

@@ -31,9 +31,8 @@ from dgym_operator.controllers import (
     SandboxEnded,
     SandboxRunning,
     SidecarRequest,
-    pod_deadline_seconds,
-    still_wants,
 )
+from dgym_operator.controllers.episode import pod_deadline_seconds, still_wants
 from dgym_operator.logs import fields
 from dgym_operator.objects import EpisodeView, Pod
 

@@ -31,10 +31,8 @@ from dgym_operator.controllers import (
     PatchChild,
     PatchSetStatus,
     Plan,
-    child_manifest,
-    decode_tasks,
-    encode_tasks,
 )
+from dgym_operator.controllers.episodeset import child_manifest, decode_tasks, encode_tasks
 from dgym_operator.logs import fields
 from dgym_operator.objects import MANAGED_BY, ConfigMapView, EpisodeSetView, EpisodeView
 from dgym_operator.render import label_value

@@ -3,7 +3,4 @@
 from dgym_operator.app.leader import pod_settings
 from dgym_operator.app.operator import Operator
 
-__all__ = [
-    "Operator",
-    "pod_settings",
-]
+__all__ = ["Operator", "pod_settings"]

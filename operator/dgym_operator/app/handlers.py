@@ -8,7 +8,9 @@ from dgym.kube import Change, Key, Source, WorkQueue
 from dgym_operator.app.metrics import TransitionObserver
 from dgym_operator.app.reconciler import Item, Kind, settled_seconds
 from dgym_operator.cache import Cache
-from dgym_operator.controllers import Indexes, attempt_of, child_index, loss
+from dgym_operator.controllers import attempt_of
+from dgym_operator.controllers.episode import loss
+from dgym_operator.controllers.episodeset import Indexes, child_index
 from dgym_operator.dispatch import Dispatcher
 from dgym_operator.objects import ConfigMapView, EpisodeSetView, EpisodeView, Pod, TaskView
 

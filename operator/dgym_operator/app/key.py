@@ -8,7 +8,8 @@ from dgym.kube import EPISODES, ApiError
 from dgym_operator.actions import NotLeading, Writes, episode_patch
 from dgym_operator.app.health import Announcer
 from dgym_operator.cache import Agent, Agents, Cache
-from dgym_operator.controllers import PatchStatus, decide
+from dgym_operator.controllers import PatchStatus
+from dgym_operator.controllers.episode import decide
 from dgym_operator.objects import EpisodeView
 
 

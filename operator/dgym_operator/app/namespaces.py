@@ -84,7 +84,7 @@ class Namespaces:
         return dict(self._states)
 
     async def begin(self) -> None:
-        """Claim all namespaces that hold objects now: the first decisions must consider the slots used in all of them."""
+        """Claim all namespaces that hold objects now: the first decisions must know the slots used in all of them."""
         known = (*self._cache.episodes_by_namespace.values(), *self._cache.sets_by_namespace.values())
         self._states |= {str(namespace): State.PENDING for namespace in known if namespace not in self._states}
         await self._claims.acquire(namespace for namespace in self._states if self._informers.complete(namespace))

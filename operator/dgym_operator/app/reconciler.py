@@ -12,20 +12,9 @@ from dgym_operator.actions import EpisodeExecutor, NotLeading, SetExecutor
 from dgym_operator.app.health import Watchdog
 from dgym_operator.app.metrics import Metrics
 from dgym_operator.cache import Agent, Cache
-from dgym_operator.controllers import (
-    AgentRequest,
-    CreatePod,
-    Emit,
-    EpisodeInput,
-    PatchSetStatus,
-    PatchStatus,
-    Plan,
-    agent_request,
-    assigned_status,
-    decide,
-    decide_set,
-    retry_at,
-)
+from dgym_operator.controllers import CreatePod, Emit, EpisodeInput, PatchSetStatus, PatchStatus, Plan
+from dgym_operator.controllers.episode import AgentRequest, agent_request, assigned_status, decide, retry_at
+from dgym_operator.controllers.episodeset import decide_set
 from dgym_operator.dispatch import Deliveries, Dispatcher, candidate_of, pending_pod
 from dgym_operator.logs import fields
 

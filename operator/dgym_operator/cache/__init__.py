@@ -5,10 +5,4 @@ from dgym_operator.cache.cache import Cache
 from dgym_operator.cache.informers import Informers
 from dgym_operator.cache.memory import Memory
 
-__all__ = [
-    "Agent",
-    "Agents",
-    "Cache",
-    "Informers",
-    "Memory",
-]
+__all__ = ["Agent", "Agents", "Cache", "Informers", "Memory"]

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from dgym.api import Assignment, Stages
+from dgym.api import AgentAssignment, Stages
 from dgym.kube import Clock
 from dgym.wire.assignments import AgentReport, AssignmentStatus
 from dgym_operator.controllers import AgentView
@@ -63,7 +63,7 @@ class Agent(msgspec.Struct, kw_only=True):
         failure: Why the last poll failed; empty: it did not.
         refuses_token: Whether the agent refused the operator's token.
         observed: Reported statuses by the UID of the episode.
-        delivered: Assignment and monotonic time of the last delivery, by the UID of the episode.
+        delivered: AgentAssignment and monotonic time of the last delivery, by the UID of the episode.
     """
 
     uid: str
@@ -191,7 +191,7 @@ class Agents:
         current = active.term == (episode.status.attempt, assignment.epoch)
         return msgspec.structs.replace(view, active_seconds=active.seconds if current else 0)
 
-    def _view(self, episode: EpisodeView, assignment: Assignment) -> AgentView | None:
+    def _view(self, episode: EpisodeView, assignment: AgentAssignment) -> AgentView | None:
         agent = self._agents.get(assignment.agent_pod_uid)
         if agent is None:
             name, _ = self._gone_since(assignment.agent_pod_uid)
@@ -221,7 +221,7 @@ class Agents:
             return agent.observed.get(uid)
         return failed
 
-    def _lost_since(self, episode_uid: str, assignment: Assignment) -> datetime:
+    def _lost_since(self, episode_uid: str, assignment: AgentAssignment) -> datetime:
         """When the loss of this assignment's agent was first observed: its pod may be gone for longer."""
         _, gone = self._gone_since(assignment.agent_pod_uid)
         epoch, since = self._lost.get(episode_uid, (0, gone))

@@ -9,16 +9,8 @@ from collections.abc import Hashable, Iterable
 from dgym.kube import Clock, Store
 from dgym_operator.cache.agents import Agents
 from dgym_operator.cache.memory import Memory
-from dgym_operator.controllers import (
-    EpisodeInput,
-    EpisodeSetInput,
-    Policy,
-    TaskState,
-    attempt_of,
-    decode_tasks,
-    is_counted,
-    tasks_name,
-)
+from dgym_operator.controllers import EpisodeInput, EpisodeSetInput, Policy, TaskState, attempt_of
+from dgym_operator.controllers.episodeset import decode_tasks, is_counted, tasks_name
 from dgym_operator.objects import ConfigMapView, EpisodeSetView, EpisodeView, Pod, TaskView, WatchedObject
 
 _SET = "EpisodeSet"

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from dgym.api import Assignment, EpisodeStatus, Stages
+from dgym.api import AgentAssignment, EpisodeStatus, Stages
 from dgym.api.labels import TASK_UID
 from dgym.wire.assignments import AssignmentState, AssignmentStatus
 from dgym_operator.controllers.conditions import observed_generation
@@ -144,7 +144,7 @@ class EpisodeInput(msgspec.Struct, frozen=True, kw_only=True):
         return next((pod for pod in self.pods if attempt_of(pod) == self.attempt), None)
 
     @property
-    def assignment(self) -> Assignment | None:
+    def assignment(self) -> AgentAssignment | None:
         """The assignment of the current attempt to an agent."""
         return self.episode.status.assignment
 

@@ -4,10 +4,4 @@ from dgym_operator.dispatch.delivery import Deliveries
 from dgym_operator.dispatch.dispatcher import Dispatcher, candidate_of, pending_pod
 from dgym_operator.dispatch.poller import AgentPoller
 
-__all__ = [
-    "AgentPoller",
-    "Deliveries",
-    "Dispatcher",
-    "candidate_of",
-    "pending_pod",
-]
+__all__ = ["AgentPoller", "Deliveries", "Dispatcher", "candidate_of", "pending_pod"]

@@ -15,7 +15,7 @@ import msgspec
 
 from dgym.kube import Key
 from dgym_operator.cache import Agents
-from dgym_operator.controllers import Cause
+from dgym_operator.controllers.episode import Cause
 
 K = TypeVar("K", bound=Hashable)
 Rank = tuple[int, datetime]

@@ -5,22 +5,27 @@ lacks the assignment; so no delivery has to succeed.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+import msgspec
 from prometheus_client import Counter
 
-from dgym.api import DebugTask
+from dgym.api import DebugTask, Episode, PodOverrides
+from dgym.api import labels as keys
+from dgym.api.quantities import parse_quantity
 from dgym.kube import EPISODES, ApiError, EventRecorder, Key, NotFound, WorkQueue
-from dgym.wire.assignments import AssignmentState, AssignmentStatus
+from dgym.wire.assignments import Assignment, AssignmentMode, AssignmentState, AssignmentStatus
+from dgym.wire.http import NamedTool, Role, make_token
 from dgym.wire.messages import EndReason
 from dgym_operator.actions import ApiReader, Unmet
 from dgym_operator.cache import Agent, Cache
 from dgym_operator.calls import AgentClient, CallFailed
-from dgym_operator.controllers import remaining_seconds, sidecar_url
-from dgym_operator.dispatch.assignment import build_assignment
+from dgym_operator.controllers import sidecar_url
+from dgym_operator.controllers.episode import remaining_seconds
 from dgym_operator.logs import fields
 from dgym_operator.objects import EpisodeView, Pod
+from dgym_operator.render import DEFAULT, sandbox_resources
 
 _log = logging.getLogger(__name__)
 
@@ -212,3 +217,55 @@ def _assigned(episode: EpisodeView, cache: Cache) -> tuple[Agent, Pod] | None:
     if agent is None or not agent.url or pod is None or not pod.status.pod_ip:
         return None
     return agent, pod
+
+
+def build_assignment(
+    episode: Episode,
+    task: DebugTask,
+    *,
+    attempt: int,
+    epoch: int,
+    pod_name: str,
+    sidecar_url: str,
+    remaining_seconds: float,
+    key: bytes,
+) -> Assignment:
+    """All that an agent needs for one attempt."""
+    metadata, spec = episode.metadata, episode.spec
+    uid = metadata.uid or ""
+    return Assignment(
+        namespace=metadata.namespace or "",
+        episode=metadata.name,
+        episode_uid=uid,
+        attempt=attempt,
+        epoch=epoch,
+        pod_name=pod_name,
+        sidecar_url=sidecar_url,
+        prepare_token=make_token(key, episode_uid=uid, attempt=attempt, role=Role.PREPARE),
+        drive_token=make_token(key, episode_uid=uid, attempt=attempt, role=Role.DRIVE),
+        task=msgspec.to_builtins(_with_resources(task, spec.pod_overrides)),
+        agent=msgspec.to_builtins(spec.agent) if spec.agent is not None else None,
+        tools=tuple(
+            tool if isinstance(tool, str) else NamedTool(name=tool.name, options=tool.options) for tool in spec.tools
+        ),
+        sample=_sample(metadata.labels),
+        remaining_seconds=remaining_seconds,
+        mode=AssignmentMode.RUN if spec.agent is not None else AssignmentMode.PREPARE,
+    )
+
+
+def _with_resources(task: DebugTask, overrides: PodOverrides) -> DebugTask:
+    """The task with the resources of its pod: the runner holds programs to that memory.
+
+    A task with the same memory is not changed and keeps its digest, by which results are compared.
+    """
+    given, effective = task.spec.resources, sandbox_resources(task.spec.resources, overrides)
+    memory = given.limits.get("memory", DEFAULT.limits["memory"])
+    if parse_quantity(effective.limits["memory"]) == parse_quantity(memory):
+        return task
+    return msgspec.structs.replace(task, spec=msgspec.structs.replace(task.spec, resources=effective))
+
+
+def _sample(labels: Mapping[str, str]) -> int:
+    text = labels.get(keys.SAMPLE, "0")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0

@@ -14,7 +14,8 @@ import msgspec
 
 from dgym.kube import Key
 from dgym_operator.cache import Cache
-from dgym_operator.controllers import EPOCH, Cause, attempt_of, stuck_cause
+from dgym_operator.controllers import EPOCH, attempt_of
+from dgym_operator.controllers.episode import Cause, stuck_cause
 from dgym_operator.dispatch.admission import Candidate, Holds, Stuck, choose, find_holds, first
 from dgym_operator.objects import EpisodeView
 

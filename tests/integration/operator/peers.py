@@ -81,7 +81,7 @@ class Api:
 
 
 async def until(condition, what: str, seconds: float = DEADLINE):
-    """What the condition gives once that is true; asked again at once, as the cache changes by the millisecond."""
+    """What the condition gives once that is true; polled without a pause, as the state changes by the millisecond."""
     async with asyncio.timeout(seconds) as deadline:
         try:
             while True:

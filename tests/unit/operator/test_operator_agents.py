@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from dgym.wire.assignments import AgentReport, AssignmentState, AssignmentStatus
-from dgym_operator.controllers import agent_request
+from dgym_operator.controllers.episode import agent_request
 from dgym_operator.dispatch.delivery import compare
 
 ASSIGNED = {"attempt": 1, "podName": "fix-1", "assignment": {"agentPodUID": "uid-agent", "epoch": 1}}

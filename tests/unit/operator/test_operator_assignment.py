@@ -5,7 +5,7 @@ from dgym.api import DebugTask, loads
 from dgym.wire.assignments import AssignmentMode
 from dgym.wire.http import NamedTool, Role, make_token
 from dgym_operator.actions.reader import ConfigMapContent, SourceMissing, config_map_source, inline_task, with_files
-from dgym_operator.dispatch.assignment import build_assignment
+from dgym_operator.dispatch.delivery import build_assignment
 
 EPISODE = """
 apiVersion: dgym.dev/v1alpha1

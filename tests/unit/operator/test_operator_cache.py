@@ -1,6 +1,7 @@
 """What decisions are given of what the operator knows: whatever is forgotten here, no decision can make up for."""
 
-from dgym_operator.controllers import CreateFailure, CreatePod, DeleteEpisode, LookUpPod, decide
+from dgym_operator.controllers import CreateFailure, CreatePod, DeleteEpisode, LookUpPod
+from dgym_operator.controllers.episode import decide
 
 FINISHED = {"conditions": [{"type": "Finished", "status": "True"}], "completionTime": "2026-01-01T00:00:00Z"}
 

@@ -4,7 +4,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dgym.api import Assignment, Condition, EpisodeStatus
+from dgym.api import AgentAssignment, Condition, EpisodeStatus
 from dgym_operator.actions.writes import merge_patch, status_patch
 
 VALUES = st.recursive(
@@ -36,7 +36,7 @@ def test_a_patch_turns_the_old_into_the_new(old, new):
 
 def test_a_status_is_written_only_where_it_differs_and_only_over_what_was_seen():
     old = EpisodeStatus(
-        reason="Running", attempt=1, pod_name="fix-1", assignment=Assignment(agent_pod_uid="a", epoch=1)
+        reason="Running", attempt=1, pod_name="fix-1", assignment=AgentAssignment(agent_pod_uid="a", epoch=1)
     )
     new = msgspec.structs.replace(old, pod_name=None, assignment=None, reason="SandboxLost")
     assert status_patch(old, old, "7") is None

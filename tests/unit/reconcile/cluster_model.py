@@ -10,18 +10,9 @@ import msgspec
 
 from dgym.wire import EndReason, Outcome
 from dgym.wire.assignments import AssignmentState, AssignmentStatus
-from dgym_operator.controllers import (
-    AgentView,
-    EpisodeInput,
-    TaskState,
-    agent_request,
-    assigned_status,
-    attempt_of,
-    decide,
-    is_true,
-    still_wants,
-)
+from dgym_operator.controllers import AgentView, EpisodeInput, TaskState, attempt_of, is_true
 from dgym_operator.controllers import plan as act
+from dgym_operator.controllers.episode import agent_request, assigned_status, decide, still_wants
 from dgym_operator.objects import EpisodeView, Pod
 from tests.unit.reconcile.reconcile_builders import NOW, UID, condition, ended, episode, message, pod, up, waiting
 

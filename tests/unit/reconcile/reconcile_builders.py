@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from dgym.api import AgentSpec, Assignment, Condition, EpisodeStatus, Stages, TaskRef
+from dgym.api import AgentAssignment, AgentSpec, Condition, EpisodeStatus, Stages, TaskRef
 from dgym.wire import EndReason, Outcome
 from dgym.wire.assignments import AssignmentState, AssignmentStatus
 from dgym.wire.termination import TerminationMessage, encode_termination
@@ -72,7 +72,7 @@ def view(status: EpisodeStatus | None = None, *pods: Pod, **more) -> EpisodeInpu
 
 def running(*, attempt: int = 1, epoch: int = 1, assigned: float = 20, **more) -> EpisodeStatus:
     """The status of an attempt that an agent serves."""
-    assignment = Assignment(agent_pod_uid=AGENT, epoch=epoch, **more.pop("assignment", {}))
+    assignment = AgentAssignment(agent_pod_uid=AGENT, epoch=epoch, **more.pop("assignment", {}))
     ready = Condition(type="SandboxReady", status="True", reason="PodReady", last_transition_time=ago(assigned + 1))
     return EpisodeStatus(
         conditions=(ready, *more.pop("conditions", ())),

@@ -7,8 +7,9 @@ import msgspec
 
 from dgym.api import Condition, EpisodeSetSpec, EpisodeSpec, EpisodeStatus, TaskRef
 from dgym.api.labels import INDEX
-from dgym_operator.controllers import EpisodeSetInput, Indexes, Policy, decide_set, is_counted, is_true
+from dgym_operator.controllers import EpisodeSetInput, Policy, is_true
 from dgym_operator.controllers import plan as act
+from dgym_operator.controllers.episodeset import Indexes, decide_set, is_counted
 from dgym_operator.objects import EpisodeSetView, EpisodeSpecView, EpisodeView, Meta, TaskView
 from tests.unit.reconcile.reconcile_builders import NOW, in_
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from dgym_operator.controllers import AgentView, agent_request, assigned_status, decide, remaining_seconds, retry_at
+from dgym_operator.controllers import AgentView
+from dgym_operator.controllers.episode import agent_request, assigned_status, decide, remaining_seconds, retry_at
 from tests.unit.reconcile.reconcile_builders import (
     AGENT,
     NOW,

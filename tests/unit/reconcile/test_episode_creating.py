@@ -4,7 +4,8 @@ import msgspec
 import pytest
 
 from dgym.api import Condition
-from dgym_operator.controllers import CreateFailure, CreatePod, PatchStatus, decide
+from dgym_operator.controllers import CreateFailure, CreatePod, PatchStatus
+from dgym_operator.controllers.episode import decide
 from tests.unit.reconcile.reconcile_builders import (
     NOW,
     between,

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from dgym.wire.assignments import AssignmentState
-from dgym_operator.controllers import AgentView, PauseDeadline, agent_request, assigned_status, decide
+from dgym_operator.controllers import AgentView, PauseDeadline
+from dgym_operator.controllers.episode import agent_request, assigned_status, decide
 from dgym_operator.controllers.episode.deadlines import backstop
 from tests.unit.reconcile.reconcile_builders import (
     NOW,

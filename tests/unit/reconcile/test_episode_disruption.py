@@ -5,7 +5,8 @@ import pytest
 from dgym.api import TREATMENTS, Treatment
 from dgym.wire import EndReason
 from dgym.wire.assignments import AssignmentState
-from dgym_operator.controllers import CreatePod, Emit, PatchStatus, Plan, decide
+from dgym_operator.controllers import CreatePod, Emit, PatchStatus, Plan
+from dgym_operator.controllers.episode import decide
 from tests.unit.reconcile.reconcile_builders import (
     NOW,
     UP,

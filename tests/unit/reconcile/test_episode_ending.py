@@ -16,9 +16,8 @@ from dgym_operator.controllers import (
     Policy,
     SandboxEnded,
     SandboxRunning,
-    decide,
-    pod_deadline_seconds,
 )
+from dgym_operator.controllers.episode import decide, pod_deadline_seconds
 from tests.unit.reconcile.reconcile_builders import (
     NOW,
     UP,

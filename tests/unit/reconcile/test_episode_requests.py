@@ -4,16 +4,8 @@ import pytest
 
 from dgym.wire import EndReason
 from dgym.wire.assignments import AssignmentState
-from dgym_operator.controllers import (
-    AgentView,
-    CancelAttempt,
-    CreatePod,
-    DeleteEpisode,
-    DeletePod,
-    PauseDeadline,
-    Plan,
-    decide,
-)
+from dgym_operator.controllers import AgentView, CancelAttempt, CreatePod, DeleteEpisode, DeletePod, PauseDeadline, Plan
+from dgym_operator.controllers.episode import decide
 from tests.unit.reconcile.reconcile_builders import (
     AGENT,
     NOW,

@@ -4,7 +4,8 @@ import pytest
 
 from dgym.wire import EndReason
 from dgym.wire.assignments import AssignmentState
-from dgym_operator.controllers import AgentView, CancelAttempt, DeletePod, Plan, SandboxEnded, agent_request, decide
+from dgym_operator.controllers import AgentView, CancelAttempt, DeletePod, Plan, SandboxEnded
+from dgym_operator.controllers.episode import agent_request, decide
 from tests.unit.reconcile.reconcile_builders import (
     NOW,
     ago,

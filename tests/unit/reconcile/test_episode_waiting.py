@@ -4,7 +4,8 @@ import pytest
 
 from dgym.api import Condition, EpisodeStatus
 from dgym.runner import copy_tree
-from dgym_operator.controllers import CreatePod, Emit, PatchStatus, TaskState, decide
+from dgym_operator.controllers import CreatePod, Emit, PatchStatus, TaskState
+from dgym_operator.controllers.episode import decide
 from tests.unit.reconcile.reconcile_builders import (
     MISSING,
     NOW,

@@ -25,12 +25,8 @@ from dgym_operator.controllers import (
     PatchChild,
     PatchSetStatus,
     Plan,
-    child_manifest,
-    decide_set,
-    decode_tasks,
-    encode_tasks,
-    is_counted,
 )
+from dgym_operator.controllers.episodeset import child_manifest, decide_set, decode_tasks, encode_tasks, is_counted
 from tests.unit.reconcile.reconcile_builders import NOW, in_, the_condition
 from tests.unit.reconcile.set_model import child, episode_set, finished, task
 

@@ -4,7 +4,8 @@ import msgspec
 import pytest
 
 from dgym.api import Condition, EpisodeSetStatus, LabelSelector
-from dgym_operator.controllers import Emit, EpisodeSetInput, PatchSetStatus, decide_set
+from dgym_operator.controllers import Emit, EpisodeSetInput, PatchSetStatus
+from dgym_operator.controllers.episodeset import decide_set
 from tests.unit.reconcile.reconcile_builders import NOW, in_
 from tests.unit.reconcile.set_model import child, episode_set, finished
 

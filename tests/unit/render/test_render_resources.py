@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from dgym.api import PodOverrides, Resources
 from dgym.api.quantities import parse_quantity
 from dgym_operator.render import DEFAULT, sandbox_resources
-from dgym_operator.render.resources import verifier_resources
+from dgym_operator.render.context import verifier_resources
 
 NOTHING = Resources()
 

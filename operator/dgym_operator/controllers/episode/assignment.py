@@ -5,7 +5,7 @@ from typing import Literal
 
 import msgspec
 
-from dgym.api import Assignment, ConditionType, EpisodeStatus, ProgressReason, Stages
+from dgym.api import AgentAssignment, ConditionType, EpisodeStatus, ProgressReason, Stages
 from dgym_operator.controllers.conditions import set_condition
 from dgym_operator.controllers.episode.deadlines import attempt_seconds
 from dgym_operator.controllers.episode.pods import start_failure
@@ -88,7 +88,7 @@ def assigned_status(view: EpisodeInput, request: AgentRequest, agent_pod_uid: st
         attempt=request.attempt,
         pod_name=pod.metadata.name,
         task_uid=status.task_uid or view.task.uid,
-        assignment=Assignment(
+        assignment=AgentAssignment(
             agent_pod_uid=agent_pod_uid,
             epoch=request.epoch,
             failures=status.assignment.failures if status.assignment is not None else 0,
@@ -99,7 +99,7 @@ def assigned_status(view: EpisodeInput, request: AgentRequest, agent_pod_uid: st
     )
 
 
-def losses(assignment: Assignment) -> int:
+def losses(assignment: AgentAssignment) -> int:
     """Number of agents lost before the assigned one: all earlier epochs that no model's failure ended."""
     ended_by_failure = assignment.failures - (assignment.failed_time is not None)
     return max(0, assignment.epoch - 1 - ended_by_failure)
