@@ -1,1 +1,1 @@
-"""The controller: one pod per episode, ready episodes to agents with free slots, the pod's end into status."""
+"""The operator: reconciles Episodes and EpisodeSets, one pod for each attempt, assigned to agents with free slots."""

@@ -44,7 +44,7 @@ class Settings(BaseSettings):
         description="Labels of agent pods, in the operator's own namespace.",
     )
     agent_port: int = Field(default=8081, ge=1, le=65535, description="Where agents listen.")
-    agent_report_seconds: float = Field(default=5.0, gt=0, description="How often every agent is asked how it goes.")
+    agent_report_seconds: float = Field(default=5.0, gt=0, description="How often every agent is polled.")
     agent_silence_seconds: float = Field(
         default=30.0, gt=0, description="An agent silent for so long is lost; its episodes go to others."
     )
@@ -91,7 +91,7 @@ class Settings(BaseSettings):
     progress_qps: float = Field(
         default=20.0, gt=0, description="Writes a second that only show progress; more of them wait or are merged."
     )
-    workers: int = Field(default=16, ge=1, le=256, description="Objects decided on and written at the same time.")
+    workers: int = Field(default=16, ge=1, le=256, description="Objects reconciled at the same time.")
     shutdown_seconds: float = Field(
         default=20.0, gt=0, description="For writes in flight after SIGTERM; below the pod's grace period."
     )

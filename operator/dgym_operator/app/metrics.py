@@ -63,11 +63,9 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
         GCCollector(registry=self.registry)
-        self.reconciles = self._counter(
-            "dgym_operator_reconcile", "Decisions carried out, by kind and result.", "kind", "result"
-        )
+        self.reconciles = self._counter("dgym_operator_reconcile", "Reconciles, by kind and result.", "kind", "result")
         self.reconcile_seconds = self._histogram(
-            "dgym_operator_reconcile_seconds", "How long a decision and its writes took.", _RECONCILE_BUCKETS, "kind"
+            "dgym_operator_reconcile_seconds", "How long a reconcile and its writes took.", _RECONCILE_BUCKETS, "kind"
         )
         self.api_requests = self._counter(
             "dgym_operator_api_requests", "Requests to the API server.", "verb", "resource", "code"
@@ -79,7 +77,9 @@ class Metrics:
         self.attempts_failed = self._counter(
             "dgym_attempts_failed", "Attempts that ended without a verdict, by reason.", "reason"
         )
-        self.assignments = self._counter("dgym_assignments", "Episodes given to agents, anew or again.", "result")
+        self.assignments = self._counter(
+            "dgym_assignments", "Assignments sent to agents, repeated ones too.", "result"
+        )
         self.ready_seconds = self._histogram(
             "dgym_sandbox_ready_seconds", "From the pod's creation until its sandbox is ready.", _STAGE_BUCKETS
         )
@@ -112,13 +112,13 @@ class _Present(Collector):
         yield _gauge("dgym_agents", "Agent pods there are.", ("state",), {(k,): v for k, v in now.agents.items()})
         slots = {("used",): now.slots_used, ("free",): now.slots_free}
         yield _gauge("dgym_agent_slots", "Slots of the agents that answer.", ("state",), slots)
-        yield GaugeMetricFamily("dgym_operator_queue_depth", "Objects waiting to be decided on.", now.queue_depth)
+        yield GaugeMetricFamily("dgym_operator_queue_depth", "Objects waiting to be reconciled.", now.queue_depth)
         yield GaugeMetricFamily(
             "dgym_operator_queue_oldest_seconds", "How long the oldest of them waits.", now.queue_oldest_seconds
         )
         yield _gauge(
             "dgym_operator_watch_staleness_seconds",
-            "Since a watch last said anything.",
+            "Since a watch last received anything.",
             ("resource", "namespace"),
             now.watch_staleness_seconds,
         )

@@ -1,4 +1,4 @@
-"""Delivers assignments: what the status of an Episode says is sent to its agent until the agent acknowledges it.
+"""Delivers assignments: the assignment in an Episode's status is sent to its agent until the agent acknowledges it.
 
 Level-triggered: a delivery sends the status of its moment. A failed delivery is repeated when the agent's next report
 lacks the assignment; so no delivery has to succeed.

@@ -17,7 +17,7 @@ from dgym.wire.http import Role, make_token, token_digest
 
 
 class PodSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The same for all pods of an installation.
+    """Settings of all pods of an installation.
 
     Attributes:
         sandbox_image: For tasks that name no image.
@@ -44,7 +44,7 @@ class PodContext(msgspec.Struct, frozen=True, kw_only=True):
         name: The pod's, ``<episode>-<attempt>``.
         digests: SHA-256 of each role's token: ``prepare``, ``drive``, ``operate``.
         delivered: Whether the repository is sent to the sidecar; otherwise the image holds it.
-        overrides: The Episode's; they beat the task.
+        overrides: The Episode's; they take precedence over the task.
         active_deadline_seconds: Of the pod; above every other deadline.
     """
 
@@ -77,7 +77,7 @@ _NODE_LOST_SECONDS = 60
 _NODE_LOST = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _OWN_LABELS = ("app.kubernetes.io/name", "app.kubernetes.io/component")
 _OWN_PREFIX = f"{labels.EPISODE.partition('/')[0]}/"
-# Annotations by which older clusters let a pod out of its confinement; whoever may create an Episode may not do that.
+# Annotations by which older clusters change a pod's confinement, which users who create Episodes must not do.
 _FORBIDDEN_ANNOTATIONS = (
     "container.apparmor.security.beta.kubernetes.io/",
     "container.seccomp.security.alpha.kubernetes.io/",
@@ -85,7 +85,7 @@ _FORBIDDEN_ANNOTATIONS = (
 )
 _LABEL_LENGTH = 63
 _SYSTEM_DIRECTORIES = ("/", "/dev", "/etc", "/proc", "/run/dgym", "/sys")
-"""Where a repository cannot stand: mounting over these (or under the last) breaks the container."""
+"""No places for a repository: mounting over these (or under the last) breaks the container."""
 
 
 def label_value(name: str) -> str:
@@ -96,7 +96,7 @@ def label_value(name: str) -> str:
 
 
 def own_labels(context: PodContext) -> dict[str, str]:
-    """The labels by which the controller, its policies and its metrics know the pod."""
+    """The labels by which the controller, its policies and its metrics select the pod."""
     return {
         **context.labels,
         "app.kubernetes.io/name": "dgym",
@@ -153,7 +153,7 @@ def _pod(context: PodContext) -> dict[str, Any]:
 
 
 def _tolerations(overrides: PodOverrides) -> list[dict[str, Any]]:
-    """The episode's, and how long a pod waits for a node that is gone unless the episode says so itself."""
+    """The episode's tolerations, and bounds on the wait for a lost node unless the episode has its own."""
     given: list[dict[str, Any]] = msgspec.to_builtins(overrides.tolerations)
     decided = {each.key for each in overrides.tolerations if each.effect in (None, "NoExecute")}
     patience = [
@@ -202,9 +202,9 @@ _IDLE = {"cpu": "10m", "memory": "64Mi", "ephemeral-storage": "0"}
 
 
 def sandbox_resources(task: Resources, overrides: PodOverrides) -> Resources:
-    """Name by name, the episode's beat the task's, which beat the default.
+    """Name by name, the episode's take precedence over the task's, and those over the default.
 
-    Whoever sets one side of a pair moves the other along: a limit of 128Mi lowers a default request of 256Mi.
+    Setting one side of a pair adjusts the other: a limit of 128Mi lowers a default request of 256Mi.
     """
     merged = DEFAULT
     for layer in (task, overrides.resources):
@@ -213,13 +213,13 @@ def sandbox_resources(task: Resources, overrides: PodOverrides) -> Resources:
 
 
 def verifier_resources(sandbox: Resources) -> Resources:
-    """It idles until the sandbox is dead, and then needs as much."""
+    """The verifier idles until the sandbox is terminated, and then needs as much as the sandbox."""
     requests = {name: _least(quantity, sandbox.limits.get(name)) for name, quantity in _IDLE.items()}
     return Resources(requests=requests, limits=sandbox.limits)
 
 
 def as_manifest(resources: Resources) -> dict[str, dict[str, str]]:
-    """As of a container."""
+    """Resources of a container in a manifest."""
     return {"requests": dict(resources.requests), "limits": dict(resources.limits)}
 
 
@@ -232,7 +232,7 @@ def _over(below: Resources, layer: Resources) -> Resources:
             requests[name] = limits[name]
         elif name not in layer.limits:
             limits[name] = requests[name]
-        # Both given and at odds: the API server says so.
+        # If both are given and contradict each other, the API server refuses the pod.
     return msgspec.structs.replace(below, requests=requests, limits=limits)
 
 

@@ -99,7 +99,7 @@ def quoted(value: Any) -> Markup:
     if isinstance(value, Markup):
         return value
     if isinstance(value, StrictUndefined):
-        str(value)  # raises, and says what is not defined
+        str(value)  # Raises an error that names what is undefined.
     # Not markup of a page: Markup marks what is quoted.
     return Markup(_UNSAFE.sub(_escape, json.dumps(value, ensure_ascii=False, allow_nan=False)))  # noqa: S704
 

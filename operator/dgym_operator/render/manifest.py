@@ -1,8 +1,8 @@
-"""Rendered text to a pod: what the controller relies on is checked, or put in whatever the template says.
+"""Rendered text to a pod manifest: what the controller relies on is checked, or set whatever the template contains.
 
-The API server validates every pod it creates against its whole schema (``fieldValidation=Strict``) and knows more than
-any copy of the schema here: the tests do so for the shipped templates, ``dgym-operator render … | kubectl create
---dry-run=server`` for others. Here is only what it cannot know.
+The API server validates every pod against its whole schema (``fieldValidation=Strict``) and checks more than any copy
+of the schema here could. The tests do so for the shipped templates, ``dgym-operator render … | kubectl create
+--dry-run=server`` for others. This module checks only what the API server cannot.
 """
 
 from typing import Any
@@ -21,10 +21,10 @@ _DEFAULTS = {"restartPolicy": "Never", "automountServiceAccountToken": False, "e
 
 
 def read_pod(text: str, context: PodContext, *, template: str) -> dict[str, Any]:
-    """The pod that ``text`` describes, made ready for an episode.
+    """The pod that ``text`` describes, with all that an episode needs.
 
     Raises:
-        TemplateError: It describes none, or one that no episode can run in.
+        TemplateError: The text describes no pod, or one that no episode can run in.
     """
     pod = _document(text, template)
     try:
@@ -48,14 +48,14 @@ def _document(text: str, template: str) -> dict[str, Any]:
     documents = list(read_yaml(text))
     for document in documents:
         for problem in document.problems:
-            raise TemplateError(f"pod template {template!r} gives {_said(text, problem)}")
+            raise TemplateError(f"pod template {template!r} gives {_located(text, problem)}")
     if len(documents) != 1 or not isinstance(documents[0].value, dict):
         raise TemplateError(f"pod template {template!r} gives {len(documents)} documents or no mapping, not one pod")
     return documents[0].value
 
 
 def _check_structure(text: str, template: str) -> None:
-    """What would harm whoever builds values: depth overflows the stack, ten aliases of aliases are a million values."""
+    """Refuse what would harm a YAML constructor: depth overflows the stack, ten nested aliases are a million values."""
     depth = 0
     try:
         for event in yaml.parse(text, _Parser):
@@ -68,7 +68,7 @@ def _check_structure(text: str, template: str) -> None:
             if depth > _DEEPEST:
                 raise _at_line(template, event, f"nested more than {_DEEPEST} deep")
     except yaml.YAMLError:
-        return  # whoever reads it says so
+        return  # The reader reports it.
 
 
 def _at_line(template: str, event: yaml.Event, what: str) -> TemplateError:
@@ -76,7 +76,7 @@ def _at_line(template: str, event: yaml.Event, what: str) -> TemplateError:
     return TemplateError(f"pod template {template!r}: rendered line {line}: {what}")
 
 
-def _said(text: str, problem: Any) -> str:
+def _located(text: str, problem: Any) -> str:
     what = f"{render_path(problem.path)}: {problem.message}" if problem.path else str(problem.message)
     lines = text.split("\n")
     if problem.line is None or problem.line > len(lines):
@@ -85,7 +85,7 @@ def _said(text: str, problem: Any) -> str:
 
 
 def _check_values(value: Any, path: Path, left: list[int]) -> None:
-    """That it is JSON, and no more of it than a pod needs: aliases make much of little."""
+    """Check that the value is JSON, and not larger than a pod needs."""
     left[0] -= 1
     if left[0] < 0:
         raise ValueError(f"more than {_MOST_VALUES:,} values")

@@ -20,8 +20,8 @@ class Renderer:
     """Renders pods from named templates. Files that change are read again.
 
     Args:
-        directory: An administrator's templates, ``NAME.yaml.j2``; they beat the shipped ones of the same name.
-        clock: Seconds, for the limit on the time of a render: the thread's own, not what others take of the machine.
+        directory: An administrator's templates, ``NAME.yaml.j2``; they replace shipped ones of the same name.
+        clock: Seconds for the time limit of a render: of the thread's own CPU, since the machine may be busy.
     """
 
     def __init__(self, *, directory: Path | None = None, clock: Callable[[], float] = time.thread_time) -> None:

@@ -4,6 +4,7 @@ import secrets
 import socket
 from random import Random
 
+import aiohttp
 import pytest
 
 from dgym.api.crd import custom_resource_definitions
@@ -90,6 +91,9 @@ class Installation:
     def path(self, plural: str, name: str = "") -> str:
         return f"{GROUP}/namespaces/{self.namespace}/{plural}" + (f"/{name}" if name else "")
 
+    def core(self, plural: str, name: str = "") -> str:
+        return f"/api/v1/namespaces/{self.namespace}/{plural}" + (f"/{name}" if name else "")
+
     async def create(self, kind: str, name: str, spec, **metadata):
         body = {"apiVersion": "dgym.dev/v1alpha1", "kind": kind, "metadata": {"name": name, **metadata}, "spec": spec}
         return await self.api.call("POST", self.path(f"{kind.lower()}s"), body)
@@ -115,6 +119,15 @@ class Installation:
 
         return await until(look, what)
 
+    async def event(self, reason: str) -> str:
+        """The note of the first Event with that reason."""
+
+        async def recorded():
+            events = await self.api.items(f"/apis/events.k8s.io/v1/namespaces/{self.namespace}/events")
+            return next((each["note"] for each in events if each["reason"] == reason), None)
+
+        return await until(recorded, f"the Event {reason}")
+
     async def pods(self):
         found = await self.api.items(self.kubelet.path)
         return {pod["metadata"]["name"]: pod for pod in found if pod["metadata"]["name"] not in self._agent_names()}
@@ -135,6 +148,13 @@ class Installation:
                 status = event.get("responseStatus", {}).get("code", 0)
                 found.append((event["verb"], reference["resource"], reference.get("name", ""), status))
         return [write for write in found if write[1] not in ("leases", "events")]
+
+
+async def get(operator: Operator, path: str) -> tuple[int, str]:
+    """What the operator serves at ``/healthz``, ``/readyz`` or ``/metrics``: status and text."""
+    url = f"http://127.0.0.1:{operator.port}{path}"
+    async with aiohttp.ClientSession() as session, session.get(url) as answer:
+        return answer.status, await answer.text()
 
 
 def condition(item, kind: str) -> str | None:

@@ -21,11 +21,7 @@ async def test_the_second_installation_leaves_the_namespace_to_the_first(install
     second = await installation.start_operator(lease_name="of-another-release")
     await until(second.elector.is_leader, "the second leads its own installation")
 
-    async def warned():
-        events = await installation.api.items(f"/apis/events.k8s.io/v1/namespaces/{installation.namespace}/events")
-        return [each["note"] for each in events if each["reason"] == "NamespaceHeld"]
-
-    (note,) = await until(warned, "an Event")
+    note = await installation.event("NamespaceHeld")
     assert f"the installation {installation.namespace}/dgym-operator serves it" in note
     await installation.episode("next")
     assert (await installation.finished("next"))["status"]["reason"] == "Resolved"

@@ -1,11 +1,10 @@
 """Episodes on a real API server: what users see, whatever happens, and how many writes it takes."""
 
-import aiohttp
 import msgspec
 
 from dgym.wire.assignments import AssignmentState
 from dgym.wire.messages import EndReason
-from tests.integration.operator.conftest import POLICY, TASK
+from tests.integration.operator.conftest import POLICY, TASK, get
 from tests.integration.operator.peers import MERGE, until
 
 
@@ -27,12 +26,9 @@ async def test_an_episode_ends_with_its_verdict(installation):
     await until(installation.is_empty, "the pod is deleted")
     await until(lambda: given.episode_uid in agent.withdrawn, "the agent may forget it")
     assert agent.refusals == []
-    async with aiohttp.ClientSession() as session:
-        for path in ("healthz", "readyz"):
-            async with session.get(f"http://127.0.0.1:{operator.port}/{path}") as answer:
-                assert (answer.status, await answer.text()) == (200, "ok\n")
-        async with session.get(f"http://127.0.0.1:{operator.port}/metrics") as answer:
-            lines = (await answer.text()).splitlines()
+    for path in ("/healthz", "/readyz"):
+        assert await get(operator, path) == (200, "ok\n")
+    lines = (await get(operator, "/metrics"))[1].splitlines()
     assert 'dgym_episodes{reason="Resolved",state="finished"} 1.0' in lines
     assert 'dgym_episodes_finished_total{reason="Resolved"} 1.0' in lines
     assert 'dgym_agent_slots{state="free"} 8.0' in lines
@@ -49,7 +45,7 @@ async def test_the_first_real_cause_of_waiting_is_shown_and_cured(installation):
     await reason_is(installation, "without-files", "TaskNotFound")
     await installation.create("DebugTask", "bug", TASK)
     data = {"metadata": {"name": "files"}, "data": {"calc": "x = 2\n"}}
-    await installation.api.call("POST", f"/api/v1/namespaces/{installation.namespace}/configmaps", data)
+    await installation.api.call("POST", installation.core("configmaps"), data)
     for name in ("later", "without-files"):
         assert (await installation.finished(name))["status"]["reason"] == "Resolved"
     (given,) = [each for each in installation.agents[0].given if each.episode == "without-files"]
@@ -58,7 +54,7 @@ async def test_the_first_real_cause_of_waiting_is_shown_and_cured(installation):
 
 async def test_a_config_map_that_goes_after_its_pod_was_made_ends_the_episode(installation):
     await installation.start_operator(msgspec.structs.replace(POLICY, ending_seconds=0.5))
-    maps = f"/api/v1/namespaces/{installation.namespace}/configmaps"
+    maps = installation.core("configmaps")
     for name in ("whole", "part"):
         await installation.api.call("POST", maps, {"metadata": {"name": name}, "data": {"calc": "", "more": ""}})
         reference = {"name": name, "items": [{"key": "calc", "path": "calc.py"}]}

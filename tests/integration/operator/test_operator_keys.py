@@ -2,27 +2,10 @@
 
 import base64
 
-import aiohttp
-
+from dgym.wire.assignments import AgentRole, make_agent_token
+from dgym.wire.http import token_digest
+from tests.integration.operator.conftest import get
 from tests.integration.operator.peers import until
-
-
-def secrets(installation, name=""):
-    return f"/api/v1/namespaces/{installation.namespace}/secrets" + (f"/{name}" if name else "")
-
-
-async def warning(installation, reason):
-    async def recorded():
-        events = await installation.api.items(f"/apis/events.k8s.io/v1/namespaces/{installation.namespace}/events")
-        return next((each["note"] for each in events if each["reason"] == reason), None)
-
-    return await until(recorded, f"the Event {reason}")
-
-
-async def get(operator, path):
-    url = f"http://127.0.0.1:{operator.port}{path}"
-    async with aiohttp.ClientSession() as session, session.get(url) as answer:
-        return answer.status, await answer.text()
 
 
 async def held_by(installation, name, text):
@@ -40,7 +23,7 @@ async def test_a_replaced_key_is_a_disruption_of_the_pods_made_with_the_old_one(
     await until(lambda: uid in agent.held, "it is assigned")
     await installation.stop_operator()
     for name in ("dgym-key", "dgym-agent-tokens", "dgym-results-token"):
-        await installation.api.call("DELETE", secrets(installation, name))
+        await installation.api.call("DELETE", installation.core("secrets", name))
     await agent.restart()
     await installation.start_operator()
     await until(lambda: uid in agent.held and agent.held[uid].attempt == 2, "it is assigned in a new pod")
@@ -52,16 +35,16 @@ async def test_a_replaced_key_is_a_disruption_of_the_pods_made_with_the_old_one(
 
 async def test_without_a_usable_key_the_leader_is_not_ready_and_episodes_say_so(installation):
     short = {"metadata": {"name": "dgym-key"}, "data": {"key": base64.b64encode(b"short").decode()}}
-    await installation.api.call("POST", secrets(installation), short)
+    await installation.api.call("POST", installation.core("secrets"), short)
     operator = await installation.start_operator()
     await installation.episode("fix")
-    assert "Secret dgym-key must hold at least 16 bytes" in await warning(installation, "KeyUnusable")
+    assert "Secret dgym-key must hold at least 16 bytes" in await installation.event("KeyUnusable")
     status, text = await get(operator, "/readyz")
     assert (status, "the operator has no usable key" in text) == (503, True)
     assert "dgym_operator_key_usable 0.0" in (await get(operator, "/metrics"))[1]
     await held_by(installation, "fix", "the operator has no usable key: Secret dgym-key")
 
-    await installation.api.call("DELETE", secrets(installation, "dgym-key"))
+    await installation.api.call("DELETE", installation.core("secrets", "dgym-key"))
     await installation.start_agent()
     assert (await installation.finished("fix"))["status"]["attempt"] == 1
     assert (await get(operator, "/readyz"))[0] == 200
@@ -72,7 +55,7 @@ async def test_agents_that_refuse_the_operator_make_it_unready_and_episodes_say_
     agent.digest = "of another key"
     operator = await installation.start_operator()
     await installation.episode("fix")
-    assert "agent pod agent-0 refuses the operator's token" in await warning(installation, "TokenRefused")
+    assert "agent pod agent-0 refuses the operator's token" in await installation.event("TokenRefused")
     status, text = await get(operator, "/readyz")
     assert (status, "agent pod agent-0 refuses" in text) == (503, True)
     assert 'dgym_agents{state="refusing"} 1.0' in (await get(operator, "/metrics"))[1]
@@ -81,3 +64,18 @@ async def test_agents_that_refuse_the_operator_make_it_unready_and_episodes_say_
     await agent.restart()
     await installation.finished("fix")
     assert (await get(operator, "/readyz"))[0] == 200
+
+
+async def test_a_key_that_is_there_is_used_and_left_alone(installation):
+    key = bytes(range(32))
+    data = {"key": base64.b64encode(key).decode()}
+    given = await installation.api.call(
+        "POST", installation.core("secrets"), {"metadata": {"name": "dgym-key"}, "data": data}
+    )
+    await installation.start_operator()
+    tokens = await until(
+        lambda: installation.api.find(installation.core("secrets", "dgym-agent-tokens")), "the tokens are there"
+    )
+    digest = token_digest(make_agent_token(key, AgentRole.ASSIGN))
+    assert base64.b64decode(tokens["data"]["assign-token-sha256"]).decode() == digest
+    assert await installation.api.find(installation.core("secrets", "dgym-key")) == given

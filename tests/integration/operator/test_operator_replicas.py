@@ -1,15 +1,12 @@
 """What happens to episodes in their middle when agents and operators go: nothing."""
 
 import asyncio
-import base64
 import os
 import signal
 import sys
 
 import pytest
 
-from dgym.wire.assignments import AgentRole, make_agent_token
-from dgym.wire.http import token_digest
 from tests.integration.operator.peers import until
 
 
@@ -53,7 +50,7 @@ async def test_an_agent_whose_pod_is_deleted_is_lost_at_once(installation):
     await installation.start_operator(agent_silence_seconds=300.0)
     agent, uid = await begin(installation)
     other = second if agent is first else first
-    path = f"/api/v1/namespaces/{installation.namespace}/pods/{agent.name}?gracePeriodSeconds=0"
+    path = f"{installation.core('pods', agent.name)}?gracePeriodSeconds=0"
     await installation.api.call("DELETE", path)
     await until(lambda: uid in other.held, "the other has it")
     assert other.held[uid].epoch == 2
@@ -136,7 +133,7 @@ async def test_an_operator_that_is_killed_is_replaced(installation, tmp_path):
     assert '"message":"stops: no new work is taken, writes in flight are finished"' in log
     lease = f"/apis/coordination.k8s.io/v1/namespaces/{installation.namespace}/leases/dgym-operator"
     assert not (await installation.api.call("GET", lease))["spec"].get("holderIdentity")
-    key = await installation.api.call("GET", f"/api/v1/namespaces/{installation.namespace}/secrets/dgym-key")
+    key = await installation.api.call("GET", installation.core("secrets", "dgym-key"))
     assert key["data"]["key"] not in log
     assert agent.refusals == []
 
@@ -149,15 +146,3 @@ async def test_wrong_settings_are_named(name):
     _, log = await asyncio.wait_for(process.communicate(), 90)
     assert process.returncode == 2
     assert name in log.decode()
-
-
-async def test_a_key_that_is_there_is_used_and_left_alone(installation):
-    key = bytes(range(32))
-    secrets = f"/api/v1/namespaces/{installation.namespace}/secrets"
-    data = {"key": base64.b64encode(key).decode()}
-    given = await installation.api.call("POST", secrets, {"metadata": {"name": "dgym-key"}, "data": data})
-    await installation.start_operator()
-    tokens = await until(lambda: installation.api.find(f"{secrets}/dgym-agent-tokens"), "the tokens are there")
-    digest = token_digest(make_agent_token(key, AgentRole.ASSIGN))
-    assert base64.b64decode(tokens["data"]["assign-token-sha256"]).decode() == digest
-    assert await installation.api.find(f"{secrets}/dgym-key") == given

@@ -1,4 +1,4 @@
-"""What a pod's status says: why it is not ready, why it never will be, and how it ended.
+"""Reads a pod's status: why it is not ready, why it never will be, and how it ended.
 
 The kubelet and the scheduler report several causes at a time. The one that stands first in the pod's way is shown, and
 none that only follows from it. Messages of the user's image are data from an adversary: they are quoted, cut short, and
