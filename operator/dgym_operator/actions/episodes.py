@@ -5,6 +5,7 @@ cache, so that the next decision sees it.
 """
 
 import logging
+from dataclasses import dataclass
 from datetime import timedelta
 
 import msgspec
@@ -42,33 +43,22 @@ _BLOCKED_SECONDS = 1.0
 _LONGEST_BLOCKED = timedelta(seconds=120)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class EpisodeExecutor:
     """Writes Episodes and their pods."""
 
-    def __init__(
-        self,
-        cache: Cache,
-        *,
-        client: Client,
-        writes: Writes,
-        reader: ApiReader,
-        pods: PodMaker,
-        sidecars: SidecarCalls,
-        events: EventRecorder,
-        progress: ProgressBudget,
-    ) -> None:
-        self._cache = cache
-        self._client = client
-        self._writes = writes
-        self._reader = reader
-        self._pods = pods
-        self._sidecars = sidecars
-        self._events = events
-        self._progress = progress
+    cache: Cache
+    client: Client
+    writes: Writes
+    reader: ApiReader
+    pods: PodMaker
+    sidecars: SidecarCalls
+    events: EventRecorder
+    progress: ProgressBudget
 
     @property
     def _memory(self) -> Memory:
-        return self._cache.memory
+        return self.cache.memory
 
     async def apply(self, episode: EpisodeView, plan: Plan) -> float | None:
         """Apply the plan; returns the seconds after which to requeue, None: on the next change.
@@ -92,11 +82,11 @@ class EpisodeExecutor:
                 return await self._create_pod(episode, action), episode
             case DeletePod():
                 key = (episode.metadata.namespace, action.name)
-                await self._writes.delete(PODS, self._cache.pods, key, action.uid, decode=Pod)
+                await self.writes.delete(PODS, self.cache.pods, key, action.uid, decode=Pod)
             case LookUpPod():
                 return await self._look_up(episode, action), episode
             case DeleteEpisode():
-                await self._writes.delete(EPISODES, self._cache.episodes, episode.key, action.uid, decode=EpisodeView)
+                await self.writes.delete(EPISODES, self.cache.episodes, episode.key, action.uid, decode=EpisodeView)
             case SandboxEnded():
                 self._request(episode, action, Path.VERIFY)
             case PauseDeadline():
@@ -106,7 +96,7 @@ class EpisodeExecutor:
             case CancelAttempt():
                 return self._cancel(episode, action), episode
             case Emit():
-                self._events.record(EPISODES, episode, type=action.type, reason=action.reason, message=action.message)
+                self.events.record(EPISODES, episode, type=action.type, reason=action.reason, message=action.message)
             case _:
                 raise TypeError(f"not an action on an Episode: {action!r}")
         return None, episode
@@ -116,12 +106,12 @@ class EpisodeExecutor:
         patch = episode_patch(episode, action.status)
         if patch is None:
             return None, episode
-        if action.progress and not self._progress.allows():
-            return DEFER_SECONDS + self._progress.until_turn(), episode
-        written = await self._writes.patch_status(
+        if action.progress and not self.progress.allows():
+            return DEFER_SECONDS + self.progress.until_turn(), episode
+        written = await self.writes.patch_status(
             EPISODES, metadata.name, patch, decode=EpisodeView, namespace=metadata.namespace
         )
-        self._cache.episodes.assume(written)
+        self.cache.episodes.assume(written)
         _log.info(
             "wrote the status",
             extra=fields(
@@ -144,11 +134,11 @@ class EpisodeExecutor:
         if self._is_blocked(episode, action.name):
             return _BLOCKED_SECONDS
         try:
-            read, full = await self._reader.episode(metadata.namespace, metadata.name)
+            read, full = await self.reader.episode(metadata.namespace, metadata.name)
             if not still_wants(read, uid, action.attempt):
                 return DEFER_SECONDS  # The view is old; the watch will bring the new one.
-            seconds = pod_deadline_seconds(episode, self._cache.task_state(episode), self._cache.policy)
-            pod = await self._pods.create(full, name=action.name, attempt=action.attempt, deadline_seconds=seconds)
+            seconds = pod_deadline_seconds(episode, self.cache.task_state(episode), self.cache.policy)
+            pod = await self.pods.create(full, name=action.name, attempt=action.attempt, deadline_seconds=seconds)
         except (NotFound, Gone):
             _log.info("the pod is not needed any more", extra=fields(**about))
             return None
@@ -156,7 +146,7 @@ class EpisodeExecutor:
             failure = CreateFailure(
                 reason=error.reason.value,
                 message=error.message,
-                since=self._cache.clock.now(),
+                since=self.cache.clock.now(),
                 passes=error.passes,
                 retry_after=error.retry_after or 0.0,
             )
@@ -168,7 +158,7 @@ class EpisodeExecutor:
             )
             return 0.0
         self._memory.record_created(uid)
-        self._cache.pods.assume(pod)
+        self.cache.pods.assume(pod)
         _log.info("created the pod", extra=fields(**about))
         return None
 
@@ -180,7 +170,7 @@ class EpisodeExecutor:
         body: PauseRequest | RunningRequest | None = None,
     ) -> bool:
         encoded = msgspec.json.encode(body) if body is not None else None
-        return self._sidecars.request(SidecarCall(path, action.url, episode.metadata.uid, action.attempt, encoded))
+        return self.sidecars.request(SidecarCall(path, action.url, episode.metadata.uid, action.attempt, encoded))
 
     def _cancel(self, episode: EpisodeView, action: CancelAttempt) -> float | None:
         uid = episode.metadata.uid
@@ -195,21 +185,21 @@ class EpisodeExecutor:
         A pod that stays for longer blocks the creation as any other pod of that name does.
         """
         metadata = episode.metadata
-        pod = self._cache.pods.get((metadata.namespace, name))
+        pod = self.cache.pods.get((metadata.namespace, name))
         owner = pod.metadata.controller if pod is not None else None
         if owner is None or (owner.kind, owner.name) != ("Episode", metadata.name) or owner.uid == metadata.uid:
             return False
-        return self._memory.blocked_for(metadata.uid, self._cache.clock.now()) < _LONGEST_BLOCKED
+        return self._memory.blocked_for(metadata.uid, self.cache.clock.now()) < _LONGEST_BLOCKED
 
     async def _look_up(self, episode: EpisodeView, action: LookUpPod) -> float | None:
         uid = episode.metadata.uid
         try:
-            pod = await self._client.get(PODS, action.name, decode=Pod, namespace=episode.metadata.namespace)
+            pod = await self.client.get(PODS, action.name, decode=Pod, namespace=episode.metadata.namespace)
         except NotFound:
             self._memory.record_absent(uid, action.name)
             return 0.0
         if pod.is_controlled_by(uid):
-            self._cache.pods.assume(pod)
+            self.cache.pods.assume(pod)
         else:
             self._memory.record_absent(uid, action.name)
         return 0.0

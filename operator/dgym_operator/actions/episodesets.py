@@ -1,6 +1,7 @@
 """Applies the plans for EpisodeSets: the status first, then the children, whose creation rests on it."""
 
 import logging
+from dataclasses import dataclass
 
 import msgspec
 
@@ -40,14 +41,14 @@ from dgym_operator.render import label_value
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class SetExecutor:
     """Writes EpisodeSets, their lists of tasks and their children."""
 
-    def __init__(self, cache: Cache, *, client: Client, writes: Writes, events: EventRecorder) -> None:
-        self._cache = cache
-        self._client = client
-        self._writes = writes
-        self._events = events
+    cache: Cache
+    client: Client
+    writes: Writes
+    events: EventRecorder
 
     async def apply(self, episode_set: EpisodeSetView, plan: Plan) -> float | None:
         """Apply the plan; returns the seconds after which to requeue, None: on the next change.
@@ -71,13 +72,13 @@ class SetExecutor:
                     await self._patch_child(episode_set, action)
                 case DeleteEpisode():
                     key = (episode_set.metadata.namespace, action.name)
-                    await self._writes.delete(EPISODES, self._cache.episodes, key, action.uid, decode=EpisodeView)
+                    await self.writes.delete(EPISODES, self.cache.episodes, key, action.uid, decode=EpisodeView)
                 case DeleteSet():
-                    await self._writes.delete(
-                        EPISODE_SETS, self._cache.sets, episode_set.key, action.uid, decode=EpisodeSetView
+                    await self.writes.delete(
+                        EPISODE_SETS, self.cache.sets, episode_set.key, action.uid, decode=EpisodeSetView
                     )
                 case Emit():
-                    self._events.record(
+                    self.events.record(
                         EPISODE_SETS, episode_set, type=action.type, reason=action.reason, message=action.message
                     )
                 case _:
@@ -89,10 +90,10 @@ class SetExecutor:
         patch = status_patch(episode_set.status, action.status, metadata.resource_version)
         if patch is None:
             return episode_set
-        written = await self._writes.patch_status(
+        written = await self.writes.patch_status(
             EPISODE_SETS, metadata.name, patch, decode=EpisodeSetView, namespace=metadata.namespace
         )
-        self._cache.sets.assume(written)
+        self.cache.sets.assume(written)
         return written
 
     async def _freeze(self, episode_set: EpisodeSetView, action: FreezeTasks) -> None:
@@ -107,55 +108,55 @@ class SetExecutor:
             data=encode_tasks(action.tasks),
         )
         try:
-            made = await self._writes.create(CONFIG_MAPS, manifest, decode=ConfigMapView, namespace=metadata.namespace)
+            made = await self.writes.create(CONFIG_MAPS, manifest, decode=ConfigMapView, namespace=metadata.namespace)
         except AlreadyExists:
-            made = await self._client.get(CONFIG_MAPS, action.name, decode=ConfigMapView, namespace=metadata.namespace)
+            made = await self.client.get(CONFIG_MAPS, action.name, decode=ConfigMapView, namespace=metadata.namespace)
             if not made.is_controlled_by(metadata.uid):
                 raise
-        self._cache.config_maps.assume(made)
+        self.cache.config_maps.assume(made)
         about = fields(namespace=metadata.namespace, episodeset=metadata.name, tasks=len(action.tasks))
         _log.info("froze the tasks", extra=about)
 
     async def _look_up(self, episode_set: EpisodeSetView, action: LookUpTasks) -> None:
         metadata = episode_set.metadata
         try:
-            found = await self._client.get(CONFIG_MAPS, action.name, decode=ConfigMapView, namespace=metadata.namespace)
+            found = await self.client.get(CONFIG_MAPS, action.name, decode=ConfigMapView, namespace=metadata.namespace)
         except NotFound:
-            self._cache.memory.record_absent(metadata.uid, action.name)
+            self.cache.memory.record_absent(metadata.uid, action.name)
             return
         if found.is_controlled_by(metadata.uid) and decode_tasks(found.data) is not None:
-            self._cache.config_maps.assume(found)
+            self.cache.config_maps.assume(found)
         else:
-            self._cache.memory.record_absent(metadata.uid, action.name)
+            self.cache.memory.record_absent(metadata.uid, action.name)
 
     async def _create(self, episode_set: EpisodeSetView, action: CreateEpisode) -> None:
         metadata = episode_set.metadata
         child = msgspec.to_builtins(child_manifest(episode_set, action))
         child.pop("status", None)
         try:
-            made = await self._writes.create(EPISODES, child, decode=EpisodeView, namespace=metadata.namespace)
+            made = await self.writes.create(EPISODES, child, decode=EpisodeView, namespace=metadata.namespace)
         except AlreadyExists:
-            made = await self._client.get(EPISODES, action.name, decode=EpisodeView, namespace=metadata.namespace)
+            made = await self.client.get(EPISODES, action.name, decode=EpisodeView, namespace=metadata.namespace)
             if not made.is_controlled_by(metadata.uid):
                 message = f"an Episode {action.name} is there already and is not of this set; delete or rename it"
-                self._cache.memory.record_refusal(metadata.uid, message)
+                self.cache.memory.record_refusal(metadata.uid, message)
                 raise
         except (ConnectionLost, ServerUnavailable):
-            self._cache.memory.record_creating(metadata.uid, action.index, self._cache.clock.now())
+            self.cache.memory.record_creating(metadata.uid, action.index, self.cache.clock.now())
             raise
         except (Forbidden, Invalid, BadRequest) as error:
-            self._cache.memory.record_refusal(metadata.uid, error.message)
+            self.cache.memory.record_refusal(metadata.uid, error.message)
             raise
-        self._cache.memory.record_refusal(metadata.uid, "")
-        self._cache.episodes.assume(made)
+        self.cache.memory.record_refusal(metadata.uid, "")
+        self.cache.episodes.assume(made)
 
     async def _patch_child(self, episode_set: EpisodeSetView, action: PatchChild) -> None:
         given = {"suspend": action.suspend, "cancel": action.cancel}
         spec = {name: value for name, value in given.items() if value is not None}
         try:
-            written = await self._writes.patch(
+            written = await self.writes.patch(
                 EPISODES, action.name, {"spec": spec}, decode=EpisodeView, namespace=episode_set.metadata.namespace
             )
         except NotFound:
             return
-        self._cache.episodes.assume(written)
+        self.cache.episodes.assume(written)

@@ -6,7 +6,8 @@ in an hour. The causes of 403 and 422 differ in the texts of the API server alon
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, NoReturn
+from dataclasses import dataclass
+from typing import Any
 
 from dgym.api import DebugTask, Episode, labels
 from dgym.kube import PODS, AlreadyExists, ApiError, BadRequest, Client, Forbidden, Invalid, NotFound
@@ -18,6 +19,15 @@ from dgym_operator.actions.writes import Writes, controller_reference
 from dgym_operator.objects import Pod
 from dgym_operator.render import PodContext, PodSettings, Renderer, TemplateError, token_digests
 
+_LAGGING = (
+    "status unknown for quota",
+    "error looking up service account",
+    "not yet ready to handle request",
+)
+"""Texts of admission plugins whose caches lack an object that exists or is about to."""
+_RBAC = " cannot "
+_LIMIT_BELOW_REQUEST = ("must be less than or equal to ", " limit")
+_TOO_LARGE = 413
 _INHERITED = (labels.SET, labels.INDEX, labels.SAMPLE, labels.TASK, labels.BENCHMARK)
 
 
@@ -25,29 +35,18 @@ class Gone(Exception):
     """The Episode or its namespace is being deleted: its pod is not needed any more."""
 
 
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class PodMaker:
     """Creates the pods of attempts."""
 
-    def __init__(
-        self,
-        client: Client,
-        writes: Writes,
-        *,
-        reader: ApiReader,
-        policies: NetworkPolicies,
-        renderer: Renderer,
-        pod_settings: PodSettings,
-        default_template: str,
-        key: bytes,
-    ) -> None:
-        self._client = client
-        self._writes = writes
-        self._reader = reader
-        self._policies = policies
-        self._renderer = renderer
-        self._settings = pod_settings
-        self._default_template = default_template
-        self._key = key
+    client: Client
+    writes: Writes
+    reader: ApiReader
+    policies: NetworkPolicies
+    renderer: Renderer
+    pod_settings: PodSettings
+    default_template: str
+    key: bytes
 
     async def create(self, episode: Episode, *, name: str, attempt: int, deadline_seconds: int) -> Pod:
         """Create the attempt's pod, or return the one that was created before.
@@ -57,23 +56,23 @@ class PodMaker:
             Gone: The pod is not needed any more.
         """
         namespace = episode.metadata.namespace or ""
-        task = await self._reader.task(episode)
+        task = await self.reader.task(episode)
         # What the agent will be sent is checked now: an attempt without sources must not take a node.
-        await self._reader.with_files(task)
-        template = episode.spec.pod_template or task.spec.pod_template or self._default_template
+        await self.reader.with_files(task)
+        template = episode.spec.pod_template or task.spec.pod_template or self.default_template
         context = self._context(episode, task, name=name, attempt=attempt, deadline_seconds=deadline_seconds)
         manifest = self._manifest(episode, template, context)
         try:
-            await self._policies.ensure(namespace)
-            return await self._writes.create(PODS, manifest, decode=Pod, namespace=namespace)
+            await self.policies.ensure(namespace)
+            return await self.writes.create(PODS, manifest, decode=Pod, namespace=namespace)
         except AlreadyExists:
             return await self._recognize(episode, namespace, name)
         except ApiError as error:
-            _raise_refusal(error)
+            raise (find_refusal(error) or Gone()) from error
 
     async def _recognize(self, episode: Episode, namespace: str, name: str) -> Pod:
         try:
-            pod = await self._client.get(PODS, name, decode=Pod, namespace=namespace)
+            pod = await self.client.get(PODS, name, decode=Pod, namespace=namespace)
         except NotFound:
             raise Unmet(EndReason.INTERNAL_ERROR, f"an earlier pod {name} was deleted just now", passes=True) from None
         if pod.is_controlled_by(episode.metadata.uid):
@@ -87,19 +86,19 @@ class PodMaker:
 
     def _manifest(self, episode: Episode, template: str, context: PodContext) -> Mapping[str, Any]:
         try:
-            manifest = self._renderer.render(template, context)
+            manifest = self.renderer.render(template, context)
         except TemplateError as error:
             raise Unmet(EndReason.INVALID_SPEC, str(error)) from None
         owner = controller_reference("Episode", episode.metadata.name, episode.metadata.uid or "")
         manifest["metadata"]["ownerReferences"] = [owner]
-        manifest["metadata"].setdefault("labels", {})[labels.KEY] = key_id(self._key)
+        manifest["metadata"].setdefault("labels", {})[labels.KEY] = key_id(self.key)
         return manifest
 
     def _context(
         self, episode: Episode, task: DebugTask, *, name: str, attempt: int, deadline_seconds: int
     ) -> PodContext:
         metadata, spec = episode.metadata, episode.spec
-        if task.spec.image is None and not self._settings.sandbox_image:
+        if task.spec.image is None and not self.pod_settings.sandbox_image:
             message = f"task {task.metadata.name} names no image, and this installation has none for such tasks"
             raise Unmet(EndReason.INVALID_SPEC, message)
         uid = metadata.uid or ""
@@ -111,68 +110,37 @@ class PodMaker:
             attempt=attempt,
             task=task.spec,
             delivered=task.spec.source is not None,
-            digests=token_digests(self._key, episode_uid=uid, attempt=attempt),
+            digests=token_digests(self.key, episode_uid=uid, attempt=attempt),
             # Not all labels: one such as that of drivers would open other sandboxes to this one.
             labels={name: metadata.labels[name] for name in _INHERITED if name in metadata.labels},
             overrides=spec.pod_overrides,
             active_deadline_seconds=deadline_seconds,
-            settings=self._settings,
+            settings=self.pod_settings,
         )
 
 
-def _raise_refusal(error: ApiError) -> NoReturn:
-    refusal = find_refusal(error)
-    if refusal is None:
-        raise Gone from error
-    raise Unmet(*refusal) from error
-
-
-_LAGGING = (
-    "status unknown for quota",
-    "error looking up service account",
-    "not yet ready to handle request",
-)
-"""Texts of admission plugins whose caches lack an object that exists or is about to."""
-_RBAC = " cannot "
-_LIMIT_BELOW_REQUEST = ("must be less than or equal to ", " limit")
-_TOO_LARGE = 413
-
-
-class Refusal(NamedTuple):
-    """Why the API server refused a pod.
-
-    ``passes``: the cause passes by itself, so that the creation is retried; ``reason`` is then the end of an episode
-    that has waited for too long.
-    """
-
-    reason: EndReason
-    message: str
-    passes: bool = False
-    retry_after: float | None = None
-
-
-def find_refusal(error: ApiError) -> Refusal | None:
-    """The refusal of a pod, or of its namespace's policy; None: the namespace is being deleted."""
+def find_refusal(error: ApiError) -> Unmet | None:
+    """Why the API server refused a pod, or its namespace's policy; None: the namespace is being deleted."""
     if isinstance(error, NotFound):
         return None
     if isinstance(error, Forbidden):
         return None if error.namespace_terminating else _forbidden(error)
     if isinstance(error, Invalid) and _is_limited_by_default(error):
         message = f"{error.message}; a LimitRange's default limit is below the request: change either"
-        return Refusal(EndReason.POD_REJECTED, message, passes=True)
+        return Unmet(EndReason.POD_REJECTED, message, passes=True)
     if isinstance(error, Invalid | BadRequest) or error.status == _TOO_LARGE:
-        return Refusal(EndReason.POD_REJECTED, error.message)
-    return Refusal(EndReason.INTERNAL_ERROR, str(error), passes=True, retry_after=error.retry_after)
+        return Unmet(EndReason.POD_REJECTED, error.message)
+    return Unmet(EndReason.INTERNAL_ERROR, str(error), passes=True, retry_after=error.retry_after)
 
 
-def _forbidden(error: Forbidden) -> Refusal:
+def _forbidden(error: Forbidden) -> Unmet:
     if error.quota:
-        return Refusal(EndReason.QUOTA_EXCEEDED, error.message, passes=True)
+        return Unmet(EndReason.QUOTA_EXCEEDED, error.message, passes=True)
     if _RBAC in error.message and "User " in error.message:
         # The installation lacks a right, which is no fault of the episode's and may be granted at any time.
-        return Refusal(EndReason.INTERNAL_ERROR, error.message, passes=True)
+        return Unmet(EndReason.INTERNAL_ERROR, error.message, passes=True)
     lagging = any(text in error.message for text in _LAGGING)
-    return Refusal(EndReason.POD_REJECTED, error.message, passes=lagging)
+    return Unmet(EndReason.POD_REJECTED, error.message, passes=lagging)
 
 
 def _is_limited_by_default(error: Invalid) -> bool:

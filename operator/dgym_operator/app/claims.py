@@ -81,7 +81,7 @@ class Claims:
     """The claims of the installation, kept by the leader.
 
     Args:
-        client: Requests for Leases are not throttled.
+        client: Its requests for Leases bypass the throttle.
         identity: Of the installation, the same for all its replicas.
         duration_seconds: After so long without a renewal another installation takes over.
         clock: For pauses and ages.

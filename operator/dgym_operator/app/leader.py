@@ -123,8 +123,8 @@ class _Leader:
             interval_seconds=settings.agent_report_seconds,
         )
         pods = PodMaker(
-            replica.client,
-            writes,
+            client=replica.client,
+            writes=writes,
             reader=reader,
             policies=NetworkPolicies(writes, settings, replica.clock.monotonic),
             renderer=Renderer(directory=settings.pod_templates_directory),
@@ -133,7 +133,7 @@ class _Leader:
             key=key,
         )
         episodes = EpisodeExecutor(
-            cache,
+            cache=cache,
             client=replica.client,
             writes=writes,
             reader=reader,
@@ -143,10 +143,10 @@ class _Leader:
             progress=ProgressBudget(settings.progress_qps, replica.clock),
         )
         self.reconciler = Reconciler(
-            cache,
+            cache=cache,
             queue=replica.queue,
             episodes=episodes,
-            sets=SetExecutor(cache, client=replica.client, writes=writes, events=replica.events),
+            sets=SetExecutor(cache=cache, client=replica.client, writes=writes, events=replica.events),
             dispatcher=replica.dispatcher,
             deliveries=self._deliveries,
             metrics=replica.metrics,

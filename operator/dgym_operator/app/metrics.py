@@ -77,9 +77,7 @@ class Metrics:
         self.attempts_failed = self._counter(
             "dgym_attempts_failed", "Attempts that ended without a verdict, by reason.", "reason"
         )
-        self.assignments = self._counter(
-            "dgym_assignments", "Assignments sent to agents, repeated ones too.", "result"
-        )
+        self.assignments = self._counter("dgym_assignments", "Assignments sent to agents, repeated ones too.", "result")
         self.ready_seconds = self._histogram(
             "dgym_sandbox_ready_seconds", "From the pod's creation until its sandbox is ready.", _STAGE_BUCKETS
         )

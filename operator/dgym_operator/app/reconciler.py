@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -37,58 +38,46 @@ class Item(NamedTuple):
     key: Key
 
 
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Reconciler:
     """The work of the queue's workers."""
 
-    def __init__(
-        self,
-        cache: Cache,
-        *,
-        queue: WorkQueue[Item],
-        episodes: EpisodeExecutor,
-        sets: SetExecutor,
-        dispatcher: Dispatcher,
-        deliveries: Deliveries,
-        metrics: Metrics,
-        watchdog: Watchdog,
-        serves: Callable[[str], bool],
-    ) -> None:
-        self._cache = cache
-        self._queue = queue
-        self._episodes = episodes
-        self._sets = sets
-        self._dispatcher = dispatcher
-        self._deliveries = deliveries
-        self._metrics = metrics
-        self._watchdog = watchdog
-        self._serves = serves
+    cache: Cache
+    queue: WorkQueue[Item]
+    episodes: EpisodeExecutor
+    sets: SetExecutor
+    dispatcher: Dispatcher
+    deliveries: Deliveries
+    metrics: Metrics
+    watchdog: Watchdog
+    serves: Callable[[str], bool]
 
     async def work(self, number: int) -> None:
         """Reconcile one object after the other until the queue is closed."""
         while True:
             try:
-                async with self._queue.take() as item:
-                    self._watchdog.begin(number, f"{item.kind} {'/'.join(item.key)}")
+                async with self.queue.take() as item:
+                    self.watchdog.begin(number, f"{item.kind} {'/'.join(item.key)}")
                     try:
                         await self._measure(item)
                     finally:
-                        self._watchdog.end(number)
+                        self.watchdog.end(number)
             except QueueClosed:
                 return
 
     async def _measure(self, item: Item) -> None:
-        started = self._cache.clock.monotonic()
+        started = self.cache.clock.monotonic()
         result = await self._reconcile(item)
-        self._metrics.reconciles.labels(kind=item.kind.value, result=result).inc()
-        self._metrics.reconcile_seconds.labels(kind=item.kind.value).observe(self._cache.clock.monotonic() - started)
+        self.metrics.reconciles.labels(kind=item.kind.value, result=result).inc()
+        self.metrics.reconcile_seconds.labels(kind=item.kind.value).observe(self.cache.clock.monotonic() - started)
 
     async def _reconcile(self, item: Item) -> str:
         about = fields(kind=item.kind.value, namespace=item.key[0], name=item.key[1])
-        if not self._serves(item.key[0]):
+        if not self.serves(item.key[0]):
             # All objects of a namespace are queued when it is served.
             if item.kind is Kind.EPISODE:
-                self._dispatcher.forget(item.key)
-            self._queue.forget(item)
+                self.dispatcher.forget(item.key)
+            self.queue.forget(item)
             return "not_served"
         try:
             requeue_after = await (self._episode(item.key) if item.kind is Kind.EPISODE else self._set(item.key))
@@ -97,70 +86,70 @@ class Reconciler:
         except NotFound:
             return "gone"
         except Conflict:
-            self._queue.retry(item)
+            self.queue.retry(item)
             return "conflict"
         except ApiError as error:
             if isinstance(error, Forbidden) and error.namespace_terminating:
                 return "gone"
-            seconds = self._queue.retry(item)
+            seconds = self.queue.retry(item)
             _log.warning("reconcile failed, retried in %.1f s: %s", seconds, error, extra=about)
             return "error"
         except Exception:
             # An unforeseen object must not keep all others waiting.
-            self._queue.retry(item)
+            self.queue.retry(item)
             _log.exception("reconcile raised an exception, a defect", extra=about)
             return "defect"
         if item.kind is Kind.EPISODE:
-            self._queue.forget(item)
+            self.queue.forget(item)
         if requeue_after is not None:
-            self._queue.add(item, requeue_after)
+            self.queue.add(item, requeue_after)
         return "ok"
 
     async def _set(self, key: Key) -> float | None:
-        episode_set = self._cache.sets.get(key)
+        episode_set = self.cache.sets.get(key)
         item = Item(Kind.EPISODE_SET, key)
         if episode_set is None:
-            self._queue.forget(item)
+            self.queue.forget(item)
             return None
-        plan = decide_set(self._cache.set_input(episode_set), self._cache.clock.now())
-        requeue_after = await self._sets.apply(episode_set, plan)
+        plan = decide_set(self.cache.set_input(episode_set), self.cache.clock.now())
+        requeue_after = await self.sets.apply(episode_set, plan)
         if plan.actions and all(isinstance(action, PatchSetStatus) for action in plan.actions):
             # The plan corrects the status of a failed round, and does not show whether a round would succeed now.
-            return None if requeue_after is None else max(requeue_after, settled_seconds(self._queue.failures(item)))
-        self._queue.forget(item)
+            return None if requeue_after is None else max(requeue_after, settled_seconds(self.queue.failures(item)))
+        self.queue.forget(item)
         return requeue_after
 
     async def _episode(self, key: Key) -> float | None:
-        episode = self._cache.episodes.get(key)
+        episode = self.cache.episodes.get(key)
         if episode is None:
-            self._dispatcher.forget(key)
+            self.dispatcher.forget(key)
             return None
-        view = self._cache.episode_input(episode, may_create=True)
-        request = agent_request(view, self._cache.clock.now())
+        view = self.cache.episode_input(episode, may_create=True)
+        request = agent_request(view, self.cache.clock.now())
         agent = self._granted_agent(key, view, request)
         if request is not None and agent is not None:
             return await self._assign(key, view, request, agent)
         plan = self._decide(key, view)
-        self._dispatcher.observe_pod(key, pending_pod(self._cache, episode))
-        requeue_after = await self._episodes.apply(episode, plan)
+        self.dispatcher.observe_pod(key, pending_pod(self.cache, episode))
+        requeue_after = await self.episodes.apply(episode, plan)
         return _soonest(requeue_after, self._until_retry(view))
 
     def _granted_agent(self, key: Key, view: EpisodeInput, request: AgentRequest | None) -> Agent | None:
         """The agent granted to the Episode, if one is requested; else update the request."""
-        granted = self._dispatcher.granted_agent(key)
-        agent = self._cache.agents.get(granted) if request is not None and granted is not None else None
+        granted = self.dispatcher.granted_agent(key)
+        agent = self.cache.agents.get(granted) if request is not None and granted is not None else None
         if agent is not None:
             return agent
-        self._dispatcher.release_agent(key)
+        self.dispatcher.release_agent(key)
         candidate = None
         if request is not None:
             previous = view.assignment.agent_pod_uid if view.assignment is not None else None
             candidate = candidate_of(view.episode, needs_slot=request.takes_slot, previous=previous)
-        self._dispatcher.request_agent(key, candidate)
+        self.dispatcher.request_agent(key, candidate)
         return None
 
     async def _assign(self, key: Key, view: EpisodeInput, request: AgentRequest, agent: Agent) -> float:
-        status = assigned_status(view, request, agent.uid, self._cache.clock.now())
+        status = assigned_status(view, request, agent.uid, self.cache.clock.now())
         first = request.cause == "SandboxReady"
         event = Emit(
             type="Normal" if first else "Warning",
@@ -168,25 +157,25 @@ class Reconciler:
             message=f"agent {agent.name} serves attempt {request.attempt} (epoch {request.epoch})",
         )
         try:
-            await self._episodes.apply(view.episode, Plan(actions=(PatchStatus(status=status), event)))
+            await self.episodes.apply(view.episode, Plan(actions=(PatchStatus(status=status), event)))
         finally:
-            self._dispatcher.release_agent(key)
-        self._dispatcher.observe_pod(key, None)
-        self._deliveries.deliver(key)
+            self.dispatcher.release_agent(key)
+        self.dispatcher.observe_pod(key, None)
+        self.deliveries.deliver(key)
         return 0.0
 
     def _decide(self, key: Key, view: EpisodeInput) -> Plan:
         """The plan, with a new pod only if the dispatcher has granted it."""
-        now = self._cache.clock.now()
-        view = msgspec.structs.replace(view, held_by=self._dispatcher.held_by(key))
+        now = self.cache.clock.now()
+        view = msgspec.structs.replace(view, held_by=self.dispatcher.held_by(key))
         plan = decide(view, now)
         needs_pod = any(isinstance(action, CreatePod) for action in plan.actions)
         needs_slot = view.episode.spec.agent is not None
-        self._dispatcher.request_pod(key, candidate_of(view.episode, needs_slot=needs_slot) if needs_pod else None)
-        if not needs_pod or self._dispatcher.pod_granted(key):
+        self.dispatcher.request_pod(key, candidate_of(view.episode, needs_slot=needs_slot) if needs_pod else None)
+        if not needs_pod or self.dispatcher.pod_granted(key):
             return plan
         if view.create_failure is None:
-            held_by = self._dispatcher.held_by(key)
+            held_by = self.dispatcher.held_by(key)
             return decide(msgspec.structs.replace(view, may_create=False, held_by=held_by), now)
         # The status keeps the cause of the last failure, which is worth more than a wait for a slot of a moment.
         others = tuple(action for action in plan.actions if not isinstance(action, CreatePod))
@@ -194,7 +183,7 @@ class Reconciler:
 
     def _until_retry(self, view: EpisodeInput) -> float | None:
         """Seconds until a back-off ends. After its end a grant of the dispatcher queues the Episode."""
-        due, now = retry_at(view), self._cache.clock.now()
+        due, now = retry_at(view), self.cache.clock.now()
         return max(0.1, (due - now).total_seconds()) if due is not None and due > now else None
 
 

@@ -17,7 +17,7 @@ def progress(clock):
 def executor(cache, client, events, progress):
     writes = Writes(client, lambda: False)
     return EpisodeExecutor(
-        cache,
+        cache=cache,
         client=client,
         writes=writes,
         reader=ApiReader(client),

@@ -72,7 +72,7 @@ async def working(cache, clock, client, api, events, queue, dispatcher):
         cache, queue=queue, dispatcher=dispatcher, observer=TransitionObserver(metrics, lambda: False)
     ).start()
     episodes = EpisodeExecutor(
-        cache,
+        cache=cache,
         client=client,
         writes=Writes(client, lambda: True),
         reader=ApiReader(client),
@@ -82,10 +82,10 @@ async def working(cache, clock, client, api, events, queue, dispatcher):
         progress=ProgressBudget(1.0, clock),
     )
     reconciler = Reconciler(
-        cache,
+        cache=cache,
         queue=queue,
         episodes=episodes,
-        sets=SetExecutor(cache, client=api, writes=Writes(api, lambda: True), events=events),
+        sets=SetExecutor(cache=cache, client=api, writes=Writes(api, lambda: True), events=events),
         dispatcher=dispatcher,
         deliveries=None,
         metrics=metrics,
