@@ -16,13 +16,12 @@ from dgym.wire import EndReason, Observation, Step, ToolCall
 
 if TYPE_CHECKING:
     from dgym.agents.chat import Chat
+    from dgym.env import InfoDict, ObservationDict
     from dgym.llm import Reply
 
 STANDARD_TOOLS = ("listdir", "view", "grep", "eval", "pdb", "rewrite", "bash", "submit")
 
 Action = ToolCall | Mapping[str, Any] | str
-ObservationDict = dict[str, Any]
-InfoDict = dict[str, Any]
 Tools = tuple[str | ToolSpec, ...]
 
 
@@ -38,16 +37,16 @@ class Env(Protocol):
     """The part of ``AsyncRepoEnv`` that agents use."""
 
     async def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[ObservationDict, InfoDict]:
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> "tuple[ObservationDict, InfoDict]":
         """Start the session."""
         ...
 
-    async def step(self, action: Action) -> tuple[ObservationDict, float, bool, bool, InfoDict]:
+    async def step(self, action: Action) -> "tuple[ObservationDict, float, bool, bool, InfoDict]":
         """Make one call: a line of text, or ``{"tool", "arguments"}``."""
         ...
 
-    async def peek(self, action: Action) -> ObservationDict:
+    async def peek(self, action: Action) -> "ObservationDict":
         """The answer of ``view`` or ``listdir`` without a step."""
         ...
 

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dgym.agents.base import AgentContext, BaseAgent, Env, ObservationDict
+from dgym.agents.base import AgentContext, BaseAgent, Env
 from dgym.agents.console import META_COMMANDS, Console, open_console
+from dgym.env import ObservationDict
 from dgym.wire import EndReason
 
 PROMPT = "dgym> "

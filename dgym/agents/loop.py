@@ -5,11 +5,12 @@ It ends when the environment says that the episode is over, or when ``Chat`` ref
 
 from collections.abc import Sequence
 
-from dgym.agents.base import AgentContext, Env, InfoDict
+from dgym.agents.base import AgentContext, Env
 from dgym.agents.chat import Chat
 from dgym.agents.memory import NO_CALL, Memory, fit
 from dgym.agents.prompt import Prompt
 from dgym.agents.settings import Settings
+from dgym.env import InfoDict
 from dgym.errors import ContextLengthExceeded
 from dgym.llm import Message, Reply
 from dgym.wire import ToolCall
@@ -43,7 +44,9 @@ class Loop:
         over = bool(history) and history[-1].observation.end_reason is not None
         while not over:
             reply = await self._ask(info)
-            observation, _, terminated, truncated, info = await self._env.step(action(reply))
+            observation, _, terminated, truncated, latest = await self._env.step(action(reply))
+            # A step gives the tools only where there are others.
+            info.update(latest)
             if observation.get("diff") and forgetful:
                 self._memory.clear()
             self._memory.add(reply, observation["text"])

@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dgym.agents.base import InfoDict, find_file
+from dgym.agents.base import find_file
 from dgym.agents.memory import shorten_to_tokens
 from dgym.agents.settings import Settings
+from dgym.env import InfoDict
 from dgym.errors import ManifestError, PluginError
 from dgym.llm import Message
 

@@ -1,12 +1,13 @@
 """Makes the calls of a recorded trajectory or a written walkthrough, one after the other."""
 
+from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
 import msgspec
 
-from dgym.agents.base import Action, AgentContext, BaseAgent, Env, InfoDict, ObservationDict, find_file
-from dgym.env.views import observation_view
+from dgym.agents.base import Action, AgentContext, BaseAgent, Env, find_file
+from dgym.env import InfoDict, ObservationDict, observation_view
 from dgym.errors import ManifestError
 from dgym.wire import EndReason, Observation, Step, ToolCall
 
@@ -120,10 +121,10 @@ class RetracingEnv:
     def __init__(self, env: Env) -> None:
         self._env = env
         self._made: list[Step] = []
-        self._info: InfoDict = {}
+        self._info: InfoDict
 
     async def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[ObservationDict, InfoDict]:
         """Begin, or take up what was begun."""
         last, self._info = await self._env.reset(seed=seed, options=options)

@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterator
 from itertools import islice
 
-from dgym.agents.base import AgentContext, BaseAgent, Env, ObservationDict
+from dgym.agents.base import AgentContext, BaseAgent, Env
 from dgym.agents.replay import RetracingEnv
+from dgym.env import ObservationDict
 from dgym.errors import ManifestError, SetupFailed
 from dgym.wire import EndReason
 

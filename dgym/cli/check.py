@@ -23,7 +23,7 @@ from dgym.cli.output import echo_json
 if TYPE_CHECKING:
     from dgym.api import AgentSpec, DebugTask, EpisodeSpec, Loaded, ToolSpec
     from dgym.api.task import DebugTaskSpec
-    from dgym.env.local import Opening
+    from dgym.env import Opening
     from dgym.problems import Path, Problem
     from dgym.session.verification import Assessment
 
@@ -92,7 +92,7 @@ def check_and_show(
 def _check_all(tasks: "Sequence[DebugTask]", opening: "Opening", repeats: int) -> "list[Assessment]":
     import asyncio
 
-    from dgym.env.checking import check_task
+    from dgym.env import check_task
 
     def progress(text: str) -> None:
         click.echo(text, err=True)
@@ -150,7 +150,7 @@ def _tasks(
 def _opening(sandbox: str, engine: str, python: str | None) -> "Opening":
     import msgspec
 
-    from dgym.env.local import Opening
+    from dgym.env import Opening
 
     return msgspec.convert({"sandbox": sandbox, "engine": engine, "python": python}, Opening)
 

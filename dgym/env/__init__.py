@@ -1,6 +1,38 @@
-"""The Gymnasium face of an episode: ``RepoEnv`` and, without blocking, ``AsyncRepoEnv``."""
+"""``RepoEnv`` and, without blocking, ``AsyncRepoEnv``: an episode with Gymnasium's vocabulary, here or in a pod.
 
-from dgym.env.asynchronous import AsyncRepoEnv
+The environments stand over an ``Episode`` (``dgym.wire.episode``): a session of this process (``LocalEpisodes``) or the
+client of a pod's sidecar (``RemoteEpisode``). ``RemotePreparation`` is the client that prepares and releases a pod.
+"""
+
+from dgym.env.arguments import check_choice
+from dgym.env.asynchronous import DEFAULT_TOOLS, AsyncRepoEnv
+from dgym.env.checking import check_task
+from dgym.env.http_client import HttpClient, Patience
+from dgym.env.local import LocalEpisodes, Opening, open_source, open_task
+from dgym.env.preparation import RemotePreparation
+from dgym.env.remote import RemoteEpisode
 from dgym.env.synchronous import RepoEnv
+from dgym.env.views import BreakpointDict, FrameDict, InfoDict, ObservationDict, ScoreDict, ToolDict, observation_view
 
-__all__ = ["AsyncRepoEnv", "RepoEnv"]
+__all__ = [
+    "DEFAULT_TOOLS",
+    "AsyncRepoEnv",
+    "BreakpointDict",
+    "FrameDict",
+    "HttpClient",
+    "InfoDict",
+    "LocalEpisodes",
+    "ObservationDict",
+    "Opening",
+    "Patience",
+    "RemoteEpisode",
+    "RemotePreparation",
+    "RepoEnv",
+    "ScoreDict",
+    "ToolDict",
+    "check_choice",
+    "check_task",
+    "observation_view",
+    "open_source",
+    "open_task",
+]

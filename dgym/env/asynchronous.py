@@ -19,7 +19,7 @@ from dgym.env.arguments import (
 from dgym.env.http_client import Patience
 from dgym.env.local import LocalEpisodes, Opening, open_task
 from dgym.env.remote import RemoteEpisode
-from dgym.env.views import info_view, observation_view
+from dgym.env.views import InfoDict, ObservationDict, info_view, observation_view, tools_view
 from dgym.errors import ArgumentError, EpisodeOver, PluginError
 from dgym.sandbox import EngineName, SandboxKind
 from dgym.session import EpisodeLimits
@@ -100,6 +100,7 @@ class AsyncRepoEnv:
         self._last: Observation | None = None
         self._observers: list[Callable[[Step], None]] = []
         self._observed = 0
+        self._offered: tuple[str, ...] = ()
 
     @classmethod
     def connect(
@@ -141,7 +142,7 @@ class AsyncRepoEnv:
 
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
+    ) -> tuple[ObservationDict, InfoDict]:
         """Start a fresh episode and return its first observation and info.
 
         ``options``: ``{"eval": True}`` adds the output of the tests; ``{"task": …}`` changes the task from now on.
@@ -159,13 +160,14 @@ class AsyncRepoEnv:
             await episode.close()
             raise
         self._report()
-        return observation_view(self._last), self.info
+        self._offered = ()
+        return observation_view(self._last), self._info(episode, self._last)
 
-    async def step(self, action: Action) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+    async def step(self, action: Action) -> tuple[ObservationDict, float, bool, bool, InfoDict]:
         """Execute one call: ``{"tool": …, "arguments": {…}}`` or a line of text.
 
         Returns observation, reward, terminated, truncated, info. The reward is 0 until the last step, then
-        score / max_score of the final scoring.
+        score / max_score of the final scoring. ``info`` has ``tools`` only where they are not those of the last time.
 
         Raises:
             EpisodeOver: The episode has ended or was never reset.
@@ -180,9 +182,10 @@ class AsyncRepoEnv:
         result = self.result
         reward = result.score / result.max_score if ended and result is not None and result.max_score else 0.0
         truncated = ended is not None and ended.is_truncation
-        return observation_view(self._last), reward, ended is not None and not truncated, truncated, self.info
+        info = self._info(episode, self._last)
+        return observation_view(self._last), reward, ended is not None and not truncated, truncated, info
 
-    async def peek(self, action: Action) -> dict[str, Any]:
+    async def peek(self, action: Action) -> ObservationDict:
         """The answer of ``view`` or ``listdir``, or of another tool that changes nothing, without a step."""
         return observation_view(await self._running().peek(action))
 
@@ -199,9 +202,11 @@ class AsyncRepoEnv:
         return self._episode.result if self._episode is not None else None
 
     @property
-    def info(self) -> dict[str, Any]:
-        """What ``reset`` and ``step`` return last."""
-        return info_view(self._running(), self._last)
+    def info(self) -> InfoDict:
+        """What surrounds the last observation now, the tools included."""
+        episode = self._running()
+        assert self._last is not None
+        return {**info_view(episode, self._last), "tools": tools_view(episode.toolset)}
 
     async def patch(self) -> str:
         """What the agent has changed, as ``git apply`` takes it; bytes that are not UTF-8 travel in base 85."""
@@ -218,7 +223,7 @@ class AsyncRepoEnv:
         return await self._episode.apply_solution()
 
     def observe(self, observer: Callable[[Step], None]) -> None:
-        """Call ``observer`` with every step once it is recorded, from number 0, the reset, on.
+        """Call ``observer`` with every step that is recorded from now on; number 0 is the reset.
 
         A step that the episode recorded by itself, such as one that its deadline ended, is reported by the next call.
         Steps of drivers before this one are reported by the reset.
@@ -253,6 +258,14 @@ class AsyncRepoEnv:
         if self._episode is None or self._last is None:
             raise EpisodeOver("call reset() first")
         return self._episode
+
+    def _info(self, episode: Episode, last: Observation) -> InfoDict:
+        """The info that surrounds ``last``, with the tools where they are not those that an info gave before."""
+        info = info_view(episode, last)
+        before, self._offered = self._offered, episode.state.tools
+        if self._offered != before:
+            info["tools"] = tools_view(episode.toolset)
+        return info
 
     def _report(self) -> None:
         """Show the observers what the history holds beyond what they have seen."""

@@ -85,12 +85,11 @@ class RemoteEpisode:
     async def step(self, seq: int, action: Action) -> Observation:
         """Execute ``action`` as step ``seq``, once."""
         self._reset_once()
-        call = _call(action)
         response = await self._client.call(
             "POST",
             f"{Path.STEPS}/{seq}",
             StepResponse,
-            body=StepRequest(tool=call.tool, arguments=call.arguments, usage=self._usage),
+            body=_request(action, self._usage),
         )
         if seq == len(self._steps):
             self._steps.append(response.step)
@@ -101,9 +100,7 @@ class RemoteEpisode:
 
     async def peek(self, action: Action) -> Observation:
         """Look without a step."""
-        call = _call(action)
-        body = StepRequest(tool=call.tool, arguments=call.arguments)
-        return (await self._client.call("POST", Path.PEEK, PeekResponse, body=body)).observation
+        return (await self._client.call("POST", Path.PEEK, PeekResponse, body=_request(action))).observation
 
     async def finish(self, reason: EndReason = EndReason.UNRESOLVED) -> Result:
         """End the episode and wait for its verdict."""
@@ -163,10 +160,10 @@ async def read_history(client: HttpClient, start: int) -> list[Step]:
     return steps
 
 
-def _call(action: Action) -> ToolCall:
-    """What is not a call yet is read by the sidecar, which has the tools that know how."""
+def _request(action: Action, usage: Usage | None = None) -> StepRequest:
+    """The request for ``action``; text and mappings travel as they are, for the session to read."""
     if problem := action_problem(action):
-        return ToolCall.mistake(problem)
+        action = ToolCall.mistake(problem)
     if isinstance(action, ToolCall):
-        return action
-    return ToolCall(tool="", arguments={"action": dict(action) if isinstance(action, Mapping) else action})
+        return StepRequest(tool=action.tool, arguments=action.arguments, usage=usage)
+    return StepRequest(action=dict(action) if isinstance(action, Mapping) else action, usage=usage)

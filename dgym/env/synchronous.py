@@ -15,6 +15,8 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from dgym.api import DebugTask, ToolSpec
 from dgym.env.asynchronous import DEFAULT_TOOLS, AsyncRepoEnv
+from dgym.env.http_client import Patience
+from dgym.env.views import InfoDict, ObservationDict
 from dgym.sandbox import EngineName, SandboxKind
 from dgym.tools import Tool
 from dgym.wire import EndReason, Result, Step
@@ -37,9 +39,10 @@ class RepoEnv:
             observation, reward, terminated, truncated, info = env.step("pdb b calc.py:12")
 
     ``observation`` is a dictionary whose ``text`` is what a model reads, with frame, breakpoints, diff, exit_status
-    and score beside it. ``info`` has resolved, score, max_score, steps, rewrites, reason, instructions (by tool) and
-    tools (name, description, JSON Schema of the parameters). The arguments and exceptions are those of
-    ``AsyncRepoEnv``. An environment can be pickled; the copy is not reset.
+    and score beside it. ``info`` has resolved, score, max_score, steps, rewrites, reason and instructions (by tool);
+    that of ``reset``, and of a step that makes other tools available, has tools (name, description, JSON Schema of the
+    parameters) too. The arguments and exceptions are those of ``AsyncRepoEnv``. An environment can be pickled; the copy
+    is not reset.
     """
 
     metadata: ClassVar[dict[str, Any]] = AsyncRepoEnv.metadata
@@ -73,8 +76,25 @@ class RepoEnv:
         self._env = AsyncRepoEnv(task, **options)
 
     @classmethod
-    def connect(cls, url: str, token: str, **options: Any) -> Self:
+    def connect(
+        cls,
+        url: str,
+        token: str,
+        *,
+        epoch: int | None = None,
+        prepare_token: str | None = None,
+        reset_key: str | None = None,
+        render_mode: str | None = None,
+        patience: Patience | None = None,
+    ) -> Self:
         """An episode that runs in a pod; see ``AsyncRepoEnv.connect``."""
+        options: dict[str, Any] = {
+            "epoch": epoch,
+            "prepare_token": prepare_token,
+            "reset_key": reset_key,
+            "render_mode": render_mode,
+            "patience": patience,
+        }
         env = cls.__new__(cls)
         env._recipe = (cls.connect, (url, token), options)
         env._env = AsyncRepoEnv.connect(url, token, **options)
@@ -92,15 +112,15 @@ class RepoEnv:
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
+    ) -> tuple[ObservationDict, InfoDict]:
         """Start a fresh episode; see ``AsyncRepoEnv.reset``."""
         return _wait_for(self._env.reset(seed=seed, options=options))
 
-    def step(self, action: Action) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+    def step(self, action: Action) -> tuple[ObservationDict, float, bool, bool, InfoDict]:
         """Execute one call; see ``AsyncRepoEnv.step``."""
         return _wait_for(self._env.step(action))
 
-    def peek(self, action: Action) -> dict[str, Any]:
+    def peek(self, action: Action) -> ObservationDict:
         """Look without a step; see ``AsyncRepoEnv.peek``."""
         return _wait_for(self._env.peek(action))
 

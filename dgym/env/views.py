@@ -1,31 +1,118 @@
-"""What a Gymnasium user sees of an episode: plain dictionaries that hold no times and no process ids. Pure."""
+"""The dictionaries that users of an environment get: observations and what surrounds them. Pure.
 
-from typing import Any
+They hold plain values only, and neither times nor process ids.
+"""
+
+from typing import Any, NotRequired, TypedDict
 
 import msgspec
 
 from dgym.wire import Observation
 from dgym.wire.episode import Episode
+from dgym.wire.http import ToolsResponse
 
-_RUN_DEPENDENT = frozenset({"duration_seconds"})
+
+class FrameDict(TypedDict):
+    """Where the debugged program stands."""
+
+    file: str
+    line: int
+    function: str
 
 
-def observation_view(observation: Observation) -> dict[str, Any]:
-    """The observation as a dictionary with snake_case keys; ``text`` is what a model reads.
+class BreakpointDict(TypedDict):
+    """A breakpoint, as pdb numbers and counts it."""
 
-    Keys: text, tool, ok, truncated_bytes, exit_status, frame, breakpoints, diff, score, focus_file, end_reason.
+    number: int
+    file: str
+    line: int
+    condition: str | None
+    ignore_count: int
+    hits: int
+    enabled: bool
+    temporary: bool
+
+
+class ScoreDict(TypedDict):
+    """``score`` of ``max_score`` tests passed."""
+
+    score: int
+    max_score: int
+
+
+class ObservationDict(TypedDict):
+    """What a tool answered. ``text`` is what a model reads; a part that an observation does not have is None.
+
+    ``truncated_bytes`` were cut from the middle of ``text``; a negative ``exit_status`` is the signal that ended the
+    program; ``end_reason`` is set on the observation that ends the episode.
     """
-    view = {
-        name: _plain(getattr(observation, name)) for name in observation.__struct_fields__ if name not in _RUN_DEPENDENT
+
+    text: str
+    tool: str
+    ok: bool
+    truncated_bytes: int
+    exit_status: int | None
+    frame: FrameDict | None
+    breakpoints: list[BreakpointDict] | None
+    diff: str | None
+    score: ScoreDict | None
+    focus_file: str | None
+    end_reason: str | None
+
+
+class ToolDict(TypedDict):
+    """A tool as function-calling APIs take it; ``parameters`` is a JSON Schema."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+
+
+class InfoDict(TypedDict):
+    """What surrounds an observation.
+
+    ``score`` and ``max_score`` are those of the final scoring, before it those of the observation, or None.
+    ``instructions`` are the task's under ``task`` and each tool's under its name; ``notices`` are what tools said when
+    they appeared; ``evaluation`` is what the task's tests printed last. ``tools`` is given by ``reset``, and by the
+    step that makes other tools available.
+    """
+
+    resolved: bool
+    score: int | None
+    max_score: int | None
+    steps: int
+    rewrites: int
+    reason: str | None
+    evaluation: str | None
+    breakpoints: list[BreakpointDict]
+    focus_file: str | None
+    notices: list[str]
+    instructions: dict[str, str]
+    tools: NotRequired[list[ToolDict]]
+
+
+def observation_view(observation: Observation) -> ObservationDict:
+    """The observation as a dictionary."""
+    end_reason = observation.end_reason
+    return {
+        "text": observation.text,
+        "tool": observation.tool,
+        "ok": observation.ok,
+        "truncated_bytes": observation.truncated_bytes,
+        "exit_status": observation.exit_status,
+        "frame": _plain(observation.frame),
+        "breakpoints": _plain(observation.breakpoints),
+        "diff": observation.diff,
+        "score": _plain(observation.score),
+        "focus_file": observation.focus_file,
+        "end_reason": end_reason.value if end_reason is not None else None,
     }
-    view["end_reason"] = observation.end_reason.value if observation.end_reason is not None else None
-    return view
 
 
-def info_view(episode: Episode, last: Observation | None) -> dict[str, Any]:
-    """What surrounds the observation; see ``RepoEnv``."""
+def info_view(episode: Episode, last: Observation) -> InfoDict:
+    """What surrounds ``last``, the last observation of ``episode``, without the tools."""
     result, state, toolset = episode.result, episode.state, episode.toolset
-    score = result if result is not None else (last.score if last is not None else None)
+    score = result if result is not None else last.score
     return {
         "resolved": result.resolved if result is not None else False,
         "score": score.score if score is not None else None,
@@ -38,11 +125,14 @@ def info_view(episode: Episode, last: Observation | None) -> dict[str, Any]:
         "focus_file": state.focus_file,
         "notices": list(toolset.notices),
         "instructions": {"task": toolset.instructions, **{tool.name: tool.instructions for tool in toolset.tools}},
-        "tools": [
-            {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
-            for tool in toolset.tools
-        ],
     }
+
+
+def tools_view(toolset: ToolsResponse) -> list[ToolDict]:
+    """The tools that can be called now."""
+    return [
+        {"name": tool.name, "description": tool.description, "parameters": tool.parameters} for tool in toolset.tools
+    ]
 
 
 def _plain(value: Any) -> Any:

@@ -1,10 +1,11 @@
 """An environment that writes every step down before the agent sees its observation."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from dgym.agents import Action, Env
 from dgym.agents.chat import Exchange
+from dgym.env import InfoDict, ObservationDict
 from dgym.wire import Observation, Step
 
 
@@ -45,22 +46,22 @@ class RecordingEnv:
         self._exchanges.append(exchange)
 
     async def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[ObservationDict, InfoDict]:
         """Start the session; once, since a trajectory holds one."""
         answer = await self._env.reset(seed=seed, options=options)
         self._on_reset()
         self.record()
         return answer
 
-    async def step(self, action: Action) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+    async def step(self, action: Action) -> tuple[ObservationDict, float, bool, bool, InfoDict]:
         """Make one call."""
         try:
             return await self._env.step(action)
         finally:
             self.record()
 
-    async def peek(self, action: Action) -> dict[str, Any]:
+    async def peek(self, action: Action) -> ObservationDict:
         """Look without a step; nothing is written down."""
         return await self._env.peek(action)
 

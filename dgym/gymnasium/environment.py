@@ -1,25 +1,44 @@
 """``GymnasiumRepoEnv``: ``RepoEnv`` as a subclass of ``gymnasium.Env`` with spaces."""
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_type_hints
 
 import gymnasium
 import msgspec
 from gymnasium import spaces
 
 from dgym.api import DebugTask, ToolSpec
-from dgym.env.arguments import check_choice
-from dgym.env.asynchronous import DEFAULT_TOOLS
-from dgym.env.local import open_task
-from dgym.env.synchronous import RepoEnv
-from dgym.env.views import observation_view
+from dgym.env import DEFAULT_TOOLS, InfoDict, ObservationDict, RepoEnv, check_choice, open_task
 from dgym.gymnasium.spaces import JsonValue, ToolCalls, UnicodeText
+from dgym.sandbox import EngineName, SandboxKind
 from dgym.session import bounded
 from dgym.tools import Tool, load_tools
-from dgym.wire import Observation, Result
+from dgym.wire import EndReason, Result
+
+_BREAKPOINT = {
+    "number": 1,
+    "file": "calc.py",
+    "line": 2,
+    "condition": "a > 1",
+    "ignore_count": 0,
+    "hits": 1,
+    "enabled": True,
+    "temporary": False,
+}
+_EXAMPLES: dict[str, tuple[Any, ...]] = {
+    "ok": (True, False),
+    "truncated_bytes": (0, 4096),
+    "exit_status": (None, 0, 1, -9),
+    "frame": (None, {"file": "calc.py", "line": 2, "function": "add"}),
+    "breakpoints": (None, [], [_BREAKPOINT], [{**_BREAKPOINT, "condition": None, "temporary": True}]),
+    "diff": (None, "--- a/calc.py\n+++ b/calc.py\n@@ -1 +1 @@\n-a\n+b\n"),
+    "score": (None, {"score": 1, "max_score": 3}),
+    "focus_file": (None, "calc.py", "src/größe.py"),
+    "end_reason": (None, *(reason.value for reason in EndReason if reason.is_verdict)),
+}
+"""What the parts of an observation look like: the samples of its space."""
 
 
 class GymnasiumRepoEnv(gymnasium.Env[dict[str, Any], Any]):
@@ -31,10 +50,9 @@ class GymnasiumRepoEnv(gymnasium.Env[dict[str, Any], Any]):
 
     Args:
         task: A ``DebugTask``, or the path of a manifest that holds one.
-        tools: As of ``RepoEnv``.
         actions: What ``action_space`` holds: "calls" of tools or "texts". ``step`` takes both in any case.
-        render_mode: None or "ansi".
-        options: The other arguments of ``RepoEnv``: ``max_steps``, ``sandbox`` and so on.
+
+    The other arguments are those of ``RepoEnv``.
 
     Attributes:
         repo: The ``RepoEnv`` inside, for ``patch()``, ``history()`` and ``result``.
@@ -49,12 +67,29 @@ class GymnasiumRepoEnv(gymnasium.Env[dict[str, Any], Any]):
         *,
         tools: Sequence[str | Mapping[str, Any] | ToolSpec | Tool] = DEFAULT_TOOLS,
         actions: Literal["calls", "texts"] = "calls",
+        sandbox: SandboxKind = "auto",
+        engine: EngineName = "auto",
+        python: str | None = None,
+        max_steps: int = 50,
+        max_rewrites: int | None = None,
+        deadline_seconds: float | None = 3600.0,
         render_mode: str | None = None,
-        **options: Any,
+        progress: Callable[[str], None] | None = None,
     ) -> None:
         check_choice("actions", actions, ("calls", "texts"))
         task = open_task(task)
-        self.repo = RepoEnv(task, tools=tools, render_mode=render_mode, **options)
+        self.repo = RepoEnv(
+            task,
+            tools=tools,
+            sandbox=sandbox,
+            engine=engine,
+            python=python,
+            max_steps=max_steps,
+            max_rewrites=max_rewrites,
+            deadline_seconds=deadline_seconds,
+            render_mode=render_mode,
+            progress=progress,
+        )
         self.render_mode = render_mode
         self.observation_space = observation_space()
         self.action_space = UnicodeText() if actions == "texts" else _calls(tools, task)
@@ -93,24 +128,12 @@ class GymnasiumRepoEnv(gymnasium.Env[dict[str, Any], Any]):
 
 def observation_space() -> spaces.Dict:
     """The space of every observation of every task, made from the type that observations have."""
-    names = observation_view(Observation(text="")).keys()
-    fields = [field for field in msgspec.structs.fields(Observation) if field.name in names]
-    schemas, definitions = msgspec.json.schema_components([field.type for field in fields])
-    definitions = {name: _as_viewed(schema) for name, schema in definitions.items()}
     return spaces.Dict(
         {
-            field.name: UnicodeText() if field.type is str else JsonValue(schema, definitions)
-            for field, schema in zip(fields, schemas, strict=True)
+            name: UnicodeText() if kind is str else JsonValue(kind, _EXAMPLES[name])
+            for name, kind in get_type_hints(ObservationDict).items()
         }
     )
-
-
-def _as_viewed(schema: dict[str, Any]) -> dict[str, Any]:
-    """A view has snake_case keys, all of them always."""
-    if "properties" not in schema:
-        return schema
-    properties = {re.sub(r"(?=[A-Z])", "_", name).lower(): value for name, value in schema["properties"].items()}
-    return {**schema, "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
 def _calls(tools: Sequence[str | Mapping[str, Any] | ToolSpec | Tool], task: DebugTask) -> ToolCalls:
@@ -119,12 +142,11 @@ def _calls(tools: Sequence[str | Mapping[str, Any] | ToolSpec | Tool], task: Deb
     return ToolCalls(load_tools(specs), words=[".", *(file.path for file in files)])
 
 
-def _observation(view: dict[str, Any]) -> dict[str, Any]:
-    if view["diff"] is not None:
-        view["diff"], _ = bounded(view["diff"])
-    return view
+def _observation(view: ObservationDict) -> dict[str, Any]:
+    bounds = {} if view["diff"] is None else {"diff": bounded(view["diff"])[0]}
+    return {**view, **bounds}
 
 
-def _info(info: dict[str, Any]) -> dict[str, Any]:
+def _info(info: InfoDict) -> dict[str, Any]:
     """A copy, since Gymnasium's users keep and change what they get, of what is not None."""
     return {key: deepcopy(value) for key, value in info.items() if value is not None}

@@ -9,8 +9,11 @@ from dgym.tools.base import Tool
 from dgym.tools.context import ToolContext, ToolSettings
 from dgym.tools.grammar import find_tool, parse_action, validate_arguments
 from dgym.tools.registry import available_tools, import_dotted, load_tool, load_tools
+from dgym.tools.schema import Parameter, Signature
 
 __all__ = [
+    "Parameter",
+    "Signature",
     "Tool",
     "ToolContext",
     "ToolError",

@@ -134,18 +134,26 @@ class ResetRequest(Message, frozen=True, kw_only=True):
 
 
 class StepRequest(Message, frozen=True, kw_only=True):
-    """One call; tool "" with the argument ``action`` is a line of text that the sidecar reads.
+    """One call: ``tool`` and ``arguments``, or ``action``, a line of text or anything else that the session reads.
 
-    A repeated step is the same step when ``tool`` and ``arguments`` are equal.
+    The argument ``action`` of a tool "" means the same. A repeated step is the same step when all but ``usage`` is
+    equal.
     """
 
-    tool: str
+    tool: str | None = None
     arguments: dict[str, Any] = msgspec.field(default_factory=dict)
+    action: Any = msgspec.UNSET
     usage: Usage | None = None
+
+    def __post_init__(self) -> None:
+        if self.tool is None and self.action is msgspec.UNSET:
+            raise ValueError("neither `tool` nor `action` is given")
 
     @property
     def call(self) -> ToolCall:
-        """The call itself."""
+        """The call; of an ``action`` one without a tool, which the session reads."""
+        if self.tool is None:
+            return ToolCall(tool="", arguments={"action": self.action})
         return ToolCall(tool=self.tool, arguments=self.arguments)
 
 

@@ -17,9 +17,7 @@ from aiohttp import web
 import dgym.runner
 from dgym import AsyncRepoEnv
 from dgym.api import DebugTask
-from dgym.env.http_client import HttpClient, Patience
-from dgym.env.local import open_source
-from dgym.env.preparation import RemotePreparation
+from dgym.env import HttpClient, Patience, RemotePreparation, open_source
 from dgym.sandbox.local import ensure_environment
 from dgym.session import EpisodeLimits
 from dgym.sidecar.access import Access

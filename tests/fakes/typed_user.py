@@ -2,10 +2,11 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any, assert_type
+from typing import assert_type
 
 import dgym
 from dgym import AsyncRepoEnv, DebugTask, Episode, EpisodeSet, RepoEnv, Tool, ToolContext, ToolError, ToolResult, load
+from dgym.env import InfoDict, ObservationDict
 
 
 class WordCount(Tool):
@@ -27,8 +28,12 @@ def first_task(path: Path) -> DebugTask:
 
 def solve(task: DebugTask) -> float:
     with RepoEnv(task, tools=["view", WordCount()], sandbox="none", max_steps=3) as env:
-        assert_type(env.reset(options={"eval": True}), tuple[dict[str, Any], dict[str, Any]])
-        answer = assert_type(env.step("view calc.py"), tuple[dict[str, Any], float, bool, bool, dict[str, Any]])
+        observation, info = env.reset(options={"eval": True})
+        assert_type(observation, ObservationDict)
+        assert_type(info, InfoDict)
+        assert_type(info["score"], int | None)
+        print(observation["text"], [tool["name"] for tool in info["tools"]])
+        answer = assert_type(env.step("view calc.py"), tuple[ObservationDict, float, bool, bool, InfoDict])
         result = env.result
         return answer[1] if result is None else assert_type(result.score, int)
 

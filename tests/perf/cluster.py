@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dgym.api import DebugTask
-from dgym.env import AsyncRepoEnv
-from dgym.env.preparation import RemotePreparation
+from dgym.env import AsyncRepoEnv, RemotePreparation
 from dgym.session import EpisodeLimits
 from dgym.wire.http import Role, token_digest
 from dgym.workspace.sources import pack_source

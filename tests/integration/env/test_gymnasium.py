@@ -10,10 +10,9 @@ from gymnasium.utils.env_checker import check_env
 
 import dgym.gymnasium
 from dgym.benchmarks import load_bundled
-from dgym.env.asynchronous import DEFAULT_TOOLS
+from dgym.env import DEFAULT_TOOLS
 from dgym.errors import EpisodeOver, ManifestError, PluginError
-from dgym.gymnasium import ENVIRONMENT_ID
-from dgym.gymnasium.spaces import ToolCalls, UnicodeText
+from dgym.gymnasium import ENVIRONMENT_ID, ToolCalls, UnicodeText
 from dgym.tools import Tool
 
 # From Python 3.12 on a process with threads warns when it forks, as an async vector environment makes it do.

@@ -38,6 +38,8 @@ async def test_a_tool_that_is_not_there_yet_is_unknown_and_nothing_names_it(open
     assert "Debug the program" in info["instructions"]["pdb"]
     late, _, _, _, info = await env.step("pdb b calc.py:2")
     assert late["ok"]
+    assert "tools" not in info
+    assert [tool["name"] for tool in env.info["tools"]] == ["pdb", "rewrite", "view"]
     assert [point["file"] for point in info["breakpoints"]] == ["calc.py"]
 
 
@@ -78,3 +80,17 @@ async def test_a_mistake_is_a_step_that_says_what_it_was(open_env):
     observation, *_ = await env.step(ToolCall.mistake("That was no call."))
     assert (observation["text"], observation["ok"]) == ("That was no call.", False)
     assert env.info["steps"] == 1
+
+
+async def test_observers_see_every_step_once_and_those_of_an_episode_that_begins_anew(open_env):
+    env, _ = await open_env(["view", "bash"])
+    seen = []
+    env.observe(lambda step: seen.append((step.seq, step.observation.ok)))
+    await env.step("view calc.py")
+    assert seen == [(1, True)]
+    await env.step("fly away")
+    await env.finish()
+    assert seen[1:] == [(2, False)]
+    await env.reset()
+    await env.step("view calc.py")
+    assert seen[2:] == [(0, True), (1, True)]

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from dgym.api import DebugTask
-from dgym.env.local import Opening, open_source
+from dgym.env import Opening, open_source
 from dgym.sandbox.local import LocalProvider
 from dgym.session import EpisodeLimits, Session
 from dgym.tools import load_tools

@@ -4,8 +4,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from dgym.env.http_client import HttpClient, Patience
-from dgym.env.preparation import RemotePreparation
+from dgym.env import HttpClient, Patience, RemotePreparation
 from dgym.errors import InfrastructureError, SandboxLost, Superseded
 from dgym.wire.http import Accepted, ErrorCode, error_body
 

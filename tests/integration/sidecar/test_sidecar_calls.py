@@ -94,6 +94,30 @@ async def test_a_step_asked_for_again_is_answered_from_the_record(pod):
     assert pod.file("count.txt") == "x\nx\n"
 
 
+async def test_an_action_in_each_of_its_forms_is_one_call(pod):
+    await begin(pod)
+
+    async def send(seq, **body):
+        return await pod.raw("POST", f"/v1/steps/{seq}", role=Role.DRIVE, data=msgspec.json.encode(body))
+
+    status, first = await send(1, action="view calc.py")
+    assert (status, first["step"]["call"]) == (200, {"tool": "view", "arguments": {"path": "calc.py"}})
+    for same in (
+        {"tool": "", "arguments": {"action": "view calc.py"}},
+        {"action": {"tool": "view", "arguments": {"path": "calc.py"}}},
+        {"tool": "view", "arguments": {"path": "calc.py"}},
+    ):
+        assert (await send(1, **same))[1]["step"] == first["step"]
+    _, unread = await send(2, action="fly away")
+    assert unread["step"]["call"] == {"tool": "", "arguments": {"action": "fly away"}}
+    assert "There is no tool `fly`" in unread["step"]["observation"]["text"]
+    _, peeked = await pod.raw("POST", Path.PEEK, role=Role.DRIVE, data=msgspec.json.encode({"action": "view calc.py"}))
+    assert peeked["observation"]["text"] == first["step"]["observation"]["text"]
+    status, refused = await send(3, arguments={})
+    assert (status, refused["code"]) == (400, "invalid_argument")
+    assert "neither `tool` nor `action`" in refused["message"]
+
+
 async def test_a_number_used_for_another_call_and_a_gap_are_conflicts(pod):
     env = await begin(pod)
     await env.step({"tool": "bash", "arguments": COUNT})

@@ -24,7 +24,8 @@ async def test_an_episode_from_prepare_to_resolved(pod, helpers):
     assert {tool["name"] for tool in info["tools"]} == {"bash", "view", "eval", "pdb", "rewrite", "submit"}
     assert info["instructions"]["task"] == "calc is wrong"
 
-    observation, *_ = await env.step("pdb b calc.py:2")
+    observation, _, _, _, info = await env.step("pdb b calc.py:2")
+    assert "tools" not in info
     observation, reward, terminated, truncated, info = await env.step({"tool": "pdb", "arguments": {"command": "c"}})
     assert observation["frame"] == {"file": "calc.py", "line": 2, "function": "add"}
     assert [point["line"] for point in info["breakpoints"]] == [2]

@@ -3,6 +3,7 @@
 import copy
 import pickle
 from typing import Annotated, Any, Literal
+from uuid import UUID
 
 import msgspec
 import numpy as np
@@ -11,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Meta
 
-from dgym.gymnasium.spaces import JsonValue, ToolCalls, UnicodeText
-from dgym.gymnasium.spaces_json import can_draw, fits
+from dgym.gymnasium import JsonValue, ToolCalls, UnicodeText
 from dgym.tools import Tool, ToolError, available_tools, load_tools, parse_action, validate_arguments
 
 SHIPPED = load_tools(available_tools())
@@ -128,7 +128,7 @@ def test_a_call_may_leave_out_its_arguments():
     [
         UnicodeText,
         lambda: ToolCalls(SHIPPED, words=["."]),
-        lambda: JsonValue({"type": "array", "items": {"anyOf": [{"type": "integer"}, {"type": "null"}]}}),
+        lambda: JsonValue(list[int | None] | None, [None, [], [1, None]]),
     ],
 )
 def test_equal_seeds_sample_equally_through_copies_and_pickles(make):
@@ -165,46 +165,91 @@ def test_sampled_texts_are_of_all_planes():
     assert text.encode().decode() == text
 
 
-@given(seed=st.integers(0, 2**32), low=st.integers(-5, 5), width=st.integers(0, 3))
-def test_numbers_are_drawn_within_their_bounds(seed, low, width):
-    for kind in ("integer", "number"):
-        schema = {"type": kind, "minimum": low, "exclusiveMaximum": low + width + 1}
-        assert JsonValue(schema, seed=seed).sample() in JsonValue(schema)
-    for schema in ({"type": "integer", "maximum": low}, {"type": "number", "maximum": low}, {"type": "number"}):
-        assert JsonValue(schema, seed=seed).sample() in JsonValue(schema)
-    schema = {"type": "number", "minimum": low, "multipleOf": 0.5}
-    assert JsonValue(schema, seed=seed).sample() in JsonValue(schema)
+class Bounded(Tool):
+    """Take numbers within bounds."""
+
+    async def use(
+        self,
+        context: Any,
+        narrow: Annotated[int, Meta(ge=-5, lt=-3)],
+        below: Annotated[int, Meta(le=-7)],
+        ratio: Annotated[float, Meta(gt=0, le=1)],
+        low: Annotated[float, Meta(lt=-2.5)],
+        any_number: float,
+        halves: Annotated[float, Meta(ge=3, multiple_of=0.5)],
+    ) -> str:
+        """Use."""
+        return str(narrow)
+
+
+class Planted(Tool):
+    """Take a value of a recursive type."""
+
+    async def use(self, context: Any, tree: Tree) -> str:
+        """Use."""
+        return tree.name
+
+
+class Endless(msgspec.Struct):
+    next: "Endless"
+
+
+class Endlessly(Tool):
+    """Take a value of a type that has none."""
+
+    async def use(self, context: Any, value: Endless) -> str:
+        """Use."""
+        return str(value)
+
+
+class Identified(Tool):
+    """Take identifiers."""
+
+    async def use(self, context: Any, some: Annotated[list[UUID], Meta(min_length=1)]) -> str:
+        """Use."""
+        return str(some)
+
+
+class Listed(Tool):
+    """Take identifiers, or none."""
+
+    async def use(self, context: Any, some: list[UUID]) -> str:
+        """Use."""
+        return str(some)
 
 
 @given(st.integers(0, 2**32))
-def test_recursive_types_come_to_an_end(seed):
-    (schema,), definitions = msgspec.json.schema_components([Tree], ref_template="#/$defs/{name}")
-    tree = JsonValue(schema, definitions, seed=seed).sample()
-    assert msgspec.convert(tree, Tree)
+def test_numbers_are_drawn_within_their_bounds_and_recursive_types_come_to_an_end(seed):
+    tools = [Bounded(), Planted()]
+    space = ToolCalls(tools, seed=seed)
+    for call in (space.sample() for _ in range(4)):
+        values, problems = next(tool for tool in tools if tool.name == call["tool"]).signature.check(call["arguments"])
+        assert problems == []
+        assert {type(value) for value in values.values()} <= {int, float, Tree}
 
 
-@given(seed=st.integers(0, 2**32), value=JSON | st.tuples(st.integers(), st.text(max_size=1)).map(list))
-def test_tuples_have_their_length_and_types(seed, value):
-    kind = tuple[int, str]
-    (schema,), definitions = msgspec.json.schema_components([kind])
-    space = JsonValue(schema, definitions, seed=seed)
-    assert msgspec.convert(space.sample(), kind)
-    try:
-        msgspec.convert(value, kind)
-    except (msgspec.ValidationError, UnicodeEncodeError):
-        assert value not in space
-    else:
-        assert value in space
+def test_a_type_without_an_end_and_a_format_cannot_be_drawn():
+    space = ToolCalls([Endlessly(), Identified(), Listed()], seed=1)
+    assert [space.sample() for _ in range(5)] == [{"tool": "listed", "arguments": {"some": []}}] * 5
 
 
-def test_a_type_without_an_end_cannot_be_drawn():
-    endless = {"Endless": {"type": "object", "properties": {"next": {"$ref": "Endless"}}, "required": ["next"]}}
-    assert not can_draw({"$ref": "Endless"}, endless)
-    assert not can_draw({"type": "array", "items": {"type": "string", "format": "uuid"}, "minItems": 1}, {})
-    assert JsonValue({"type": "array", "items": {"type": "string", "format": "uuid"}}, seed=1).sample() == []
+def test_tuples_have_their_length_and_types():
+    space = JsonValue(tuple[int, str], [(1, "a")])
+    assert space.sample() in space
+    assert [2, "b"] in space
+    for wrong in ([1], ["a", 1], [1, "a", 2], None, "1a", {"a": 1}):
+        assert wrong not in space
 
 
 def test_numpy_values_are_no_plain_values():
-    assert not fits(np.int64(3), {"type": "integer"}, {})
-    assert type(JsonValue({"type": "integer"}, seed=1).sample()) is int
-    assert type(JsonValue({"type": "boolean"}, seed=1).sample()) is bool
+    assert np.int64(3) not in JsonValue(int, [1])
+    assert True not in JsonValue(int, [1])
+    assert type(JsonValue(int, [1]).sample()) is int
+    call = ToolCalls([Bounded()], seed=1).sample()
+    assert {type(value) for value in call["arguments"].values()} == {int, float}
+
+
+def test_a_sample_may_be_changed():
+    space = JsonValue(list[int], [[1]])
+    space.sample().clear()
+    assert space.sample() == [1]
