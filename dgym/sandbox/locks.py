@@ -1,4 +1,9 @@
-"""A lock that holds across processes, so that what is costly to make is made once on a machine."""
+"""Locks that hold across processes: work that is done once on a machine, and containers that have a live owner.
+
+The kernel frees a lock when its holder ends, however it ends. Expensive work under ``only_one`` is therefore never
+blocked by a dead process, and a container whose lock is free was left behind by one. Locks and containers carry the
+same name.
+"""
 
 import asyncio
 import fcntl
@@ -21,7 +26,7 @@ _LOOK_SECONDS = 0.1
 async def only_one(
     path: Path, *, waiting: Callable[[], None], timeout_seconds: float, error: type[InfrastructureError]
 ) -> AsyncIterator[None]:
-    """Hold the lock file ``path``; whoever waited for it finds the work done. The system frees it when we die.
+    """Hold the lock file ``path``; a process that waited for it finds the work done.
 
     ``waiting`` is called once when another process holds it; ``error`` is raised when it held it for that long.
     """
@@ -103,12 +108,11 @@ def is_abandoned(name: str) -> bool:
     except OSError:
         return False
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return _taken(lock)
     except OSError:
         return False
     finally:
         os.close(lock)
-    return True
 
 
 def forget(name: str) -> None:

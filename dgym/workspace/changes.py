@@ -41,35 +41,12 @@ class Changes(msgspec.Struct, frozen=True):
     links: dict[str, str] = {}
 
     @property
-    def added(self) -> tuple[str, ...]:
-        """Paths that are new."""
-        return self._of("added")
-
-    @property
-    def modified(self) -> tuple[str, ...]:
-        """Paths whose content, target or type differs."""
-        return self._of("modified")
-
-    @property
-    def mode_changed(self) -> tuple[str, ...]:
-        """Paths of which only the executable bit differs."""
-        return self._of("mode")
-
-    @property
-    def deleted(self) -> tuple[str, ...]:
-        """Paths that are gone."""
-        return self._of("deleted")
-
-    @property
     def paths(self) -> tuple[str, ...]:
-        """All of them."""
+        """The path of every change."""
         return tuple(change.path for change in self.items)
 
     def __bool__(self) -> bool:
         return bool(self.items)
-
-    def _of(self, kind: ChangeKind) -> tuple[str, ...]:
-        return tuple(change.path for change in self.items if change.kind == kind)
 
 
 class Refusal(NamedTuple):
