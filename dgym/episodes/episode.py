@@ -20,9 +20,8 @@ from dgym.episodes.logs import NOTICE, episode_log
 from dgym.episodes.models import Models
 from dgym.episodes.narration import tell_exchange, tell_step
 from dgym.episodes.player import Hooks, Play, Script
-from dgym.episodes.storing import store
 from dgym.errors import DgymError, InfrastructureError
-from dgym.results import StoredResult, TrajectoryWriter
+from dgym.results import Attempt, StoredResult
 from dgym.sandbox import EngineName, SandboxKind
 from dgym.wire import EndReason, Result, Step
 
@@ -37,7 +36,8 @@ async def run_episode(
     An episode without a result runs again when the same command is given again. Any number of episodes may run in one
     event loop; those that are given the same ``models`` share connections and limits.
     """
-    attempt = job.folder.new_attempt()
+    record = job.new_record()
+    attempt = Attempt(job.folder.path / str(record.attempt))
     start_time = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     report(Started(str(attempt.path)))
     with episode_log(attempt.log, report) as log:
@@ -50,12 +50,12 @@ async def run_episode(
             tools=tuple(msgspec.to_builtins(tools)),
         )
         log.info("episode %s, attempt %d: agent %s, task %s", job.episode, attempt.number, job.agent.name, header.task)
-        with TrajectoryWriter(attempt.trajectory, header) as trajectory:
-            play = Play(_script(job, agent, tools), trajectory, log=log, hooks=_telling(job, report, hooks or Hooks()))
-            async with _opened(models) as shared:
-                result = await _run(play, job, tools, shared, log)
+        record.begin(header)
+        play = Play(_script(job, agent, tools), record, log=log, hooks=_telling(job, report, hooks or Hooks()))
+        async with _opened(models) as shared:
+            result = await _run(play, job, tools, shared, log)
         log.info("finished: %s, score %d of %d", result.reason, result.score, result.max_score)
-        stored = store(job, attempt, result, start_time=start_time, price=play.price)
+        stored = await record.finish(job.describe(result, start_time=start_time, price=play.price))
     report(Finished(stored))
     return stored
 
@@ -143,3 +143,11 @@ def _telling(job: Job, report: Report, hooks: Hooks) -> Hooks:
             hooks.on_step(step)
 
     return Hooks(on_step=on_step, on_exchange=on_exchange)
+
+
+async def store_lost(job: Job, message: str) -> StoredResult:
+    """Store the failure of an episode whose worker processes died; the last attempt holds its trajectory."""
+    attempts = job.folder.attempts()
+    begun = attempts and attempts[-1].load() is None
+    record = job.record_of(attempts[-1].number) if begun else job.new_record()
+    return await record.finish(job.describe(Result(resolved=False, reason=EndReason.AGENT_LOST, message=message)))

@@ -7,7 +7,8 @@ import msgspec
 
 from dgym.agents import Agent
 from dgym.api import AgentSpec, DebugTask, EpisodeSpec, ToolSpec
-from dgym.results import EpisodeFolder, ResultsStore, StoredResult, TrajectoryHeader
+from dgym.results import DirectoryStore, EpisodeFolder, Record, StoredResult, TrajectoryHeader, episode_path
+from dgym.wire import Result
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +49,35 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def folder(self) -> EpisodeFolder:
         """Where this episode's attempts are stored."""
-        return ResultsStore(Path(self.results)).episode(self.namespace, self.episode, self.digest)
+        return EpisodeFolder(Path(self.results) / self._results_path)
+
+    @property
+    def _results_path(self) -> str:
+        """The same, from the root of the results store."""
+        return episode_path(self.namespace, self.episode, self.digest)
+
+    def new_record(self) -> Record:
+        """The record of a new attempt."""
+        return Record.new(Path(self.results), self._results_path)
+
+    def record_of(self, attempt: int) -> Record:
+        """The record of an attempt that was made before."""
+        return Record(DirectoryStore(Path(self.results), local=True), f"{self._results_path}/{attempt}")
+
+    def describe(self, result: Result, *, start_time: str = "", price: str | None = None) -> StoredResult:
+        """``result`` with what identifies this episode."""
+        return StoredResult(
+            **{name: getattr(result, name) for name in Result.__struct_fields__},
+            namespace=self.namespace,
+            episode=self.episode,
+            task=self.task.metadata.name,
+            agent=self.agent.name,
+            model=self.agent.model or "",
+            sample=self.sample,
+            digest=self.digest,
+            start_time=start_time,
+            price=price,
+        )
 
     def header(self, *, attempt: int, start_time: str, version: str, tools: tuple[str, ...]) -> TrajectoryHeader:
         """The first line of this episode's trajectory; ``tools`` are the effective ones."""

@@ -15,7 +15,7 @@ from dgym.env import AsyncRepoEnv
 from dgym.episodes.models import Models
 from dgym.episodes.recording import RecordingEnv, Trajectory
 from dgym.errors import EpisodeOver
-from dgym.results.trajectory import TimedStep
+from dgym.results import TimedStep
 from dgym.wire import EndReason, Result, Step
 
 

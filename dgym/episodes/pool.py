@@ -19,10 +19,9 @@ from typing import cast
 
 import msgspec
 
-from dgym.episodes.episode import Hooks, run_episode
+from dgym.episodes.episode import Hooks, run_episode, store_lost
 from dgym.episodes.job import Event, Finished, Job, Stepped
 from dgym.episodes.schedule import Schedule
-from dgym.episodes.storing import store_lost
 from dgym.episodes.worker_process import serve
 from dgym.results import StoredResult
 from dgym.session import SETUP_TIMEOUT_SECONDS
@@ -198,7 +197,7 @@ class Pool:
         if self._deaths[id(job)] <= _RETRIES:
             schedule.again(job)
             return
-        result = store_lost(job, f"the worker process died {_RETRIES + 1} times, {_last_death(worker)}")
+        result = asyncio.run(store_lost(job, f"the worker process died {_RETRIES + 1} times, {_last_death(worker)}"))
         schedule.done(job, failed=True)
         self._listener(job, Finished(result))
 

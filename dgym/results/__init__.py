@@ -1,15 +1,53 @@
-"""What an episode leaves behind: trajectory, patch, result and log, in a directory that a later run resumes."""
+"""What episodes leave behind: trajectory, patch, result and log of each attempt, in a directory or a bucket.
 
-from dgym.results.attempts import Attempt, EpisodeFolder, ResultsStore, StoredResult
-from dgym.results.trajectory import Trajectory, TrajectoryHeader, TrajectoryWriter, read_trajectory
+An agent pod and ``dgym run`` write the same files through one ``Record``; the next attempt, reports and replays read
+them.
+"""
+
+from pathlib import Path
+
+from dgym.errors import ManifestError, PluginError
+from dgym.results.attempts import Attempt, EpisodeFolder, StoredResult, episode_path
+from dgym.results.directory import DirectoryStore
+from dgym.results.record import Record
+from dgym.results.store import Store, StoreUnavailable
+from dgym.results.trajectory import TimedStep, Trajectory, TrajectoryHeader, read_trajectory
 
 __all__ = [
     "Attempt",
+    "DirectoryStore",
     "EpisodeFolder",
-    "ResultsStore",
+    "Record",
+    "Store",
+    "StoreUnavailable",
     "StoredResult",
+    "TimedStep",
     "Trajectory",
     "TrajectoryHeader",
-    "TrajectoryWriter",
+    "episode_path",
+    "open_store",
     "read_trajectory",
 ]
+
+_SCHEME = "s3://"
+
+
+def open_store(location: str) -> Store:
+    """The store at ``location``: a directory, or ``s3://bucket/prefix`` with AWS_* variables of the environment.
+
+    Raises:
+        ManifestError: The location is wrong.
+        PluginError: The bucket needs a library that is not installed.
+    """
+    if location.startswith(_SCHEME):
+        bucket, _, prefix = location.removeprefix(_SCHEME).partition("/")
+        if not bucket:
+            raise ManifestError(f"{location}: the results store has no bucket; write s3://BUCKET/PREFIX")
+        try:
+            from dgym.results.bucket import open_bucket
+        except ImportError as error:
+            raise PluginError(f"{location}: needs obstore: pip install 'dgym[s3]' ({error})") from error
+        return open_bucket(bucket, prefix.strip("/"))
+    if "://" in location:
+        raise ManifestError(f"{location}: a results store is a directory or s3://BUCKET/PREFIX")
+    return DirectoryStore(Path(location))

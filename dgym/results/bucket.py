@@ -96,6 +96,10 @@ class BucketStore:
         """Objects do not grow."""
         return False
 
+    def append_at_once(self, path: str, data: bytes, *, size: int) -> bool:  # noqa: ARG002 - as above
+        """A bucket is not this machine's disk."""
+        return False
+
     async def files(self, prefix: str) -> list[StoredItem]:
         """Every object below ``prefix``, the first ten thousand."""
         return await self._do(self._list(checked_path(prefix)))

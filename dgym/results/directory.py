@@ -1,4 +1,4 @@
-"""Results in a directory, which other agents may share through a volume that many may write to."""
+"""Results in a directory, a laptop's own or one that agents share through a volume."""
 
 import asyncio
 import contextlib
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, TypeVar
 
 from dgym.results.store import Content, StoredItem, StoreUnavailable, checked_path
+from dgym.workspace.sources import RESULTS_MARKER
 
 T = TypeVar("T")
 
@@ -19,16 +20,35 @@ _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 
 
 class DirectoryStore:
-    """Every step is written as it comes; files appear whole."""
+    """Every step is written as it comes; files appear whole.
+
+    ``local``: the directory is on this machine's own disk, so that appending a line is worth no thread. A volume of the
+    network may hang for long, and must not hold up other episodes.
+    """
 
     checkpoint_steps = 1
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, local: bool = False) -> None:
         self._root = root
+        self._local = local
+
+    def new_attempt(self, path: str) -> int:
+        """Make the directory of the next attempt of the episode at ``path``; no two processes get the same number."""
+        episode = self._place(path)
+        while True:
+            episode.mkdir(parents=True, exist_ok=True)
+            number = max((int(entry.name) for entry in episode.iterdir() if entry.name.isdecimal()), default=0) + 1
+            try:
+                (episode / str(number)).mkdir()
+            except FileExistsError:
+                continue
+            # Tells whoever packs a repository around it that this is none of it.
+            (self._root / RESULTS_MARKER).touch()
+            return number
 
     def uri(self, path: str) -> str:
         """A ``file:`` address."""
-        return (self._root.absolute() / path).as_uri()
+        return (self._root / path).resolve().as_uri()
 
     async def check(self) -> None:
         """Write a file and remove it."""
@@ -68,6 +88,14 @@ class DirectoryStore:
     async def append(self, path: str, data: bytes, *, size: int) -> bool:
         """Add to the file where it has just that size."""
         return await self._do(lambda: self._append(path, data, size))
+
+    def append_at_once(self, path: str, data: bytes, *, size: int) -> bool:
+        """Add to the file where the directory is this machine's own."""
+        if not self._local:
+            return False
+        if not self._append(path, data, size):
+            raise FileExistsError(f"{self._place(path)}: another process has written this trajectory")
+        return True
 
     async def files(self, prefix: str) -> list[StoredItem]:
         """Every file below ``prefix``."""

@@ -1,18 +1,19 @@
-"""What an attempt leaves in the results store, written down while it is played and read back by whoever goes on."""
+"""The record of one attempt in the results store: written during the episode, read back to resume it."""
 
 import asyncio
 import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from pathlib import Path
+from typing import Any, Protocol, Self, TypeVar
 
 import msgspec
 
-from dgym.results import StoredResult, TrajectoryHeader
-from dgym.results.attempts import INLINE_PATCH_LIMIT
+from dgym.results.attempts import INLINE_PATCH_LIMIT, StoredResult, decode_result
+from dgym.results.directory import DirectoryStore
 from dgym.results.store import LOG, PATCH, RESULT, TRAJECTORY, Store, StoreUnavailable
-from dgym.results.trajectory import TimedStep
+from dgym.results.trajectory import TimedStep, TrajectoryHeader
 from dgym.wire import Step
 
 _log = logging.getLogger(__name__)
@@ -20,6 +21,7 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _FIRST_PAUSE_SECONDS = 0.5
+_LONGEST_PAUSE_SECONDS = 30.0
 
 
 class Log(Protocol):
@@ -33,18 +35,27 @@ class Log(Protocol):
 class Record:
     """One attempt's files below ``path`` of the store.
 
-    Nothing here waits for the store while the episode is played: steps are kept in memory, and ``keep_saving`` writes
-    them as fast as the store takes them. At the end everything is tried until it is stored.
+    A store on this machine's own disk gets each line before ``write`` returns: one unbuffered write, which survives the
+    death of the process though not of the machine (an fsync for every step would cost more than most steps). For any
+    other store the lines are kept in memory, and ``keep_saving`` writes them as fast as the store takes them, so that
+    no step waits for it. At the end everything is tried until it is stored.
+
+    Args:
+        store: The results store.
+        path: The attempt's directory, from the store's root.
+        log: The episode's log, stored with the result; None: it is written elsewhere.
+        unavailable: Called with each failure of the store, and with None once it answers again.
+        longest_pause_seconds: The longest pause between two tries; None: the first failure is raised.
     """
 
     def __init__(
         self,
         store: Store,
         path: str,
-        log: Log,
+        log: Log | None = None,
         *,
-        unavailable: Callable[[StoreUnavailable | None], None],
-        longest_pause_seconds: float = 30.0,
+        unavailable: Callable[[StoreUnavailable | None], None] = lambda _: None,
+        longest_pause_seconds: float | None = None,
     ) -> None:
         self._store = store
         self._path = path
@@ -53,6 +64,7 @@ class Record:
         self._longest_pause_seconds = longest_pause_seconds
         self._lines = bytearray()
         self._saved = 0
+        self._timed = False
         self._version: str | None = None
         self._unsaved_steps = 0
         self._changed = asyncio.Event()
@@ -60,21 +72,34 @@ class Record:
         self._began = time.monotonic()
         self._encoder = msgspec.json.Encoder()
 
+    @classmethod
+    def new(cls, directory: Path, path: str) -> Self:
+        """The record of a new attempt at the episode at ``path`` in a results directory on this machine."""
+        store = DirectoryStore(directory, local=True)
+        return cls(store, f"{path}/{store.new_attempt(path)}")
+
+    @property
+    def attempt(self) -> int:
+        """The attempt's number."""
+        return int(self._path.rpartition("/")[2])
+
     @property
     def uri(self) -> str:
         """The address of the attempt's directory."""
         return self._store.uri(self._path)
 
     async def result(self) -> StoredResult | None:
-        """The result, if somebody has stored one."""
+        """The result, if one is stored."""
         return await self._patiently(self._result)
 
     async def _result(self) -> StoredResult | None:
         data = await self._store.read(self._place(RESULT))
-        try:
-            return None if data is None else msgspec.json.decode(data, type=StoredResult)
-        except msgspec.MsgspecError:
-            return None
+        return None if data is None else decode_result(data)
+
+    def begin(self, header: TrajectoryHeader) -> None:
+        """Begin the trajectory of a new attempt, whose duration this process knows."""
+        self._timed = True
+        self._line(header)
 
     async def load(self, header: TrajectoryHeader) -> tuple[TimedStep, ...]:
         """The steps that an earlier worker wrote; without any, the trajectory begins with ``header``."""
@@ -102,6 +127,8 @@ class Record:
                 exchanges=tuple(exchanges) or msgspec.UNSET,
             )
         )
+        if not self._lines:
+            return
         self._unsaved_steps += 1
         if self._unsaved_steps >= self._store.checkpoint_steps:
             self._changed.set()
@@ -157,13 +184,15 @@ class Record:
         return await self._patiently(lambda: self._finish(result))
 
     async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Try until the store does its part; ``unavailable`` is told each time it does not, and once it does again."""
+        """Try until the store answers; report each failure, and the first success after one, to ``unavailable``."""
         pause = _FIRST_PAUSE_SECONDS
         failed = False
         while True:
             try:
                 done = await work()
             except StoreUnavailable as error:
+                if self._longest_pause_seconds is None:
+                    raise
                 failed = True
                 self._unavailable(error)
                 await self._rest(pause)
@@ -174,18 +203,25 @@ class Record:
                 return done
 
     async def _rest(self, pause: float) -> None:
-        await asyncio.sleep(min(pause, self._longest_pause_seconds) * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
+        longest = self._longest_pause_seconds or _LONGEST_PAUSE_SECONDS
+        await asyncio.sleep(min(pause, longest) * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
 
     async def _finish(self, result: StoredResult) -> StoredResult:
         if (earlier := await self._result()) is not None:
             return earlier
         patch = result.patch.encode("utf-8", "surrogateescape")
         stored = msgspec.structs.replace(
-            result, result_uri=self.uri, patch=result.patch if len(patch) <= INLINE_PATCH_LIMIT else ""
+            result,
+            attempt=self.attempt,
+            result_uri=self.uri,
+            patch=result.patch if len(patch) <= INLINE_PATCH_LIMIT else "",
+            wall_seconds=round(time.monotonic() - self._began, 3) if self._timed else None,
         )
-        await self.save()
+        if self._lines:
+            await self.save()
         await self._store.write(self._place(PATCH), patch)
-        await self._store.write(self._place(LOG), self._log.text().encode("utf-8", "replace"))
+        if self._log is not None:
+            await self._store.write(self._place(LOG), self._log.text().encode("utf-8", "replace"))
         data = msgspec.json.format(msgspec.json.encode(stored), indent=2) + b"\n"
         if await self._store.create(self._place(RESULT), data):
             return stored
@@ -195,7 +231,11 @@ class Record:
         return f"{self._path}/{name}"
 
     def _line(self, value: TrajectoryHeader | TimedStep) -> None:
-        self._lines += self._encoder.encode(value) + b"\n"
+        line = self._encoder.encode(value) + b"\n"
+        if not self._lines and self._store.append_at_once(self._place(TRAJECTORY), line, size=self._saved):
+            self._saved += len(line)
+        else:
+            self._lines += line
 
 
 def _retrieve_exception(task: asyncio.Task[None]) -> None:

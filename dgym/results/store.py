@@ -1,22 +1,20 @@
-"""Where agent pods keep what episodes leave behind: a directory, such as a volume, or an S3-compatible bucket.
+"""The interface of results stores: files by their path, in a directory or in an S3-compatible bucket.
 
-Paths are ``<namespace>/<episode>/<uid>/<attempt>/<file>`` below the store's root in either.
+Paths are ``<namespace>/<episode>/<uid or digest>/<attempt>/<file>`` below the store's root in either.
 """
 
 import re
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
-from dgym.errors import DgymError, ManifestError, PluginError
+from dgym.errors import DgymError, ManifestError
 
 TRAJECTORY, PATCH, RESULT, LOG = "trajectory.jsonl", "patch.diff", "result.json", "episode.log"
 FILES = (TRAJECTORY, PATCH, RESULT, LOG)
 
 _SEGMENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,252}")
-_SCHEME = "s3://"
 
 
 class StoreUnavailable(DgymError):
@@ -83,6 +81,14 @@ class Store(Protocol):
         """Add to a file of exactly ``size`` bytes (0: there may be none). False: that cannot be done, write it."""
         ...
 
+    def append_at_once(self, path: str, data: bytes, *, size: int) -> bool:
+        """Append as ``append`` does before this call returns. False: the store is not this machine's own disk.
+
+        Raises:
+            OSError: The file cannot be written, or another process has changed it.
+        """
+        ...
+
     async def files(self, prefix: str) -> list[StoredItem]:
         """Every file below ``prefix``, a directory, in order."""
         ...
@@ -107,26 +113,3 @@ def checked_path(path: str) -> str:
         if not _SEGMENT.fullmatch(segment):
             raise ManifestError(f"{segment!r} cannot be part of a path in the results store")
     return path
-
-
-def open_store(location: str) -> Store:
-    """The store at ``location``: a directory, or ``s3://bucket/prefix`` with AWS_* variables of the environment.
-
-    Raises:
-        ManifestError: The location is wrong.
-        PluginError: The bucket needs a library that is not installed.
-    """
-    if location.startswith(_SCHEME):
-        bucket, _, prefix = location.removeprefix(_SCHEME).partition("/")
-        if not bucket:
-            raise ManifestError(f"{location}: the results store has no bucket; write s3://BUCKET/PREFIX")
-        try:
-            from dgym.results.bucket import open_bucket
-        except ImportError as error:
-            raise PluginError(f"{location}: needs obstore: pip install 'dgym[s3]' ({error})") from error
-        return open_bucket(bucket, prefix.strip("/"))
-    if "://" in location:
-        raise ManifestError(f"{location}: a results store is a directory or s3://BUCKET/PREFIX")
-    from dgym.results.directory import DirectoryStore
-
-    return DirectoryStore(Path(location))

@@ -1,15 +1,11 @@
-"""Trajectories: one header line, then one line a step, each on disk before the next step begins.
+"""Trajectories: one header line, then one line a step; on a laptop each is on disk before the next step begins.
 
 JSON lines, because a process can be killed at any byte: every line but the last is then whole, and a reader that
 drops a torn last line loses one step at most. docs/trajectory.md describes the fields for other readers.
 """
 
-import os
-import time
-from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
@@ -59,51 +55,6 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     header: TrajectoryHeader
     steps: tuple[Step, ...]
     torn: bool = False
-
-
-class TrajectoryWriter:
-    """Appends steps to a trajectory file.
-
-    One unbuffered ``write`` a line: what was written survives the death of the process, though not of the machine
-    (an fsync for every step would cost more than most steps).
-    """
-
-    def __init__(self, path: Path, header: TrajectoryHeader) -> None:
-        self._encoder = msgspec.json.Encoder()
-        self._started = time.monotonic()
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        self._write_line(header)
-
-    def write(self, step: Step, exchanges: Sequence[Any] = ()) -> None:
-        """Append one step, with the exchanges that led to it."""
-        self._write_line(
-            TimedStep(
-                seq=step.seq,
-                call=step.call,
-                observation=step.observation,
-                elapsed_seconds=round(time.monotonic() - self._started, 6),
-                exchanges=tuple(exchanges) or msgspec.UNSET,
-            )
-        )
-
-    def close(self) -> None:
-        """Close the file. Idempotent."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _write_line(self, value: TrajectoryHeader | Step) -> None:
-        rest = memoryview(self._encoder.encode(value) + b"\n")
-        while rest:
-            rest = rest[os.write(self._file, rest) :]
 
 
 def read_trajectory(path: Path) -> Trajectory:

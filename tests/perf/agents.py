@@ -13,13 +13,14 @@ from dgym.agents.settings import Settings
 from dgym.episodes.recording import RecordingEnv
 from dgym.llm import ModelCall, Reply, Usage
 from dgym.llm.tokens import TokenCounter
-from dgym.results import TrajectoryHeader, TrajectoryWriter, read_trajectory
+from dgym.results import DirectoryStore, Record, TrajectoryHeader, read_trajectory
 from dgym.wire import EndReason, Observation, Step, ToolCall
 from tests.perf.measure import Figure, figure
 
 EPISODES = 200
 STEPS = 20
 LONG = 110
+_ATTEMPT = "local/calc/digest/1"
 _TEXT = "\n".join(f"{number:4}  value_{number} = compute(value_{number - 1})" for number in range(60))
 _TOOLS = [
     {"name": name, "description": f"What {name} does.", "parameters": {"type": "object", "properties": {}}}
@@ -104,8 +105,9 @@ def _alone(scratch: Path) -> list[Figure]:
         durations.append((time.perf_counter() - started) * 1000 / STEPS)
     path = scratch / "long"
     asyncio.run(_play(path, LONG))
-    assert len(read_trajectory(path).steps) == LONG + 1
-    sizes = [len(line) for line in path.read_bytes().split(b"\n")[1:]]
+    written = path / _ATTEMPT / "trajectory.jsonl"
+    assert len(read_trajectory(written).steps) == LONG + 1
+    sizes = [len(line) for line in written.read_bytes().split(b"\n")[1:]]
     early, late = (sum(sizes[at - 2 : at + 3]) / 5 for at in (10, 100))
     return [
         figure("worker's share of a step that asks a model", durations[2:], aim=3.0),
@@ -133,10 +135,11 @@ async def _play_many(scratch: Path) -> None:
 
 
 async def _play(path: Path, steps: int) -> None:
-    with TrajectoryWriter(path, TrajectoryHeader()) as trajectory:
-        env = RecordingEnv(InstantEnv(steps), trajectory, on_reset=lambda: None, on_step=lambda _: None)
-        chat = Chat(InstantModel(), session=path.name, listener=env.say)
-        await Loop(env, chat, AgentContext(task_name="calc", tools=("eval",), chat=chat), Settings()).run()
+    record = Record(DirectoryStore(path, local=True), _ATTEMPT)
+    record.begin(TrajectoryHeader())
+    env = RecordingEnv(InstantEnv(steps), record, on_reset=lambda: None, on_step=lambda _: None)
+    chat = Chat(InstantModel(), session=path.name, listener=env.say)
+    await Loop(env, chat, AgentContext(task_name="calc", tools=("eval",), chat=chat), Settings()).run()
 
 
 def _resident_bytes() -> int:

@@ -1,10 +1,11 @@
 """What ``dgym report`` costs over a thousand results, as a process and inside of one."""
 
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
 
-from dgym.results import ResultsStore, StoredResult, TrajectoryHeader, TrajectoryWriter
+from dgym.results import Record, StoredResult, TrajectoryHeader, episode_path
 from dgym.results.report import compare, make_report, read_run
 from dgym.wire import EndReason, Observation, Step, ToolCall
 from tests.perf.measure import Figure, figure, timed
@@ -36,23 +37,22 @@ def report_figures(scratch: Path) -> list[Figure]:
 
 
 def _play(results: Path, number: int) -> None:
-    attempt = ResultsStore(results).episode("local", f"episode-{number}", "0123456789abcdef").new_attempt()
-    with TrajectoryWriter(attempt.trajectory, TrajectoryHeader(episode=f"episode-{number}")) as writer:
-        writer.write(Step(seq=0, call=None, observation=Observation(text=OBSERVATION, tool="reset")))
-        for seq in range(1, STEPS + 1):
-            tool = ("pdb", "view", "eval", "rewrite")[seq % 4]
-            observation = Observation(text=OBSERVATION, tool=tool, duration_seconds=0.004 * seq)
-            writer.write(Step(seq=seq, call=ToolCall(tool=tool, arguments={"command": "n"}), observation=observation))
+    record = Record.new(results, episode_path("local", f"episode-{number}", "0123456789abcdef"))
+    record.begin(TrajectoryHeader(episode=f"episode-{number}"))
+    record.write(Step(seq=0, call=None, observation=Observation(text=OBSERVATION, tool="reset")))
+    for seq in range(1, STEPS + 1):
+        tool = ("pdb", "view", "eval", "rewrite")[seq % 4]
+        observation = Observation(text=OBSERVATION, tool=tool, duration_seconds=0.004 * seq)
+        record.write(Step(seq=seq, call=ToolCall(tool=tool, arguments={"command": "n"}), observation=observation))
     reason = EndReason.RESOLVED if number % 3 else EndReason.UNRESOLVED
-    attempt.save(
-        StoredResult(
-            resolved=reason is EndReason.RESOLVED,
-            reason=reason,
-            steps=STEPS,
-            episode=f"episode-{number}",
-            task=f"task-{number // 4}",
-            agent="debug",
-            model="model",
-            sample=number % 4,
-        )
+    result = StoredResult(
+        resolved=reason is EndReason.RESOLVED,
+        reason=reason,
+        steps=STEPS,
+        episode=f"episode-{number}",
+        task=f"task-{number // 4}",
+        agent="debug",
+        model="model",
+        sample=number % 4,
     )
+    asyncio.run(record.finish(result))

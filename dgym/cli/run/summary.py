@@ -10,8 +10,7 @@ import msgspec
 
 from dgym.cli.output import add_row, console, echo_json, in_one_line, table
 from dgym.episodes.job import Job
-from dgym.results import StoredResult
-from dgym.results.attempts import Attempt
+from dgym.results import Attempt, StoredResult
 from dgym.wire import EndReason
 
 ROWS = 100

@@ -15,7 +15,8 @@ from aiohttp import web
 from dgym.episodes.pod.assignments import Assignments, NoSlot, Outdated
 from dgym.episodes.pod.metrics import CONTENT_TYPE, Metrics
 from dgym.errors import ManifestError
-from dgym.results.store import FILES, Store, StoreUnavailable, attempt_path, checked_path
+from dgym.results import Store, StoreUnavailable
+from dgym.results.store import FILES, attempt_path, checked_path
 from dgym.wire.assignments import (
     ASSIGNMENT_LIMIT,
     ASSIGNMENTS_PATH,

@@ -14,8 +14,7 @@ from dgym.episodes.pod.preparing import prepare
 from dgym.episodes.pod.progress import Progress, Shared
 from dgym.episodes.pod.script import header_of, read_script
 from dgym.errors import ConflictError
-from dgym.results.record import Record
-from dgym.results.store import StoreUnavailable
+from dgym.results import Record, StoreUnavailable
 from dgym.session import EpisodeLimits
 from dgym.wire import EndReason, Result, Step
 from dgym.wire.assignments import Assignment, AssignmentState

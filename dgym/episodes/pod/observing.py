@@ -9,7 +9,7 @@ from dgym.episodes.pod.preparing import prepare
 from dgym.episodes.pod.progress import Progress, Shared
 from dgym.episodes.pod.script import header_of, read_task, read_tools
 from dgym.errors import ConflictError, SandboxLost
-from dgym.results.record import Record
+from dgym.results import Record
 from dgym.session import EpisodeLimits
 from dgym.wire import EndReason, Result
 from dgym.wire.assignments import Assignment, AssignmentState

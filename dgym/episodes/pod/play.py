@@ -25,8 +25,7 @@ from dgym.errors import (
     SandboxStartFailed,
     Superseded,
 )
-from dgym.results import StoredResult
-from dgym.results.record import Record
+from dgym.results import Record, StoredResult
 from dgym.results.store import attempt_path
 from dgym.wire import EndReason, Outcome, Result
 from dgym.wire.assignments import Assignment, AssignmentMode, AssignmentState

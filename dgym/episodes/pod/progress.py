@@ -11,7 +11,7 @@ from dgym.agents.chat import Exchange
 from dgym.env.http_client import Patience
 from dgym.episodes.models import Models
 from dgym.episodes.pod.metrics import Metrics
-from dgym.results.store import Store, StoreUnavailable
+from dgym.results import Store, StoreUnavailable
 from dgym.wire import EndReason, Outcome, Step
 from dgym.wire.assignments import AssignmentState
 from dgym.workspace.sources import SourceCache

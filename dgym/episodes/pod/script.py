@@ -10,7 +10,7 @@ from dgym.api import AgentSpec, DebugTask, ToolSpec, digest
 from dgym.episodes.job import effective_tools
 from dgym.episodes.player import Script
 from dgym.errors import ManifestError
-from dgym.results.trajectory import TrajectoryHeader
+from dgym.results import TrajectoryHeader
 from dgym.wire.assignments import Assignment
 
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from dgym.episodes.pod.metrics import Metrics
 from dgym.episodes.pod.play import play
 from dgym.episodes.pod.progress import Ending, Shared, Tell
 from dgym.episodes.pod.settings import AgentSettings
-from dgym.results.store import open_store
+from dgym.results import open_store
 from dgym.wire.assignments import Assignment
 from dgym.workspace.sources import SourceCache, SourceHosts
 

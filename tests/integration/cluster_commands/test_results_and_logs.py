@@ -19,8 +19,7 @@ from dgym.cli.app import cli
 from dgym.episodes.pod.api import AgentApi, Tokens
 from dgym.episodes.pod.assignments import Assignments
 from dgym.episodes.pod.metrics import Metrics
-from dgym.results import StoredResult
-from dgym.results.store import open_store
+from dgym.results import StoredResult, open_store
 
 TOKEN = "the results token"
 SYSTEM = "dgym-system"

@@ -6,9 +6,7 @@ import msgspec
 import pytest
 
 from dgym.episodes.pod.logs import EpisodeLog
-from dgym.results import StoredResult, TrajectoryHeader
-from dgym.results.record import Record
-from dgym.results.store import open_store
+from dgym.results import Record, StoredResult, TrajectoryHeader, open_store
 from dgym.wire import EndReason, Observation, Step, ToolCall
 
 PATH = "n/e/uid/1"

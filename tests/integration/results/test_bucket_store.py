@@ -2,7 +2,8 @@
 
 import pytest
 
-from dgym.results.store import StoredItem, StoreUnavailable, open_store
+from dgym.results import StoreUnavailable, open_store
+from dgym.results.store import StoredItem
 
 PATH = "n/e/uid/1/result.json"
 

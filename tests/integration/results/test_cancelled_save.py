@@ -6,10 +6,7 @@ import json
 import pytest
 
 from dgym.episodes.pod.logs import EpisodeLog
-from dgym.results import TrajectoryHeader
-from dgym.results.directory import DirectoryStore
-from dgym.results.record import Record
-from dgym.results.store import StoreUnavailable
+from dgym.results import DirectoryStore, Record, StoreUnavailable, TrajectoryHeader
 from dgym.wire import Observation, Step, ToolCall
 
 PATH = "n/e/uid/1"

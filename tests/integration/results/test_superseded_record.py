@@ -5,9 +5,7 @@ import obstore
 import pytest
 
 from dgym.episodes.pod.logs import EpisodeLog
-from dgym.results import TrajectoryHeader
-from dgym.results.record import Record
-from dgym.results.store import StoreUnavailable, open_store
+from dgym.results import Record, StoreUnavailable, TrajectoryHeader, open_store
 from dgym.wire import Observation, Step, ToolCall
 
 PATH = "n/e/uid/1"

@@ -1,3 +1,4 @@
+import asyncio
 import csv
 import io
 import json
@@ -6,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from dgym.cli.app import cli
-from dgym.results import ResultsStore, StoredResult, TrajectoryHeader, TrajectoryWriter
+from dgym.results import Record, StoredResult, TrajectoryHeader, episode_path
 from dgym.wire import EndReason, Observation, Step, ToolCall
 
 
@@ -19,13 +20,14 @@ def dgym(tmp_path, monkeypatch):
 @pytest.fixture
 def play(tmp_path):
     def play_one(root, task, reason, **fields):
-        attempt = ResultsStore(tmp_path / root).episode("local", f"e-{task}", "d").new_attempt()
-        with TrajectoryWriter(attempt.trajectory, TrajectoryHeader()) as writer:
-            writer.write(Step(seq=0, call=None, observation=Observation(text="x", tool="reset")))
-            observation = Observation(text="y", tool="pdb", duration_seconds=0.25)
-            writer.write(Step(seq=1, call=ToolCall(tool="pdb"), observation=observation))
+        record = Record.new(tmp_path / root, episode_path("local", f"e-{task}", "d"))
+        record.begin(TrajectoryHeader())
+        record.write(Step(seq=0, call=None, observation=Observation(text="x", tool="reset")))
+        observation = Observation(text="y", tool="pdb", duration_seconds=0.25)
+        record.write(Step(seq=1, call=ToolCall(tool="pdb"), observation=observation))
         values = {"episode": f"e-{task}", "task": task, "agent": "debug", "model": "m-1", "steps": 4, **fields}
-        attempt.save(StoredResult(resolved=reason is EndReason.RESOLVED, reason=reason, **values))
+        result = StoredResult(resolved=reason is EndReason.RESOLVED, reason=reason, **values)
+        asyncio.run(record.finish(result))
 
     return play_one
 

@@ -1,3 +1,5 @@
+import asyncio
+
 import msgspec
 import pytest
 
@@ -5,7 +7,7 @@ from dgym.api import Loaded, loads
 from dgym.cli.manifests import override
 from dgym.episodes.plan import RunOptions, episodes_for, make_plan, unfinished
 from dgym.errors import ManifestError, PluginError
-from dgym.results import StoredResult
+from dgym.results import StoredResult, TrajectoryHeader
 from dgym.wire import EndReason
 
 TASK = """
@@ -137,8 +139,8 @@ def test_only_unfinished_episodes_run(plan):
     jobs = plan(task("add"), *(episode(name) for name in ("fine", "failed", "torn", "fresh"))).jobs
     by_name = {job.episode: job for job in jobs}
     for name, reason in (("fine", EndReason.UNRESOLVED), ("failed", EndReason.SANDBOX_LOST)):
-        by_name[name].folder.new_attempt().save(StoredResult(resolved=False, reason=reason))
-    by_name["torn"].folder.new_attempt().trajectory.write_text("{")
+        asyncio.run(by_name[name].new_record().finish(StoredResult(resolved=False, reason=reason)))
+    by_name["torn"].new_record().begin(TrajectoryHeader())
 
     def names(**options):
         return [job.episode for job in unfinished(jobs, **options)]

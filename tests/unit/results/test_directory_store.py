@@ -3,8 +3,8 @@
 import pytest
 
 from dgym.errors import ManifestError
-from dgym.results.directory import DirectoryStore
-from dgym.results.store import StoredItem, StoreUnavailable, attempt_path, open_store
+from dgym.results import DirectoryStore, StoreUnavailable, open_store
+from dgym.results.store import StoredItem, attempt_path
 
 PATH = "n/e/uid/1/trajectory.jsonl"
 

@@ -1,27 +1,29 @@
+import asyncio
 import json
 
 import pytest
 
 from dgym.errors import ManifestError
-from dgym.results import ResultsStore, StoredResult, TrajectoryHeader, TrajectoryWriter
+from dgym.results import Attempt, Record, StoredResult, TrajectoryHeader, episode_path
 from dgym.results.report import read_run
 from dgym.wire import EndReason, Observation, Step, ToolCall
 
 
 def play(root, episode="one", *, digest="d1", reason=EndReason.RESOLVED, calls=(), stored=True, torn=False, **fields):
     """One attempt as a worker leaves it."""
-    attempt = ResultsStore(root).episode("local", episode, digest).new_attempt()
-    with TrajectoryWriter(attempt.trajectory, TrajectoryHeader(episode=episode)) as writer:
-        writer.write(Step(seq=0, call=None, observation=Observation(text="x", tool="reset")))
-        for seq, (tool, ok, seconds) in enumerate(calls, start=1):
-            observation = Observation(text="y" * 100, tool=tool, ok=ok, duration_seconds=seconds)
-            writer.write(Step(seq=seq, call=ToolCall(tool=tool), observation=observation))
+    record = Record.new(root, episode_path("local", episode, digest))
+    record.begin(TrajectoryHeader(episode=episode))
+    record.write(Step(seq=0, call=None, observation=Observation(text="x", tool="reset")))
+    for seq, (tool, ok, seconds) in enumerate(calls, start=1):
+        observation = Observation(text="y" * 100, tool=tool, ok=ok, duration_seconds=seconds)
+        record.write(Step(seq=seq, call=ToolCall(tool=tool), observation=observation))
+    attempt = Attempt(root / episode_path("local", episode, digest) / str(record.attempt))
     if torn:
         with attempt.trajectory.open("a") as file:
             file.write('{"seq": 9, "call": {"to')
     if stored:
         result = StoredResult(resolved=reason is EndReason.RESOLVED, reason=reason, episode=episode, **fields)
-        attempt.save(result)
+        asyncio.run(record.finish(result))
     return attempt
 
 

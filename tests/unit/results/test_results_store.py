@@ -1,9 +1,19 @@
+import asyncio
 import json
 import threading
 
 import pytest
 
-from dgym.results import ResultsStore, StoredResult
+from dgym.results import (
+    Attempt,
+    DirectoryStore,
+    EpisodeFolder,
+    Record,
+    StoredResult,
+    StoreUnavailable,
+    TrajectoryHeader,
+    episode_path,
+)
 from dgym.results.attempts import INLINE_PATCH_LIMIT
 from dgym.wire import EndReason
 
@@ -12,8 +22,23 @@ def result(**fields):
     return StoredResult(resolved=True, reason=EndReason.RESOLVED, score=3, max_score=3, **fields)
 
 
+class Episode(EpisodeFolder):
+    """An episode's folder, in which attempts are made and results stored as dgym run does."""
+
+    def __init__(self, root, path):
+        super().__init__(root / path)
+        self._store = DirectoryStore(root, local=True)
+        self._place = path
+
+    def new_attempt(self):
+        return Attempt(self.path / str(self._store.new_attempt(self._place)))
+
+    def save(self, attempt, result):
+        return asyncio.run(Record(self._store, f"{self._place}/{attempt.number}").finish(result))
+
+
 def folder(tmp_path, *, namespace="", episode="one", digest="abc"):
-    return ResultsStore(tmp_path).episode(namespace, episode, digest)
+    return Episode(tmp_path, episode_path(namespace, episode, digest))
 
 
 def test_the_layout_is_namespace_episode_digest_attempt(tmp_path):
@@ -25,11 +50,11 @@ def test_the_layout_is_namespace_episode_digest_attempt(tmp_path):
 def test_attempts_count_up_and_the_newest_result_counts(tmp_path):
     episode = folder(tmp_path)
     first = episode.new_attempt()
-    first.save(result(message="first"))
+    episode.save(first, result(message="first"))
     second = episode.new_attempt()
     assert (first.number, second.number) == (1, 2)
     assert episode.result().message == "first"
-    second.save(result(message="second"))
+    episode.save(second, result(message="second"))
     assert episode.result().message == "second"
     for _ in range(9):
         last = episode.new_attempt()
@@ -45,8 +70,9 @@ def test_nothing_is_created_by_looking(tmp_path):
 
 
 def test_saving_stores_the_patch_and_says_where(tmp_path):
-    attempt = folder(tmp_path).new_attempt()
-    stored = attempt.save(result(patch="--- a/x\n+++ b/x\n", episode="one"))
+    episode = folder(tmp_path)
+    attempt = episode.new_attempt()
+    stored = episode.save(attempt, result(patch="--- a/x\n+++ b/x\n", episode="one"))
     assert attempt.patch.read_text() == "--- a/x\n+++ b/x\n"
     assert attempt.load() == stored
     on_disk = json.loads(attempt.result.read_text())
@@ -57,9 +83,10 @@ def test_saving_stores_the_patch_and_says_where(tmp_path):
 
 
 def test_a_large_patch_stands_beside_the_result(tmp_path):
-    attempt = folder(tmp_path).new_attempt()
+    episode = folder(tmp_path)
+    attempt = episode.new_attempt()
     patch = "+" * (INLINE_PATCH_LIMIT + 1)
-    assert attempt.save(result(patch=patch)).patch == ""
+    assert episode.save(attempt, result(patch=patch)).patch == ""
     assert attempt.patch.stat().st_size == len(patch)
 
 
@@ -88,7 +115,15 @@ def test_concurrent_attempts_get_different_directories(tmp_path):
     assert len(set(paths)) == 8
 
 
-def test_the_whole_attempt_is_timed_by_the_process_that_made_it(tmp_path):
-    made = folder(tmp_path).new_attempt()
-    assert isinstance(made.save(result()).wall_seconds, float)
-    assert folder(tmp_path).attempts()[0].save(result()).wall_seconds is None
+async def test_the_whole_attempt_is_timed_by_the_process_that_began_it(tmp_path):
+    store = DirectoryStore(tmp_path, local=True)
+    begun, lost = (Record(store, f"n/e/d/{store.new_attempt('n/e/d')}") for _ in range(2))
+    begun.begin(TrajectoryHeader())
+    assert isinstance((await begun.finish(result())).wall_seconds, float)
+    assert (await lost.finish(result())).wall_seconds is None
+
+
+async def test_a_directory_that_cannot_be_written_fails_a_local_run_at_once(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreUnavailable):
+        await Record(DirectoryStore(tmp_path / "file", local=True), "n/e/d/1").finish(result())

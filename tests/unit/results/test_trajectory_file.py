@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgym.errors import ManifestError
-from dgym.results import TrajectoryHeader, TrajectoryWriter, read_trajectory
+from dgym.results import DirectoryStore, Record, TrajectoryHeader, read_trajectory
 from dgym.wire import EndReason, Frame, Observation, Score, Step, ToolCall
 
 STEPS = (
@@ -25,15 +25,22 @@ STEPS = (
 )
 
 
-def write(path, steps=STEPS):
-    with TrajectoryWriter(path, TrajectoryHeader(episode="one", task="calc", tools=("pdb",))) as writer:
-        for step in steps:
-            writer.write(step)
+def begin(root, **header):
+    """The record of an attempt in a results directory on this machine, and where its trajectory is."""
+    record = Record(DirectoryStore(root, local=True), "n/e/d/1")
+    record.begin(TrajectoryHeader(**header))
+    return record, root / "n/e/d/1/trajectory.jsonl"
+
+
+def write(root, steps=STEPS):
+    record, path = begin(root, episode="one", task="calc", tools=("pdb",))
+    for step in steps:
+        record.write(step)
     return path
 
 
 def test_what_was_written_is_read_back(tmp_path):
-    trajectory = read_trajectory(write(tmp_path / "t.jsonl"))
+    trajectory = read_trajectory(write(tmp_path))
     assert trajectory.header.episode == "one"
     assert trajectory.header.schema_version == 1
     assert trajectory.steps == STEPS
@@ -41,31 +48,30 @@ def test_what_was_written_is_read_back(tmp_path):
 
 
 def test_each_step_is_on_disk_before_the_next(tmp_path):
-    path = tmp_path / "t.jsonl"
-    writer = TrajectoryWriter(path, TrajectoryHeader())
+    record, path = begin(tmp_path)
     for number, step in enumerate(STEPS, start=1):
-        writer.write(step)
+        record.write(step)
         assert len(read_trajectory(path).steps) == number
-    writer.close()
-    writer.close()
 
 
 def test_files_are_camel_case_and_leave_defaults_out(tmp_path):
-    lines = write(tmp_path / "t.jsonl").read_text("utf-8").split("\n")
+    lines = write(tmp_path).read_text("utf-8").split("\n")
     assert json.loads(lines[0])["schemaVersion"] == 1
     assert set(json.loads(lines[1])["observation"]) == {"text", "tool"}
     assert json.loads(lines[3])["observation"]["exitStatus"] == -9
 
 
 def test_an_existing_trajectory_is_never_overwritten(tmp_path):
-    path = write(tmp_path / "t.jsonl")
+    path = write(tmp_path)
+    before = path.read_bytes()
     with pytest.raises(FileExistsError):
-        TrajectoryWriter(path, TrajectoryHeader())
+        begin(tmp_path)
+    assert path.read_bytes() == before
 
 
 @given(cut=st.integers(min_value=1, max_value=400))
 def test_a_file_cut_anywhere_gives_the_whole_steps_before_the_cut(tmp_path_factory, cut):
-    path = write(tmp_path_factory.mktemp("cut") / "t.jsonl")
+    path = write(tmp_path_factory.mktemp("cut"))
     data = path.read_bytes()
     kept = data[: max(data.index(b"\n") + 1, len(data) - cut)]
     path.write_bytes(kept)
@@ -75,7 +81,7 @@ def test_a_file_cut_anywhere_gives_the_whole_steps_before_the_cut(tmp_path_facto
 
 
 def test_fields_of_later_versions_are_ignored(tmp_path):
-    path = write(tmp_path / "t.jsonl")
+    path = write(tmp_path)
     header, *rest = path.read_text("utf-8").split("\n")
     header = json.dumps({**json.loads(header), "schemaVersion": 7, "planet": "Mars"})
     rest[0] = json.dumps({**json.loads(rest[0]), "tokens": 12})
@@ -106,7 +112,7 @@ def test_a_missing_file_is_a_clear_error(tmp_path):
 
 
 def test_each_line_tells_when_its_observation_was_there(tmp_path):
-    lines = write(tmp_path / "t.jsonl").read_text("utf-8").split("\n")[1:-1]
+    lines = write(tmp_path).read_text("utf-8").split("\n")[1:-1]
     elapsed = [json.loads(line)["elapsedSeconds"] for line in lines]
     assert elapsed == sorted(elapsed)
     assert elapsed[0] >= 0
