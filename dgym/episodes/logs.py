@@ -75,4 +75,4 @@ class _ReportHandler(logging.Handler):
         self._report = report
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._report(Logged(record.getMessage(), notice=NOTICE <= record.levelno < logging.ERROR))
+        self._report(Logged(self.format(record), notice=NOTICE <= record.levelno < logging.ERROR))

@@ -1,10 +1,18 @@
-"""One run of one agent, wherever its sandbox is: what ``dgym run`` and an agent pod have in common."""
+"""The player: runs one episode with one agent, on a laptop and in an agent pod alike.
+
+It opens the episode's session, lets the agent drive it, records every step before the agent sees its observation,
+resumes from what an earlier player recorded, and ends the episode. Where the session is, is the ``EpisodeSession``'s
+affair; any number of players share an event loop.
+"""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from decimal import Decimal
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -13,21 +21,34 @@ from dgym.agents.chat import Chat, Exchange, reply_of
 from dgym.api import AgentSpec, DebugTask
 from dgym.env import AsyncRepoEnv
 from dgym.episodes.models import Models
-from dgym.episodes.recording import RecordingEnv, Trajectory
-from dgym.errors import EpisodeOver
-from dgym.results import TimedStep
+from dgym.errors import (
+    ArgumentError,
+    ContextLengthExceeded,
+    DgymError,
+    EpisodeOver,
+    InfrastructureError,
+    ManifestError,
+    PluginError,
+)
+from dgym.results import Record, TimedStep
 from dgym.wire import EndReason, Result, Step
+
+_WRONG = (ManifestError, PluginError, ArgumentError)
 
 
 class Hooks(msgspec.Struct, frozen=True, kw_only=True):
-    """Called in the worker's process: after each step, and after each reply of a model before it is acted on."""
+    """Called in the player's process: after each step, and after each reply of a model before it is acted on."""
 
     on_step: Callable[[Step], None] | None = None
     on_exchange: Callable[[Exchange, list[Step]], None] | None = None
 
 
-class Script(msgspec.Struct, frozen=True, kw_only=True):
-    """What is played. ``session`` names the conversation with the model; ``base`` None: parameters name no files."""
+class EpisodeRun(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of one agent on one task.
+
+    ``session`` names the conversation with the model; ``base`` None: parameters name no files. ``tools`` are the
+    effective ones.
+    """
 
     task: DebugTask
     spec: AgentSpec
@@ -40,119 +61,139 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
     llm_config: str | None = None
 
 
-class Play:
-    """Plays ``script`` once, writing down every step.
+class EpisodeSession(Protocol):
+    """Where an episode runs: the seam between the player and a session of this process or of a pod."""
+
+    @property
+    def cured_elsewhere(self) -> tuple[type[Exception], ...]:
+        """Failures that another player may cure: the player raises them instead of returning a result."""
+        ...
+
+    def open(self, run: EpisodeRun) -> AbstractAsyncContextManager[AsyncRepoEnv]:
+        """The environment of the episode, prepared; leaving the context releases it."""
+        ...
+
+    async def finish(self, env: AsyncRepoEnv, reason: EndReason | None) -> Result:
+        """End and score the episode; ``reason`` is the agent's own for ending it, if it has one."""
+        ...
+
+    async def result_after(self, over: EpisodeOver) -> Result:
+        """The verdict of an episode that ended without this player; raises ``over`` where there is none."""
+        ...
+
+
+class Player:
+    """Plays one episode to its result.
 
     Args:
-        script: What is played.
-        trajectory: Where the steps go.
+        run: The task, the agent and its settings.
+        session: Where the episode runs.
+        record: Where its steps go.
         log: The episode's log.
-        hooks: Who is told.
-        begun: What an earlier worker wrote down of the same attempt; the agent goes on from there.
+        hooks: Observers of steps and exchanges.
+        begun: The steps that an earlier player recorded of the same attempt; the agent resumes after them.
     """
 
     def __init__(
         self,
-        script: Script,
-        trajectory: Trajectory,
+        run: EpisodeRun,
+        session: EpisodeSession,
+        record: Record,
         *,
         log: logging.Logger,
         hooks: Hooks = Hooks(),  # noqa: B008 - immutable
         begun: tuple[TimedStep, ...] = (),
     ) -> None:
-        self._script = script
-        self._trajectory = trajectory
+        self._run = run
+        self._session = session
+        self._record = record
         self._log = log
         self._hooks = hooks
-        self._begun = begun
+        self._recorded: list[Step] = list(begun)
         self._exchanges = {
             line.seq: tuple(msgspec.convert(each, Exchange) for each in line.exchanges)
             for line in begun
             if line.exchanges
         }
+        self._unrecorded: list[Exchange] = []
         self._env: AsyncRepoEnv | None = None
-        self._recording: RecordingEnv | None = None
         self._chat: Chat | None = None
         self._notes: list[str] = []
 
-    def open_chat(self, models: Models) -> None:
-        """Open the agent's model, if it uses one; ``close`` ends it."""
-        spec = self._script.spec
-        if not self._script.agent.uses_model or spec.model is None:
-            return
-        self._chat = Chat(
-            models.open(spec.model, self._script.llm_config),
-            session=self._script.session,
-            seed=self._script.seed,
-            temperature=spec.temperature,
-            token_budget=spec.token_budget,
-            listener=self._said,
-        )
+    async def play(self, models: Models) -> Result:
+        """The verdict, or a failure in the form of a result.
 
-    async def drive(
-        self, env: AsyncRepoEnv, finish: Callable[[EndReason | None], Awaitable[Result]] | None = None
-    ) -> Result:
-        """The verdict. ``finish`` ends the episode where that is not what ``env.finish`` does."""
-        self._env = env
-        recording = RecordingEnv(
-            env, self._trajectory, recorded=self._begun, on_reset=self._take_up, on_step=self._stepped
-        )
-        self._recording = recording
+        Raises:
+            Exception: One of ``session.cured_elsewhere``.
+        """
+        started = time.monotonic()
         try:
-            reason = await self._script.agent().run(recording, self._context())
+            async with self._record.saving():
+                self._open_chat(models)
+                result = await self._drive()
+        except Exception as error:
+            if isinstance(error, self._session.cured_elsewhere) and not isinstance(error, ContextLengthExceeded):
+                raise
+            reason, message = failure_cause(error, self._log)
+            result = self._failed(reason, message)
+        finally:
+            if self._chat is not None:
+                self._chat.close()
+        if not result.duration_seconds:
+            result = msgspec.structs.replace(result, duration_seconds=round(time.monotonic() - started, 3))
+        return self._with_usage(result)
+
+    @property
+    def price(self) -> str | None:
+        """The price of the model's tokens, where the model's configuration tells prices."""
+        price = self._chat.price if self._chat is not None else None
+        return None if price is None else format(price, "f")
+
+    async def _drive(self) -> Result:
+        try:
+            async with self._session.open(self._run) as env:
+                self._env = env
+                env.observe(self._observe)
+                result = await self._session.finish(env, await self._run_agent(env))
+        except EpisodeOver as over:
+            result = await self._session.result_after(over)
+        return msgspec.structs.replace(result, notes=(*result.notes, *self._notes))
+
+    async def _run_agent(self, env: AsyncRepoEnv) -> EndReason | None:
+        """The agent's own reason for the end; None where the environment knows it."""
+        try:
+            return await self._run.agent().run(env, self._context())
         except StopEpisode as stop:
-            reason = stop.reason
+            return stop.reason
         except EpisodeOver:
             # The verdict stands, whether or not the agent noticed that it was given.
             if env.result is None:
                 raise
-            reason = None
-        if finish is None:
-            result = await env.finish(*(() if reason is None else (reason,)))
-        else:
-            result = await finish(reason)
-        recording.record()
-        return msgspec.structs.replace(result, notes=(*result.notes, *self._notes))
+            return None
 
-    def failed(self, reason: EndReason, message: str) -> Result:
-        """A failure in the form of a result."""
-        recorded = self._recording.recorded if self._recording is not None else []
-        rewrites = sum(
-            step.call is not None and step.call.tool == "rewrite" and step.observation.ok for step in recorded
+    def _open_chat(self, models: Models) -> None:
+        run = self._run
+        if not run.agent.uses_model or run.spec.model is None:
+            return
+        self._chat = Chat(
+            models.open(run.spec.model, run.llm_config),
+            session=run.session,
+            seed=run.seed,
+            temperature=run.spec.temperature,
+            token_budget=run.spec.token_budget,
+            listener=self._exchanged,
         )
-        return Result(
-            resolved=False, reason=reason, message=message, steps=max(0, len(recorded) - 1), rewrites=rewrites
-        )
-
-    def with_usage(self, result: Result) -> Result:
-        """``result`` with the tokens of the model."""
-        if self._chat is None:
-            return result
-        return msgspec.structs.replace(
-            result, input_tokens=self._chat.input_tokens, output_tokens=self._chat.output_tokens
-        )
-
-    @property
-    def price(self) -> str | None:
-        """What the model's tokens cost, where that is known."""
-        price = self._chat.price if self._chat is not None else None
-        return None if price is None else format(price, "f")
-
-    def close(self) -> None:
-        """The episode has ended. Idempotent."""
-        if self._chat is not None:
-            self._chat.close()
 
     def _context(self) -> AgentContext:
-        script = self._script
+        run = self._run
         return AgentContext(
-            task_name=script.task.metadata.name,
-            parameters=script.spec.parameters,
-            model=script.spec.model,
-            tools=tuple(tool if isinstance(tool, str) else tool.name for tool in script.tools),
-            seed=script.seed,
-            base=script.base,
-            solution=script.task.spec.solution if script.agent.needs_solution else None,
+            task_name=run.task.metadata.name,
+            parameters=run.spec.parameters,
+            model=run.spec.model,
+            tools=tuple(tool if isinstance(tool, str) else tool.name for tool in run.tools),
+            seed=run.seed,
+            base=run.base,
+            solution=run.task.spec.solution if run.agent.needs_solution else None,
             chat=self._chat,
             said={seq: reply_of(exchanges[-1]) for seq, exchanges in self._exchanges.items()},
             log=lambda text: self._log.info("%s", text),
@@ -163,34 +204,68 @@ class Play:
         self._notes.append(text)
         self._log.warning("%s", text)
 
-    def _take_up(self) -> None:
-        """The episode has begun, now or with an earlier worker: the clock runs, and what was used is used."""
+    def _resume_chat(self) -> None:
+        """Start the model's clock at the reset, and count the tokens of earlier players of this attempt."""
         if self._chat is None:
             return
         assert self._env is not None
-        self._chat.deadline = asyncio.get_running_loop().time() + self._script.deadline_seconds
-        spoken = [exchange for exchanges in self._exchanges.values() for exchange in exchanges]
-        prices = [Decimal(exchange.usage.price) for exchange in spoken if exchange.usage.price is not None]
-        told = self._env.usage
+        self._chat.deadline = asyncio.get_running_loop().time() + self._run.deadline_seconds
+        earlier = [exchange for exchanges in self._exchanges.values() for exchange in exchanges]
+        prices = [Decimal(exchange.usage.price) for exchange in earlier if exchange.usage.price is not None]
+        usage = self._env.usage
         self._chat.resume(
-            spoken,
-            input_tokens=max(told.input_tokens, sum(exchange.usage.input_tokens for exchange in spoken)),
-            output_tokens=max(told.output_tokens, sum(exchange.usage.output_tokens for exchange in spoken)),
+            earlier,
+            input_tokens=max(usage.input_tokens, sum(exchange.usage.input_tokens for exchange in earlier)),
+            output_tokens=max(usage.output_tokens, sum(exchange.usage.output_tokens for exchange in earlier)),
             price=sum(prices, Decimal(0)) if prices else None,
         )
 
-    def _said(self, exchange: Exchange) -> None:
-        assert self._recording is not None
+    def _exchanged(self, exchange: Exchange) -> None:
         assert self._chat is not None
         assert self._env is not None
-        self._recording.say(exchange)
-        self._env.note_usage(input_tokens=self._chat.input_tokens, output_tokens=self._chat.output_tokens)
+        self._unrecorded.append(exchange)
+        self._env.record_usage(input_tokens=self._chat.input_tokens, output_tokens=self._chat.output_tokens)
         if self._hooks.on_exchange is not None:
-            self._hooks.on_exchange(exchange, self._recording.recorded)
+            self._hooks.on_exchange(exchange, self._recorded)
 
-    def _stepped(self, step: Step) -> None:
+    def _observe(self, step: Step) -> None:
+        """Record a step, unless an earlier player has, with the exchanges that led to it."""
+        if step.seq == 0:
+            self._resume_chat()
+        if step.seq < len(self._recorded):
+            return
+        exchanges, self._unrecorded = self._unrecorded, []
+        self._record.write(step, exchanges)
+        self._recorded.append(step)
         observation = step.observation
         tool = "reset" if step.call is None else step.call.tool or "no call"
         self._log.debug("step %d: %s (%s, %.3f s)", step.seq, tool, observation.ok, observation.duration_seconds)
         if self._hooks.on_step is not None:
             self._hooks.on_step(step)
+
+    def _failed(self, reason: EndReason, message: str) -> Result:
+        rewrites = sum(
+            step.call is not None and step.call.tool == "rewrite" and step.observation.ok for step in self._recorded
+        )
+        steps = max(0, len(self._recorded) - 1)
+        return Result(resolved=False, reason=reason, message=message, steps=steps, rewrites=rewrites)
+
+    def _with_usage(self, result: Result) -> Result:
+        """``result`` with the tokens of the model, where the session has not counted them."""
+        if self._chat is None or result.input_tokens or result.output_tokens:
+            return result
+        return msgspec.structs.replace(
+            result, input_tokens=self._chat.input_tokens, output_tokens=self._chat.output_tokens
+        )
+
+
+def failure_cause(error: Exception, log: logging.Logger) -> tuple[EndReason, str]:
+    """Log ``error`` as what ended the episode; returns the reason and the message of its result."""
+    if isinstance(error, InfrastructureError):
+        log.error("%s: %s", error.reason, error)
+        return EndReason(error.reason), str(error)
+    if isinstance(error, DgymError):
+        log.error("%s", error)
+        return EndReason.INVALID_SPEC if isinstance(error, _WRONG) else EndReason.INTERNAL_ERROR, str(error)
+    log.error("the agent or dgym failed:", exc_info=error)
+    return EndReason.INTERNAL_ERROR, f"{type(error).__name__}: {error}"

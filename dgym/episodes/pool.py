@@ -19,8 +19,9 @@ from typing import cast
 
 import msgspec
 
-from dgym.episodes.episode import Hooks, run_episode, store_lost
 from dgym.episodes.job import Event, Finished, Job, Stepped
+from dgym.episodes.local import run_episode, store_lost
+from dgym.episodes.player import Hooks
 from dgym.episodes.schedule import Schedule
 from dgym.episodes.worker_process import serve
 from dgym.results import StoredResult

@@ -8,8 +8,8 @@ import contextlib
 import signal
 from multiprocessing.connection import Connection
 
-from dgym.episodes.episode import run_episode
 from dgym.episodes.job import Event, Job
+from dgym.episodes.local import run_episode
 from dgym.episodes.models import Models
 
 

@@ -1,10 +1,11 @@
 """The record of one attempt in the results store: written during the episode, read back to resume it."""
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
@@ -22,6 +23,7 @@ T = TypeVar("T")
 
 _FIRST_PAUSE_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 30.0
+_LAST_SAVE_SECONDS = 2.0
 
 
 class Log(Protocol):
@@ -63,6 +65,7 @@ class Record:
         self._unavailable = unavailable
         self._longest_pause_seconds = longest_pause_seconds
         self._lines = bytearray()
+        self._written_at_once = 0
         self._saved = 0
         self._timed = False
         self._version: str | None = None
@@ -132,6 +135,19 @@ class Record:
         self._unsaved_steps += 1
         if self._unsaved_steps >= self._store.checkpoint_steps:
             self._changed.set()
+
+    @contextlib.asynccontextmanager
+    async def saving(self) -> AsyncIterator[None]:
+        """Save what is recorded within the context, and once more at its end, also when that is a cancellation."""
+        saving = asyncio.create_task(self.keep_saving(), name="dgym-saving")
+        try:
+            yield
+        finally:
+            saving.cancel()
+            await asyncio.wait([saving])
+            with contextlib.suppress(StoreUnavailable, TimeoutError):
+                async with asyncio.timeout(_LAST_SAVE_SECONDS):
+                    await self.save()
 
     async def keep_saving(self) -> None:
         """Save the trajectory whenever enough of it is new, until cancelled."""
@@ -217,8 +233,7 @@ class Record:
             patch=result.patch if len(patch) <= INLINE_PATCH_LIMIT else "",
             wall_seconds=round(time.monotonic() - self._began, 3) if self._timed else None,
         )
-        if self._lines:
-            await self.save()
+        await self.save()
         await self._store.write(self._place(PATCH), patch)
         if self._log is not None:
             await self._store.write(self._place(LOG), self._log.text().encode("utf-8", "replace"))
@@ -232,8 +247,8 @@ class Record:
 
     def _line(self, value: TrajectoryHeader | TimedStep) -> None:
         line = self._encoder.encode(value) + b"\n"
-        if not self._lines and self._store.append_at_once(self._place(TRAJECTORY), line, size=self._saved):
-            self._saved += len(line)
+        if not self._lines and self._store.append_at_once(self._place(TRAJECTORY), line, size=self._written_at_once):
+            self._written_at_once += len(line)
         else:
             self._lines += line
 

@@ -3,14 +3,14 @@
 import asyncio
 import resource
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from dgym.agents import AgentContext, StopEpisode
-from dgym.agents.chat import Chat
+from dgym.agents.chat import Chat, Exchange
 from dgym.agents.loop import Loop
 from dgym.agents.settings import Settings
-from dgym.episodes.recording import RecordingEnv
 from dgym.llm import ModelCall, Reply, Usage
 from dgym.llm.tokens import TokenCounter
 from dgym.results import DirectoryStore, Record, TrajectoryHeader, read_trajectory
@@ -57,7 +57,8 @@ class InstantModel:
 class InstantEnv:
     """Answers every call at once with two kilobytes."""
 
-    def __init__(self, steps: int) -> None:
+    def __init__(self, steps: int, observer: Callable[[Step], None]) -> None:
+        self._observer = observer
         self._steps: list[Step] = []
         self._limit = steps
         self._info = {
@@ -71,12 +72,14 @@ class InstantEnv:
 
     async def reset(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         self._steps = [Step(seq=0, call=None, observation=Observation(text=_TEXT))]
+        self._observer(self._steps[0])
         return {"text": _TEXT}, self._info
 
     async def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         seq = len(self._steps)
         observation = Observation(text=f"{seq}\n{_TEXT}", tool="pdb")
         self._steps.append(Step(seq=seq, call=ToolCall(**action), observation=observation))
+        self._observer(self._steps[-1])
         return {"text": observation.text}, 0.0, False, seq >= self._limit, self._info
 
     async def peek(self, action: Any) -> dict[str, Any]:
@@ -137,8 +140,14 @@ async def _play_many(scratch: Path) -> None:
 async def _play(path: Path, steps: int) -> None:
     record = Record(DirectoryStore(path, local=True), _ATTEMPT)
     record.begin(TrajectoryHeader())
-    env = RecordingEnv(InstantEnv(steps), record, on_reset=lambda: None, on_step=lambda _: None)
-    chat = Chat(InstantModel(), session=path.name, listener=env.say)
+    exchanges: list[Exchange] = []
+
+    def observe(step: Step) -> None:
+        record.write(step, exchanges)
+        exchanges.clear()
+
+    env = InstantEnv(steps, observe)
+    chat = Chat(InstantModel(), session=path.name, listener=exchanges.append)
     await Loop(env, chat, AgentContext(task_name="calc", tools=("eval",), chat=chat), Settings()).run()
 
 

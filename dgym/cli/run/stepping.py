@@ -7,9 +7,9 @@ import sys
 from dgym.agents import load_agent
 from dgym.agents.chat import Exchange
 from dgym.agents.console import printable
-from dgym.episodes.episode import Hooks
 from dgym.episodes.job import Job
 from dgym.episodes.narration import tell_exchange
+from dgym.episodes.player import Hooks
 from dgym.wire import Step
 
 

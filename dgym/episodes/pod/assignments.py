@@ -12,7 +12,7 @@ from typing import Protocol, Self
 import msgspec
 
 from dgym.episodes.pod.metrics import Now
-from dgym.episodes.pod.progress import Ending, Stage, Tell
+from dgym.episodes.pod.progress import Ending, Report, Stage
 from dgym.wire import EndReason
 from dgym.wire.assignments import AgentReport, Assignment, AssignmentMode, AssignmentState, AssignmentStatus
 
@@ -23,11 +23,11 @@ _KEPT = 2_000
 _ENDED = (AssignmentState.FINISHED, AssignmentState.FAILED)
 
 
-class Player(Protocol):
-    """Whoever plays assignments."""
+class AssignmentRunner(Protocol):
+    """Runs one assignment to its end."""
 
-    def __call__(self, assignment: Assignment, tell: Tell) -> Awaitable[Ending | None]:
-        """Play ``assignment`` to its end."""
+    def __call__(self, assignment: Assignment, report: Report) -> Awaitable[Ending | None]:
+        """Run ``assignment``; ``report`` gets every change of its stage."""
         ...
 
 
@@ -99,11 +99,11 @@ class _Held:
 class Assignments:
     """What is held, by the episode's UID. An asynchronous context: leaving it cancels whatever still runs."""
 
-    def __init__(self, player: Player, *, slots: int) -> None:
+    def __init__(self, runner: AssignmentRunner, *, slots: int) -> None:
         self.slots = slots
         self.draining = False
         self.incarnation = uuid.uuid4().hex
-        self._player = player
+        self._run_assignment = runner
         self._held: dict[str, _Held] = {}
         self._group = asyncio.TaskGroup()
         self._idle = asyncio.Event()
@@ -189,7 +189,7 @@ class Assignments:
         try:
             if before is not None:
                 await asyncio.wait([before])
-            ending = await self._player(held.assignment, held.enter)
+            ending = await self._run_assignment(held.assignment, held.enter)
         except (Exception, SystemExit) as error:
             # An agent that asks for the end of the process gets the end of its episode: others are played here too.
             _log.exception("an episode could not be played")

@@ -1,4 +1,4 @@
-"""What the episodes of a worker share, and how one of them tells how far it is."""
+"""What the episodes of a worker share, and how one of them reports its progress."""
 
 import contextlib
 import logging
@@ -30,7 +30,7 @@ class Stage(msgspec.Struct, frozen=True):
     active: bool = False
 
 
-Tell = Callable[[Stage], None]
+Report = Callable[[Stage], None]
 """Called with the stage whenever it changes."""
 
 
@@ -58,8 +58,8 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
 class Progress:
     """How far one assignment is, for the operator's report and for metrics."""
 
-    def __init__(self, tell: Tell, metrics: Metrics) -> None:
-        self._tell = tell
+    def __init__(self, report: Report, metrics: Metrics) -> None:
+        self._report_stage = report
         self._metrics = metrics
         self._state = AssignmentState.PREPARING
         self._begun = False
@@ -84,7 +84,7 @@ class Progress:
         usage = exchange.usage
         self._metrics.spoke(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens)
 
-    def taken_up(self) -> None:
+    def resumed(self) -> None:
         """An earlier agent had begun."""
         self._begun = True
         _log.info("taken up where an earlier agent left it")
@@ -107,7 +107,7 @@ class Progress:
 
     def _report(self, state: AssignmentState, cause: str = "") -> None:
         active = self._begun and state is AssignmentState.RUNNING
-        self._tell(Stage(state, self._steps, cause, active))
+        self._report_stage(Stage(state, self._steps, cause, active))
 
     @contextlib.contextmanager
     def timed(self, stage: str) -> Iterator[None]:

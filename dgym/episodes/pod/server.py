@@ -12,9 +12,9 @@ from dgym.env.http_client import Patience
 from dgym.episodes.models import Models
 from dgym.episodes.pod.api import AgentApi, Tokens
 from dgym.episodes.pod.assignments import Assignments
+from dgym.episodes.pod.attempt import run_assignment
 from dgym.episodes.pod.metrics import Metrics
-from dgym.episodes.pod.play import play
-from dgym.episodes.pod.progress import Ending, Shared, Tell
+from dgym.episodes.pod.progress import Ending, Report, Shared
 from dgym.episodes.pod.settings import AgentSettings
 from dgym.results import open_store
 from dgym.wire.assignments import Assignment
@@ -51,11 +51,11 @@ async def serve(settings: AgentSettings) -> None:
             store_patience_seconds=settings.store_patience_seconds,
         )
 
-        def player(assignment: Assignment, tell: Tell) -> Awaitable[Ending | None]:
-            return play(assignment, shared, tell=tell)
+        def run(assignment: Assignment, report: Report) -> Awaitable[Ending | None]:
+            return run_assignment(assignment, shared, report=report)
 
         signals = _Signals()
-        assignments = await stack.enter_async_context(Assignments(player, slots=settings.slots))
+        assignments = await stack.enter_async_context(Assignments(run, slots=settings.slots))
         metrics.watch(assignments.now)
         await _listen(stack, settings, AgentApi(assignments, shared.store, Tokens(settings.tokens_directory), metrics))
         await signals.first.wait()

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from dgym.api import AgentSpec, DebugTask, EpisodeSpec
-from dgym.episodes.episode import run_episode
 from dgym.episodes.job import Event, Job, Told
+from dgym.episodes.local import run_episode
 from dgym.results import StoredResult
 from tests.fakes.openai_server import FakeOpenAI
 

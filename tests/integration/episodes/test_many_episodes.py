@@ -2,8 +2,8 @@
 
 import asyncio
 
-from dgym.episodes.episode import run_episode
 from dgym.episodes.job import Finished, Started
+from dgym.episodes.local import run_episode
 from dgym.episodes.models import Models
 from dgym.episodes.pool import Bounds, Pool, bounds_of
 from dgym.wire import EndReason

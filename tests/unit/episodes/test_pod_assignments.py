@@ -35,11 +35,11 @@ class Player:
         self.playing = []
         self.most = 0
 
-    async def __call__(self, assignment, tell):
+    async def __call__(self, assignment, report):
         key = (assignment.episode_uid, assignment.epoch)
         self.playing.append(key)
         self.most = max(self.most, len([each for each in self.playing if each[0] == key[0]]))
-        tell(Stage(AssignmentState.RUNNING, 2))
+        report(Stage(AssignmentState.RUNNING, 2))
         try:
             return await self.futures.setdefault(key, asyncio.get_running_loop().create_future())
         finally:

@@ -29,7 +29,7 @@ def test_the_deadline_runs_from_the_reset_to_the_last_step():
     assert told == [False, False, True, False]
 
     progress = Progress(lambda stage: told.append(stage.active), Metrics())
-    progress.taken_up()
+    progress.resumed()
     progress.become(AssignmentState.RUNNING)
     assert told[-1]
 

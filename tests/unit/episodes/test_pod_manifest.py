@@ -4,7 +4,7 @@ import pytest
 
 from dgym.agents.base import AgentContext
 from dgym.agents.replay import read_calls
-from dgym.episodes.pod.script import read_script
+from dgym.episodes.pod.manifest import read_run
 from dgym.errors import DgymError
 from dgym.wire.assignments import Assignment
 from dgym.wire.http import NamedTool
@@ -28,13 +28,13 @@ def assignment(agent, **fields):
 
 
 def test_seed_tools_and_session_are_the_episodes():
-    script = read_script(
+    run = read_run(
         assignment({"name": "rewrite_agent", "seed": 5, "model": "m"}, sample=2, tools=("pdb", NamedTool(name="eval")))
     )
-    assert script.seed == 7
-    assert [getattr(tool, "name", tool) for tool in script.tools] == ["eval"]
-    assert script.session == "one-0123456789abcdef"
-    assert script.base is None
+    assert run.seed == 7
+    assert [getattr(tool, "name", tool) for tool in run.tools] == ["eval"]
+    assert run.session == "one-0123456789abcdef"
+    assert run.base is None
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_seed_tools_and_session_are_the_episodes():
 )
 def test_what_is_wrong_is_named(agent, fields, message):
     with pytest.raises(DgymError, match=message):
-        read_script(assignment(agent, **fields))
+        read_run(assignment(agent, **fields))
 
 
 @pytest.mark.parametrize("reference", ["/etc/passwd", "trajectory.jsonl", "../x"])

@@ -1,4 +1,4 @@
-"""From an assignment to what is played. Pure but for loading the agent."""
+"""Reads an assignment: its task, tools and agent, and the header of its trajectory. Pure but for loading the agent."""
 
 from importlib.metadata import version
 from typing import Any, TypeVar
@@ -8,7 +8,7 @@ import msgspec
 from dgym.agents import Agent, Tools, load_agent
 from dgym.api import AgentSpec, DebugTask, ToolSpec, digest
 from dgym.episodes.job import effective_tools
-from dgym.episodes.player import Script
+from dgym.episodes.player import EpisodeRun
 from dgym.errors import ManifestError
 from dgym.results import TrajectoryHeader
 from dgym.wire.assignments import Assignment
@@ -35,7 +35,7 @@ def read_tools(assignment: Assignment) -> Tools:
 def header_of(
     assignment: Assignment, task: DebugTask, tools: Tools, started: str, *, agent: AgentSpec | None = None
 ) -> TrajectoryHeader:
-    """The first line of the attempt's trajectory; without ``agent`` somebody outside drives."""
+    """The first line of the attempt's trajectory; without ``agent`` an external driver's."""
     return TrajectoryHeader(
         dgym_version=version("dgym"),
         namespace=assignment.namespace,
@@ -52,8 +52,8 @@ def header_of(
     )
 
 
-def read_script(assignment: Assignment) -> Script:
-    """What ``assignment`` is about.
+def read_run(assignment: Assignment) -> EpisodeRun:
+    """The run that ``assignment`` describes.
 
     Raises:
         ManifestError: The task, the agent or its parameters are wrong, or need a terminal.
@@ -62,7 +62,7 @@ def read_script(assignment: Assignment) -> Script:
     task = read_task(assignment)
     spec = _convert(assignment.agent or {}, AgentSpec, "agent")
     agent = _load(spec)
-    return Script(
+    return EpisodeRun(
         task=task,
         spec=spec,
         agent=agent,

@@ -1,10 +1,7 @@
-"""Plays one episode from its job to its stored result."""
+"""Runs one episode on this machine, from its job to its stored result."""
 
 import contextlib
-import logging
-import time
-import traceback
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -19,13 +16,11 @@ from dgym.episodes.job import Finished, Job, Report, Started, Stepped, Told, eff
 from dgym.episodes.logs import NOTICE, episode_log
 from dgym.episodes.models import Models
 from dgym.episodes.narration import tell_exchange, tell_step
-from dgym.episodes.player import Hooks, Play, Script
-from dgym.errors import DgymError, InfrastructureError
+from dgym.episodes.player import EpisodeRun, Hooks, Player
+from dgym.errors import EpisodeOver
 from dgym.results import Attempt, StoredResult
 from dgym.sandbox import EngineName, SandboxKind
 from dgym.wire import EndReason, Result, Step
-
-__all__ = ["Hooks", "run_episode"]
 
 
 async def run_episode(
@@ -51,11 +46,17 @@ async def run_episode(
         )
         log.info("episode %s, attempt %d: agent %s, task %s", job.episode, attempt.number, job.agent.name, header.task)
         record.begin(header)
-        play = Play(_script(job, agent, tools), record, log=log, hooks=_telling(job, report, hooks or Hooks()))
+        player = Player(
+            _episode_run(job, agent, tools),
+            LocalSession(job, progress=lambda text: log.log(NOTICE, "%s", text)),
+            record,
+            log=log,
+            hooks=_reporting(job, report, hooks or Hooks()),
+        )
         async with _opened(models) as shared:
-            result = await _run(play, job, tools, shared, log)
+            result = await player.play(shared)
         log.info("finished: %s, score %d of %d", result.reason, result.score, result.max_score)
-        stored = await record.finish(job.describe(result, start_time=start_time, price=play.price))
+        stored = await record.finish(job.describe(result, start_time=start_time, price=player.price))
     report(Finished(stored))
     return stored
 
@@ -73,45 +74,41 @@ async def _opened(models: Models | None) -> AsyncIterator[Models]:
         await own.close()
 
 
-async def _run(play: Play, job: Job, tools: Tools, models: Models, log: logging.Logger) -> Result:
-    """The verdict, or the infrastructure failure in the form of a result."""
-    started = time.monotonic()
-    try:
-        play.open_chat(models)
-        async with _environment(job, tools, log) as env:
-            result = await play.drive(env)
-    except InfrastructureError as error:
-        result = play.failed(EndReason(error.reason), str(error))
-        log.error("%s: %s", result.reason, error)
-    except DgymError as error:
-        result = play.failed(EndReason.INVALID_SPEC, str(error))
-        log.error("%s", error)
-    except Exception as error:
-        result = play.failed(EndReason.INTERNAL_ERROR, f"{type(error).__name__}: {error}")
-        log.error("the agent or dgym failed:\n%s", traceback.format_exc())
-    finally:
-        play.close()
-    if not result.duration_seconds:
-        result = msgspec.structs.replace(result, duration_seconds=round(time.monotonic() - started, 3))
-    return play.with_usage(result)
+class LocalSession:
+    """A session of this process."""
+
+    cured_elsewhere: tuple[type[Exception], ...] = ()
+
+    def __init__(self, job: Job, *, progress: Callable[[str], None]) -> None:
+        self._job = job
+        self._progress = progress
+
+    def open(self, run: EpisodeRun) -> AsyncRepoEnv:
+        """The environment; its sandbox is opened by the reset."""
+        job = self._job
+        return AsyncRepoEnv(
+            run.task,
+            tools=run.tools,
+            sandbox=cast("SandboxKind", job.sandbox),
+            engine=cast("EngineName", job.engine),
+            python=job.python,
+            max_steps=run.spec.max_steps,
+            max_rewrites=run.spec.max_rewrites,
+            deadline_seconds=run.deadline_seconds,
+            progress=self._progress,
+        )
+
+    async def finish(self, env: AsyncRepoEnv, reason: EndReason | None) -> Result:
+        """End and score the episode."""
+        return await env.finish(*(() if reason is None else (reason,)))
+
+    async def result_after(self, over: EpisodeOver) -> Result:
+        """None: an episode of this process ends with its player."""
+        raise over
 
 
-def _environment(job: Job, tools: Tools, log: logging.Logger) -> AsyncRepoEnv:
-    return AsyncRepoEnv(
-        job.task,
-        tools=tools,
-        sandbox=cast("SandboxKind", job.sandbox),
-        engine=cast("EngineName", job.engine),
-        python=job.python,
-        max_steps=job.agent.max_steps,
-        max_rewrites=job.agent.max_rewrites,
-        deadline_seconds=float(job.spec.active_deadline_seconds),
-        progress=lambda text: log.log(NOTICE, "%s", text),
-    )
-
-
-def _script(job: Job, agent: type[Agent], tools: Tools) -> Script:
-    return Script(
+def _episode_run(job: Job, agent: type[Agent], tools: Tools) -> EpisodeRun:
+    return EpisodeRun(
         task=job.task,
         spec=job.agent,
         agent=agent,
@@ -124,7 +121,7 @@ def _script(job: Job, agent: type[Agent], tools: Tools) -> Script:
     )
 
 
-def _telling(job: Job, report: Report, hooks: Hooks) -> Hooks:
+def _reporting(job: Job, report: Report, hooks: Hooks) -> Hooks:
     """``hooks``, with reports beside them."""
 
     def on_exchange(exchange: Exchange, recorded: list[Step]) -> None:

@@ -1,4 +1,4 @@
-"""Plays one assignment to its end: the verdict stored, the pod let go, or the reason why another must try."""
+"""One assignment, run to its end: the verdict stored and the pod released, or the reason why another must try."""
 
 import asyncio
 import contextlib
@@ -7,42 +7,29 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from dgym.env.preparation import RemotePreparation
-from dgym.episodes.pod.driving import Driving
+from dgym.agents.base import STANDARD_TOOLS
+from dgym.episodes.player import Hooks, Player, failure_cause
 from dgym.episodes.pod.logs import EpisodeLog, logging_into
-from dgym.episodes.pod.observing import Observing
-from dgym.episodes.pod.progress import Ending, Progress, Shared, Tell
-from dgym.errors import (
-    AccessRefused,
-    ContextLengthExceeded,
-    DgymError,
-    EpisodeOver,
-    InfrastructureError,
-    ManifestError,
-    ModelError,
-    PluginError,
-    SandboxLost,
-    SandboxStartFailed,
-    Superseded,
-)
+from dgym.episodes.pod.manifest import header_of, read_run, read_task, read_tools
+from dgym.episodes.pod.progress import Ending, Progress, Report, Shared
+from dgym.episodes.pod.session import LOST, PodSession
+from dgym.errors import ConflictError, DgymError, EpisodeOver, ModelError, SandboxLost, Superseded
 from dgym.results import Record, StoredResult
 from dgym.results.store import attempt_path
+from dgym.session import EpisodeLimits
 from dgym.wire import EndReason, Outcome, Result
 from dgym.wire.assignments import Assignment, AssignmentMode, AssignmentState
 
 _log = logging.getLogger("dgym.episodes.episode")
 
-_LOST = (SandboxLost, SandboxStartFailed, AccessRefused)
-"""The pod is gone, or is another's. Nothing is stored: another attempt follows."""
-_WRONG = (ManifestError, PluginError)
-_MARGIN_SECONDS = 6 * 3600.0
-_MESSAGE_CHARACTERS = 4096
+_MAX_STEPS = 10_000
+"""An external driver knows when to stop."""
 
 
-async def play(assignment: Assignment, shared: Shared, *, tell: Tell) -> Ending | None:
-    """Play to the end; None when another agent has the episode now.
+async def run_assignment(assignment: Assignment, shared: Shared, *, report: Report) -> Ending | None:
+    """Run to the end; None when another agent has the episode now.
 
-    A failure that another try may cure is returned as such, and the pod is kept. ``tell`` is told of every change.
+    A failure that another try may cure is returned as such, and the pod is kept. ``report`` gets every change.
     """
     log = EpisodeLog(
         namespace=assignment.namespace,
@@ -53,11 +40,11 @@ async def play(assignment: Assignment, shared: Shared, *, tell: Tell) -> Ending 
     with logging_into(log):
         _log.info("assigned: attempt %d, epoch %d, %s", assignment.attempt, assignment.epoch, assignment.mode.value)
         try:
-            ending = await _PodPlay(assignment, shared, log, Progress(tell, shared.metrics)).run()
+            ending = await _Attempt(assignment, shared, log, Progress(report, shared.metrics)).run()
         except Superseded as error:
             _log.info("dropped: %s", error)
             return None
-        except _LOST as error:
+        except LOST as error:
             ending = _failure(EndReason.SANDBOX_LOST, str(error))
         except ModelError as error:
             ending = _failure(EndReason.MODEL_ERROR, str(error))
@@ -66,11 +53,12 @@ async def play(assignment: Assignment, shared: Shared, *, tell: Tell) -> Ending 
     return ending
 
 
-class _PodPlay:
+class _Attempt:
     def __init__(self, assignment: Assignment, shared: Shared, log: EpisodeLog, progress: Progress) -> None:
         self._assignment = assignment
         self._shared = shared
         self._progress = progress
+        self._session = PodSession(assignment, shared, progress)
         self._record = Record(
             shared.store,
             attempt_path(assignment.namespace, assignment.episode, assignment.episode_uid, assignment.attempt),
@@ -87,41 +75,73 @@ class _PodPlay:
             if stored is None:
                 return _failure(EndReason.SANDBOX_LOST, "the store holds no result of this attempt")
             return _finished(stored)
-        waiting = msgspec.structs.replace(
-            self._shared.patience, running_seconds=assignment.remaining_seconds + _MARGIN_SECONDS
-        )
-        preparation = RemotePreparation(
-            assignment.sidecar_url, assignment.prepare_token, epoch=assignment.epoch, patience=waiting
-        )
         async with contextlib.AsyncExitStack() as stack:
-            stack.push_async_callback(preparation.close)
+            stack.push_async_callback(self._session.close)
             if stored is None:
-                stored = await self._play(preparation)
-            await preparation.release(
+                result, price = await self._result()
+                self._progress.become(AssignmentState.STORING)
+                with self._progress.timed("store"):
+                    stored = await self._store(self._described(result, price))
+            await self._session.release(
                 result_uri=stored.result_uri,
                 reason=None if stored.reason.is_verdict else stored.reason,
-                message=stored.message[:_MESSAGE_CHARACTERS],
+                message=stored.message,
             )
         return _finished(stored)
 
-    async def _play(self, preparation: RemotePreparation) -> StoredResult:
-        kind = Driving if self._assignment.mode is AssignmentMode.RUN else Observing
-        playing = kind(self._assignment, self._shared, self._progress, self._record, preparation)
+    async def _result(self) -> tuple[Result, str | None]:
+        """The verdict, or a failure that no other try would cure in the form of a result; and the tokens' price."""
         try:
-            result = await self._verdict(playing, preparation)
-        finally:
-            playing.close()
-        self._progress.become(AssignmentState.STORING)
-        with self._progress.timed("store"):
-            return await self._store(self._described(result, playing.price), preparation)
+            if self._assignment.mode is AssignmentMode.RUN:
+                return await self._play()
+            try:
+                return await self._prepare_for_driver(), None
+            except EpisodeOver as over:
+                return await self._session.result_after(over), None
+        except self._session.cured_elsewhere:
+            raise
+        except Exception as error:
+            reason, message = failure_cause(error, _log)
+            return Result(resolved=False, reason=reason, message=message), None
 
-    async def _store(self, result: StoredResult, preparation: RemotePreparation) -> StoredResult:
+    async def _play(self) -> tuple[Result, str | None]:
+        """Let the episode's agent drive."""
+        run = read_run(self._assignment)
+        header = header_of(self._assignment, run.task, run.tools, self._started, agent=run.spec)
+        begun = await self._record.load(header)
+        hooks = Hooks(
+            on_step=self._progress.stepped, on_exchange=lambda exchange, _steps: self._progress.spoke(exchange)
+        )
+        player = Player(run, self._session, self._record, log=_log, hooks=hooks, begun=begun)
+        return await player.play(self._shared.models), player.price
+
+    async def _prepare_for_driver(self) -> Result:
+        """Prepare the pod for an external driver and wait for the verdict."""
+        task, tools = read_task(self._assignment), read_tools(self._assignment) or STANDARD_TOOLS
+        begun = await self._record.load(header_of(self._assignment, task, tools, self._started))
+        limits = EpisodeLimits(max_steps=_MAX_STEPS, deadline_seconds=self._assignment.remaining_seconds)
+        try:
+            await self._session.prepare(task, tools, limits)
+        except ConflictError as error:
+            _log.info("prepared before: %s", error)
+            self._progress.resumed()
+        self._progress.become(AssignmentState.RUNNING)
+        with self._progress.timed("play"):
+            result = await self._session.result()
+        # An episode that was cancelled before it began has no steps.
+        with contextlib.suppress(ConflictError, SandboxLost):
+            for step in await self._session.steps(len(begun)):
+                self._record.write(step)
+                self._progress.stepped(step)
+        return result
+
+    async def _store(self, result: StoredResult) -> StoredResult:
         """Store the result; wait for the store while the pod holds the result too, and for a while after that.
 
         A result that neither store nor pod holds is returned with that in its message: only the operator gets it.
         """
         storing = asyncio.create_task(self._record.finish(result), name="dgym-storing")
-        watching = asyncio.create_task(self._pod_is_gone(preparation), name="dgym-watching")
+        watching = asyncio.create_task(self._pod_is_gone(), name="dgym-watching")
         try:
             await asyncio.wait((storing, watching), return_when=asyncio.FIRST_COMPLETED)
             if not storing.done():
@@ -137,7 +157,7 @@ class _PodPlay:
         _log.error("%s", problem)
         return msgspec.structs.replace(result, message=f"{result.message}; {problem}".removeprefix("; "))
 
-    async def _pod_is_gone(self, preparation: RemotePreparation) -> None:
+    async def _pod_is_gone(self) -> None:
         """Wait until the sidecar stops answering, or refuses the episode.
 
         Raises:
@@ -146,46 +166,15 @@ class _PodPlay:
         while True:
             await asyncio.sleep(self._shared.store_retry_seconds)
             try:
-                await preparation.result()
+                await self._session.result()
             except Superseded:
                 raise
-            except (*_LOST, EpisodeOver) as error:
+            except (*LOST, EpisodeOver) as error:
                 seconds = self._shared.store_patience_seconds
                 _log.warning("the pod is gone, and storing is tried for %g s more: %s", seconds, error)
                 return
             except DgymError:
                 continue  # the failure that is being stored
-
-    async def _verdict(self, playing: Driving | Observing, preparation: RemotePreparation) -> Result:
-        """The verdict, or a failure that no other try would cure in the form of a result."""
-        try:
-            return await playing.run(self._started)
-        except ContextLengthExceeded as error:
-            # The agent has left out what it could: another try would send the same.
-            _log.error("%s", error)
-            return playing.failed(EndReason.MODEL_ERROR, str(error))
-        except (Superseded, ModelError, *_LOST):
-            raise
-        except EpisodeOver as error:
-            return await self._told(preparation, error)
-        except InfrastructureError as error:
-            _log.error("%s: %s", error.reason, error)
-            return playing.failed(EndReason(error.reason), str(error))
-        except DgymError as error:
-            _log.error("%s", error)
-            reason = EndReason.INVALID_SPEC if isinstance(error, _WRONG) else EndReason.INTERNAL_ERROR
-            return playing.failed(reason, str(error))
-        except Exception as error:
-            _log.exception("the agent or dgym failed")
-            return playing.failed(EndReason.INTERNAL_ERROR, f"{type(error).__name__}: {error}")
-
-    async def _told(self, preparation: RemotePreparation, over: EpisodeOver) -> Result:
-        """The verdict of an episode that ended without this agent; a sidecar that was restarted has none."""
-        try:
-            async with asyncio.timeout(self._shared.patience.silence_seconds):
-                return await preparation.result()
-        except TimeoutError:
-            raise SandboxLost(str(over)) from None
 
     def _described(self, result: Result, price: str | None) -> StoredResult:
         assignment = self._assignment
