@@ -17,6 +17,7 @@ from functools import lru_cache, partial
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
+from dgym.errors import ManifestError
 from dgym.workspace.paths import ancestors
 
 if TYPE_CHECKING:
@@ -137,6 +138,15 @@ def _is_passed_over(body: str) -> bool:
     )
 
 
+def _require_matched(field: str, lines: Sequence[str]) -> None:
+    for index, line in enumerate(lines):
+        if not line.startswith("#") and _is_passed_over("/".join(map(_normal_stars, line.split("/")))):
+            raise ManifestError(
+                f"{field}[{index}]: {line!r} cannot be matched; write at most three * in a name, two **, and classes"
+                " without slash, backslash and ["
+            )
+
+
 def _anchored(body: str, directory: str) -> str:
     if not directory:
         return body
@@ -161,7 +171,12 @@ class Policy:
             files: the text of every policy file of the pristine copy by its path; others are passed over.
             ignore: the task's own patterns, as lines of a ``.debugignore`` at the root.
             read_only: likewise for ``.debugreadonly``.
+
+        Raises:
+            ManifestError: a pattern of the task's own cannot be matched, and would protect or hide nothing.
         """
+        _require_matched("ignorePatterns", ignore)
+        _require_matched("readOnlyPatterns", read_only)
         return cls(
             ignore=Rules(_named(files, PolicyFileNames.IGNORE), ignore),
             read_only=Rules(_named(files, PolicyFileNames.READ_ONLY), read_only),

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from dgym.errors import ManifestError
 from dgym.workspace import Policy, policy_files
 from dgym.workspace.policy import is_policy_file
 
@@ -94,3 +95,11 @@ def test_no_text_is_a_broken_policy(text, path):
     policy = Policy.parse({".debugignore": text, "a/.debugreadonly": text})
     for is_dir in (False, True):
         assert policy.ignored(path, is_dir) <= policy.read_only(path, is_dir)
+
+
+@pytest.mark.parametrize("line", ["[[:digit:]].py", "a*b*c*d*e", "**/a/**/b/**"])
+@pytest.mark.parametrize("field", ["ignore", "read_only"])
+def test_a_tasks_own_pattern_that_cannot_be_matched_is_refused_by_its_field(field, line):
+    name = {"ignore": "ignorePatterns", "read_only": "readOnlyPatterns"}[field]
+    with pytest.raises(ManifestError, match=rf"{name}\[1\]: .* cannot be matched"):
+        Policy.parse({}, **{field: ["tests/", line]})
