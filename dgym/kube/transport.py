@@ -132,8 +132,9 @@ class Transport:
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_SECONDS),
             cookie_jar=aiohttp.DummyCookieJar(),
-            # Compression would cost the API server more than the network within a cluster gains.
-            headers={"User-Agent": self._user_agent, "Accept": "application/json", "Accept-Encoding": "identity"},
+            # As kubectl asks: port-forwarding and logs offer no JSON, and are refused with 406 where it is all that is
+            # accepted. Compression would cost the API server more than the network within a cluster gains.
+            headers={"User-Agent": self._user_agent, "Accept": "application/json, */*", "Accept-Encoding": "identity"},
         )
 
     async def close(self) -> None:
