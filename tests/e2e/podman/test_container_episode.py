@@ -68,7 +68,7 @@ async def test_a_repository_in_the_image_needs_no_upload(engine, baked):
     async with AsyncRepoEnv(described, sandbox="auto", engine=engine.flavor, progress=told.append) as env:
         *_, info = await play(env)
         assert info["reason"] == "Resolved"
-        assert env._driver._session._provider._image.name == baked
+        assert env._episode._sandboxes._provider._image.name == baked
     assert told == []
 
 
@@ -97,7 +97,7 @@ async def test_a_sandbox_that_dies_under_a_step_is_replaced(engine, podman):
     async with AsyncRepoEnv(task(), sandbox="container", engine=engine.flavor) as env:
         await env.reset()
         await env.step(REPAIR)
-        podman("kill", env._driver._session._sandbox.name)
+        podman("kill", env._episode._sandboxes._sandbox.name)
         observation, *_ = await env.step("view calc.py")
         assert "sandbox killed" in observation["text"]
         observation, *_ = await env.step("view calc.py")
@@ -111,14 +111,14 @@ async def test_auto_takes_bubblewrap_for_tasks_without_an_image(engine):
         pytest.skip("bubblewrap does not work here")
     async with AsyncRepoEnv(task(), engine=engine.flavor) as env:
         await env.reset()
-        assert env._driver._session._sandbox.kind == "bubblewrap"
+        assert env._episode._sandboxes._sandbox.kind == "bubblewrap"
 
 
 async def test_auto_takes_a_container_where_bubblewrap_does_not_work(engine, monkeypatch):
     monkeypatch.setattr("dgym.sandbox.container.provider.bubblewrap_works", lambda: False)
     async with AsyncRepoEnv(task(), engine=engine.flavor) as env:
         await env.reset()
-        assert env._driver._session._sandbox.kind == "container"
+        assert env._episode._sandboxes._sandbox.kind == "container"
 
 
 @pytest.mark.parametrize(
