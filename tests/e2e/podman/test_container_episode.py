@@ -155,7 +155,7 @@ def test_bundled_tasks_are_resolved_in_containers_and_show_the_same_again(engine
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["summary"]["resolved"] == 3
     trajectories = [str(path) for path in tmp_path.glob("results/local/*/*/1/trajectory.jsonl")]
-    again = dgym("replay", *trajectories, "--sandbox", "container", "--engine", engine.flavor, cwd=tmp_path)
+    again = dgym("replay", "--trust", *trajectories, "--sandbox", "container", "--engine", engine.flavor, cwd=tmp_path)
     assert again.stdout.count("all the same") == 3, again.stdout
 
 
