@@ -1,7 +1,8 @@
 """Files to resources. All faults of a file are reported in one ``ManifestError``."""
 
 import os
-from collections.abc import Iterator
+import shlex
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from dgym.api.episode import Episode
 from dgym.api.episodeset import EpisodeSet
 from dgym.api.fields import API_VERSION
 from dgym.api.rules import check_rules
-from dgym.api.task import DebugTask, DebugTaskSpec
+from dgym.api.task import DebugTask
 from dgym.errors import ManifestError
 from dgym.problems import Problem, describe, error_of, nearest, show
 
@@ -34,23 +35,28 @@ class Loaded(msgspec.Struct, frozen=True):
     document: int
 
 
-def load(path: str | os.PathLike[str]) -> list[Resource]:
-    """All resources of a YAML or JSON file; ``localPath`` becomes absolute, relative to the file's directory."""
-    return [loaded.resource for loaded in load_documents(path)]
+def load(path: str | os.PathLike[str], *, allow_local_paths: Collection[str | os.PathLike[str]] = ()) -> list[Resource]:
+    """All resources of a YAML or JSON file; ``localPath`` becomes absolute, relative to the file's directory.
+
+    Raises:
+        ManifestError: The file has faults, or a ``localPath`` leads out of the file's directory to a place that is
+            neither one of ``allow_local_paths`` nor below one.
+    """
+    return [loaded.resource for loaded in load_documents(path, allow_local_paths=allow_local_paths)]
 
 
 def loads(text: str, *, source: str = "<text>", base: str | os.PathLike[str] | None = None) -> list[Resource]:
-    """All resources of a text; ``source`` names it in errors, ``localPath`` is made absolute if ``base`` is given."""
+    """All resources of a text; ``source`` names it in errors. ``localPath`` is as in ``load`` if ``base`` is given."""
     directory = None if base is None else Path(base).absolute()
-    return [_absolute(loaded.resource, directory) for loaded in _parse(text, source)]
+    return [loaded.resource for loaded in _parse(text, source, directory, ())]
 
 
-def load_documents(path: str | os.PathLike[str]) -> list[Loaded]:
+def load_documents(
+    path: str | os.PathLike[str], *, allow_local_paths: Collection[str | os.PathLike[str]] = ()
+) -> list[Loaded]:
     """As ``load``, with the place each resource came from."""
     file = Path(path)
-    base = file.absolute().parent
-    found = _parse(_read(file), str(path))
-    return [Loaded(_absolute(loaded.resource, base), loaded.file, loaded.document) for loaded in found]
+    return _parse(_read(file), str(path), file.absolute().parent, allow_local_paths)
 
 
 def _read(file: Path) -> str:
@@ -66,7 +72,9 @@ def _read(file: Path) -> str:
         raise ManifestError(f"{file}: cannot be read: {error.strerror or error}") from None
 
 
-def _parse(text: str, source: str) -> list[Loaded]:
+def _parse(
+    text: str, source: str, base: Path | None, allow_local_paths: Collection[str | os.PathLike[str]]
+) -> list[Loaded]:
     from dgym.documents import read_json, read_yaml
 
     faults: list[str] = []
@@ -76,6 +84,8 @@ def _parse(text: str, source: str) -> list[Loaded]:
         for where, value, prefix in _resources_of(document):
             problems: list[Problem] = []
             resource = None if document.problems else _convert(value, problems)
+            if resource is not None and base is not None:
+                resource = _with_absolute_path(resource, base, allow_local_paths, problems)
             placed = [
                 msgspec.structs.replace(problem, line=document.line_of((*prefix, *problem.path)))
                 for problem in problems
@@ -150,19 +160,29 @@ def _duplicates(found: list[Loaded]) -> Iterator[str]:
         seen.setdefault(key, loaded.document)
 
 
-def _absolute(resource: Resource, base: Path | None) -> Resource:
-    if base is None or isinstance(resource, EpisodeSet):
-        return resource
+def _with_absolute_path(
+    resource: Resource, base: Path, allowed: Collection[str | os.PathLike[str]], problems: list[Problem]
+) -> Resource:
+    """The resource with ``localPath`` made absolute; one that leads out of ``base`` is a problem unless allowed."""
     replace = msgspec.structs.replace
-    if isinstance(resource, DebugTask):
-        return replace(resource, spec=_absolute_task(resource.spec, base))
-    if resource.spec.task is None:
+    if isinstance(resource, EpisodeSet):
         return resource
-    return replace(resource, spec=replace(resource.spec, task=_absolute_task(resource.spec.task, base)))
-
-
-def _absolute_task(spec: DebugTaskSpec, base: Path) -> DebugTaskSpec:
-    if spec.source is None or spec.source.local_path is None:
-        return spec
-    local_path = os.path.normpath(base / Path(spec.source.local_path).expanduser())
-    return msgspec.structs.replace(spec, source=msgspec.structs.replace(spec.source, local_path=local_path))
+    task = resource.spec if isinstance(resource, DebugTask) else resource.spec.task
+    if task is None or task.source is None or task.source.local_path is None:
+        return resource
+    given = task.source.local_path
+    local_path = os.path.normpath(base / Path(given).expanduser())
+    real = Path(local_path).resolve()
+    if not any(real.is_relative_to(Path(place).expanduser().resolve()) for place in (base, *allowed)):
+        field = ("spec", *(() if isinstance(resource, DebugTask) else ("task",)), "source", "localPath")
+        problems.append(
+            Problem(
+                field,
+                f"{show(given)} leads out of the manifest's directory, to {real}; move the repository below {base},"
+                f" or allow it on the command line: --allow-local-path {shlex.quote(str(real))}",
+            )
+        )
+    absolute = replace(task, source=replace(task.source, local_path=local_path))
+    if isinstance(resource, DebugTask):
+        return replace(resource, spec=absolute)
+    return replace(resource, spec=replace(resource.spec, task=absolute))

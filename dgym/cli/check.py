@@ -8,15 +8,13 @@ import click
 
 from dgym.cli.failures import FAILED
 from dgym.cli.options import (
-    bundled_option,
+    Inputs,
     check_python,
     engine_option,
-    entrypoint_option,
-    folders_option,
-    manifests_argument,
     output_option,
     python_option,
     sandbox_option,
+    takes_inputs,
 )
 from dgym.cli.output import echo_json
 
@@ -29,10 +27,7 @@ if TYPE_CHECKING:
 
 
 @click.command("check")
-@manifests_argument
-@folders_option
-@bundled_option
-@entrypoint_option
+@takes_inputs("manifests", "folders", "bundled", "entrypoint", "local_paths")
 @click.option(
     "--repeat",
     type=click.IntRange(1, 100),
@@ -45,17 +40,7 @@ if TYPE_CHECKING:
 @engine_option
 @python_option
 @output_option
-def command(
-    manifests: tuple[str, ...],
-    folders: tuple[str, ...],
-    bundled: str | None,
-    entrypoint: str | None,
-    repeat: int,
-    sandbox: str,
-    engine: str,
-    python: str | None,
-    output: str,
-) -> None:
+def command(inputs: Inputs, repeat: int, sandbox: str, engine: str, python: str | None, output: str) -> None:
     """Run tasks untouched and solved, and say what is wrong with them.
 
     Problems are: tasks that pass already, environments that cannot run the tests, test ids that do not exist, flaky
@@ -64,10 +49,9 @@ def command(
 
     Exit status: 0 nothing is wrong, 1 a task has problems, 2 usage or manifest, 130 Ctrl-C.
     """
-    if not manifests and not folders and not bundled:
-        raise click.UsageError("name at least one manifest or repository, or a benchmark with --bundled")
-    tasks = _tasks(manifests, folders, bundled, entrypoint)
-    check_and_show(tasks, sandbox=sandbox, engine=engine, python=check_python(python), repeats=repeat, output=output)
+    check_and_show(
+        _tasks(inputs), sandbox=sandbox, engine=engine, python=check_python(python), repeats=repeat, output=output
+    )
 
 
 def check_and_show(
@@ -134,14 +118,11 @@ def tasks_of(loaded: "Sequence[Loaded]") -> "list[DebugTask]":
     return tasks
 
 
-def _tasks(
-    manifests: Sequence[str], folders: Sequence[str], bundled: str | None, entrypoint: str | None
-) -> "list[DebugTask]":
+def _tasks(inputs: Inputs) -> "list[DebugTask]":
     from dgym.cli.manifests import load_bundle, read_manifests
     from dgym.errors import ManifestError
 
-    loaded = read_manifests(manifests, folders, entrypoint=entrypoint)
-    tasks = tasks_of([*loaded, *(load_bundle(bundled) if bundled else ())])
+    tasks = tasks_of([*read_manifests(inputs), *(load_bundle(inputs.bundled) if inputs.bundled else ())])
     if not tasks:
         raise ManifestError("nothing to check: the manifests hold no DebugTask, and no task inside an Episode")
     return tasks
@@ -156,9 +137,8 @@ def _opening(sandbox: str, engine: str, python: str | None) -> "Opening":
 
 
 @click.command("validate")
-@manifests_argument
-@folders_option
-def validate(manifests: tuple[str, ...], folders: tuple[str, ...]) -> None:
+@takes_inputs("manifests", "folders", "local_paths")
+def validate(inputs: Inputs) -> None:
     """Check manifests without running anything.
 
     All faults of all files are reported, with file, document, field, value and remedy: fields and values, the names of
@@ -168,9 +148,7 @@ def validate(manifests: tuple[str, ...], folders: tuple[str, ...]) -> None:
     from dgym.cli.manifests import read_manifests
     from dgym.problems import describe, error_of
 
-    if not manifests and not folders:
-        raise click.UsageError("name at least one manifest")
-    loaded = read_manifests(manifests, folders)
+    loaded = read_manifests(inputs)
     faults = [describe(problem, _place_of(item)) for item in loaded for problem in _problems(item)]
     if faults:
         raise error_of(faults)

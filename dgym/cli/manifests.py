@@ -2,13 +2,14 @@
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from dgym.api import DebugTask, Episode, EpisodeSpec, Loaded, ObjectMeta, Resource, apply_overrides, load_documents
 from dgym.api.task import DebugTaskSpec, SourceSpec
+from dgym.cli.options import Inputs
 from dgym.errors import ManifestError
 
 PREFIX = "bundled:"
@@ -17,15 +18,7 @@ PREFIX = "bundled:"
 _MANIFEST_SUFFIXES = (".yaml", ".yml", ".json")
 
 
-def read_episodes(
-    manifests: Sequence[str],
-    folders: Sequence[str],
-    *,
-    bundled: str | None,
-    agent: str | None,
-    assignments: Sequence[str],
-    entrypoint: str | None,
-) -> list[Loaded]:
+def read_episodes(inputs: Inputs) -> list[Loaded]:
     """Manifests, repositories and a benchmark, changed as the flags say; ``agent`` is short for ``-p agent.name=…``.
 
     Tasks alone become an episode each where an agent is named, in either way.
@@ -33,43 +26,39 @@ def read_episodes(
     Raises:
         ManifestError: A manifest, a name or an assignment is wrong.
     """
-    loaded = read_manifests(manifests, folders, entrypoint=entrypoint)
-    if agent:
-        assignments = (f"agent.name={agent}", *assignments)
+    loaded = read_manifests(inputs)
+    assignments = inputs.assignments
+    if inputs.agent:
+        assignments = (f"agent.name={inputs.agent}", *assignments)
     if agent_in(assignments) and loaded and all(item.resource.kind == "DebugTask" for item in loaded):
         from dgym.episodes.plan import episodes_for
 
         loaded = [*loaded, *episodes_for(loaded)]
-    if bundled:
-        loaded = [*loaded, *load_bundle(bundled)]
-    return override(loaded, assignments)
+    if inputs.bundled:
+        loaded = [*loaded, *load_bundle(inputs.bundled)]
+    return [Loaded(_changed(item.resource, assignments), item.file, item.document) for item in loaded]
 
 
-def read_manifests(
-    arguments: Iterable[str], folders_or_files: Iterable[str] = (), *, entrypoint: str | None = None
-) -> list[Loaded]:
-    """Every resource; the faults of all files are reported together.
+def read_manifests(inputs: Inputs) -> list[Loaded]:
+    """Every resource of the files; the faults of all files are reported together.
 
-    A directory among ``arguments`` is a repository to debug, its tests run by ``entrypoint``; manifests of a folder are
-    asked for with ``-f``.
+    A directory among ``manifests`` is a repository to debug; manifests of a directory are asked for with ``-f``.
     """
     found: list[Loaded] = []
     faults: list[str] = []
-    files = [*map(Path, arguments), *(file for path in folders_or_files for file in _manifests_in(Path(path)))]
+    files = [*map(Path, inputs.manifests), *(file for path in inputs.folders for file in _manifests_in(Path(path)))]
     for file in files:
         try:
-            found.extend([_repository(file, entrypoint)] if file.is_dir() else load_documents(file))
+            if file.is_dir():
+                found.append(_repository(file, inputs.entrypoint))
+            else:
+                found.extend(load_documents(file, allow_local_paths=inputs.local_paths))
         except ManifestError as error:
             faults.append(str(error))
     if faults:
         raise ManifestError("\n".join(faults))
     _refuse_duplicates(found)
     return found
-
-
-def override(loaded: Sequence[Loaded], assignments: Sequence[str]) -> list[Loaded]:
-    """Apply ``-p`` to every Episode and EpisodeSet; tasks stay as they are."""
-    return [Loaded(_changed(item.resource, assignments), item.file, item.document) for item in loaded]
 
 
 def agent_in(assignments: Sequence[str]) -> str | None:
@@ -101,6 +90,7 @@ def bundled_tasks() -> list[DebugTask]:
 
 
 def _changed(resource: Resource, assignments: Sequence[str]) -> Resource:
+    """The Episode or EpisodeSet with ``-p`` applied; tasks stay as they are."""
     if isinstance(resource, DebugTask):
         return resource
     named = agent_in(assignments)

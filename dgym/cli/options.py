@@ -1,38 +1,19 @@
 """Options that several commands share."""
 
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
 import click
 
-from dgym.cli.completion import complete_agents, complete_bundled, complete_overrides, complete_paths
+from dgym.cli.completion import (
+    complete_agents,
+    complete_bundled,
+    complete_directories,
+    complete_overrides,
+    complete_paths,
+)
 
-manifests_argument = click.argument("manifests", nargs=-1, metavar="MANIFEST...", shell_complete=complete_paths)
-folders_option = click.option(
-    "-f",
-    "folders",
-    multiple=True,
-    metavar="PATH",
-    shell_complete=complete_paths,
-    help="A manifest, or a folder of manifests.",
-)
-bundled_option = click.option(
-    "--bundled",
-    metavar="NAME",
-    shell_complete=complete_bundled,
-    help="A benchmark that comes with dgym, such as mini_nightmare.",
-)
-agent_option = click.option(
-    "--agent", metavar="NAME", shell_complete=complete_agents, help="The agent; the same as -p agent.name=NAME."
-)
-assignments_option = click.option(
-    "-p",
-    "assignments",
-    multiple=True,
-    metavar="PATH=VALUE",
-    shell_complete=complete_overrides,
-    help="Change a field of the episodes' spec, such as agent.maxSteps=20; of a set's own spec: set.samples=4.",
-)
-entrypoint_option = click.option(
-    "--entrypoint", metavar="COMMAND", help="What runs the tests of repositories. [default: python -m pytest -q]"
-)
 output_option = click.option(
     "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Form of the output."
 )
@@ -92,3 +73,78 @@ def check_python(python: str | None) -> str | None:
         )
     # Not resolved: the link to the interpreter is what makes a virtual environment one.
     return str(path.absolute())
+
+
+class Inputs(NamedTuple):
+    """The manifests, repositories and benchmark that a command line names, and the changes to their episodes."""
+
+    manifests: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
+    bundled: str | None = None
+    agent: str | None = None
+    assignments: tuple[str, ...] = ()
+    entrypoint: str | None = None
+    local_paths: tuple[str, ...] = ()
+
+
+local_paths_option = click.option(
+    "--allow-local-path",
+    "local_paths",
+    multiple=True,
+    metavar="PATH",
+    shell_complete=complete_directories,
+    help="Accept a localPath of a manifest that leads out of the manifest's directory, to PATH or below it.",
+)
+
+_INPUTS: dict[str, Callable[[Any], Any]] = {
+    "manifests": click.argument("manifests", nargs=-1, metavar="MANIFEST...", shell_complete=complete_paths),
+    "folders": click.option(
+        "-f",
+        "folders",
+        multiple=True,
+        metavar="PATH",
+        shell_complete=complete_paths,
+        help="A manifest, or a folder of manifests.",
+    ),
+    "bundled": click.option(
+        "--bundled",
+        metavar="NAME",
+        shell_complete=complete_bundled,
+        help="A benchmark that comes with dgym, such as mini_nightmare.",
+    ),
+    "agent": click.option(
+        "--agent", metavar="NAME", shell_complete=complete_agents, help="The agent; the same as -p agent.name=NAME."
+    ),
+    "assignments": click.option(
+        "-p",
+        "assignments",
+        multiple=True,
+        metavar="PATH=VALUE",
+        shell_complete=complete_overrides,
+        help="Change a field of the episodes' spec, such as agent.maxSteps=20; of a set's own spec: set.samples=4.",
+    ),
+    "entrypoint": click.option(
+        "--entrypoint", metavar="COMMAND", help="What runs the tests of repositories. [default: python -m pytest -q]"
+    ),
+    "local_paths": local_paths_option,
+}
+
+
+def takes_inputs(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of these fields of ``Inputs`` (default: all of them), and ``inputs`` as argument."""
+    fields = names or Inputs._fields
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def collected(**options: Any) -> None:
+            inputs = Inputs(**{name: options.pop(name) for name in fields})
+            if not inputs.manifests and not inputs.folders and not inputs.bundled:
+                benchmark = ", or a benchmark with --bundled" if "bundled" in fields else ""
+                raise click.UsageError(f"name at least one manifest{benchmark}")
+            command(inputs=inputs, **options)
+
+        for name in reversed(fields):
+            collected = _INPUTS[name](collected)
+        return collected
+
+    return decorate

@@ -8,7 +8,15 @@ import click
 
 from dgym.cli.completion import complete_paths
 from dgym.cli.failures import FAILED
-from dgym.cli.options import check_python, engine_option, output_option, python_option, sandbox_option
+from dgym.cli.options import (
+    Inputs,
+    check_python,
+    engine_option,
+    local_paths_option,
+    output_option,
+    python_option,
+    sandbox_option,
+)
 from dgym.cli.output import echo_json
 from dgym.errors import ManifestError
 
@@ -27,6 +35,7 @@ if TYPE_CHECKING:
     shell_complete=complete_paths,
     help="The manifest that holds the task. Default: a bundled one, or with --trust the recorded one.",
 )
+@local_paths_option
 @click.option("--trust", is_flag=True, help="Read the manifest and import the tools that the trajectories name.")
 @sandbox_option
 @engine_option
@@ -35,6 +44,7 @@ if TYPE_CHECKING:
 def command(
     trajectories: tuple[str, ...],
     manifest: str | None,
+    local_paths: tuple[str, ...],
     trust: bool,
     sandbox: str,
     engine: str,
@@ -61,7 +71,7 @@ def command(
 
     compared = {}
     for path, trajectory in recorded.items():
-        task = _find_task(trajectory, manifest)
+        task = _find_task(trajectory, manifest, local_paths)
         comparison = asyncio.run(run_again(trajectory, task, sandbox=sandbox, engine=engine, python=python))
         compared[path] = comparison
         if output == "table":
@@ -91,13 +101,13 @@ def _require_nothing_foreign(path: str, trajectory: "Trajectory", manifest: str 
             raise ManifestError(f"{path}: the recorded tools import {str(name)[:200]!r}; give --trust to import it")
 
 
-def _find_task(trajectory: "Trajectory", manifest: str | None) -> "DebugTask":
+def _find_task(trajectory: "Trajectory", manifest: str | None, local_paths: tuple[str, ...]) -> "DebugTask":
     """The task of the recorded name; a changed one is announced, because its observations will differ."""
     from dgym.episodes.plan import task_digest
 
     header = trajectory.header
     where = manifest or header.manifest
-    for task in _tasks_in(where):
+    for task in _tasks_in(where, local_paths):
         if task.metadata.name == header.task:
             if task_digest(task) != header.task_digest:
                 click.echo(f"Warning: task {header.task} has changed since {header.episode} was recorded", err=True)
@@ -105,16 +115,14 @@ def _find_task(trajectory: "Trajectory", manifest: str | None) -> "DebugTask":
     raise ManifestError(f"{where} holds no task {header.task!r}; give the manifest that does: --task MANIFEST")
 
 
-def _tasks_in(where: str) -> "list[DebugTask]":
-    from dgym.api import DebugTask, Episode, find_task
+def _tasks_in(where: str, local_paths: tuple[str, ...]) -> "list[DebugTask]":
+    from dgym.cli.check import tasks_of
     from dgym.cli.manifests import PREFIX, bundled_tasks, read_manifests
 
     if where.startswith(PREFIX):
         return bundled_tasks()
-    resources = [item.resource for item in read_manifests([where])]
-    tasks = [resource for resource in resources if isinstance(resource, DebugTask)]
-    inline = [find_task(resource, ()) for resource in resources if isinstance(resource, Episode) and resource.spec.task]
-    return [*tasks, *inline, *([] if tasks or inline else bundled_tasks())]
+    tasks = tasks_of(read_manifests(Inputs(manifests=(where,), local_paths=local_paths)))
+    return tasks or bundled_tasks()
 
 
 def _show(path: str, trajectory: "Trajectory", comparison: "Comparison") -> None:

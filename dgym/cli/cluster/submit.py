@@ -7,16 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dgym.cli.options import (
-    agent_option,
-    assignments_option,
-    bundled_option,
-    context_option,
-    entrypoint_option,
-    folders_option,
-    manifests_argument,
-    namespace_option,
-)
+from dgym.cli.options import Inputs, context_option, namespace_option, takes_inputs
 
 if TYPE_CHECKING:
     from dgym.api import Loaded
@@ -26,28 +17,12 @@ _AT_A_TIME = 8
 
 
 @click.command("submit")
-@manifests_argument
-@folders_option
-@bundled_option
-@agent_option
-@assignments_option
-@entrypoint_option
-@click.option("--wait", is_flag=True, help="Stay until everything is finished, and show what it came to.")
+@takes_inputs()
+@click.option("--wait", is_flag=True, help="Stay until everything is finished, and show the outcomes.")
 @click.option("--dry-run", is_flag=True, help="Let the cluster check everything and create nothing.")
 @namespace_option
 @context_option
-def submit(
-    manifests: tuple[str, ...],
-    folders: tuple[str, ...],
-    bundled: str | None,
-    agent: str | None,
-    assignments: tuple[str, ...],
-    entrypoint: str | None,
-    wait: bool,
-    dry_run: bool,
-    namespace: str | None,
-    context: str | None,
-) -> None:
+def submit(inputs: Inputs, wait: bool, dry_run: bool, namespace: str | None, context: str | None) -> None:
     """Run the Episodes and EpisodeSets of MANIFESTs in a cluster.
 
     DebugTasks, Episodes and EpisodeSets are applied as kubectl apply does: what is there already and the same is left
@@ -61,14 +36,9 @@ def submit(
     from dgym.cli.failures import FAILED, INTERRUPTED
     from dgym.cli.manifests import read_episodes
 
-    if not manifests and not folders and not bundled:
-        raise click.UsageError("name at least one manifest, or a benchmark with --bundled")
     if wait and dry_run:
         raise click.UsageError("--dry-run creates nothing to --wait for; leave one out")
-    named = read_episodes(
-        manifests, folders, bundled=bundled, agent=agent, assignments=assignments, entrypoint=entrypoint
-    )
-    loaded = with_repositories_inline(named)
+    loaded = with_repositories_inline(read_episodes(inputs))
     try:
         succeeded = asyncio.run(_submit(loaded, (context, namespace), wait=wait, dry_run=dry_run))
     except KeyboardInterrupt:

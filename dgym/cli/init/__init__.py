@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 def command(directory: Path, output: Path | None, agent: str, policy_files: bool, force: bool, check: bool) -> None:
     """Write a manifest for a repository of your own.
 
-    DIRECTORY is the repository (default: the current directory). Its tests, requirements and Python are found by
-    looking; nothing of it is executed without --check. The manifest is written into the current directory or, from
-    inside the repository, beside it, because what lies in the repository is part of what the agent gets.
+    DIRECTORY is the repository (default: the current directory). Its files show its tests, requirements and Python;
+    nothing of it is executed without --check. The manifest is written into the current directory or, from inside the
+    repository, beside it, because the agent gets everything that lies in the repository.
     """
     from dgym.cli.init.manifest import propose
     from dgym.cli.init.requirements import read_requirements
@@ -53,12 +53,12 @@ def command(directory: Path, output: Path | None, agent: str, policy_files: bool
         proposal = propose(survey(root), requirements, agent=agent)
     write_text(target, _checked_text(proposal, target), force=force)
     click.echo(f"wrote {target}")
-    _tell(proposal, target)
+    _report(proposal, target)
     if check:
         from dgym.api import load_documents
         from dgym.cli.check import check_and_show, tasks_of
 
-        check_and_show(tasks_of(load_documents(target)), python=_environment(proposal))
+        check_and_show(tasks_of(load_documents(target, allow_local_paths=[root])))
 
 
 def _default_target(root: Path) -> Path:
@@ -88,17 +88,17 @@ def _write_policy_files(proposal: "Proposal", *, force: bool) -> None:
             click.echo(f"wrote {root / name}")
 
 
-def _tell(proposal: "Proposal", target: Path) -> None:
-    """What was found, what needs a look, and what to do next."""
+def _report(proposal: "Proposal", target: Path) -> None:
+    """Print the findings, the warnings and the next commands."""
     found, requirements = proposal.found, proposal.requirements
     click.echo(f"tests: {proposal.entrypoint.command} ({proposal.entrypoint.why})")
     click.echo(f"requirements: {len(requirements.lines)} from {', '.join(requirements.files) or 'nowhere'}")
     for warning in _warnings(proposal, target):
         click.echo(f"Warning: {warning}", err=True)
-    python = _environment_option(proposal)
     results = f" --results {_quoted(found.root.parent / 'results')}" if Path.cwd().is_relative_to(found.root) else ""
     manifest = _quoted(target)
-    click.echo(f"\nNext:\n  dgym check {manifest}{python}\n  dgym run {manifest}{python}{results}")
+    outside = "" if found.root.is_relative_to(target.parent) else f" --allow-local-path {_quoted(found.root)}"
+    click.echo(f"\nNext:\n  dgym check {manifest}{outside}\n  dgym run {manifest}{outside}{results}")
 
 
 def _quoted(path: Path) -> str:
@@ -123,21 +123,9 @@ def _warnings(proposal: "Proposal", target: Path) -> list[str]:
         warnings.append(f"{target.name} lies in the repository, where the agent can read it")
     python = proposal.requirements.python
     running = sys.version_info[:2]
-    if not allows(python, running) and not _environment_option(proposal):
+    if not allows(python, running):
         warnings.append(
             f"the repository asks for Python {python}, and dgym runs under {running[0]}.{running[1]}; make a virtual"
             " environment of another Python with pytest and the requirements, and name it: --python PATH"
         )
     return warnings
-
-
-def _environment(proposal: "Proposal") -> str | None:
-    from dgym.cli.init.requirements import find_environment
-
-    return find_environment(proposal.found.environments, proposal.found.root)
-
-
-def _environment_option(proposal: "Proposal") -> str:
-    """`` --python …`` where the repository has an environment that will do."""
-    environment = _environment(proposal)
-    return f" --python {_quoted(Path(environment))}" if environment else ""

@@ -103,7 +103,7 @@ def _lines(proposal: Proposal, path: str) -> Iterator[str]:
     yield "    # The repository, relative to this file. Episodes work on copies, without .git; it is never changed."
     yield f"    source: {_scalar({'localPath': path})}"
     yield ""
-    yield "    # What the agent is told. Say what goes wrong rather than where."
+    yield "    # The agent's instructions. Say what goes wrong rather than where."
     yield "    instructions: The tests fail. Find the cause and repair it."
     yield ""
     yield f"    # Runs the tests ({comment(entrypoint.why)})."
@@ -119,7 +119,7 @@ def _lines(proposal: Proposal, path: str) -> Iterator[str]:
     yield '    #   failToPass: ["tests/test_sum.py::test_empty"]'
     yield '    #   passToPass: ["tests/test_sum.py::test_one"]'
     yield ""
-    yield "  # Who debugs: human is you at the keyboard, debug_agent asks a model; dgym run --agent NAME takes another."
+    yield "  # The agent: human is you at the keyboard, debug_agent asks a model; dgym run --agent NAME takes another."
     yield "  agent:"
     yield f"    name: {_scalar(proposal.agent)}"
     yield "    # model: the name of one in llm.yaml, which dgym init-llm-config makes"

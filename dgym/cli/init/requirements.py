@@ -1,4 +1,4 @@
-"""What a repository says it needs: pip requirements and the Python it is for."""
+"""The pip requirements that a repository declares, and the versions of Python that it supports."""
 
 import re
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from dgym.cli.init.survey import PytestSettings, parse_ini, read_ini, read_text, read_toml, table
+from dgym.cli.init.survey import PytestSettings, read_ini, read_toml, table
 
 _FILES = (
     *("requirements.txt", "requirements-test.txt", "requirements-tests.txt", "requirements-dev.txt"),
@@ -19,15 +19,13 @@ _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*")
 _INCLUDE = re.compile(r"^(?:-r|--requirement)[ =]?\s*(\S+)")
 _TOX_ROOT = re.compile(r"\{(?:toxinidir|tox_root)\}/?")
 _CONDITIONAL = re.compile(r"^[\w{},.!-]+:\s")
-_EXTENSION = re.compile(r"\b(ext_modules|cythonize|cffi_modules)\b")
 _CLAUSE = re.compile(r"^(>=|<=|==|!=|~=|>|<)\s*(\d+(?:\.\d+)*)(\.\*)?$")
-_IN_PLACE = ("__editable__*", "*.egg-link")
 _LIMIT = 256
 """As many as a task may have."""
 
 
 class Requirements(msgspec.Struct, frozen=True, kw_only=True):
-    """Requirements in the order found, the files they are from, and what could not be taken over and why."""
+    """Requirements in the order found, their files, what is left out with the reason, and the supported Pythons."""
 
     lines: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
@@ -36,10 +34,9 @@ class Requirements(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_requirements(root: Path, pytest: PytestSettings | None = None) -> Requirements:
-    """All that requirements files, ``pyproject.toml``, ``setup.cfg`` and tox declare; ``setup.py`` is not executed.
+    """The requirements of requirements files, ``pyproject.toml``, ``setup.cfg``, ``tox.ini`` and pytest's settings.
 
-    Added, unless they are declared: the plugins that the settings of ``pytest`` need, and where extension modules are
-    built with setuptools what the build needs, since an isolated environment for a build would need a network.
+    ``setup.py`` is not executed.
     """
     reader = _Reader(root)
     for name in _FILES:
@@ -53,11 +50,10 @@ def read_requirements(root: Path, pytest: PytestSettings | None = None) -> Requi
     for name in ("Pipfile", "environment.yml", "environment.yaml"):
         if (root / name).is_file() and not reader.found:
             reader.left_out.append(f"{name}: not read; add what it lists")
-    reader.tox(project)
+    reader.tox()
     if pytest is not None:
         for plugin in pytest.plugins:
             reader.add_missing(plugin, pytest.file)
-    reader.build(project)
     python = table(project, "project").get("requires-python") or setup.get("options", "python_requires", fallback="")
     own = _normal(str(table(project, "project").get("name") or setup.get("metadata", "name", fallback="")))
     lines = list(dict.fromkeys(line for line in reader.found if not own or _normal(line) != own))
@@ -78,19 +74,6 @@ def allows(specifier: str, version: tuple[int, int]) -> bool:
     return all(_meets(clause.strip(), version) for clause in specifier.split(",") if clause.strip())
 
 
-def find_environment(environments: tuple[str, ...], root: Path) -> str | None:
-    """A virtual environment of the repository that can run its tests.
-
-    One that has the repository itself installed in place will not do: it would test the original, not the copy.
-    """
-    for environment in environments:
-        packages = list((root / environment).glob("lib/python3.*/site-packages"))
-        in_place = [found for folder in packages for form in _IN_PLACE for found in folder.glob(form)]
-        if not in_place and any((folder / "pytest").is_dir() for folder in packages):
-            return str(root / environment)
-    return None
-
-
 class _Reader:
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -109,7 +92,7 @@ class _Reader:
         self.files.append(name)
         text = re.sub(r"\\\n", " ", path.read_text("utf-8-sig", errors="replace"))
         for raw in text.splitlines():
-            line = re.sub(r"(^|\s)#.*$", "", raw).strip()
+            line = _without_comment(raw)
             include = _INCLUDE.match(line)
             if include:
                 self.file(path.parent / include[1])
@@ -138,44 +121,17 @@ class _Reader:
             if line.strip():
                 self._add(line.strip(), "setup.cfg")
 
-    def tox(self, project: dict[str, Any]) -> None:
-        """``deps`` of tox's environments in general, in each of the forms they are written in."""
-        legacy = table(project, "tool", "tox").get("legacy_tox_ini")
-        for source, parser in (
-            ("tox.ini", read_ini(self._root / "tox.ini")),
-            ("pyproject.toml", parse_ini(legacy if isinstance(legacy, str) else "")),
-        ):
-            for raw in parser.get("testenv", "deps", fallback="").splitlines():
-                line = _TOX_ROOT.sub("./", re.sub(r"(^|\s)#.*$", "", raw)).strip()
-                if line:
-                    self._tox_line(line, source)
-        for source, base in (
-            ("tox.toml", table(read_toml(self._root / "tox.toml"), "env_run_base")),
-            ("pyproject.toml", table(project, "tool", "tox", "env_run_base")),
-        ):
-            for line in _strings(base.get("deps")):
-                self._tox_line(_TOX_ROOT.sub("./", line), source)
-
-    def _tox_line(self, line: str, source: str) -> None:
-        include = _INCLUDE.match(line)
-        if include:
-            self.file(self._root / include[1])
-        elif _CONDITIONAL.match(line) or "{" in line:
-            self.left_out.append(f"{source}: {line!r} is for some of tox's environments; add it where it is needed")
-        else:
-            self.add_missing(line, source)
-
-    def build(self, project: dict[str, Any]) -> None:
-        """What builds extension modules in place, where setuptools does that."""
-        system = table(project, "build-system")
-        if not str(system.get("build-backend", "setuptools")).startswith("setuptools"):
-            return
-        in_setup = _EXTENSION.search(read_text(self._root / "setup.py")) is not None
-        if not in_setup and not table(project, "tool", "setuptools").get("ext-modules"):
-            return
-        for line in _strings(system.get("requires")):
-            self.add_missing(line, "pyproject.toml")
-        self.add_missing("setuptools", "setup.py" if in_setup else "pyproject.toml")
+    def tox(self) -> None:
+        """``deps`` of the section of ``tox.ini`` that all environments share."""
+        for raw in read_ini(self._root / "tox.ini").get("testenv", "deps", fallback="").splitlines():
+            line = _TOX_ROOT.sub("./", _without_comment(raw))
+            include = _INCLUDE.match(line)
+            if include:
+                self.file(self._root / include[1])
+            elif _CONDITIONAL.match(line) or "{" in line:
+                self.left_out.append(f"tox.ini: {line!r} is for some of tox's environments; add it where it is needed")
+            elif line:
+                self.add_missing(line, "tox.ini")
 
     def add_missing(self, line: str, source: str) -> None:
         """Add a requirement unless one of that name is there: two for the same may contradict each other."""
@@ -201,6 +157,10 @@ def _group(groups: dict[str, Any], name: str, above: tuple[str, ...]) -> Iterato
 
 def _strings(value: Any) -> list[str]:
     return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
+
+
+def _without_comment(line: str) -> str:
+    return re.sub(r"(^|\s)#.*$", "", line).strip()
 
 
 def _normal(line: str) -> str:

@@ -3,9 +3,8 @@
 import configparser
 import os
 import re
-import shlex
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -23,10 +22,7 @@ _SECRET = re.compile(r"^(\.env(\..*)?|.*\.pem|.*\.key|id_(rsa|ed25519))$")
 
 
 class PytestSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What configures pytest: the file, and the settings that change how it is called.
-
-    ``plugins`` are requirements: distributions without which pytest refuses these settings.
-    """
+    """The file that configures pytest, and the settings that change what the manifest needs."""
 
     file: str
     testpaths: tuple[str, ...] = ()
@@ -35,17 +31,13 @@ class PytestSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Survey(msgspec.Struct, frozen=True, kw_only=True):
-    """Paths are relative to the repository.
-
-    ``environments`` are virtual environments, which no episode gets; ``bulky`` directories belong to tools.
-    """
+    """What the files of a repository show. Paths are relative to it; ``bulky`` directories belong to tools."""
 
     root: Path
     python_files: int
     tests: tuple[str, ...]
     other_tests: tuple[str, ...]
     pytest: PytestSettings | None
-    environments: tuple[str, ...]
     bulky: tuple[str, ...]
     secrets: tuple[str, ...]
     policy_files: tuple[str, ...]
@@ -55,9 +47,8 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True):
 
 def survey(root: Path) -> Survey:
     """Look at the repository; nothing of it is executed."""
-    environments: list[str] = []
     bulky: list[str] = []
-    files = list(_files(root, environments, bulky))
+    files = list(_files(root, bulky))
     tests = [path for path in files if _STANDARD_TEST.match(PurePosixPath(path).name)]
     other_tests = [path for path in files if PurePosixPath(path).name in _OTHER_TEST]
     secrets = {path for path in files if _SECRET.match(PurePosixPath(path).name)}
@@ -67,7 +58,6 @@ def survey(root: Path) -> Survey:
         tests=tuple(tests),
         other_tests=tuple(other_tests),
         pytest=_pytest_settings(root),
-        environments=tuple(environments),
         bulky=tuple(bulky),
         secrets=tuple(sorted(secrets)),
         policy_files=tuple(name for name in (".debugignore", ".debugreadonly") if (root / name).is_file()),
@@ -115,14 +105,9 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 def read_ini(path: Path) -> configparser.ConfigParser:
     """The file's sections; none when there is no file or it is not in that form."""
-    return parse_ini(read_text(path))
-
-
-def parse_ini(text: str) -> configparser.ConfigParser:
-    """The sections of ``text``; none when it is not in that form."""
     parser = configparser.ConfigParser(interpolation=None)
     try:
-        parser.read_string(text)
+        parser.read_string(read_text(path))
     except configparser.Error:
         return configparser.ConfigParser(interpolation=None)
     return parser
@@ -135,16 +120,11 @@ def table(data: Any, *keys: str) -> dict[str, Any]:
     return data if isinstance(data, dict) else {}
 
 
-def _files(root: Path, environments: list[str], bulky: list[str]) -> Iterator[str]:
+def _files(root: Path, bulky: list[str]) -> Iterator[str]:
     seen = 0
     for directory, folders, names in os.walk(root):
         here = Path(directory)
-        for name in sorted(folders):
-            relative = (here / name).relative_to(root).as_posix()
-            if (here / name / "pyvenv.cfg").is_file():
-                environments.append(relative)
-            elif name in _BULKY:
-                bulky.append(relative)
+        bulky += [(here / name).relative_to(root).as_posix() for name in sorted(_BULKY.intersection(folders))]
         folders[:] = sorted(
             name for name in folders if name not in _SKIPPED and not (here / name / "pyvenv.cfg").is_file()
         )
@@ -171,7 +151,7 @@ def _pytest_settings(root: Path) -> PytestSettings | None:
             file="pyproject.toml",
             testpaths=_strings(pyproject.get("testpaths")),
             pythonpath=_strings(pyproject.get("pythonpath")),
-            plugins=plugins_of(pyproject),
+            plugins=_strings(pyproject.get("required_plugins")),
         )
     for name, section in (("tox.ini", "pytest"), ("setup.cfg", "tool:pytest")):
         if read_ini(root / name).has_section(section):
@@ -185,7 +165,7 @@ def _from_ini(path: Path, section: str) -> PytestSettings:
         file=path.name,
         testpaths=_strings(parser.get(section, "testpaths", fallback="")),
         pythonpath=_strings(parser.get(section, "pythonpath", fallback="")),
-        plugins=plugins_of(parser[section]) if parser.has_section(section) else (),
+        plugins=_strings(parser.get(section, "required_plugins", fallback="")),
     )
 
 
@@ -201,79 +181,3 @@ def read_text(path: Path) -> str:
         return path.read_text("utf-8-sig", errors="replace")
     except OSError:
         return ""
-
-
-_BY_OPTION = {
-    "--allow-hosts": "pytest-socket",
-    "--asyncio-mode": "pytest-asyncio",
-    "--benchmark": "pytest-benchmark",
-    "--black": "pytest-black",
-    "--cov": "pytest-cov",
-    "--disable-socket": "pytest-socket",
-    "--dist": "pytest-xdist",
-    "--doctest-plus": "pytest-doctestplus",
-    "--doctest-rst": "pytest-doctestplus",
-    "--ds": "pytest-django",
-    "--flake8": "pytest-flake8",
-    "--forked": "pytest-forked",
-    "--html": "pytest-html",
-    "--instafail": "pytest-instafail",
-    "--isort": "pytest-isort",
-    "--mpl": "pytest-mpl",
-    "--mypy": "pytest-mypy",
-    "--nbval": "nbval",
-    "--no-cov": "pytest-cov",
-    "--numprocesses": "pytest-xdist",
-    "--pylint": "pytest-pylint",
-    "--random-order": "pytest-random-order",
-    "--randomly": "pytest-randomly",
-    "--remote-data": "pytest-remotedata",
-    "--reruns": "pytest-rerunfailures",
-    "--ruff": "pytest-ruff",
-    "--snapshot": "syrupy",
-    "--strict-asyncio": "pytest-asyncio",
-    "--testmon": "pytest-testmon",
-    "--timeout": "pytest-timeout",
-    "-n": "pytest-xdist",
-}
-"""Long options stand for themselves and for those that begin with them and a hyphen: ``--cov-report``."""
-
-_BY_SETTING = {
-    "DJANGO_SETTINGS_MODULE": "pytest-django",
-    "asyncio_default_fixture_loop_scope": "pytest-asyncio",
-    "asyncio_mode": "pytest-asyncio",
-    "env": "pytest-env",
-    "qt_api": "pytest-qt",
-    "timeout": "pytest-timeout",
-    "trio_mode": "pytest-trio",
-}
-_SHORT = re.compile(r"^-n(\d+|auto|logical)?$")
-
-
-def plugins_of(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """Requirements for the plugins that ``required_plugins``, ``addopts`` and other settings need, in order."""
-    return tuple(dict.fromkeys(_plugins_of(settings)))
-
-
-def _plugins_of(settings: Mapping[str, Any]) -> Iterator[str]:
-    yield from _words(settings.get("required_plugins"))
-    for word in _words(settings.get("addopts")):
-        option = "-n" if _SHORT.match(word) else word.partition("=")[0]
-        for known, plugin in _BY_OPTION.items():
-            if option == known or (known.startswith("--") and option.startswith(f"{known}-")):
-                yield plugin
-    for name, plugin in _BY_SETTING.items():
-        # A configuration file's parser folds the names of settings.
-        if name in settings or name.lower() in settings:
-            yield plugin
-
-
-def _words(value: Any) -> list[str]:
-    if isinstance(value, list):
-        return [item for item in value if isinstance(item, str)]
-    if not isinstance(value, str):
-        return []
-    try:
-        return shlex.split(value)
-    except ValueError:
-        return value.split()

@@ -2,10 +2,14 @@
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from dgym.cli.completion import complete_agents
+
+if TYPE_CHECKING:
+    from dgym.cli.migrate.manifest import Converted
 
 
 @click.command("migrate")
@@ -43,12 +47,13 @@ def command(config: Path, output: Path | None, agent: str | None, force: bool) -
         found = describe(converted, fate)
         if found:
             click.echo("\n".join([f"{fate}:", *(f"  {line}" for line in found)]), err=True)
-    _tell_next(output, converted.results)
+    _print_next(output, converted)
 
 
-def _tell_next(output: Path | None, results: str | None) -> None:
+def _print_next(output: Path | None, converted: "Converted") -> None:
     import shlex
 
     manifest = shlex.quote(str(output)) if output is not None else "MANIFEST"
-    where = f" --results {shlex.quote(results)}" if results else ""
-    print(f"Next: dgym run {manifest}{where}", file=sys.stderr)
+    options = "".join(f" --allow-local-path {shlex.quote(path)}" for path in converted.outside)
+    options += f" --results {shlex.quote(converted.results)}" if converted.results else ""
+    print(f"Next: dgym run {manifest}{options}", file=sys.stderr)

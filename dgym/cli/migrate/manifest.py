@@ -20,12 +20,16 @@ _KNOWN = frozenset({*(key.partition(".")[0] for key in (*ALWAYS, *KEYS, *LOST)),
 
 
 class Converted(msgspec.Struct, frozen=True, kw_only=True):
-    """The manifest's documents, what is not in them, and where results went."""
+    """The manifest's documents, notes on what is not in them, where results went, and repositories elsewhere.
+
+    ``outside`` are the repositories that lie outside of the manifest's directory.
+    """
 
     documents: tuple[dict[str, Any], ...]
     notes: tuple[Note, ...]
     sections: tuple[str, ...]
     results: str | None = None
+    outside: tuple[str, ...] = ()
 
 
 class _Documents:
@@ -64,16 +68,26 @@ def convert(sections: Sequence[Section], *, config: Path, output: Path | None) -
     documents = _Documents()
     notes: list[Note] = []
     results = None
+    outside: dict[str, None] = {}
+    base = (output or Path("manifest.yaml")).absolute().parent.resolve()
     for section in sections:
         migration = Migration(section)
         if migration.benchmark is None:
-            _add_custom(migration, documents, config=config, output=output)
+            repository = _add_custom(migration, documents, config=config, output=output)
+            if repository is not None and not repository.resolve().is_relative_to(base):
+                outside[str(repository)] = None
         else:
             _add_benchmark(migration, documents)
         notes.extend(migration.notes)
         results = results or migration.results
     names = tuple(section.name for section in sections)
-    return Converted(documents=tuple(documents.made), notes=tuple(notes), sections=names, results=results)
+    return Converted(
+        documents=tuple(documents.made),
+        notes=tuple(notes),
+        sections=names,
+        results=results,
+        outside=tuple(outside),
+    )
 
 
 def manifest_text(converted: Converted, *, config: Path) -> str:
@@ -96,8 +110,8 @@ def describe(converted: Converted, fate: Fate) -> list[str]:
     ]
 
 
-def _add_custom(migration: Migration, documents: _Documents, *, config: Path, output: Path | None) -> None:
-    """A DebugTask over the repository, where there is one, and an Episode."""
+def _add_custom(migration: Migration, documents: _Documents, *, config: Path, output: Path | None) -> Path | None:
+    """Add a DebugTask over the repository, where there is one, and an Episode; return the repository."""
     repository = None if migration.path is None else _find(migration.path, config)
     if repository is None:
         migration.note("env_kwargs.path", "is missing, so there is no repository: set spec.source.localPath")
@@ -106,8 +120,9 @@ def _add_custom(migration: Migration, documents: _Documents, *, config: Path, ou
         migration.note("env_kwargs.path", text)
     name = slug(config.stem if repository is None else repository.name)
     spec = dict(migration.task)
-    if repository is not None and repository.is_dir():
-        spec = {"source": {"localPath": _seen_from(repository, output)}, **spec}
+    found = repository if repository is not None and repository.is_dir() else None
+    if found is not None:
+        spec = {"source": {"localPath": _seen_from(found, output)}, **spec}
     if spec.get("debugEntrypoint") in (None, spec.get("entrypoint")):
         spec.pop("debugEntrypoint", None)
     if "submit" not in migration.tools:
@@ -115,6 +130,7 @@ def _add_custom(migration: Migration, documents: _Documents, *, config: Path, ou
         spec["scoring"] = {"stopWhenEvalPasses": True}
     task = documents.add("DebugTask", name, spec)
     documents.add("Episode", slug(f"{name}-{migration.name}"), {"taskRef": {"name": task}, **_agent(migration)})
+    return found
 
 
 def _add_benchmark(migration: Migration, documents: _Documents) -> None:

@@ -6,23 +6,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dgym.cli.completion import (
-    complete_directories,
-)
+from dgym.cli.completion import complete_directories
 from dgym.cli.failures import FAILED, INTERRUPTED
 from dgym.cli.options import (
-    agent_option,
-    assignments_option,
-    bundled_option,
+    Inputs,
     check_python,
     engine_option,
-    entrypoint_option,
-    folders_option,
     llm_config_option,
-    manifests_argument,
     output_option,
     python_option,
     sandbox_option,
+    takes_inputs,
 )
 
 if TYPE_CHECKING:
@@ -34,12 +28,7 @@ if TYPE_CHECKING:
 
 
 @click.command("run")
-@manifests_argument
-@folders_option
-@bundled_option
-@agent_option
-@assignments_option
-@entrypoint_option
+@takes_inputs()
 @click.option("--apply", "apply_patch", is_flag=True, help="Offer to apply the patch to the repository it is for.")
 @llm_config_option
 @click.option("--workers", type=click.IntRange(1, 10_000), metavar="N", help="Episodes at a time. [default: CPUs]")
@@ -64,12 +53,7 @@ if TYPE_CHECKING:
 )
 @output_option
 def command(
-    manifests: tuple[str, ...],
-    folders: tuple[str, ...],
-    bundled: str | None,
-    agent: str | None,
-    assignments: tuple[str, ...],
-    entrypoint: str | None,
+    inputs: Inputs,
     apply_patch: bool,
     llm_config: str | None,
     workers: int | None,
@@ -95,11 +79,9 @@ def command(
     from dgym.cli.manifests import read_episodes
     from dgym.episodes.plan import RunOptions
 
-    if not manifests and not folders and not bundled:
-        raise click.UsageError("name at least one manifest, or a benchmark with --bundled")
     if force and force_failed:
         raise click.UsageError("--force runs everything again; --force-failed does not go with it")
-    if entrypoint and not any(os.path.isdir(path) for path in manifests):  # noqa: PTH112 - no pathlib before its need
+    if inputs.entrypoint and not any(os.path.isdir(path) for path in inputs.manifests):  # noqa: PTH112 - no pathlib before its need
         raise click.UsageError("--entrypoint is of repositories; a manifest's task has spec.entrypoint")
     options = RunOptions(
         results=results,
@@ -109,10 +91,7 @@ def command(
         llm_config=None if llm_config is None else os.path.abspath(llm_config),  # noqa: PTH100 - as above
         verbose=verbose,
     )
-    loaded = read_episodes(
-        manifests, folders, bundled=bundled, agent=agent, assignments=assignments, entrypoint=entrypoint
-    )
-    plan = _plan(loaded, options)
+    plan = _plan(read_episodes(inputs), options)
     after = _offer if apply_patch else None
     _run(plan, workers or _cpus(), force=force, force_failed=force_failed, debug=debug, output=output, after=after)
 

@@ -160,6 +160,31 @@ def test_replay_imports_no_tool_that_a_trajectory_names_by_module(folder):
     assert not (folder.path / "imported").exists()
 
 
+def test_run_and_replay_read_a_repository_outside_of_the_manifests_directory_only_if_allowed(folder, tmp_path):
+    repository = tmp_path / "elsewhere"
+    repository.mkdir()
+    (repository / "calc.py").write_text("def add(a, b):\n    total = a\n    total -= b\n    return total\n")
+    (repository / "check.py").write_text("from calc import add\nassert add(2, 3) == 5, add(2, 3)\n")
+    folder.manifest(
+        edit=lambda text: (
+            text[: text.index("    files:")] + "    localPath: ../elsewhere\n" + text[text.index("  solution:") :]
+        )
+    )
+    (folder.path / "sub").mkdir()
+    (folder.path / "x.yaml").rename(folder.path / "sub" / "x.yaml")
+    manifest, *options = folder.arguments()[2:]
+    assert folder.dgym("run", f"sub/{manifest}", *options).returncode == 2
+    done = folder.dgym("run", f"sub/{manifest}", *options, "--allow-local-path", "elsewhere")
+    assert "1 resolved" in done.stdout, done.stderr
+    (attempt,) = folder.attempts()
+    replay = ["replay", str(attempt / "trajectory.jsonl"), "--trust", *options]
+    refused = folder.dgym(*replay)
+    assert refused.returncode == 2, refused.stdout
+    assert "localPath: '../elsewhere' leads out of the manifest's directory" in refused.stderr
+    again = folder.dgym(*replay, "--allow-local-path", str(repository))
+    assert again.returncode == 0, again.stderr
+
+
 def test_an_agent_that_steps_after_the_end_keeps_its_verdict(folder):
     done = folder.run("--agent", "agents_for_tests:Deaf")
     assert done.returncode == 0, done.stderr

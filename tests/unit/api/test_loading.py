@@ -98,17 +98,39 @@ def test_json_and_lists_as_kubectl_writes_them(tmp_path):
 def test_local_path_is_relative_to_its_manifest(tmp_path, monkeypatch):
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "m.yaml").write_text(
-        f"{TASK}  source: {{localPath: ../repo}}\n---\n{EPISODE}  task: {{source: {{localPath: here}}}}\n"
+        f"{TASK}  source: {{localPath: ../sub/repo}}\n---\n{EPISODE}  task: {{source: {{localPath: here}}}}\n"
     )
     monkeypatch.chdir(tmp_path)
     task, episode = load("sub/m.yaml")
     assert isinstance(task, DebugTask)
     assert isinstance(episode, Episode)
     assert task.spec.source is not None
-    assert task.spec.source.local_path == str(tmp_path / "repo")
+    assert task.spec.source.local_path == str(tmp_path / "sub" / "repo")
     assert episode.spec.task is not None
     assert episode.spec.task.source is not None
     assert episode.spec.task.source.local_path == str(tmp_path / "sub" / "here")
+
+
+@pytest.mark.parametrize("form", ["../repo", "{outside}", "~/secrets", "link", "link/deeper", "here/../../repo"])
+def test_local_path_stays_below_its_manifest_unless_allowed(tmp_path, monkeypatch, form):
+    (tmp_path / "sub" / "here").mkdir(parents=True)
+    (tmp_path / "repo" / "deeper").mkdir(parents=True)
+    (tmp_path / "sub" / "link").symlink_to(tmp_path / "repo")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    given = form.format(outside=tmp_path / "repo")
+    file = tmp_path / "sub" / "m.yaml"
+    for text, field in (
+        (f"{TASK}  source: {{localPath: {given}}}\n", "spec.source.localPath"),
+        (f"{EPISODE}  task: {{source: {{localPath: {given}}}}}\n", "spec.task.source.localPath"),
+    ):
+        file.write_text(text)
+        with pytest.raises(ManifestError) as refused:
+            load(file)
+        assert f"{field}: '{given}' leads out of the manifest's directory" in str(refused.value)
+        assert "--allow-local-path" in str(refused.value)
+        with pytest.raises(ManifestError):
+            load(file, allow_local_paths=[tmp_path / "sub"])
+        assert load(file, allow_local_paths=[tmp_path / "repo", tmp_path / "secrets"])
 
 
 def test_documents_know_their_place(tmp_path):

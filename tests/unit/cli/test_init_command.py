@@ -3,6 +3,7 @@ from click.testing import CliRunner
 
 from dgym.api import load
 from dgym.cli.app import cli
+from dgym.errors import ManifestError
 
 
 @pytest.fixture
@@ -62,8 +63,12 @@ def test_nothing_is_overwritten_without_force(init, repository, tmp_path):
 
 def test_the_manifest_can_go_elsewhere_or_be_printed(init, repository, tmp_path):
     (tmp_path / "a" / "b").mkdir(parents=True)
-    assert init(tmp_path, "My Repo", "--output", "a/b/x.yaml").exit_code == 0
-    (episode,) = load(tmp_path / "a" / "b" / "x.yaml")
+    written = init(tmp_path, "My Repo", "--output", "a/b/x.yaml")
+    assert written.exit_code == 0
+    assert f"x.yaml --allow-local-path '{repository}'\n" in written.output
+    with pytest.raises(ManifestError, match="--allow-local-path"):
+        load(tmp_path / "a" / "b" / "x.yaml")
+    (episode,) = load(tmp_path / "a" / "b" / "x.yaml", allow_local_paths=[repository])
     assert episode.spec.task.source.local_path == str(repository)
     printed = init(tmp_path, "My Repo", "--output", "-").output
     assert str(repository) in printed
@@ -86,6 +91,26 @@ def test_patterns_can_go_into_files_of_the_repository(init, repository, tmp_path
     (episode,) = load(tmp_path / "my-repo.yaml")
     assert episode.spec.task.read_only_patterns == ()
     assert episode.spec.task.ignore_patterns == ()
+
+
+def test_no_interpreter_inside_the_repository_is_proposed(init, repository, tmp_path):
+    """A hostile repository chooses what its own interpreter does, and dgym would start it outside of the sandbox."""
+    for name in (".venv/bin/python", "venv/bin/python", "bin/python", "python"):
+        (repository / name).parent.mkdir(parents=True, exist_ok=True)
+        (repository / name).write_text("#!/bin/sh\ntouch started\n")
+        (repository / name).chmod(0o755)
+    for name in (".venv", "venv"):
+        (repository / name / "pyvenv.cfg").write_text("home = /usr/bin\n")
+        (repository / name / "lib" / "python3.11" / "site-packages" / "pytest").mkdir(parents=True)
+    (repository / "pyproject.toml").write_text(
+        '[tool.dgym]\npython = "./python"\n[tool.uv]\npython = "./python"\n[tool.poetry]\nvirtualenvs = ".venv"\n'
+    )
+    done = init(tmp_path, "My Repo")
+    assert done.exit_code == 0, done.output
+    assert "--python" not in done.output
+    (episode,) = load(tmp_path / "my-repo.yaml")
+    assert episode.spec.task.entrypoint == "python -m pytest -q tests"
+    assert not list(tmp_path.rglob("started"))
 
 
 def test_doubts_are_told(init, tmp_path):

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from dgym.api import loads
 from dgym.cli.init.manifest import find_entrypoint, manifest_name, manifest_text, propose
-from dgym.cli.init.requirements import Requirements, allows, find_environment, read_requirements
+from dgym.cli.init.requirements import Requirements, allows, read_requirements
 from dgym.cli.init.survey import Survey, protected_patterns, survey
 
 TEST = "def test_it():\n    assert True\n"
@@ -48,7 +48,6 @@ def test_what_tools_leave_behind_is_not_looked_at(tmp_path):
     write(tmp_path, {f"{place}/test_x.py": TEST for place in places} | {"env/pyvenv.cfg": "", "a.py": ""})
     found = survey(tmp_path)
     assert found.tests == ()
-    assert found.environments == ("env",)
     assert found.bulky == (".tox", "node_modules")
     assert found.python_files == 1
 
@@ -110,65 +109,15 @@ def test_what_tox_installs_is_required_too(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("tox.toml", '[env_run_base]\ndeps = ["six"]\n'),
-        ("pyproject.toml", '[tool.tox.env_run_base]\ndeps = ["six"]\n'),
-        ("pyproject.toml", '[tool.tox]\nlegacy_tox_ini = """\n[testenv]\ndeps = six\n"""\n'),
+        ("pytest.ini", "[pytest]\nrequired_plugins = pytest-mock>=3\n"),
+        ("pyproject.toml", '[tool.pytest.ini_options]\nrequired_plugins = ["pytest-mock>=3"]\n'),
     ],
 )
-def test_tox_has_more_than_one_form(tmp_path, name, text):
-    assert read_requirements(write(tmp_path, {name: text})).lines == ("six",)
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "needed"),
-    [
-        ("pytest.ini", "[pytest]\naddopts = -q --cov=pkg --cov-report term -n auto\n", ("pytest-cov", "pytest-xdist")),
-        ("setup.cfg", "[tool:pytest]\naddopts = -n4 --timeout=10\n", ("pytest-xdist", "pytest-timeout")),
-        ("tox.ini", "[pytest]\nDJANGO_SETTINGS_MODULE = x.settings\n", ("pytest-django",)),
-        (
-            "pyproject.toml",
-            (
-                '[tool.pytest.ini_options]\naddopts = ["--strict-markers", "-ra"]\nasyncio_mode = "auto"\n'
-                'required_plugins = ["pytest-mock>=3"]\n'
-            ),
-            ("pytest-mock>=3", "pytest-asyncio"),
-        ),
-        ("pytest.ini", "[pytest]\naddopts = --covenant 'unclosed\n", ()),
-    ],
-)
-def test_plugins_that_the_settings_of_pytest_need_are_required(tmp_path, name, text, needed):
+def test_plugins_that_the_settings_of_pytest_require_are_required_once(tmp_path, name, text):
     settings = survey(write(tmp_path, {name: text})).pytest
-    assert read_requirements(tmp_path, settings).lines == needed
-
-
-def test_a_declared_plugin_is_required_once(tmp_path):
-    write(tmp_path, {"requirements.txt": "pytest_cov==5.0\n", "pytest.ini": "[pytest]\naddopts = --cov\n"})
-    assert read_requirements(tmp_path, survey(tmp_path).pytest).lines == ("pytest_cov==5.0",)
-
-
-@pytest.mark.parametrize(
-    ("files", "needed"),
-    [
-        ({"setup.py": "from setuptools import setup\nsetup(ext_modules=[])\n"}, ("setuptools",)),
-        ({"setup.py": "from setuptools import setup\nsetup()\n"}, ()),
-        (
-            {
-                "setup.py": "cythonize('x.pyx')",
-                "pyproject.toml": (
-                    '[build-system]\nrequires = ["setuptools>=61", "cython"]\nbuild-backend = "setuptools.build_meta"\n'
-                ),
-            },
-            ("setuptools>=61", "cython"),
-        ),
-        ({"pyproject.toml": '[tool.setuptools]\next-modules = [{name = "x", sources = ["x.c"]}]\n'}, ("setuptools",)),
-        (
-            {"pyproject.toml": '[build-system]\nrequires = ["meson-python"]\nbuild-backend = "mesonpy"\n'},
-            (),
-        ),
-    ],
-)
-def test_setuptools_is_required_where_a_build_needs_it(tmp_path, files, needed):
-    assert read_requirements(write(tmp_path, files)).lines == needed
+    assert read_requirements(tmp_path, settings).lines == ("pytest-mock>=3",)
+    write(tmp_path, {"requirements.txt": "pytest_mock==3.14\n"})
+    assert read_requirements(tmp_path, settings).lines == ("pytest_mock==3.14",)
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path):
@@ -210,16 +159,6 @@ def test_pythons_are_compared_by_minor_version(specifier, version, allowed):
     assert allows(specifier, version) is allowed
 
 
-def test_an_environment_with_pytest_is_offered_unless_it_tests_the_original(tmp_path):
-    packages = tmp_path / "venv" / "lib" / "python3.11" / "site-packages"
-    packages.mkdir(parents=True)
-    assert find_environment(("venv",), tmp_path) is None
-    (packages / "pytest").mkdir()
-    assert find_environment(("venv",), tmp_path) == str(tmp_path / "venv")
-    (packages / "__editable__.pkg-1.pth").touch()
-    assert find_environment(("venv",), tmp_path) is None
-
-
 TEXT = st.text(min_size=1, max_size=40)
 
 
@@ -232,7 +171,6 @@ def test_the_manifest_is_valid_whatever_things_are_called(tmp_path_factory, name
         tests=tuple(tests),
         other_tests=(),
         pytest=None,
-        environments=(),
         bulky=(),
         secrets=tuple(tests),
         policy_files=(),

@@ -208,3 +208,28 @@ def test_the_version_is_an_option_too(dgym):
 def test_version_names_dgym_and_its_wire(dgym):
     assert set(json.loads(dgym("version", "--output", "json").output)) == {"dgym", "wire"}
     assert dgym("version").output.startswith("dgym ")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["run", "--agent", "human"], ["submit", "--agent", "human"], ["check"], ["validate"]],
+    ids=lambda command: command[0],
+)
+def test_a_manifest_reaches_no_directory_but_its_own(dgym, tmp_path, command):
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "downloads").mkdir()
+    text = TASK.replace('{files: [{path: calc.py, content: "x = 1"}]}', "{localPath: ../secrets}")
+    (tmp_path / "downloads" / "x.yaml").write_text(text)
+    refused = dgym(*command, "downloads/x.yaml")
+    assert refused.exit_code == 2
+    assert "spec.source.localPath: '../secrets' leads out of the manifest's directory" in refused.output
+    assert f"--allow-local-path {tmp_path / 'secrets'}" in refused.output
+
+
+def test_a_place_outside_can_be_allowed(dgym, tmp_path):
+    (tmp_path / "downloads").mkdir()
+    (tmp_path / "code" / "shop").mkdir(parents=True)
+    text = TASK.replace('{files: [{path: calc.py, content: "x = 1"}]}', "{localPath: ../code/shop}")
+    (tmp_path / "downloads" / "x.yaml").write_text(text)
+    assert dgym("validate", "downloads/x.yaml", "--allow-local-path", "code").exit_code == 0
+    assert dgym("validate", "downloads/x.yaml", "--allow-local-path", "code/shop/deeper").exit_code == 2
