@@ -36,7 +36,7 @@ def read_episodes(inputs: Inputs) -> list[Loaded]:
         loaded = [*loaded, *episodes_for(loaded)]
     if inputs.bundled:
         loaded = [*loaded, *load_bundle(inputs.bundled)]
-    return [Loaded(_changed(item.resource, assignments), item.file, item.document) for item in loaded]
+    return override(loaded, assignments)
 
 
 def read_manifests(inputs: Inputs) -> list[Loaded]:
@@ -59,6 +59,11 @@ def read_manifests(inputs: Inputs) -> list[Loaded]:
         raise ManifestError("\n".join(faults))
     _refuse_duplicates(found)
     return found
+
+
+def override(loaded: Sequence[Loaded], assignments: Sequence[str]) -> list[Loaded]:
+    """Apply ``-p`` to every Episode and EpisodeSet; tasks stay as they are."""
+    return [Loaded(_changed(item.resource, assignments), item.file, item.document) for item in loaded]
 
 
 def agent_in(assignments: Sequence[str]) -> str | None:
@@ -90,7 +95,6 @@ def bundled_tasks() -> list[DebugTask]:
 
 
 def _changed(resource: Resource, assignments: Sequence[str]) -> Resource:
-    """The Episode or EpisodeSet with ``-p`` applied; tasks stay as they are."""
     if isinstance(resource, DebugTask):
         return resource
     named = agent_in(assignments)
