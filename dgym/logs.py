@@ -5,6 +5,7 @@
 """
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -40,12 +41,28 @@ class JsonFormatter(logging.Formatter):
         return msgspec.json.encode({name: encodable(value) for name, value in line.items()}).decode()
 
 
-def log_to_stderr(formatter: logging.Formatter, level: str) -> None:
-    """Log to standard error from ``level`` on, Python's warnings included."""
+class TextFormatter(logging.Formatter):
+    """A record as a line of text, the fields behind the message."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+        self.converter = time.gmtime
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the base class's name
+        """The line without a traceback, which follows it."""
+        fields = getattr(record, "fields", {})
+        return " ".join([super().formatMessage(record), *(f"{name}={value}" for name, value in fields.items())])
+
+
+def log_to_stderr(formatter: logging.Formatter, level: str, *, package: str = "") -> None:
+    """Log to standard error from ``level`` on, Python's warnings included; all but ``package`` from WARNING on."""
     handler = logging.StreamHandler()
     handler.setFormatter(formatter)
     handler.setLevel(level)
-    logging.basicConfig(level=level, handlers=[handler], force=True)
+    others = max(logging.WARNING, logging.getLevelNamesMapping()[level]) if package else level
+    logging.basicConfig(level=others, handlers=[handler], force=True)
+    if package:
+        logging.getLogger(package).setLevel(level)
     logging.captureWarnings(True)
 
 
@@ -58,3 +75,8 @@ def episode_fields(episode: str, **more: Any) -> dict[str, Any]:
 def encodable(value: Any) -> Any:
     """The value; of a text, what UTF-8 can hold: programs print half surrogate pairs."""
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+
+
+def fields(**values: Any) -> dict[str, Any]:
+    """``extra`` for a call of a logger, without values that are None or empty."""
+    return {"fields": {name: value for name, value in values.items() if value not in (None, "")}}

@@ -5,8 +5,6 @@ Knows nothing of episodes but their resources. Clock and random are arguments; e
 
 from dgym.kube.auth import Access, AccessError, FixedCredentials, load_access
 from dgym.kube.client import Client
-from dgym.kube.clock import Clock, SystemClock, Timer
-from dgym.kube.decoding import Page
 from dgym.kube.errors import (
     AlreadyExists,
     ApiError,
@@ -27,7 +25,7 @@ from dgym.kube.errors import (
 )
 from dgym.kube.events import EventRecorder, EventType
 from dgym.kube.forward import PortForward
-from dgym.kube.lease import LeaderElector, LeadershipLost, LeaseRecord, LeaseSettings, LeaseSpec
+from dgym.kube.lease import LeaderElector, LeadershipLost, LeaseRecord, LeaseSpec
 from dgym.kube.queue import QueueClosed, WorkQueue
 from dgym.kube.reflector import Reflector, WatchSettings
 from dgym.kube.resources import (
@@ -44,11 +42,12 @@ from dgym.kube.resources import (
     Key,
     Metadata,
     Object,
+    Page,
     Resource,
     key_of,
 )
 from dgym.kube.store import Change, Index, Listener, Source, Store
-from dgym.kube.throttle import Backoff, TokenBucket
+from dgym.kube.throttle import Backoff, Clock, SystemClock, Timer, TokenBucket
 from dgym.kube.transport import Observe
 
 __all__ = [
@@ -84,7 +83,6 @@ __all__ = [
     "LeaderElector",
     "LeadershipLost",
     "LeaseRecord",
-    "LeaseSettings",
     "LeaseSpec",
     "Listener",
     "Metadata",

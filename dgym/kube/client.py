@@ -13,11 +13,9 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from dgym.kube.auth import Access
-from dgym.kube.clock import Clock
-from dgym.kube.decoding import Page, PageDecoder
 from dgym.kube.errors import ConnectionLost, Forbidden, ServerUnavailable, TooManyRequests, UnreadableAnswer
-from dgym.kube.resources import PODS, Resource
-from dgym.kube.throttle import Outcome, SlowStart, TokenBucket
+from dgym.kube.resources import PODS, Page, PageDecoder, Resource
+from dgym.kube.throttle import Clock, Outcome, SlowStart, TokenBucket
 from dgym.kube.transport import Answer, Caller, Observe, Request, Socket, Stream, Transport
 
 V = TypeVar("V")

@@ -13,10 +13,9 @@ from typing import Any, Literal
 import msgspec
 
 from dgym.kube.client import Client
-from dgym.kube.clock import Clock, micro_time
 from dgym.kube.errors import ApiError, NotFound
 from dgym.kube.resources import EVENTS, Object, Resource
-from dgym.kube.throttle import TokenBucket
+from dgym.kube.throttle import Clock, TokenBucket, micro_time
 
 logger = logging.getLogger(__name__)
 

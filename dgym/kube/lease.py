@@ -2,8 +2,8 @@
 
 No clock is compared with another machine's: a candidate takes over once it has itself seen the Lease unchanged for
 its duration. The leader stops sooner, ``renew_deadline`` seconds after its last renewal was *sent*, so that for a while
-nobody leads rather than two; ``is_leader`` turns false even while the loop that renews is stuck. Every write of the
-Lease is conditional on the version that was read, so of two candidates at most one succeeds.
+there is no leader rather than two; ``is_leader`` turns false even while the loop that renews is stuck. Every write of
+the Lease is conditional on the version that was read, so of two candidates at most one succeeds.
 """
 
 import asyncio
@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 
 from dgym.kube.client import Client
-from dgym.kube.clock import Clock, micro_time
 from dgym.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
 from dgym.kube.resources import LEASES
+from dgym.kube.throttle import Clock, micro_time
 
 logger = logging.getLogger(__name__)
 
@@ -26,21 +26,6 @@ _RELEASE_SECONDS = 5.0
 
 class LeadershipLost(Exception):
     """The Lease could not be renewed in time; the leader's work has been cancelled."""
-
-
-class LeaseSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How the Lease is kept; the defaults are those of Kubernetes' own controllers."""
-
-    duration: float = 15.0
-    renew_deadline: float = 10.0
-    retry_period: float = 2.0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.retry_period < self.renew_deadline < self.duration:
-            raise ValueError("a Lease needs retry_period < renew_deadline < duration")
-
-
-_DEFAULTS = LeaseSettings()
 
 
 class LeaderElector:
@@ -53,7 +38,10 @@ class LeaderElector:
         identity: Of this process; unique, also among the processes that ran before in the same pod.
         clock: For durations, and for the times written into the Lease.
         random: For jitter.
-        settings: Durations.
+        duration: Seconds without a renewal after which another candidate takes over. The defaults are those of
+            Kubernetes' own controllers.
+        renew_deadline: Seconds without a renewal after which the leader stops writing.
+        retry_period: Seconds between two tries.
     """
 
     def __init__(
@@ -65,27 +53,30 @@ class LeaderElector:
         identity: str,
         clock: Clock,
         random: Random,
-        settings: LeaseSettings = _DEFAULTS,
+        duration: float = 15.0,
+        renew_deadline: float = 10.0,
+        retry_period: float = 2.0,
     ) -> None:
+        if not 0 < retry_period < renew_deadline < duration:
+            raise ValueError("a Lease needs retry_period < renew_deadline < duration")
         self.identity = identity
         self._record = LeaseRecord(
-            client, name=name, namespace=namespace, identity=identity, duration=settings.duration, clock=clock
+            client, name=name, namespace=namespace, identity=identity, duration=duration, clock=clock
         )
         self._clock = clock
         self._random = random
-        self._settings = settings
+        self._renew_deadline = renew_deadline
+        self._retry_period = retry_period
         self._renewed_at: float | None = None
 
     @property
     def holder(self) -> str:
-        """The identity of the leader when the Lease was last read; empty: nobody."""
+        """The identity of the leader when the Lease was last read; empty: there is none."""
         return self._record.holder
 
     def is_leader(self) -> bool:
         """Whether this process may write now."""
-        return (
-            self._renewed_at is not None and self._clock.monotonic() - self._renewed_at < self._settings.renew_deadline
-        )
+        return self._renewed_at is not None and self._clock.monotonic() - self._renewed_at < self._renew_deadline
 
     async def run(self, lead: Callable[[], Awaitable[None]]) -> None:
         """Wait for leadership, then run ``lead()`` for as long as it lasts.
@@ -127,14 +118,14 @@ class LeaderElector:
                 return
 
     async def _pause(self) -> None:
-        await self._clock.sleep(self._settings.retry_period * self._random.uniform(0.8, 1.2))
+        await self._clock.sleep(self._retry_period * self._random.uniform(0.8, 1.2))
 
     async def _try(self) -> bool:
         """Take or renew the Lease if that can be done now."""
         sent = self._clock.monotonic()
-        patience = self._settings.renew_deadline / 2
+        patience = self._renew_deadline / 2
         if self._renewed_at is not None:
-            patience = max(0.0, min(patience, self._renewed_at + self._settings.renew_deadline - sent))
+            patience = max(0.0, min(patience, self._renewed_at + self._renew_deadline - sent))
         try:
             async with asyncio.timeout(patience):
                 if not self.is_leader():
@@ -210,7 +201,7 @@ class LeaseRecord:
 
     @property
     def holder(self) -> str:
-        """The holder's identity when last read; empty: nobody."""
+        """The holder's identity when last read; empty: there is none."""
         return (self._seen.spec.holder_identity or "") if self._seen is not None else ""
 
     @property

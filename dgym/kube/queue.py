@@ -12,8 +12,7 @@ from contextlib import asynccontextmanager
 from random import Random
 from typing import Generic, TypeVar
 
-from dgym.kube.clock import Clock, Timer
-from dgym.kube.throttle import Backoff
+from dgym.kube.throttle import Backoff, Clock, Timer
 
 K = TypeVar("K", bound=Hashable)
 

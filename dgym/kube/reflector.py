@@ -14,8 +14,6 @@ from typing import Generic
 import msgspec
 
 from dgym.kube.client import PAGE_SIZE, Client
-from dgym.kube.clock import Clock
-from dgym.kube.decoding import EventDecoder, UnreadableObject
 from dgym.kube.errors import (
     ApiError,
     ConnectionLost,
@@ -25,9 +23,9 @@ from dgym.kube.errors import (
     Unauthorized,
     UnreadableAnswer,
 )
-from dgym.kube.resources import Key, Resource, T
+from dgym.kube.resources import EventDecoder, Key, Resource, T, UnreadableObject
 from dgym.kube.store import Store
-from dgym.kube.throttle import Backoff
+from dgym.kube.throttle import Backoff, Clock
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from typing import Generic
 
 import msgspec
 
-from dgym.kube.clock import Clock
 from dgym.kube.resources import Key, T, key_of, older
+from dgym.kube.throttle import Clock
 
 _GONE_SECONDS = 120.0
 """Longer than any answer or watch event is late: requests have a deadline of seconds, a silent watch is dropped."""

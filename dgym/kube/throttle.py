@@ -1,18 +1,67 @@
-"""The rate of writes: a token bucket, a slow start of creates, and back-off.
+"""The clock, as an argument, so that no test sleeps; and waits by it: back-off, token bucket, slow start of creates.
 
 The bucket protects the API server from its client. The slow start protects a namespace: where the first pods are
 refused (a quota, a webhook that is down) the thousands behind them are not tried at the same speed.
 """
 
 import asyncio
+import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Hashable
+from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from random import Random
+from typing import Protocol
 
 import msgspec
 
-from dgym.kube.clock import Clock
+
+class Timer(Protocol):
+    """A scheduled callback."""
+
+    def cancel(self) -> None:
+        """Never call it."""
+
+
+class Clock(Protocol):
+    """Time, and waiting."""
+
+    def monotonic(self) -> float:
+        """Seconds from an arbitrary origin; only differences mean anything."""
+
+    def now(self) -> datetime:
+        """The date and time, with time zone UTC."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait; not at all if ``seconds`` is not positive."""
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
+        """Call back from the event loop."""
+
+
+class SystemClock:
+    """The clock of this machine and its event loop."""
+
+    def monotonic(self) -> float:
+        """Seconds from an arbitrary origin."""
+        return time.monotonic()
+
+    def now(self) -> datetime:
+        """The date and time, UTC."""
+        return datetime.now(UTC)
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait; let others run even if there is nothing to wait for."""
+        await asyncio.sleep(max(0.0, seconds))
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
+        """Call back from the running event loop."""
+        return asyncio.get_running_loop().call_later(max(0.0, seconds), callback)
+
+
+def micro_time(moment: datetime) -> str:
+    """As the API writes times with microseconds."""
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 class Backoff(msgspec.Struct, frozen=True):

@@ -16,7 +16,6 @@ import msgspec
 from yarl import URL
 
 from dgym.kube.auth import Access, AccessError
-from dgym.kube.clock import Clock
 from dgym.kube.errors import (
     ApiError,
     ConnectionLost,
@@ -26,7 +25,7 @@ from dgym.kube.errors import (
     error_from_answer,
 )
 from dgym.kube.resources import Resource
-from dgym.kube.throttle import Backoff, TokenBucket
+from dgym.kube.throttle import Backoff, Clock, TokenBucket
 
 V = TypeVar("V")
 CONNECT_SECONDS = 10.0

@@ -8,9 +8,9 @@ import aiohttp
 import msgspec
 
 from dgym.kube import WorkQueue
+from dgym.logs import fields
 from dgym.wire.assignments import ASSIGNMENTS_PATH, AgentReport, AgentRole, Assignment, make_agent_token
 from dgym.wire.http import Path, Role, make_token
-from dgym_operator.logs import fields
 
 V = TypeVar("V")
 

@@ -33,7 +33,7 @@ from dgym.kube import (
     SystemClock,
     load_access,
 )
-from dgym_operator.logs import configure_logging, fields
+from dgym.logs import fields
 from dgym_operator.objects import OPERATOR_LABELS, OWNER_LEASE, POLICY_NAME, SANDBOX_LABELS, WatchedObject
 from dgym_operator.settings import Settings
 
@@ -185,7 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--deployment", required=True, help="The operator's own Deployment.")
     deployment: str = parser.parse_args(arguments).deployment
     settings = Settings()
-    configure_logging(settings.log_level, settings.log_format)
+    settings.start_logging()
     try:
         asyncio.run(clean_up(settings, deployment, SystemClock(), Random()))  # noqa: S311 - jitter
     except (AccessError, ApiError) as error:

@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from dgym.logs import JsonFormatter, TextFormatter, log_to_stderr
+
 PREFIX = "DGYM_OPERATOR_"
 
 Names = Annotated[tuple[str, ...], NoDecode]
@@ -121,6 +123,11 @@ class Settings(BaseSettings):
     def namespaces(self) -> tuple[str | None, ...]:
         """The namespaces to watch, each by itself; a single None: the whole cluster."""
         return self.watch_namespaces or (None,)
+
+    def start_logging(self) -> None:
+        """Log to standard error: the operator from ``log_level`` on, libraries from warnings on."""
+        formatter = JsonFormatter() if self.log_format == "json" else TextFormatter()
+        log_to_stderr(formatter, self.log_level, package="dgym_operator")
 
 
 def settings_table() -> str:

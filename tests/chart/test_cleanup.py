@@ -7,7 +7,7 @@ import pytest
 
 from dgym.kube.auth import load_access
 from dgym.kube.client import Client
-from dgym.kube.clock import SystemClock
+from dgym.kube.throttle import SystemClock
 from dgym_operator.actions.networkpolicy import sandbox_policy
 from dgym_operator.cleanup import TEST_LABELS, Cleanup
 from dgym_operator.objects import OPERATOR_LABELS, SANDBOX_LABELS

@@ -22,7 +22,8 @@ from dgym.env import AsyncRepoEnv, RemotePreparation
 from dgym.session import EpisodeLimits
 from dgym.wire.http import Role, token_digest
 from dgym.workspace.sources import pack_source
-from dgym_operator.render import PodContext, PodSettings, Renderer
+from dgym_operator.render import PodContext, Renderer
+from dgym_operator.settings import Settings
 from tests.e2e.cluster.support import Kubectl, new_namespace, until
 from tests.perf.measure import Figure, figure
 from tests.perf.steps import PROGRAM, TEST, make_task
@@ -71,7 +72,7 @@ async def _one_pod(
         delivered=True,
         digests={role.value: token_digest(token) for role, token in tokens.items()},
         active_deadline_seconds=600,
-        settings=PodSettings(
+        settings=Settings(
             sandbox_image=os.environ["DGYM_E2E_SANDBOX_IMAGE"], sidecar_image=os.environ["DGYM_E2E_SIDECAR_IMAGE"]
         ),
     )

@@ -4,7 +4,8 @@ from typing import Any
 
 from dgym.api import API_VERSION, labels
 from dgym.api.task import DebugTaskSpec
-from dgym_operator.render import PodContext, PodSettings, Renderer
+from dgym_operator.render import PodContext, Renderer
+from dgym_operator.settings import Settings
 
 _NODES = 50
 _DEFAULTS = {
@@ -39,7 +40,7 @@ def running_pod(renderer: Renderer, number: int) -> dict[str, Any]:
             labels.BENCHMARK: "swe-bench-verified",
         },
         active_deadline_seconds=5400,
-        settings=PodSettings(sandbox_image="registry.example/sandbox:1", sidecar_image="registry.example/sidecar:1"),
+        settings=Settings(sandbox_image="registry.example/sandbox:1", sidecar_image="registry.example/sidecar:1"),
     )
     pod = renderer.render("restricted", context)
     owner = {"apiVersion": API_VERSION, "kind": "Episode", "name": episode, "uid": uid, "controller": True}

@@ -11,9 +11,9 @@ from datetime import timedelta
 import msgspec
 
 from dgym.kube import EPISODES, PODS, Client, EventRecorder, NotFound
+from dgym.logs import fields
 from dgym.wire.http import Path, PauseRequest, RunningRequest
-from dgym_operator.actions.pods import Gone, PodMaker
-from dgym_operator.actions.reader import ApiReader, Unmet
+from dgym_operator.actions.pods import ApiReader, Gone, PodMaker, Unmet
 from dgym_operator.actions.writes import ProgressBudget, Writes, episode_patch
 from dgym_operator.cache import Cache, Memory
 from dgym_operator.calls import SidecarCall, SidecarCalls
@@ -34,7 +34,6 @@ from dgym_operator.controllers import (
     SidecarRequest,
 )
 from dgym_operator.controllers.episode import pod_deadline_seconds, still_wants
-from dgym_operator.logs import fields
 from dgym_operator.objects import EpisodeView, Pod
 
 _log = logging.getLogger(__name__)

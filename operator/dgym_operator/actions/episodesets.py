@@ -20,6 +20,7 @@ from dgym.kube import (
     NotFound,
     ServerUnavailable,
 )
+from dgym.logs import fields
 from dgym_operator.actions.writes import Writes, controller_reference, status_patch
 from dgym_operator.cache import Cache
 from dgym_operator.controllers import (
@@ -34,7 +35,6 @@ from dgym_operator.controllers import (
     Plan,
 )
 from dgym_operator.controllers.episodeset import child_manifest, decode_tasks, encode_tasks
-from dgym_operator.logs import fields
 from dgym_operator.objects import MANAGED_BY, ConfigMapView, EpisodeSetView, EpisodeView
 from dgym_operator.render import label_value
 

@@ -6,25 +6,47 @@ ends the process. A leader that cannot renew its Lease ends too, and is restarte
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from random import Random
+from typing import Any
 from uuid import uuid4
 
 import aiohttp
 
-from dgym.kube import Access, Client, Clock, EventRecorder, Key, LeaderElector, LeaseSettings, Resource, WorkQueue
-from dgym_operator.app.claims import Claims
-from dgym_operator.app.handlers import EventHandlers
-from dgym_operator.app.health import Announcer, Health, Watchdog, serving
-from dgym_operator.app.key import KeyHealth
-from dgym_operator.app.leader import Replica, lead
+from dgym.kube import (
+    Access,
+    ApiError,
+    Backoff,
+    Client,
+    Clock,
+    EventRecorder,
+    Key,
+    LeaderElector,
+    Resource,
+    WorkQueue,
+)
+from dgym_operator.actions import (
+    ApiReader,
+    EpisodeExecutor,
+    KeyUnusable,
+    NetworkPolicies,
+    PodMaker,
+    ProgressBudget,
+    SetExecutor,
+    Writes,
+    ensure_secrets,
+    key_id,
+)
+from dgym_operator.app.health import Announcer, Health, KeyHealth, Watchdog, serving, show_waiting
 from dgym_operator.app.metrics import Metrics, Snapshot, TransitionObserver, count_agents, count_episodes
-from dgym_operator.app.namespaces import Namespaces
-from dgym_operator.app.reconciler import Item
+from dgym_operator.app.namespaces import Claims, Namespaces
+from dgym_operator.app.reconciler import EventHandlers, Item, Reconciler
 from dgym_operator.cache import Agents, Cache, Informers
+from dgym_operator.calls import AgentClient, PodCaller, SidecarCalls
 from dgym_operator.controllers import Policy
-from dgym_operator.dispatch import Dispatcher
+from dgym_operator.dispatch import AgentPoller, Deliveries, Dispatcher
+from dgym_operator.render import Renderer
 from dgym_operator.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -32,6 +54,10 @@ _CONTROLLER = "dgym.dev/operator"
 _HANGS_SECONDS = 900.0
 """Longer than all deadlines of one reconcile's writes together, while the API server is slow and not gone."""
 _CONNECTIONS = 256
+_KEY_BACKOFF = Backoff(base=1.0, limit=30.0)
+_SIDECAR_SECONDS = 5.0
+_AGENT_SECONDS = 10.0
+_CALLERS = 8
 
 
 class Operator:
@@ -48,15 +74,31 @@ class Operator:
         policy: Policy = Policy(),  # noqa: B008 - immutable
     ) -> None:
         agents = Agents(clock, port=settings.agent_port, silence_seconds=settings.agent_silence_seconds)
-        client = Client(
-            access, clock=clock, random=random, qps=settings.api_qps, burst=settings.api_burst, observe=self._observe
-        )
         self.port = 0
         self.settings = settings
         self.cache = Cache(clock, agents, policy)
         self.metrics = Metrics(self._snapshot)
-        self.elector = _elector(client, settings, clock, random)
-        self._informers = Informers(client, self.cache, settings, clock, random)
+        self._clock = clock
+        self._random = random
+        self._random_bytes = random_bytes
+        self._client = Client(
+            access, clock=clock, random=random, qps=settings.api_qps, burst=settings.api_burst, observe=self._observe
+        )
+        self.elector = LeaderElector(
+            self._client,
+            name=settings.lease_name,
+            namespace=settings.namespace,
+            identity=f"{settings.pod_name}_{uuid4()}",
+            clock=clock,
+            random=random,
+            duration=settings.lease_duration_seconds,
+            renew_deadline=settings.lease_renew_seconds,
+            retry_period=settings.lease_retry_seconds,
+        )
+        self._events = EventRecorder(
+            self._client, controller=_CONTROLLER, instance=self.elector.identity, clock=clock, random=random
+        )
+        self._informers = Informers(self._client, self.cache, settings, clock, random)
         self._queue: WorkQueue[Item] = WorkQueue(clock=clock, random=random)
         self._dispatcher = Dispatcher(
             self.cache, head_start=settings.head_start, stuck_limit=settings.max_stuck_pods, enqueue=self._enqueue
@@ -67,16 +109,13 @@ class Operator:
             dispatcher=self._dispatcher,
             observer=TransitionObserver(self.metrics, self.elector.is_leader),
         )
-        events = EventRecorder(
-            client, controller=_CONTROLLER, instance=self.elector.identity, clock=clock, random=random
-        )
-        announcer = Announcer(settings, events)
+        announcer = Announcer(settings, self._events)
         self._namespaces = Namespaces(
             settings,
             cache=self.cache,
             informers=self._informers,
             claims=Claims(
-                client,
+                self._client,
                 identity=settings.installation,
                 duration_seconds=settings.namespace_lease_seconds,
                 clock=clock,
@@ -86,25 +125,8 @@ class Operator:
             served=self._handlers.enqueue_namespace,
         )
         self._key_health = KeyHealth(agents, announcer)
-        watchdog = Watchdog(clock.monotonic, _HANGS_SECONDS)
-        self._health = Health(live=(watchdog.check,), ready=(self._informers.check, self._key_health.check))
-        self._replica = Replica(
-            settings=settings,
-            clock=clock,
-            random=random,
-            random_bytes=random_bytes,
-            cache=self.cache,
-            client=client,
-            queue=self._queue,
-            dispatcher=self._dispatcher,
-            handlers=self._handlers,
-            namespaces=self._namespaces,
-            key_health=self._key_health,
-            events=events,
-            metrics=self.metrics,
-            watchdog=watchdog,
-            leads=self.elector.is_leader,
-        )
+        self._watchdog = Watchdog(clock.monotonic, _HANGS_SECONDS)
+        self._health = Health(live=(self._watchdog.check,), ready=(self._informers.check, self._key_health.check))
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until ``stop``.
@@ -112,9 +134,9 @@ class Operator:
         Raises:
             LeadershipLost: The Lease could not be renewed.
         """
-        replica, serve = self._replica, serving(self._health, self.metrics, self.settings.host, self.settings.port)
-        async with replica.client, _session() as session, serve as self.port, asyncio.TaskGroup() as group:
-            background = [group.create_task(replica.events.run())]
+        serve = serving(self._health, self.metrics, self.settings.host, self.settings.port)
+        async with self._client, _session() as session, serve as self.port, asyncio.TaskGroup() as group:
+            background = [group.create_task(self._events.run())]
             background += [group.create_task(reflector.run()) for reflector in self._informers.by_name.values()]
             try:
                 await self._lead_until(stop, session)
@@ -123,7 +145,7 @@ class Operator:
                     task.cancel()
 
     async def _lead_until(self, stop: asyncio.Event, session: aiohttp.ClientSession) -> None:
-        leading = asyncio.ensure_future(self._lead(session))
+        leading = asyncio.ensure_future(self._elect(session))
         stopping = asyncio.ensure_future(stop.wait())
         try:
             await asyncio.wait((leading, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -139,10 +161,103 @@ class Operator:
         if not leading.cancelled():
             leading.result()
 
-    async def _lead(self, session: aiohttp.ClientSession) -> None:
+    async def _elect(self, session: aiohttp.ClientSession) -> None:
         # A decision from half a view would create pods that exist already.
         await self._informers.synced()
-        await self.elector.run(lambda: lead(self._replica, session))
+        await self.elector.run(lambda: self._lead(session))
+
+    async def _lead(self, session: aiohttp.ClientSession) -> None:
+        """Decide and write until the queue is closed. Agents and sidecars are called over ``session``."""
+        writes = Writes(self._client, self.elector.is_leader)
+        await self._namespaces.begin()
+        async with asyncio.TaskGroup() as background:
+            tasks = [background.create_task(self._namespaces.run())]
+            key = await self._obtain_key(writes)
+            self.cache.key_id = key_id(key)
+            reconciler, work = self._leading_parts(session, writes, key)
+            self._handlers.start()
+            tasks += [background.create_task(each) for each in work]
+            async with asyncio.TaskGroup() as workers:
+                for number in range(self.settings.workers):
+                    workers.create_task(reconciler.work(number))
+            # The queue is closed and every write in flight is answered; the rest is left to the next leader.
+            for task in tasks:
+                task.cancel()
+
+    async def _obtain_key(self, writes: Writes) -> bytes:
+        failures = 0
+        while True:
+            try:
+                key = await ensure_secrets(self._client, writes, self.settings, self._random_bytes)
+            except (ApiError, KeyUnusable) as error:
+                failures += 1
+                self._key_health.missing(str(error))
+                await show_waiting(self.cache, writes, self._namespaces.serves, self._key_health.problem)
+                await self._clock.sleep(_KEY_BACKOFF.delay(failures, self._random))
+            else:
+                self._key_health.found()
+                return key
+
+    def _leading_parts(
+        self, session: aiohttp.ClientSession, writes: Writes, key: bytes
+    ) -> tuple[Reconciler, list[Coroutine[Any, Any, None]]]:
+        """The reconciler of the leader, and the work beside it."""
+        settings, cache, clock, random = self.settings, self.cache, self._clock, self._random
+        reader = ApiReader(self._client)
+        agent_client = AgentClient(PodCaller(session, deadline_seconds=_AGENT_SECONDS), key)
+        sidecar_caller = PodCaller(session, deadline_seconds=_SIDECAR_SECONDS)
+        sidecars = SidecarCalls(sidecar_caller, key, WorkQueue(clock=clock, random=random))
+        deliveries = Deliveries(
+            cache,
+            reader=reader,
+            client=agent_client,
+            events=self._events,
+            enqueue=self._handlers.enqueue,
+            queue=WorkQueue(clock=clock, random=random),
+            key=key,
+            counter=self.metrics.assignments,
+        )
+        poller = AgentPoller(
+            cache,
+            client=agent_client,
+            deliveries=deliveries,
+            dispatcher=self._dispatcher,
+            enqueue=self._handlers.enqueue,
+            token_refused=self._key_health.refused,
+            interval_seconds=settings.agent_report_seconds,
+        )
+        pods = PodMaker(
+            client=self._client,
+            writes=writes,
+            reader=reader,
+            policies=NetworkPolicies(writes, settings, clock.monotonic),
+            renderer=Renderer(directory=settings.pod_templates_directory),
+            settings=settings,
+            key=key,
+        )
+        episodes = EpisodeExecutor(
+            cache=cache,
+            client=self._client,
+            writes=writes,
+            reader=reader,
+            pods=pods,
+            sidecars=sidecars,
+            events=self._events,
+            progress=ProgressBudget(settings.progress_qps, clock),
+        )
+        reconciler = Reconciler(
+            cache=cache,
+            queue=self._queue,
+            episodes=episodes,
+            sets=SetExecutor(cache=cache, client=self._client, writes=writes, events=self._events),
+            dispatcher=self._dispatcher,
+            deliveries=deliveries,
+            metrics=self.metrics,
+            watchdog=self._watchdog,
+            serves=self._namespaces.serves,
+        )
+        callers = [caller.work() for _ in range(_CALLERS) for caller in (sidecars, deliveries)]
+        return reconciler, [poller.run(), self._dispatcher.run(), *callers]
 
     def _enqueue(self, key: Key, *, low_priority: bool = False) -> None:
         self._handlers.enqueue(key, low_priority=low_priority)
@@ -167,23 +282,6 @@ class Operator:
             key_usable=not self._key_health.problem,
             is_leader=leads,
         )
-
-
-def _elector(client: Client, settings: Settings, clock: Clock, random: Random) -> LeaderElector:
-    times = LeaseSettings(
-        duration=settings.lease_duration_seconds,
-        renew_deadline=settings.lease_renew_seconds,
-        retry_period=settings.lease_retry_seconds,
-    )
-    return LeaderElector(
-        client,
-        name=settings.lease_name,
-        namespace=settings.namespace,
-        identity=f"{settings.pod_name}_{uuid4()}",
-        clock=clock,
-        random=random,
-        settings=times,
-    )
 
 
 @asynccontextmanager

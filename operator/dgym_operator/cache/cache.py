@@ -4,16 +4,47 @@ Objects are narrow structs: ten thousand episodes with their pods take some tens
 is put into its store at once, so that no decision is made without the writes before it.
 """
 
-from collections.abc import Hashable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable
+from datetime import datetime, timedelta
+from random import Random
+from typing import Any
 
-from dgym.kube import Clock, Store
+from dgym.api.labels import SET
+from dgym.kube import (
+    CONFIG_MAPS,
+    DEBUG_TASKS,
+    EPISODE_SETS,
+    EPISODES,
+    PODS,
+    Client,
+    Clock,
+    Forbidden,
+    Reflector,
+    Resource,
+    Store,
+    WatchSettings,
+)
 from dgym_operator.cache.agents import Agents
-from dgym_operator.cache.memory import Memory
-from dgym_operator.controllers import EpisodeInput, EpisodeSetInput, Policy, TaskState, attempt_of
+from dgym_operator.controllers import CreateFailure, EpisodeInput, EpisodeSetInput, Policy, TaskState, attempt_of
 from dgym_operator.controllers.episodeset import decode_tasks, is_counted, tasks_name
-from dgym_operator.objects import ConfigMapView, EpisodeSetView, EpisodeView, Pod, TaskView, WatchedObject
+from dgym_operator.objects import (
+    SANDBOX_LABELS,
+    ConfigMapView,
+    EpisodeSetView,
+    EpisodeView,
+    Pod,
+    TaskView,
+    WatchedObject,
+)
+from dgym_operator.settings import Settings
 
 _SET = "EpisodeSet"
+_AGENTS = "agents"
+_UNANSWERED_CREATE = timedelta(seconds=30)
+"""How long a create without an answer counts; by then the watch would have shown the object."""
+STALE_SECONDS = 2 * WatchSettings().silence_seconds
+"""A stream that is silent for half of it is opened again; after all of it the store may be out of date."""
 
 
 class Cache:
@@ -136,3 +167,210 @@ def _agent_of(episode: EpisodeView) -> Iterable[Hashable]:
 def _task_of(episode: EpisodeView) -> Iterable[tuple[str, str]]:
     task = episode.spec.task_ref
     return ((episode.metadata.namespace, task.name),) if task is not None and not episode.is_finished else ()
+
+
+class Memory:
+    """Records by the UIDs of Episodes and EpisodeSets."""
+
+    def __init__(self) -> None:
+        self._failures: dict[str, tuple[int, CreateFailure]] = {}
+        self._blocked: dict[str, datetime] = {}
+        self._absent: defaultdict[str, set[str]] = defaultdict(set)
+        self._refused: dict[str, str] = {}
+        self._cancelled: dict[str, int] = {}
+        self._last_pods: dict[str, Pod] = {}
+        self._disrupted: dict[str, int] = {}
+        self._creating: defaultdict[str, dict[int, datetime]] = defaultdict(dict)
+
+    # Creation of pods
+
+    def failure(self, uid: str, attempt: int) -> CreateFailure | None:
+        """Why this attempt has no pod; None: its creation has not failed."""
+        number, failure = self._failures.get(uid, (0, None))
+        return failure if number == attempt else None
+
+    def record_failure(self, uid: str, attempt: int, failure: CreateFailure) -> None:
+        """Record a failed creation of the attempt's pod."""
+        before = self.failure(uid, attempt)
+        self._failures[uid] = (attempt, failure if before is None else before.followed_by(failure))
+
+    def record_created(self, uid: str) -> None:
+        """Record that the pod exists."""
+        self._failures.pop(uid, None)
+        self._blocked.pop(uid, None)
+        self._absent.pop(uid, None)
+
+    def blocked_for(self, uid: str, now: datetime) -> timedelta:
+        """How long a pod of a deleted Episode of the same name has blocked the creation."""
+        return now - self._blocked.setdefault(uid, now)
+
+    # Objects that the API server has answered 404 for
+
+    def absent(self, uid: str) -> frozenset[str]:
+        """Names of the Episode's pods, or of the set's list of tasks, that do not exist."""
+        return frozenset(self._absent.get(uid, ()))
+
+    def record_absent(self, uid: str, name: str) -> None:
+        """Record a 404."""
+        self._absent[uid].add(name)
+
+    # Attempts
+
+    def cancelled(self, uid: str, attempt: int) -> bool:
+        """Whether the sidecar has acknowledged the cancellation of the attempt."""
+        return self._cancelled.get(uid) == attempt
+
+    def record_cancelled(self, uid: str, attempt: int) -> None:
+        """Record that the sidecar has acknowledged the cancellation of the attempt."""
+        self._cancelled[uid] = attempt
+
+    def last_pod(self, uid: str) -> Pod | None:
+        """The last state of a deleted pod whose termination message no decision has read."""
+        return self._last_pods.get(uid)
+
+    def keep_pod(self, uid: str, pod: Pod) -> None:
+        """Keep the pod's last state until ``drop_pod``."""
+        self._last_pods[uid] = pod
+
+    def drop_pod(self, uid: str) -> None:
+        """Drop the last pod: its attempt is concluded."""
+        self._last_pods.pop(uid, None)
+
+    def disrupted_attempt(self, uid: str) -> int:
+        """The last attempt whose pod was observed to be disrupted; 0: none."""
+        return self._disrupted.get(uid, 0)
+
+    def record_disrupted(self, uid: str, attempt: int) -> None:
+        """Record that the attempt's pod was observed to be disrupted."""
+        self._disrupted[uid] = max(attempt, self.disrupted_attempt(uid))
+
+    # Children of a set
+
+    def creating(self, uid: str, now: datetime) -> frozenset[int]:
+        """Indexes of children whose creation had no answer."""
+        known = self._creating.get(uid, {})
+        for index in [index for index, since in known.items() if now - since > _UNANSWERED_CREATE]:
+            del known[index]
+        return frozenset(known)
+
+    def record_creating(self, uid: str, index: int, now: datetime) -> None:
+        """Record that the creation of the child had no answer."""
+        self._creating[uid][index] = now
+
+    def record_observed(self, uid: str, index: int) -> None:
+        """Record that the child was observed."""
+        if uid in self._creating:
+            self._creating[uid].pop(index, None)
+
+    def refusal(self, uid: str) -> str:
+        """Why the API server refused the set's last child; empty: it did not."""
+        return self._refused.get(uid, "")
+
+    def record_refusal(self, uid: str, message: str) -> None:
+        """Record that the API server refused a child of the set; empty: it accepted one."""
+        self._refused[uid] = message
+
+    def forget(self, uid: str) -> None:
+        """Drop all records of an object that is gone."""
+        self._failures.pop(uid, None)
+        self._blocked.pop(uid, None)
+        self._absent.pop(uid, None)
+        self._refused.pop(uid, None)
+        self._cancelled.pop(uid, None)
+        self._last_pods.pop(uid, None)
+        self._disrupted.pop(uid, None)
+        self._creating.pop(uid, None)
+
+
+class Informers:
+    """All reflectors, by their names in metrics.
+
+    The namespaces of ``watchNamespaces`` may be absent; until one exists, its objects are not waited for.
+    """
+
+    def __init__(self, client: Client, cache: Cache, settings: Settings, clock: Clock, random: Random) -> None:
+        self.changed: Callable[[], None] = lambda: None
+        """Called when a list was answered, and when the requests for a namespace begin or cease to be refused."""
+        self._client = client
+        self._clock = clock
+        self._random = random
+        self.by_name: dict[tuple[str, str], Reflector[Any]] = {}
+        sandboxes = ",".join(f"{name}={value}" for name, value in SANDBOX_LABELS.items())
+        for namespace in settings.namespaces:
+            self._add(EPISODES, EpisodeView, cache.episodes, namespace)
+            self._add(EPISODE_SETS, EpisodeSetView, cache.sets, namespace)
+            self._add(DEBUG_TASKS, TaskView, cache.tasks, namespace)
+            self._add(PODS, Pod, cache.pods, namespace, sandboxes)
+            self._add(CONFIG_MAPS, ConfigMapView, cache.config_maps, namespace, SET)
+        self._add(PODS, Pod, cache.agent_pods, settings.namespace, settings.agent_selector, name=_AGENTS)
+
+    def _add(
+        self,
+        resource: Resource,
+        kind: type[Any],
+        store: Store[Any],
+        namespace: str | None,
+        selector: str = "",
+        *,
+        name: str = "",
+    ) -> None:
+        reflector = Reflector(
+            self._client,
+            resource,
+            decode=kind,
+            store=store,
+            clock=self._clock,
+            random=self._random,
+            namespace=namespace,
+            label_selector=selector,
+            optional=_is_optional(name, namespace),
+            changed=lambda: self.changed(),
+        )
+        self.by_name[name or resource.plural, namespace or ""] = reflector
+
+    async def synced(self) -> None:
+        """Wait until every store has been filled once, except those of absent namespaces."""
+        for (name, namespace), reflector in self.by_name.items():
+            await (reflector.answered if _is_optional(name, namespace) else reflector.synced).wait()
+
+    def refusal(self, namespace: str) -> Forbidden | None:
+        """The API server's refusal of a namespace of ``watchNamespaces``, which mostly is gone; None: it answers."""
+        of_namespace = (
+            reflector.refusal
+            for (name, where), reflector in self.by_name.items()
+            if where == namespace and _is_optional(name, where)
+        )
+        return next((refusal for refusal in of_namespace if refusal is not None), None)
+
+    def complete(self, namespace: str) -> bool:
+        """Whether all objects of the namespace are in the stores."""
+        of_namespace = [
+            reflector
+            for (name, where), reflector in self.by_name.items()
+            if where in (namespace, "") and name != _AGENTS
+        ]
+        return all(reflector.synced.is_set() and reflector.refusal is None for reflector in of_namespace)
+
+    def check(self) -> str | None:
+        """Readiness check: which store is not up to date. An absent namespace is no fault of this replica."""
+        for (name, namespace), reflector in self.by_name.items():
+            if _is_optional(name, namespace) and self.refusal(namespace) is not None:
+                continue
+            where = f"{name} in {namespace or 'all namespaces'}"
+            if not reflector.synced.is_set():
+                return f"{where} have not been listed yet"
+            if reflector.staleness > STALE_SECONDS:
+                return f"{where} were last heard of {reflector.staleness:.0f} s ago"
+        return None
+
+    def staleness(self) -> dict[tuple[str, str], float]:
+        """Seconds since each watch last received anything, except those of absent namespaces."""
+        return {
+            name: reflector.staleness
+            for name, reflector in self.by_name.items()
+            if not _is_optional(*name) or reflector.refusal is None
+        }
+
+
+def _is_optional(name: str, namespace: str | None) -> bool:
+    return bool(namespace) and name != _AGENTS

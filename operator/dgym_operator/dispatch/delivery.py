@@ -15,6 +15,7 @@ from dgym.api import DebugTask, Episode, PodOverrides
 from dgym.api import labels as keys
 from dgym.api.quantities import parse_quantity
 from dgym.kube import EPISODES, ApiError, EventRecorder, Key, NotFound, WorkQueue
+from dgym.logs import fields
 from dgym.wire.assignments import Assignment, AssignmentMode, AssignmentState, AssignmentStatus
 from dgym.wire.http import NamedTool, Role, make_token
 from dgym.wire.messages import EndReason
@@ -23,7 +24,6 @@ from dgym_operator.cache import Agent, Cache
 from dgym_operator.calls import AgentClient, CallFailed
 from dgym_operator.controllers import sidecar_url
 from dgym_operator.controllers.episode import remaining_seconds
-from dgym_operator.logs import fields
 from dgym_operator.objects import EpisodeView, Pod
 from dgym_operator.render import DEFAULT, sandbox_resources
 

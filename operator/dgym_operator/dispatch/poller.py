@@ -5,12 +5,12 @@ import logging
 from collections.abc import Callable
 
 from dgym.kube import Key
+from dgym.logs import fields
 from dgym.wire.assignments import AgentReport
 from dgym_operator.cache import Agent, Cache
 from dgym_operator.calls import AgentClient, CallFailed, Refused
 from dgym_operator.dispatch.delivery import Deliveries, compare
 from dgym_operator.dispatch.dispatcher import Dispatcher
-from dgym_operator.logs import fields
 
 _log = logging.getLogger(__name__)
 _UNAUTHORIZED = 401

@@ -3,7 +3,6 @@
 from dgym_operator.render.context import (
     DEFAULT,
     PodContext,
-    PodSettings,
     TemplateError,
     label_value,
     sandbox_resources,
@@ -15,7 +14,6 @@ from dgym_operator.render.renderer import Renderer
 __all__ = [
     "DEFAULT",
     "PodContext",
-    "PodSettings",
     "Renderer",
     "TemplateError",
     "check_templates",

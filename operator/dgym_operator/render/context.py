@@ -14,27 +14,7 @@ from dgym.api import DebugTaskSpec, PodOverrides, Resources, labels
 from dgym.api.quantities import parse_quantity
 from dgym.errors import DgymError
 from dgym.wire.http import Role, make_token, token_digest
-
-
-class PodSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of all pods of an installation.
-
-    Attributes:
-        sandbox_image: For tasks that name no image.
-        sidecar_image: The sidecar's; it also holds the runner that the init container copies in.
-        image_pull_policy: Of all containers.
-        image_pull_secrets: Names of Secrets in the episode's namespace.
-        sidecar_resources: Requests and limits of the sidecar.
-    """
-
-    sandbox_image: str
-    sidecar_image: str
-    image_pull_policy: str = "IfNotPresent"
-    image_pull_secrets: tuple[str, ...] = ()
-    sidecar_resources: dict[str, dict[str, str]] = msgspec.field(
-        default_factory=lambda: {"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}}
-    )
-    log_level: str = "INFO"
+from dgym_operator.settings import Settings
 
 
 class PodContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +39,7 @@ class PodContext(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[str, str] = msgspec.field(default_factory=dict)
     overrides: PodOverrides = PodOverrides()
     active_deadline_seconds: int
-    settings: PodSettings
+    settings: Settings
 
 
 class TemplateError(DgymError):
@@ -73,6 +53,7 @@ class InvalidOverride(TemplateError):
     """The episode or its task asks for what no pod may have; the message names the field and the remedy."""
 
 
+_SIDECAR_RESOURCES = {"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}}
 _NODE_LOST_SECONDS = 60
 _NODE_LOST = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _OWN_LABELS = ("app.kubernetes.io/name", "app.kubernetes.io/component")
@@ -132,7 +113,7 @@ def template_variables(context: PodContext) -> dict[str, Any]:
         "resources": {
             "sandbox": as_manifest(sandbox),
             "verifier": as_manifest(verifier_resources(sandbox)),
-            "sidecar": settings.sidecar_resources,
+            "sidecar": _SIDECAR_RESOURCES,
             "disk": sandbox.limits["ephemeral-storage"],
         },
     }

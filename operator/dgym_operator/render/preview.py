@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import yaml
 
 from dgym.api import (
@@ -22,8 +21,9 @@ from dgym.api import (
     load,
 )
 from dgym.errors import ManifestError
-from dgym_operator.render.context import PodContext, PodSettings, token_digests
+from dgym_operator.render.context import PodContext, token_digests
 from dgym_operator.render.renderer import Renderer
+from dgym_operator.settings import Settings
 
 _KEY = b"not the cluster's"
 _UID = "00000000-0000-0000-0000-000000000000"
@@ -33,11 +33,9 @@ _OVERHEAD_SECONDS = 3600
 def render_command(
     paths: Sequence[Path],
     *,
-    settings: PodSettings,
+    settings: Settings,
     task_paths: Sequence[Path] = (),
     template: str | None = None,
-    templates_directory: Path | None = None,
-    default_template: str = "restricted",
     namespace: str = "default",
 ) -> str:
     """The pod of the first attempt of every episode in the files (of a set, its first), a YAML document each.
@@ -47,8 +45,6 @@ def render_command(
         settings: Of the installation.
         task_paths: Files with the DebugTasks that they refer to.
         template: Beats what episode and task name.
-        templates_directory: An administrator's templates.
-        default_template: For episodes and tasks that name none.
         namespace: Of manifests that name none.
 
     Raises:
@@ -57,10 +53,11 @@ def render_command(
     """
     resources = [resource for path in (*paths, *task_paths) for resource in load(path)]
     tasks = [resource for resource in resources if isinstance(resource, DebugTask)]
-    renderer = Renderer(directory=templates_directory)
+    renderer = Renderer(directory=settings.pod_templates_directory)
     pods = []
     for planned in _planned(resources, tasks):
-        name = template or planned.episode.spec.pod_template or planned.task.spec.pod_template or default_template
+        name = template or planned.episode.spec.pod_template or planned.task.spec.pod_template
+        name = name or settings.default_pod_template
         pods.append(renderer.render(name, _context(planned, settings, namespace)))
     if not pods:
         raise ManifestError(f"{', '.join(map(str, paths))}: holds no Episode and no EpisodeSet; give one")
@@ -68,16 +65,16 @@ def render_command(
     return text
 
 
-def check_templates(settings: PodSettings, *, templates_directory: Path | None, default_template: str) -> None:
+def check_templates(settings: Settings) -> None:
     """Render every template for two tasks, one whose repository is delivered and one whose image holds it.
 
     Raises:
-        TemplateError: A template does not parse, or gives no pod; or there is none of the name ``default_template``.
+        TemplateError: A template does not parse or gives no pod, or ``default_pod_template`` names none.
     """
-    renderer = Renderer(directory=templates_directory)
-    settings = msgspec.structs.replace(settings, sandbox_image=settings.sandbox_image or "sandbox")
+    renderer = Renderer(directory=settings.pod_templates_directory)
+    settings = settings.model_copy(update={"sandbox_image": settings.sandbox_image or "sandbox"})
     source = SourceSpec(files=(InlineFile(path="example.py", content=""),))
-    for name in (default_template, *renderer.templates):
+    for name in (settings.default_pod_template, *renderer.templates):
         for spec in (DebugTaskSpec(source=source), DebugTaskSpec()):
             episode = Episode(metadata=ObjectMeta(name="example"), spec=EpisodeSpec(task=spec))
             task = DebugTask(metadata=ObjectMeta(name="example"), spec=spec)
@@ -101,7 +98,7 @@ def _planned(resources: Iterable[Any], tasks: Sequence[DebugTask]) -> Iterator[P
             yield expand(resource, tasks)[0]
 
 
-def _context(planned: PlannedEpisode, settings: PodSettings, namespace: str) -> PodContext:
+def _context(planned: PlannedEpisode, settings: Settings, namespace: str) -> PodContext:
     episode = planned.episode
     spec = episode.spec
     return PodContext(

@@ -1,4 +1,9 @@
-"""Templates to pods."""
+"""Templates to pod manifests: rendered, read, and checked for what the controller relies on.
+
+The API server validates every pod against its whole schema (``fieldValidation=Strict``) and checks more than any copy
+of the schema here could. The tests do so for the shipped templates, ``dgym-operator render … | kubectl create
+--dry-run=server`` for others. Only what the API server cannot check is checked here.
+"""
 
 import time
 import traceback
@@ -7,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+import yaml
 
-from dgym.problems import nearest
-from dgym_operator.render.context import PodContext, TemplateError, template_variables
+from dgym.documents import read_yaml
+from dgym.problems import Path as ValuePath
+from dgym.problems import nearest, render_path
+from dgym_operator.render.context import PodContext, TemplateError, own_labels, template_variables
 from dgym_operator.render.environment import SUFFIX, TemplateEnvironment, TemplateLoader
-from dgym_operator.render.manifest import read_pod
 
 _LARGEST_TEXT = 1024**2
 
@@ -89,3 +96,114 @@ def _what(error: Exception) -> str:
     if isinstance(error, jinja2.TemplateError):
         return str(error)
     return f"{type(error).__name__}: {error}"
+
+
+CONTAINERS = ("sandbox", "verifier", "sidecar")
+_Parser = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_DEEPEST = 100
+_MOST_VALUES = 20_000
+_DEFAULTS = {"restartPolicy": "Never", "automountServiceAccountToken": False, "enableServiceLinks": False}
+
+
+def read_pod(text: str, context: PodContext, *, template: str) -> dict[str, Any]:
+    """The pod that ``text`` describes, with all that an episode needs.
+
+    Raises:
+        TemplateError: The text describes no pod, or one that no episode can run in.
+    """
+    pod = _document(text, template)
+    try:
+        _check_values(pod, (), [_MOST_VALUES])
+        if (pod.get("apiVersion"), pod.get("kind")) != ("v1", "Pod"):
+            raise ValueError("is no Pod; write apiVersion: v1 and kind: Pod")
+        spec, metadata = _mapping(pod, "spec"), _mapping(pod, "metadata")
+        _check_spec(spec)
+        metadata.update(name=context.name, namespace=context.namespace)
+        _mapping(metadata, "labels").update(own_labels(context))
+    except ValueError as error:
+        raise TemplateError(f"pod template {template!r}: {error}") from None
+    for name, value in _DEFAULTS.items():
+        spec.setdefault(name, value)
+    spec.setdefault("activeDeadlineSeconds", context.active_deadline_seconds)
+    return pod
+
+
+def _document(text: str, template: str) -> dict[str, Any]:
+    _check_structure(text, template)
+    documents = list(read_yaml(text))
+    for document in documents:
+        for problem in document.problems:
+            raise TemplateError(f"pod template {template!r} gives {_located(text, problem)}")
+    if len(documents) != 1 or not isinstance(documents[0].value, dict):
+        raise TemplateError(f"pod template {template!r} gives {len(documents)} documents or no mapping, not one pod")
+    return documents[0].value
+
+
+def _check_structure(text: str, template: str) -> None:
+    """Refuse what would harm a YAML constructor: depth overflows the stack, ten nested aliases are a million values."""
+    depth = 0
+    try:
+        for event in yaml.parse(text, _Parser):
+            if isinstance(event, yaml.AliasEvent):
+                raise _at_line(template, event, "aliases multiply what they name; write it out")
+            if isinstance(event, yaml.CollectionStartEvent):
+                depth += 1
+            elif isinstance(event, yaml.CollectionEndEvent):
+                depth -= 1
+            if depth > _DEEPEST:
+                raise _at_line(template, event, f"nested more than {_DEEPEST} deep")
+    except yaml.YAMLError:
+        return  # The reader reports it.
+
+
+def _at_line(template: str, event: yaml.Event, what: str) -> TemplateError:
+    line = event.start_mark.line + 1 if event.start_mark else 1
+    return TemplateError(f"pod template {template!r}: rendered line {line}: {what}")
+
+
+def _located(text: str, problem: Any) -> str:
+    what = f"{render_path(problem.path)}: {problem.message}" if problem.path else str(problem.message)
+    lines = text.split("\n")
+    if problem.line is None or problem.line > len(lines):
+        return what
+    return f"{what}\n  rendered line {problem.line}: {lines[problem.line - 1].strip()[:200]}"
+
+
+def _check_values(value: Any, path: ValuePath, left: list[int]) -> None:
+    """Check that the value is JSON, and not larger than a pod needs."""
+    left[0] -= 1
+    if left[0] < 0:
+        raise ValueError(f"more than {_MOST_VALUES:,} values")
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise ValueError(f"{render_path(path)}: the key {key!r} is not text; quote it")
+            _check_values(item, (*path, key), left)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            _check_values(item, (*path, index), left)
+    elif not isinstance(value, str | bool | int | float | None) or value != value:
+        raise ValueError(f"{render_path(path)}: {value!r} is not a value of JSON; quote it")
+
+
+def _mapping(holder: dict[str, Any], name: str) -> dict[str, Any]:
+    value = holder.setdefault(name, {})
+    if value is None:
+        value = holder[name] = {}
+    if not isinstance(value, dict):
+        raise ValueError(f"{name}: is {value!r}, not a mapping")
+    return value
+
+
+def _check_spec(spec: dict[str, Any]) -> None:
+    containers = spec.get("containers")
+    names = [each.get("name") for each in containers if isinstance(each, dict)] if isinstance(containers, list) else []
+    missing = [name for name in CONTAINERS if name not in names]
+    if missing:
+        raise ValueError(
+            f"spec.containers: has no {' and no '.join(missing)}; every episode needs {', '.join(CONTAINERS)}"
+        )
+    if spec.get("restartPolicy", "Never") != "Never":
+        raise ValueError(f"spec.restartPolicy: is {spec['restartPolicy']!r}; an attempt has one pod that ends: Never")
+    if spec.get("shareProcessNamespace"):
+        raise ValueError("spec.shareProcessNamespace: the sandbox could end the verifier; remove it")

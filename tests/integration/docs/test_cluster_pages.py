@@ -21,7 +21,7 @@ from dgym.wire.assignments import (
     AssignmentStatus,
     StoredFile,
 )
-from dgym_operator.cli import main as operator
+from dgym_operator.__main__ import main as operator
 from dgym_operator.controllers.episode.pods import GATED
 
 ROOT = Path(__file__).parents[3]

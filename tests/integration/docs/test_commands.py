@@ -30,7 +30,7 @@ INLINE = re.compile(r"`((?:dgym|dgym-operator|helm|kubectl|make|hack/[\w/]+|--se
 NESTED = re.compile(r"\$\(([^()]+)\)")
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 FLAG = re.compile(r"^\s+(-\w), (--[\w-]+)|^\s+(--[\w-]+)", re.MULTILINE)
-PYTHON_PROGRAMS = {"dgym": "dgym.cli.app", "dgym-operator": "dgym_operator.cli"}
+PYTHON_PROGRAMS = {"dgym": "dgym.cli.app", "dgym-operator": "dgym_operator.__main__"}
 SETS = ("--set", "--set-string", "--set-json")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dgym.kube import LEASES, Client, LeaderElector, LeadershipLost, LeaseSettings
+from dgym.kube import LEASES, Client, LeaderElector, LeadershipLost
 from tests.apiserver import ApiServer
 from tests.fakes.kube_clocks import ManualClock
 
@@ -196,7 +196,19 @@ async def test_without_an_api_server_a_leader_stops_in_time(bad_server: Any, bad
 
 
 @pytest.mark.parametrize("settings", [(10, 15, 2), (15, 10, 10), (15, 10, 0)])
-def test_durations_that_would_allow_two_leaders_are_refused(settings: tuple[float, float, float]) -> None:
+def test_durations_that_would_allow_two_leaders_are_refused(
+    client: Client, settings: tuple[float, float, float]
+) -> None:
     duration, renew, retry = settings
     with pytest.raises(ValueError, match="Lease"):
-        LeaseSettings(duration=duration, renew_deadline=renew, retry_period=retry)
+        LeaderElector(
+            client,
+            name="leader",
+            namespace="default",
+            identity="a",
+            clock=ManualClock(),
+            random=Random(1),
+            duration=duration,
+            renew_deadline=renew,
+            retry_period=retry,
+        )

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from dgym.api import DebugTaskSpec
-from dgym_operator.render import PodContext, PodSettings
+from dgym_operator.render import PodContext
+from dgym_operator.settings import Settings
 
 GROUP = 10000
 
@@ -31,7 +32,7 @@ def make_context():
             delivered=True,
             digests={"prepare": "a" * 64, "drive": "b" * 64, "operate": "c" * 64},
             active_deadline_seconds=7200,
-            settings=PodSettings(sandbox_image="localhost/sandbox:1", sidecar_image="localhost/sidecar:1"),
+            settings=Settings(sandbox_image="localhost/sandbox:1", sidecar_image="localhost/sidecar:1"),
         )
         return msgspec.structs.replace(context, **fields)
 

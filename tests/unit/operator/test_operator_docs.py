@@ -2,8 +2,8 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
+from dgym_operator.__main__ import main
 from dgym_operator.app.metrics import Metrics, Snapshot
-from dgym_operator.cli import main
 
 PAGE = Path(__file__).parents[3] / "docs" / "operator.md"
 ROOT = PAGE.parents[1]

@@ -4,7 +4,7 @@ import pytest
 from dgym.kube import ConnectionLost
 from dgym_operator.actions import ApiReader, EpisodeExecutor, NotLeading, ProgressBudget, Writes
 from dgym_operator.actions.episodes import DEFER_SECONDS
-from dgym_operator.app.key import show_waiting
+from dgym_operator.app.health import show_waiting
 from dgym_operator.controllers import Emit, PatchStatus, Plan
 
 

@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from dgym.logs import JsonFormatter
-from dgym_operator.logs import TextFormatter, configure_logging, fields
+from dgym.logs import JsonFormatter, TextFormatter, fields
+from dgym_operator.settings import Settings
 
 
 def record(message="assigned", **extra):
@@ -56,7 +56,7 @@ def logging_as_before():
 
 
 def test_libraries_are_quiet_below_warnings(logging_as_before, capsys):
-    configure_logging("DEBUG", "json")
+    Settings(log_level="DEBUG", log_format="json").start_logging()
     logging.getLogger("aiohttp").info("connection")
     logging.getLogger("dgym_operator.app").debug("decided")
     lines = capsys.readouterr().err.splitlines()

@@ -8,9 +8,8 @@ import msgspec
 import pytest
 
 from dgym.kube import Forbidden, NotFound
-from dgym_operator.app.claims import Claims
 from dgym_operator.app.health import Announcer
-from dgym_operator.app.namespaces import Namespaces, State
+from dgym_operator.app.namespaces import Claims, Namespaces, State
 from dgym_operator.cache import Informers
 from dgym_operator.settings import Settings
 from tests.fakes.kube_clocks import ManualClock, settle

@@ -10,10 +10,9 @@ import pytest
 from dgym.kube import Forbidden, WorkQueue
 from dgym.wire.assignments import AgentReport
 from dgym_operator.actions import ApiReader, EpisodeExecutor, ProgressBudget, SetExecutor, Writes
-from dgym_operator.app.handlers import EventHandlers
 from dgym_operator.app.health import Watchdog
 from dgym_operator.app.metrics import Metrics, Snapshot, TransitionObserver
-from dgym_operator.app.reconciler import Item, Kind, Reconciler
+from dgym_operator.app.reconciler import EventHandlers, Item, Kind, Reconciler
 from dgym_operator.dispatch import Dispatcher
 from dgym_operator.objects import ConfigMapView, EpisodeSetView
 from tests.fakes.kube_clocks import ManualClock, settle

@@ -3,8 +3,8 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from dgym_operator.__main__ import main
 from dgym_operator.actions.networkpolicy import sandbox_policy
-from dgym_operator.cli import main
 from dgym_operator.controllers import SIDECAR_PORT
 
 AGENTS = {"app.kubernetes.io/name": "dgym", "app.kubernetes.io/component": "agent"}

@@ -3,10 +3,11 @@
 import pytest
 from click.testing import CliRunner
 
-from dgym_operator.cli import main
-from dgym_operator.render import PodSettings, check_templates
+from dgym_operator.__main__ import main
+from dgym_operator.render import check_templates
+from dgym_operator.settings import Settings
 
-SETTINGS = PodSettings(sandbox_image="", sidecar_image="sidecar")
+SETTINGS = Settings(sandbox_image="", sidecar_image="sidecar")
 
 
 def run(monkeypatch, directory, default="restricted"):
@@ -40,4 +41,4 @@ def test_an_unknown_default_template_ends_the_process(monkeypatch, tmp_path):
 
 def test_the_shipped_templates_pass(tmp_path):
     (tmp_path / "own.yaml.j2").write_text("{% extends 'baseline' %}")
-    check_templates(SETTINGS, templates_directory=tmp_path, default_template="own")
+    check_templates(SETTINGS.model_copy(update={"pod_templates_directory": tmp_path, "default_pod_template": "own"}))

@@ -8,7 +8,7 @@ import pytest
 from dgym.wire.assignments import AssignmentState
 from dgym_operator.controllers import AgentView, PauseDeadline
 from dgym_operator.controllers.episode import agent_request, assigned_status, decide
-from dgym_operator.controllers.episode.deadlines import backstop
+from dgym_operator.controllers.episode.assignment import backstop
 from tests.unit.reconcile.reconcile_builders import (
     NOW,
     ago,

@@ -4,7 +4,8 @@ import msgspec
 import pytest
 
 from dgym.api import DebugTaskSpec
-from dgym_operator.render import PodContext, PodSettings, Renderer
+from dgym_operator.render import PodContext, Renderer
+from dgym_operator.settings import Settings
 
 DIGESTS = {"prepare": "a" * 64, "drive": "b" * 64, "operate": "c" * 64}
 
@@ -24,7 +25,7 @@ def make_context():
             delivered=True,
             digests=DIGESTS,
             active_deadline_seconds=7200,
-            settings=PodSettings(sandbox_image="sandbox-python:1", sidecar_image="sidecar:1"),
+            settings=Settings(sandbox_image="sandbox-python:1", sidecar_image="sidecar:1"),
         )
         return msgspec.structs.replace(context, **fields)
 

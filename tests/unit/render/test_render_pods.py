@@ -7,8 +7,8 @@ import pytest
 from dgym.api import PodOverrides, Resources, Toleration
 from dgym.sidecar.settings import read_settings
 from dgym.wire.http import Path
-from dgym_operator.render import PodSettings
 from dgym_operator.render.context import InvalidOverride
+from dgym_operator.settings import Settings
 
 SHAPES = [
     pytest.param(template, delivered, id=f"{template}-{'delivered' if delivered else 'baked'}")
@@ -164,7 +164,7 @@ def test_the_verdict_fits_into_the_share_of_each_container(renderer, make_contex
 
 
 def test_the_task_and_the_installation_choose_images(renderer, make_context, container):
-    settings = PodSettings(
+    settings = Settings(
         sandbox_image="default:1",
         sidecar_image="sidecar:2",
         image_pull_policy="Always",

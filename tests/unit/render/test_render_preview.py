@@ -4,9 +4,10 @@ import pytest
 import yaml
 
 from dgym.errors import ManifestError
-from dgym_operator.render import PodSettings, TemplateError, render_command
+from dgym_operator.render import TemplateError, render_command
+from dgym_operator.settings import Settings
 
-SETTINGS = PodSettings(sandbox_image="sandbox-python:1", sidecar_image="sidecar:1")
+SETTINGS = Settings(sandbox_image="sandbox-python:1", sidecar_image="sidecar:1")
 TASK = """
 apiVersion: dgym.dev/v1alpha1
 kind: DebugTask
@@ -74,7 +75,8 @@ def test_an_administrators_template(write, templates):
         "mine", '{% extends "restricted" %}\n{% block more %}\n  priorityClassName: low\n{% endblock %}'
     )
     path = write("all.yaml", f"{TASK}---{EPISODE}")
-    (pod,) = pods(render_command([path], template="mine", templates_directory=directory, settings=SETTINGS))
+    settings = SETTINGS.model_copy(update={"pod_templates_directory": directory})
+    (pod,) = pods(render_command([path], template="mine", settings=settings))
     assert pod["spec"]["priorityClassName"] == "low"
 
 

@@ -1,8 +1,14 @@
 """The controller of Episodes: one pod for each attempt, one agent for each pod, and the end of both."""
 
-from dgym_operator.controllers.episode.assignment import AgentRequest, agent_request, assigned_status, retry_at
+from dgym_operator.controllers.episode.assignment import (
+    AgentRequest,
+    agent_request,
+    assigned_status,
+    pod_deadline_seconds,
+    remaining_seconds,
+    retry_at,
+)
 from dgym_operator.controllers.episode.controller import decide, still_wants
-from dgym_operator.controllers.episode.deadlines import pod_deadline_seconds, remaining_seconds
 from dgym_operator.controllers.episode.pods import Cause, loss, stuck_cause
 
 __all__ = [

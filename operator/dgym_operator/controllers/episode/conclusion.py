@@ -6,7 +6,7 @@ import msgspec
 
 from dgym.api import ConditionType, EpisodeOutcome, EpisodeStatus, ResolvedReason, Stages, Treatment
 from dgym_operator.controllers.conditions import Conditions, fit, set_condition, since
-from dgym_operator.controllers.episode.deadlines import served_seconds
+from dgym_operator.controllers.episode.assignment import served_seconds
 from dgym_operator.controllers.episode.ending import is_disrupted
 from dgym_operator.controllers.episode.pods import AttemptEnd
 from dgym_operator.controllers.inputs import EpisodeInput, backoff

@@ -10,6 +10,7 @@ import msgspec
 
 from dgym.api import ConditionType, EpisodeStatus, ProgressReason
 from dgym_operator.controllers.conditions import is_true, set_condition
+from dgym_operator.controllers.episode.attempt import create, run, start
 from dgym_operator.controllers.episode.conclusion import (
     after_finish,
     close_attempt,
@@ -20,8 +21,6 @@ from dgym_operator.controllers.episode.conclusion import (
 )
 from dgym_operator.controllers.episode.ending import find_ending, is_disrupted
 from dgym_operator.controllers.episode.pods import AttemptEnd, deleted_early
-from dgym_operator.controllers.episode.running import run
-from dgym_operator.controllers.episode.starting import create, start
 from dgym_operator.controllers.inputs import EpisodeInput, attempt_of
 from dgym_operator.controllers.plan import Emit, LookUpPod, PatchStatus, Plan
 from dgym_operator.objects import EpisodeView

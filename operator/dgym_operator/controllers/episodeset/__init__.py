@@ -1,8 +1,13 @@
 """The controller of EpisodeSets: a frozen list of tasks, the Episodes made for it, and their counts."""
 
-from dgym_operator.controllers.episodeset.controller import decide_set
+from dgym_operator.controllers.episodeset.controller import (
+    child_manifest,
+    decide_set,
+    decode_tasks,
+    encode_tasks,
+    tasks_name,
+)
 from dgym_operator.controllers.episodeset.counts import Indexes, child_index, is_counted
-from dgym_operator.controllers.episodeset.tasks import child_manifest, decode_tasks, encode_tasks, tasks_name
 
 __all__ = [
     "Indexes",

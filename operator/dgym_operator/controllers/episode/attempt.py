@@ -1,0 +1,377 @@
+"""The plan for an attempt: its pod is created and started, and supervised while an agent serves it."""
+
+from datetime import datetime, timedelta
+from typing import Literal
+
+import msgspec
+
+from dgym.api import ConditionType, ProgressReason, Termination, Treatment
+from dgym.wire.assignments import AssignmentState, AssignmentStatus
+from dgym_operator.controllers.conditions import fit, set_condition
+from dgym_operator.controllers.episode.assignment import (
+    backstop,
+    losses,
+    remaining_seconds,
+    requested_since,
+    start_deadline,
+)
+from dgym_operator.controllers.episode.conclusion import conclude, delete_pods, finish, next_attempt_at
+from dgym_operator.controllers.episode.ending import is_retried
+from dgym_operator.controllers.episode.pods import GATED, AttemptEnd, created, slow_at, start_failure, waiting_cause
+from dgym_operator.controllers.inputs import EpisodeInput, backoff, sidecar_url
+from dgym_operator.controllers.plan import (
+    Action,
+    CancelAttempt,
+    CreateFailure,
+    CreatePod,
+    Emit,
+    PatchStatus,
+    PauseDeadline,
+    Plan,
+    SandboxEnded,
+    SandboxRunning,
+    soonest,
+    until,
+)
+from dgym_operator.objects import Pod
+
+_SHOWN = {
+    AssignmentState.PREPARING: ProgressReason.RUNNING,
+    AssignmentState.RUNNING: ProgressReason.RUNNING,
+    AssignmentState.CLOSING: ProgressReason.VERIFYING,
+    AssignmentState.STORING: ProgressReason.STORING,
+    AssignmentState.STORE_UNAVAILABLE: ProgressReason.RESULT_STORE_UNAVAILABLE,
+}
+_CREATED_SECONDS = 30.0
+"""The watch shows a pod long before; repeating the creation of an existing pod is harmless."""
+
+
+def create(view: EpisodeInput, now: datetime) -> Plan:
+    """Create the pod of the next attempt, or show why it cannot be created."""
+    expected = view.expected_task_uid
+    if view.task.state == "found" and expected is not None and view.task.uid != expected:
+        return finish(view, AttemptEnd(reason="InvalidSpec", message=_another_task(view)), now)
+    if view.task.state == "missing":
+        return _without_task(view, now)
+    due = next_attempt_at(view)
+    if due is not None and now < due:
+        return until(due, now)
+    failure = view.create_failure
+    if failure is not None and _is_final(failure):
+        return finish(view, AttemptEnd(reason=failure.reason, message=failure.message), now)
+    if not view.may_create:
+        message = _with_hold("a sandbox waits for a slot", view)
+        since = max(requested_since(view.episode), due) if due is not None else requested_since(view.episode)
+        return show(view, ProgressReason.WAITING_FOR_SLOT, since=since, now=now, message=message, revise=True)
+    if failure is not None:
+        return _after_failure(view, failure, now)
+    return _create_pod(view)
+
+
+def start(view: EpisodeInput, pod: Pod, now: datetime) -> Plan:
+    """Show what a pod that is not assigned yet waits for, or give it up."""
+    failed = start_failure(pod)
+    if failed is not None:
+        return conclude(view, failed, now)
+    if pod.ready:
+        ready = pod.condition("Ready")
+        message = _with_hold("the sandbox is ready and waits for an agent", view)
+        since = ready.last_transition_time if ready is not None else None
+        return show(
+            view,
+            ProgressReason.WAITING_FOR_SLOT,
+            since=since or created(pod),
+            now=now,
+            message=message,
+            ready="True",
+            revise=True,
+        )
+    cause = waiting_cause(pod)
+    if cause is not None and cause.gated:
+        return show(view, GATED, since=cause.since, now=now, message=cause.message)
+    if view.episode.status.reason == GATED:
+        return _ungated(view, now)
+    deadline = start_deadline(view, pod)
+    if now >= deadline:
+        return conclude(view, _too_late(view, cause.reason if cause else "", cause.message if cause else ""), now)
+    if cause is None:
+        # The decision at that moment releases the slot that is reserved for the pod.
+        slow = slow_at(pod, view.policy.slow_start_seconds)
+        return until(min(deadline, slow) if now < slow else deadline, now)
+    shown = show(view, cause.reason, since=cause.since, now=now, message=cause.message, warn=True)
+    return soonest(shown, until(deadline, now))
+
+
+def _with_hold(what: str, view: EpisodeInput) -> str:
+    return f"{what}: {view.held_by}" if view.held_by else what
+
+
+def _create_pod(view: EpisodeInput) -> Plan:
+    return Plan(actions=(CreatePod(name=view.pod_name, attempt=view.attempt),), requeue_after=_CREATED_SECONDS)
+
+
+def _without_task(view: EpisodeInput, now: datetime) -> Plan:
+    reference, requested = view.episode.spec.task_ref, requested_since(view.episode)
+    name = reference.name if reference is not None else ""
+    message = f"DebugTask {name} is not in namespace {view.episode.metadata.namespace}; apply it, or correct taskRef"
+    deadline = requested + timedelta(seconds=view.episode.spec.start_timeout_seconds)
+    if now >= deadline:
+        return finish(view, AttemptEnd(reason="TaskNotFound", message=message), now)
+    shown = show(view, ProgressReason.WAITING_FOR_TASK, since=requested, now=now, message=message, warn=True)
+    return soonest(shown, until(deadline, now))
+
+
+def _another_task(view: EpisodeInput) -> str:
+    reference = view.episode.spec.task_ref
+    name = reference.name if reference is not None else ""
+    return (
+        f"DebugTask {name} was deleted and made again since the episode was planned (UID {view.expected_task_uid}, "
+        f"now {view.task.uid}); results of both would not compare: make a new Episode or EpisodeSet"
+    )
+
+
+def _is_final(failure: CreateFailure) -> bool:
+    return not failure.passes and AttemptEnd(reason=failure.reason).treatment is not Treatment.WAIT
+
+
+def _after_failure(view: EpisodeInput, failure: CreateFailure, now: datetime) -> Plan:
+    """Retry in growing intervals, show the cause meanwhile, and give up at the deadline.
+
+    A retry that is due is made first, however late: the episode may have waited for a slot since the last one.
+    """
+    seconds, limits = _wait_limit(view, failure)
+    deadline = max(failure.since, requested_since(view.episode)) + timedelta(seconds=seconds)
+    again = (failure.tried or failure.since) + timedelta(seconds=_retry_seconds(view, failure))
+    if deadline <= now < again:
+        message = f"{failure.message}; the pod could not be created within {seconds:.0f} s ({limits})"
+        return finish(view, AttemptEnd(reason=failure.reason, message=message), now)
+    reason = failure.reason
+    if AttemptEnd(reason=reason).treatment is not Treatment.WAIT:
+        reason = ProgressReason.POD_NOT_CREATED
+    shown = show(view, reason, since=failure.since, now=now, message=failure.message, warn=True, revise=True)
+    if now < again:
+        return soonest(shown, until(min(again, deadline), now))
+    return _create_pod(view)
+
+
+def _wait_limit(view: EpisodeInput, failure: CreateFailure) -> tuple[float, str]:
+    """For how many seconds the cause is waited for, and the fields that set the time.
+
+    A quota is used up by other episodes, each of which may take its whole deadline.
+    """
+    seconds = float(view.episode.spec.start_timeout_seconds)
+    if failure.reason == "QuotaExceeded":
+        return max(seconds, remaining_seconds(view.episode)), "startTimeoutSeconds, activeDeadlineSeconds"
+    return seconds, "startTimeoutSeconds"
+
+
+def _retry_seconds(view: EpisodeInput, failure: CreateFailure) -> float:
+    policy = view.policy
+    return max(failure.retry_after, backoff(policy.backoff_seconds, policy.create_retry_seconds, failure.tries))
+
+
+def _ungated(view: EpisodeInput, now: datetime) -> Plan:
+    """The gate is gone: the time to start begins now."""
+    conditions = view.episode.status.conditions
+    changed = view.status_with(
+        conditions=set_condition(
+            conditions,
+            ConditionType.SANDBOX_READY,
+            "False",
+            reason=ProgressReason.STARTING,
+            at=now,
+            restamp=True,
+        ),
+        reason=ProgressReason.STARTING,
+        message="",
+    )
+    return Plan(actions=(PatchStatus(status=changed),))
+
+
+def _too_late(view: EpisodeInput, reason: str, message: str) -> AttemptEnd:
+    seconds = view.episode.spec.start_timeout_seconds
+    late = f"the sandbox was not ready within {seconds} s (startTimeoutSeconds)"
+    if not reason:
+        return AttemptEnd(reason="SandboxStartFailed", message=late)
+    return AttemptEnd(reason=reason, message=f"{message}; {late}")
+
+
+def run(view: EpisodeInput, now: datetime) -> Plan:
+    """Supervise the attempt: its agent, its sandbox, its clocks."""
+    if view.episode.status.termination is not None:
+        return Plan(actions=delete_pods(view), requeue_after=view.policy.repeat_seconds)
+    late = backstop(view, now)
+    end = _deadline_passed(view, late, now) or _agents_gave_up(view) or _cancelled_without_agent(view)
+    if end is not None:
+        return _terminate(view, end)
+    failed = _model_failed(view, now)
+    if failed is not None:
+        return failed
+    plan = soonest(_sidecar_requests(view), _progress(view, now))
+    if view.awaits_report:
+        plan = soonest(plan, Plan(requeue_after=view.policy.repeat_seconds))
+    return soonest(plan, until(late, now)) if late is not None and now < late else plan
+
+
+def _deadline_passed(view: EpisodeInput, late: datetime | None, now: datetime) -> AttemptEnd | None:
+    if late is None or now < late or view.is_closing or view.awaits_report:
+        return None
+    message = "neither the sidecar nor an agent ended the episode when its deadline had passed; it is not scored"
+    if view.episode.spec.cancel:
+        return AttemptEnd(reason="Cancelled", message=message)
+    if view.episode.spec.agent is not None and view.agent is not None and view.agent.lost_since is not None:
+        # The sidecar's deadline is paused while the agent is lost: the agent has not exceeded it.
+        since = view.agent.lost_since.isoformat(timespec="seconds")
+        message = f"no agent has served the episode since {since}: {view.agent.lost}"
+        return AttemptEnd(reason="AgentLost", message=message)
+    return AttemptEnd(reason="DeadlineExceeded", message=message)
+
+
+def _agents_gave_up(view: EpisodeInput) -> AttemptEnd | None:
+    """The end of an episode whose agents were lost, or whose model failed, too often."""
+    assignment, agent, report = view.assignment, view.agent, view.report
+    if assignment is None or agent is None:
+        return None
+    if agent.lost_since is not None and losses(assignment) >= view.policy.agent_losses:
+        message = f"{losses(assignment) + 1} agents were lost while they served the episode; the last: {agent.lost}"
+        return AttemptEnd(reason="AgentLost", message=message)
+    if not _has_new_failure(view) or report is None or assignment.failures < view.policy.agent_failures:
+        return None
+    message = f"{report.message}; it was tried {assignment.failures + 1} times"
+    return AttemptEnd(reason=_reason(report), message=message)
+
+
+def _cancelled_without_agent(view: EpisodeInput) -> AttemptEnd | None:
+    """The end of a cancelled attempt that no agent will release: its sidecar has ended it already."""
+    agent = view.agent
+    if not view.episode.spec.cancel or not view.cancelled or agent is None or agent.lost_since is None:
+        return None
+    return AttemptEnd(reason="Cancelled", message="cancelled while no agent served it; it is not scored")
+
+
+def _terminate(view: EpisodeInput, end: AttemptEnd) -> Plan:
+    """Delete the pod, and read its termination message before finishing: a verdict in it takes precedence."""
+    status = view.status_with(
+        reason=ProgressReason.TERMINATING,
+        message=fit(end.message),
+        termination=Termination(reason=end.reason, message=fit(end.message)),
+    )
+    actions = (PatchStatus(status=status), *delete_pods(view))
+    return Plan(actions=actions, requeue_after=view.policy.repeat_seconds)
+
+
+def _model_failed(view: EpisodeInput, now: datetime) -> Plan | None:
+    """Record a failure of the model, so that another try follows."""
+    assignment, report = view.assignment, view.report
+    if not _has_new_failure(view) or assignment is None or report is None:
+        return None
+    reason = _reason(report)
+    failed = msgspec.structs.replace(assignment, failures=assignment.failures + 1, failed_time=now)
+    status = view.status_with(assignment=failed, reason=reason, message=fit(report.message))
+    event = Emit(type="Warning", reason=reason, message=fit(f"{report.message}; another try follows"))
+    return Plan(actions=(PatchStatus(status=status), event))
+
+
+def _has_new_failure(view: EpisodeInput) -> bool:
+    return is_retried(view.report) and view.assignment is not None and view.assignment.failed_time is None
+
+
+def _reason(report: AssignmentStatus) -> str:
+    return report.reason.value if report.reason is not None else "InternalError"
+
+
+def _sidecar_requests(view: EpisodeInput) -> Plan:
+    """Requests to the sidecar, repeated until its pod has ended."""
+    pod, agent, assignment = view.pod, view.agent, view.assignment
+    if pod is None or not pod.status.pod_ip:
+        return Plan()
+    url, attempt = sidecar_url(pod), view.attempt
+    actions: list[Action] = []
+    if pod.terminated("sandbox") is not None:
+        actions.append(SandboxEnded(url=url, attempt=attempt))
+    if view.episode.spec.cancel and not view.is_closing:
+        actions.append(CancelAttempt(url=url, attempt=attempt))
+    # An external driver does not depend on the agent that prepares and stores.
+    driven = view.episode.spec.agent is not None
+    if driven and agent is not None and agent.lost_since is not None and assignment is not None:
+        actions.append(PauseDeadline(url=url, attempt=attempt, epoch=assignment.epoch))
+    running_at = _sandbox_running_at(pod)
+    if running_at is not None:
+        actions.append(SandboxRunning(url=url, attempt=attempt, observed=running_at))
+    return Plan(actions=tuple(actions), requeue_after=view.policy.repeat_seconds) if actions else Plan()
+
+
+def _sandbox_running_at(pod: Pod) -> datetime | None:
+    """When the kubelet observed the sandbox running in a pod whose containers are not all ready.
+
+    A sidecar whose sandbox should have ended makes itself unready, and the kubelet publishes that with the states of
+    all containers. ``Ready`` would not do: a node's controller clears it for a kubelet that does not answer.
+    """
+    condition, sandbox = pod.condition("ContainersReady"), pod.container("sandbox")
+    if condition is None or condition.status != "False" or sandbox is None:
+        return None
+    running = sandbox.state.waiting is None and sandbox.state.terminated is None
+    return condition.last_transition_time if running else None
+
+
+def _progress(view: EpisodeInput, now: datetime) -> Plan:
+    agent, assignment = view.agent, view.assignment
+    if agent is None or assignment is None or assignment.failed_time is not None:
+        return Plan()
+    if agent.lost_since is not None:
+        return show(view, "AgentLost", since=agent.lost_since, now=now, message=agent.lost, ready=None, warn=True)
+    report = view.report
+    reason = _SHOWN.get(report.state) if report is not None else None
+    if report is None or reason is None:
+        return Plan()
+    cause = report.message if report.state is AssignmentState.STORE_UNAVAILABLE else ""
+    shown = show(view, reason, since=agent.since, now=now, message=cause, ready=None, warn=bool(cause))
+    return shown if shown.actions else soonest(shown, _count_steps(view, report, now))
+
+
+def _count_steps(view: EpisodeInput, report: AssignmentStatus, now: datetime) -> Plan:
+    """Record the number of steps, at most every ``steps_seconds``."""
+    status, agent, interval = view.episode.status, view.agent, timedelta(seconds=view.policy.steps_seconds)
+    due = (status.stages.last_step or status.stages.assigned or now) + interval
+    if now < due or agent is None:
+        return until(due, now)
+    if report.steps <= status.steps:
+        return until(now + interval, now)
+    first = status.stages.first_step or agent.stages.first_step or now
+    stages = msgspec.structs.replace(status.stages, first_step=first, last_step=now)
+    changed = msgspec.structs.replace(status, steps=report.steps, stages=stages)
+    return Plan(actions=(PatchStatus(status=changed, progress=True),), requeue_after=view.policy.steps_seconds)
+
+
+def show(
+    view: EpisodeInput,
+    reason: str,
+    *,
+    since: datetime | None,
+    now: datetime,
+    message: str = "",
+    ready: Literal["True", "False"] | None = "False",
+    warn: bool = False,
+    revise: bool = False,
+) -> Plan:
+    """Show ``reason`` once it has lasted; ``ready`` is the status of ``SandboxReady`` (None: unchanged).
+
+    A message that changes under the same reason is not written again: a scheduler has a new one for every node that
+    comes and goes. With ``revise`` it is: for messages that change with their cause alone.
+    """
+    status = view.episode.status
+    if status.reason == reason and not (revise and status.message != fit(message)):
+        return Plan()
+    shown_at = (since or now) + timedelta(seconds=view.policy.shown_after_seconds)
+    if now < shown_at:
+        return Plan(requeue_after=(shown_at - now).total_seconds())
+    conditions = status.conditions
+    if ready is not None:
+        conditions = set_condition(
+            conditions, ConditionType.SANDBOX_READY, ready, reason=reason, message=message, at=since or now
+        )
+    changed = view.status_with(conditions=conditions, reason=reason, message=fit(message))
+    actions: list[Action] = [PatchStatus(status=changed, progress=True)]
+    if warn:
+        actions.append(Emit(type="Warning", reason=reason, message=fit(message)))
+    return Plan(actions=tuple(actions))
