@@ -3,7 +3,7 @@
 Knows nothing of episodes but their resources. Clock and random are arguments; every wait has an end.
 """
 
-from dgym.kube.auth import Access, AccessError, FixedCredentials, load_access
+from dgym.kube.auth import Access, AccessError, Credentials, load_access
 from dgym.kube.client import Client
 from dgym.kube.errors import (
     AlreadyExists,
@@ -17,8 +17,6 @@ from dgym.kube.errors import (
     NotFound,
     PortUnreachable,
     ServerUnavailable,
-    StatusCause,
-    StatusDetails,
     TooManyRequests,
     Unauthorized,
     UnreadableAnswer,
@@ -40,15 +38,12 @@ from dgym.kube.resources import (
     PODS,
     SECRETS,
     Key,
-    Metadata,
     Object,
-    Page,
     Resource,
     key_of,
 )
-from dgym.kube.store import Change, Index, Listener, Source, Store
-from dgym.kube.throttle import Backoff, Clock, SystemClock, Timer, TokenBucket
-from dgym.kube.transport import Observe
+from dgym.kube.store import Change, Source, Store
+from dgym.kube.throttle import Backoff, Clock, SystemClock, TokenBucket
 
 __all__ = [
     "CONFIG_MAPS",
@@ -72,24 +67,19 @@ __all__ = [
     "Clock",
     "Conflict",
     "ConnectionLost",
+    "Credentials",
     "EventRecorder",
     "EventType",
     "Expired",
-    "FixedCredentials",
     "Forbidden",
-    "Index",
     "Invalid",
     "Key",
     "LeaderElector",
     "LeadershipLost",
     "LeaseRecord",
     "LeaseSpec",
-    "Listener",
-    "Metadata",
     "NotFound",
     "Object",
-    "Observe",
-    "Page",
     "PortForward",
     "PortUnreachable",
     "QueueClosed",
@@ -97,11 +87,8 @@ __all__ = [
     "Resource",
     "ServerUnavailable",
     "Source",
-    "StatusCause",
-    "StatusDetails",
     "Store",
     "SystemClock",
-    "Timer",
     "TokenBucket",
     "TooManyRequests",
     "Unauthorized",

@@ -10,7 +10,7 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -28,14 +28,18 @@ class AccessError(DgymError):
     """No kubeconfig, no such context in it, or credentials that cannot be read; the message says which."""
 
 
-class Credentials(Protocol):
-    """The source of the Authorization header."""
+class Credentials:
+    """The source of the Authorization header: here a token or password that does not change, or none."""
+
+    def __init__(self, header: str | None = None) -> None:
+        self._header = header
 
     async def header(self) -> str | None:
         """The header's value now; None: none, a client certificate may do."""
+        return self._header
 
     def expire(self) -> None:
-        """Get another value for the next request: the server refused the last one."""
+        """Get another value for the next request, where there is one: the server refused the last one."""
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,29 +54,15 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str = "default"
 
 
-class FixedCredentials:
-    """A token or password that does not change, or none."""
-
-    def __init__(self, header: str | None = None) -> None:
-        self._header = header
-
-    async def header(self) -> str | None:
-        """The header's value."""
-        return self._header
-
-    def expire(self) -> None:
-        """Nothing: there is no other value."""
-
-
-class TokenFile:
+class TokenFile(Credentials):
     """A token in a file, which the kubelet replaces every hour or so."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
         self._path = path
         self._clock = clock
         self._stamp: tuple[int, int] | None = None
         self._checked = float("-inf")
-        self._header = ""
 
     async def header(self) -> str | None:
         """The header with the newest token."""
@@ -97,7 +87,7 @@ class TokenFile:
         self._checked = self._clock()
 
 
-class RefreshedCredentials:
+class RefreshedCredentials(Credentials):
     """A header that is fetched again before it grows old: exec plugins, OIDC."""
 
     def __init__(
@@ -106,7 +96,7 @@ class RefreshedCredentials:
         fetch: Callable[[], Awaitable[str | None]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._header = header
+        super().__init__(header)
         self._fetch = fetch
         self._clock = clock
         self._fetched = clock()
@@ -213,7 +203,7 @@ def _credentials(loader: Any, header: str | None) -> Credentials:
         base = Path(user.path).parent if getattr(user, "path", None) else Path()
         return TokenFile(base / value["tokenFile"])
     if "exec" not in value and "auth-provider" not in value:
-        return FixedCredentials(header)
+        return Credentials(header)
 
     async def fetch() -> str | None:
         try:

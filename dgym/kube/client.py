@@ -16,7 +16,7 @@ from dgym.kube.auth import Access
 from dgym.kube.errors import ConnectionLost, Forbidden, ServerUnavailable, TooManyRequests, UnreadableAnswer
 from dgym.kube.resources import PODS, Page, PageDecoder, Resource
 from dgym.kube.throttle import Clock, Outcome, SlowStart, TokenBucket
-from dgym.kube.transport import Answer, Caller, Observe, Request, Socket, Stream, Transport
+from dgym.kube.transport import Answer, Observe, Request, Socket, Stream, Transport
 
 V = TypeVar("V")
 PAGE_SIZE = 500
@@ -61,31 +61,33 @@ class Client:
     ) -> None:
         self.access = access
         self.namespace = access.namespace
-        self._caller = Caller(
-            Transport(access, user_agent=user_agent, timeout=timeout),
+        self._transport = Transport(
+            access,
             bucket=TokenBucket(qps=qps, burst=burst, clock=clock),
             clock=clock,
             random=random,
             resend=resend,
             observe=observe,
+            user_agent=user_agent,
+            timeout=timeout,
         )
         self._creates = SlowStart()
 
     async def __aenter__(self) -> Self:
-        await self._caller.open()
+        await self._transport.open()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._caller.close()
+        await self._transport.close()
 
     # Reads
 
     async def get(self, resource: Resource, name: str, *, decode: type[V], namespace: str | None = None) -> V:
         """Return the object as it is now."""
         request = _build("GET", resource.url(namespace, name))
-        return _decoded(await self._caller.call("get", resource, request, repeatable=True), decode)
+        return _decoded(await self._transport.call("get", resource, request, repeatable=True), decode)
 
     async def pages(
         self,
@@ -107,7 +109,7 @@ class Client:
         size, token = min(limit, _FIRST_PAGE), ""
         while True:
             asked = parameters | _given(limit=str(size), **{"continue": token})
-            answer = await self._caller.call(
+            answer = await self._transport.call(
                 "list", resource, _build("GET", resource.url(namespace), asked), repeatable=True
             )
             try:
@@ -161,7 +163,7 @@ class Client:
         )
         # The server ends the stream at the time agreed; a server that does not is cut off.
         request = _build("GET", resource.url(namespace), parameters, timeout=timeout_seconds + silence_seconds)
-        async with self._caller.stream("watch", resource, request, silence=silence_seconds) as stream:
+        async with self._transport.stream("watch", resource, request, silence=silence_seconds) as stream:
             yield stream
 
     async def pod_log(
@@ -170,7 +172,7 @@ class Client:
         """The log of a container in pieces; with ``follow``, until the container ends."""
         parameters = _given(container=container, follow="true" if follow else "")
         request = _build("GET", PODS.url(namespace, name, "log"), parameters)
-        async with self._caller.stream("get", PODS, request, silence=silence_seconds) as stream:
+        async with self._transport.stream("get", PODS, request, silence=silence_seconds) as stream:
             while piece := await stream.read():
                 yield piece
 
@@ -180,7 +182,7 @@ class Client:
     ) -> AsyncIterator[Socket]:
         """A WebSocket to a subresource."""
         request = _build("GET", resource.url(namespace, name, subresource), parameters)
-        async with self._caller.websocket("connect", resource, request, protocol) as socket:
+        async with self._transport.websocket("connect", resource, request, protocol) as socket:
             yield socket
 
     # Writes
@@ -208,7 +210,7 @@ class Client:
             slot = self._creates.slot((resource, namespace))
         async with slot as outcome:
             try:
-                answer = await self._caller.call("create", resource, request, repeatable=False, throttle=throttle)
+                answer = await self._transport.call("create", resource, request, repeatable=False, throttle=throttle)
             except (Forbidden, TooManyRequests, ServerUnavailable, ConnectionLost):
                 outcome.refused()
                 raise
@@ -233,7 +235,9 @@ class Client:
         """
         url = resource.url(namespace, name, subresource)
         request = _build("PATCH", url, _given(fieldManager=field_manager), body=body, content_type=_MERGE_PATCH)
-        return _decoded(await self._caller.call("patch", resource, request, repeatable=True, throttle=throttle), decode)
+        return _decoded(
+            await self._transport.call("patch", resource, request, repeatable=True, throttle=throttle), decode
+        )
 
     async def apply(
         self,
@@ -253,7 +257,7 @@ class Client:
         parameters = {"fieldManager": field_manager, "fieldValidation": "Strict", "force": "true"}
         parameters |= {"dryRun": "All"} if dry_run else {}
         request = _build("PATCH", resource.url(namespace, name), parameters, body=body, content_type=_APPLY_PATCH)
-        answer = await self._caller.call("patch", resource, request, repeatable=True, throttle=True)
+        answer = await self._transport.call("patch", resource, request, repeatable=True, throttle=True)
         return answer.status == 201
 
     async def delete(
@@ -278,7 +282,7 @@ class Client:
         if uid:
             options["preconditions"] = {"uid": uid}
         request = _build("DELETE", resource.url(namespace, name), body=options)
-        answer = await self._caller.call("delete", resource, request, repeatable=uid is not None, throttle=throttle)
+        answer = await self._transport.call("delete", resource, request, repeatable=uid is not None, throttle=throttle)
         return None if _decoded(answer, _Kind).kind == "Status" else _decoded(answer, decode)
 
 

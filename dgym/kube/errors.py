@@ -1,22 +1,5 @@
 """The exceptions of requests to the API server, built from the ``Status`` that it answers with.
 
-::
-
-    ApiError                     status, reason, message, details, retry_after; method and path of the request
-    ├── BadRequest        400    the request makes no sense to this server
-    ├── Unauthorized      401    the credentials are not valid, or not any more
-    ├── Forbidden         403    RBAC, a quota, Pod Security, or a namespace that is being deleted: see its properties
-    ├── NotFound          404    the object is not there; on create, its namespace is not
-    ├── AlreadyExists     409    on create: the name is taken
-    ├── Conflict          409    the object is not what the request presumed (resourceVersion, uid); read it again
-    ├── Expired           410    the resourceVersion or continue token is too old; list again
-    ├── Invalid           422    the object breaks its schema or a rule; ``causes`` name the fields
-    ├── TooManyRequests   429    slow down; ``retry_after`` says for how long
-    ├── ServerUnavailable 5xx    overloaded, starting, or a webhook failed; the request may have taken effect
-    ├── ConnectionLost    0      no complete answer within the deadline; the request may have taken effect
-    ├── UnreadableAnswer  2xx    it took effect, but the answer does not fit the struct it was to be decoded into
-    └── PortUnreachable   0      the kubelet cannot connect to the port of a pod
-
 A request that may have taken effect is never repeated blindly: the caller reads the object first.
 """
 
@@ -54,7 +37,7 @@ class Status(msgspec.Struct, frozen=True):
 
 
 class ApiError(Exception):
-    """A request failed. ``status`` is HTTP's, 0 if there was no answer."""
+    """A request (``method``, ``path``) failed. ``status`` is HTTP's, 0 if there was no answer."""
 
     def __init__(
         self,
@@ -85,15 +68,15 @@ class ApiError(Exception):
 
 
 class BadRequest(ApiError):
-    """The request makes no sense to this server."""
+    """400: the request makes no sense to this server."""
 
 
 class Unauthorized(ApiError):
-    """The credentials are not valid, or not any more."""
+    """401: the credentials are not valid, or not any more."""
 
 
 class Forbidden(ApiError):
-    """Not allowed: by RBAC, or by an admission plugin, which only the message names."""
+    """403: not allowed by RBAC, or by an admission plugin, which only the message names."""
 
     @property
     def quota(self) -> bool:
@@ -112,39 +95,39 @@ class Forbidden(ApiError):
 
 
 class NotFound(ApiError):
-    """The object is not there; on create, its namespace is not."""
+    """404: the object is not there; on create, its namespace is not."""
 
 
 class AlreadyExists(ApiError):
-    """The name is taken."""
+    """409 on create: the name is taken."""
 
 
 class Conflict(ApiError):
-    """The object is not what the request presumed; nothing was changed."""
+    """409: the object is not what the request presumed (resourceVersion, uid); nothing was changed. Read it again."""
 
 
 class Expired(ApiError):
-    """The resourceVersion or continue token is older than what the server remembers."""
+    """410: the resourceVersion or continue token is older than what the server remembers. List again."""
 
 
 class Invalid(ApiError):
-    """The object breaks its schema or a rule of it."""
+    """422: the object breaks its schema or a rule of it; ``causes`` name the fields."""
 
 
 class TooManyRequests(ApiError):
-    """The server did nothing; the request may be repeated later."""
+    """429: the server did nothing; the request may be repeated after ``retry_after``."""
 
 
 class ServerUnavailable(ApiError):
-    """The server, or a webhook that it calls, cannot answer now."""
+    """5xx: the server, or a webhook that it calls, cannot answer now. The request may have taken effect."""
 
 
 class ConnectionLost(ApiError):
-    """No complete answer: refused, reset, cut off, or not within the deadline."""
+    """No complete answer: refused, reset, cut off, or not within the deadline. The request may have taken effect."""
 
 
 class UnreadableAnswer(ApiError):
-    """A success whose body does not decode: a CRD of another version, or a proxy that answers for the API server."""
+    """2xx: the request took effect, and the body does not decode: a CRD of another version, or a proxy's answer."""
 
 
 class PortUnreachable(ApiError):

@@ -1,7 +1,6 @@
 """HTTP requests to the API server: sent, throttled, timed, and repeated as long as that does no harm.
 
-``Transport`` turns one request into bytes or an ``ApiError`` and is the only code that knows aiohttp; ``Caller``
-decides about retries and the rate of writes.
+The only code that knows aiohttp: every request becomes bytes or an ``ApiError``.
 """
 
 import asyncio
@@ -118,12 +117,28 @@ class Socket:
 
 
 class Transport:
-    """The session. Connections are not limited here: callers have a bounded number of workers."""
+    """Sends requests, and again where that helps. Connections are not limited: the number of workers is."""
 
-    def __init__(self, access: Access, *, user_agent: str, timeout: float) -> None:
+    def __init__(
+        self,
+        access: Access,
+        *,
+        bucket: TokenBucket,
+        clock: Clock,
+        random: Random,
+        resend: bool,
+        observe: Observe | None,
+        user_agent: str,
+        timeout: float,
+    ) -> None:
         self._access = access
-        self._timeout = timeout
+        self._bucket = bucket
+        self._clock = clock
+        self._random = random
+        self._resend = resend
+        self._observe = observe
         self._user_agent = user_agent
+        self._timeout = timeout
         self._session: aiohttp.ClientSession | None = None
 
     async def open(self) -> None:
@@ -141,11 +156,89 @@ class Transport:
         if self._session is not None:
             await self._session.close()
 
-    def expire_credentials(self) -> None:
-        """Renew the credentials before the next request: the server refused them."""
-        self._access.credentials.expire()
+    async def call(
+        self, verb: str, resource: Resource, request: Request, *, repeatable: bool, throttle: bool = False
+    ) -> Answer:
+        """The answer of the last try.
 
-    async def send(self, request: Request) -> Answer:
+        Args:
+            verb: For the metrics.
+            resource: For the metrics.
+            request: What to send.
+            repeatable: Whether it does no harm to do it twice.
+            throttle: Whether every try takes a token.
+        """
+        failures = 0
+        while True:
+            if throttle:
+                await self._bucket.take()
+            started = self._clock.monotonic()
+            try:
+                answer = await self._send(request)
+            except ApiError as error:
+                self._failed(verb, resource, request, error, started)
+                failures += 1
+                wait = self._wait(error, failures, repeatable and self._resend)
+                if wait is None:
+                    raise
+            else:
+                self._record(verb, resource, answer.status, started)
+                return answer
+            await self._clock.sleep(wait)
+
+    @asynccontextmanager
+    async def stream(self, verb: str, resource: Resource, request: Request, *, silence: float) -> AsyncIterator[Stream]:
+        """An answer that goes on. Never repeated: only its reader knows from where to go on."""
+        async with self._observed(verb, resource, request, self._stream(request, silence=silence)) as stream:
+            yield stream
+
+    @asynccontextmanager
+    async def websocket(self, verb: str, resource: Resource, request: Request, protocol: str) -> AsyncIterator[Socket]:
+        """A WebSocket. Never repeated."""
+        async with self._observed(verb, resource, request, self._websocket(request, protocol)) as socket:
+            yield socket
+
+    @asynccontextmanager
+    async def _observed(
+        self, verb: str, resource: Resource, request: Request, opening: AbstractAsyncContextManager[V]
+    ) -> AsyncIterator[V]:
+        started, opened = self._clock.monotonic(), False
+        try:
+            async with opening as connection:
+                self._record(verb, resource, 200, started)
+                opened = True
+                yield connection
+        except ApiError as error:
+            if not opened:
+                self._failed(verb, resource, request, error, started)
+                if isinstance(error, Unauthorized):
+                    self._access.credentials.expire()
+            raise
+
+    def _failed(self, verb: str, resource: Resource, request: Request, error: ApiError, started: float) -> None:
+        error.method, error.path = request.method, request.path
+        self._record(verb, resource, error.status, started)
+
+    def _record(self, verb: str, resource: Resource, status: int, started: float) -> None:
+        if self._observe is not None:
+            self._observe(verb, resource, status, self._clock.monotonic() - started)
+
+    def _wait(self, error: ApiError, failures: int, repeatable: bool) -> float | None:
+        if isinstance(error, Unauthorized) and failures == 1:
+            self._access.credentials.expire()
+            return 0.0
+        # A request refused with 429 had no effect: any request may be repeated then.
+        passes = isinstance(error, TooManyRequests) or (
+            repeatable and isinstance(error, (ServerUnavailable, ConnectionLost))
+        )
+        if failures >= _TRIES or not passes or (error.retry_after or 0.0) > _LONGEST_WAIT:
+            return None
+        delay = _BACKOFF.delay(failures, self._random)
+        if error.retry_after is not None:
+            delay = max(delay, error.retry_after + self._random.random())
+        return delay
+
+    async def _send(self, request: Request) -> Answer:
         """The answer, complete within the deadline.
 
         Raises:
@@ -160,7 +253,7 @@ class Transport:
                 return Answer(response.status, body)
 
     @asynccontextmanager
-    async def stream(self, request: Request, *, silence: float) -> AsyncIterator[Stream]:
+    async def _stream(self, request: Request, *, silence: float) -> AsyncIterator[Stream]:
         """An answer that goes on; a connection silent for longer than ``silence`` seconds is lost."""
         limits = aiohttp.ClientTimeout(total=request.timeout, sock_connect=CONNECT_SECONDS, sock_read=silence)
         with _as_connection_lost():
@@ -176,7 +269,7 @@ class Transport:
             response.close()
 
     @asynccontextmanager
-    async def websocket(self, request: Request, protocol: str) -> AsyncIterator[Socket]:
+    async def _websocket(self, request: Request, protocol: str) -> AsyncIterator[Socket]:
         """A WebSocket that speaks ``protocol``."""
         access = self._access
         with _as_connection_lost():
@@ -226,111 +319,6 @@ class Transport:
         except AccessError as error:
             raise Unauthorized(str(error), status=401) from error
         return headers | ({"Authorization": authorization} if authorization else {})
-
-
-class Caller:
-    """Sends requests through a transport, and again where that helps."""
-
-    def __init__(
-        self,
-        transport: Transport,
-        *,
-        bucket: TokenBucket,
-        clock: Clock,
-        random: Random,
-        resend: bool,
-        observe: Observe | None,
-    ) -> None:
-        self._transport = transport
-        self._bucket = bucket
-        self._clock = clock
-        self._random = random
-        self._resend = resend
-        self._observe = observe
-        self.open = transport.open
-        self.close = transport.close
-
-    async def call(
-        self, verb: str, resource: Resource, request: Request, *, repeatable: bool, throttle: bool = False
-    ) -> Answer:
-        """The answer of the last try.
-
-        Args:
-            verb: For the metrics.
-            resource: For the metrics.
-            request: What to send.
-            repeatable: Whether it does no harm to do it twice.
-            throttle: Whether every try takes a token.
-        """
-        failures = 0
-        while True:
-            if throttle:
-                await self._bucket.take()
-            started = self._clock.monotonic()
-            try:
-                answer = await self._transport.send(request)
-            except ApiError as error:
-                self._failed(verb, resource, request, error, started)
-                failures += 1
-                wait = self._wait(error, failures, repeatable and self._resend)
-                if wait is None:
-                    raise
-            else:
-                self._record(verb, resource, answer.status, started)
-                return answer
-            await self._clock.sleep(wait)
-
-    @asynccontextmanager
-    async def stream(self, verb: str, resource: Resource, request: Request, *, silence: float) -> AsyncIterator[Stream]:
-        """An answer that goes on. Never repeated: only its reader knows from where to go on."""
-        async with self._observed(verb, resource, request, self._transport.stream(request, silence=silence)) as stream:
-            yield stream
-
-    @asynccontextmanager
-    async def websocket(self, verb: str, resource: Resource, request: Request, protocol: str) -> AsyncIterator[Socket]:
-        """A WebSocket. Never repeated."""
-        async with self._observed(verb, resource, request, self._transport.websocket(request, protocol)) as socket:
-            yield socket
-
-    @asynccontextmanager
-    async def _observed(
-        self, verb: str, resource: Resource, request: Request, opening: AbstractAsyncContextManager[V]
-    ) -> AsyncIterator[V]:
-        started, opened = self._clock.monotonic(), False
-        try:
-            async with opening as connection:
-                self._record(verb, resource, 200, started)
-                opened = True
-                yield connection
-        except ApiError as error:
-            if not opened:
-                self._failed(verb, resource, request, error, started)
-                if isinstance(error, Unauthorized):
-                    self._transport.expire_credentials()
-            raise
-
-    def _failed(self, verb: str, resource: Resource, request: Request, error: ApiError, started: float) -> None:
-        error.method, error.path = request.method, request.path
-        self._record(verb, resource, error.status, started)
-
-    def _record(self, verb: str, resource: Resource, status: int, started: float) -> None:
-        if self._observe is not None:
-            self._observe(verb, resource, status, self._clock.monotonic() - started)
-
-    def _wait(self, error: ApiError, failures: int, repeatable: bool) -> float | None:
-        if isinstance(error, Unauthorized) and failures == 1:
-            self._transport.expire_credentials()
-            return 0.0
-        # A request refused with 429 had no effect: any request may be repeated then.
-        passes = isinstance(error, TooManyRequests) or (
-            repeatable and isinstance(error, (ServerUnavailable, ConnectionLost))
-        )
-        if failures >= _TRIES or not passes or (error.retry_after or 0.0) > _LONGEST_WAIT:
-            return None
-        delay = _BACKOFF.delay(failures, self._random)
-        if error.retry_after is not None:
-            delay = max(delay, error.retry_after + self._random.random())
-        return delay
 
 
 def _abort(response: aiohttp.ClientResponse) -> None:

@@ -173,9 +173,9 @@ class EpisodeExecutor:
 
     def _cancel(self, episode: EpisodeView, action: CancelAttempt) -> float | None:
         uid = episode.metadata.uid
-        if not self._request(episode, action, Path.CANCEL) or self._memory.cancelled(uid, action.attempt):
+        if not self._request(episode, action, Path.CANCEL) or self._memory.cancelled.get(uid) == action.attempt:
             return None
-        self._memory.record_cancelled(uid, action.attempt)
+        self._memory.cancelled[uid] = action.attempt
         return 0.0
 
     def _is_blocked(self, episode: EpisodeView, name: str) -> bool:
@@ -188,7 +188,8 @@ class EpisodeExecutor:
         owner = pod.metadata.controller if pod is not None else None
         if owner is None or (owner.kind, owner.name) != ("Episode", metadata.name) or owner.uid == metadata.uid:
             return False
-        return self._memory.blocked_for(metadata.uid, self.cache.clock.now()) < _LONGEST_BLOCKED
+        now = self.cache.clock.now()
+        return now - self._memory.blocked.setdefault(metadata.uid, now) < _LONGEST_BLOCKED
 
     async def _look_up(self, episode: EpisodeView, action: LookUpPod) -> float | None:
         uid = episode.metadata.uid

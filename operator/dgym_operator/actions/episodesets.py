@@ -139,15 +139,15 @@ class SetExecutor:
             made = await self.client.get(EPISODES, action.name, decode=EpisodeView, namespace=metadata.namespace)
             if not made.is_controlled_by(metadata.uid):
                 message = f"an Episode {action.name} is there already and is not of this set; delete or rename it"
-                self.cache.memory.record_refusal(metadata.uid, message)
+                self.cache.memory.refused[metadata.uid] = message
                 raise
         except (ConnectionLost, ServerUnavailable):
             self.cache.memory.record_creating(metadata.uid, action.index, self.cache.clock.now())
             raise
         except (Forbidden, Invalid, BadRequest) as error:
-            self.cache.memory.record_refusal(metadata.uid, error.message)
+            self.cache.memory.refused[metadata.uid] = error.message
             raise
-        self.cache.memory.record_refusal(metadata.uid, "")
+        self.cache.memory.refused[metadata.uid] = ""
         self.cache.episodes.assume(made)
 
     async def _patch_child(self, episode_set: EpisodeSetView, action: PatchChild) -> None:

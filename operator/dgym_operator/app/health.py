@@ -29,22 +29,6 @@ _PER_TRY = 1000
 """Episodes written for each try to get the key; the others follow with the next try."""
 
 
-class Health:
-    """The checks of the process: why to restart it (``live``), and why not to rely on it (``ready``)."""
-
-    def __init__(self, *, live: Sequence[Check] = (), ready: Sequence[Check] = ()) -> None:
-        self._live = live
-        self._ready = (*live, *ready)
-
-    def dead(self) -> Sequence[str]:
-        """Why the process should be restarted."""
-        return _found(self._live)
-
-    def unready(self) -> Sequence[str]:
-        """Why the process should not be relied on right now."""
-        return _found(self._ready)
-
-
 class Watchdog:
     """A liveness check of the workers, which names the reconcile that hangs."""
 
@@ -68,11 +52,16 @@ class Watchdog:
 
 
 @asynccontextmanager
-async def serving(health: Health, metrics: Metrics, host: str, port: int) -> AsyncIterator[int]:
-    """Serve ``/healthz``, ``/readyz`` and ``/metrics``; yields the port."""
+async def serving(
+    metrics: Metrics, host: str, port: int, *, live: Sequence[Check] = (), ready: Sequence[Check] = ()
+) -> AsyncIterator[int]:
+    """Serve ``/healthz``, ``/readyz`` and ``/metrics``; yields the port.
+
+    The checks show why to restart the process (``live``), and why not to rely on it (``live`` and ``ready``).
+    """
     application = web.Application()
-    application.router.add_get("/healthz", _answering(health.dead))
-    application.router.add_get("/readyz", _answering(health.unready))
+    application.router.add_get("/healthz", _answering(live))
+    application.router.add_get("/readyz", _answering((*live, *ready)))
     application.router.add_get("/metrics", _metrics(metrics))
     runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=1.0)
     await runner.setup()
@@ -85,9 +74,9 @@ async def serving(health: Health, metrics: Metrics, host: str, port: int) -> Asy
         await runner.cleanup()
 
 
-def _answering(problems: Callable[[], Sequence[str]]) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+def _answering(checks: Sequence[Check]) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     async def answer(_request: web.Request) -> web.Response:
-        found = problems()
+        found = [problem for problem in (check() for check in checks) if problem]
         return web.Response(text="\n".join(found or ["ok"]) + "\n", status=503 if found else 200)
 
     return answer
@@ -98,10 +87,6 @@ def _metrics(metrics: Metrics) -> Callable[[web.Request], Awaitable[web.StreamRe
         return web.Response(body=metrics.text(), headers={"Content-Type": CONTENT_TYPE})
 
     return answer
-
-
-def _found(checks: Sequence[Check]) -> Sequence[str]:
-    return [problem for problem in (check() for check in checks) if problem]
 
 
 class Announcer:

@@ -38,7 +38,7 @@ from dgym_operator.actions import (
     ensure_secrets,
     key_id,
 )
-from dgym_operator.app.health import Announcer, Health, KeyHealth, Watchdog, serving, show_waiting
+from dgym_operator.app.health import Announcer, KeyHealth, Watchdog, serving, show_waiting
 from dgym_operator.app.metrics import Metrics, Snapshot, TransitionObserver, count_agents, count_episodes
 from dgym_operator.app.namespaces import Claims, Namespaces
 from dgym_operator.app.reconciler import EventHandlers, Item, Reconciler
@@ -126,7 +126,6 @@ class Operator:
         )
         self._key_health = KeyHealth(agents, announcer)
         self._watchdog = Watchdog(clock.monotonic, _HANGS_SECONDS)
-        self._health = Health(live=(self._watchdog.check,), ready=(self._informers.check, self._key_health.check))
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until ``stop``.
@@ -134,7 +133,8 @@ class Operator:
         Raises:
             LeadershipLost: The Lease could not be renewed.
         """
-        serve = serving(self._health, self.metrics, self.settings.host, self.settings.port)
+        ready = (self._informers.check, self._key_health.check)
+        serve = serving(self.metrics, self.settings.host, self.settings.port, live=(self._watchdog.check,), ready=ready)
         async with self._client, _session() as session, serve as self.port, asyncio.TaskGroup() as group:
             background = [group.create_task(self._events.run())]
             background += [group.create_task(reflector.run()) for reflector in self._informers.by_name.values()]

@@ -257,9 +257,9 @@ class EventHandlers:
             self._cache.memory.forget(gone)
             self._cache.agents.forget(gone)
             self._dispatcher.forget(change.key)
-        last = self._cache.memory.last_pod(uid)
+        last = self._cache.memory.last_pods.get(uid)
         if last is not None and (change.new is None or not self._cache.is_of_current_attempt(change.new, last)):
-            self._cache.memory.drop_pod(uid)
+            del self._cache.memory.last_pods[uid]
         if _slot_changed(change):
             self._dispatcher.wake()
         self.enqueue(change.key, low_priority=change.source is Source.LIST)
@@ -294,7 +294,8 @@ class EventHandlers:
                 self._keep_last(owner.uid, change.last)
             if loss(change.last).disruption:
                 # The pod and its condition may be gone before the next decision about the Episode.
-                self._cache.memory.record_disrupted(owner.uid, attempt_of(change.last))
+                disrupted = self._cache.memory.disrupted
+                disrupted[owner.uid] = max(attempt_of(change.last), disrupted.get(owner.uid, 0))
             key = (change.key[0], owner.name)
             self.enqueue(key, low_priority=change.source is Source.LIST)
 
@@ -307,7 +308,7 @@ class EventHandlers:
             return
         deleted = pod.metadata.deletion_timestamp or self._cache.clock.now()
         metadata = msgspec.structs.replace(pod.metadata, deletion_timestamp=deleted)
-        self._cache.memory.keep_pod(uid, msgspec.structs.replace(pod, metadata=metadata))
+        self._cache.memory.last_pods[uid] = msgspec.structs.replace(pod, metadata=metadata)
 
     def _task(self, change: Change[TaskView]) -> None:
         for episode in self._cache.episodes_by_task[change.key]:

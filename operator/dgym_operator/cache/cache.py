@@ -94,10 +94,10 @@ class Cache:
             task=self.task_state(episode),
             may_create=may_create,
             agent=self.agents.view(episode),
-            cancelled=self.memory.cancelled(uid, episode.status.attempt),
-            absent=self.memory.absent(uid),
+            cancelled=self.memory.cancelled.get(uid) == episode.status.attempt,
+            absent=self.memory.absent.get(uid, frozenset()),
             create_failure=self.memory.failure(uid, episode.status.attempt + 1),
-            disrupted_attempt=self.memory.disrupted_attempt(uid),
+            disrupted_attempt=self.memory.disrupted.get(uid, 0),
             owned_by_set=_is_child(episode),
             counted=self._is_counted(episode),
             key_id=self.key_id,
@@ -112,10 +112,10 @@ class Cache:
         return EpisodeSetInput(
             episode_set=episode_set,
             frozen=frozen,
-            list_absent=tasks_name(episode_set) in self.memory.absent(uid),
+            list_absent=tasks_name(episode_set) in self.memory.absent.get(uid, ()),
             tasks=self.tasks_by_namespace[namespace] if frozen is None else (),
             children=self.children[uid],
-            refused=self.memory.refusal(uid),
+            refused=self.memory.refused.get(uid, ""),
             creating=self.memory.creating(uid, self.clock.now()),
             policy=self.policy,
         )
@@ -132,7 +132,7 @@ class Cache:
         return TaskState(state="found", uid=found.metadata.uid, entrypoint_timeout_seconds=seconds)
 
     def _pods_of(self, uid: str) -> tuple[Pod, ...]:
-        pods, last = self.pods_by_owner[uid], self.memory.last_pod(uid)
+        pods, last = self.pods_by_owner[uid], self.memory.last_pods.get(uid)
         return pods if last is None or any(pod.key == last.key for pod in pods) else (*pods, last)
 
     def is_of_current_attempt(self, episode: EpisodeView, pod: Pod) -> bool:
@@ -170,19 +170,28 @@ def _task_of(episode: EpisodeView) -> Iterable[tuple[str, str]]:
 
 
 class Memory:
-    """Records by the UIDs of Episodes and EpisodeSets."""
+    """State by the UIDs of Episodes and EpisodeSets that decisions need and the API server does not show.
+
+    All of it may be lost: a new leader observes it again. It is dropped with the object that it belongs to.
+
+    Attributes:
+        blocked: Since when a pod of a deleted Episode of the same name blocks the creation of a pod.
+        absent: Names of an Episode's pods, or of a set's list of tasks, that the API server has answered 404 for.
+        refused: Why the API server refused a set's last child; empty: it accepted one.
+        cancelled: The attempt whose cancellation the sidecar has acknowledged.
+        last_pods: The last state of a deleted pod whose termination message no decision has read.
+        disrupted: The last attempt whose pod was observed to be disrupted.
+    """
 
     def __init__(self) -> None:
+        self.blocked: dict[str, datetime] = {}
+        self.absent: dict[str, frozenset[str]] = {}
+        self.refused: dict[str, str] = {}
+        self.cancelled: dict[str, int] = {}
+        self.last_pods: dict[str, Pod] = {}
+        self.disrupted: dict[str, int] = {}
         self._failures: dict[str, tuple[int, CreateFailure]] = {}
-        self._blocked: dict[str, datetime] = {}
-        self._absent: defaultdict[str, set[str]] = defaultdict(set)
-        self._refused: dict[str, str] = {}
-        self._cancelled: dict[str, int] = {}
-        self._last_pods: dict[str, Pod] = {}
-        self._disrupted: dict[str, int] = {}
         self._creating: defaultdict[str, dict[int, datetime]] = defaultdict(dict)
-
-    # Creation of pods
 
     def failure(self, uid: str, attempt: int) -> CreateFailure | None:
         """Why this attempt has no pod; None: its creation has not failed."""
@@ -196,58 +205,15 @@ class Memory:
 
     def record_created(self, uid: str) -> None:
         """Record that the pod exists."""
-        self._failures.pop(uid, None)
-        self._blocked.pop(uid, None)
-        self._absent.pop(uid, None)
-
-    def blocked_for(self, uid: str, now: datetime) -> timedelta:
-        """How long a pod of a deleted Episode of the same name has blocked the creation."""
-        return now - self._blocked.setdefault(uid, now)
-
-    # Objects that the API server has answered 404 for
-
-    def absent(self, uid: str) -> frozenset[str]:
-        """Names of the Episode's pods, or of the set's list of tasks, that do not exist."""
-        return frozenset(self._absent.get(uid, ()))
+        for records in (self._failures, self.blocked, self.absent):
+            records.pop(uid, None)
 
     def record_absent(self, uid: str, name: str) -> None:
         """Record a 404."""
-        self._absent[uid].add(name)
-
-    # Attempts
-
-    def cancelled(self, uid: str, attempt: int) -> bool:
-        """Whether the sidecar has acknowledged the cancellation of the attempt."""
-        return self._cancelled.get(uid) == attempt
-
-    def record_cancelled(self, uid: str, attempt: int) -> None:
-        """Record that the sidecar has acknowledged the cancellation of the attempt."""
-        self._cancelled[uid] = attempt
-
-    def last_pod(self, uid: str) -> Pod | None:
-        """The last state of a deleted pod whose termination message no decision has read."""
-        return self._last_pods.get(uid)
-
-    def keep_pod(self, uid: str, pod: Pod) -> None:
-        """Keep the pod's last state until ``drop_pod``."""
-        self._last_pods[uid] = pod
-
-    def drop_pod(self, uid: str) -> None:
-        """Drop the last pod: its attempt is concluded."""
-        self._last_pods.pop(uid, None)
-
-    def disrupted_attempt(self, uid: str) -> int:
-        """The last attempt whose pod was observed to be disrupted; 0: none."""
-        return self._disrupted.get(uid, 0)
-
-    def record_disrupted(self, uid: str, attempt: int) -> None:
-        """Record that the attempt's pod was observed to be disrupted."""
-        self._disrupted[uid] = max(attempt, self.disrupted_attempt(uid))
-
-    # Children of a set
+        self.absent[uid] = self.absent.get(uid, frozenset()) | {name}
 
     def creating(self, uid: str, now: datetime) -> frozenset[int]:
-        """Indexes of children whose creation had no answer."""
+        """Indexes of a set's children whose creation had no answer."""
         known = self._creating.get(uid, {})
         for index in [index for index, since in known.items() if now - since > _UNANSWERED_CREATE]:
             del known[index]
@@ -262,24 +228,11 @@ class Memory:
         if uid in self._creating:
             self._creating[uid].pop(index, None)
 
-    def refusal(self, uid: str) -> str:
-        """Why the API server refused the set's last child; empty: it did not."""
-        return self._refused.get(uid, "")
-
-    def record_refusal(self, uid: str, message: str) -> None:
-        """Record that the API server refused a child of the set; empty: it accepted one."""
-        self._refused[uid] = message
-
     def forget(self, uid: str) -> None:
         """Drop all records of an object that is gone."""
-        self._failures.pop(uid, None)
-        self._blocked.pop(uid, None)
-        self._absent.pop(uid, None)
-        self._refused.pop(uid, None)
-        self._cancelled.pop(uid, None)
-        self._last_pods.pop(uid, None)
-        self._disrupted.pop(uid, None)
-        self._creating.pop(uid, None)
+        self.record_created(uid)
+        for records in (self.refused, self.cancelled, self.last_pods, self.disrupted, self._creating):
+            records.pop(uid, None)
 
 
 class Informers:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from dgym.kube import Access, Client, FixedCredentials, Resource, SystemClock, load_access
+from dgym.kube import Access, Client, Credentials, Resource, SystemClock, load_access
 from tests.apiserver import ApiServer
 from tests.fakes.kube_clocks import HastyClock
 
@@ -174,7 +174,7 @@ def clock() -> HastyClock:
 @pytest.fixture
 async def bad_client(bad_server: BadServer, clock: HastyClock) -> AsyncIterator[Client]:
     """A client of the bad server for which no wait between tries takes any time."""
-    access = Access(server=bad_server.url, credentials=FixedCredentials("Bearer x"))
+    access = Access(server=bad_server.url, credentials=Credentials("Bearer x"))
     async with Client(access, clock=clock, random=Random(1)) as made:
         yield made
 
@@ -182,6 +182,6 @@ async def bad_client(bad_server: BadServer, clock: HastyClock) -> AsyncIterator[
 @pytest.fixture
 async def impatient_client(bad_server: BadServer, clock: HastyClock) -> AsyncIterator[Client]:
     """One that also gives up soon, for servers that never answer."""
-    access = Access(server=bad_server.url, credentials=FixedCredentials("Bearer x"))
+    access = Access(server=bad_server.url, credentials=Credentials("Bearer x"))
     async with Client(access, clock=clock, random=Random(1), timeout=1.0) as made:
         yield made

@@ -11,7 +11,7 @@ from dgym.kube import (
     Access,
     Client,
     ConnectionLost,
-    FixedCredentials,
+    Credentials,
     Forbidden,
     ServerUnavailable,
     TooManyRequests,
@@ -92,7 +92,7 @@ async def test_no_answer_within_the_deadline_is_a_lost_connection(
 
 
 async def test_a_server_that_is_not_there_is_a_lost_connection(clock: HastyClock) -> None:
-    access = Access(server="http://127.0.0.1:1", credentials=FixedCredentials())
+    access = Access(server="http://127.0.0.1:1", credentials=Credentials())
     async with Client(access, clock=clock, random=Random(1)) as client:
         with pytest.raises(ConnectionLost):
             await CALLS["get"](client)
@@ -129,7 +129,7 @@ async def test_credentials_that_are_refused_are_renewed_once(bad_server: Any, cl
 
 async def test_writes_are_throttled_and_reads_are_not(bad_server: Any, clock: HastyClock) -> None:
     bad_server.others = [bad_server.page()]
-    access = Access(server=bad_server.url, credentials=FixedCredentials())
+    access = Access(server=bad_server.url, credentials=Credentials())
     async with Client(access, clock=clock, random=Random(1), qps=2.0, burst=1) as client:
         for _ in range(5):
             await CALLS["get"](client)

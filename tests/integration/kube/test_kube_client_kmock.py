@@ -19,7 +19,7 @@ from dgym.kube import (
     AlreadyExists,
     Client,
     Conflict,
-    FixedCredentials,
+    Credentials,
     NotFound,
     Reflector,
     Store,
@@ -51,7 +51,7 @@ def in_turn(*payloads: Any) -> Callable[[], Any]:
 
 @pytest.fixture
 async def kmock_client(kmock: KubernetesEmulator, clock: HastyClock) -> AsyncIterator[Client]:
-    access = Access(server=str(kmock.url).rstrip("/"), credentials=FixedCredentials("Bearer of-kmock"))
+    access = Access(server=str(kmock.url).rstrip("/"), credentials=Credentials("Bearer of-kmock"))
     async with Client(access, clock=clock, random=Random(1)) as made:
         yield made
 

@@ -9,7 +9,7 @@ from dgym.cli.cluster.tables import tables
 from dgym.cli.cluster.views import ConditionView, EpisodeView, EpisodeViewStatus, Meta, SetView, SetViewStatus, age
 from dgym.cli.output import widen
 from dgym.errors import ManifestError
-from dgym.kube import Access, FixedCredentials, NotFound
+from dgym.kube import Access, Credentials, NotFound
 from dgym.kube.errors import error_from_answer
 
 FINISHED = ConditionView(type="Finished", status="True", reason="Completed")
@@ -73,7 +73,7 @@ def test_ages(seconds, text):
     assert age(now - timedelta(seconds=seconds), now) == text
 
 
-ACCESS = Access(server="https://one", credentials=FixedCredentials(), context="here")
+ACCESS = Access(server="https://one", credentials=Credentials(), context="here")
 
 
 def refused(status, body, path="/apis/dgym.dev/v1alpha1/namespaces/a/episodes/b", method="GET"):

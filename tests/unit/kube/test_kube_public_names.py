@@ -8,9 +8,9 @@ import dgym.kube as kube
 NAMES = """
 CONFIG_MAPS DEBUG_TASKS EPISODES EPISODE_SETS EVENTS LEASES NAMESPACES NETWORK_POLICIES PODS SECRETS Access
 AccessError AlreadyExists ApiError Backoff BadRequest Change Client Clock Conflict ConnectionLost EventRecorder
-EventType Expired FixedCredentials Forbidden Index Invalid Key LeaderElector LeadershipLost LeaseRecord
-LeaseSpec Listener Metadata NotFound Object Observe Page PortForward PortUnreachable QueueClosed Reflector Resource
-ServerUnavailable Source StatusCause StatusDetails Store SystemClock Timer TokenBucket TooManyRequests Unauthorized
+EventType Expired Credentials Forbidden Invalid Key LeaderElector LeadershipLost LeaseRecord
+LeaseSpec NotFound Object PortForward PortUnreachable QueueClosed Reflector Resource
+ServerUnavailable Source Store SystemClock TokenBucket TooManyRequests Unauthorized
 UnreadableAnswer WatchSettings WorkQueue key_of load_access
 """
 

@@ -4,7 +4,7 @@ from random import Random
 import msgspec
 import pytest
 
-from dgym.kube import Access, Client, EventRecorder, FixedCredentials, SystemClock
+from dgym.kube import Access, Client, Credentials, EventRecorder, SystemClock
 from dgym_operator.cache import Agents, Cache
 from dgym_operator.controllers import Policy
 from dgym_operator.objects import EpisodeSetView, EpisodeView, Pod
@@ -88,7 +88,7 @@ def objects(cache):
 @pytest.fixture
 def client():
     """Never opened: whoever asks the API server fails."""
-    access = Access(server="http://127.0.0.1:1", credentials=FixedCredentials(None))
+    access = Access(server="http://127.0.0.1:1", credentials=Credentials(None))
     return Client(access, clock=SystemClock(), random=Random(1))
 
 

@@ -3,7 +3,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dgym_operator.dispatch.admission import Candidate, choose, first, in_turn
+from dgym_operator.dispatch.dispatcher import Candidate, choose, first, in_turn
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

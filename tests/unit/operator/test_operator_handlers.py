@@ -60,7 +60,7 @@ async def test_a_disruption_that_only_the_end_of_a_pod_showed_is_remembered(hand
     cache.pods.remove(objects.pod("fix-1", owner="fix", phase="Running", conditions=[target]))
     assert cache.episode_input(episode, may_create=True).disrupted_attempt == 1
     cache.episodes.remove(episode)
-    assert cache.memory.disrupted_attempt(episode.metadata.uid) == 0
+    assert episode.metadata.uid not in cache.memory.disrupted
 
 
 async def test_the_last_message_of_a_deleted_pod_outlives_it_until_the_attempt_is_concluded(handlers, objects, cache):
@@ -85,7 +85,7 @@ async def test_a_pod_that_was_deleted_before_an_agent_had_it_is_seen_by_the_next
     assert last.metadata.deletion_timestamp is not None
 
     assert cache.episode_input(objects.episode("fix", attempt=1), may_create=True).pods == ()
-    assert cache.memory.last_pod("uid-fix") is None
+    assert "uid-fix" not in cache.memory.last_pods
 
 
 @pytest.mark.parametrize("serves", [{"podName": "fix-2", "attempt": 2}, {"attempt": 1}])

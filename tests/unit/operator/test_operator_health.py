@@ -3,9 +3,9 @@ from random import Random
 import aiohttp
 import pytest
 
-from dgym.kube import Access, FixedCredentials, SystemClock
+from dgym.kube import Access, Credentials, SystemClock
 from dgym_operator.app import Operator
-from dgym_operator.app.health import Health, Watchdog, serving
+from dgym_operator.app.health import Watchdog, serving
 from dgym_operator.app.metrics import Metrics, Snapshot
 from dgym_operator.settings import Settings
 
@@ -33,8 +33,8 @@ async def get(port, path):
 
 async def test_all_is_well_until_a_check_says_otherwise(metrics):
     stale = []
-    health = Health(ready=(lambda: stale[0] if stale else None,))
-    async with serving(health, metrics, "127.0.0.1", 0) as port:
+    ready = (lambda: stale[0] if stale else None,)
+    async with serving(metrics, "127.0.0.1", 0, ready=ready) as port:
         assert await get(port, "/healthz") == (200, "ok\n")
         assert await get(port, "/readyz") == (200, "ok\n")
         stale.append("pods were last heard of 300 s ago")
@@ -43,8 +43,7 @@ async def test_all_is_well_until_a_check_says_otherwise(metrics):
 
 
 async def test_what_is_dead_is_not_ready_either(metrics):
-    health = Health(live=(lambda: "a worker hangs",))
-    async with serving(health, metrics, "127.0.0.1", 0) as port:
+    async with serving(metrics, "127.0.0.1", 0, live=(lambda: "a worker hangs",)) as port:
         assert await get(port, "/healthz") == (503, "a worker hangs\n")
         assert await get(port, "/readyz") == (503, "a worker hangs\n")
 
@@ -65,7 +64,7 @@ def test_a_worker_hangs_only_beyond_the_limit():
 async def test_metrics_show_the_present_and_what_happened(metrics):
     metrics.finished.labels(reason="Resolved").inc()
     metrics.reconciles.labels(kind="Episode", result="ok").inc(2)
-    async with serving(Health(), metrics, "127.0.0.1", 0) as port:
+    async with serving(metrics, "127.0.0.1", 0) as port:
         status, text = await get(port, "/metrics")
     assert status == 200
     for line in (
@@ -84,7 +83,7 @@ async def test_metrics_show_the_present_and_what_happened(metrics):
 
 def test_a_replica_that_does_not_lead_counts_no_namespace_as_not_served():
     settings = Settings(watch_namespaces="team-a")
-    access = Access(server="http://127.0.0.1:1", credentials=FixedCredentials(None))
+    access = Access(server="http://127.0.0.1:1", credentials=Credentials(None))
     operator = Operator(settings, access, clock=SystemClock(), random=Random(1), random_bytes=bytes)
     assert b"dgym_operator_is_leader 0.0" in operator.metrics.text()
     assert b"dgym_operator_namespaces{" not in operator.metrics.text()
