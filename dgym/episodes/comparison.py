@@ -1,6 +1,7 @@
 """Runs a recorded trajectory again in a fresh session and compares what comes out."""
 
 import difflib
+import re
 from collections.abc import Iterator
 from typing import cast
 
@@ -10,7 +11,6 @@ from dgym.api import DebugTask, ToolSpec
 from dgym.env import AsyncRepoEnv
 from dgym.errors import ManifestError
 from dgym.results import Trajectory
-from dgym.results.normalize import normalize
 from dgym.sandbox import EngineName, SandboxKind
 from dgym.wire import Observation, Step
 
@@ -104,3 +104,24 @@ def _diff(before: str, after: str) -> str:
     lines = list(difflib.unified_diff(before.splitlines(), after.splitlines(), "recorded", "now", lineterm="", n=1))
     rest = len(lines) - _SHOWN_LINES
     return "\n".join([*lines[:_SHOWN_LINES], f"… {rest} more lines"] if rest > 0 else lines)
+
+
+_RULES: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"\b0x[0-9a-fA-F]{4,16}\b"), "0xADDRESS"),
+    (re.compile(r"\b(pid|PID|process|Process)([ =:]+)\d+"), r"\1\2PID"),
+    (re.compile(r"\b\d+(?:\.\d+)? ?(?:s|ms|us|µs|seconds?|milliseconds?)\b"), "DURATION"),
+    (re.compile(r"\(\d+:\d\d:\d\d(?:\.\d+)?\)"), "(DURATION)"),
+    (re.compile(r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"), "TIME"),
+    (re.compile(r"/tmp/pytest-of-[\w.-]+/pytest-\d+"), "/tmp/PYTEST"),  # noqa: S108 - text, not a file of ours
+)
+# pytest draws its last line to the terminal's width, so the number of '=' depends on the duration inside it.
+_RULER = re.compile(r"^=+ (.*DURATION.*?) =+$", re.MULTILINE)
+_TEMPORARY_WORKSPACE = re.compile(r"/[^\s'\":,()]*/dgym-[\w.-]+(?:/workspace)?(?=[/\s'\":,()]|$)")
+
+
+def normalize(text: str) -> str:
+    """``text`` with addresses, process ids, durations, times and temporary places replaced."""
+    for pattern, replacement in _RULES:
+        text = pattern.sub(replacement, text)
+    text = _RULER.sub(r"=== \1 ===", text)
+    return _TEMPORARY_WORKSPACE.sub("/workspace", text)

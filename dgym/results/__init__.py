@@ -7,11 +7,19 @@ them.
 from pathlib import Path
 
 from dgym.errors import ManifestError, PluginError
-from dgym.results.attempts import Attempt, EpisodeFolder, StoredResult, episode_path
+from dgym.results.attempts import (
+    Attempt,
+    EpisodeFolder,
+    StoredResult,
+    TimedStep,
+    Trajectory,
+    TrajectoryHeader,
+    episode_path,
+    read_trajectory,
+)
 from dgym.results.directory import DirectoryStore
 from dgym.results.record import Record
 from dgym.results.store import Store, StoreUnavailable
-from dgym.results.trajectory import TimedStep, Trajectory, TrajectoryHeader, read_trajectory
 
 __all__ = [
     "Attempt",

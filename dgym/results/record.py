@@ -11,10 +11,9 @@ from typing import Any, Protocol, Self, TypeVar
 
 import msgspec
 
-from dgym.results.attempts import INLINE_PATCH_LIMIT, StoredResult, decode_result
+from dgym.results.attempts import INLINE_PATCH_LIMIT, StoredResult, TimedStep, TrajectoryHeader, decode_result
 from dgym.results.directory import DirectoryStore
 from dgym.results.store import LOG, PATCH, RESULT, TRAJECTORY, Store, StoreUnavailable
-from dgym.results.trajectory import TimedStep, TrajectoryHeader
 from dgym.wire import Step
 
 _log = logging.getLogger(__name__)

@@ -1,17 +1,35 @@
-"""The connection of a command to a cluster, and what a name on the command line stands for there."""
+"""The connection of a command to a cluster, the objects of the names given, and the cluster's errors explained."""
 
 import contextlib
+import re
 from collections.abc import AsyncIterator, Iterable, Sequence
 from random import Random
 
 import msgspec
 
-from dgym.api import labels
+from dgym.api import GROUP, labels
 from dgym.api.planning import label_value
-from dgym.cli.cluster.errors import explained
 from dgym.cli.cluster.views import EpisodeView, SetView
 from dgym.cli.failures import UsageFailure
-from dgym.kube import DEBUG_TASKS, EPISODE_SETS, EPISODES, ApiError, Client, NotFound, SystemClock, load_access
+from dgym.errors import DgymError, ManifestError
+from dgym.kube import (
+    DEBUG_TASKS,
+    EPISODE_SETS,
+    EPISODES,
+    Access,
+    AccessError,
+    ApiError,
+    BadRequest,
+    Client,
+    ConnectionLost,
+    Forbidden,
+    Invalid,
+    NotFound,
+    SystemClock,
+    Unauthorized,
+    UnreadableAnswer,
+    load_access,
+)
 from dgym.problems import nearest
 
 RESOURCES = {resource.kind: resource for resource in (EPISODES, EPISODE_SETS, DEBUG_TASKS)}
@@ -64,7 +82,7 @@ def selector_of_children(set_name: str) -> str:
 
 
 def _first(error: BaseException) -> BaseException:
-    """Of several things that fail together the first is reported."""
+    """The first of several errors that were raised together."""
     return _first(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
 
 
@@ -101,3 +119,52 @@ async def _unknown(client: Client, text: str, kinds: tuple[str, ...]) -> str:
     guess = nearest(name, known)
     remedy = f"did you mean '{guess}'?" if guess else "dgym get lists what is there, -n chooses another namespace"
     return f"{text}: no {what} of that name in namespace {client.namespace}; {remedy}"
+
+
+INSTALL = "helm install dgym charts/dgym -n dgym-system --create-namespace"
+_NAMESPACE = re.compile(r"/namespaces/([^/]+)/")
+_SHOWN_CHARACTERS = 500
+
+
+class ClusterError(DgymError):
+    """The cluster cannot be reached, or refuses."""
+
+
+def explained(error: ApiError, access: Access) -> DgymError:
+    """The exception with which a command ends; ``ManifestError`` where the cluster refuses the manifest."""
+    text = _explained(error, access) or error.message[:_SHOWN_CHARACTERS]
+    text = text or f"HTTP status {error.status} to {error.method} {error.path}"
+    return ManifestError(text) if isinstance(error, BadRequest | Invalid) else ClusterError(text)
+
+
+def _explained(error: ApiError, access: Access) -> str:
+    message, name = error.message, error.details.name
+    match error:
+        case ConnectionLost():
+            return (
+                f"the cluster of context '{access.context}' cannot be reached at {access.server}: {message};"
+                " see whether it runs (kubectl cluster-info), or choose another with --context"
+            )
+        case UnreadableAnswer():
+            return f"{access.server} answers what no API server does ({message}); see the kubeconfig"
+        case Unauthorized() if isinstance(error.__cause__, AccessError):
+            return message
+        case Unauthorized():
+            return (
+                f"the cluster does not take the credentials of context '{access.context}'; log in again, or choose a"
+                " --context"
+            )
+        case Forbidden() if "is forbidden: User" in message:
+            role = "view" if error.method == "GET" else "edit"
+            namespace = _NAMESPACE.search(error.path)
+            scope = f"in namespace {namespace[1]}" if namespace else "in all namespaces"
+            return (
+                f"{message}; ask whoever runs the cluster for the ClusterRole '{role}' {scope}, or choose"
+                " a namespace of yours"
+            )
+        case NotFound() if f"/{GROUP}/" in error.path and not name:
+            # Without a name it is not an object that is missing, but the whole kind.
+            return f"the cluster of context '{access.context}' has no resources of {GROUP}; install dgym: {INSTALL}"
+        case NotFound() if error.details.kind == "namespaces":
+            return f"{message}; make it (kubectl create namespace {name}), or choose another with -n"
+    return ""

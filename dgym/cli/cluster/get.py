@@ -78,8 +78,7 @@ async def _get(
 
 
 async def _show(client: "Client", found: "Views | None", selector: str, namespace: str | None, *, wide: bool) -> None:
-    from dgym.cli.cluster.tables import show
-    from dgym.cli.cluster.views import EpisodeView, SetView
+    from dgym.cli.cluster.views import EpisodeView, SetView, show
     from dgym.kube import EPISODE_SETS, EPISODES
 
     all_episodes = await client.list(EPISODES, decode=EpisodeView, namespace=namespace, label_selector=selector)
@@ -97,9 +96,8 @@ async def _watch(client: "Client", found: "Views | None", selector: str, namespa
 
     from rich.live import Live
 
-    from dgym.cli.cluster.following import follow
-    from dgym.cli.cluster.tables import tables
-    from dgym.cli.cluster.views import EpisodeView, SetView
+    from dgym.cli.cluster.views import EpisodeView, SetView, tables
+    from dgym.cli.cluster.waiting import follow
     from dgym.cli.output import console, widen
     from dgym.kube import EPISODE_SETS, EPISODES
 

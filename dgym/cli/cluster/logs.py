@@ -60,9 +60,9 @@ async def _logs(
 
 async def _with_pod(client: "Client", view: "EpisodeView") -> "EpisodeView":
     """Wait until the episode has a pod or is finished, and show what it waits for."""
-    from dgym.cli.cluster.errors import ClusterError
-    from dgym.cli.cluster.following import follow
+    from dgym.cli.cluster.connection import ClusterError
     from dgym.cli.cluster.views import EpisodeView
+    from dgym.cli.cluster.waiting import follow
     from dgym.kube import EPISODES
 
     name = view.metadata.name
@@ -113,7 +113,7 @@ async def _print_log(client: "Client", pod: str, container: str, *, follow: bool
 
 
 async def _print_stored(client: "Client", view: "EpisodeView", container: str, system_namespace: str) -> None:
-    from dgym.cli.cluster.errors import ClusterError
+    from dgym.cli.cluster.connection import ClusterError
     from dgym.cli.cluster.stored import open_results
     from dgym.results.store import LOG
 

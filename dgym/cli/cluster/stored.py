@@ -13,8 +13,7 @@ import aiohttp
 import msgspec
 
 from dgym.api.planning import child_name
-from dgym.cli.cluster.connection import connect, find_all, selector_of_children
-from dgym.cli.cluster.errors import ClusterError
+from dgym.cli.cluster.connection import ClusterError, connect, find_all, selector_of_children
 from dgym.cli.cluster.views import ConditionView, EpisodeView, Meta, SetView, View
 from dgym.kube import EPISODES, PODS, SECRETS, Client, Forbidden, NotFound, PortForward, PortUnreachable
 from dgym.results import Attempt, StoredResult

@@ -73,8 +73,7 @@ async def _submit(
 
 async def _apply_all(client: "Client", manifests: Sequence[dict[str, Any]], *, dry_run: bool) -> None:
     """Apply them, several at a time; every refusal is reported, each with the object it is about."""
-    from dgym.cli.cluster.connection import RESOURCES
-    from dgym.cli.cluster.errors import ClusterError, explained
+    from dgym.cli.cluster.connection import RESOURCES, ClusterError, explained
     from dgym.errors import ManifestError
     from dgym.kube import ApiError, ConnectionLost
 

@@ -1,11 +1,13 @@
-"""Episodes and EpisodeSets as the commands show them; other fields are not decoded."""
+"""Episodes and EpisodeSets as commands show them: the fields that are decoded, and the tables."""
 
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
 from dgym.api import TREATMENTS, Treatment
+from dgym.cli.output import add_row, console, table, widen
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -50,6 +52,25 @@ class Outcome(View, frozen=True, kw_only=True):
     message: str = ""
 
 
+class _Status(View, frozen=True, kw_only=True):
+    conditions: tuple[ConditionView, ...] = ()
+    reason: str = ""
+
+    def has(self, type_: str) -> bool:
+        """Whether the condition of that type is true."""
+        return any(each.type == type_ and each.status == "True" for each in self.conditions)
+
+
+class _Object(View, frozen=True, kw_only=True):
+    metadata: Meta
+    status: _Status = _Status()
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has ended."""
+        return self.status.has("Finished")
+
+
 class EpisodeViewSpec(View, frozen=True, kw_only=True):
     """The fields of the spec."""
 
@@ -58,11 +79,9 @@ class EpisodeViewSpec(View, frozen=True, kw_only=True):
     cancel: bool = False
 
 
-class EpisodeViewStatus(View, frozen=True, kw_only=True):
+class EpisodeViewStatus(_Status, frozen=True, kw_only=True):
     """The fields of the status."""
 
-    conditions: tuple[ConditionView, ...] = ()
-    reason: str = ""
     message: str = ""
     steps: int = 0
     outcome: Outcome | None = None
@@ -70,19 +89,13 @@ class EpisodeViewStatus(View, frozen=True, kw_only=True):
     pod_name: str | None = None
 
 
-class EpisodeView(View, frozen=True, kw_only=True):
+class EpisodeView(_Object, frozen=True, kw_only=True):
     """An Episode."""
 
     kind: ClassVar[str] = "Episode"
 
-    metadata: Meta
     spec: EpisodeViewSpec = EpisodeViewSpec()
     status: EpisodeViewStatus = EpisodeViewStatus()
-
-    @property
-    def finished(self) -> bool:
-        """Whether it has ended."""
-        return condition_of(self, "Finished") is not None
 
     @property
     def failed(self) -> bool:
@@ -105,11 +118,9 @@ class SetViewSpec(View, frozen=True, kw_only=True):
     cancel: bool = False
 
 
-class SetViewStatus(View, frozen=True, kw_only=True):
+class SetViewStatus(_Status, frozen=True, kw_only=True):
     """The fields of the status."""
 
-    conditions: tuple[ConditionView, ...] = ()
-    reason: str = ""
     completed_indexes: str = ""
     total: int = 0
     pending: int = 0
@@ -120,24 +131,13 @@ class SetViewStatus(View, frozen=True, kw_only=True):
     pass_at_1: str = msgspec.field(default="", name="passAt1")
 
 
-class SetView(View, frozen=True, kw_only=True):
+class SetView(_Object, frozen=True, kw_only=True):
     """An EpisodeSet."""
 
     kind: ClassVar[str] = "EpisodeSet"
 
-    metadata: Meta
     spec: SetViewSpec = SetViewSpec()
     status: SetViewStatus = SetViewStatus()
-
-    @property
-    def finished(self) -> bool:
-        """Whether it has ended."""
-        return condition_of(self, "Finished") is not None
-
-
-def condition_of(view: EpisodeView | SetView, type_: str) -> ConditionView | None:
-    """The condition of that type if it is true."""
-    return next((each for each in view.status.conditions if each.type == type_ and each.status == "True"), None)
 
 
 def age(since: datetime | None, now: datetime | None = None) -> str:
@@ -153,3 +153,120 @@ def age(since: datetime | None, now: datetime | None = None) -> str:
     if days < 2:
         return f"{hours}h{minutes % 60}m" if hours < 10 and minutes % 60 else f"{hours}h"
     return f"{days}d"
+
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+ROWS = 200
+"""Rows of a table at most; those that are finished are left out first."""
+
+_COUNTS = ("Total", "Pending", "Active", "Resolved", "Unresolved", "Failed")
+_NUMBERS = frozenset({"Score", "Steps", "Attempt", *_COUNTS, "Pass@1", "Age"})
+
+
+def show(
+    episodes: Sequence[EpisodeView], sets: Sequence[SetView], *, wide: bool = False, everywhere: bool = False
+) -> None:
+    """Print the tables."""
+    screen, drawn = console(), tables(episodes, sets, wide=wide, everywhere=everywhere)
+    widen(screen, drawn)
+    screen.print(drawn)
+
+
+def tables(
+    episodes: Sequence[EpisodeView], sets: Sequence[SetView], *, wide: bool, everywhere: bool
+) -> "RenderableType":
+    """A table for each kind that there is anything of."""
+    from rich.console import Group
+    from rich.text import Text
+
+    parts: list[RenderableType] = []
+    if sets:
+        parts.append(_set_table(sets, everywhere=everywhere))
+    if sets and episodes:
+        parts.append(Text(""))
+    if episodes:
+        shown = _shown(episodes)
+        parts.append(_episode_table(shown, wide=wide, everywhere=everywhere))
+        if len(shown) < len(episodes):
+            parts.append(Text(f"… {len(episodes) - len(shown)} more; --output json lists all", style="dim"))
+    return Group(*parts)
+
+
+def _shown(episodes: Sequence[EpisodeView]) -> Sequence[EpisodeView]:
+    if len(episodes) <= ROWS:
+        return episodes
+    urgent = sorted(episodes, key=lambda view: view.finished + (view.finished and not view.failed))
+    return urgent[:ROWS]
+
+
+def _episode_table(episodes: Iterable[EpisodeView], *, wide: bool, everywhere: bool) -> "Table":
+    headings = ["Episode", "Reason", "Score", "Steps", "Age"]
+    headings += ["Task", "Agent", "Model", "Attempt", "Pod"] if wide else []
+    drawn = _table([*headings, "Message"], everywhere=everywhere)
+    for view in episodes:
+        cells = [view.metadata.name, view.status.reason or "Pending", _score(view), _steps(view), _age(view)]
+        if wide:
+            agent, task = view.spec.agent, view.spec.task_ref
+            cells += [
+                task.name if task else "(inline)",
+                agent.name if agent else "(none)",
+                agent.model if agent else "",
+            ]
+            cells += [str(view.status.attempt or ""), view.status.pod_name or ""]
+        message = "" if view.finished and not view.failed and not wide else view.message
+        _add(drawn, view, [*cells, message], everywhere=everywhere, styled=1)
+    return drawn
+
+
+def _set_table(sets: Iterable[SetView], *, everywhere: bool) -> "Table":
+    headings = ["EpisodeSet", *_COUNTS, "Pass@1", "Age"]
+    drawn = _table([*headings, "State"], everywhere=everywhere)
+    for view in sets:
+        status = view.status
+        counts = (status.total, status.pending, status.active, status.resolved, status.unresolved, status.failed)
+        cells = [view.metadata.name, *map(str, counts), status.pass_at_1, _age(view)]
+        _add(drawn, view, [*cells, _state(view)], everywhere=everywhere, styled=9)
+    return drawn
+
+
+def _table(headings: Sequence[str], *, everywhere: bool) -> "Table":
+    headings = [*(["Namespace"] if everywhere else []), *headings]
+    return table(headings, numbers=_NUMBERS, breaking=("Message",))
+
+
+def _add(to: "Table", view: EpisodeView | SetView, cells: Sequence[str], *, everywhere: bool, styled: int) -> None:
+    cells = [*([view.metadata.namespace] if everywhere else []), *cells]
+    add_row(to, cells, styled=styled + everywhere, style=_style(view))
+
+
+def _state(view: SetView) -> str:
+    if view.finished:
+        return next((each.reason for each in view.status.conditions if each.type == "Finished"), "") or "Finished"
+    if view.spec.cancel:
+        return "Cancelling"
+    return view.status.reason or ("Suspended" if view.status.has("Suspended") else "Pending")
+
+
+def _style(view: EpisodeView | SetView) -> str:
+    if isinstance(view, SetView):
+        return ("red" if view.status.failed else "green") if view.finished else ""
+    if not view.finished:
+        return "cyan" if view.status.reason == "Running" else ""
+    return "red" if view.failed else "green" if view.status.reason == "Resolved" else "yellow"
+
+
+def _score(view: EpisodeView) -> str:
+    outcome = view.status.outcome
+    return f"{outcome.score}/{outcome.max_score}" if outcome is not None else ""
+
+
+def _steps(view: EpisodeView) -> str:
+    outcome = view.status.outcome
+    return str(outcome.steps) if outcome is not None else str(view.status.steps or "")
+
+
+def _age(view: EpisodeView | SetView) -> str:
+    return age(view.metadata.creation_timestamp)

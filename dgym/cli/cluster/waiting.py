@@ -1,18 +1,75 @@
-"""Waiting for submitted episodes and sets: a line for every change of state, and a table at the end."""
+"""Following Episodes and EpisodeSets, and waiting until submitted ones are finished.
+
+A wait prints a line for every change of state, and a table at the end.
+"""
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from random import Random
 from typing import Any, TypeVar
 
 import click
 
 from dgym.api import TREATMENTS
-from dgym.cli.cluster.following import follow
-from dgym.cli.cluster.tables import show
-from dgym.cli.cluster.views import EpisodeView, SetView
-from dgym.kube import EPISODE_SETS, EPISODES, Client, Key, Resource, Store
+from dgym.cli.cluster.views import EpisodeView, SetView, show
+from dgym.kube import (
+    EPISODE_SETS,
+    EPISODES,
+    Client,
+    Key,
+    Object,
+    Reflector,
+    Resource,
+    Store,
+    SystemClock,
+    WatchSettings,
+)
 
+T = TypeVar("T", bound=Object)
 V = TypeVar("V", EpisodeView, SetView)
+
+
+_SETTINGS = WatchSettings(tries=8)
+
+
+@contextlib.asynccontextmanager
+async def follow(
+    client: Client,
+    resource: Resource,
+    view: type[T],
+    changed: asyncio.Event,
+    *,
+    namespace: str | None,
+    label_selector: str = "",
+    field_selector: str = "",
+) -> AsyncIterator[Store[T]]:
+    """A store that a watch keeps current; ``changed`` is set when it is first filled, and after every change.
+
+    Raises:
+        BaseExceptionGroup: With an ``ApiError``: the API server did not answer for minutes, or refuses.
+    """
+    clock = SystemClock()
+    store: Store[T] = Store(clock)
+    store.subscribe(lambda _change: changed.set())
+    reflector = Reflector(
+        client,
+        resource,
+        decode=view,
+        store=store,
+        clock=clock,
+        random=Random(),  # noqa: S311 - spreads retries, hides nothing
+        namespace=namespace,
+        label_selector=label_selector,
+        field_selector=field_selector,
+        settings=_SETTINGS,
+    )
+    async with asyncio.TaskGroup() as group:
+        watching = group.create_task(reflector.run())
+        await reflector.synced.wait()
+        changed.set()
+        yield store
+        watching.cancel()
 
 
 async def wait_for(client: Client, manifests: Sequence[Mapping[str, Any]]) -> bool:

@@ -34,8 +34,7 @@ def command(directory: Path, output: Path | None, agent: str, policy_files: bool
     repository, beside it, because the agent gets everything that lies in the repository.
     """
     from dgym.cli.init.manifest import propose
-    from dgym.cli.init.requirements import read_requirements
-    from dgym.cli.init.survey import survey
+    from dgym.cli.init.survey import read_requirements, survey
     from dgym.cli.yaml_text import write_text
 
     if check and output == Path("-"):
@@ -108,7 +107,7 @@ def _quoted(path: Path) -> str:
 
 
 def _warnings(proposal: "Proposal", target: Path) -> list[str]:
-    from dgym.cli.init.requirements import allows
+    from dgym.cli.init.survey import allows
 
     found = proposal.found
     warnings = []

@@ -9,8 +9,7 @@ from typing import Any
 
 import msgspec
 
-from dgym.cli.init.requirements import Requirements
-from dgym.cli.init.survey import Survey, protected_patterns, test_folders
+from dgym.cli.init.survey import Requirements, Survey, protected_patterns, test_folders
 from dgym.cli.yaml_text import comment, dump
 
 NAME_LIMIT = 52

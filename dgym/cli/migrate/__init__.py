@@ -31,8 +31,8 @@ def command(config: Path, output: Path | None, agent: str | None, force: bool) -
     stands on standard error and in the manifest's first lines; docs/migrating.md says what became of each key.
     """
     from dgym.api import loads
-    from dgym.cli.migrate.config import Fate, read_sections
     from dgym.cli.migrate.manifest import convert, describe, manifest_text
+    from dgym.cli.migrate.section import Fate, read_sections
     from dgym.cli.yaml_text import write_text
 
     converted = convert(read_sections(config, agent), config=config, output=output)

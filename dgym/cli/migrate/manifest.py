@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +10,12 @@ import msgspec
 
 from dgym.api import labels
 from dgym.api.fields import API_VERSION
-from dgym.cli.migrate.config import Fate, Note, Section
-from dgym.cli.migrate.section import ALWAYS, KEYS, LOST, NESTED, Migration
+from dgym.cli.migrate.section import KEYS, NESTED, Fate, Migration, Note
 from dgym.cli.yaml_text import comment, dump
 from dgym.errors import ManifestError
 
 _NAME_LIMIT = 52
-_KNOWN = frozenset({*(key.partition(".")[0] for key in (*ALWAYS, *KEYS, *LOST)), *NESTED})
+_KNOWN = frozenset({*(key.partition(".")[0] for key in KEYS), *NESTED})
 
 
 class Converted(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,61 +31,40 @@ class Converted(msgspec.Struct, frozen=True, kw_only=True):
     outside: tuple[str, ...] = ()
 
 
-class _Documents:
-    """The documents so far. What is the same is there once; what only has the same name gets a number."""
-
-    def __init__(self) -> None:
-        self.made: list[dict[str, Any]] = []
-        self._names: dict[tuple[str, str], str] = {}
-
-    def add(self, kind: str, name: str, spec: dict[str, Any]) -> str:
-        """The name under which ``spec`` is in the manifest."""
-        same = [document for document in self.made if (document["kind"], document["spec"]) == (kind, spec)]
-        for document in same:
-            if self._names[kind, document["metadata"]["name"]] == name:
-                return str(document["metadata"]["name"])
-        number, free = 2, name
-        while (kind, free) in self._names:
-            number, free = number + 1, f"{name[: _NAME_LIMIT - 5].rstrip('-')}-{number}"
-        self._names[kind, free] = name
-        self.made.append({"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": free}, "spec": spec})
-        return free
+_Documents = dict[tuple[str, str], dict[str, Any]]
+"""Specs by kind and name."""
 
 
-def convert(sections: Sequence[Section], *, config: Path, output: Path | None) -> Converted:
+def convert(sections: Mapping[str, Mapping[str, Any]], *, config: Path, output: Path | None) -> Converted:
     """Tasks and episodes for every section; sections with the same task share it.
 
     Raises:
         ManifestError: A section has no key of debug-gym, so the file is something else.
     """
-    for section in sections:
-        if not section.values.keys() & _KNOWN:
+    for name, values in sections.items():
+        if not values.keys() & _KNOWN:
             raise ManifestError(
-                f"{config}: not a configuration of debug-gym: its section {section.name!r} has none of the known keys,"
+                f"{config}: not a configuration of debug-gym: its section {name!r} has none of the known keys,"
                 " such as env_kwargs, llm_name or max_steps"
             )
-    documents = _Documents()
-    notes: list[Note] = []
-    results = None
-    outside: dict[str, None] = {}
-    base = (output or Path("manifest.yaml")).absolute().parent.resolve()
-    for section in sections:
-        migration = Migration(section)
-        if migration.benchmark is None:
-            repository = _add_custom(migration, documents, config=config, output=output)
-            if repository is not None and not repository.resolve().is_relative_to(base):
-                outside[str(repository)] = None
-        else:
+    documents: _Documents = {}
+    migrations = [Migration(name, values) for name, values in sections.items()]
+    repositories: list[Path] = []
+    for migration in migrations:
+        if "benchmark" in migration.run:
             _add_benchmark(migration, documents)
-        notes.extend(migration.notes)
-        results = results or migration.results
-    names = tuple(section.name for section in sections)
+        else:
+            repositories += _add_custom(migration, documents, config=config, output=output)
+    folder = Path.cwd() if output is None else output.absolute().parent
     return Converted(
-        documents=tuple(documents.made),
-        notes=tuple(notes),
-        sections=names,
-        results=results,
-        outside=tuple(outside),
+        documents=tuple(
+            {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name}, "spec": spec}
+            for (kind, name), spec in documents.items()
+        ),
+        notes=tuple(note for migration in migrations for note in migration.notes),
+        sections=tuple(sections),
+        results=next((str(each.run["results"]) for each in migrations if "results" in each.run), None),
+        outside=tuple(dict.fromkeys(str(path) for path in repositories if not _is_below(path, folder))),
     )
 
 
@@ -110,26 +88,35 @@ def describe(converted: Converted, fate: Fate) -> list[str]:
     ]
 
 
-def _add_custom(migration: Migration, documents: _Documents, *, config: Path, output: Path | None) -> Path | None:
-    """Add a DebugTask over the repository, where there is one, and an Episode; return the repository."""
-    repository = None if migration.path is None else _find(migration.path, config)
+def _add(documents: _Documents, kind: str, name: str, spec: dict[str, Any]) -> str:
+    """The name under which ``spec`` is in the manifest: another spec of the same name has a number after it."""
+    free, number = name, 2
+    while documents.setdefault((kind, free), spec) != spec:
+        free, number = f"{name[: _NAME_LIMIT - 5].rstrip('-')}-{number}", number + 1
+    return free
+
+
+def _add_custom(migration: Migration, documents: _Documents, *, config: Path, output: Path | None) -> list[Path]:
+    """Add a DebugTask over the repository, where there is one, and an Episode; return the repositories."""
+    path = migration.run.get("path")
+    repository = None if path is None else _find(path, config)
+    found = [repository] if repository is not None and repository.is_dir() else []
     if repository is None:
         migration.note("env_kwargs.path", "is missing, so there is no repository: set spec.source.localPath")
-    elif not repository.is_dir():
-        text = f"there is no directory {migration.path} here or beside {config}: set spec.source.localPath"
+    elif not found:
+        text = f"there is no directory {path} here or beside {config}: set spec.source.localPath"
         migration.note("env_kwargs.path", text)
     name = slug(config.stem if repository is None else repository.name)
-    spec = dict(migration.task)
-    found = repository if repository is not None and repository.is_dir() else None
-    if found is not None:
-        spec = {"source": {"localPath": _seen_from(found, output)}, **spec}
+    source = {"source": {"localPath": _seen_from(found[0], output)}} if found else {}
+    spec = {**source, **migration.task}
     if spec.get("debugEntrypoint") in (None, spec.get("entrypoint")):
         spec.pop("debugEntrypoint", None)
     if "submit" not in migration.tools:
-        # debug-gym ends an episode as soon as its tests pass, which the agent may not know how to ask for.
+        # debug-gym ends an episode as soon as its tests pass, and its agents may have no tool to ask for the end.
         spec["scoring"] = {"stopWhenEvalPasses": True}
-    task = documents.add("DebugTask", name, spec)
-    documents.add("Episode", slug(f"{name}-{migration.name}"), {"taskRef": {"name": task}, **_agent(migration)})
+    task = _add(documents, "DebugTask", name, spec)
+    episode = {"taskRef": {"name": task}, **_agent(migration)}
+    _add(documents, "Episode", slug(f"{name}-{migration.name}"), episode)
     return found
 
 
@@ -137,9 +124,9 @@ def _add_benchmark(migration: Migration, documents: _Documents) -> None:
     """An EpisodeSet over the tasks of a benchmark."""
     from dgym.benchmarks import bundled, load_bundled
 
-    benchmark = str(migration.benchmark)
+    benchmark, problems = migration.run["benchmark"], migration.run.get("problems", "all")
     tasks: dict[str, Any]
-    wanted = migration.problems if isinstance(migration.problems, list) else None
+    wanted = problems if isinstance(problems, list) else None
     if benchmark in bundled():
         known = [task.metadata.name for task in load_bundled(benchmark)]
         chosen = [slug(str(problem)) for problem in wanted or () if slug(str(problem)) in known]
@@ -156,14 +143,14 @@ def _add_benchmark(migration: Migration, documents: _Documents) -> None:
         tasks = {"taskSelector": {"matchLabels": {labels.BENCHMARK: slug(benchmark)}}}
         text = f"{benchmark} does not come with dgym: give DebugTasks with the label {label}"
         migration.note("benchmark", text, Fate.CHANGED)
-        if migration.problems != "all":
-            migration.note("problems", f"{migration.problems!r}: the set takes every task with the label")
+        if problems != "all":
+            migration.note("problems", f"{problems!r}: the set takes every task with the label")
     for key in dict.fromkeys(migration.origins.values()):
         migration.note(key, "belongs to the tasks of the benchmark, which say it themselves")
     if migration.tools and "submit" not in migration.tools:
         migration.tools.append("submit")
         migration.note("tools", "submit was added: the benchmark's tasks do not end by themselves", Fate.CHANGED)
-    documents.add("EpisodeSet", slug(f"{benchmark}-{migration.name}"), {**tasks, "template": _agent(migration)})
+    _add(documents, "EpisodeSet", slug(f"{benchmark}-{migration.name}"), {**tasks, "template": _agent(migration)})
 
 
 def _agent(migration: Migration) -> dict[str, Any]:
@@ -201,3 +188,7 @@ def _seen_from(repository: Path, output: Path | None) -> str:
         return str(repository)
     relative = os.path.relpath(repository, output.absolute().parent)
     return relative if relative.startswith(".") else f"./{relative}"
+
+
+def _is_below(repository: Path, folder: Path) -> bool:
+    return repository.resolve().is_relative_to(folder.resolve())

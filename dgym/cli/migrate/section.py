@@ -1,14 +1,18 @@
-"""One agent's section of debug-gym's configuration, key by key, in the terms of dgym."""
+"""A configuration of debug-gym: its sections, each merged over ``base``, and what dgym has for each of their keys."""
 
 import re
 import shlex
 from collections.abc import Callable, Mapping
 from decimal import Decimal, InvalidOperation
+from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
-from dgym.cli.migrate.config import Fate, Note, Section
+import msgspec
 
-THINKING = frozenset({"debug_agent", "rewrite_agent", "debug_5_agent"})
+from dgym.api.fields import API_VERSION
+from dgym.errors import ManifestError
+
 AGENTS = {
     "zero_shot": "debug_agent",
     "zero_shot_nopdb": "rewrite_agent",
@@ -24,187 +28,97 @@ TOOLS = {"edit": "rewrite", "patcher": "rewrite", **{name: name for name in (
     "bash", "eval", "grep", "listdir", "pdb", "rewrite", "submit", "view"
 )}}  # fmt: skip
 
+_BASE = "base"
+_TOP_LEVEL = frozenset({"env_kwargs", "llm_name", "max_steps", "agent_type"})
+"""Keys of sections; at the top level they mean a file without sections."""
+
+_DEFAULT_AGENT = "rewrite_agent"
+_THINKING = frozenset({"debug_agent", "rewrite_agent", "debug_5_agent"})
 _PDB = re.compile(r"(^|\s)-m pdb(\s+-c\s+\S+)*(?=\s)")
 _PIP = re.compile(r"^(?:python3?\s+-m\s+)?pip3?\s+install\s+(.+)$")
 _PLAIN_IMAGE = re.compile(r"^(docker\.io/)?(library/)?python(:[\w.-]+)?$")
 _MAXIMUM_SECONDS = 3600
 
 
-class Migration:
-    """What the keys of one section come to: parts of a task, of an agent and its tools, and notes.
+class Fate(StrEnum):
+    """The outcome of a key; the values are headings."""
 
-    Every key has one method here, so that what happens to it stands in one place. Nested keys are written with a dot.
-    ``origins`` are the keys that the fields of the task are from.
+    LOST = "Not converted"
+    CHANGED = "Converted with a difference"
+    NEEDLESS = "Left out without a loss"
+
+
+class Note(msgspec.Struct, frozen=True):
+    """The outcome of a key that is not in the manifest as it was."""
+
+    section: str
+    key: str
+    text: str
+    fate: Fate = Fate.LOST
+
+
+def read_sections(path: Path, agent: str | None = None) -> dict[str, dict[str, Any]]:
+    """The settings of each section of ``path``, those of ``base`` included; with ``agent`` of that section alone.
+
+    Raises:
+        ManifestError: The file is not a configuration of debug-gym, or has no such section.
+    """
+    values = _read(path)
+    if values.get("apiVersion") == API_VERSION:
+        raise ManifestError(f"{path}: is a manifest of dgym already; run it with dgym run")
+    if _TOP_LEVEL & values.keys():
+        name = values.get("agent_type")
+        return {name if isinstance(name, str) else _DEFAULT_AGENT: values}
+    base = values.pop(_BASE, {})
+    if not isinstance(base, dict) or not values or not all(isinstance(value, dict) for value in values.values()):
+        raise ManifestError(f"{path}: not a configuration of debug-gym: it has no sections with an agent's settings")
+    if agent is not None and agent not in values:
+        raise ManifestError(f"{path}: has no section {agent!r}; there are {', '.join(values)}")
+    return {name: {**base, **value} for name, value in values.items() if agent in (None, name)}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    from dgym.documents import read_yaml
+
+    try:
+        text = path.read_text("utf-8-sig")
+    except OSError as error:
+        raise ManifestError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise ManifestError(f"{path}: not UTF-8 at byte {error.start}; save it as UTF-8") from None
+    documents = list(read_yaml(text))
+    for document in documents:
+        for problem in document.problems:
+            raise ManifestError(f"{path}: line {problem.line}: {problem.message}")
+    if len(documents) != 1 or not isinstance(documents[0].value, dict):
+        raise ManifestError(f"{path}: not a configuration of debug-gym, which is one YAML mapping")
+    return {str(name): value for name, value in documents[0].value.items()}
+
+
+class Migration:
+    """The parts of a task, an agent and its tools that the keys of one section become, and notes on the others.
+
+    ``KEYS`` has a rule for every key. ``origins`` are the keys that the fields of the task are from; ``run`` has
+    what belongs neither to a task nor to an agent: ``benchmark``, ``problems``, ``path`` and ``results``.
     """
 
-    def __init__(self, section: Section) -> None:
-        self.name = section.name
+    def __init__(self, name: str, values: Mapping[str, Any]) -> None:
+        self.name = name
         self.task: dict[str, Any] = {}
         self.origins: dict[str, str] = {}
         self.agent: dict[str, Any] = {}
         self.parameters: dict[str, Any] = {}
         self.tools: list[Any] = []
         self.pdb_options: dict[str, Any] = {}
-        self.benchmark: str | None = None
-        self.problems: Any = "all"
-        self.path: str | None = None
-        self.results: str | None = None
+        self.run: dict[str, Any] = {}
         self.notes: list[Note] = []
-        kind = section.values.get("agent_type", section.name)
+        kind = values.get("agent_type", name)
         self.agent["name"] = AGENTS.get(str(kind), str(kind))
-        self._walk(section.values, "")
-
-    def _walk(self, values: Mapping[Any, Any], prefix: str) -> None:
-        for name, value in values.items():
-            key = f"{prefix}{name}"
-            if key in NESTED and isinstance(value, dict):
-                self._walk(value, f"{key}.")
-            elif value is None:
-                continue
-            elif key in ALWAYS:
-                self.note(key, ALWAYS[key], Fate.NEEDLESS)
-            elif key in LOST:
-                self.note(key, LOST[key])
-            elif key in KEYS:
-                self._convert(key, value)
-            else:
-                self.note(key, "not a key of debug-gym that dgym knows")
-
-    def _convert(self, key: str, value: Any) -> None:
-        try:
-            KEYS[key](self, key, value)
-        except (TypeError, ValueError, InvalidOperation):
-            self.note(key, f"{value!r} is not a value for it")
-        self.origins = {field: self.origins.get(field, key) for field in self.task}
+        self._walk(values, "")
 
     def note(self, key: str, text: str, fate: Fate = Fate.LOST) -> None:
-        """Record what became of ``key``."""
+        """Record the outcome of ``key``."""
         self.notes.append(Note(self.name, key, text, fate))
-
-    # What is tried
-
-    def _set_path(self, _key: str, value: Any) -> None:
-        self.path = str(value)
-
-    def _set_benchmark(self, _key: str, value: Any) -> None:
-        self.benchmark = None if value in ("custom", "local") else str(value)
-
-    def _set_problems(self, _key: str, value: Any) -> None:
-        self.problems = value
-
-    def _set_entrypoint(self, _key: str, value: Any) -> None:
-        self.task["entrypoint"] = _text(value)
-
-    def _set_debug_entrypoint(self, _key: str, value: Any) -> None:
-        # dgym starts the program under its own pdb.
-        self.task["debugEntrypoint"] = _PDB.sub("", _text(value)).strip()
-
-    def _set_timeout(self, key: str, value: Any) -> None:
-        seconds = int(value)
-        self.task["entrypointTimeoutSeconds"] = min(max(1, seconds), _MAXIMUM_SECONDS)
-        if not 1 <= seconds <= _MAXIMUM_SECONDS:
-            self.note(key, f"{seconds} is out of bounds; 1 to {_MAXIMUM_SECONDS} is possible", Fate.CHANGED)
-
-    def _set_patterns(self, _key: str, value: Any) -> None:
-        self.task["readOnlyPatterns"] = [_text(item) for item in value]
-
-    def _set_instructions(self, _key: str, value: Any) -> None:
-        self.task["instructions"] = _text(value)
-
-    # The machine
-
-    def _set_terminal(self, key: str, value: Any) -> None:
-        if value not in ("local", "docker", "kubernetes"):
-            self.note(key, f"{value!r} is no kind of sandbox; dgym run --sandbox chooses one")
-
-    def _set_image(self, key: str, value: Any) -> None:
-        if _PLAIN_IMAGE.match(_text(value)):
-            text = "holds nothing but Python; requirements are installed into a virtual environment instead"
-            self.note(key, f"{value} {text}", Fate.NEEDLESS)
-        else:
-            self.task["image"] = _text(value)
-
-    def _set_setup(self, key: str, value: Any) -> None:
-        for command in [value] if isinstance(value, str) else value:
-            match = _PIP.match(_text(command).strip())
-            packages = shlex.split(match[1]) if match else []
-            if packages and not any(word.startswith(("-", ".", "/")) for word in packages):
-                # pytest is there without asking.
-                more = [package for package in packages if package != "pytest"]
-                if more:
-                    self.task.setdefault("requirements", []).extend(more)
-                if "image" in self.task:
-                    text = "in a container the image must hold these packages"
-                    self.note(key, f"{command!r}: {text}", Fate.CHANGED)
-            else:
-                self.task.setdefault("setupCommands", []).append(_text(command))
-                text = "runs without network; what it downloads belongs in the image"
-                self.note(key, f"{command!r} {text}", Fate.CHANGED)
-
-    def _set_session(self, _key: str, value: Any) -> None:
-        commands = [value] if isinstance(value, str) else [_text(item) for item in value]
-        if commands:
-            self.task["activate"] = " && ".join(commands)
-
-    def _set_variables(self, _key: str, value: Any) -> None:
-        self.task["env"] = [{"name": str(name), "value": str(item)} for name, item in dict(value).items()]
-
-    # The agent
-
-    def _set_model(self, _key: str, value: Any) -> None:
-        self.agent["model"] = _text(value)
-
-    def _set_temperature(self, key: str, value: Any) -> None:
-        first, *rest = value if isinstance(value, list) else [value]
-        self.agent["temperature"] = format(Decimal(str(first)), "f")
-        if rest:
-            self.note(key, "agents of dgym make one request a step: only the first value was taken", Fate.CHANGED)
-
-    def _set_seed(self, _key: str, value: Any) -> None:
-        self.agent["seed"] = int(value)
-
-    def _set_steps(self, _key: str, value: Any) -> None:
-        self.agent["maxSteps"] = int(value)
-
-    def _set_rewrites(self, _key: str, value: Any) -> None:
-        if int(value) >= 0:
-            self.agent["maxRewrites"] = int(value)
-
-    def _set_parameter(self, key: str, value: Any) -> None:
-        name = PARAMETERS[key]
-        only = {"debug_5_agent"} if name == "rewritesBeforePdb" else THINKING
-        if self.agent["name"] not in only:
-            self.note(key, f"the agent {self.agent['name']} has no such parameter")
-        elif name == "treeDepth":
-            self.parameters[name] = min(max(0, int(value)), 20)
-        else:
-            self.parameters[name] = value if isinstance(value, bool) else max(0, int(value))
-
-    def _set_results(self, _key: str, value: Any) -> None:
-        self.results = _text(value)
-
-    # Tools
-
-    def _set_tools(self, key: str, value: Any) -> None:
-        for item in value if isinstance(value, list) else str(value).split(","):
-            name, options = _tool(item)
-            known = TOOLS.get(name.partition(":")[0])
-            if known is None:
-                self.note(key, f"there is no tool {name!r}; a tool of your own is named package.module:Class")
-            elif known not in self.tools:
-                self.tools.append(known)
-            for option, setting in options.items():
-                self._set_tool_option(known, option, setting, f"{key}.{name}.{option}")
-
-    def _set_tool_option(self, tool: str | None, option: str, setting: Any, key: str) -> None:
-        if tool == "pdb" and option in PDB_OPTIONS:
-            self._set_pdb(option, setting)
-        else:
-            self.note(key, "the tool has no such option")
-
-    def _set_pdb(self, key: str, value: Any) -> None:
-        if value is False:
-            self.pdb_options[PDB_OPTIONS[key.rpartition(".")[2]]] = False
 
     def tool_list(self) -> list[Any]:
         """The tools as a manifest names them, with pdb's options."""
@@ -213,11 +127,120 @@ class Migration:
             for tool in self.tools
         ]
 
+    def _walk(self, values: Mapping[Any, Any], prefix: str) -> None:
+        for name, value in values.items():
+            key = f"{prefix}{name}"
+            if key in NESTED and isinstance(value, dict):
+                self._walk(value, f"{key}.")
+            elif value is None:
+                continue
+            elif key not in KEYS:
+                self.note(key, "not a key of debug-gym that dgym knows")
+            else:
+                try:
+                    KEYS[key](self, key, value)
+                except (TypeError, ValueError, InvalidOperation):
+                    self.note(key, f"{value!r} is not a value for it")
+                self.origins = {field: self.origins.get(field, key) for field in self.task}
+
+
+Rule = Callable[[Migration, str, Any], None]
+
 
 def _text(value: Any) -> str:
     if not isinstance(value, str | int | float):
         raise TypeError(f"{value!r} is not text")
     return str(value)
+
+
+def _texts(value: Any) -> list[str]:
+    return [value] if isinstance(value, str) else [_text(item) for item in value]
+
+
+def _field(part: str, name: str, convert: Callable[[Any], Any] = _text) -> Rule:
+    """The value becomes the field ``name`` of that part of the migration, unless it is converted to None."""
+
+    def rule(migration: Migration, _key: str, value: Any) -> None:
+        converted = convert(value)
+        if converted is not None:
+            getattr(migration, part)[name] = converted
+
+    return rule
+
+
+def _note(text: str, fate: Fate = Fate.LOST) -> Rule:
+    return lambda migration, key, _value: migration.note(key, text, fate)
+
+
+def _set_timeout(migration: Migration, key: str, value: Any) -> None:
+    seconds = int(value)
+    migration.task["entrypointTimeoutSeconds"] = min(max(1, seconds), _MAXIMUM_SECONDS)
+    if not 1 <= seconds <= _MAXIMUM_SECONDS:
+        migration.note(key, f"{seconds} is out of bounds; 1 to {_MAXIMUM_SECONDS} is possible", Fate.CHANGED)
+
+
+def _set_terminal(migration: Migration, key: str, value: Any) -> None:
+    if value not in ("local", "docker", "kubernetes"):
+        migration.note(key, f"{value!r} is no kind of sandbox; dgym run --sandbox chooses one")
+
+
+def _set_image(migration: Migration, key: str, value: Any) -> None:
+    if _PLAIN_IMAGE.match(_text(value)):
+        text = "holds nothing but Python; requirements are installed into a virtual environment instead"
+        migration.note(key, f"{value} {text}", Fate.NEEDLESS)
+    else:
+        migration.task["image"] = _text(value)
+
+
+def _set_setup(migration: Migration, key: str, value: Any) -> None:
+    for command in _texts(value):
+        match = _PIP.match(command.strip())
+        packages = shlex.split(match[1]) if match else []
+        if not packages or any(word.startswith(("-", ".", "/")) for word in packages):
+            migration.task.setdefault("setupCommands", []).append(command)
+            text = f"{command!r} runs without network; what it downloads belongs in the image"
+            migration.note(key, text, Fate.CHANGED)
+            continue
+        # pytest is there without asking.
+        more = [package for package in packages if package != "pytest"]
+        if more:
+            migration.task.setdefault("requirements", []).extend(more)
+        if "image" in migration.task:
+            migration.note(key, f"{command!r}: in a container the image must hold these packages", Fate.CHANGED)
+
+
+def _set_temperature(migration: Migration, key: str, value: Any) -> None:
+    first, *rest = value if isinstance(value, list) else [value]
+    migration.agent["temperature"] = format(Decimal(str(first)), "f")
+    if rest:
+        text = "agents of dgym make one request a step: only the first value was taken"
+        migration.note(key, text, Fate.CHANGED)
+
+
+def _set_parameter(migration: Migration, key: str, value: Any) -> None:
+    name = PARAMETERS[key]
+    only = {"debug_5_agent"} if name == "rewritesBeforePdb" else _THINKING
+    if migration.agent["name"] not in only:
+        migration.note(key, f"the agent {migration.agent['name']} has no such parameter")
+    elif name == "treeDepth":
+        migration.parameters[name] = min(max(0, int(value)), 20)
+    else:
+        migration.parameters[name] = value if isinstance(value, bool) else max(0, int(value))
+
+
+def _set_tools(migration: Migration, key: str, value: Any) -> None:
+    for item in value if isinstance(value, list) else str(value).split(","):
+        name, options = _tool(item)
+        known = TOOLS.get(name.partition(":")[0])
+        if known is None:
+            migration.note(key, f"there is no tool {name!r}; a tool of your own is named package.module:Class")
+        elif known not in migration.tools:
+            migration.tools.append(known)
+        for option, setting in options.items():
+            if known == "pdb" and option in PDB_OPTIONS:
+                _set_pdb(migration, option, setting)
+            else:
+                migration.note(f"{key}.{name}.{option}", "the tool has no such option")
 
 
 def _tool(item: Any) -> tuple[str, dict[str, Any]]:
@@ -228,6 +251,11 @@ def _tool(item: Any) -> tuple[str, dict[str, Any]]:
         ((name, options),) = item.items()
         return str(name), options if isinstance(options, dict) else {}
     return str(item).strip(), {}
+
+
+def _set_pdb(migration: Migration, key: str, value: Any) -> None:
+    if value is False:
+        migration.pdb_options[PDB_OPTIONS[key.rpartition(".")[2]]] = False
 
 
 NESTED = frozenset({"env_kwargs", "env", "terminal", "env_kwargs.terminal", "dataset"})
@@ -243,60 +271,65 @@ PARAMETERS = {
     "show_directory_tree": "treeDepth",
 }
 
-ALWAYS = {
-    "save_patch": "the patch is always stored, as patch.diff",
-    "log_prompt_response_pairs": "the trajectory always holds what was sent and answered",
-    "use_conversational_prompt": "prompts are always conversations",
-    "env_kwargs.auto_view_change": "the prompt always shows the file in focus, which view and rewrite set",
-    "show_current_breakpoints": "the prompt of an agent with pdb always shows the breakpoints",
-    "env_kwargs.show_current_breakpoints": "the prompt of an agent with pdb always shows the breakpoints",
-    "uuid": "a run is found again by what it ran, not by a name: the same command resumes",
+_BENCHMARK = _field("run", "benchmark", lambda value: None if value in ("custom", "local") else str(value))
+_PROBLEMS = _field("run", "problems", lambda value: value)
+_REWRITES = _field("agent", "maxRewrites", lambda value: int(value) if int(value) >= 0 else None)
+_BREAKPOINTS = _note("the prompt of an agent with pdb always shows the breakpoints", Fate.NEEDLESS)
+_FROM_MANIFESTS = _note("tasks come from manifests")
+_TERMINAL: dict[str, Rule] = {
+    "type": _set_terminal,
+    "base_image": _set_image,
+    "setup_commands": _set_setup,
+    "session_commands": _field("task", "activate", lambda value: " && ".join(_texts(value)) or None),
+    "env_vars": _field(
+        "task", "env", lambda value: [{"name": str(name), "value": str(item)} for name, item in dict(value).items()]
+    ),
 }
-LOST = {
-    "llm_config_file_path": "models are configured outside of manifests; LLM_CONFIG_FILE_PATH names the file",
-    "system_prompt": "prompts are templates in files: agent.parameters.systemPrompt names one",
-    "system_prompt_template_file": "templates know other variables here; agent.parameters.systemPrompt names one",
-    "env_kwargs.dataset_id": "tasks come from manifests",
-    "env_kwargs.dataset_revision": "tasks come from manifests",
-    "env_kwargs.split": "tasks come from manifests",
-    "env_kwargs.data_path": "tasks come from manifests",
-    "dataset.dataset_id": "tasks come from manifests",
-    "dataset.dataset_revision": "tasks come from manifests",
-    "terminal.registry": "name the image with its registry",
-    "terminal.namespace": "metadata.namespace of the manifest, or kubectl --namespace",
-}
-KEYS: dict[str, Callable[[Migration, str, Any], None]] = {
-    "benchmark": Migration._set_benchmark,
-    "dataset.type": Migration._set_benchmark,
-    "problems": Migration._set_problems,
-    "dataset.problems": Migration._set_problems,
-    "env_kwargs.path": Migration._set_path,
-    "env_kwargs.entrypoint": Migration._set_entrypoint,
-    "env_kwargs.debug_entrypoint": Migration._set_debug_entrypoint,
-    "env_kwargs.run_timeout": Migration._set_timeout,
-    "env.run_timeout": Migration._set_timeout,
-    "env_kwargs.readonly_patterns": Migration._set_patterns,
-    "env_kwargs.instructions": Migration._set_instructions,
+KEYS: dict[str, Rule] = {
+    "benchmark": _BENCHMARK,
+    "dataset.type": _BENCHMARK,
+    "problems": _PROBLEMS,
+    "dataset.problems": _PROBLEMS,
+    "dataset.dataset_id": _FROM_MANIFESTS,
+    "dataset.dataset_revision": _FROM_MANIFESTS,
+    "env_kwargs.dataset_id": _FROM_MANIFESTS,
+    "env_kwargs.dataset_revision": _FROM_MANIFESTS,
+    "env_kwargs.split": _FROM_MANIFESTS,
+    "env_kwargs.data_path": _FROM_MANIFESTS,
+    "env_kwargs.path": _field("run", "path", str),
+    "env_kwargs.entrypoint": _field("task", "entrypoint"),
+    # dgym starts the program under its own pdb.
+    "env_kwargs.debug_entrypoint": _field("task", "debugEntrypoint", lambda value: _PDB.sub("", _text(value)).strip()),
+    "env_kwargs.run_timeout": _set_timeout,
+    "env.run_timeout": _set_timeout,
+    "env_kwargs.readonly_patterns": _field("task", "readOnlyPatterns", lambda value: [_text(item) for item in value]),
+    "env_kwargs.instructions": _field("task", "instructions"),
+    "env_kwargs.auto_view_change": _note(
+        "the prompt always shows the file in focus, which view and rewrite set", Fate.NEEDLESS
+    ),
+    "env_kwargs.show_current_breakpoints": _BREAKPOINTS,
+    "show_current_breakpoints": _BREAKPOINTS,
     "agent_type": lambda _migration, _key, _value: None,
-    "llm_name": Migration._set_model,
-    "llm_temperature": Migration._set_temperature,
-    "random_seed": Migration._set_seed,
-    "max_steps": Migration._set_steps,
-    "max_rewrite_steps": Migration._set_rewrites,
-    "max_edit_steps": Migration._set_rewrites,
-    "tools": Migration._set_tools,
-    "output_path": Migration._set_results,
-    **dict.fromkeys(PARAMETERS, Migration._set_parameter),
-    **{
-        f"{prefix}{name}": function
-        for prefix in ("terminal.", "env_kwargs.terminal.")
-        for name, function in {
-            "type": Migration._set_terminal,
-            "base_image": Migration._set_image,
-            "setup_commands": Migration._set_setup,
-            "session_commands": Migration._set_session,
-            "env_vars": Migration._set_variables,
-        }.items()
-    },
-    **{f"{prefix}{name}": Migration._set_pdb for prefix in ("", "env_kwargs.") for name in PDB_OPTIONS},
+    "llm_name": _field("agent", "model"),
+    "llm_temperature": _set_temperature,
+    "llm_config_file_path": _note("models are configured outside of manifests; LLM_CONFIG_FILE_PATH names the file"),
+    "random_seed": _field("agent", "seed", int),
+    "max_steps": _field("agent", "maxSteps", int),
+    "max_rewrite_steps": _REWRITES,
+    "max_edit_steps": _REWRITES,
+    "system_prompt": _note("prompts are templates in files: agent.parameters.systemPrompt names one"),
+    "system_prompt_template_file": _note(
+        "templates know other variables here; agent.parameters.systemPrompt names one"
+    ),
+    "use_conversational_prompt": _note("prompts are always conversations", Fate.NEEDLESS),
+    "save_patch": _note("the patch is always stored, as patch.diff", Fate.NEEDLESS),
+    "log_prompt_response_pairs": _note("the trajectory always holds what was sent and answered", Fate.NEEDLESS),
+    "uuid": _note("a run is found again by what it ran, not by a name: the same command resumes", Fate.NEEDLESS),
+    "tools": _set_tools,
+    "output_path": _field("run", "results"),
+    "terminal.registry": _note("name the image with its registry"),
+    "terminal.namespace": _note("metadata.namespace of the manifest, or kubectl --namespace"),
+    **dict.fromkeys(PARAMETERS, _set_parameter),
+    **{f"{prefix}{name}": rule for prefix in ("terminal.", "env_kwargs.terminal.") for name, rule in _TERMINAL.items()},
+    **{f"{prefix}{name}": _set_pdb for prefix in ("", "env_kwargs.") for name in PDB_OPTIONS},
 }

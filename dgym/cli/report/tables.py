@@ -9,7 +9,18 @@ import click
 import msgspec
 
 from dgym.cli.output import add_row, console, table, text, widen
-from dgym.results.report import Comparison, Difference, Group, Price, Record, Report, Run, Stages, TaskPair, cost_of
+from dgym.results.report import (
+    Comparison,
+    Difference,
+    EpisodeRow,
+    Group,
+    Price,
+    Report,
+    Run,
+    Stages,
+    TaskPair,
+    cost_of,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -229,7 +240,7 @@ _NOT_COLUMNS = {"calls", "stages", "price"}
 
 def print_episodes(run: Run, prices: Mapping[str, Price]) -> None:
     """A line for each episode; cells that are not known are empty."""
-    fields = [field for field in Record.__struct_fields__ if field not in _NOT_COLUMNS]
+    fields = [field for field in EpisodeRow.__struct_fields__ if field not in _NOT_COLUMNS]
     stages = [f"{name}_seconds" for name in Stages.__struct_fields__]
     lines = []
     for record in run.records:

@@ -129,7 +129,7 @@ def _run(
     output: str,
     after: "Callable[[Plan], None] | None",
 ) -> None:
-    from dgym.cli.run.summary import print_json, print_table
+    from dgym.cli.run.progress import print_json, print_table
     from dgym.episodes.plan import stored_results, unfinished
 
     jobs = list(unfinished(plan.jobs, force=force, force_failed=force_failed))

@@ -1,4 +1,4 @@
-"""What a run came to: pure functions from records to a report.
+"""Reports: figures over the episodes of one run, and the comparison of two runs over the same tasks.
 
 Rates are over episodes with a verdict. An infrastructure failure says nothing about an agent, so failed episodes are
 counted and shown but enter no rate and no average.
@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from dgym.results.report.reading import Record, Run, Stages
-from dgym.results.report.statistics import Interval, Spread, percentile, spread, wilson
+from dgym.results.report.reading import EpisodeRow, Run, Stages
+from dgym.results.report.statistics import Interval, Spread, mcnemar, percentile, spread, wilson
 
 Key = TypeVar("Key", bound=Any)
 
@@ -102,7 +102,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 def make_report(run: Run, *, confidence: float = CONFIDENCE, prices: Mapping[str, Price] | None = None) -> Report:
     """The report over ``run``; ``prices`` are by model."""
 
-    def figures(records: Sequence[Record]) -> Group:
+    def figures(records: Sequence[EpisodeRow]) -> Group:
         return _figures(records, confidence, prices or {})
 
     by_agent = grouped(run.records, lambda record: (record.agent, record.model))
@@ -122,21 +122,21 @@ def make_report(run: Run, *, confidence: float = CONFIDENCE, prices: Mapping[str
     )
 
 
-def grouped(records: Sequence[Record], key: Callable[[Record], Key]) -> dict[Key, list[Record]]:
+def grouped(records: Sequence[EpisodeRow], key: Callable[[EpisodeRow], Key]) -> dict[Key, list[EpisodeRow]]:
     """The records by ``key``, in the order of the keys."""
-    groups: defaultdict[Key, list[Record]] = defaultdict(list)
+    groups: defaultdict[Key, list[EpisodeRow]] = defaultdict(list)
     for record in records:
         groups[key(record)].append(record)
     return {name: groups[name] for name in sorted(groups)}
 
 
-def resolve_rate(records: Sequence[Record]) -> float | None:
+def resolve_rate(records: Sequence[EpisodeRow]) -> float | None:
     """The share of episodes with a verdict that are resolved; None without any."""
     verdicts = [record.resolved for record in records if record.reason.is_verdict]
     return fmean(verdicts) if verdicts else None
 
 
-def cost_of(records: Sequence[Record], prices: Mapping[str, Price]) -> float | None:
+def cost_of(records: Sequence[EpisodeRow], prices: Mapping[str, Price]) -> float | None:
     """What the tokens of ``records`` cost: as stored with each, else by ``prices``.
 
     None when it is not known of an episode that used tokens, or when none did.
@@ -146,7 +146,7 @@ def cost_of(records: Sequence[Record], prices: Mapping[str, Price]) -> float | N
     return sum(cost for cost in costs if cost is not None) if costs and None not in costs else None
 
 
-def _cost(record: Record, prices: Mapping[str, Price]) -> float | None:
+def _cost(record: EpisodeRow, prices: Mapping[str, Price]) -> float | None:
     if record.price is not None:
         return record.price
     price = prices.get(record.model)
@@ -155,7 +155,7 @@ def _cost(record: Record, prices: Mapping[str, Price]) -> float | None:
     return (price.input * record.input_tokens + price.output * record.output_tokens) / 1e6
 
 
-def _figures(records: Sequence[Record], confidence: float, prices: Mapping[str, Price]) -> Group:
+def _figures(records: Sequence[EpisodeRow], confidence: float, prices: Mapping[str, Price]) -> Group:
     verdicts = [record for record in records if record.reason.is_verdict]
     resolved = sum(record.resolved for record in verdicts)
     rates = [resolve_rate(same) for same in grouped(verdicts, lambda record: record.task).values()]
@@ -178,7 +178,7 @@ def _figures(records: Sequence[Record], confidence: float, prices: Mapping[str, 
     )
 
 
-def _tools(records: Sequence[Record]) -> tuple[ToolUse, ...]:
+def _tools(records: Sequence[EpisodeRow]) -> tuple[ToolUse, ...]:
     seconds: defaultdict[str, list[float]] = defaultdict(list)
     refused: Counter[str] = Counter()
     episodes: Counter[str] = Counter()
@@ -203,7 +203,7 @@ def _tools(records: Sequence[Record]) -> tuple[ToolUse, ...]:
     )
 
 
-def _stages(records: Sequence[Record]) -> tuple[StageTime, ...]:
+def _stages(records: Sequence[EpisodeRow]) -> tuple[StageTime, ...]:
     known = [record.stages for record in records if record.stages is not None]
     taken = {name: [getattr(stages, name) for stages in known] for name in Stages.__struct_fields__}
     everything = sum(map(sum, taken.values()))
@@ -217,3 +217,98 @@ def _stages(records: Sequence[Record]) -> tuple[StageTime, ...]:
         for name, values in taken.items()
         if any(values)
     )
+
+
+class TaskPair(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One task in both runs: shares of its samples that are resolved, and means; ``difference`` is B's minus A's."""
+
+    task: str
+    rate_a: float
+    rate_b: float
+    difference: float
+    steps_a: float
+    steps_b: float
+    seconds_a: float
+    seconds_b: float
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One quantity: its means over the tasks in common, each task counted once."""
+
+    quantity: str
+    a: float
+    b: float
+    difference: float
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Everything ``dgym report A --compare B`` tells.
+
+    ``better`` and ``worse`` are the tasks that B resolves more and less often than A; ``p_value`` is of McNemar's exact
+    test on them.
+    """
+
+    pairs: tuple[TaskPair, ...]
+    differences: tuple[Difference, ...]
+    better: int
+    worse: int
+    equal: int
+    p_value: float
+    only_a: tuple[str, ...]
+    only_b: tuple[str, ...]
+
+
+def compare(a: Run, b: Run) -> Comparison:
+    """Compare by task. Tasks that have no verdict on one side are named and left out.
+
+    A task is one observation however many samples it has, because samples of a task resemble each other: B is better
+    at it, worse, or equal. With one sample of each task that is McNemar's test; with more it is the sign test, of which
+    McNemar's is a case.
+    """
+    tasks_a, tasks_b = _verdicts(a), _verdicts(b)
+    pairs = tuple(_pair(task, tasks_a[task], tasks_b[task]) for task in tasks_a if task in tasks_b)
+    better = sum(pair.difference > 0 for pair in pairs)
+    worse = sum(pair.difference < 0 for pair in pairs)
+    common = [(tasks_a[pair.task], tasks_b[pair.task]) for pair in pairs]
+    return Comparison(
+        pairs=pairs,
+        differences=tuple(_difference(name, common) for name in _QUANTITIES) if common else (),
+        better=better,
+        worse=worse,
+        equal=len(pairs) - better - worse,
+        p_value=mcnemar(better, worse),
+        only_a=tuple(task for task in tasks_a if task not in tasks_b),
+        only_b=tuple(task for task in tasks_b if task not in tasks_a),
+    )
+
+
+_QUANTITIES = ("resolved", "steps", "rewrites", "input_tokens", "output_tokens", "seconds")
+
+
+def _verdicts(run: Run) -> dict[str, list[EpisodeRow]]:
+    records = [record for record in run.records if record.reason.is_verdict]
+    return grouped(records, lambda record: record.task)
+
+
+def _pair(task: str, a: Sequence[EpisodeRow], b: Sequence[EpisodeRow]) -> TaskPair:
+    rate_a, rate_b = resolve_rate(a) or 0.0, resolve_rate(b) or 0.0
+    return TaskPair(
+        task=task,
+        rate_a=rate_a,
+        rate_b=rate_b,
+        difference=rate_b - rate_a,
+        steps_a=_mean("steps", a),
+        steps_b=_mean("steps", b),
+        seconds_a=_mean("seconds", a),
+        seconds_b=_mean("seconds", b),
+    )
+
+
+def _difference(quantity: str, common: Sequence[tuple[Sequence[EpisodeRow], Sequence[EpisodeRow]]]) -> Difference:
+    a = fmean(_mean(quantity, records) for records, _ in common)
+    b = fmean(_mean(quantity, records) for _, records in common)
+    return Difference(quantity=quantity, a=a, b=b, difference=b - a)
+
+
+def _mean(quantity: str, records: Sequence[EpisodeRow]) -> float:
+    return fmean(getattr(record, quantity) for record in records)

@@ -1,4 +1,4 @@
-"""From results directories to one record for each episode that a report counts."""
+"""From results directories to the episodes that a report counts."""
 
 import os
 from collections import defaultdict
@@ -37,10 +37,10 @@ class Stages(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     score: float
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One episode: what its newest result says, and what its trajectory tells of its calls.
+class EpisodeRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One episode: the fields of its newest result, and the calls of its trajectory.
 
-    ``price`` is that of its tokens, where the configuration of the model told one.
+    ``price`` is that of its tokens, where the configuration of the model has one.
     """
 
     namespace: str
@@ -74,7 +74,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     configuration of an episode that was run again, and are left out.
     """
 
-    records: tuple[Record, ...]
+    records: tuple[EpisodeRow, ...]
     unfinished: tuple[str, ...] = ()
     superseded: int = 0
 
@@ -89,14 +89,14 @@ def read_run(directories: Sequence[Path], *, every_configuration: bool = False) 
     Raises:
         ManifestError: A directory does not exist, or none of them holds any episode.
     """
-    records: dict[Path, Record] = {}
+    records: dict[Path, EpisodeRow] = {}
     unfinished: list[str] = []
     superseded = 0
     for directory in directories:
         if not directory.is_dir():
             raise ManifestError(f"{directory}: there is no such directory; give one that dgym run wrote its results to")
         found = [_read_folder(folder) for folder in _episode_folders(directory)]
-        kept = [record for record in found if isinstance(record, Record)]
+        kept = [record for record in found if isinstance(record, EpisodeRow)]
         unfinished.extend(path for path in found if isinstance(path, str))
         if not every_configuration:
             newest = list(_newest(kept))
@@ -125,7 +125,7 @@ def _is_attempt(path: Path) -> bool:
     return (path / "trajectory.jsonl").is_file() or (path / "result.json").is_file()
 
 
-def _read_folder(folder: EpisodeFolder) -> Record | str:
+def _read_folder(folder: EpisodeFolder) -> EpisodeRow | str:
     """The record of an episode, or the folder's path when it has no result."""
     for attempt in reversed(folder.attempts()):
         result = attempt.load()
@@ -134,22 +134,22 @@ def _read_folder(folder: EpisodeFolder) -> Record | str:
     return str(folder.path)
 
 
-def _newest(records: Iterable[Record]) -> Iterator[Record]:
-    by_episode: dict[tuple[str, str, str, str, int], list[Record]] = defaultdict(list)
+def _newest(records: Iterable[EpisodeRow]) -> Iterator[EpisodeRow]:
+    by_episode: dict[tuple[str, str, str, str, int], list[EpisodeRow]] = defaultdict(list)
     for record in records:
         by_episode[record.namespace, record.episode, record.agent, record.model, record.sample].append(record)
     for same in by_episode.values():
         yield max(same, key=lambda record: (record.start_time, record.path))
 
 
-def _record(attempt: Attempt, result: StoredResult) -> Record:
+def _record(attempt: Attempt, result: StoredResult) -> EpisodeRow:
     steps = _read_steps(attempt.trajectory)
     calls = tuple(
         Call(step.call.tool or UNREADABLE, step.observation.ok, step.observation.duration_seconds)
         for step in steps
         if step.call is not None
     )
-    return Record(
+    return EpisodeRow(
         namespace=result.namespace,
         episode=result.episode,
         task=result.task,

@@ -15,8 +15,8 @@ from dgym.agents.loop import Loop
 from dgym.agents.memory import NO_CALL
 from dgym.agents.settings import Settings
 from dgym.env import AsyncRepoEnv
+from dgym.episodes.comparison import normalize
 from dgym.llm import load_models
-from dgym.results.normalize import normalize
 from dgym.wire import EndReason, ToolCall
 from tests.fakes.openai_server import Answer, Call, FakeOpenAI
 

@@ -4,9 +4,17 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from rich.console import Console
 
-from dgym.cli.cluster.errors import explained
-from dgym.cli.cluster.tables import tables
-from dgym.cli.cluster.views import ConditionView, EpisodeView, EpisodeViewStatus, Meta, SetView, SetViewStatus, age
+from dgym.cli.cluster.connection import explained
+from dgym.cli.cluster.views import (
+    ConditionView,
+    EpisodeView,
+    EpisodeViewStatus,
+    Meta,
+    SetView,
+    SetViewStatus,
+    age,
+    tables,
+)
 from dgym.cli.output import widen
 from dgym.errors import ManifestError
 from dgym.kube import Access, Credentials, NotFound

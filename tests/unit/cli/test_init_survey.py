@@ -4,8 +4,7 @@ from hypothesis import strategies as st
 
 from dgym.api import loads
 from dgym.cli.init.manifest import find_entrypoint, manifest_name, manifest_text, propose
-from dgym.cli.init.requirements import Requirements, allows, read_requirements
-from dgym.cli.init.survey import Survey, protected_patterns, survey
+from dgym.cli.init.survey import Requirements, Survey, allows, protected_patterns, read_requirements, survey
 
 TEST = "def test_it():\n    assert True\n"
 

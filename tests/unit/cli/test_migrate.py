@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from dgym.api import DebugTask, Episode, EpisodeSet, load
 from dgym.cli.app import cli
-from dgym.cli.migrate.config import Section
-from dgym.cli.migrate.section import ALWAYS, KEYS, LOST, Migration
+from dgym.cli.migrate.section import KEYS, Migration
 
 CONFIG = """
 base:
@@ -194,6 +193,15 @@ def test_a_file_without_sections_is_one(folder):
     assert episode.spec.agent.max_steps == 3
 
 
+def test_a_repository_outside_of_the_manifests_directory_is_allowed_by_the_printed_command(folder):
+    (folder / "sub").mkdir()
+    done = migrate("scripts/config.yaml", "--output", "sub/out.yaml")
+    assert done.exit_code == 0, done.output
+    repository = folder / "data" / "thing"
+    assert f"dgym run sub/out.yaml --allow-local-path {repository} --results exps/thing" in done.stderr
+    assert load(folder / "sub" / "out.yaml", allow_local_paths=[repository])
+
+
 def test_a_repository_that_is_not_there_is_told(folder):
     (task, _), said = converted(folder, "debug_agent: {env_kwargs: {path: data/none}}")
     assert "there is no directory data/none" in said
@@ -244,16 +252,14 @@ VALUES = (
 )
 
 
-@given(
-    key=st.sampled_from(sorted({*KEYS, *ALWAYS, *LOST})), value=VALUES | st.dictionaries(st.text(), VALUES, max_size=2)
-)
+@given(key=st.sampled_from(sorted(KEYS)), value=VALUES | st.dictionaries(st.text(), VALUES, max_size=2))
 def test_no_value_is_too_strange_to_be_told(key, value):
     outer, _, inner = key.rpartition(".")
     values = {key: value}
     for part in reversed(outer.split(".") if outer else []):
         values = {part: {inner: value}}
         inner, value = part, values[part]
-    migration = Migration(Section("debug_agent", values))
+    migration = Migration("debug_agent", values)
     assert all(note.text for note in migration.notes)
 
 

@@ -1,7 +1,6 @@
 import json
 
-from dgym.cli.run.progress import Progress
-from dgym.cli.run.summary import ROWS, counts, print_json, print_table, summary_line
+from dgym.cli.run.progress import ROWS, Progress, counts, print_json, print_table, summary_line
 from dgym.episodes.job import Finished, Logged, Started, Stepped
 from dgym.wire import EndReason
 

@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from dgym.results.report import Call, Price, Record, Run, Stages, compare, make_report
+from dgym.results.report import Call, EpisodeRow, Price, Run, Stages, compare, make_report
 from dgym.wire import EndReason
 
 
@@ -11,7 +11,7 @@ def record(task="t", resolved=True, *, failed=False, sample=0, **fields):
     numbers = {"score": 0, "max_score": 1, "steps": 1, "rewrites": 0, "input_tokens": 0, "output_tokens": 0}
     rest = {"digest": "d", "seconds": 1.0, "start_time": "", "path": f"/{task}/{sample}"}
     values = {**base, **numbers, **rest, "task": task, "resolved": resolved and not failed, "sample": sample}
-    return Record(reason=reason, **{**values, **fields})
+    return EpisodeRow(reason=reason, **{**values, **fields})
 
 
 def run(*records):

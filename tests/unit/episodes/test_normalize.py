@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dgym.results.normalize import normalize
+from dgym.episodes.comparison import normalize
 
 
 @pytest.mark.parametrize(
