@@ -11,6 +11,7 @@ import sys
 _PACKAGE = "dgym_runner"
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_DUMPABLE = 4
 _M_ARENA_MAX = -8
 
 
@@ -98,6 +99,9 @@ def main(arguments):
     _end_on_signals()
     status = 0
     running = None
+    # Programs of the same user may neither trace this process nor open its memory and descriptors below /proc. Children
+    # inherit this until they execute a program.
+    _call_c("prctl", _PR_SET_DUMPABLE, 0, 0, 0, 0)
     try:
         client = connection.Connection(*_open(arguments[0], arguments[-1]))
         # Orphaned descendants are handed to this process, not to init, so that none leaves its sight.

@@ -32,13 +32,20 @@ class Job(object):
         self._ended_by = None
 
     def run(self, argv, env, cwd, stdin=None, report=False):
-        """Run ``argv``; returns the fields of the result, the output and the report."""
+        """Run ``argv``; returns the fields of the result, the output and the report.
+
+        ``stdin`` (a descriptor or None) is closed here once the command has it: a command could read it again, and what
+        another command was given, below /proc of this process.
+        """
         begin = time.monotonic()
         try:
             popen = self._start(argv, env, cwd, stdin, report)
         except (OSError, ValueError, IndexError) as error:
             self._close()
             return _never_started(argv, cwd, error)
+        finally:
+            if stdin is not None:
+                os.close(stdin)
         try:
             self._attend(popen, begin + self._timeout)
         finally:

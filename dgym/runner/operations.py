@@ -80,13 +80,10 @@ class Operations(object):
         config = self._configuration
         env = dict(config.environment, **environment)
         argv = execution.shell_argv(command, env) if isinstance(command, str) else command
+        directory = config.path(cwd or "")
         stdin = spool(request.body(), os.path.join(config.scratch, "state"))
-        try:
-            job = execution.Job(self._table, timeout, limit, request.cancelled)
-            result, text, reported = job.run(argv, env, config.path(cwd or ""), stdin, report)
-        finally:
-            if stdin is not None:
-                os.close(stdin)
+        job = execution.Job(self._table, timeout, limit, request.cancelled)
+        result, text, reported = job.run(argv, env, directory, stdin, report)
         result["output_bytes"] = len(text)
         request.answer(result, text + reported)
 
@@ -146,6 +143,12 @@ class Operations(object):
 
     def do_processes(self, request):
         request.answer(sorted(self._table.alive()))
+
+    def do_end_processes(self, request):
+        count, clean = self._table.end_all()
+        if not clean:
+            raise OSError(errno.EBUSY, "processes are left that cannot be killed")
+        request.answer(count)
 
     @staticmethod
     def _send(request, chunks):

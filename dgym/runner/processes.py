@@ -14,12 +14,18 @@ import time
 from . import proctree
 
 TAG = "DGYM_TAG"
+_INIT = 1
 # On a desktop a user's own threads count against RLIMIT_NPROC too: this much is left to them, and the watchdog
 # enforces the real bound. The limit only slows a fork bomb between two checks of the watchdog.
 _NPROC_HEADROOM = 4096
 # Seconds that a start waits while the kernel counts an earlier command's dead, which the reaper has yet to collect.
 _ROOM_SECONDS = 5.0
 _ROOM_PAUSE = 0.01
+# How long processes that were killed with their command may take to end.
+_ENDING_SECONDS = 0.5
+# The most that ending everything may take, and the pause between two attempts.
+_KILL_SECONDS = 10.0
+_KILL_PAUSE = 0.001
 # Seconds between SIGXCPU, which names the cause, and SIGKILL, which cannot be ignored.
 _CPU_WARNING = 2
 
@@ -42,6 +48,7 @@ class ProcessTable(object):
         self._rlimits = [_below_hard_limit(resource.RLIMIT_CORE, 0)]
         self._entries = {}
         self._count = 0
+        self._orphans_killed = 0
         self._closed = False
         # Held while a process is started, so that the reaper cannot reap it before it is registered.
         self._lock = threading.Lock()
@@ -71,13 +78,6 @@ class ProcessTable(object):
                     resource.setrlimit(which, bounds)
                 except (OSError, ValueError):
                     pass
-            try:
-                # When the machine runs out of memory the command goes before the runner does.
-                adjust = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
-                os.write(adjust, b"1000")
-                os.close(adjust)
-            except OSError:
-                pass
 
         def start(tag):
             return subprocess.Popen(
@@ -110,6 +110,9 @@ class ProcessTable(object):
             tag = "%s.%d" % (self.token, self._count)
             popen = start(tag)
             self._entries[popen.pid] = Entry(popen, tag)
+            # When the machine runs out of memory the command goes before the runner does. Written from here: until it
+            # executes a program, a child of a process that is not dumpable may not open the file.
+            proctree.prefer_for_oom_kill(popen.pid)
             popen.dgym_entry = self._entries[popen.pid]
             self._started.notify_all()
         return popen
@@ -146,20 +149,48 @@ class ProcessTable(object):
                     self._started.wait()
 
     def alive(self):
-        """Process ids of everything that descends from this runner or carries its tag, zombies left out."""
+        """Process ids of everything that descends from this runner or carries its tag, zombies left out.
+
+        As the first process of a PID namespace, the runner has all of the namespace's processes.
+        """
         return [pid for pid in self._everything() if proctree.is_alive(pid)]
+
+    def end_all(self):
+        """Kill everything that runs; returns the number of orphans killed, and whether no process is left."""
+        deadline = time.monotonic() + _ENDING_SECONDS
+        while _has_children() and time.monotonic() < deadline:
+            time.sleep(_KILL_PAUSE)
+        before = self._orphans_killed
+        clean = self._kill_everything()
+        with self._lock:
+            return self._orphans_killed - before, clean
+
+    def _kill_everything(self):
+        if os.getpid() == _INIT:
+            # Of all processes of the namespace at once: not even one that forks all the time escapes.
+            proctree.send(-1, signal.SIGKILL)
+        deadline = time.monotonic() + _KILL_SECONDS
+        while proctree.kill_all_of(self.alive) and time.monotonic() < deadline:
+            # A program that forks and ends all the time may escape every scan of /proc. As long as a descendant is
+            # left, this process has a child: one system call that finds none proves that there is none.
+            if not _has_children():
+                return True
+            time.sleep(_KILL_PAUSE)
+        return False
 
     def kill_all(self):
         """Kill everything and refuse to start more; True once no process is left."""
         with self._lock:
             self._closed = True
-        clean = proctree.kill_all_of(self.alive)
+        clean = self._kill_everything()
         deadline = time.monotonic() + 5
         for entry in self.running():
             entry.done.wait(max(0.0, deadline - time.monotonic()))
         return clean
 
     def _everything(self):
+        if os.getpid() == _INIT:
+            return {pid for pid in proctree.all_pids() if pid != _INIT}
         found = set(proctree.descendants(os.getpid()))
         for pid in proctree.all_pids():
             if pid not in found and pid != os.getpid():
@@ -213,6 +244,16 @@ class ProcessTable(object):
         if entry is not None:
             entry.popen.returncode = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
             entry.done.set()
+        elif reaped and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
+            self._orphans_killed += 1
+
+
+def _has_children():
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def _below_hard_limit(which, value):

@@ -189,6 +189,11 @@ class RunnerClient:
         result, _ = await self._channel.call("processes", {}, limit=_MiB, deadline=_SMALL)
         return _convert(result, list[int])
 
+    async def end_processes(self) -> int:
+        """Kill every process inside; returns their number; ``OSError`` (EBUSY) when some cannot be killed."""
+        result, _ = await self._channel.call("end_processes", {}, limit=_MiB, deadline=_SMALL)
+        return _convert(result, int)
+
     async def close(self) -> None:
         """Tell the runner to exit (it kills everything it started) and close the connection. Idempotent."""
         await self._channel.close()

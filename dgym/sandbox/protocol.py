@@ -222,6 +222,13 @@ class Sandbox(Protocol):
         """Process ids alive inside, other than the runner's own (for tests and diagnosis)."""
         ...
 
+    async def end_processes(self) -> int:
+        """Kill every process inside other than the runner; returns how many ran.
+
+        ``OSError`` (EBUSY) when some are left that cannot be killed.
+        """
+        ...
+
     async def stop(self) -> None:
         """End everything inside and return once it is known dead. Idempotent."""
         ...

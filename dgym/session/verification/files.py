@@ -1,5 +1,6 @@
 """Move files into the verifier's workspace and keep copies of those that must be put back."""
 
+import hashlib
 import io
 import tarfile
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -66,16 +67,18 @@ async def patched_versions(sandbox: Sandbox, patch: str) -> dict[str, FileVersio
     return apply_patch(patch, versions.get)
 
 
-async def apply_test_patch(sandbox: Sandbox, patch: str) -> None:
-    """Apply the task's ``testPatch``.
+async def apply_test_patch(sandbox: Sandbox, patch: str) -> dict[str, FileVersion | None]:
+    """Apply the task's ``testPatch``; returns the files it changed (None: deleted).
 
     Raises:
         VerifierFailed: It does not apply, which is the task's fault.
     """
     try:
-        await write_versions(sandbox, await patched_versions(sandbox, patch))
+        versions = await patched_versions(sandbox, patch)
+        await write_versions(sandbox, versions)
     except PatchError as error:
         raise VerifierFailed(f"scoring.testPatch does not apply: {error}") from None
+    return versions
 
 
 class WorkspaceCopy:
@@ -119,13 +122,42 @@ class SavedFiles:
 
     async def restore(self, manifest: Mapping[str, ManifestEntry]) -> list[str]:
         """Put back whatever differs from the workspace that ``manifest`` describes; gives the paths."""
-        differing = sorted(path for path, entry in self._entries.items() if not _same(entry, manifest.get(path)))
+        differing = differing_files(self._entries, manifest)
         if differing:
             obstacles = [above for path in differing for above in ancestors(path) if above in manifest]
             await self._sandbox.remove(sorted({*differing, *obstacles}))
             self._archive.seek(0)
             await self._sandbox.put_archive(_chunks(self._archive))
         return differing
+
+
+def differing_files(entries: Mapping[str, ManifestEntry], manifest: Mapping[str, ManifestEntry]) -> list[str]:
+    """The paths, sorted, that are not in ``manifest`` what they are in ``entries``."""
+    return sorted(path for path, entry in entries.items() if not _same(entry, manifest.get(path)))
+
+
+async def differing_versions(
+    sandbox: Sandbox, manifest: Mapping[str, ManifestEntry], versions: Mapping[str, FileVersion | None]
+) -> list[str]:
+    """The paths, sorted, whose contents in ``sandbox`` are not those of ``versions``."""
+    return sorted([path for path, version in versions.items() if not await _holds(sandbox, manifest, path, version)])
+
+
+async def _holds(
+    sandbox: Sandbox, manifest: Mapping[str, ManifestEntry], path: str, version: FileVersion | None
+) -> bool:
+    entry = manifest.get(path)
+    if version is None:
+        return entry is None
+    if entry is None:
+        # Caches are in no manifest.
+        try:
+            return await sandbox.read_file(path, limit=len(version.data)) == version.data
+        except OSError:
+            return False
+    if version.is_symlink:
+        return entry.type == "symlink" and entry.target.encode("utf-8", "surrogateescape") == version.data
+    return entry.type == "file" and entry.sha256 == hashlib.sha256(version.data).hexdigest()
 
 
 def _same(before: ManifestEntry, after: ManifestEntry | None) -> bool:

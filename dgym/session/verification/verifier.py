@@ -13,7 +13,15 @@ import msgspec
 from dgym.errors import PatchError, SandboxLost, SandboxStartFailed, SetupFailed, VerifierFailed
 from dgym.sandbox import EntrypointResult, ManifestEntry, Mode, RunResult, Sandbox, choose_mode, run_entrypoint
 from dgym.session.verification.environment import environment_failure, is_doubtful
-from dgym.session.verification.files import SavedFiles, WorkspaceCopy, apply_test_patch, read_versions, write_versions
+from dgym.session.verification.files import (
+    SavedFiles,
+    WorkspaceCopy,
+    apply_test_patch,
+    differing_files,
+    differing_versions,
+    read_versions,
+    write_versions,
+)
 from dgym.session.verification.protection import Protection, files_of_shell_line, protect, select_changes, why_dropped
 from dgym.session.verification.suite import ExpectedTests, SuiteCache, expected_tests, named_tests
 from dgym.session.verification.verdict import (
@@ -23,6 +31,7 @@ from dgym.session.verification.verdict import (
     list_paths,
     nothing_ran,
 )
+from dgym.workspace import ancestors
 from dgym.workspace.patches import FileVersion, patched_paths
 
 _TAIL_LINES = 20
@@ -259,10 +268,11 @@ class _Verification:
         self, expected: ExpectedTests, protection: Protection, changed: Mapping[str, FileVersion | None]
     ) -> Verdict:
         if self._plan.build_commands:
-            await self._write_and_build(protection, changed)
+            kept = await self._write_and_build(protection, changed)
+            await self._check_tests(kept, await self._write_tests())
         else:
             await write_versions(self._verifier, changed)
-        await self._write_tests()
+            await self._write_tests()
         try:
             result = await self._run_entrypoint(changed=changed)
         except SandboxLost as death:
@@ -273,7 +283,10 @@ class _Verification:
             self.doubtful = False
         return judge(self._plan.mode, result, expected, self._plan.timeout_seconds)
 
-    async def _write_and_build(self, protection: Protection, changed: Mapping[str, FileVersion | None]) -> None:
+    async def _write_and_build(
+        self, protection: Protection, changed: Mapping[str, FileVersion | None]
+    ) -> Mapping[str, ManifestEntry]:
+        """Write the changes and build; returns the protected files, which are then as they were before."""
         before = await self._verifier.manifest()
         kept = {
             path: entry
@@ -284,7 +297,8 @@ class _Verification:
             saved = await SavedFiles.save(self._verifier, kept, archive)
             await write_versions(self._verifier, changed)
             await self._build()
-            after = await self._manifest_after_build()
+            await self._end_build()
+            after = await self._manifest()
             unwanted = [path for path in after if path not in before and protection.why_dropped(path) is not None]
             await self._verifier.remove(unwanted)
             restored = await saved.restore(after)
@@ -292,8 +306,27 @@ class _Verification:
             self._notes.append(f"put back after the build commands: {list_paths(restored)}")
         if unwanted:
             self._notes.append(f"removed after the build commands: {list_paths(sorted(unwanted))}")
+        return kept
 
-    async def _manifest_after_build(self) -> dict[str, ManifestEntry]:
+    async def _check_tests(self, kept: Mapping[str, ManifestEntry], written: Mapping[str, FileVersion | None]) -> None:
+        """Read again what was put back after the build: a process that escaped may have changed it since."""
+        manifest = await self._manifest()
+        others = {path: entry for path, entry in kept.items() if written.keys().isdisjoint([path, *ancestors(path)])}
+        differing = differing_files(others, manifest)
+        differing += await differing_versions(self._verifier, manifest, written)
+        if differing:
+            raise _AgentsDoing(f"tampered: changed after they were put back: {list_paths(sorted(differing))}")
+
+    async def _end_build(self) -> None:
+        """Kill what the build commands left running: it could change the tests once they are put back."""
+        try:
+            count = await self._verifier.end_processes()
+        except OSError as error:
+            raise _AgentsDoing(f"after the build commands {error.strerror}") from error
+        if count:
+            self._notes.append(f"killed after the build commands: {count} {'process' if count == 1 else 'processes'}")
+
+    async def _manifest(self) -> dict[str, ManifestEntry]:
         try:
             return await self._verifier.manifest()
         except OSError as error:
@@ -309,10 +342,13 @@ class _Verification:
             if result.ended_by != "exit" or result.exit_status != 0:
                 raise _AgentsDoing(f"the build command {command!r} {_failure(result, timeout)}")
 
-    async def _write_tests(self) -> None:
-        await write_versions(self._verifier, self._plan.hidden_files)
+    async def _write_tests(self) -> Mapping[str, FileVersion | None]:
+        """Write the hidden files and apply the test patch; returns the versions written."""
+        written: dict[str, FileVersion | None] = dict(self._plan.hidden_files)
+        await write_versions(self._verifier, written)
         if self._plan.test_patch:
-            await apply_test_patch(self._verifier, self._plan.test_patch)
+            written.update(await apply_test_patch(self._verifier, self._plan.test_patch))
+        return written
 
     async def _run_entrypoint(
         self, *, changed: Mapping[str, FileVersion | None] | None = None, setup_only: bool = False

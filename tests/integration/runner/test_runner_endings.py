@@ -66,6 +66,34 @@ async def test_a_timeout_leaves_no_daemon_behind(sandbox, interpreter, helpers, 
     assert await sandbox.processes() == []
 
 
+@pytest.mark.parametrize("manner", ["tagged", "clean"])
+async def test_no_daemon_of_a_command_that_has_ended_is_left(sandbox, interpreter, helpers, mark, manner):
+    await sandbox.write_file("escapee.py", ESCAPEE.encode())
+    assert (await sandbox.run(f"{interpreter} escapee.py {mark} {manner}")).exit_status == 0
+    assert len(await sandbox.processes()) == 1
+    assert await sandbox.end_processes() == 1
+    assert helpers.alive_with(mark) == []
+    assert await sandbox.end_processes() == 0
+    assert (await sandbox.run("echo alive")).text == "alive\n"
+
+
+async def test_no_daemon_that_forks_all_the_time_is_left(sandbox, interpreter, helpers, mark):
+    again = "import os\nfor number in range(20):\n    if os.fork(): os._exit(0)\n"
+    daemon = f"{again}os.setsid()\nos.execve({interpreter!r}, [{interpreter!r}, __file__, {mark!r}], {{}})\n"
+    await sandbox.write_file("daemon.py", daemon.encode())
+    assert (await sandbox.run(f"{interpreter} daemon.py {mark}")).exit_status == 0
+    await sandbox.end_processes()
+    assert helpers.alive_with(mark) == []
+    assert await sandbox.processes() == []
+
+
+async def test_standard_input_is_not_kept_open(runner):
+    links = f"readlink /proc/{runner.info.pid}/fd/*"
+    gone = f"cat > read; while {links} | grep -q stdin-; do sleep 0.01; done; cat read"
+    result = await runner.client.run(gone, stdin=b"secret", timeout_seconds=60)
+    assert (result.text, result.ended_by) == ("secret", "exit")
+
+
 async def test_a_timeout_leaves_other_commands_alone(sandbox):
     other = asyncio.create_task(sandbox.run("sleep 0.6; echo through", timeout_seconds=60))
     await sandbox.run("sleep 600", timeout_seconds=0.2)

@@ -97,9 +97,11 @@ async def open_verifier():
     """A sandbox that holds some files, as the setup of a task would leave it."""
     opened = []
 
-    async def open_one(files, **environment):
+    async def open_one(files, *, kind="auto", **environment):
         variables = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **environment}
-        provider = LocalProvider(SandboxSpec(python=sys.executable, environment=variables), warn=lambda text: None)
+        provider = LocalProvider(
+            SandboxSpec(python=sys.executable, environment=variables), kind=kind, warn=lambda text: None
+        )
         sandbox = await provider.verifier()
         opened.append(sandbox)
         for path, text in files.items():

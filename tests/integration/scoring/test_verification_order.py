@@ -1,5 +1,8 @@
 """Scoring on real verifiers: what reaches them, in which order, and what the verdict says."""
 
+import threading
+from pathlib import Path
+
 import pytest
 
 from dgym.errors import VerifierFailed
@@ -120,6 +123,35 @@ os.symlink("/tmp", "tests")
         "put back after the build commands: data.txt, test_calc.py, tests/test_kept.py",
         "removed after the build commands: conftest.py, pytest.ini",
     )
+
+
+async def test_hidden_tests_that_change_after_they_are_put_back_are_tampering(open_verifier, as_versions):
+    """A process that no sandbox can kill, as the sandbox "none" cannot hold what leaves it, is here a thread."""
+    verifier = await open_verifier(REPOSITORY, kind="none")
+    hidden = Path(verifier.workspace, "test_hidden.py")
+    ended = threading.Event()
+
+    def rewrite():
+        while not ended.is_set():
+            if hidden.exists():
+                hidden.write_text("def test_hidden(): pass\n")
+
+    escaped = threading.Thread(target=rewrite)
+    escaped.start()
+    plan = VerificationPlan(
+        entrypoint="python -m pytest -q",
+        changed={},
+        build_commands=("true",),
+        hidden_files=as_versions({"test_hidden.py": "def test_hidden(): assert False\n"}),
+        fail_to_pass=("test_hidden.py::test_hidden",),
+    )
+    try:
+        verdict = await verify(verifier, plan)
+    finally:
+        ended.set()
+        escaped.join()
+    assert (verdict.resolved, verdict.score.score) == (False, 0)
+    assert verdict.message.startswith("tampered: changed after they were put back: test_hidden.py")
 
 
 async def test_a_build_that_fails_is_a_verdict(score):
