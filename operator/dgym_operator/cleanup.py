@@ -34,7 +34,14 @@ from dgym.kube import (
     load_access,
 )
 from dgym.logs import fields
-from dgym_operator.objects import OPERATOR_LABELS, OWNER_LEASE, POLICY_NAME, SANDBOX_LABELS, WatchedObject
+from dgym_operator.objects import (
+    NAMESPACE_LABEL,
+    OPERATOR_LABELS,
+    OWNER_LEASE,
+    POLICY_NAME,
+    SANDBOX_LABELS,
+    WatchedObject,
+)
 from dgym_operator.settings import Settings
 
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
@@ -44,7 +51,6 @@ STOP_SECONDS = 60.0
 """How long pods may take to end: the operator's have 30 s of grace, a sandbox's 5 s."""
 _POLL_SECONDS = 0.5
 _QPS, _BURST = 200.0, 200
-_NAMESPACE_LABEL = "kubernetes.io/metadata.name"
 
 _log = logging.getLogger("dgym_operator.cleanup")
 K = TypeVar("K")
@@ -60,7 +66,7 @@ class NetworkPolicy(WatchedObject, frozen=True, kw_only=True):
         peers = (peer for rule in self.spec.get("ingress", ()) for peer in rule.get("from", ()))
         return any(
             (peer.get("podSelector") or {}).get("matchLabels") == OPERATOR_LABELS
-            and (peer.get("namespaceSelector") or {}).get("matchLabels") == {_NAMESPACE_LABEL: operator_namespace}
+            and (peer.get("namespaceSelector") or {}).get("matchLabels") == {NAMESPACE_LABEL: operator_namespace}
             for peer in peers
         )
 

@@ -21,6 +21,7 @@ POLICY_NAME = "dgym-sandbox"
 """The NetworkPolicy of sandboxes, in every namespace with episodes."""
 OWNER_LEASE = "dgym-owner"
 """The Lease by which an installation claims a namespace."""
+NAMESPACE_LABEL = "kubernetes.io/metadata.name"
 MANAGED_BY = {"app.kubernetes.io/name": "dgym", "app.kubernetes.io/managed-by": "dgym-operator"}
 SANDBOX_LABELS = {"app.kubernetes.io/name": "dgym", "app.kubernetes.io/component": "sandbox"}
 OPERATOR_LABELS = {"app.kubernetes.io/name": "dgym", "app.kubernetes.io/component": "operator"}

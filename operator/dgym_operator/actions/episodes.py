@@ -12,14 +12,14 @@ import msgspec
 
 from dgym.kube import EPISODES, PODS, Client, EventRecorder, NotFound
 from dgym.logs import fields
-from dgym.wire.http import Path, PauseRequest, RunningRequest
+from dgym.wire.http import Path
 from dgym_operator.actions.pods import ApiReader, Gone, PodMaker, Unmet
 from dgym_operator.actions.writes import ProgressBudget, Writes, episode_patch
 from dgym_operator.cache import Cache, Memory
 from dgym_operator.calls import SidecarCall, SidecarCalls
 from dgym_operator.controllers import (
     Action,
-    CancelAttempt,
+    CallSidecar,
     CreateFailure,
     CreatePod,
     DeleteEpisode,
@@ -27,11 +27,7 @@ from dgym_operator.controllers import (
     Emit,
     LookUpPod,
     PatchStatus,
-    PauseDeadline,
     Plan,
-    SandboxEnded,
-    SandboxRunning,
-    SidecarRequest,
 )
 from dgym_operator.controllers.episode import pod_deadline_seconds, still_wants
 from dgym_operator.objects import EpisodeView, Pod
@@ -86,14 +82,8 @@ class EpisodeExecutor:
                 return await self._look_up(episode, action), episode
             case DeleteEpisode():
                 await self.writes.delete(EPISODES, self.cache.episodes, episode.key, action.uid, decode=EpisodeView)
-            case SandboxEnded():
-                self._request(episode, action, Path.VERIFY)
-            case PauseDeadline():
-                self._request(episode, action, Path.PAUSE, PauseRequest(epoch=action.epoch))
-            case SandboxRunning():
-                self._request(episode, action, Path.RUNNING, RunningRequest(observed=action.observed))
-            case CancelAttempt():
-                return self._cancel(episode, action), episode
+            case CallSidecar():
+                return self._call_sidecar(episode, action), episode
             case Emit():
                 self.events.record(EPISODES, episode, type=action.type, reason=action.reason, message=action.message)
             case _:
@@ -161,19 +151,11 @@ class EpisodeExecutor:
         _log.info("created the pod", extra=fields(**about))
         return None
 
-    def _request(
-        self,
-        episode: EpisodeView,
-        action: SidecarRequest,
-        path: Path,
-        body: PauseRequest | RunningRequest | None = None,
-    ) -> bool:
-        encoded = msgspec.json.encode(body) if body is not None else None
-        return self.sidecars.request(SidecarCall(path, action.url, episode.metadata.uid, action.attempt, encoded))
-
-    def _cancel(self, episode: EpisodeView, action: CancelAttempt) -> float | None:
+    def _call_sidecar(self, episode: EpisodeView, action: CallSidecar) -> float | None:
         uid = episode.metadata.uid
-        if not self._request(episode, action, Path.CANCEL) or self._memory.cancelled.get(uid) == action.attempt:
+        body = msgspec.json.encode(action.body) if action.body is not None else None
+        acknowledged = self.sidecars.request(SidecarCall(action.path, action.url, uid, action.attempt, body))
+        if action.path is not Path.CANCEL or not acknowledged or self._memory.cancelled.get(uid) == action.attempt:
             return None
         self._memory.cancelled[uid] = action.attempt
         return 0.0

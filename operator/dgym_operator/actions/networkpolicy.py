@@ -6,14 +6,14 @@ the sandbox may reach nothing: not even DNS, which would be a way out.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from dgym.api.labels import DRIVER
 from dgym.kube import NETWORK_POLICIES, ApiError, Forbidden
 from dgym_operator.actions.writes import Writes
 from dgym_operator.controllers import SIDECAR_PORT
-from dgym_operator.objects import MANAGED_BY, OPERATOR_LABELS, POLICY_NAME, SANDBOX_LABELS
+from dgym_operator.objects import MANAGED_BY, NAMESPACE_LABEL, OPERATOR_LABELS, POLICY_NAME, SANDBOX_LABELS
 from dgym_operator.settings import Settings
 
 _REAPPLY_SECONDS = 300.0
@@ -41,22 +41,19 @@ class NetworkPolicies:
         async with self._locks[namespace]:
             if self._clock() < self._applied.get(namespace, float("-inf")) + _REAPPLY_SECONDS:
                 return
+            manifest = sandbox_policy(
+                namespace,
+                operator_namespace=self._settings.namespace,
+                agent_labels=selector_labels(self._settings.agent_selector),
+                port=SIDECAR_PORT,
+            )
             try:
-                await self._writes.apply(NETWORK_POLICIES, POLICY_NAME, self._manifest(namespace), namespace=namespace)
+                await self._writes.apply(NETWORK_POLICIES, POLICY_NAME, manifest, namespace=namespace)
             except ApiError as error:
                 leaving = isinstance(error, Forbidden) and error.namespace_terminating
                 if leaving or self._settings.network_policy == "required":
                     raise
             self._applied[namespace] = self._clock()
-
-    def _manifest(self, namespace: str) -> dict[str, object]:
-        settings = self._settings
-        return sandbox_policy(
-            namespace,
-            operator_namespace=settings.namespace,
-            agent_labels=selector_labels(settings.agent_selector),
-            port=SIDECAR_PORT,
-        )
 
 
 def selector_labels(selector: str) -> dict[str, str]:
@@ -65,29 +62,22 @@ def selector_labels(selector: str) -> dict[str, str]:
     return {key.strip(): value.strip().removeprefix("=") for key, _, value in pairs}
 
 
-_NAMESPACE_LABEL = "kubernetes.io/metadata.name"
-
-
 def sandbox_policy(
     namespace: str, *, operator_namespace: str, agent_labels: dict[str, str], port: int
 ) -> dict[str, Any]:
     """The policy of one namespace."""
-    peers = list(_peers(operator_namespace, agent_labels))
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": {"name": POLICY_NAME, "namespace": namespace, "labels": dict(MANAGED_BY)},
-        "spec": {
+    own = {"matchLabels": {NAMESPACE_LABEL: operator_namespace}}
+    peers = [
+        {"namespaceSelector": own, "podSelector": {"matchLabels": dict(OPERATOR_LABELS)}},
+        {"namespaceSelector": own, "podSelector": {"matchLabels": dict(agent_labels)}},
+        {"podSelector": {"matchExpressions": [{"key": DRIVER, "operator": "Exists"}]}},
+    ]
+    return NETWORK_POLICIES.manifest(
+        metadata={"name": POLICY_NAME, "namespace": namespace, "labels": dict(MANAGED_BY)},
+        spec={
             "podSelector": {"matchLabels": dict(SANDBOX_LABELS)},
             "policyTypes": ["Ingress", "Egress"],
             "ingress": [{"from": peers, "ports": [{"port": port, "protocol": "TCP"}]}],
             "egress": [],
         },
-    }
-
-
-def _peers(operator_namespace: str, agent_labels: dict[str, str]) -> Iterator[dict[str, Any]]:
-    own = {"matchLabels": {_NAMESPACE_LABEL: operator_namespace}}
-    yield {"namespaceSelector": own, "podSelector": {"matchLabels": dict(OPERATOR_LABELS)}}
-    yield {"namespaceSelector": own, "podSelector": {"matchLabels": dict(agent_labels)}}
-    yield {"podSelector": {"matchExpressions": [{"key": DRIVER, "operator": "Exists"}]}}
+    )

@@ -7,7 +7,7 @@ whose caches lag, a default that an administrator is about to correct. A refusal
 in an hour. The causes of 403 and 422 differ in the texts of the API server alone.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -65,10 +65,6 @@ class Unmet(Exception):
         self.retry_after = retry_after
 
 
-class SourceMissing(Exception):
-    """The ConfigMap lacks a key of the task's source, or is empty."""
-
-
 class ConfigMapContent(msgspec.Struct, frozen=True, rename="camel"):
     """A ConfigMap's contents; binary values are base64 already."""
 
@@ -122,13 +118,11 @@ class ApiReader:
             content = await self._client.get(
                 CONFIG_MAPS, source.name, decode=ConfigMapContent, namespace=task.metadata.namespace
             )
-            return with_files(task, source, content)
         except NotFound:
             keys = ", ".join(item.key for item in source.items) or "files"
             problem = f"there is no ConfigMap {source.name} in its namespace to take {keys} from"
             raise Unmet(EndReason.TASK_NOT_FOUND, f"task {task.metadata.name}: {problem}") from None
-        except SourceMissing as error:
-            raise Unmet(EndReason.SOURCE_FAILED, f"task {task.metadata.name}: {error}") from None
+        return with_files(task, source, content)
 
     async def _referred(self, episode: Episode) -> DebugTask:
         namespace = episode.metadata.namespace
@@ -172,24 +166,21 @@ def with_files(task: DebugTask, source: ConfigMapSource, content: ConfigMapConte
     """The task with the ConfigMap's contents in its place: agents cannot ask the API server.
 
     Raises:
-        SourceMissing: a key is not there, or there is none at all.
+        Unmet: A key is not there, or there is none at all.
     """
-    files = tuple(_files(source, content))
-    if not files:
-        raise SourceMissing(f"ConfigMap {source.name} is empty")
-    return msgspec.structs.replace(task, spec=msgspec.structs.replace(task.spec, source=SourceSpec(files=files)))
-
-
-def _files(source: ConfigMapSource, content: ConfigMapContent) -> Iterator[InlineFile]:
     everything = sorted({**content.data, **content.binary_data})
     wanted = [(item.path, item.key) for item in source.items] or [(key, key) for key in everything]
-    for path, key in wanted:
-        if key in content.data:
-            yield InlineFile(path=path, content=content.data[key])
-        elif key in content.binary_data:
-            yield InlineFile(path=path, content_base64=content.binary_data[key])
-        else:
-            raise SourceMissing(f"ConfigMap {source.name} has no key {key!r}")
+    missing = [key for _, key in wanted if key not in everything]
+    if missing or not wanted:
+        problem = f"has no key {missing[0]!r}" if missing else "is empty"
+        raise Unmet(EndReason.SOURCE_FAILED, f"task {task.metadata.name}: ConfigMap {source.name} {problem}")
+    files = tuple(
+        InlineFile(path=path, content=content.data[key])
+        if key in content.data
+        else InlineFile(path=path, content_base64=content.binary_data[key])
+        for path, key in wanted
+    )
+    return msgspec.structs.replace(task, spec=msgspec.structs.replace(task.spec, source=SourceSpec(files=files)))
 
 
 class Gone(Exception):

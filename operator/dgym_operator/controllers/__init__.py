@@ -17,7 +17,7 @@ from dgym_operator.controllers.inputs import (
 )
 from dgym_operator.controllers.plan import (
     Action,
-    CancelAttempt,
+    CallSidecar,
     CreateEpisode,
     CreateFailure,
     CreatePod,
@@ -31,11 +31,7 @@ from dgym_operator.controllers.plan import (
     PatchChild,
     PatchSetStatus,
     PatchStatus,
-    PauseDeadline,
     Plan,
-    SandboxEnded,
-    SandboxRunning,
-    SidecarRequest,
 )
 
 __all__ = [
@@ -43,7 +39,7 @@ __all__ = [
     "SIDECAR_PORT",
     "Action",
     "AgentView",
-    "CancelAttempt",
+    "CallSidecar",
     "CreateEpisode",
     "CreateFailure",
     "CreatePod",
@@ -59,12 +55,8 @@ __all__ = [
     "PatchChild",
     "PatchSetStatus",
     "PatchStatus",
-    "PauseDeadline",
     "Plan",
     "Policy",
-    "SandboxEnded",
-    "SandboxRunning",
-    "SidecarRequest",
     "TaskState",
     "attempt_of",
     "find",

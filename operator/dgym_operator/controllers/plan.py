@@ -15,6 +15,7 @@ from typing import Literal
 import msgspec
 
 from dgym.api import EpisodeSetStatus, EpisodeStatus
+from dgym.wire.http import Path, PauseRequest, RunningRequest
 
 _NUMBER = re.compile(r"\d+")
 
@@ -111,31 +112,21 @@ class PatchChild(Action, frozen=True, kw_only=True):
     cancel: bool | None = None
 
 
-class SidecarRequest(Action, frozen=True, kw_only=True):
-    """Base of requests to a sidecar, planned again until the pod has ended; an acknowledged one is not sent again."""
+class CallSidecar(Action, frozen=True, kw_only=True):
+    """Post to the attempt's sidecar. Planned again until the pod has ended; an acknowledged call is not repeated.
 
+    Attributes:
+        path: ``VERIFY`` (the sandbox's container has terminated), ``PAUSE`` (the agent of an epoch is lost),
+            ``RUNNING`` (the container was running at a time) or ``CANCEL`` (end the episode as cancelled).
+        url: The sidecar's.
+        attempt: The pod's.
+        body: Of ``PAUSE`` and ``RUNNING``.
+    """
+
+    path: Path
     url: str
     attempt: int
-
-
-class SandboxEnded(SidecarRequest, frozen=True, kw_only=True):
-    """Report that the sandbox's container has terminated (``POST /v1/verify``)."""
-
-
-class PauseDeadline(SidecarRequest, frozen=True, kw_only=True):
-    """Report that the agent of assignment ``epoch`` is lost (``POST /v1/pause``)."""
-
-    epoch: int
-
-
-class SandboxRunning(SidecarRequest, frozen=True, kw_only=True):
-    """Report that the sandbox's container was running at ``observed`` (``POST /v1/running``)."""
-
-    observed: datetime
-
-
-class CancelAttempt(SidecarRequest, frozen=True, kw_only=True):
-    """End the episode as cancelled (``POST /v1/cancel``)."""
+    body: PauseRequest | RunningRequest | None = None
 
 
 class Emit(Action, frozen=True, kw_only=True):

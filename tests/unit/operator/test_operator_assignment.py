@@ -4,7 +4,7 @@ import pytest
 from dgym.api import DebugTask, loads
 from dgym.wire.assignments import AssignmentMode
 from dgym.wire.http import NamedTool, Role, make_token
-from dgym_operator.actions.pods import ConfigMapContent, SourceMissing, config_map_source, inline_task, with_files
+from dgym_operator.actions.pods import ConfigMapContent, Unmet, config_map_source, inline_task, with_files
 from dgym_operator.dispatch.delivery import build_assignment
 
 EPISODE = """
@@ -102,11 +102,11 @@ def test_without_items_every_key_is_a_file():
 @pytest.mark.parametrize(("data", "problem"), [({"calc": ""}, "has no key 'logo'"), ({}, "has no key 'calc'")])
 def test_a_missing_key_is_named(data, problem):
     task = load(TASK)
-    with pytest.raises(SourceMissing, match=problem):
+    with pytest.raises(Unmet, match=problem):
         with_files(task, config_map_source(task), ConfigMapContent(data=data))
 
 
 def test_an_empty_config_map_is_no_repository():
     task = load(TASK.replace(", items: [{key: calc, path: src/calc.py}, {key: logo, path: logo.png}]", ""))
-    with pytest.raises(SourceMissing, match="is empty"):
+    with pytest.raises(Unmet, match="is empty"):
         with_files(task, config_map_source(task), ConfigMapContent())

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from dgym.wire.assignments import AssignmentState
-from dgym_operator.controllers import AgentView, PauseDeadline
+from dgym.wire.http import Path, PauseRequest
+from dgym_operator.controllers import AgentView, CallSidecar
 from dgym_operator.controllers.episode import agent_request, assigned_status, decide
 from dgym_operator.controllers.episode.assignment import backstop
 from tests.unit.reconcile.reconcile_builders import (
@@ -73,4 +74,6 @@ def test_the_sidecars_deadline_is_paused_while_the_agent_is_lost():
     lost = AgentView(lost_since=ago(1), lost="agent pod a is gone")
     plan = decide(view(running(epoch=2), ready_pod(), agent=lost), NOW)
     assert decide(view(running(epoch=2), ready_pod(), agent=lost, driven=False), NOW).actions == ()
-    assert plan.actions == (PauseDeadline(url="http://10.0.0.7:8080", attempt=1, epoch=2),)
+    assert plan.actions == (
+        CallSidecar(path=Path.PAUSE, url="http://10.0.0.7:8080", attempt=1, body=PauseRequest(epoch=2)),
+    )

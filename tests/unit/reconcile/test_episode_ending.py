@@ -5,8 +5,10 @@ import pytest
 from dgym.api import TREATMENTS, Stages, Treatment
 from dgym.wire import EndReason
 from dgym.wire.assignments import AssignmentState
+from dgym.wire.http import Path, RunningRequest
 from dgym_operator.controllers import (
     AgentView,
+    CallSidecar,
     CreatePod,
     DeletePod,
     Emit,
@@ -14,8 +16,6 @@ from dgym_operator.controllers import (
     PatchStatus,
     Plan,
     Policy,
-    SandboxEnded,
-    SandboxRunning,
 )
 from dgym_operator.controllers.episode import decide, pod_deadline_seconds
 from tests.unit.reconcile.reconcile_builders import (
@@ -292,7 +292,7 @@ UNREADY = condition("ContainersReady", "False", age=3)
 
 def test_a_sandbox_that_runs_beside_an_unready_sidecar_is_reported_to_it():
     plan = decide(view(running(), pod(1, *UP, conditions=(UNREADY,), phase="Running")), NOW)
-    report = SandboxRunning(url="http://10.0.0.7:8080", attempt=1, observed=ago(3))
+    report = CallSidecar(path=Path.RUNNING, url="http://10.0.0.7:8080", attempt=1, body=RunningRequest(observed=ago(3)))
     assert (plan.actions, plan.requeue_after) == ((report,), 5)
 
 
@@ -308,12 +308,12 @@ def test_a_sandbox_that_runs_beside_an_unready_sidecar_is_reported_to_it():
 )
 def test_what_the_kubelet_did_not_see_running_is_not_reported_so(seen):
     plan = decide(view(running(), seen), NOW)
-    assert not [action for action in plan.actions if isinstance(action, SandboxRunning)]
+    assert not [action for action in plan.actions if getattr(action, "path", None) is Path.RUNNING]
 
 
 def test_a_sandbox_that_ended_while_its_sidecar_runs_is_told_again_and_again():
     dead = pod(1, ended("sandbox", 137), up("verifier"), up("sidecar"), phase="Running")
     for _ in range(2):
         plan = decide(view(running(), dead), NOW)
-        assert plan.actions == (SandboxEnded(url="http://10.0.0.7:8080", attempt=1),)
+        assert plan.actions == (CallSidecar(path=Path.VERIFY, url="http://10.0.0.7:8080", attempt=1),)
         assert plan.requeue_after == 5

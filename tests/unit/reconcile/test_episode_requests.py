@@ -4,7 +4,8 @@ import pytest
 
 from dgym.wire import EndReason
 from dgym.wire.assignments import AssignmentState
-from dgym_operator.controllers import AgentView, CancelAttempt, CreatePod, DeleteEpisode, DeletePod, PauseDeadline, Plan
+from dgym.wire.http import Path
+from dgym_operator.controllers import AgentView, CallSidecar, CreatePod, DeleteEpisode, DeletePod, Plan
 from dgym_operator.controllers.episode import decide
 from tests.unit.reconcile.reconcile_builders import (
     AGENT,
@@ -26,7 +27,7 @@ from tests.unit.reconcile.reconcile_builders import (
 
 def test_cancelling_asks_the_sidecar_and_takes_its_verdict():
     plan = decide(view(running(), ready_pod(), cancel=True), NOW)
-    assert plan.actions == (CancelAttempt(url="http://10.0.0.7:8080", attempt=1),)
+    assert plan.actions == (CallSidecar(path=Path.CANCEL, url="http://10.0.0.7:8080", attempt=1),)
     assert plan.requeue_after == 5
     text = message(EndReason.CANCELLED, score=1, max_score=3)
     status = written(decide(view(running(), ended_pod(text), cancel=True), NOW))
@@ -131,7 +132,7 @@ def test_steps_are_recorded_while_an_attempt_runs_and_not_at_every_step():
 def test_too_many_lost_agents_end_the_episode():
     lost = AgentView(lost_since=ago(1))
     (pause,) = writes(decide(view(running(epoch=10), ready_pod(), agent=lost), NOW))
-    assert isinstance(pause, PauseDeadline)
+    assert pause.path is Path.PAUSE
     end = written(decide(view(running(epoch=11), ready_pod(), agent=lost), NOW)).termination
     assert (end.reason, end.message[:2]) == ("AgentLost", "11")
 

@@ -4,7 +4,8 @@ import pytest
 
 from dgym.wire import EndReason
 from dgym.wire.assignments import AssignmentState
-from dgym_operator.controllers import AgentView, CancelAttempt, DeletePod, Plan, SandboxEnded
+from dgym.wire.http import Path
+from dgym_operator.controllers import AgentView, CallSidecar, DeletePod, Plan
 from dgym_operator.controllers.episode import agent_request, decide
 from tests.unit.reconcile.reconcile_builders import (
     NOW,
@@ -76,8 +77,8 @@ def test_the_operator_reads_the_pods_last_message_before_it_ends_an_episode(name
 def test_a_cancelled_attempt_whose_agent_is_lost_is_scored_before_its_pod_goes():
     lost = AgentView(lost_since=ago(100))
     plan = decide(view(running(), ready_pod(), agent=lost, cancel=True), NOW)
-    assert CancelAttempt(url="http://10.0.0.7:8080", attempt=1) in plan.actions
+    assert CallSidecar(path=Path.CANCEL, url="http://10.0.0.7:8080", attempt=1) in plan.actions
     assert not [action for action in plan.actions if isinstance(action, DeletePod)]
     closing = pod(1, ended("sandbox", 137), up("verifier"), up("sidecar"), phase="Running")
     plan = decide(view(running(), closing, agent=lost, cancel=True), NOW)
-    assert [type(action) for action in writes(plan)[:2]] == [SandboxEnded, CancelAttempt]
+    assert [action.path for action in writes(plan)[:2]] == [Path.VERIFY, Path.CANCEL]

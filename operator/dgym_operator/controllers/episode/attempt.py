@@ -7,6 +7,7 @@ import msgspec
 
 from dgym.api import ConditionType, ProgressReason, Termination, Treatment
 from dgym.wire.assignments import AssignmentState, AssignmentStatus
+from dgym.wire.http import Path, PauseRequest, RunningRequest
 from dgym_operator.controllers.conditions import fit, set_condition
 from dgym_operator.controllers.episode.assignment import (
     backstop,
@@ -21,15 +22,12 @@ from dgym_operator.controllers.episode.pods import GATED, AttemptEnd, created, s
 from dgym_operator.controllers.inputs import EpisodeInput, backoff, sidecar_url
 from dgym_operator.controllers.plan import (
     Action,
-    CancelAttempt,
+    CallSidecar,
     CreateFailure,
     CreatePod,
     Emit,
     PatchStatus,
-    PauseDeadline,
     Plan,
-    SandboxEnded,
-    SandboxRunning,
     soonest,
     until,
 )
@@ -285,20 +283,21 @@ def _sidecar_requests(view: EpisodeInput) -> Plan:
     pod, agent, assignment = view.pod, view.agent, view.assignment
     if pod is None or not pod.status.pod_ip:
         return Plan()
-    url, attempt = sidecar_url(pod), view.attempt
-    actions: list[Action] = []
+    bodies: dict[Path, PauseRequest | RunningRequest | None] = {}
     if pod.terminated("sandbox") is not None:
-        actions.append(SandboxEnded(url=url, attempt=attempt))
+        bodies[Path.VERIFY] = None
     if view.episode.spec.cancel and not view.is_closing:
-        actions.append(CancelAttempt(url=url, attempt=attempt))
+        bodies[Path.CANCEL] = None
     # An external driver does not depend on the agent that prepares and stores.
     driven = view.episode.spec.agent is not None
     if driven and agent is not None and agent.lost_since is not None and assignment is not None:
-        actions.append(PauseDeadline(url=url, attempt=attempt, epoch=assignment.epoch))
+        bodies[Path.PAUSE] = PauseRequest(epoch=assignment.epoch)
     running_at = _sandbox_running_at(pod)
     if running_at is not None:
-        actions.append(SandboxRunning(url=url, attempt=attempt, observed=running_at))
-    return Plan(actions=tuple(actions), requeue_after=view.policy.repeat_seconds) if actions else Plan()
+        bodies[Path.RUNNING] = RunningRequest(observed=running_at)
+    url, attempt = sidecar_url(pod), view.attempt
+    calls = tuple(CallSidecar(path=path, url=url, attempt=attempt, body=body) for path, body in bodies.items())
+    return Plan(actions=calls, requeue_after=view.policy.repeat_seconds) if calls else Plan()
 
 
 def _sandbox_running_at(pod: Pod) -> datetime | None:
