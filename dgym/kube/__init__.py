@@ -1,6 +1,6 @@
 """The Kubernetes client of the operator and the command line: requests, watches, a work queue, leader election, Events.
 
-Knows nothing of episodes but their resources. Clock and random are arguments; every wait has an end.
+Of episodes it holds the resources alone. Clock and random are arguments; every wait has an end.
 """
 
 from dgym.kube.auth import Access, AccessError, Credentials, load_access

@@ -1,7 +1,7 @@
 """The API server and the credentials for it: from a kubeconfig, as kubectl finds it, or from the pod's service account.
 
-The only module that imports ``kubernetes``, whose reader of kubeconfigs knows exec plugins, OIDC and the rest, and only
-where there is a kubeconfig: the import takes a second and 27 MB, and a service account is three files.
+The only module that imports ``kubernetes``, whose reader of kubeconfigs supports exec plugins, OIDC and the rest, and
+only where there is a kubeconfig: the import takes a second and 27 MB, and a service account is three files.
 """
 
 import asyncio

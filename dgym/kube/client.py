@@ -108,9 +108,9 @@ class Client:
         parameters = _given(labelSelector=label_selector, fieldSelector=field_selector)
         size, token = min(limit, _FIRST_PAGE), ""
         while True:
-            asked = parameters | _given(limit=str(size), **{"continue": token})
+            query = parameters | _given(limit=str(size), **{"continue": token})
             answer = await self._transport.call(
-                "list", resource, _build("GET", resource.url(namespace), asked), repeatable=True
+                "list", resource, _build("GET", resource.url(namespace), query), repeatable=True
             )
             try:
                 page = decoder.decode(answer.body)

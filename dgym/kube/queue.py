@@ -136,7 +136,7 @@ class WorkQueue(Generic[K]):
         since = [moment for keys in self._ready for moment in keys.values()]
         return self._clock.monotonic() - min(since) if since else 0.0
 
-    # How
+    # Internals
 
     def _enqueue(self, key: K, low_priority: bool) -> None:
         high, low = self._ready

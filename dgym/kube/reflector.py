@@ -1,8 +1,8 @@
 """Keeps a store in step with the API server: lists once, then watches, and backs off from every failure.
 
-A watch ends all the time: the server closes it after some minutes, a proxy earlier, a dead connection without a word.
+A watch ends all the time: the server closes it after some minutes, a proxy earlier, a dead connection without notice.
 Each end before the time agreed is followed by a back-off that grows, a clean close too, since a server that accepts and
-closes would otherwise be asked as fast as the loop turns. The next watch resumes from the last version observed.
+closes would otherwise get requests as fast as the loop turns. The next watch resumes from the last version observed.
 """
 
 import asyncio

@@ -222,7 +222,7 @@ class Store(Generic[T]):
         for listener in self._listeners:
             listener(change)
 
-    # Those that are gone
+    # Deleted objects
 
     def _is_gone(self, uid: str) -> bool:
         return uid in self._gone

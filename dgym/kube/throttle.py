@@ -77,7 +77,7 @@ class Backoff(msgspec.Struct, frozen=True):
 
 
 class TokenBucket:
-    """``qps`` tokens a second, ``burst`` of them saved up. Tokens are promised in the order they are asked for."""
+    """``qps`` tokens a second, ``burst`` of them saved up. Callers get tokens in the order of their calls."""
 
     def __init__(self, *, qps: float, burst: int, clock: Clock) -> None:
         if qps <= 0 or burst < 1:

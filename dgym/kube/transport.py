@@ -38,7 +38,7 @@ Observe = Callable[[str, Resource, int, float], None]
 _TRIES = 4
 _BACKOFF = Backoff(base=0.5, limit=5.0)
 _LONGEST_WAIT = 30.0
-"""A server that asks for a longer wait is left to the caller's queue: no worker sleeps that long."""
+"""A longer wait that a server demands is left to the caller's queue: no worker sleeps that long."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,7 +146,7 @@ class Transport:
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_SECONDS),
             cookie_jar=aiohttp.DummyCookieJar(),
-            # As kubectl asks: port-forwarding and logs offer no JSON, and are refused with 406 where it is all that is
+            # As kubectl accepts: port-forwarding and logs offer no JSON, and are refused with 406 where nothing else is
             # accepted. Compression would cost the API server more than the network within a cluster gains.
             headers={"User-Agent": self._user_agent, "Accept": "application/json, */*", "Accept-Encoding": "identity"},
         )
@@ -188,7 +188,7 @@ class Transport:
 
     @asynccontextmanager
     async def stream(self, verb: str, resource: Resource, request: Request, *, silence: float) -> AsyncIterator[Stream]:
-        """An answer that goes on. Never repeated: only its reader knows from where to go on."""
+        """A streamed answer. Never repeated: only its reader can resume it."""
         async with self._observed(verb, resource, request, self._stream(request, silence=silence)) as stream:
             yield stream
 
@@ -254,7 +254,7 @@ class Transport:
 
     @asynccontextmanager
     async def _stream(self, request: Request, *, silence: float) -> AsyncIterator[Stream]:
-        """An answer that goes on; a connection silent for longer than ``silence`` seconds is lost."""
+        """A streamed answer; a connection silent for longer than ``silence`` seconds is lost."""
         limits = aiohttp.ClientTimeout(total=request.timeout, sock_connect=CONNECT_SECONDS, sock_read=silence)
         with _as_connection_lost():
             response = await self._respond(request, limits)

@@ -57,7 +57,7 @@ K = TypeVar("K")
 
 
 class NetworkPolicy(WatchedObject, frozen=True, kw_only=True):
-    """A NetworkPolicy, which belongs to the operator that it admits."""
+    """A sandboxes' NetworkPolicy, applied by the operator that it admits."""
 
     spec: dict[str, Any] = msgspec.field(default_factory=dict)
 
@@ -78,7 +78,7 @@ class OwnerLease(WatchedObject, frozen=True, kw_only=True):
 
 
 class Cleanup:
-    """Removes what one installation has made."""
+    """Removes the objects that one installation has made."""
 
     def __init__(self, client: Client, settings: Settings, clock: Clock) -> None:
         self._client = client
@@ -177,7 +177,7 @@ async def clean_up(settings: Settings, deployment: str, clock: Clock, random: Ra
     """Remove what the operator with these settings has made, itself included.
 
     Raises:
-        AccessError: There is no API server to ask.
+        AccessError: No API server is configured.
         ApiError: It refused, or does not answer.
     """
     access = await load_access()

@@ -134,7 +134,7 @@ class Claims:
                 group.create_task(renew(self.claim(namespace)))
 
     def drop(self, namespace: str) -> None:
-        """Give the claim up; another installation may acquire the namespace."""
+        """Drop the claim; another installation may acquire the namespace then."""
         self._claims.pop(namespace, None)
 
     async def run(self) -> None:

@@ -147,7 +147,7 @@ class Reconciler:
         candidate = None
         if request is not None:
             previous = view.assignment.agent_pod_uid if view.assignment is not None else None
-            candidate = candidate_of(view.episode, needs_slot=request.takes_slot, previous=previous)
+            candidate = candidate_of(view.episode, previous=previous)
         self.dispatcher.request_agent(key, candidate)
         return None
 
@@ -157,7 +157,7 @@ class Reconciler:
         event = Emit(
             type="Normal" if first else "Warning",
             reason="Assigned" if first else request.cause,
-            message=f"agent {agent.name} serves attempt {request.attempt} (epoch {request.epoch})",
+            message=f"agent {agent.name} serves attempt {view.attempt} (epoch {request.epoch})",
         )
         try:
             await self.episodes.apply(view.episode, Plan(actions=(PatchStatus(status=status), event)))
@@ -173,8 +173,7 @@ class Reconciler:
         view = msgspec.structs.replace(view, held_by=self.dispatcher.held_by(key))
         plan = decide(view, now)
         needs_pod = any(isinstance(action, CreatePod) for action in plan.actions)
-        needs_slot = view.episode.spec.agent is not None
-        self.dispatcher.request_pod(key, candidate_of(view.episode, needs_slot=needs_slot) if needs_pod else None)
+        self.dispatcher.request_pod(key, candidate_of(view.episode) if needs_pod else None)
         if not needs_pod or self.dispatcher.pod_granted(key):
             return plan
         if view.create_failure is None:

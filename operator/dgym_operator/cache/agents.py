@@ -1,7 +1,7 @@
 """The observed state of agents: their pods, their reports, and which of them are lost.
 
 Agents are found by their pods and polled elsewhere; nothing here waits. Each observed state is kept with the time of
-its first observation, since decisions ask for its age.
+its first observation, since decisions need its age.
 """
 
 import asyncio

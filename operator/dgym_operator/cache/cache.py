@@ -1,4 +1,4 @@
-"""The watched objects in stores, indexed by what decisions ask for, and the inputs of decisions made of them.
+"""The watched objects in stores, indexed for the look-ups of decisions, and the inputs of decisions made of them.
 
 Objects are narrow structs: ten thousand episodes with their pods take some tens of megabytes. The answer to every write
 is put into its store at once, so that no decision is made without the writes before it.
@@ -172,7 +172,7 @@ def _task_of(episode: EpisodeView) -> Iterable[tuple[str, str]]:
 class Memory:
     """State by the UIDs of Episodes and EpisodeSets that decisions need and the API server does not show.
 
-    All of it may be lost: a new leader observes it again. It is dropped with the object that it belongs to.
+    All of it may be lost: a new leader observes it again. Records are dropped with their object.
 
     Attributes:
         blocked: Since when a pod of a deleted Episode of the same name blocks the creation of a pod.
@@ -313,7 +313,7 @@ class Informers:
             if not reflector.synced.is_set():
                 return f"{where} have not been listed yet"
             if reflector.staleness > STALE_SECONDS:
-                return f"{where} were last heard of {reflector.staleness:.0f} s ago"
+                return f"{where} have had no update for {reflector.staleness:.0f} s"
         return None
 
     def staleness(self) -> dict[tuple[str, str], float]:

@@ -1,4 +1,4 @@
-"""Plans: the actions that a decision asks for, in order, and when to requeue. Data alone.
+"""Plans: the actions of a decision, in order, and when to requeue. Data alone.
 
 ``dgym_operator.actions`` applies plans and guarantees what all decisions rest on:
 

@@ -327,7 +327,7 @@ class AgentPoller:
 
     async def _poll_once(self, agent: Agent) -> None:
         async with self._slots:
-            asked = self._cache.clock.monotonic()
+            requested_at = self._cache.clock.monotonic()
             try:
                 report = await self._client.report(agent.url)
             except CallFailed as error:
@@ -336,9 +336,9 @@ class AgentPoller:
                 self._dispatcher.wake()
                 self._enqueue_if_lost(agent)
                 return
-        self._observe_report(agent, report, asked)
+        self._observe_report(agent, report, requested_at)
 
-    def _observe_report(self, agent: Agent, report: AgentReport, asked: float) -> None:
+    def _observe_report(self, agent: Agent, report: AgentReport, requested_at: float) -> None:
         agents = self._cache.agents
         slots, failed = agents.open_slots(agent), agent.failure
         returned = self._cache.episodes_by_agent[agent.uid] if agents.is_silent(agent) else ()
@@ -350,7 +350,7 @@ class AgentPoller:
         for episode in missing:
             if report.draining:
                 self._enqueue(episode.key)
-            elif not self._deliveries.delivered_since(agent, episode, asked):
+            elif not self._deliveries.delivered_since(agent, episode, requested_at):
                 self._deliveries.deliver(episode.key)
         for uid in surplus:
             self._deliveries.withdraw(agent, uid)
@@ -367,7 +367,7 @@ class AgentPoller:
     def _record_failure(self, agent: Agent, error: CallFailed) -> None:
         failure = str(error)
         if isinstance(error, Refused) and error.status == _UNAUTHORIZED:
-            failure = "it refuses the operator's token, which does not come from the key it knows"
+            failure = "it refuses the operator's token, which does not come from the key the agent was started with"
             self._token_refused(agent)
         if agent.failure != failure:
             # The agent is polled every few seconds; each cause is logged once.

@@ -349,14 +349,13 @@ def pending_pod(cache: Cache, episode: EpisodeView) -> PendingPod | None:
     return None
 
 
-def candidate_of(episode: EpisodeView, *, needs_slot: bool = True, previous: str | None = None) -> Candidate:
+def candidate_of(episode: EpisodeView, *, previous: str | None = None) -> Candidate:
     """The Episode as a candidate for admission."""
-    created = episode.metadata.creation_timestamp or EPOCH
     return Candidate(
         namespace=episode.metadata.namespace,
         priority=episode.spec.priority,
-        created=created,
-        needs_slot=needs_slot,
+        created=episode.metadata.creation_timestamp or EPOCH,
+        needs_slot=episode.spec.agent is not None,
         previous=previous,
     )
 

@@ -50,7 +50,7 @@ class TemplateError(DgymError):
 
 
 class InvalidOverride(TemplateError):
-    """The episode or its task asks for what no pod may have; the message names the field and the remedy."""
+    """The episode or its task requests a setting that no pod may have; the message names the field and the remedy."""
 
 
 _SIDECAR_RESOURCES = {"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}}
@@ -91,7 +91,7 @@ def template_variables(context: PodContext) -> dict[str, Any]:
     """The names a template may use.
 
     Raises:
-        InvalidOverride: The episode or the task asks for what no pod may have.
+        InvalidOverride: The episode or the task requests a setting that no pod may have.
     """
     overrides, settings = context.overrides, context.settings
     _check_overrides(overrides)
@@ -167,7 +167,7 @@ def _refuse(field: str, keys: Iterable[str], why: str) -> None:
 
 
 def token_digests(key: bytes, *, episode_uid: str, attempt: int) -> dict[str, str]:
-    """SHA-256 of each role's token for the attempt, all that the sidecar knows of the tokens."""
+    """SHA-256 of each role's token for the attempt: the sidecar gets no token."""
     return {
         role.value: token_digest(make_token(key, episode_uid=episode_uid, attempt=attempt, role=role)) for role in Role
     }

@@ -44,7 +44,7 @@ def render_command(
         paths: Files with Episodes or EpisodeSets; DebugTasks in them are known too.
         settings: Of the installation.
         task_paths: Files with the DebugTasks that they refer to.
-        template: Beats what episode and task name.
+        template: Takes precedence over the episode's and the task's.
         namespace: Of manifests that name none.
 
     Raises:

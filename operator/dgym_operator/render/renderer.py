@@ -40,7 +40,7 @@ class Renderer:
 
         Raises:
             TemplateError: The template is unknown or wrong, or gives no pod that an episode can run in.
-            InvalidOverride: The episode or the task asks for what no pod may have.
+            InvalidOverride: The episode or the task requests a setting that no pod may have.
         """
         variables = template_variables(context)
         try:

@@ -31,7 +31,7 @@ def serve(objects, cache, name="agent", slots=2, *, draining=False):
 def wish_pods(dispatcher, objects, *names, namespace="team", **spec):
     for number, name in enumerate(names):
         episode = objects.episode(name, namespace=namespace, created=number, spec=spec)
-        dispatcher.request_pod(episode.key, candidate_of(episode, needs_slot="agent" not in spec))
+        dispatcher.request_pod(episode.key, candidate_of(episode))
 
 
 def test_pods_are_made_for_free_slots_and_a_head_start(dispatcher, objects, cache, looked_at):

@@ -24,7 +24,7 @@ def test_a_kind_of_which_nothing_is_heard_is_ready_until_its_stream_must_have_be
     clock.seconds += 2 * WatchSettings().silence_seconds
     assert informers.check() is None
     clock.seconds += 1
-    assert informers.check() == "episodes in all namespaces were last heard of 181 s ago"
+    assert informers.check() == "episodes in all namespaces have had no update for 181 s"
 
 
 REFUSED = Forbidden("episodes is forbidden", status=403, reason="Forbidden")

@@ -167,7 +167,7 @@ class EpisodeModel:
         if ready is not None and agent is not None:
             status = assigned_status(view, ready, agent, self.now)
             if self._patch(status, "assigned"):
-                self.served.add(ready.attempt)
+                self.served.add(view.attempt)
         self.record()
 
     def _carry_out(self, action: act.Action) -> bool:

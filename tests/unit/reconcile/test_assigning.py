@@ -4,6 +4,7 @@ import pytest
 
 from dgym_operator.controllers import AgentView
 from dgym_operator.controllers.episode import agent_request, assigned_status, decide, remaining_seconds, retry_at
+from dgym_operator.dispatch import candidate_of
 from tests.unit.reconcile.reconcile_builders import (
     AGENT,
     NOW,
@@ -27,7 +28,7 @@ from tests.unit.reconcile.reconcile_builders import (
 def test_a_ready_sandbox_gets_its_agent_in_one_write():
     seen = view(None, ready_pod(ready=2, age=9))
     ready = agent_request(seen, NOW)
-    assert (ready.attempt, ready.epoch, ready.takes_slot) == (1, 1, True)
+    assert (seen.attempt, ready.epoch) == (1, 1)
     assert remaining_seconds(seen.episode) == 3600
 
     status = assigned_status(seen, ready, AGENT, NOW)
@@ -49,14 +50,15 @@ def test_a_ready_sandbox_gets_its_agent_in_one_write():
 
 
 def test_an_episode_driven_from_outside_is_prepared_and_takes_no_slot():
-    ready = agent_request(view(None, ready_pod(), driven=False), NOW)
-    assert not ready.takes_slot
+    seen = view(None, ready_pod(), driven=False)
+    assert agent_request(seen, NOW) is not None
+    assert not candidate_of(seen.episode).needs_slot
 
 
 def test_a_later_attempt_has_the_time_that_is_left_and_keeps_the_start():
     seen = view(between(active_seconds=3000, start_time=ago(4000)), ready_pod(2))
     ready = agent_request(seen, NOW)
-    assert (ready.attempt, ready.epoch, remaining_seconds(seen.episode)) == (2, 1, 600)
+    assert (seen.attempt, ready.epoch, remaining_seconds(seen.episode)) == (2, 1, 600)
     assert assigned_status(seen, ready, AGENT, NOW).start_time == ago(4000)
 
 

@@ -18,17 +18,11 @@ class AgentRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The request of an episode for an agent that begins it or resumes it.
 
     Attributes:
-        pod: The pod of the attempt.
-        attempt: The pod's attempt.
         epoch: Of the assignment to make; higher than all before it in this attempt.
-        takes_slot: Whether the episode counts against the agent's slots; one driven from outside does not.
         cause: Why: the sandbox is ready, the agent was lost, or its model failed.
     """
 
-    pod: Pod
-    attempt: int
     epoch: int
-    takes_slot: bool = True
     cause: RequestCause = "SandboxReady"
 
 
@@ -41,7 +35,7 @@ def agent_request(view: EpisodeInput, now: datetime) -> AgentRequest | None:
         return None
     if episode.status.pod_name is None:
         starts = pod.ready and not episode.spec.cancel and start_failure(pod) is None
-        return _request(view, pod, epoch=1, cause="SandboxReady") if starts else None
+        return AgentRequest(epoch=1) if starts else None
     assignment = view.assignment
     if assignment is None:
         return None
@@ -49,10 +43,10 @@ def agent_request(view: EpisodeInput, now: datetime) -> AgentRequest | None:
     if due is not None and now < due:
         return None
     if assignment.failed_time is not None:
-        return _request(view, pod, epoch=assignment.epoch + 1, cause="ModelError")
+        return AgentRequest(epoch=assignment.epoch + 1, cause="ModelError")
     lost = view.agent is not None and view.agent.lost_since is not None
     if lost and losses(assignment) < view.policy.agent_losses:
-        return _request(view, pod, epoch=assignment.epoch + 1, cause="AgentLost")
+        return AgentRequest(epoch=assignment.epoch + 1, cause="AgentLost")
     return None
 
 
@@ -76,7 +70,8 @@ def retry_at(view: EpisodeInput) -> datetime | None:
 
 def assigned_status(view: EpisodeInput, request: AgentRequest, agent_pod_uid: str, now: datetime) -> EpisodeStatus:
     """The status that assigns the episode to this agent, for the single write of an assignment."""
-    status, pod = view.episode.status, request.pod
+    status, pod = view.episode.status, view.pod
+    assert pod is not None
     first = status.pod_name is None
     return view.status_with(
         conditions=set_condition(
@@ -84,7 +79,7 @@ def assigned_status(view: EpisodeInput, request: AgentRequest, agent_pod_uid: st
         ),
         reason=ProgressReason.RUNNING.value,
         message="",
-        attempt=request.attempt,
+        attempt=view.attempt,
         pod_name=pod.metadata.name,
         task_uid=status.task_uid or view.task.uid,
         assignment=AgentAssignment(
@@ -102,11 +97,6 @@ def losses(assignment: AgentAssignment) -> int:
     """Number of agents lost before the assigned one: all earlier epochs that no model's failure ended."""
     ended_by_failure = assignment.failures - (assignment.failed_time is not None)
     return max(0, assignment.epoch - 1 - ended_by_failure)
-
-
-def _request(view: EpisodeInput, pod: Pod, *, epoch: int, cause: RequestCause) -> AgentRequest:
-    takes_slot = view.episode.spec.agent is not None
-    return AgentRequest(pod=pod, attempt=view.attempt, epoch=epoch, takes_slot=takes_slot, cause=cause)
 
 
 def _is_alive(pod: Pod) -> bool:

@@ -67,7 +67,7 @@ def create(view: EpisodeInput, now: datetime) -> Plan:
 
 
 def start(view: EpisodeInput, pod: Pod, now: datetime) -> Plan:
-    """Show what a pod that is not assigned yet waits for, or give it up."""
+    """Show the cause that keeps an unassigned pod waiting, or end the attempt at its deadline."""
     failed = start_failure(pod)
     if failed is not None:
         return conclude(view, failed, now)

@@ -1,7 +1,7 @@
 """Reads a pod's status: why it is not ready, why it never will be, and how it ended.
 
-The kubelet and the scheduler report several causes at a time. The one that stands first in the pod's way is shown, and
-none that only follows from it. Messages of the user's image are data from an adversary: they are quoted, cut short, and
+The kubelet and the scheduler report several causes at a time. The first in the order of a start is shown, and none that
+only follows from it. Messages of the user's image are data from an adversary: they are quoted, cut short, and
 no decision rests on them.
 """
 
@@ -76,7 +76,7 @@ def waiting_cause(pod: Pod) -> Cause | None:
     if scheduled is not None and scheduled.status == "False":
         since = scheduled.last_transition_time or created(pod)
         if scheduled.reason == GATED:
-            message = "a scheduling gate holds the pod; whoever set it (such as Kueue) removes it"
+            message = "a scheduling gate holds the pod; the controller that set it (such as Kueue) removes it"
             return Cause(reason=GATED, message=message, since=since, gated=True)
         if scheduled.reason == "Unschedulable":
             return Cause(reason="Unschedulable", message=scheduled.message or "no node takes the pod", since=since)
@@ -126,7 +126,7 @@ def start_failure(pod: Pod) -> AttemptEnd | None:
 
 
 def deleted_early(pod: Pod) -> AttemptEnd:
-    """The end of an attempt whose pod was deleted, not by the operator, before an agent had it."""
+    """The end of an attempt whose pod was deleted, not by the operator, before it was assigned to an agent."""
     traces = loss(pod)
     return traces if traces.disruption else lost("the pod was deleted before an agent had it", disruption=True)
 
