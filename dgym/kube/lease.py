@@ -18,6 +18,7 @@ from dgym.kube.client import Client
 from dgym.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
 from dgym.kube.resources import LEASES
 from dgym.kube.throttle import Clock, micro_time
+from dgym.logs import fields
 
 logger = logging.getLogger(__name__)
 
@@ -61,13 +62,18 @@ class LeaderElector:
             raise ValueError("a Lease needs retry_period < renew_deadline < duration")
         self.identity = identity
         self._record = LeaseRecord(
-            client, name=name, namespace=namespace, identity=identity, duration=duration, clock=clock
+            client,
+            name=name,
+            namespace=namespace,
+            identity=identity,
+            duration=duration,
+            valid=renew_deadline,
+            clock=clock,
         )
         self._clock = clock
         self._random = random
         self._renew_deadline = renew_deadline
         self._retry_period = retry_period
-        self._renewed_at: float | None = None
 
     @property
     def holder(self) -> str:
@@ -76,7 +82,7 @@ class LeaderElector:
 
     def is_leader(self) -> bool:
         """Whether this process may write now."""
-        return self._renewed_at is not None and self._clock.monotonic() - self._renewed_at < self._renew_deadline
+        return self._record.held
 
     async def run(self, lead: Callable[[], Awaitable[None]]) -> None:
         """Wait for leadership, then run ``lead()`` for as long as it lasts.
@@ -93,7 +99,7 @@ class LeaderElector:
         try:
             await self._lead_while_renewed(lead)
         finally:
-            await self._release()
+            await self._record.release(_RELEASE_SECONDS)
 
     async def _lead_while_renewed(self, lead: Callable[[], Awaitable[None]]) -> None:
         work = asyncio.ensure_future(lead())
@@ -122,34 +128,8 @@ class LeaderElector:
 
     async def _try(self) -> bool:
         """Take or renew the Lease if that can be done now."""
-        sent = self._clock.monotonic()
-        patience = self._renew_deadline / 2
-        if self._renewed_at is not None:
-            patience = max(0.0, min(patience, self._renewed_at + self._renew_deadline - sent))
-        try:
-            async with asyncio.timeout(patience):
-                if not self.is_leader():
-                    await self._record.read()
-                taken = await self._record.take()
-        except (ApiError, TimeoutError) as error:
-            logger.info("%s: %s: %s", self.identity, self._record, error or "no answer in time")
-            return False
-        if taken:
-            self._renewed_at = sent
-        elif not self._record.ours:
-            self._renewed_at = None
-        return taken
-
-    async def _release(self) -> None:
-        """Release the Lease if this process holds it; give up after some seconds."""
-        leads, self._renewed_at = self.is_leader(), None
-        if not leads:
-            return
-        try:
-            async with asyncio.timeout(_RELEASE_SECONDS):
-                await self._record.release()
-        except (ApiError, TimeoutError) as error:
-            logger.info("%s: %s was not released and will expire: %s", self.identity, self._record, error)
+        within = self._renew_deadline / 2
+        return await self._record.renew(min(within, self._record.valid_for) if self.is_leader() else within)
 
 
 async def _stopped(task: "asyncio.Future[None]") -> None:
@@ -182,22 +162,38 @@ class _Lease(msgspec.Struct, frozen=True):
 
 
 class LeaseRecord:
-    """The Lease as one candidate last read it."""
+    """A Lease as one candidate last read it, and whether the candidate holds it.
+
+    Args:
+        client: Requests about the Lease are not throttled.
+        name: Of the Lease.
+        namespace: Of the Lease.
+        identity: The candidate's.
+        duration: Seconds without a renewal after which another candidate takes over.
+        valid: Seconds after a renewal was sent for which the candidate relies on it; fewer than ``duration``.
+        clock: For durations, and for the times written into the Lease.
+
+    Attributes:
+        error: Why the last renewal or release failed; empty: it did not.
+    """
 
     def __init__(
-        self, client: Client, *, name: str, namespace: str, identity: str, duration: float, clock: Clock
+        self, client: Client, *, name: str, namespace: str, identity: str, duration: float, valid: float, clock: Clock
     ) -> None:
+        self.namespace = namespace
+        self.error = ""
         self._client = client
         self._name = name
-        self._namespace = namespace
         self._identity = identity
         self._duration = duration
+        self._valid = valid
         self._clock = clock
         self._seen: _Lease | None = None
         self._changed_at = 0.0
+        self._renewed_at = float("-inf")
 
     def __str__(self) -> str:
-        return f"lease {self._namespace}/{self._name}"
+        return f"lease {self.namespace}/{self._name}"
 
     @property
     def holder(self) -> str:
@@ -209,16 +205,65 @@ class LeaseRecord:
         """Whether this candidate held it when last read."""
         return self.holder == self._identity
 
-    async def read(self) -> None:
-        """Read the Lease."""
+    @property
+    def other(self) -> str:
+        """The identity of another candidate that held it when last read; empty: there is none."""
+        return "" if self.ours else self.holder
+
+    @property
+    def valid_for(self) -> float:
+        """Seconds for which the candidate may still rely on its last renewal; 0 or less: it holds the Lease no more."""
+        return self._renewed_at + self._valid - self._clock.monotonic()
+
+    @property
+    def held(self) -> bool:
+        """Whether the candidate holds the Lease now."""
+        return self.valid_for > 0
+
+    async def renew(self, within: float) -> bool:
+        """Take or renew the Lease within these seconds, unless another candidate holds it; returns whether it was."""
+        sent = self._clock.monotonic()
         try:
-            found = await self._client.get(LEASES, self._name, namespace=self._namespace, decode=_Lease)
+            async with asyncio.timeout(within):
+                if not self.held:
+                    await self._read()
+                taken = await self._take()
+        except (ApiError, TimeoutError) as error:
+            self._failed(str(error) or "no answer in time")
+            return False
+        self.error = ""
+        if taken:
+            self._renewed_at = sent
+        elif not self.ours:
+            self._renewed_at = float("-inf")
+        return taken
+
+    async def release(self, within: float) -> None:
+        """Let another candidate take the Lease at once, if this one holds it; give up after these seconds."""
+        held, self._renewed_at = self.held, float("-inf")
+        if not held or self._seen is None or not self.ours:
+            return
+        spec = {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": self._now()}
+        try:
+            async with asyncio.timeout(within):
+                self._observe(await self._patch(self._seen, spec))
+        except (ApiError, TimeoutError) as error:
+            self._failed(f"not released, and expires: {str(error) or 'no answer in time'}")
+
+    def _failed(self, message: str) -> None:
+        if message != self.error:
+            self.error = message
+            logger.info("%s: %s: %s", self._identity, self, message, extra=fields(namespace=self.namespace))
+
+    async def _read(self) -> None:
+        try:
+            found = await self._client.get(LEASES, self._name, namespace=self.namespace, decode=_Lease)
         except NotFound:
             self._seen = None
         else:
             self._observe(found)
 
-    async def take(self) -> bool:
+    async def _take(self) -> bool:
         """Take or renew the Lease, unless another candidate holds it and has renewed it within its duration."""
         if self._seen is None:
             return await self._create()
@@ -231,12 +276,6 @@ class LeaseRecord:
         # The renewal before may have been written though its answer was lost: then the version has changed.
         return self.ours and await self._write(self._seen)
 
-    async def release(self) -> None:
-        """Let another candidate take the Lease at once."""
-        if self._seen is not None and self.ours:
-            spec = {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": self._now()}
-            self._observe(await self._patch(self._seen, spec))
-
     def _expired(self, spec: LeaseSpec) -> bool:
         return self._clock.monotonic() - self._changed_at >= (spec.lease_duration_seconds or self._duration)
 
@@ -246,11 +285,11 @@ class LeaseRecord:
         self._seen = lease
 
     async def _create(self) -> bool:
-        body = LEASES.manifest(metadata={"name": self._name, "namespace": self._namespace}, spec=self._spec(None))
+        body = LEASES.manifest(metadata={"name": self._name, "namespace": self.namespace}, spec=self._spec(None))
         try:
-            made = await self._client.create(LEASES, body, namespace=self._namespace, decode=_Lease, throttle=False)
+            made = await self._client.create(LEASES, body, namespace=self.namespace, decode=_Lease, throttle=False)
         except AlreadyExists:
-            await self.read()
+            await self._read()
             return False
         self._observe(made)
         return True
@@ -259,14 +298,14 @@ class LeaseRecord:
         try:
             self._observe(await self._patch(known, self._spec(known.spec)))
         except (Conflict, NotFound):
-            await self.read()
+            await self._read()
             return False
         return True
 
     async def _patch(self, known: _Lease, spec: dict[str, Any]) -> _Lease:
         body = {"metadata": {"resourceVersion": known.metadata.resource_version}, "spec": spec}
         return await self._client.patch(
-            LEASES, self._name, body, namespace=self._namespace, decode=_Lease, throttle=False
+            LEASES, self._name, body, namespace=self.namespace, decode=_Lease, throttle=False
         )
 
     def _spec(self, known: LeaseSpec | None) -> dict[str, Any]:

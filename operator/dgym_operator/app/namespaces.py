@@ -12,80 +12,20 @@ EpisodeSets are claimed.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable
 from enum import StrEnum
 from random import Random
 from typing import NamedTuple
 
-from dgym.kube import ApiError, Client, Clock, EventType, LeaseRecord
-from dgym.logs import fields
+from dgym.kube import Client, Clock, EventType, LeaseRecord
 from dgym_operator.app.health import Announcer
 from dgym_operator.cache import Cache, Informers
 from dgym_operator.objects import OWNER_LEASE
 from dgym_operator.settings import Settings
 
-_log = logging.getLogger(__name__)
 _PARALLEL = 32
 _RENEWALS = 4
 """Renewals in the duration of a Lease; a claim that missed two of them is not relied on."""
-
-
-class Claim:
-    """The Lease of one namespace, as this installation sees it."""
-
-    def __init__(self, client: Client, namespace: str, *, identity: str, duration: float, clock: Clock) -> None:
-        self.namespace = namespace
-        self.error = ""
-        """Why the last try to acquire or renew it failed; empty: it did not."""
-        self._record = LeaseRecord(
-            client, name=OWNER_LEASE, namespace=namespace, identity=identity, duration=duration, clock=clock
-        )
-        self._duration = duration
-        self._clock = clock
-        self._renewed_at = float("-inf")
-
-    @property
-    def held(self) -> bool:
-        """Whether the namespace is this installation's."""
-        return self._clock.monotonic() - self._renewed_at < self._duration * (1 - 1 / _RENEWALS)
-
-    @property
-    def other(self) -> str:
-        """The installation that holds the Lease instead; empty: none."""
-        return "" if self._record.ours else self._record.holder
-
-    async def renew(self) -> None:
-        """Acquire or renew the Lease, unless another installation holds it."""
-        sent = self._clock.monotonic()
-        try:
-            async with asyncio.timeout(self._duration / _RENEWALS):
-                if not self.held:
-                    await self._record.read()
-                taken = await self._record.take()
-        except (ApiError, TimeoutError) as error:
-            self._failed(str(error) or "no answer in time")
-            return
-        self.error = ""
-        if taken:
-            self._renewed_at = sent
-        elif not self._record.ours:
-            self._renewed_at = float("-inf")
-
-    async def release(self) -> None:
-        """Release the Lease, so that another installation can acquire it at once."""
-        held, self._renewed_at = self.held, float("-inf")
-        if held:
-            try:
-                async with asyncio.timeout(self._duration / _RENEWALS):
-                    await self._record.release()
-            except (ApiError, TimeoutError) as error:
-                self._failed(str(error) or "no answer in time")
-
-    def _failed(self, error: str) -> None:
-        if error != self.error:
-            self.error = error
-            _log.info("%s: %s", self._record, error, extra=fields(namespace=self.namespace))
 
 
 class Claims:
@@ -105,18 +45,25 @@ class Claims:
         self._client = client
         self._identity = identity
         self._duration = duration_seconds
+        self._interval = duration_seconds / _RENEWALS
         self._clock = clock
         self._random = random
-        self._claims: dict[str, Claim] = {}
-        self._kept: dict[str, Claim] = {}
+        self._claims: dict[str, LeaseRecord] = {}
+        self._kept: dict[str, LeaseRecord] = {}
         self._appeared = asyncio.Event()
 
-    def claim(self, namespace: str) -> Claim:
+    def claim(self, namespace: str) -> LeaseRecord:
         """The claim to the namespace, kept from now on, or kept on if it was dropped and not released yet."""
         found = self._claims.get(namespace)
         if found is None:
-            found = self._claims[namespace] = self._kept.get(namespace) or Claim(
-                self._client, namespace, identity=self._identity, duration=self._duration, clock=self._clock
+            found = self._claims[namespace] = self._kept.get(namespace) or LeaseRecord(
+                self._client,
+                name=OWNER_LEASE,
+                namespace=namespace,
+                identity=self._identity,
+                duration=self._duration,
+                valid=self._duration - self._interval,
+                clock=self._clock,
             )
             self._appeared.set()
         return found
@@ -125,9 +72,9 @@ class Claims:
         """Try once to acquire each claim; returns when every try was answered or timed out."""
         limit = asyncio.Semaphore(_PARALLEL)
 
-        async def renew(claim: Claim) -> None:
+        async def renew(claim: LeaseRecord) -> None:
             async with limit:
-                await claim.renew()
+                await claim.renew(self._interval)
 
         async with asyncio.TaskGroup() as group:
             for namespace in namespaces:
@@ -147,16 +94,16 @@ class Claims:
                     group.create_task(self._keep(claim))
                 await self._appeared.wait()
 
-    async def _keep(self, claim: Claim) -> None:
+    async def _keep(self, claim: LeaseRecord) -> None:
         try:
             fresh = claim.held
             while self._claims.get(claim.namespace) is claim:
                 if not fresh:
-                    await claim.renew()
+                    await claim.renew(self._interval)
                 fresh = False
                 self.changed()
-                await self._clock.sleep(self._duration / _RENEWALS * self._random.uniform(0.8, 1.2))
-            await claim.release()
+                await self._clock.sleep(self._interval * self._random.uniform(0.8, 1.2))
+            await claim.release(self._interval)
         finally:
             del self._kept[claim.namespace]
             # The namespace may have been claimed again meanwhile.
