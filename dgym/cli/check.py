@@ -9,6 +9,7 @@ import click
 from dgym.cli.failures import FAILED
 from dgym.cli.options import (
     Inputs,
+    build_requirements_option,
     check_python,
     engine_option,
     output_option,
@@ -39,8 +40,17 @@ if TYPE_CHECKING:
 @sandbox_option
 @engine_option
 @python_option
+@build_requirements_option
 @output_option
-def command(inputs: Inputs, repeat: int, sandbox: str, engine: str, python: str | None, output: str) -> None:
+def command(
+    inputs: Inputs,
+    repeat: int,
+    sandbox: str,
+    engine: str,
+    python: str | None,
+    build_requirements: bool,
+    output: str,
+) -> None:
     """Run tasks untouched and solved, and say what is wrong with them.
 
     Problems are: tasks that pass already, environments that cannot run the tests, test ids that do not exist, flaky
@@ -50,7 +60,13 @@ def command(inputs: Inputs, repeat: int, sandbox: str, engine: str, python: str 
     Exit status: 0 nothing is wrong, 1 a task has problems, 2 usage or manifest, 130 Ctrl-C.
     """
     check_and_show(
-        _tasks(inputs), sandbox=sandbox, engine=engine, python=check_python(python), repeats=repeat, output=output
+        _tasks(inputs),
+        sandbox=sandbox,
+        engine=engine,
+        python=check_python(python),
+        build_requirements=build_requirements,
+        repeats=repeat,
+        output=output,
     )
 
 
@@ -60,11 +76,12 @@ def check_and_show(
     sandbox: str = "auto",
     engine: str = "auto",
     python: str | None = None,
+    build_requirements: bool = False,
     repeats: int = 2,
     output: str = "table",
 ) -> None:
     """Check one task after the other and print what was found; exit with 1 where a task has problems."""
-    assessments = _check_all(tasks, _opening(sandbox, engine, python), repeats)
+    assessments = _check_all(tasks, _opening(sandbox, engine, python, build_requirements), repeats)
     if output == "json":
         echo_json(assessments)
     else:
@@ -128,12 +145,13 @@ def _tasks(inputs: Inputs) -> "list[DebugTask]":
     return tasks
 
 
-def _opening(sandbox: str, engine: str, python: str | None) -> "Opening":
+def _opening(sandbox: str, engine: str, python: str | None, build_requirements: bool) -> "Opening":
     import msgspec
 
     from dgym.env import Opening
 
-    return msgspec.convert({"sandbox": sandbox, "engine": engine, "python": python}, Opening)
+    chosen = {"sandbox": sandbox, "engine": engine, "python": python, "build_requirements": build_requirements}
+    return msgspec.convert(chosen, Opening)
 
 
 @click.command("validate")

@@ -38,6 +38,11 @@ python_option = click.option(
     help="An interpreter or a virtual environment for the tasks' programs, in place of their requirements.",
 )
 
+build_requirements_option = click.option(
+    "--build-requirements",
+    is_flag=True,
+    help="Build source distributions among the requirements; their code then runs here, outside the sandbox.",
+)
 llm_config_option = click.option(
     "--llm-config",
     metavar="FILE",

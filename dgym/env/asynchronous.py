@@ -44,6 +44,8 @@ class AsyncRepoEnv:
             answers, else bubblewrap where it works, else a container, else none with a warning.
         engine: The engine of containers: "docker", "podman", or "auto" for the first that answers.
         python: An interpreter or a virtual environment for the task's programs, in place of ``requirements``.
+        build_requirements: Build the source distributions among ``requirements``, which runs their code on this
+            machine, outside the sandbox. By default only wheels are installed.
         max_steps: Steps until truncation.
         max_rewrites: Rewrites until truncation; None: unbounded.
         deadline_seconds: Wall-clock seconds from the reset until truncation; None: unbounded.
@@ -66,6 +68,7 @@ class AsyncRepoEnv:
         sandbox: SandboxKind = "auto",
         engine: EngineName = "auto",
         python: str | None = None,
+        build_requirements: bool = False,
         max_steps: int = 50,
         max_rewrites: int | None = None,
         deadline_seconds: float | None = 3600.0,
@@ -88,7 +91,13 @@ class AsyncRepoEnv:
                 open_task(task),
                 tools=specs,
                 limits=EpisodeLimits(max_steps=max_steps, max_rewrites=max_rewrites, deadline_seconds=deadline_seconds),
-                opening=Opening(sandbox=sandbox, engine=engine, python=python, progress=progress),
+                opening=Opening(
+                    sandbox=sandbox,
+                    engine=engine,
+                    python=python,
+                    build_requirements=build_requirements,
+                    progress=progress,
+                ),
             ).open,
             render_mode,
         )

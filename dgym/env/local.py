@@ -30,6 +30,7 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
     sandbox: SandboxKind = "auto"
     engine: EngineName = "auto"
     python: str | None = None
+    build_requirements: bool = False
     progress: Callable[[str], None] | None = None
 
     async def open(self, task: DebugTask) -> Opened:
@@ -63,7 +64,9 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
         if self.python is not None:
             python = resolve_python(self.python)
         else:
-            python = await ensure_environment(task.spec.requirements, progress=self.progress)
+            python = await ensure_environment(
+                task.spec.requirements, build_requirements=self.build_requirements, progress=self.progress
+            )
         return sandbox_spec(task, python)
 
     async def _in_container(self, task: DebugTask, engine: Engine) -> Opened:

@@ -34,6 +34,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     sandbox: str = "auto"
     engine: str = "auto"
     python: str | None = None
+    build_requirements: bool = False
     priority: int = 0
     group: str = ""
     parallelism: int | None = None

@@ -92,6 +92,7 @@ class LocalSession:
             sandbox=cast("SandboxKind", job.sandbox),
             engine=cast("EngineName", job.engine),
             python=job.python,
+            build_requirements=job.build_requirements,
             max_steps=run.spec.max_steps,
             max_rewrites=run.spec.max_rewrites,
             deadline_seconds=run.deadline_seconds,

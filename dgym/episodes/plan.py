@@ -26,6 +26,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     sandbox: str = "auto"
     engine: str = "auto"
     python: str | None = None
+    build_requirements: bool = False
     llm_config: str | None = None
     verbose: bool = False
 
@@ -147,6 +148,7 @@ def _jobs(
             sandbox=options.sandbox,
             engine=options.engine,
             python=options.python,
+            build_requirements=options.build_requirements,
             llm_config=options.llm_config,
             verbose=options.verbose,
             priority=resource.spec.priority or spec.priority,

@@ -42,7 +42,7 @@ def compiled_runner(executable: str, cache_tag: str) -> Path:
         # Without bytecode the runner is only slower to start, so an interpreter that cannot compile is no failure.
         # Stale bytecode cannot occur: the directory is named by the digest of its sources and never changes.
         subprocess.run(
-            [executable, "-I", "-m", "compileall", "-q", str(copy)],
+            [executable, "-I", "-S", "-m", "compileall", "-q", str(copy)],
             capture_output=True,
             stdin=subprocess.DEVNULL,
             timeout=120,

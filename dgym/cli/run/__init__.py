@@ -10,6 +10,7 @@ from dgym.cli.completion import complete_directories
 from dgym.cli.failures import FAILED, INTERRUPTED
 from dgym.cli.options import (
     Inputs,
+    build_requirements_option,
     check_python,
     engine_option,
     llm_config_option,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 @sandbox_option
 @engine_option
 @python_option
+@build_requirements_option
 @click.option(
     "--results",
     default="results",
@@ -60,6 +62,7 @@ def command(
     sandbox: str,
     engine: str,
     python: str | None,
+    build_requirements: bool,
     results: str,
     force: bool,
     force_failed: bool,
@@ -88,6 +91,7 @@ def command(
         sandbox=sandbox,
         engine=engine,
         python=check_python(python),
+        build_requirements=build_requirements,
         llm_config=None if llm_config is None else os.path.abspath(llm_config),  # noqa: PTH100 - as above
         verbose=verbose,
     )

@@ -105,6 +105,7 @@ def command_line(engine: Engine, container: Container) -> list[str]:
         *("--network", "none", "--hostname", "dgym", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
         *("--workdir", "/", "--env", f"TMPDIR={RUN_INSIDE}"),
         *("--tmpfs", f"{RUN_INSIDE}:rw,nosuid,nodev,exec,size={_RUN_BYTES},mode=1777"),
+        *_without_proxies(engine),
         *("--mount", _mount(engine, container.runner)),
         *_bounds(engine, container),
     ]
@@ -115,6 +116,15 @@ def command_line(engine: Engine, container: Container) -> list[str]:
             arguments += ["--cap-add", capability]
         runner = ["-I", "-S", "-B", "-c", _LAUNCHER, container.user, container.workspace, *runner]
     return [*arguments, "--entrypoint", _program(container.interpreter), container.image.id, *runner]
+
+
+def _without_proxies(engine: Engine) -> list[str]:
+    """Keep the user's proxies, and passwords in their addresses, out of the container: it has no network."""
+    if engine.flavor == "podman":
+        return ["--http-proxy=false"]
+    names = ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "ALL_PROXY", "NO_PROXY")
+    # docker adds those of its configuration unless they are set.
+    return [word for name in names for each in (name, name.lower()) for word in ("--env", f"{each}=")]
 
 
 def _bounds(engine: Engine, container: Container) -> list[str]:

@@ -2,6 +2,10 @@
 
 They are made outside the sandbox, which has no network, and shown to it read-only. Nothing of dgym is in them. A
 virtual environment knows its own path, so it is built where it will stay and counts only once its marker is written.
+
+A task's requirements are not trusted. Only wheels are installed: a source distribution runs code of its own when it is
+built, which the caller has to ask for. The installer gets an environment of its own, without the user's variables, and
+nothing that was installed is executed outside the sandbox: a ``.pth`` file in a wheel is code too.
 """
 
 import asyncio
@@ -11,6 +15,7 @@ import os
 import re
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
@@ -32,28 +37,54 @@ _LAYOUT = 1
 """Raised when environments built by an older dgym must not be used any more."""
 
 _NAME = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
+_REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\s*(\[[\w\s,.-]*\])?\s*([<>=!~(;@].*)?")
 _UNREACHABLE = re.compile(
     r"name resolution|failed to establish a new connection|network is unreachable|connection refused|dns error"
     r"|error sending request|could not connect|connection timed out|failed to lookup|proxyerror|newconnectionerror",
     re.IGNORECASE,
 )
-_UNWANTED = ("PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PIP_REQUIRE_VIRTUALENV")
+_NO_WHEEL = re.compile(
+    r"no matching distribution|no usable wheels|no wheels|only-binary|no-build|building source distributions",
+    re.IGNORECASE,
+)
+_PASSED_ON = frozenset(
+    {
+        *("PATH", "TZ", "NETRC", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
+        *("http_proxy", "https_proxy", "all_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
+        *("PIP_CONFIG_FILE", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_NO_INDEX", "PIP_PROXY"),
+        *("PIP_TRUSTED_HOST", "PIP_CERT", "PIP_CLIENT_CERT", "PIP_RETRIES", "PIP_TIMEOUT", "PIP_DEFAULT_TIMEOUT"),
+        *("PIP_CONSTRAINT", "PIP_PRE", "PIP_CACHE_DIR", "PIP_NO_CACHE_DIR", "PIP_KEYRING_PROVIDER"),
+        *("UV_CONFIG_FILE", "UV_NO_CONFIG", "UV_CACHE_DIR", "UV_NO_CACHE", "UV_NATIVE_TLS", "UV_SYSTEM_CERTS"),
+        *("UV_FIND_LINKS", "UV_NO_INDEX", "UV_OFFLINE", "UV_INSECURE_HOST", "UV_HTTP_TIMEOUT", "UV_HTTP_RETRIES"),
+        *("UV_CONSTRAINT", "UV_PRERELEASE", "UV_EXCLUDE_NEWER", "UV_KEYRING_PROVIDER", "UV_PYTHON_INSTALL_DIR"),
+    }
+)
+"""Variables of the user that an installer needs; ``UV_INDEX…``, ``UV_DEFAULT_INDEX`` and the like are passed on too."""
+_INDEX = re.compile(r"UV_(DEFAULT_|EXTRA_)?INDEX(_\w+)?")
+_PIP_FILES = (".pip/pip.conf", "Library/Application Support/pip/pip.conf")
+"""Where pip looks below the home directory, besides the configuration directory."""
 
 Progress = Callable[[str], None]
 
 
 async def ensure_environment(
-    requirements: Sequence[str], *, python: str | None = None, progress: Progress | None = None
+    requirements: Sequence[str],
+    *,
+    python: str | None = None,
+    build_requirements: bool = False,
+    progress: Progress | None = None,
 ) -> str:
     """The path of a virtual environment with these requirements and pytest, built if it is not in the cache.
 
     Args:
         requirements: as pip takes them on its command line; options and paths are refused.
         python: the interpreter it is made from; by default the one that runs dgym.
+        build_requirements: build source distributions and ``name @ URL``, which runs their code outside the sandbox.
+            By default only wheels of an index are installed.
         progress: is told what is being done, a line at a time.
 
     Raises:
-        ManifestError: a requirement is not one, or ``python`` is not an interpreter.
+        ManifestError: a requirement is not one or names a URL, or ``python`` is not an interpreter.
         SetupFailed: it could not be built; the message ends with the last lines of the installer.
     """
     wanted = _checked(requirements)
@@ -72,19 +103,33 @@ async def ensure_environment(
             error=SetupFailed,
         ):
             if not _is_ready(path):
-                await _build(path, interpreter, [] if bare else wanted, tell)
+                if not build_requirements:
+                    _refuse_direct(requirements)
+                await _build(path, interpreter, [] if bare else wanted, tell, build_requirements)
     return str(path)
 
 
 def _checked(requirements: Sequence[str]) -> list[str]:
     checked = [requirement.strip() for requirement in requirements]
     for index, requirement in enumerate(checked):
-        if _NAME.match(requirement) is None or "\n" in requirement:
+        before_url = requirement.partition("@")[0]
+        # Installers take "tmp/project" for a directory, and "https://…" for what to build, without any option.
+        if _REQUIREMENT.fullmatch(requirement) is None or "/" in before_url or "\\" in requirement:
             raise ManifestError(
                 f"requirements[{index}]: {requirement!r} is not a requirement; write a name with an optional version, "
-                "such as 'numpy>=1.26', or 'name @ https://…'"
+                "such as 'numpy>=1.26'"
             )
     return sorted(set(checked))
+
+
+def _refuse_direct(requirements: Sequence[str]) -> None:
+    for index, requirement in enumerate(requirements):
+        if "@" in requirement:
+            raise ManifestError(
+                f"requirements[{index}]: {requirement!r} names a URL, whose code would run on this machine, outside "
+                "the sandbox, when it is built; name a released version instead, or, if you trust it, allow it with "
+                "--build-requirements"
+            )
 
 
 def _name(requirement: str) -> str:
@@ -103,53 +148,82 @@ def _is_ready(path: Path) -> bool:
     return (path / _READY).is_file() and os.access(path / "bin" / "python", os.X_OK)
 
 
-async def _build(path: Path, interpreter: Interpreter, requirements: Sequence[str], tell: Progress) -> None:
+async def _build(
+    path: Path, interpreter: Interpreter, requirements: Sequence[str], tell: Progress, build_requirements: bool
+) -> None:
     await whole_in_thread(lambda: shutil.rmtree(path, ignore_errors=True))
     try:
-        if requirements:
-            tell(f"installing {', '.join(requirements)}")
-            await _install(path, interpreter, requirements, tell)
-        else:
-            await _run(
-                [interpreter.executable, "-m", "venv", "--without-pip", str(path)], "a virtual environment", tell
-            )
-            await whole_in_thread(lambda: copy_distributions(pytest_distributions(interpreter), path))
-            python = str(path / "bin" / "python")
-            await _run(
-                [python, "-I", "-m", "compileall", "-q", str(path / "lib")], "pytest could not be compiled", tell
-            )
+        with tempfile.TemporaryDirectory(prefix="dgym-install-") as home:
+            if requirements:
+                tell(f"installing {', '.join(requirements)}")
+                if build_requirements:
+                    tell("source distributions are built on this machine, outside the sandbox: their code runs here")
+                else:
+                    tell("from wheels only; source distributions are not built")
+                await _install(path, interpreter, requirements, tell, home=home, build=build_requirements)
+            else:
+                make = [interpreter.executable, "-m", "venv", "--without-pip", str(path)]
+                await _run(make, "a virtual environment", tell, home=home)
+                await whole_in_thread(lambda: copy_distributions(pytest_distributions(interpreter), path))
+            # By the interpreter outside, without its packages: nothing that was installed begins to run here.
+            compiler = [interpreter.executable, "-I", "-S", "-m", "compileall", "-q", str(path / "lib")]
+            # Files that do not compile are some packages' tests of broken files, so its status does not matter.
+            with suppress(SetupFailed):
+                await _run(compiler, "the environment could not be compiled", lambda _: None, home=home)
     except BaseException:
         await whole_in_thread(lambda: shutil.rmtree(path, ignore_errors=True))
         raise
     (path / _READY).touch()
 
 
-async def _install(path: Path, interpreter: Interpreter, requirements: Sequence[str], tell: Progress) -> None:
+async def _install(
+    path: Path, interpreter: Interpreter, requirements: Sequence[str], tell: Progress, *, home: str, build: bool
+) -> None:
     python = str(path / "bin" / "python")
     uv = shutil.which("uv")
+    wheels = [] if build else ["--only-binary", ":all:"]
     if uv is not None:
         make = [uv, "venv", "--quiet", "--python", interpreter.executable, str(path)]
-        install = [uv, "pip", "install", "--compile-bytecode", "--python", python, *requirements]
+        install = [uv, "pip", "install", *wheels, "--python", python, *requirements]
     else:
         make = [interpreter.executable, "-m", "venv", str(path)]
-        quiet = ["--no-input", "--disable-pip-version-check", "--progress-bar", "off"]
-        install = [python, "-I", "-m", "pip", "install", *quiet, *requirements]
-    await _run(make, "the virtual environment could not be made", tell)
-    await _run(install, "the requirements could not be installed", tell)
+        quiet = ["--no-input", "--disable-pip-version-check", "--progress-bar", "off", "--no-compile"]
+        install = [python, "-I", "-m", "pip", "install", *quiet, *wheels, *requirements]
+    await _run(make, "the virtual environment could not be made", tell, home=home)
+    remedy = (
+        ""
+        if build
+        else (
+            "no wheel of a requirement was found; name a version that has one, make an environment yourself (--python "
+            "PATH), or, if you trust its code to run on this machine, build it with --build-requirements; "
+        )
+    )
+    await _run(install, "requirements: they could not be installed", tell, home=home, no_wheel=remedy)
 
 
-async def _run(command: Sequence[str], failure: str, tell: Progress) -> None:
-    """Run one program of the build, passing on its lines; it does not outlive a cancelled wait."""
-    environment = {name: value for name, value in os.environ.items() if name not in _UNWANTED}
+def installer_environment(home: str) -> dict[str, str]:
+    """The variables of an installer: the user's index, proxies and certificates, and none of the others."""
+    user = Path.home()
+    environment = {name: value for name, value in os.environ.items() if name in _PASSED_ON or _INDEX.fullmatch(name)}
+    for name, directory in (("XDG_CONFIG_HOME", ".config"), ("XDG_CACHE_HOME", ".cache")):
+        environment[name] = os.environ.get(name) or str(user / directory)
+    files = [("PIP_CONFIG_FILE", user / file) for file in _PIP_FILES] + [("NETRC", user / ".netrc")]
+    for name, file in files:
+        if name not in environment and file.is_file():
+            environment[name] = str(file)
     # Links into the cache of uv would be dangling inside, and its files would be open to programs without a sandbox.
-    environment["UV_LINK_MODE"] = "copy"
+    return {**environment, "HOME": home, "TMPDIR": home, "LANG": "C.UTF-8", "UV_LINK_MODE": "copy"}
+
+
+async def _run(command: Sequence[str], failure: str, tell: Progress, *, home: str, no_wheel: str = "") -> None:
+    """Run one program of the build, passing on its lines; it does not outlive a cancelled wait."""
     try:
         process = await asyncio.create_subprocess_exec(
             *command,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
-            env=environment,
+            env=installer_environment(home),
             cwd="/",
             limit=1024**2,
         )
@@ -161,14 +235,14 @@ async def _run(command: Sequence[str], failure: str, tell: Progress) -> None:
             await _follow(process, lines, tell)
             status = await process.wait()
     except TimeoutError:
-        raise SetupFailed(_explain(failure, f"did not end within {_BUILD_SECONDS:g} s", lines)) from None
+        raise SetupFailed(_explain(failure, f"did not end within {_BUILD_SECONDS:g} s", lines, no_wheel)) from None
     finally:
         if process.returncode is None:
             with suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
     if status != 0:
-        raise SetupFailed(_explain(failure, f"{Path(command[0]).name} ended with status {status}", lines))
+        raise SetupFailed(_explain(failure, f"{Path(command[0]).name} ended with status {status}", lines, no_wheel))
 
 
 async def _follow(process: asyncio.subprocess.Process, lines: list[str], tell: Progress) -> None:
@@ -181,11 +255,13 @@ async def _follow(process: asyncio.subprocess.Process, lines: list[str], tell: P
             tell(line)
 
 
-def _explain(failure: str, end: str, lines: Sequence[str]) -> str:
+def _explain(failure: str, end: str, lines: Sequence[str], no_wheel: str) -> str:
     shown = "\n".join(lines[-_LINES_SHOWN:])
     cause = ""
     if any(_UNREACHABLE.search(line) for line in lines):
         cause = "the package index cannot be reached (is there a network?); "
+    elif any(_NO_WHEEL.search(line) for line in lines):
+        cause = no_wheel
     return f"{failure}: {cause}{end}\n{shown}".rstrip()
 
 

@@ -18,12 +18,15 @@ OLDEST = (3, 6)
 """The oldest Python the runner is written for."""
 
 _QUESTIONS = """
-import json, sys
+import json, os, sys
+# Without site, older Pythons do not find out that they are of a virtual environment.
+above = os.path.dirname(os.path.dirname(os.path.abspath(sys.executable)))
+own = [above] if os.path.isfile(os.path.join(above, "pyvenv.cfg")) else []
 print(json.dumps({
     "executable": sys.executable,
     "version": list(sys.version_info[:3]),
     "tag": sys.implementation.cache_tag,
-    "prefixes": [sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix],
+    "prefixes": own + [sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix],
     "base": getattr(sys, "_base_executable", None) or sys.executable,
 }))
 """
@@ -103,7 +106,8 @@ def _locate(path: str) -> Path:
 def _inspect(executable: str, _changed: int) -> Interpreter:
     try:
         answer = subprocess.run(
-            [executable, "-I", "-c", _QUESTIONS],
+            # Without site: a ``.pth`` file of an untrusted package would run code here, outside the sandbox.
+            [executable, "-I", "-S", "-c", _QUESTIONS],
             capture_output=True,
             timeout=60,
             check=True,

@@ -48,6 +48,12 @@ def test_everything_that_isolates_is_there(engine):
     assert words[words.index("id") + 1 :][-2:] == ["/opt/dgym/runner/__main__.py", "--stdio"]
 
 
+def test_no_proxy_of_the_user_gets_in():
+    assert "--http-proxy=false" in command_line(PODMAN, container())
+    given = options(command_line(DOCKER, container()))["--env"]
+    assert {"HTTP_PROXY=", "https_proxy=", "no_proxy="} <= set(given)
+
+
 @pytest.mark.parametrize(
     ("image", "fields", "user"),
     [
