@@ -32,6 +32,7 @@ from dgym.wire.http import (
     VerifyResponse,
     WorkspaceResponse,
 )
+from dgym.wire.signing import sign_verdict
 
 _log = logging.getLogger(__name__)
 
@@ -184,7 +185,7 @@ class Attempt:
             raise CallError(ErrorCode.INVALID_ARGUMENT, f"{request.reason} is not for a driver to give")
         if self.result is not None:
             return self.result
-        return _sendable(await self._in_time(self._running(request.usage).finish(request.reason)))
+        return self._signed(await self._in_time(self._running(request.usage).finish(request.reason)))
 
     # The role "operate"
 
@@ -258,7 +259,7 @@ class Attempt:
             await session.finish(EndReason.CANCELLED)
 
     def _conclude(self, result: Result) -> None:
-        self.result = _sendable(result)
+        self.result = self._signed(result)
         self.ended.set()
         self._on_end(self)
 
@@ -289,6 +290,8 @@ class Attempt:
             session.record_usage(usage)
         return session
 
-
-def _sendable(result: Result) -> Result:
-    return msgspec.structs.replace(result, patch=utf8(result.patch))
+    def _signed(self, result: Result) -> Result:
+        """The verdict as it is sent: its text is UTF-8, and the operator can tell that it is this sidecar's."""
+        uid, attempt = self._settings.episode_uid, self._settings.attempt
+        signature = sign_verdict(self._settings.operate_sha256, result, result.reason, episode_uid=uid, attempt=attempt)
+        return msgspec.structs.replace(result, patch=utf8(result.patch), signature=signature)

@@ -158,7 +158,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """``status.outcome`` of an Episode."""
+    """``status.outcome`` of an Episode, and in a pod the sidecar's signature of it (``dgym.wire.signing``)."""
 
     resolved: bool
     score: int = 0
@@ -169,6 +169,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     output_tokens: int = 0
     result_uri: str = msgspec.field(default="", name="resultURI")
     message: str = ""
+    signature: str = ""
 
 
 class Result(Outcome, frozen=True, kw_only=True, rename="camel"):

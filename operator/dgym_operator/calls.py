@@ -9,8 +9,18 @@ import msgspec
 
 from dgym.kube import WorkQueue
 from dgym.logs import fields
-from dgym.wire.assignments import ASSIGNMENTS_PATH, AgentReport, AgentRole, Assignment, make_agent_token
+from dgym.wire import EndReason
+from dgym.wire.assignments import (
+    ASSIGNMENTS_PATH,
+    AgentReport,
+    AgentRole,
+    Assignment,
+    AssignmentState,
+    AssignmentStatus,
+    make_agent_token,
+)
 from dgym.wire.http import Path, Role, make_token
+from dgym.wire.signing import verdict_is_signed
 
 V = TypeVar("V")
 
@@ -81,15 +91,18 @@ class AgentClient:
 
     def __init__(self, caller: PodCaller, key: bytes) -> None:
         self._caller = caller
+        self._key = key
         self._token = make_agent_token(key, AgentRole.ASSIGN)
 
     async def report(self, url: str) -> AgentReport:
         """Get the agent's report."""
         status, body = await self._caller.call("GET", url + ASSIGNMENTS_PATH, token=self._token)
         try:
-            return msgspec.json.decode(body, type=AgentReport)
+            report = msgspec.json.decode(body, type=AgentReport)
         except (msgspec.DecodeError, UnicodeError) as error:
             raise Refused(status, f"its report cannot be read: {error}") from None
+        believed = tuple(self._believed(status) for status in report.assignments)
+        return msgspec.structs.replace(report, assignments=believed)
 
     async def assign(self, url: str, assignment: Assignment) -> None:
         """Deliver an assignment; repeating it is harmless."""
@@ -107,6 +120,24 @@ class AgentClient:
         except Refused as error:
             if error.status != _NOT_FOUND:
                 raise
+
+    def _believed(self, status: AssignmentStatus) -> AssignmentStatus:
+        """``status``, or a lost sandbox in place of a verdict without the sidecar's signature.
+
+        An agent may have got such a verdict from a program of the sandbox that answered on the sidecar's port.
+        """
+        if status.reason is None or not status.reason.is_verdict:
+            return status
+        uid, attempt = status.episode_uid, status.attempt
+        if verdict_is_signed(self._key, status.outcome, status.reason, episode_uid=uid, attempt=attempt):
+            return status
+        return msgspec.structs.replace(
+            status,
+            state=AssignmentState.FAILED,
+            reason=EndReason.SANDBOX_LOST,
+            outcome=None,
+            message=f"the agent reports {status.reason} without the signature of the episode's sidecar",
+        )
 
 
 class SidecarCall(NamedTuple):

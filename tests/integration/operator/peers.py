@@ -17,7 +17,9 @@ import msgspec
 from aiohttp import web
 
 from dgym.wire.assignments import AgentReport, Assignment, AssignmentState, AssignmentStatus
-from dgym.wire.messages import EndReason
+from dgym.wire.http import Role, make_token, token_digest
+from dgym.wire.messages import EndReason, Outcome
+from dgym.wire.signing import sign_verdict
 from dgym.wire.termination import TerminationMessage, encode_termination
 
 GROUP = "/apis/dgym.dev/v1alpha1"
@@ -282,7 +284,17 @@ class Agent:
             score=1, max_score=1, steps=3, result_uri="file:///results/x",
         )  # fmt: skip
         await self._kubelet.end(held.pod_name, encode_termination(ending).decode() if message else "")
-        self.set_state(uid, AssignmentState.FINISHED, reason=reason, steps=3)
+        outcome = await self._signed(held, reason)
+        self.set_state(uid, AssignmentState.FINISHED, reason=reason, steps=3, outcome=outcome)
+
+    async def _signed(self, held: Assignment, reason: EndReason) -> Outcome:
+        """The outcome with the signature of the episode's sidecar."""
+        secret = await self._api.call("GET", f"/api/v1/namespaces/{self._namespace}/secrets/dgym-key")
+        key, uid, attempt = base64.b64decode(secret["data"]["key"]), held.episode_uid, held.attempt
+        token = make_token(key, episode_uid=uid, attempt=attempt, role=Role.OPERATE)
+        outcome = Outcome(resolved=reason is EndReason.RESOLVED, score=1, max_score=1, steps=3)
+        signature = sign_verdict(token_digest(token), outcome, reason, episode_uid=uid, attempt=attempt)
+        return msgspec.structs.replace(outcome, signature=signature)
 
     def set_state(self, uid: str, state: AssignmentState, **more: Any) -> None:
         held = self.held[uid]

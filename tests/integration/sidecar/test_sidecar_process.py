@@ -12,6 +12,7 @@ import pytest
 
 from dgym.errors import EpisodeOver
 from dgym.wire.http import Role
+from dgym.wire.signing import verdict_is_signed
 
 MAXIMUM_RESIDENT_KIB = 45_000_000 // 1024
 
@@ -56,9 +57,12 @@ async def test_a_sidecar_serves_one_attempt_and_leaves_its_verdict(new_pod, help
     assert info["resolved"]
     if "COVERAGE_PROCESS_CONFIG" not in os.environ and "COVERAGE_PROCESS_START" not in os.environ:
         assert resident_kib(process) <= MAXIMUM_RESIDENT_KIB
+    verdict = await preparation.result()
     await preparation.release(result_uri="file:///result.json")
     assert await asyncio.to_thread(process.wait, 90) == 0
     assert (pod.termination().resolved, pod.termination().result_uri) == (True, "file:///result.json")
+    assert verdict_is_signed(b"key", verdict, verdict.reason, episode_uid="uid", attempt=1)
+    assert not verdict_is_signed(b"key", verdict, verdict.reason, episode_uid="uid", attempt=2)
     for line in (pod.directory / "sidecar.log").read_text().splitlines():
         entry = json.loads(line)
         assert (entry["namespace"], entry["episode"], entry["attempt"]) == ("default", "calc", 1)

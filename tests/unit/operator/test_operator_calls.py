@@ -5,12 +5,15 @@ import logging
 from random import Random
 
 import aiohttp
+import msgspec
 import pytest
 from aiohttp import web
 
 from dgym.kube import SystemClock, WorkQueue
-from dgym.wire.assignments import AgentReport, AgentRole, make_agent_token
-from dgym.wire.http import Path, Role, make_token
+from dgym.wire import EndReason, Outcome
+from dgym.wire.assignments import AgentReport, AgentRole, AssignmentStatus, make_agent_token
+from dgym.wire.http import Path, Role, make_token, token_digest
+from dgym.wire.signing import sign_verdict
 from dgym_operator.actions import KeyUnusable
 from dgym_operator.actions.secrets import agent_tokens_data, decode_key, results_token_data, secret_manifest
 from dgym_operator.calls import AgentClient, PodCaller, Refused, SidecarCall, SidecarCalls, Unreachable
@@ -69,6 +72,49 @@ async def test_a_report_is_read_with_the_token_of_the_role(server, caller):
     assert await AgentClient(caller, KEY).report(server.url) == AgentReport(incarnation="a", slots=3)
     token = make_agent_token(KEY, AgentRole.ASSIGN)
     assert server.calls == [("GET", "/v1/assignments", f"Bearer {token}")]
+
+
+FORGERIES = [
+    {},
+    {"signature": ""},
+    {"signature": "0" * 64},
+    {"signature": "\u00e9"},
+    {"score": 2, "max_score": 2},
+    {"resolved": False},
+    {"steps": 1},
+]
+
+
+@pytest.mark.parametrize("reason", [EndReason.RESOLVED, EndReason.CANCELLED, EndReason.SANDBOX_KILLED])
+@pytest.mark.parametrize("changes", FORGERIES)
+async def test_a_verdict_needs_the_signature_of_the_sidecar(server, caller, changes, reason):
+    def reported(outcome, attempt=1):
+        status = AssignmentStatus(
+            episode_uid="uid", attempt=attempt, epoch=1, state="finished", reason=reason, outcome=outcome
+        )
+        return msgspec.json.encode(AgentReport(incarnation="a", slots=1, assignments=(status,)))
+
+    async def believed():
+        return (await AgentClient(caller, KEY).report(server.url)).assignments[0]
+
+    key = token_digest(make_token(KEY, episode_uid="uid", attempt=1, role=Role.OPERATE))
+    outcome = Outcome(resolved=True, score=1, max_score=1, steps=3)
+    signature = sign_verdict(key, outcome, reason, episode_uid="uid", attempt=1)
+    signed = msgspec.structs.replace(outcome, signature=signature)
+    server.body = reported(signed)
+    assert (await believed()).outcome == signed
+    forged = msgspec.structs.replace(signed, **changes) if changes else None
+    for server.body in (reported(forged), reported(signed, attempt=2)):
+        found = await believed()
+        assert (found.state, found.reason, found.outcome) == ("failed", "SandboxLost", None)
+        assert "without the signature" in found.message
+
+
+async def test_a_failure_that_the_agent_itself_observed_needs_none(server, caller):
+    status = AssignmentStatus(episode_uid="uid", attempt=1, epoch=1, state="finished", reason=EndReason.SOURCE_FAILED)
+    report = AgentReport(incarnation="a", slots=1, assignments=(status,))
+    server.body = msgspec.json.encode(report)
+    assert await AgentClient(caller, KEY).report(server.url) == report
 
 
 @pytest.mark.parametrize("body", [b"<html>", b'{"slots": "many"}', b"\xff"])
