@@ -1,6 +1,7 @@
 """Serve one attempt of an episode until it is released, and write its termination message."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -13,6 +14,7 @@ from dgym.errors import InfrastructureError, SandboxLost, SandboxStartFailed
 from dgym.sidecar.access import Access
 from dgym.sidecar.api import Api
 from dgym.sidecar.attempt import Attempt
+from dgym.sidecar.connections import Connections
 from dgym.sidecar.runners import Runners
 from dgym.sidecar.settings import Settings
 from dgym.wire import EndReason
@@ -22,6 +24,7 @@ from dgym.wire.termination import TerminationMessage, encode_termination, termin
 _log = logging.getLogger("dgym.sidecar")
 _MARKER = "begun"
 _GRACE_SECONDS = 1.0
+_IDLE_SECONDS = 75.0
 _THREADS = 2
 
 
@@ -36,19 +39,26 @@ async def serve(settings: Settings) -> None:
         Api(attempt, Access(settings.digests)).application(),
         access_log=None,
         handle_signals=False,
+        keepalive_timeout=_IDLE_SECONDS,
         shutdown_timeout=_GRACE_SECONDS,
     )
     await runner.setup()
     stop = _signals()
     waits = [asyncio.create_task(stop.wait()), asyncio.create_task(attempt.released.wait())]
     background = [*waits, asyncio.create_task(runners.connect())] if over is None else waits
+    stack = contextlib.ExitStack()
     try:
-        site = web.TCPSite(runner, settings.host, settings.port)
-        await site.start()
+        assert runner.server is not None
+        connections = Connections(runner.server, allow_local=settings.allow_local_connections)
+        server = await asyncio.get_running_loop().create_server(connections, settings.host, settings.port)
+        stack.callback(server.close)
         # A free port was asked for with 0: which one it is stands in the log.
-        _log.info("listening", extra={"fields": {"addresses": [list(each[:2]) for each in runner.addresses]}})
+        addresses = [list(each.getsockname()[:2]) for each in server.sockets]
+        _log.info("listening", extra={"fields": {"addresses": addresses}})
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        _log.info("refused connections", extra={"fields": {"refused": connections.refused}})
     finally:
+        stack.close()
         for task in background:
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)

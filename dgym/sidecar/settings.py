@@ -22,6 +22,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         operate_sha256: The same for "operate". Required.
         host: Address to listen on.
         port: Port to listen on; 0 takes a free one and names it in the log.
+        allow_local_connections: Whether the port accepts connections from its own host; never in a pod, where programs
+            of the sandbox are on the same host.
         sandbox_socket: Where the sandbox's runner listens.
         verifier_socket: Where the verifier's runner listens.
         directory: Holds the uploaded workspace, and survives a restart of the container.
@@ -41,6 +43,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     operate_sha256: str
     host: str = "0.0.0.0"  # noqa: S104 - a pod's only port; NetworkPolicy and tokens guard it
     port: int = 8080
+    allow_local_connections: bool = False
     sandbox_socket: Path = Path("/run/dgym/sandbox/runner.sock")
     verifier_socket: Path = Path("/run/dgym/verifier/runner.sock")
     directory: Path = Path("/var/lib/dgym")

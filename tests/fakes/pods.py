@@ -54,6 +54,7 @@ class Pod:
             **{
                 "host": "127.0.0.1",
                 "port": 0,
+                "allow_local_connections": True,
                 "sandbox_socket": directory / "sandbox.sock",
                 "verifier_socket": directory / "verifier.sock",
                 "directory": directory / "state",
