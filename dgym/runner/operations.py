@@ -8,7 +8,6 @@ import threading
 from . import configuration
 from . import execution
 from . import files
-from . import shell
 from . import trees
 from . import watchdog
 from .connection import Invalid
@@ -53,7 +52,7 @@ class Operations(object):
         config = self._configuration = configuration.Configuration(workspace, base, scratch)
         self._table.set_limits(bounds)
         watchdog.Watchdog(self._table, bounds).start()
-        self._shell = shell.Shell(self._table, config)
+        self._shell = execution.Shell(self._table, config)
         self._trees = trees.Trees(self._table, config)
         if activate:
             config.environment = configuration.activated_environment(activate, self._run_with_report)

@@ -6,12 +6,10 @@ The session's breakpoints come with each request and go back with each answer, s
 import os
 import time
 
-from ..descriptors import spool
+from ..descriptors import HeadAndTail, spool
 from ..launch import LaunchRefused
-from ..output import HeadAndTail
 from . import parsing
-from .process import INTERRUPT, TRACEBACK, Program, describe
-from .start import make_start
+from .process import INTERRUPT, TRACEBACK, Program, describe, make_start
 from .takeover import ShellLaunch, choose
 from .wire import breakpoint_fields
 

@@ -9,7 +9,7 @@ import sys
 import threading
 import traceback
 
-from ..output import HeadAndTail
+from ..descriptors import HeadAndTail
 from . import breakpoints
 from .commands import Commands
 from .parsing import split_commands

@@ -10,7 +10,7 @@ import unittest
 
 import pytest
 
-from .program_guard import Stops, codes_of
+from .trust import Stops, codes_of
 
 IDS_PER_RECORD = 500
 _NOT_FAILED = (pytest.skip.Exception, pytest.xfail.Exception, unittest.SkipTest)

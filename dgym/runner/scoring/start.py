@@ -34,8 +34,7 @@ def make_reporter(orders, write):
 
     if orders["changed"] is None:
         return Reporter(write)
-    from .canary import make_canary
-    from .guard import Guard
+    from .guard import Guard, make_canary
 
     name = "test_" + os.urandom(6).hex()
     return Reporter(
@@ -100,7 +99,7 @@ def _run_program(orders, write):
     changed = [os.path.realpath(os.path.join(orders["workspace"], path)) for path in orders["changed"] or ()]
     guard = None
     if changed:
-        from .program_guard import ProgramGuard
+        from .trust import ProgramGuard
 
         guard = ProgramGuard(changed)
         guard.snapshot()

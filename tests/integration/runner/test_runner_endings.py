@@ -87,6 +87,12 @@ async def test_no_daemon_that_forks_all_the_time_is_left(sandbox, interpreter, h
     assert await sandbox.processes() == []
 
 
+async def test_commands_go_before_the_runner_when_memory_runs_out(sandbox):
+    preferred = 'while [ "$(cat /proc/$$/oom_score_adj)" != 1000 ]; do sleep 0.01; done'
+    result = await sandbox.run(preferred, timeout_seconds=60)
+    assert (result.exit_status, result.ended_by) == (0, "exit")
+
+
 async def test_standard_input_is_not_kept_open(runner):
     links = f"readlink /proc/{runner.info.pid}/fd/*"
     gone = f"cat > read; while {links} | grep -q stdin-; do sleep 0.01; done; cat read"

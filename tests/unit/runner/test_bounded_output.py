@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dgym.runner.output import MARK, HeadAndTail
+from dgym.runner.descriptors import MARK, HeadAndTail
 
 
 def captured(pieces: list[bytes], limit: int) -> tuple[bytes, int]:
