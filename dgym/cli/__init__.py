@@ -2,7 +2,7 @@
 
 
 def main() -> None:
-    """Entry point; says what to install where the command line's own dependencies are missing."""
+    """Entry point; where dependencies of the command line are missing, its message names the extra to install."""
     try:
         from dgym.cli.app import cli
     except ModuleNotFoundError as error:

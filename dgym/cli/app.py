@@ -6,21 +6,21 @@ from typing import Any
 
 import click
 
-from dgym.cli.failures import translated
+from dgym.cli.output import translated
 
 COMMANDS = {
     "init-llm-config": "Write a commented template of the models' configuration.",
     "llm": "List the configured models, or check that they answer.",
     "cancel": "End Episodes and EpisodeSets of a cluster before their time.",
-    "check": "Run tasks untouched and solved, and say what is wrong with them.",
-    "clean": "Remove what killed runs left behind.",
-    "completion": "Print what makes a shell complete dgym's commands.",
+    "check": "Run tasks untouched and solved, and list their problems.",
+    "clean": "Remove the leftovers of killed runs.",
+    "completion": "Print the script by which a shell completes dgym's commands.",
     "get": "Show the Episodes and EpisodeSets of a cluster.",
     "init": "Write a manifest for a repository of your own.",
     "logs": "Show the log of an Episode of a cluster.",
     "migrate": "Convert a configuration of debug-gym to a manifest.",
-    "replay": "Run recorded trajectories again and compare what comes out.",
-    "report": "Tell what results came to, or compare two runs.",
+    "replay": "Run recorded trajectories again and compare the observations.",
+    "report": "Show the figures of results, or compare two runs.",
     "results": "Fetch results, patches and trajectories of Episodes of a cluster.",
     "run": "Run the Episodes and EpisodeSets of MANIFESTs on this machine.",
     "submit": "Run the Episodes and EpisodeSets of MANIFESTs in a cluster.",
@@ -31,6 +31,8 @@ COMMANDS = {
 
 _PLACES = {
     "cancel": "cluster.submit:cancel",
+    "clean": "installed:clean",
+    "completion": "installed:completion",
     "get": "cluster.get",
     "init-llm-config": "llm:init_llm_config",
     "logs": "cluster.logs",

@@ -1,12 +1,18 @@
 """``dgym check`` and ``dgym validate``: faults of tasks and manifests, with and without running them."""
 
+import asyncio
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+import msgspec
 
-from dgym.cli.failures import FAILED
+from dgym.agents import load_agent
+from dgym.agents.console import printable
+from dgym.api import AgentSpec, DebugTask, Episode, EpisodeSet, EpisodeSpec, Loaded, ToolSpec, find_task
+from dgym.api.task import DebugTaskSpec
+from dgym.cli.manifests import load_bundle, read_manifests
 from dgym.cli.options import (
     Inputs,
     build_requirements_option,
@@ -17,14 +23,15 @@ from dgym.cli.options import (
     sandbox_option,
     takes_inputs,
 )
-from dgym.cli.output import echo_json
-
-if TYPE_CHECKING:
-    from dgym.api import AgentSpec, DebugTask, EpisodeSpec, Loaded, ToolSpec
-    from dgym.api.task import DebugTaskSpec
-    from dgym.env import Opening
-    from dgym.problems import Path, Problem
-    from dgym.session.verification import Assessment
+from dgym.cli.output import FAILED, echo_json
+from dgym.cli.yaml_text import dump
+from dgym.env import Opening, check_task
+from dgym.episodes.job import effective_tools
+from dgym.errors import ManifestError, PatchError, PluginError
+from dgym.problems import Path, Problem, describe, error_of, show
+from dgym.session.verification import Assessment
+from dgym.tools import load_tool, load_tools
+from dgym.workspace.patches import parse_patch
 
 
 @click.command("check")
@@ -51,7 +58,7 @@ def command(
     build_requirements: bool,
     output: str,
 ) -> None:
-    """Run tasks untouched and solved, and say what is wrong with them.
+    """Run tasks untouched and solved, and list their problems.
 
     Problems are: tasks that pass already, environments that cannot run the tests, test ids that do not exist, flaky
     tests, and solutions that do not resolve their task. failToPass and passToPass are printed as YAML. A MANIFEST that
@@ -71,7 +78,7 @@ def command(
 
 
 def check_and_show(
-    tasks: "Sequence[DebugTask]",
+    tasks: Sequence[DebugTask],
     *,
     sandbox: str = "auto",
     engine: str = "auto",
@@ -90,24 +97,17 @@ def check_and_show(
         sys.exit(FAILED)
 
 
-def _check_all(tasks: "Sequence[DebugTask]", opening: "Opening", repeats: int) -> "list[Assessment]":
-    import asyncio
-
-    from dgym.env import check_task
-
+def _check_all(tasks: Sequence[DebugTask], opening: Opening, repeats: int) -> list[Assessment]:
     def progress(text: str) -> None:
         click.echo(text, err=True)
 
-    async def check() -> "list[Assessment]":
+    async def check() -> list[Assessment]:
         return [await check_task(task, opening, repeats=repeats, progress=progress) for task in tasks]
 
     return asyncio.run(check())
 
 
-def _show(assessments: "Sequence[Assessment]") -> None:
-    from dgym.agents.console import printable
-    from dgym.cli.yaml_text import dump
-
+def _show(assessments: Sequence[Assessment]) -> None:
     for assessment in assessments:
         number = len(assessment.problems)
         verdict = "fine" if not number else "1 problem" if number == 1 else f"{number} problems"
@@ -121,10 +121,8 @@ def _show(assessments: "Sequence[Assessment]") -> None:
             click.echo(dump({"scoring": lists}), nl=False)
 
 
-def tasks_of(loaded: "Sequence[Loaded]") -> "list[DebugTask]":
+def tasks_of(loaded: Sequence[Loaded]) -> list[DebugTask]:
     """The tasks of manifests, those inside Episodes among them."""
-    from dgym.api import DebugTask, Episode, find_task
-
     tasks: list[DebugTask] = []
     for item in loaded:
         resource = item.resource
@@ -135,21 +133,14 @@ def tasks_of(loaded: "Sequence[Loaded]") -> "list[DebugTask]":
     return tasks
 
 
-def _tasks(inputs: Inputs) -> "list[DebugTask]":
-    from dgym.cli.manifests import load_bundle, read_manifests
-    from dgym.errors import ManifestError
-
+def _tasks(inputs: Inputs) -> list[DebugTask]:
     tasks = tasks_of([*read_manifests(inputs), *(load_bundle(inputs.bundled) if inputs.bundled else ())])
     if not tasks:
         raise ManifestError("nothing to check: the manifests hold no DebugTask, and no task inside an Episode")
     return tasks
 
 
-def _opening(sandbox: str, engine: str, python: str | None, build_requirements: bool) -> "Opening":
-    import msgspec
-
-    from dgym.env import Opening
-
+def _opening(sandbox: str, engine: str, python: str | None, build_requirements: bool) -> Opening:
     chosen = {"sandbox": sandbox, "engine": engine, "python": python, "build_requirements": build_requirements}
     return msgspec.convert(chosen, Opening)
 
@@ -163,9 +154,6 @@ def validate(inputs: Inputs) -> None:
     agents and tools and their options, and whether patches are patches. References to tasks in other manifests are not
     followed.
     """
-    from dgym.cli.manifests import read_manifests
-    from dgym.problems import describe, error_of
-
     loaded = read_manifests(inputs)
     faults = [describe(problem, _place_of(item)) for item in loaded for problem in _problems(item)]
     if faults:
@@ -174,14 +162,12 @@ def validate(inputs: Inputs) -> None:
         click.echo(f"{item.file}: document {item.document}: {item.resource.kind} {item.resource.metadata.name}: valid")
 
 
-def _place_of(item: "Loaded") -> str:
+def _place_of(item: Loaded) -> str:
     return f"{item.file}: document {item.document} ({item.resource.kind} {item.resource.metadata.name})"
 
 
-def _problems(item: "Loaded") -> "Iterator[Problem]":
+def _problems(item: Loaded) -> Iterator[Problem]:
     """Problems that loading a manifest does not find: names and options of agents and tools, and patches."""
-    from dgym.api import DebugTask, EpisodeSet
-
     resource = item.resource
     if isinstance(resource, DebugTask):
         yield from _task_problems(resource.spec, ("spec",))
@@ -191,9 +177,7 @@ def _problems(item: "Loaded") -> "Iterator[Problem]":
         yield from _episode_problems(resource.spec, ("spec",))
 
 
-def _episode_problems(spec: "EpisodeSpec", path: "Path") -> "Iterator[Problem]":
-    from dgym.tools import load_tools
-
+def _episode_problems(spec: EpisodeSpec, path: Path) -> Iterator[Problem]:
     if spec.task is not None:
         yield from _task_problems(spec.task, (*path, "task"))
     of_tools = [
@@ -204,19 +188,12 @@ def _episode_problems(spec: "EpisodeSpec", path: "Path") -> "Iterator[Problem]":
         yield from _agent_problems(spec, spec.agent, (*path, "agent"))
 
 
-def _tool_problems(tool: "str | ToolSpec", path: "Path") -> "Iterator[Problem]":
-    from dgym.tools import load_tool
-
+def _tool_problems(tool: str | ToolSpec, path: Path) -> Iterator[Problem]:
     name, options = (tool, {}) if isinstance(tool, str) else (tool.name, tool.options)
     return _failure(path, load_tool, name, options)
 
 
-def _agent_problems(spec: "EpisodeSpec", named: "AgentSpec", path: "Path") -> "Iterator[Problem]":
-    from dgym.agents import load_agent
-    from dgym.episodes.job import effective_tools
-    from dgym.errors import PluginError
-    from dgym.problems import Problem
-
+def _agent_problems(spec: EpisodeSpec, named: AgentSpec, path: Path) -> Iterator[Problem]:
     try:
         agent = load_agent(named.name)
     except PluginError as error:
@@ -225,16 +202,12 @@ def _agent_problems(spec: "EpisodeSpec", named: "AgentSpec", path: "Path") -> "I
         yield from _failure((*path, "parameters"), effective_tools, spec.tools, named, agent)
 
 
-def _task_problems(spec: "DebugTaskSpec", path: "Path") -> "Iterator[Problem]":
+def _task_problems(spec: DebugTaskSpec, path: Path) -> Iterator[Problem]:
     yield from _patch_problems(spec.solution, (*path, "solution"))
     yield from _patch_problems(spec.scoring.test_patch, (*path, "scoring", "testPatch"))
 
 
-def _patch_problems(patch: str | None, path: "Path") -> "Iterator[Problem]":
-    from dgym.errors import PatchError
-    from dgym.problems import Problem, show
-    from dgym.workspace.patches import parse_patch
-
+def _patch_problems(patch: str | None, path: Path) -> Iterator[Problem]:
     if patch is None:
         return
     try:
@@ -244,11 +217,8 @@ def _patch_problems(patch: str | None, path: "Path") -> "Iterator[Problem]":
         yield Problem(path, f"{show(patch)} is no patch: {error}; give the output of git diff")
 
 
-def _failure(path: "Path", check: Callable[..., Any], *arguments: Any) -> "Iterator[Problem]":
+def _failure(path: Path, check: Callable[..., Any], *arguments: Any) -> Iterator[Problem]:
     """The problem that ``check`` reports by an exception, if it reports one."""
-    from dgym.errors import ManifestError, PluginError
-    from dgym.problems import Problem
-
     try:
         check(*arguments)
     except (ManifestError, PluginError) as error:

@@ -1,14 +1,19 @@
-"""``dgym tools`` and ``dgym version``: what is installed."""
+"""The installation on this machine: ``dgym tools``, ``version``, ``completion``, and ``clean`` after killed runs."""
 
-from typing import TYPE_CHECKING, Any
+import json
+import shutil
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, cast
 
 import click
+from click.shell_completion import get_completion_class
 
-from dgym.cli.completion import complete_tools
-from dgym.cli.options import output_option
+from dgym.cli.options import complete_tools, engine_option, output_option
 from dgym.cli.output import echo_json
 
 if TYPE_CHECKING:
+    from dgym.sandbox import EngineName
+    from dgym.sandbox.container import Engine
     from dgym.tools import Tool
 
 
@@ -44,8 +49,6 @@ def _describe(tool: "Tool") -> dict[str, Any]:
 
 
 def _show(tool: "Tool") -> None:
-    import json
-
     click.echo(f"{tool.name}\n\n{tool.instructions.rstrip()}\n\nSchema of the arguments:")
     click.echo(json.dumps(tool.parameters, indent=2))
 
@@ -57,13 +60,86 @@ def version(output: str) -> None:
 
     Operator and agents speak the wire of the previous minor version too.
     """
-    from importlib import metadata
-
     dgym = metadata.version("dgym")
     wire = ".".join(dgym.split(".")[:2])
     if output == "json":
-        import json
-
         click.echo(json.dumps({"dgym": dgym, "wire": wire}))
     else:
         click.echo(f"dgym {dgym}\nwire {wire}")
+
+
+@click.command("clean")
+@engine_option
+def clean(engine: str) -> None:
+    """Remove the leftovers of killed runs.
+
+    These are containers, directories for sandboxes and sources, control groups, and programs that ran without
+    isolation. What a living process uses is left alone. Results and the cache stay.
+    """
+    import asyncio
+
+    from dgym.sandbox.local import remove_leftovers
+
+    removed = [*asyncio.run(_clean_containers(engine)), *asyncio.run(remove_leftovers())]
+    for name in removed:
+        click.echo(f"removed {name}")
+    if not removed:
+        click.echo("nothing was left behind")
+
+
+async def _clean_containers(name: str) -> list[str]:
+    from dgym.sandbox.container import remove_abandoned_containers, remove_unused_locks
+
+    engines = await _engines(name)
+    removed = [
+        f"container {container} ({engine.flavor})"
+        for engine in engines
+        for container in await remove_abandoned_containers(engine)
+    ]
+    await remove_unused_locks(engines)
+    return removed
+
+
+async def _engines(name: str) -> "list[Engine]":
+    """All engines that answer, or the one that was named, which must."""
+    from dgym.errors import SandboxStartFailed
+    from dgym.sandbox.container import ORDER, find_engine
+
+    if name != "auto":
+        return [await find_engine(cast("EngineName", name))]
+    found: list[Engine] = []
+    for candidate in ORDER:
+        try:
+            found.append(await find_engine(candidate))
+        except SandboxStartFailed as error:
+            if shutil.which(candidate):
+                click.echo(f"containers were not looked for: {error}", err=True)
+    return found
+
+
+_PROGRAM = "dgym"
+_VARIABLE = "_DGYM_COMPLETE"
+
+
+_COMPLETION_HELP = """Print the script by which a shell completes dgym's commands.
+
+\b
+bash: dgym completion bash > ~/.local/share/bash-completion/completions/dgym
+zsh:  dgym completion zsh > ~/.zfunc/_dgym   (~/.zfunc in fpath, before compinit)
+fish: dgym completion fish > ~/.config/fish/completions/dgym.fish
+
+Commands, options, files, agents, tools, bundled benchmarks and the paths of -p are completed.
+"""
+
+
+@click.command("completion", help=_COMPLETION_HELP)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the script."""
+    from dgym.cli.app import cli
+
+    found = get_completion_class(shell)
+    assert found is not None
+    # The base class's source(): bash's own would start a bash to ask for its version.
+    complete = found(cli, {}, _PROGRAM, _VARIABLE)
+    click.echo(complete.source_template % complete.source_vars())

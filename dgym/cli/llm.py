@@ -1,18 +1,18 @@
 """``dgym llm`` and ``dgym init-llm-config``: the configured models."""
 
+import asyncio
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from dgym.cli.failures import FAILED
 from dgym.cli.options import llm_config_option, output_option
-from dgym.cli.output import echo_json
-
-if TYPE_CHECKING:
-    from dgym.llm import ModelCatalog
-    from dgym.llm.checking import Check
+from dgym.cli.output import FAILED, echo_json
+from dgym.errors import ModelConfigError
+from dgym.llm import ModelCatalog, load_models
+from dgym.llm.checking import Check, check_model
+from dgym.llm.loading import FILE_NAME, PATH_VARIABLE, default_path, user_directory, write_template
 
 
 @click.group("llm", no_args_is_help=True)
@@ -25,9 +25,7 @@ def command() -> None:
 @click.option("--tag", metavar="TAG", help="Only models with this tag.")
 @output_option
 def list_models(llm_config: str | None, tag: str | None, output: str) -> None:
-    """List the models of the configuration, and what is wrong with their entries. No request is sent."""
-    from dgym.llm import load_models
-
+    """List the models of the configuration, and the faults of their entries. No request is sent."""
     catalog = load_models(llm_config)
     described = [_describe(catalog, name) for name in catalog.names]
     described = [one for one in described if tag is None or tag in one["tags"]]
@@ -42,7 +40,7 @@ def list_models(llm_config: str | None, tag: str | None, output: str) -> None:
         click.echo(f"{one['name']:<{width}}  {one['problem'] or one['about']}{tags}")
 
 
-def _describe(catalog: "ModelCatalog", name: str) -> dict[str, Any]:
+def _describe(catalog: ModelCatalog, name: str) -> dict[str, Any]:
     """What may be shown of a model: no keys, no headers."""
     if catalog.is_interactive(name):
         about = "you, at the terminal"
@@ -66,15 +64,10 @@ def _describe(catalog: "ModelCatalog", name: str) -> dict[str, Any]:
 @llm_config_option
 @output_option
 def check(model: str | None, llm_config: str | None, output: str) -> None:
-    """Send one short request to MODEL, or to every configured model, and explain what is wrong.
+    """Send one short request to MODEL, or to every configured model, and explain failures.
 
     Exit status: 0 all answer, 1 some do not, 2 usage or configuration.
     """
-    import asyncio
-
-    from dgym.errors import ModelConfigError
-    from dgym.llm import load_models
-
     catalog = load_models(llm_config)
     names = [model] if model else [name for name in catalog.names if not catalog.is_interactive(name)]
     if not names:
@@ -94,11 +87,8 @@ def check(model: str | None, llm_config: str | None, output: str) -> None:
         sys.exit(FAILED)
 
 
-async def _check_all(catalog: "ModelCatalog", names: list[str], *, alone: bool) -> "list[Check]":
-    """Check one after the other. A wrong entry is an error if it was asked for by name, else one line among others."""
-    from dgym.errors import ModelConfigError
-    from dgym.llm.checking import Check, check_model
-
+async def _check_all(catalog: ModelCatalog, names: list[str], *, alone: bool) -> list[Check]:
+    """Check one model after the other. A faulty entry raises if ``alone``, else it is a failed check."""
     checks: list[Check] = []
     for name in names:
         try:
@@ -119,8 +109,6 @@ def init_llm_config(directory: Path | None, force: bool) -> None:
     It is llm.yaml in DIRECTORY. Without DIRECTORY it is in ~/.config/dgym, where it is found by itself; elsewhere it is
     found by --llm-config or the environment variable LLM_CONFIG_FILE_PATH. Only you can read the file.
     """
-    from dgym.llm.loading import FILE_NAME, PATH_VARIABLE, default_path, user_directory, write_template
-
     path = (directory or user_directory()) / FILE_NAME
     if not write_template(path, overwrite=force):
         raise click.UsageError(f"{path} is there already; --force overwrites it")

@@ -1,11 +1,19 @@
-"""What commands print: JSON, and tables as wide as the terminal, or as they need to be in a file."""
+"""The output of commands: JSON, tables, and failures as messages with an exit status.
 
+0: every episode has a verdict. 1: some failed for other reasons. 2: usage or manifest. 130: interrupted.
+"""
+
+import contextlib
 import os
+import signal
 import sys
-from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from types import FrameType
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
+
+from dgym.errors import DgymError, ManifestError, PluginError
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -73,3 +81,42 @@ def in_one_line(message: str) -> str:
     shown = [lines[0], lines[-1]] if len(lines) > 1 else lines
     joint = " … " if len(lines) > 2 else " "
     return joint.join(line if len(line) <= _SHOWN_CHARACTERS else f"{line[:_SHOWN_CHARACTERS]}…" for line in shown)
+
+
+FAILED = 1
+USAGE = 2
+INTERRUPTED = 130
+
+
+class UsageFailure(click.ClickException):
+    """A mistake that the user can correct: in a manifest, an override, a name."""
+
+    exit_code: ClassVar[int] = USAGE
+
+
+@contextlib.contextmanager
+def translated(ctx: click.Context) -> Iterator[None]:
+    """Turn exceptions of dgym into click's, and Ctrl-C into its exit status."""
+    try:
+        yield
+    except (ManifestError, PluginError) as error:
+        raise UsageFailure(str(error)) from error
+    except DgymError as error:
+        raise click.ClickException(str(error)) from error
+    except KeyboardInterrupt:
+        ctx.exit(INTERRUPTED)
+
+
+@contextlib.contextmanager
+def terminated_like_interrupted() -> Iterator[None]:
+    """SIGTERM and SIGHUP raise ``KeyboardInterrupt`` too, so that no sandbox outlives its terminal."""
+    before = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

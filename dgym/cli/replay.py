@@ -1,29 +1,30 @@
 """``dgym replay``."""
 
+import asyncio
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from dgym.cli.completion import complete_paths
-from dgym.cli.failures import FAILED
+from dgym.agents.console import printable
+from dgym.api import DebugTask
+from dgym.cli.check import tasks_of
+from dgym.cli.manifests import PREFIX, bundled_tasks, read_manifests
 from dgym.cli.options import (
     Inputs,
     check_python,
+    complete_paths,
     engine_option,
     local_paths_option,
     output_option,
     python_option,
     sandbox_option,
 )
-from dgym.cli.output import echo_json
+from dgym.cli.output import FAILED, echo_json
+from dgym.episodes.comparison import Comparison, run_again
+from dgym.episodes.plan import task_digest
 from dgym.errors import ManifestError
-
-if TYPE_CHECKING:
-    from dgym.api import DebugTask
-    from dgym.episodes.comparison import Comparison
-    from dgym.results import Trajectory
+from dgym.results import Trajectory, read_trajectory
 
 
 @click.command("replay")
@@ -51,24 +52,18 @@ def command(
     python: str | None,
     output: str,
 ) -> None:
-    """Run recorded trajectories again and compare what comes out.
+    """Run recorded trajectories again and compare the observations.
 
     The recorded calls are made in a fresh session of the same task. Observations are compared without addresses,
     process ids, durations and temporary paths. A trajectory names a manifest, whose task names a repository, and
     perhaps tools by module: for a trajectory of your own, --trust uses both. Exit status: 0 all the same, 1 something
     differs.
     """
-    import asyncio
-
-    from dgym.results import read_trajectory
-
     python = check_python(python)
     recorded = {path: read_trajectory(Path(path)) for path in trajectories}
     if not trust:
         for path, trajectory in recorded.items():
             _require_nothing_foreign(path, trajectory, manifest)
-    from dgym.episodes.comparison import run_again
-
     compared = {}
     for path, trajectory in recorded.items():
         task = _find_task(trajectory, manifest, local_paths)
@@ -82,14 +77,12 @@ def command(
         sys.exit(FAILED)
 
 
-def _require_nothing_foreign(path: str, trajectory: "Trajectory", manifest: str | None) -> None:
+def _require_nothing_foreign(path: str, trajectory: Trajectory, manifest: str | None) -> None:
     """Refuse a trajectory that chooses code to import or directories to read: it may come from a stranger.
 
     Raises:
         ManifestError: It names a manifest, and the command line names none; or it names a tool by its module.
     """
-    from dgym.cli.manifests import PREFIX
-
     header = trajectory.header
     if manifest is None and not header.manifest.startswith(PREFIX):
         raise ManifestError(
@@ -101,10 +94,8 @@ def _require_nothing_foreign(path: str, trajectory: "Trajectory", manifest: str 
             raise ManifestError(f"{path}: the recorded tools import {str(name)[:200]!r}; give --trust to import it")
 
 
-def _find_task(trajectory: "Trajectory", manifest: str | None, local_paths: tuple[str, ...]) -> "DebugTask":
+def _find_task(trajectory: Trajectory, manifest: str | None, local_paths: tuple[str, ...]) -> DebugTask:
     """The task of the recorded name; a changed one is announced, because its observations will differ."""
-    from dgym.episodes.plan import task_digest
-
     header = trajectory.header
     where = manifest or header.manifest
     for task in _tasks_in(where, local_paths):
@@ -115,19 +106,14 @@ def _find_task(trajectory: "Trajectory", manifest: str | None, local_paths: tupl
     raise ManifestError(f"{where} holds no task {header.task!r}; give the manifest that does: --task MANIFEST")
 
 
-def _tasks_in(where: str, local_paths: tuple[str, ...]) -> "list[DebugTask]":
-    from dgym.cli.check import tasks_of
-    from dgym.cli.manifests import PREFIX, bundled_tasks, read_manifests
-
+def _tasks_in(where: str, local_paths: tuple[str, ...]) -> list[DebugTask]:
     if where.startswith(PREFIX):
         return bundled_tasks()
     tasks = tasks_of(read_manifests(Inputs(manifests=(where,), local_paths=local_paths)))
     return tasks or bundled_tasks()
 
 
-def _show(path: str, trajectory: "Trajectory", comparison: "Comparison") -> None:
-    from dgym.agents.console import printable
-
+def _show(path: str, trajectory: Trajectory, comparison: Comparison) -> None:
     torn = " (its last line is cut short and was left out)" if trajectory.torn else ""
     number = len({difference.seq for difference in comparison.differences})
     verdict = f"{number} differ" if number else "all the same"

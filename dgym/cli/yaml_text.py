@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from dgym.cli.failures import UsageFailure
+from dgym.cli.output import UsageFailure
 
 
 class _Dumper(yaml.SafeDumper):

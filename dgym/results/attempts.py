@@ -28,7 +28,7 @@ class StoredResult(Result, frozen=True, kw_only=True, rename="camel"):
 
     ``wall_seconds`` are those of the whole attempt, where ``duration_seconds`` leave out preparation and scoring;
     None when the process that began the attempt is not the one that stored its result. ``price`` of all the
-    tokens is a decimal number as text, None where the model's configuration tells no prices.
+    tokens is a decimal number as text, None where the model's configuration has no prices.
     """
 
     namespace: str = "local"
@@ -142,7 +142,7 @@ class TimedStep(Step, frozen=True, kw_only=True, rename="camel"):
 
 
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
-    """A trajectory as read back. ``torn`` says that the last line was cut short and left out."""
+    """A trajectory as read back. ``torn``: the last line was cut short and left out."""
 
     header: TrajectoryHeader
     steps: tuple[Step, ...]

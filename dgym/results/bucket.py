@@ -25,7 +25,7 @@ _RETRY: Any = {
     "retry_timeout": timedelta(seconds=20),
     "backoff": {"init_backoff": timedelta(seconds=0.2), "max_backoff": timedelta(seconds=2), "base": 2},
 }
-"""A short try: whoever stores tries again, and says meanwhile that the store does not answer."""
+"""A short try: the record tries again, and reports meanwhile that the store does not answer."""
 
 
 class BucketStore:
@@ -42,7 +42,7 @@ class BucketStore:
         return f"{self._location}/{path}"
 
     async def check(self) -> None:
-        """List nothing, which tells whether the bucket is there and its credentials are good."""
+        """List a prefix without objects: it fails where the bucket is missing or the credentials are wrong."""
         await self._do(self._list(_PROBE))
 
     async def read(self, path: str) -> bytes | None:
@@ -152,7 +152,7 @@ def open_bucket(bucket: str, prefix: str) -> BucketStore:
     opened = Bucket(
         bucket,
         prefix=prefix or None,
-        # Options given here replace those of the environment; whoever names an address without TLS means it.
+        # Options given here replace those of the environment; an address without TLS is used as it is.
         client_options={"timeout": "60s", "connect_timeout": "10s", "allow_http": endpoint.startswith("http:")},
         retry_config=_RETRY,
     )

@@ -42,7 +42,7 @@ class DirectoryStore:
                 (episode / str(number)).mkdir()
             except FileExistsError:
                 continue
-            # Tells whoever packs a repository around it that this is none of it.
+            # Keeps the results out of the sources of a repository that they lie in.
             (self._root / RESULTS_MARKER).touch()
             return number
 

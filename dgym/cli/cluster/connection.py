@@ -10,7 +10,7 @@ import msgspec
 from dgym.api import GROUP, labels
 from dgym.api.planning import label_value
 from dgym.cli.cluster.views import EpisodeView, SetView
-from dgym.cli.failures import UsageFailure
+from dgym.cli.output import UsageFailure
 from dgym.errors import DgymError, ManifestError
 from dgym.kube import (
     DEBUG_TASKS,
@@ -64,7 +64,7 @@ async def connect(context: str | None, namespace: str | None) -> AsyncIterator[C
 async def find_all(
     client: Client, names: Sequence[str], *, kinds: Iterable[str] = ("Episode", "EpisodeSet")
 ) -> list[EpisodeView | SetView]:
-    """The objects of these names, each ``NAME`` or, where an Episode and an EpisodeSet share it, ``dgs/NAME``.
+    """The objects of these names; ``dgs/NAME`` or ``dge/NAME`` where an Episode and an EpisodeSet share the name.
 
     Raises:
         UsageFailure: There is none of that name; the nearest one is named.

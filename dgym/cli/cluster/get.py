@@ -1,19 +1,25 @@
 """``dgym get``."""
 
 import asyncio
+import contextlib
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from rich.live import Live
 
+from dgym.api import labels
+from dgym.api.planning import label_value
+from dgym.cli.cluster.connection import RESOURCES, connect, find_all
+from dgym.cli.cluster.views import EpisodeView, SetView, show, tables
+from dgym.cli.cluster.waiting import follow
 from dgym.cli.options import context_option, namespace_option
+from dgym.cli.output import console, echo_json, widen
+from dgym.kube import EPISODE_SETS, EPISODES, Client, key_of
 
-if TYPE_CHECKING:
-    from dgym.cli.cluster.views import EpisodeView, SetView
-    from dgym.kube import Client
+Views = Sequence[EpisodeView | SetView]
 
-    Views = Sequence[EpisodeView | SetView]
 
 _REDRAW_SECONDS = 0.25
 
@@ -64,8 +70,6 @@ async def _get(
     watch: bool,
     place: tuple[str | None, str | None],
 ) -> None:
-    from dgym.cli.cluster.connection import connect, find_all
-
     async with connect(*place) as client:
         found = await find_all(client, names) if names else None
         namespace = None if everywhere else client.namespace
@@ -77,10 +81,7 @@ async def _get(
             await _show(client, found, selector, namespace, wide=output == "wide")
 
 
-async def _show(client: "Client", found: "Views | None", selector: str, namespace: str | None, *, wide: bool) -> None:
-    from dgym.cli.cluster.views import EpisodeView, SetView, show
-    from dgym.kube import EPISODE_SETS, EPISODES
-
+async def _show(client: Client, found: Views | None, selector: str, namespace: str | None, *, wide: bool) -> None:
     all_episodes = await client.list(EPISODES, decode=EpisodeView, namespace=namespace, label_selector=selector)
     all_sets = await client.list(EPISODE_SETS, decode=SetView, namespace=namespace, label_selector=selector)
     episodes, sets = _select(all_episodes, all_sets, found)
@@ -90,17 +91,8 @@ async def _show(client: "Client", found: "Views | None", selector: str, namespac
         click.echo(_nothing(namespace), err=True)
 
 
-async def _watch(client: "Client", found: "Views | None", selector: str, namespace: str | None, *, wide: bool) -> None:
-    """On a terminal the table changes in place; elsewhere it is printed again."""
-    import contextlib
-
-    from rich.live import Live
-
-    from dgym.cli.cluster.views import EpisodeView, SetView, tables
-    from dgym.cli.cluster.waiting import follow
-    from dgym.cli.output import console, widen
-    from dgym.kube import EPISODE_SETS, EPISODES
-
+async def _watch(client: Client, found: Views | None, selector: str, namespace: str | None, *, wide: bool) -> None:
+    """Draw the table after every change: in place on a terminal, one below the other elsewhere."""
     screen = console()
     changed = asyncio.Event()
     async with contextlib.AsyncExitStack() as stack:
@@ -120,13 +112,9 @@ async def _watch(client: "Client", found: "Views | None", selector: str, namespa
 
 
 def _select(
-    episodes: "Iterable[EpisodeView]", sets: "Iterable[SetView]", found: "Views | None"
-) -> "tuple[list[EpisodeView], list[SetView]]":
+    episodes: Iterable[EpisodeView], sets: Iterable[SetView], found: Views | None
+) -> tuple[list[EpisodeView], list[SetView]]:
     """The objects of the names given, and the Episodes of the sets among them; in the order of their names."""
-    from dgym.api import labels
-    from dgym.api.planning import label_value
-    from dgym.kube import key_of
-
     episodes, sets = sorted(episodes, key=key_of), sorted(sets, key=key_of)
     if found is None:
         return episodes, sets
@@ -139,11 +127,8 @@ def _select(
     )
 
 
-async def _print_json(client: "Client", found: "Views | None", selector: str, namespace: str | None) -> None:
-    """A List, as kubectl prints it: dgym run and dgym submit read it too."""
-    from dgym.cli.cluster.connection import RESOURCES
-    from dgym.cli.output import echo_json
-
+async def _print_json(client: Client, found: Views | None, selector: str, namespace: str | None) -> None:
+    """Print a List as kubectl does, which dgym run and dgym submit can read."""
     if found is None:
         where: dict[str, Any] = {"namespace": namespace, "label_selector": selector}
         lists = [

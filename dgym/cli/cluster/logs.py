@@ -1,15 +1,16 @@
 """``dgym logs``."""
 
 import asyncio
-from typing import TYPE_CHECKING
 
 import click
 
+from dgym.cli.cluster.connection import ClusterError, connect, find_all
+from dgym.cli.cluster.results import open_results
+from dgym.cli.cluster.views import EpisodeView
+from dgym.cli.cluster.waiting import follow
 from dgym.cli.options import context_option, namespace_option, system_namespace_option
-
-if TYPE_CHECKING:
-    from dgym.cli.cluster.views import EpisodeView
-    from dgym.kube import Client
+from dgym.kube import EPISODES, BadRequest, Client, NotFound
+from dgym.results.store import LOG
 
 _SILENCE_SECONDS = 4 * 3600.0
 _STARTING_SECONDS = 1.0
@@ -44,9 +45,6 @@ def command(
 async def _logs(
     name: str, container: str, place: tuple[str | None, str | None], *, follow: bool, system_namespace: str
 ) -> None:
-    from dgym.cli.cluster.connection import connect, find_all
-    from dgym.cli.cluster.views import EpisodeView
-
     async with connect(*place) as client:
         (view,) = await find_all(client, [name], kinds=("Episode",))
         assert isinstance(view, EpisodeView)
@@ -58,13 +56,8 @@ async def _logs(
         await _print_stored(client, view, container, system_namespace)
 
 
-async def _with_pod(client: "Client", view: "EpisodeView") -> "EpisodeView":
+async def _with_pod(client: Client, view: EpisodeView) -> EpisodeView:
     """Wait until the episode has a pod or is finished, and show what it waits for."""
-    from dgym.cli.cluster.connection import ClusterError
-    from dgym.cli.cluster.views import EpisodeView
-    from dgym.cli.cluster.waiting import follow
-    from dgym.kube import EPISODES
-
     name = view.metadata.name
     only = f"metadata.name={name}"
     shown = ""
@@ -86,14 +79,12 @@ async def _with_pod(client: "Client", view: "EpisodeView") -> "EpisodeView":
     raise ClusterError(f"Episode {name} was deleted")
 
 
-def _waiting_for(view: "EpisodeView") -> str:
+def _waiting_for(view: EpisodeView) -> str:
     return ": ".join(part for part in (view.status.reason or "Pending", view.message) if part)
 
 
-async def _print_log(client: "Client", pod: str, container: str, *, follow: bool) -> bool:
+async def _print_log(client: Client, pod: str, container: str, *, follow: bool) -> bool:
     """Print the log of a container; False when its pod is gone."""
-    from dgym.kube import BadRequest, NotFound
-
     where = {"namespace": client.namespace, "container": container}
     while True:
         try:
@@ -112,11 +103,7 @@ async def _print_log(client: "Client", pod: str, container: str, *, follow: bool
         return True
 
 
-async def _print_stored(client: "Client", view: "EpisodeView", container: str, system_namespace: str) -> None:
-    from dgym.cli.cluster.connection import ClusterError
-    from dgym.cli.cluster.stored import open_results
-    from dgym.results.store import LOG
-
+async def _print_stored(client: Client, view: EpisodeView, container: str, system_namespace: str) -> None:
     name = view.metadata.name
     if container != "sidecar":
         raise ClusterError(f"Episode {name} has no pod, and the log of its {container} is gone; leave out --container")

@@ -3,15 +3,19 @@
 import asyncio
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from dgym.api import Loaded
+from dgym.cli.cluster.connection import RESOURCES, ClusterError, connect, explained, find_all
+from dgym.cli.cluster.manifests import manifest_of, namespace_of, with_repositories_inline
+from dgym.cli.cluster.waiting import wait_for
+from dgym.cli.manifests import read_episodes
 from dgym.cli.options import Inputs, context_option, namespace_option, takes_inputs
-
-if TYPE_CHECKING:
-    from dgym.api import Loaded
-    from dgym.kube import Client
+from dgym.cli.output import FAILED, INTERRUPTED
+from dgym.errors import ManifestError
+from dgym.kube import ApiError, Client, ConnectionLost
 
 _AT_A_TIME = 8
 
@@ -32,10 +36,6 @@ def submit(inputs: Inputs, wait: bool, dry_run: bool, namespace: str | None, con
     Exit status: 0 (with --wait: every episode has a verdict), 1 some failed, or the cluster refuses or cannot be
     reached, 2 usage or manifest, 130 Ctrl-C (the episodes go on).
     """
-    from dgym.cli.cluster.manifests import with_repositories_inline
-    from dgym.cli.failures import FAILED, INTERRUPTED
-    from dgym.cli.manifests import read_episodes
-
     if wait and dry_run:
         raise click.UsageError("--dry-run creates nothing to --wait for; leave one out")
     loaded = with_repositories_inline(read_episodes(inputs))
@@ -49,13 +49,8 @@ def submit(inputs: Inputs, wait: bool, dry_run: bool, namespace: str | None, con
         sys.exit(FAILED)
 
 
-async def _submit(
-    loaded: "Sequence[Loaded]", place: tuple[str | None, str | None], *, wait: bool, dry_run: bool
-) -> bool:
-    """Apply everything; with ``wait``, return whether every episode came to a verdict."""
-    from dgym.cli.cluster.connection import connect
-    from dgym.cli.cluster.manifests import manifest_of, namespace_of
-
+async def _submit(loaded: Sequence[Loaded], place: tuple[str | None, str | None], *, wait: bool, dry_run: bool) -> bool:
+    """Apply everything; with ``wait``, return whether every episode has a verdict."""
     async with connect(*place) as client:
         manifests = [
             manifest_of(item.resource, namespace_of(item, chosen=place[1], default=client.namespace)) for item in loaded
@@ -66,17 +61,11 @@ async def _submit(
         await _apply_all(client, [each for each in manifests if each not in tasks], dry_run=dry_run)
         if not wait:
             return True
-        from dgym.cli.cluster.waiting import wait_for
-
         return await wait_for(client, manifests)
 
 
-async def _apply_all(client: "Client", manifests: Sequence[dict[str, Any]], *, dry_run: bool) -> None:
+async def _apply_all(client: Client, manifests: Sequence[dict[str, Any]], *, dry_run: bool) -> None:
     """Apply them, several at a time; every refusal is reported, each with the object it is about."""
-    from dgym.cli.cluster.connection import RESOURCES, ClusterError, explained
-    from dgym.errors import ManifestError
-    from dgym.kube import ApiError, ConnectionLost
-
     gate = asyncio.Semaphore(_AT_A_TIME)
     suffix = " (dry run)" if dry_run else ""
 
@@ -116,8 +105,6 @@ def cancel(names: tuple[str, ...], namespace: str | None, context: str | None) -
 
 
 async def _cancel(names: tuple[str, ...], place: tuple[str | None, str | None]) -> None:
-    from dgym.cli.cluster.connection import RESOURCES, connect, find_all
-
     async with connect(*place) as client:
         for found in await find_all(client, names):
             name = found.metadata.name

@@ -1,15 +1,188 @@
 """``dgym init``: a manifest for a repository, from a survey of its tests and requirements."""
 
+import os
+import re
+import shlex
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
+import msgspec
 
-from dgym.cli.completion import complete_agents
+from dgym.api import load_documents, loads
+from dgym.cli.check import check_and_show, tasks_of
+from dgym.cli.init.survey import (
+    Requirements,
+    Survey,
+    allows,
+    protected_patterns,
+    read_requirements,
+    survey,
+    test_folders,
+)
+from dgym.cli.options import complete_agents
+from dgym.cli.yaml_text import comment, dump, write_text
 
-if TYPE_CHECKING:
-    from dgym.cli.init.manifest import Proposal
+NAME_LIMIT = 52
+_PYTEST = "python -m pytest -q"
+
+
+class Entrypoint(msgspec.Struct, frozen=True):
+    """The command that runs the tests, and the reason for it; ``certain`` is false when there is none."""
+
+    command: str
+    why: str
+    certain: bool = True
+
+
+class Proposal(msgspec.Struct, frozen=True, kw_only=True):
+    """What the manifest is made of. The patterns are empty where files of the repository hold them."""
+
+    found: Survey
+    requirements: Requirements
+    entrypoint: Entrypoint
+    ignore: tuple[str, ...]
+    read_only: tuple[str, ...]
+    agent: str
+
+
+def propose(found: Survey, requirements: Requirements, *, agent: str) -> Proposal:
+    """What is likely right for the repository."""
+    hidden = (*(f"{path}/" for path in found.bulky), *found.secrets)
+    return Proposal(
+        found=found,
+        requirements=requirements,
+        entrypoint=find_entrypoint(found),
+        ignore=() if ".debugignore" in found.policy_files else hidden,
+        read_only=() if ".debugreadonly" in found.policy_files else tuple(protected_patterns(found)),
+        agent=agent,
+    )
+
+
+def find_entrypoint(found: Survey) -> Entrypoint:
+    """The command that runs the tests."""
+    settings = found.pytest
+    if settings is not None and settings.testpaths:
+        return Entrypoint(_PYTEST, f"{settings.file} names the tests: {', '.join(settings.testpaths)}")
+    if found.django and settings is None:
+        return Entrypoint("python manage.py test", "manage.py is Django's; its exit status is the score")
+    if found.tests:
+        folders = test_folders(found)
+        if settings is None and len(folders) == 1 and all(path.startswith(f"{folders[0]}/") for path in found.tests):
+            return Entrypoint(f"{_PYTEST} {shlex.quote(folders[0])}", f"all tests are in {folders[0]}")
+        return Entrypoint(_PYTEST, f"pytest finds them by their names, such as {found.tests[0]}")
+    if found.other_tests:
+        first = found.other_tests[0]
+        text = (found.root / first).read_text("utf-8", "replace")
+        if re.search(r"^\s*(async )?def test|TestCase", text, re.MULTILINE):
+            return Entrypoint(f"{_PYTEST} {shlex.quote(first)}", f"{first} holds the tests")
+        return Entrypoint(f"python {shlex.quote(first)}", f"{first} is a program; its exit status is the score")
+    return Entrypoint(
+        _PYTEST, "no tests were found; write the command that fails while the bug is there", certain=False
+    )
+
+
+def manifest_name(root: Path) -> str:
+    """The repository's name as a resource may be called."""
+    name = re.sub(r"[^a-z0-9]+", "-", root.name.lower()).strip("-")
+    return name[:NAME_LIMIT].rstrip("-") or "repository"
+
+
+def manifest_text(proposal: Proposal, *, local_path: str) -> str:
+    """The whole file."""
+    return "\n".join(_lines(proposal, local_path)) + "\n"
+
+
+def local_path(root: Path, manifest: Path | None) -> str:
+    """The repository as seen from the manifest's directory; absolute where the manifest has none yet."""
+    if manifest is None:
+        return str(root)
+    relative = os.path.relpath(root, manifest.parent)
+    return relative if relative.startswith(".") else f"./{relative}"
+
+
+def _lines(proposal: Proposal, path: str) -> Iterator[str]:
+    found, entrypoint = proposal.found, proposal.entrypoint
+    yield "# One debugging episode. Check it with dgym validate, run it with dgym run."
+    yield "apiVersion: dgym.dev/v1alpha1"
+    yield "kind: Episode"
+    yield "metadata:"
+    yield f"  name: {_scalar(manifest_name(found.root))}"
+    yield "spec:"
+    yield "  task:"
+    yield "    # The repository, relative to this file. Episodes work on copies, without .git; it is never changed."
+    yield f"    source: {_scalar({'localPath': path})}"
+    yield ""
+    yield "    # The agent's instructions. Say what goes wrong rather than where."
+    yield "    instructions: The tests fail. Find the cause and repair it."
+    yield ""
+    yield f"    # Runs the tests ({comment(entrypoint.why)})."
+    yield f"    entrypoint: {_scalar(entrypoint.command)}"
+    yield "    entrypointTimeoutSeconds: 300"
+    yield "    # What pdb starts, where that is not the tests:"
+    yield "    # debugEntrypoint: python main.py"
+    yield ""
+    yield from _environment(proposal)
+    yield from _policy(proposal)
+    yield "    # What counts. Without names every test must pass; with names only these:"
+    yield "    # scoring:"
+    yield '    #   failToPass: ["tests/test_sum.py::test_empty"]'
+    yield '    #   passToPass: ["tests/test_sum.py::test_one"]'
+    yield ""
+    yield "  # The agent: human is you at the keyboard, debug_agent asks a model; dgym run --agent NAME takes another."
+    yield "  agent:"
+    yield f"    name: {_scalar(proposal.agent)}"
+    yield "    # model: the name of one in llm.yaml, which dgym init-llm-config makes"
+    yield "    maxSteps: 50"
+    yield "    # maxRewrites: 10"
+    yield ""
+    yield "  # The agent's own tools, unless named here; dgym tools lists what there is."
+    yield "  # tools: [listdir, view, grep, eval, pdb, rewrite, submit]"
+    yield "  activeDeadlineSeconds: 3600"
+
+
+def _environment(proposal: Proposal) -> Iterator[str]:
+    requirements, found = proposal.requirements, proposal.found
+    origin = f", from {', '.join(requirements.files)}" if requirements.lines else "; none were found"
+    yield f"    # Installed beforehand, beside pytest, into an environment that later runs share{comment(origin)}."
+    yield "    # dgym run --python PATH names an interpreter or a virtual environment that has them instead."
+    for left_out in requirements.left_out:
+        yield f"    # Left out: {comment(left_out)}"
+    yield from _list("requirements", requirements.lines)
+    if found.source_layout and not (found.pytest is not None and found.pytest.pythonpath):
+        yield "    # Modules are in src, and the repository itself is not installed."
+        yield "    env:"
+        yield "      - {name: PYTHONPATH, value: src}"
+    yield "    # Once, before the agent begins, without network, such as compiling an extension:"
+    yield '    # setupCommands: ["python setup.py build_ext --inplace"]'
+    yield ""
+
+
+def _policy(proposal: Proposal) -> Iterator[str]:
+    files = proposal.found.policy_files
+    if ".debugignore" in files:
+        yield "    # What the tools do not show is in the repository's .debugignore."
+    else:
+        yield "    # What the file tools do not show, as in .gitignore. It is copied all the same: keep secrets out."
+        yield from _list("ignorePatterns", proposal.ignore)
+    if ".debugreadonly" in files:
+        yield "    # What the agent may not change is in the repository's .debugreadonly."
+    else:
+        yield "    # What the agent sees and may not change."
+        yield from _list("readOnlyPatterns", proposal.read_only)
+    yield ""
+
+
+def _list(name: str, items: Iterable[str]) -> Iterator[str]:
+    lines = [f"      - {_scalar(item)}" for item in items]
+    yield f"    {name}:{'' if lines else ' []'}"
+    yield from lines
+
+
+def _scalar(value: Any) -> str:
+    return dump(value, flow=True).rstrip("\n")
 
 
 @click.command("init")
@@ -33,10 +206,6 @@ def command(directory: Path, output: Path | None, agent: str, policy_files: bool
     nothing of it is executed without --check. The manifest is written into the current directory or, from inside the
     repository, beside it, because the agent gets everything that lies in the repository.
     """
-    from dgym.cli.init.manifest import propose
-    from dgym.cli.init.survey import read_requirements, survey
-    from dgym.cli.yaml_text import write_text
-
     if check and output == Path("-"):
         raise click.UsageError("--check needs a manifest that is written; it does not go with --output -")
     root = directory.resolve()
@@ -54,32 +223,22 @@ def command(directory: Path, output: Path | None, agent: str, policy_files: bool
     click.echo(f"wrote {target}")
     _report(proposal, target)
     if check:
-        from dgym.api import load_documents
-        from dgym.cli.check import check_and_show, tasks_of
-
         check_and_show(tasks_of(load_documents(target, allow_local_paths=[root])))
 
 
 def _default_target(root: Path) -> Path:
-    from dgym.cli.init.manifest import manifest_name
-
     here = Path.cwd()
     return (root.parent if here.is_relative_to(root) else here) / f"{manifest_name(root)}.yaml"
 
 
-def _checked_text(proposal: "Proposal", target: Path | None) -> str:
+def _checked_text(proposal: Proposal, target: Path | None) -> str:
     """The manifest, which must be valid whatever the repository is called and holds."""
-    from dgym.api import loads
-    from dgym.cli.init.manifest import local_path, manifest_text
-
     text = manifest_text(proposal, local_path=local_path(proposal.found.root, target))
     loads(text, source=str(target or "the manifest"))
     return text
 
 
-def _write_policy_files(proposal: "Proposal", *, force: bool) -> None:
-    from dgym.cli.yaml_text import write_text
-
+def _write_policy_files(proposal: Proposal, *, force: bool) -> None:
     root = proposal.found.root
     for name, patterns in ((".debugignore", proposal.ignore), (".debugreadonly", proposal.read_only)):
         if patterns:
@@ -87,7 +246,7 @@ def _write_policy_files(proposal: "Proposal", *, force: bool) -> None:
             click.echo(f"wrote {root / name}")
 
 
-def _report(proposal: "Proposal", target: Path) -> None:
+def _report(proposal: Proposal, target: Path) -> None:
     """Print the findings, the warnings and the next commands."""
     found, requirements = proposal.found, proposal.requirements
     click.echo(f"tests: {proposal.entrypoint.command} ({proposal.entrypoint.why})")
@@ -101,14 +260,10 @@ def _report(proposal: "Proposal", target: Path) -> None:
 
 
 def _quoted(path: Path) -> str:
-    import shlex
-
     return shlex.quote(str(path))
 
 
-def _warnings(proposal: "Proposal", target: Path) -> list[str]:
-    from dgym.cli.init.survey import allows
-
+def _warnings(proposal: Proposal, target: Path) -> list[str]:
     found = proposal.found
     warnings = []
     if not found.python_files:

@@ -1,15 +1,199 @@
 """``dgym migrate``: a manifest from a configuration of debug-gym."""
 
+import os
+import re
+import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
+import msgspec
 
-from dgym.cli.completion import complete_agents
+from dgym.agents.registry import agent_names
+from dgym.api import labels, loads
+from dgym.api.fields import API_VERSION
+from dgym.benchmarks import bundled, load_bundled
+from dgym.cli.migrate.section import KEYS, NESTED, Fate, Migration, Note, read_sections
+from dgym.cli.options import complete_agents
+from dgym.cli.yaml_text import comment, dump, write_text
+from dgym.errors import ManifestError
 
-if TYPE_CHECKING:
-    from dgym.cli.migrate.manifest import Converted
+_NAME_LIMIT = 52
+_KNOWN = frozenset({*(key.partition(".")[0] for key in KEYS), *NESTED})
+
+
+class Converted(msgspec.Struct, frozen=True, kw_only=True):
+    """The manifest's documents, notes on what is not in them, where results went, and repositories elsewhere.
+
+    ``outside`` are the repositories that lie outside of the manifest's directory.
+    """
+
+    documents: tuple[dict[str, Any], ...]
+    notes: tuple[Note, ...]
+    sections: tuple[str, ...]
+    results: str | None = None
+    outside: tuple[str, ...] = ()
+
+
+_Documents = dict[tuple[str, str], dict[str, Any]]
+"""Specs by kind and name."""
+
+
+def convert(sections: Mapping[str, Mapping[str, Any]], *, config: Path, output: Path | None) -> Converted:
+    """Tasks and episodes for every section; sections with the same task share it.
+
+    Raises:
+        ManifestError: A section has no key of debug-gym, so the file is something else.
+    """
+    for name, values in sections.items():
+        if not values.keys() & _KNOWN:
+            raise ManifestError(
+                f"{config}: not a configuration of debug-gym: its section {name!r} has none of the known keys,"
+                " such as env_kwargs, llm_name or max_steps"
+            )
+    documents: _Documents = {}
+    migrations = [Migration(name, values) for name, values in sections.items()]
+    repositories: list[Path] = []
+    for migration in migrations:
+        if "benchmark" in migration.run:
+            _add_benchmark(migration, documents)
+        else:
+            repositories += _add_custom(migration, documents, config=config, output=output)
+    folder = Path.cwd() if output is None else output.absolute().parent
+    return Converted(
+        documents=tuple(
+            {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name}, "spec": spec}
+            for (kind, name), spec in documents.items()
+        ),
+        notes=tuple(note for migration in migrations for note in migration.notes),
+        sections=tuple(sections),
+        results=next((str(each.run["results"]) for each in migrations if "results" in each.run), None),
+        outside=tuple(dict.fromkeys(str(path) for path in repositories if not _is_below(path, folder))),
+    )
+
+
+def manifest_text(converted: Converted, *, config: Path) -> str:
+    """The documents as YAML, with what is lost or different as comments at the top."""
+    head = [f"# Converted from {comment(config.name)} by dgym migrate."]
+    for fate in (Fate.LOST, Fate.CHANGED):
+        head += [f"# {fate}: {comment(text)}" for text in describe(converted, fate)]
+    return "\n".join(head) + "\n" + "---\n".join(map(dump, converted.documents))
+
+
+def describe(converted: Converted, fate: Fate) -> list[str]:
+    """One line for each key and reason, with the sections it is about unless those are all."""
+    grouped: dict[tuple[str, str], list[str]] = {}
+    for note in converted.notes:
+        if note.fate is fate:
+            grouped.setdefault((note.key, note.text), []).append(note.section)
+    return [
+        f"{key}: {text}" if set(about) == set(converted.sections) else f"{key} of {', '.join(about)}: {text}"
+        for (key, text), about in grouped.items()
+    ]
+
+
+def _add(documents: _Documents, kind: str, name: str, spec: dict[str, Any]) -> str:
+    """The name under which ``spec`` is in the manifest: another spec of the same name has a number after it."""
+    free, number = name, 2
+    while documents.setdefault((kind, free), spec) != spec:
+        free, number = f"{name[: _NAME_LIMIT - 5].rstrip('-')}-{number}", number + 1
+    return free
+
+
+def _add_custom(migration: Migration, documents: _Documents, *, config: Path, output: Path | None) -> list[Path]:
+    """Add a DebugTask over the repository, where there is one, and an Episode; return the repositories."""
+    path = migration.run.get("path")
+    repository = None if path is None else _find(path, config)
+    found = [repository] if repository is not None and repository.is_dir() else []
+    if repository is None:
+        migration.note("env_kwargs.path", "is missing, so there is no repository: set spec.source.localPath")
+    elif not found:
+        text = f"there is no directory {path} here or beside {config}: set spec.source.localPath"
+        migration.note("env_kwargs.path", text)
+    name = slug(config.stem if repository is None else repository.name)
+    source = {"source": {"localPath": _seen_from(found[0], output)}} if found else {}
+    spec = {**source, **migration.task}
+    if spec.get("debugEntrypoint") in (None, spec.get("entrypoint")):
+        spec.pop("debugEntrypoint", None)
+    if "submit" not in migration.tools:
+        # debug-gym ends an episode as soon as its tests pass, and its agents may have no tool to ask for the end.
+        spec["scoring"] = {"stopWhenEvalPasses": True}
+    task = _add(documents, "DebugTask", name, spec)
+    episode = {"taskRef": {"name": task}, **_agent(migration)}
+    _add(documents, "Episode", slug(f"{name}-{migration.name}"), episode)
+    return found
+
+
+def _add_benchmark(migration: Migration, documents: _Documents) -> None:
+    """An EpisodeSet over the tasks of a benchmark."""
+    benchmark, problems = migration.run["benchmark"], migration.run.get("problems", "all")
+    tasks: dict[str, Any]
+    wanted = problems if isinstance(problems, list) else None
+    if benchmark in bundled():
+        known = [task.metadata.name for task in load_bundled(benchmark)]
+        chosen = [slug(str(problem)) for problem in wanted or () if slug(str(problem)) in known]
+        if wanted is not None and len(chosen) < len(wanted):
+            text = f"dgym's {benchmark} has programs of its own: {', '.join(known)}"
+            migration.note("problems", text, Fate.LOST if chosen else Fate.CHANGED)
+        tasks = {"tasks": [{"name": name} for name in chosen or known]}
+    elif wanted is not None:
+        tasks = {"tasks": [{"name": slug(str(problem))} for problem in wanted]}
+        text = f"{benchmark} does not come with dgym: give manifests of these DebugTasks too"
+        migration.note("benchmark", text, Fate.CHANGED)
+    else:
+        label = f"{labels.BENCHMARK}: {slug(benchmark)}"
+        tasks = {"taskSelector": {"matchLabels": {labels.BENCHMARK: slug(benchmark)}}}
+        text = f"{benchmark} does not come with dgym: give DebugTasks with the label {label}"
+        migration.note("benchmark", text, Fate.CHANGED)
+        if problems != "all":
+            migration.note("problems", f"{problems!r}: the set takes every task with the label")
+    for key in dict.fromkeys(migration.origins.values()):
+        migration.note(key, "belongs to the tasks of the benchmark, which say it themselves")
+    if migration.tools and "submit" not in migration.tools:
+        migration.tools.append("submit")
+        migration.note("tools", "submit was added: the benchmark's tasks do not end by themselves", Fate.CHANGED)
+    _add(documents, "EpisodeSet", slug(f"{benchmark}-{migration.name}"), {**tasks, "template": _agent(migration)})
+
+
+def _agent(migration: Migration) -> dict[str, Any]:
+    agent = dict(migration.agent)
+    if migration.parameters:
+        agent["parameters"] = migration.parameters
+    tools = migration.tool_list()
+    rest = {"tools": tools} if tools else {}
+    if agent["name"] in agent_names():
+        return {"agent": agent, **rest}
+    settings = ", ".join(sorted(agent.keys() - {"name"}))
+    lost = f" with its settings ({settings})" if settings else ""
+    migration.note("agent_type", f"there is no agent {agent['name']!r}, so it is left out{lost}; add --agent NAME")
+    return rest
+
+
+def slug(text: str) -> str:
+    """``text`` as a resource may be called."""
+    name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    return name[:_NAME_LIMIT].rstrip("-") or "task"
+
+
+def _find(path: str, config: Path) -> Path:
+    """The directory, as debug-gym finds it from where it is started, or near the configuration."""
+    given = Path(path).expanduser()
+    bases = (Path.cwd(), config.absolute().parent, config.absolute().parent.parent)
+    candidates = [Path(os.path.normpath(base / given)) for base in bases]
+    return next((candidate for candidate in candidates if candidate.is_dir()), candidates[0])
+
+
+def _seen_from(repository: Path, output: Path | None) -> str:
+    if output is None:
+        return str(repository)
+    relative = os.path.relpath(repository, output.absolute().parent)
+    return relative if relative.startswith(".") else f"./{relative}"
+
+
+def _is_below(repository: Path, folder: Path) -> bool:
+    return repository.resolve().is_relative_to(folder.resolve())
 
 
 @click.command("migrate")
@@ -28,13 +212,8 @@ def command(config: Path, output: Path | None, agent: str | None, force: bool) -
     """Convert a configuration of debug-gym to a manifest.
 
     Every section becomes an Episode, or for a benchmark an EpisodeSet. What has no counterpart, or another meaning,
-    stands on standard error and in the manifest's first lines; docs/migrating.md says what became of each key.
+    stands on standard error and in the manifest's first lines; docs/migrating.md has the outcome of each key.
     """
-    from dgym.api import loads
-    from dgym.cli.migrate.manifest import convert, describe, manifest_text
-    from dgym.cli.migrate.section import Fate, read_sections
-    from dgym.cli.yaml_text import write_text
-
     converted = convert(read_sections(config, agent), config=config, output=output)
     text = manifest_text(converted, config=config)
     loads(text, source=f"the manifest made of {config}")
@@ -50,9 +229,7 @@ def command(config: Path, output: Path | None, agent: str | None, force: bool) -
     _print_next(output, converted)
 
 
-def _print_next(output: Path | None, converted: "Converted") -> None:
-    import shlex
-
+def _print_next(output: Path | None, converted: Converted) -> None:
     manifest = shlex.quote(str(output)) if output is not None else "MANIFEST"
     options = "".join(f" --allow-local-path {shlex.quote(path)}" for path in converted.outside)
     options += f" --results {shlex.quote(converted.results)}" if converted.results else ""

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from dgym.api.fields import API_VERSION
+from dgym.documents import read_yaml
 from dgym.errors import ManifestError
 
 AGENTS = {
@@ -78,8 +79,6 @@ def read_sections(path: Path, agent: str | None = None) -> dict[str, dict[str, A
 
 
 def _read(path: Path) -> dict[str, Any]:
-    from dgym.documents import read_yaml
-
     try:
         text = path.read_text("utf-8-sig")
     except OSError as error:

@@ -1,15 +1,14 @@
-"""``dgym report``: what results came to, as tables, JSON or CSV."""
+"""``dgym report``: the figures of results, as tables, JSON or CSV."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
-from dgym.cli.completion import complete_agents
+from dgym.cli.options import complete_agents
 from dgym.cli.output import echo_json
-
-if TYPE_CHECKING:
-    from dgym.results.report import Price, Run
+from dgym.cli.report.tables import print_comparison, print_episodes, print_pairs, print_report
+from dgym.results.report import Price, Run, compare, make_report, read_run
 
 _DIRECTORY = click.Path(file_okay=False, path_type=Path)
 
@@ -53,13 +52,11 @@ def command(
     confidence: float,
     output: str,
 ) -> None:
-    """Tell what results came to, or compare two runs.
+    """Show the figures of results, or compare two runs.
 
     DIR is a results directory, or a part of one; without any it is ./results. Rates are over the episodes that have a
     verdict, with Wilson's interval. --compare matches tasks and tests the difference with McNemar's exact test.
     """
-    from dgym.results.report import read_run
-
     if compare_agent and not others:
         raise click.UsageError("--compare-agent goes with --compare DIR")
     known_prices = dict(_price(text) for text in prices)
@@ -71,14 +68,8 @@ def command(
         _report(run, output, confidence, known_prices)
 
 
-def _report(run: "Run", output: str, confidence: float, prices: "dict[str, Price]") -> None:
-    import msgspec
-
-    from dgym.results.report import make_report
-
+def _report(run: Run, output: str, confidence: float, prices: dict[str, Price]) -> None:
     if output == "csv":
-        from dgym.cli.report.tables import print_episodes
-
         print_episodes(run, prices)
         return
     report = make_report(run, confidence=confidence, prices=prices)
@@ -86,18 +77,12 @@ def _report(run: "Run", output: str, confidence: float, prices: "dict[str, Price
         episodes = [{**msgspec.to_builtins(record), "calls": len(record.calls)} for record in run.records]
         echo_json({**msgspec.to_builtins(report), "episodes": episodes})
     else:
-        from dgym.cli.report.tables import print_report
-
         print_report(report)
 
 
-def _compare(a: "Run", b: "Run", output: str, confidence: float, prices: "dict[str, Price]") -> None:
-    from dgym.results.report import compare, make_report
-
+def _compare(a: Run, b: Run, output: str, confidence: float, prices: dict[str, Price]) -> None:
     comparison = compare(a, b)
     if output == "csv":
-        from dgym.cli.report.tables import print_pairs
-
         print_pairs(comparison)
         return
     report_a = make_report(a, confidence=confidence, prices=prices)
@@ -105,14 +90,10 @@ def _compare(a: "Run", b: "Run", output: str, confidence: float, prices: "dict[s
     if output == "json":
         echo_json({"a": report_a, "b": report_b, "comparison": comparison})
     else:
-        from dgym.cli.report.tables import print_comparison
-
         print_comparison(report_a, report_b, comparison)
 
 
-def _of_agent(run: "Run", agent: str | None) -> "Run":
-    import msgspec
-
+def _of_agent(run: Run, agent: str | None) -> Run:
     if agent is None:
         return run
     records = tuple(record for record in run.records if record.agent == agent)
@@ -122,9 +103,7 @@ def _of_agent(run: "Run", agent: str | None) -> "Run":
     return msgspec.structs.replace(run, records=records, unfinished=())
 
 
-def _price(text: str) -> "tuple[str, Price]":
-    from dgym.results.report import Price
-
+def _price(text: str) -> tuple[str, Price]:
     model, _, amounts = text.rpartition("=")
     incoming, colon, outgoing = amounts.partition(":")
     try:

@@ -3,10 +3,11 @@
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import msgspec
+from rich.table import Table
 
 from dgym.cli.output import add_row, console, table, text, widen
 from dgym.results.report import (
@@ -21,9 +22,6 @@ from dgym.results.report import (
     TaskPair,
     cost_of,
 )
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 ROWS = 100
 """Tasks listed at most; beyond that those with the lowest rates, or that differ most."""
@@ -83,14 +81,14 @@ def _summary(group: Group) -> str:
     return summary if group.cost is None else f"{summary}, cost {group.cost:,.2f}"
 
 
-def _outcomes(report: Report) -> "Table":
+def _outcomes(report: Report) -> Table:
     drawn = _table("Agent", "Model", numbers=(*_OUTCOME, "pass@1 %"))
     for one in report.agents:
         add_row(drawn, [one.agent, one.model, *_outcome(one.figures), f"{one.figures.pass_at_1 * 100:.1f}"])
     return drawn
 
 
-def _efforts(report: Report) -> "Table":
+def _efforts(report: Report) -> Table:
     tokens = bool(report.overall.input_tokens.total or report.overall.output_tokens.total)
     cost = any(one.figures.cost is not None for one in report.agents)
     more = ("Tokens in", "Tokens out") if tokens else ()
@@ -104,7 +102,7 @@ def _efforts(report: Report) -> "Table":
     return drawn
 
 
-def _tasks(report: Report) -> "Table":
+def _tasks(report: Report) -> Table:
     drawn = _table("Task", numbers=(*_OUTCOME, *_EFFORT))
     shown = report.tasks
     if len(shown) > ROWS:
@@ -114,14 +112,14 @@ def _tasks(report: Report) -> "Table":
     return drawn
 
 
-def _reasons(report: Report) -> "Table":
+def _reasons(report: Report) -> Table:
     drawn = _table("Reason", numbers=("Episodes", "Share"))
     for reason, number in report.overall.reasons.items():
         add_row(drawn, [reason, str(number), _percent(number / report.overall.episodes)])
     return drawn
 
 
-def _tools(report: Report) -> "Table":
+def _tools(report: Report) -> Table:
     drawn = _table("Tool", numbers=("Calls", "Share", "In episodes", "Refused", "Median ms", "p95 ms", "Total s"))
     for use in report.tools:
         counts = [str(use.calls), _percent(use.share_of_calls), str(use.episodes), str(use.refused)]
@@ -130,7 +128,7 @@ def _tools(report: Report) -> "Table":
     return drawn
 
 
-def _stages(report: Report) -> "Table":
+def _stages(report: Report) -> Table:
     drawn = _table("Stage", numbers=("Share", "Median s", "p95 s", "Total s"))
     for one in report.stages:
         taken = one.seconds
@@ -141,7 +139,7 @@ def _stages(report: Report) -> "Table":
     return drawn
 
 
-def _differences(differences: Sequence[Difference]) -> "Table":
+def _differences(differences: Sequence[Difference]) -> Table:
     drawn = _table("Mean over tasks", numbers=("A", "B", "B - A"))
     for one in differences:
         if one.quantity == "resolved":
@@ -154,7 +152,7 @@ def _differences(differences: Sequence[Difference]) -> "Table":
     return drawn
 
 
-def _pairs(comparison: Comparison) -> "Table":
+def _pairs(comparison: Comparison) -> Table:
     """The tasks that the two resolve differently, the greatest difference first."""
     drawn = _table("Task", numbers=("A %", "B %", "B - A", "Steps A", "Steps B", "Seconds A", "Seconds B"))
     differing = sorted(
@@ -231,7 +229,7 @@ def _plural(number: int, word: str) -> str:
     return word if number == 1 else f"{word}s"
 
 
-def _table(*texts: str, numbers: Sequence[str]) -> "Table":
+def _table(*texts: str, numbers: Sequence[str]) -> Table:
     return table((*texts, *numbers), numbers=numbers, breaking=texts)
 
 

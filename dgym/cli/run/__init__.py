@@ -1,17 +1,19 @@
 """``dgym run``: episodes on this machine, their progress and summary, and the patch that is applied afterwards."""
 
 import os
+import stat
 import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from dgym.cli.completion import complete_directories
-from dgym.cli.failures import FAILED, INTERRUPTED
 from dgym.cli.options import (
     Inputs,
     build_requirements_option,
     check_python,
+    complete_directories,
     engine_option,
     llm_config_option,
     output_option,
@@ -19,6 +21,8 @@ from dgym.cli.options import (
     sandbox_option,
     takes_inputs,
 )
+from dgym.cli.output import FAILED, INTERRUPTED
+from dgym.errors import DgymError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,7 +88,7 @@ def command(
 
     if force and force_failed:
         raise click.UsageError("--force runs everything again; --force-failed does not go with it")
-    if inputs.entrypoint and not any(os.path.isdir(path) for path in inputs.manifests):  # noqa: PTH112 - no pathlib before its need
+    if inputs.entrypoint and not any(Path(path).is_dir() for path in inputs.manifests):
         raise click.UsageError("--entrypoint is of repositories; a manifest's task has spec.entrypoint")
     options = RunOptions(
         results=results,
@@ -92,7 +96,7 @@ def command(
         engine=engine,
         python=check_python(python),
         build_requirements=build_requirements,
-        llm_config=None if llm_config is None else os.path.abspath(llm_config),  # noqa: PTH100 - as above
+        llm_config=None if llm_config is None else str(Path(llm_config).absolute()),
         verbose=verbose,
     )
     plan = _plan(read_episodes(inputs), options)
@@ -153,7 +157,7 @@ def _run(
 
 
 def _offer(plan: "Plan") -> None:
-    from dgym.cli.run.applying import offer_patches
+    from dgym.cli.run import offer_patches
     from dgym.episodes.plan import stored_results
 
     offer_patches(plan.jobs, stored_results(plan.jobs))
@@ -161,7 +165,7 @@ def _offer(plan: "Plan") -> None:
 
 def _execute(jobs: "list[Job]", workers: int, *, skipped: int, debug: bool) -> bool:
     """Run the jobs; True when interrupted."""
-    from dgym.cli.failures import terminated_like_interrupted
+    from dgym.cli.output import terminated_like_interrupted
     from dgym.cli.run.progress import Progress
     from dgym.episodes.plan import any_interactive
     from dgym.episodes.pool import Pool, run_inline
@@ -191,3 +195,117 @@ def _execute(jobs: "list[Job]", workers: int, *, skipped: int, debug: bool) -> b
 def _cpus() -> int:
     # Not every system has a CPU affinity.
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+if TYPE_CHECKING:
+    from dgym.episodes.job import Job
+    from dgym.results import StoredResult
+    from dgym.workspace.patches import FileVersion
+
+
+def offer_patches(jobs: "Sequence[Job]", results: "Sequence[StoredResult | None]") -> None:
+    """Ask for each repository whether to apply a patch, resolved episodes first, until one is applied."""
+    from dgym.agents.console import printable
+
+    for root, candidates in _by_repository(jobs, results).items():
+        for job, result, patch in candidates:
+            click.echo(f"\n{job.episode}: {result.reason}, {result.score} of {result.max_score}. Its patch:", err=True)
+            click.echo(printable(patch.decode("utf-8", "replace").rstrip("\n")), err=True)
+            if _agreed(f"Apply it to {root}?"):
+                changed = write_patch(root, patch)
+                click.echo(f"Changed in {root}: {', '.join(changed)}", err=True)
+                break
+
+
+def write_patch(root: Path, patch: bytes) -> list[str]:
+    """Change the files below ``root``; all of them or, where the patch does not fit, none.
+
+    Raises:
+        PatchError: The files are not those that the patch was made from.
+    """
+    from dgym.workspace.patches import apply_patch
+
+    changes = apply_patch(patch, lambda path: _read(root, path))
+    _refuse_outside(root, changes)
+    for path, version in sorted(changes.items(), key=lambda item: item[1] is not None):
+        _write(root / path, version)
+    return sorted(changes)
+
+
+def _by_repository(
+    jobs: "Iterable[Job]", results: "Iterable[StoredResult | None]"
+) -> "dict[Path, list[tuple[Job, StoredResult, bytes]]]":
+    found: dict[Path, list[tuple[Job, StoredResult, bytes]]] = {}
+    for job, result in zip(jobs, results, strict=True):
+        source = job.task.spec.source
+        if result is None or source is None or source.local_path is None:
+            continue
+        patch = _stored_patch(job)
+        if patch:
+            found.setdefault(Path(source.local_path), []).append((job, result, patch))
+    for candidates in found.values():
+        candidates.sort(key=lambda candidate: not candidate[1].resolved)
+    return found
+
+
+def _stored_patch(job: "Job") -> bytes:
+    for attempt in reversed(job.folder.attempts()):
+        if attempt.load() is not None:
+            return attempt.patch.read_bytes() if attempt.patch.exists() else b""
+    return b""
+
+
+def _agreed(question: str) -> bool:
+    try:
+        return click.confirm(question, default=False, err=True)
+    except click.Abort:
+        click.echo("not applied", err=True)
+        return False
+
+
+def _read(root: Path, path: str) -> "FileVersion | None":
+    from dgym.workspace.patches import FileVersion
+
+    file = root / path
+    try:
+        mode = file.lstat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if stat.S_ISLNK(mode):
+        return FileVersion(os.fsencode(file.readlink()), is_symlink=True)
+    if not stat.S_ISREG(mode):
+        return None
+    return FileVersion(file.read_bytes(), mode=stat.S_IMODE(mode))
+
+
+def _refuse_outside(root: Path, changes: "Mapping[str, FileVersion | None]") -> None:
+    """A directory may have become a link to elsewhere since the repository was read."""
+    real = root.resolve()
+    for path in changes:
+        parent = (root / path).parent.resolve()
+        if parent != real and real not in parent.parents:
+            raise DgymError(f"{root / path}: leads out of the repository; nothing was applied")
+
+
+def _write(path: Path, version: "FileVersion | None") -> None:
+    if version is None:
+        path.unlink(missing_ok=True)
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.dgym-{os.getpid()}")
+    temporary.unlink(missing_ok=True)
+    if version.is_symlink:
+        temporary.symlink_to(os.fsdecode(version.data))
+    else:
+        temporary.write_bytes(version.data)
+        temporary.chmod(_mode(path, version))
+    temporary.replace(path)
+
+
+def _mode(path: Path, version: "FileVersion") -> int:
+    """The file's own mode; a patch knows of the executable bit alone."""
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except OSError:
+        return version.mode
+    return mode | 0o111 if version.mode & stat.S_IXUSR else mode & ~0o111

@@ -20,7 +20,7 @@ CONFIDENCE = 0.95
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True):
-    """What a million tokens of a model cost, in whatever currency."""
+    """The price of a million tokens of a model, in any one currency."""
 
     input: float
     output: float
@@ -65,7 +65,7 @@ class TaskGroup(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class ToolUse(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """How one tool was used. ``refused`` calls are those the tool could not do, whatever the reason."""
+    """The use of one tool. ``refused`` calls are those that failed for any reason."""
 
     tool: str
     calls: int
@@ -78,7 +78,7 @@ class ToolUse(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class StageTime(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What one stage took: preparation of the sandbox, the model, waiting for it, tools, the agent itself, scoring."""
+    """The time of one stage: preparation of the sandbox, the model, its queue, tools, the agent itself, scoring."""
 
     stage: str
     episodes: int
@@ -87,7 +87,7 @@ class StageTime(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Everything ``dgym report`` tells of one run."""
+    """All figures of one run."""
 
     confidence: float
     overall: Group
@@ -137,7 +137,7 @@ def resolve_rate(records: Sequence[EpisodeRow]) -> float | None:
 
 
 def cost_of(records: Sequence[EpisodeRow], prices: Mapping[str, Price]) -> float | None:
-    """What the tokens of ``records`` cost: as stored with each, else by ``prices``.
+    """The cost of the tokens of ``records``: as stored with each, else by ``prices``.
 
     None when it is not known of an episode that used tokens, or when none did.
     """
@@ -242,7 +242,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Everything ``dgym report A --compare B`` tells.
+    """The comparison of run A with run B.
 
     ``better`` and ``worse`` are the tasks that B resolves more and less often than A; ``p_value`` is of McNemar's exact
     test on them.

@@ -12,11 +12,11 @@ from dgym.results.attempts import Attempt, EpisodeFolder, StoredResult
 from dgym.wire import EndReason
 
 UNREADABLE = "(not a call)"
-"""Under which name a report counts actions that named no tool at all."""
+"""The tool under which a report counts actions that are not calls."""
 
 
 class Call(msgspec.Struct, frozen=True):
-    """One call of a tool: whether the tool could do it, and how long it took."""
+    """One call of a tool, whether it succeeded, and its duration."""
 
     tool: str
     ok: bool
@@ -24,9 +24,9 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Stages(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Where the seconds of an attempt went.
+    """The seconds of an attempt by stage.
 
-    ``model`` is the time of its answers, ``queue`` that of waiting for a turn; ``agent`` is what the others leave.
+    ``model`` is the time of its answers, ``queue`` the wait before them; ``agent`` is the rest of the episode's time.
     """
 
     prepare: float
@@ -68,7 +68,7 @@ class EpisodeRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """What some results directories hold.
+    """The episodes of some results directories.
 
     ``unfinished`` episodes have an attempt and no readable result. ``superseded`` results belong to an earlier
     configuration of an episode that was run again, and are left out.
@@ -225,7 +225,7 @@ def _read_steps(path: Path) -> list[_Step]:
 
 
 def _stages(result: StoredResult, steps: Sequence[_Step], calls: Sequence[Call]) -> Stages | None:
-    """The stages of an episode with a verdict; older results lack the times that tell them apart."""
+    """The stages of an episode with a verdict; None for older results, which lack their times."""
     if not result.reason.is_verdict or result.wall_seconds is None or not steps or steps[0].elapsed_seconds is None:
         return None
     prepare, tools = steps[0].elapsed_seconds, sum(call.seconds for call in calls)

@@ -214,7 +214,7 @@ def test_results_of_a_set_with_those_that_are_deleted(cluster, stored, dgym, tmp
         "many-0: Resolved 2/2, there/default/many-0/uid-0/1",
         "many-1: Resolved 2/2, there/default/many-1/uid-1/1",
         "many-2: nothing is stored yet",
-        "2 of 3 in there; dgym report there tells what they came to",
+        "2 of 3 in there; dgym report there shows their figures",
     ]
     assert (tmp_path / "there/default/many-1/uid-1/1/result.json").is_file()
 
@@ -320,7 +320,7 @@ def test_no_log_yet(cluster, dgym):
 
 
 def test_what_an_agent_answers_stays_in_its_place():
-    from dgym.cli.cluster.stored import _is_below
+    from dgym.cli.cluster.results import _is_below
 
     assert _is_below("default/fix/uid/1/result.json", "default", "fix")
     for path in ("default/fix/../1/result.json", "/default/fix/u/1/result.json", "default/fix/u/1/evil.sh", "other"):
@@ -328,7 +328,7 @@ def test_what_an_agent_answers_stays_in_its_place():
 
 
 def test_indexes():
-    from dgym.cli.cluster.stored import indexes
+    from dgym.cli.cluster.results import indexes
 
     assert indexes("") == []
     assert indexes("0-2,7") == [0, 1, 2, 7]

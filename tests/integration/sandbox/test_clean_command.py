@@ -1,4 +1,4 @@
-"""``dgym clean`` removes what killed runs left behind, and nothing that is in use."""
+"""``dgym clean`` removes the leftovers of killed runs, and nothing that is in use."""
 
 import os
 import signal

@@ -2,7 +2,7 @@ import stat
 
 import pytest
 
-from dgym.cli.run.applying import write_patch
+from dgym.cli.run import write_patch
 from dgym.errors import DgymError
 
 PATCH = b"""\

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgym.api import loads
-from dgym.cli.init.manifest import find_entrypoint, manifest_name, manifest_text, propose
+from dgym.cli.init import find_entrypoint, manifest_name, manifest_text, propose
 from dgym.cli.init.survey import Requirements, Survey, allows, protected_patterns, read_requirements, survey
 
 TEST = "def test_it():\n    assert True\n"
