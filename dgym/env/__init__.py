@@ -6,11 +6,9 @@ client of a pod's sidecar (``RemoteEpisode``). ``RemotePreparation`` is the clie
 
 from dgym.env.arguments import check_choice
 from dgym.env.asynchronous import DEFAULT_TOOLS, AsyncRepoEnv
-from dgym.env.checking import check_task
 from dgym.env.http_client import HttpClient, Patience
-from dgym.env.local import LocalEpisodes, Opening, open_source, open_task
-from dgym.env.preparation import RemotePreparation
-from dgym.env.remote import RemoteEpisode
+from dgym.env.local import LocalEpisodes, Opening, check_task, open_source, open_task
+from dgym.env.remote import RemoteEpisode, RemotePreparation
 from dgym.env.synchronous import RepoEnv
 from dgym.env.views import BreakpointDict, FrameDict, InfoDict, ObservationDict, ScoreDict, ToolDict, observation_view
 

@@ -248,8 +248,6 @@ class AsyncRepoEnv:
         """Record the tokens that the model has used so far; in a pod they travel with the next step."""
         self._running().record_usage(Usage(input_tokens=input_tokens, output_tokens=output_tokens))
 
-    note_usage = record_usage
-
     def render(self) -> str | None:
         """The last observation's text in render mode "ansi"."""
         return self._last.text if self.render_mode == "ansi" and self._last is not None else None

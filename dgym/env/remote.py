@@ -1,27 +1,46 @@
-"""An episode whose session is in a pod, behind its sidecar."""
+"""An episode whose session is in a pod: the clients of its sidecar that drive it, and that prepare and release it."""
 
+import asyncio
+import hashlib
+import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
+import msgspec
+
+from dgym.api import DebugTask, ToolSpec
 from dgym.env.http_client import HttpClient, Patience
-from dgym.errors import AccessRefused, EpisodeOver
+from dgym.errors import AccessRefused, ConflictError, EpisodeOver, SandboxLost, Superseded
+from dgym.session import EpisodeLimits
 from dgym.wire import EndReason, Observation, Result, Step, ToolCall, action_problem
 from dgym.wire.episode import Action
 from dgym.wire.http import (
     IDEMPOTENCY_HEADER,
+    Accepted,
     CloseRequest,
     CloseResponse,
     DiffResponse,
     EpisodeState,
-    Path,
+    NamedTool,
     PeekResponse,
+    PrepareRequest,
+    PrepareResponse,
+    ReleaseRequest,
     ResetRequest,
     StepRequest,
     StepResponse,
     StepsResponse,
     ToolsResponse,
     Usage,
+    WorkspaceResponse,
 )
+from dgym.wire.http import Path as CallPath
+
+_log = logging.getLogger(__name__)
+_CHUNK_BYTES = 256 * 1024
+_RELEASE_SECONDS = 5.0
 
 
 class RemoteEpisode:
@@ -67,7 +86,7 @@ class RemoteEpisode:
         """Start the episode, or resume it; returns the last observation so far."""
         first = await self._client.call(
             "POST",
-            Path.RESET,
+            CallPath.RESET,
             StepResponse,
             body=ResetRequest(evaluate=evaluate),
             headers={IDEMPOTENCY_HEADER: self._reset_key},
@@ -87,7 +106,7 @@ class RemoteEpisode:
         self._reset_once()
         response = await self._client.call(
             "POST",
-            f"{Path.STEPS}/{seq}",
+            f"{CallPath.STEPS}/{seq}",
             StepResponse,
             body=_request(action, self._usage),
         )
@@ -100,14 +119,14 @@ class RemoteEpisode:
 
     async def peek(self, action: Action) -> Observation:
         """Look without a step."""
-        return (await self._client.call("POST", Path.PEEK, PeekResponse, body=_request(action))).observation
+        return (await self._client.call("POST", CallPath.PEEK, PeekResponse, body=_request(action))).observation
 
     async def finish(self, reason: EndReason = EndReason.UNRESOLVED) -> Result:
         """End the episode and wait for its verdict."""
         if self._result is None:
             self._reset_once()
             body = CloseRequest(reason=reason, usage=self._usage)
-            self._result = (await self._client.call("POST", Path.CLOSE, CloseResponse, body=body)).result
+            self._result = (await self._client.call("POST", CallPath.CLOSE, CloseResponse, body=body)).result
         return self._result
 
     async def changes(self) -> str:
@@ -115,13 +134,13 @@ class RemoteEpisode:
         if self._result is not None:
             return self._result.patch
         self._reset_once()
-        return (await self._client.call("GET", Path.DIFF, DiffResponse)).patch
+        return (await self._client.call("GET", CallPath.DIFF, DiffResponse)).patch
 
     async def apply_solution(self) -> Observation:
         """Apply the task's own solution, which only the role "prepare" may."""
         if self._preparing is None:
             raise AccessRefused("applying the solution needs the token of the role 'prepare'")
-        return (await self._preparing.call("POST", Path.SOLUTION, PeekResponse)).observation
+        return (await self._preparing.call("POST", CallPath.SOLUTION, PeekResponse)).observation
 
     def history(self, *, start: int = 0) -> list[Step]:
         """The steps from number ``start`` on, those of drivers before this one included."""
@@ -141,7 +160,7 @@ class RemoteEpisode:
         """Remember ``state``; the tools are fetched when there are others."""
         before, self._state = self._state, state
         if self._toolset is None or before is None or before.tools != state.tools:
-            self._toolset = await self._client.call("GET", Path.TOOLS, ToolsResponse)
+            self._toolset = await self._client.call("GET", CallPath.TOOLS, ToolsResponse)
 
     def _reset_once(self) -> tuple[EpisodeState, ToolsResponse]:
         if self._state is None or self._toolset is None:
@@ -154,7 +173,7 @@ async def read_history(client: HttpClient, start: int) -> list[Step]:
     steps: list[Step] = []
     following: int | None = start
     while following is not None:
-        page = await client.call("GET", f"{Path.STEPS}?from={following}", StepsResponse)
+        page = await client.call("GET", f"{CallPath.STEPS}?from={following}", StepsResponse)
         steps += page.steps
         following = page.next
     return steps
@@ -167,3 +186,104 @@ def _request(action: Action, usage: Usage | None = None) -> StepRequest:
     if isinstance(action, ToolCall):
         return StepRequest(tool=action.tool, arguments=action.arguments, usage=usage)
     return StepRequest(action=dict(action) if isinstance(action, Mapping) else action, usage=usage)
+
+
+class RemotePreparation:
+    """The client of one attempt's sidecar in the role "prepare". Every request may be repeated."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        *,
+        epoch: int | None = None,
+        patience: Patience = Patience(),  # noqa: B008 - immutable
+    ) -> None:
+        self._client = HttpClient(url, token, epoch=epoch, patience=patience)
+        brief = min(patience.silence_seconds, _RELEASE_SECONDS)
+        self._at_release = msgspec.structs.replace(patience, silence_seconds=brief)
+
+    async def prepare(
+        self,
+        task: DebugTask,
+        *,
+        source: Path | None,
+        tools: Sequence[str | ToolSpec],
+        limits: EpisodeLimits,
+    ) -> tuple[str, ...]:
+        """Send the repository and the task; returns the names of the tools.
+
+        ``source`` is a tar; None: the image holds the repository. ``limits.deadline_seconds`` is what is left of it.
+
+        Raises:
+            ManifestError: The task, a tool or a limit is wrong, or the repository too large.
+            ConflictError: The attempt was prepared otherwise.
+        """
+        request = PrepareRequest(
+            task=_without_files(task),
+            tools=tuple(
+                tool if isinstance(tool, str) else NamedTool(name=tool.name, options=tool.options) for tool in tools
+            ),
+            workspace_sha256=await asyncio.to_thread(_digest, source) if source is not None else None,
+            max_steps=limits.max_steps,
+            max_rewrites=limits.max_rewrites,
+            remaining_seconds=limits.deadline_seconds,
+        )
+        try:
+            return await self._prepare(request)
+        except ConflictError:
+            # The repository is not there yet, or the attempt is prepared otherwise, which the upload finds out too.
+            if source is None:
+                raise
+        await self._upload(source)
+        return await self._prepare(request)
+
+    async def steps(self, start: int) -> list[Step]:
+        """The recorded steps from number ``start`` on, for the trajectory of an episode with an external driver."""
+        return await read_history(self._client, start)
+
+    async def result(self) -> Result:
+        """Wait for the verdict, whichever client ends the episode."""
+        return (await self._client.call("GET", CallPath.RESULT, CloseResponse)).result
+
+    async def release(self, *, result_uri: str = "", reason: EndReason | None = None, message: str = "") -> None:
+        """The result is stored at ``result_uri``; the pod may end. ``reason`` says why where there is no verdict.
+
+        A sidecar that does not answer has been released already or is gone; a sidecar that refuses the token belongs to
+        another pod, at the address of one that is gone. Neither is an error.
+        """
+        request = ReleaseRequest(result_uri=result_uri, reason=reason, message=message)
+        try:
+            await self._client.call("POST", CallPath.RELEASE, Accepted, body=request, patience=self._at_release)
+        except Superseded:
+            raise
+        except (SandboxLost, EpisodeOver, AccessRefused) as error:
+            _log.info("the pod was not told that it may end: %s", error)
+
+    async def close(self) -> None:
+        """Close the connections. Idempotent."""
+        await self._client.close()
+
+    async def _prepare(self, request: PrepareRequest) -> tuple[str, ...]:
+        return (await self._client.call("POST", CallPath.PREPARE, PrepareResponse, body=request)).tools
+
+    async def _upload(self, source: Path) -> WorkspaceResponse:
+        return await self._client.send("PUT", CallPath.WORKSPACE, WorkspaceResponse, content=lambda: _chunks(source))
+
+
+def _without_files(task: DebugTask) -> dict[str, Any]:
+    """The task without its source, which is uploaded separately."""
+    spec = msgspec.structs.replace(task.spec, source=None)
+    travelling: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(task, spec=spec))
+    return travelling
+
+
+def _digest(source: Path) -> str:
+    with source.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+async def _chunks(source: Path) -> AsyncIterator[bytes]:
+    with source.open("rb") as file:
+        while chunk := await asyncio.to_thread(file.read, _CHUNK_BYTES):
+            yield chunk

@@ -8,7 +8,7 @@ from collections.abc import Awaitable
 
 from aiohttp import web
 
-from dgym.env.http_client import Patience
+from dgym.env import Patience
 from dgym.episodes.models import Models
 from dgym.episodes.pod.api import AgentApi, Tokens
 from dgym.episodes.pod.assignments import Assignments

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from dgym.errors import PatchError
-from dgym.workspace.patches.format import FileVersion
 from dgym.workspace.patches.parse import FilePatch, Hunk, parse_patch
-from dgym.workspace.patches.write import split_on_newline
+from dgym.workspace.patches.write import FileVersion, split_on_newline
 from dgym.workspace.paths import ancestors
 
 __all__ = ["PatchError", "apply_patch", "patched_paths"]

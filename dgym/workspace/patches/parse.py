@@ -14,8 +14,7 @@ from typing import Literal, NoReturn
 import msgspec
 
 from dgym.errors import PatchError, PathError
-from dgym.workspace.patches.format import unquote_path
-from dgym.workspace.patches.write import split_on_newline
+from dgym.workspace.patches.write import split_on_newline, unquote_path
 from dgym.workspace.paths import decode_path, normalize
 
 DATA_LIMIT = 256 * 1024**2

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from dgym.errors import PatchError
 from dgym.workspace.patches import FileVersion, apply_patch, patched_paths, unified_diff, write_patch
 from dgym.workspace.patches.apply import apply_delta
-from dgym.workspace.patches.format import quote_path, unquote_path
+from dgym.workspace.patches.write import quote_path, unquote_path
 
 TREE = {
     "a.py": FileVersion(b"one\ntwo\nthree\n"),
