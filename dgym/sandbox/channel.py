@@ -2,24 +2,31 @@
 
 Each call has a number. Payloads travel in chunks, at most ``WINDOW`` of them unconsumed in either direction, so that
 one slow stream holds up no other call; a runner that sends more than it was granted or asked for is cut off.
+
+A frame is two lengths, a JSON header and a binary payload. Both lengths are bounded before anything is read, and
+bytes that are no frame end the connection. ``dgym/runner/connection.py`` is the other side.
 """
 
 import asyncio
 import contextlib
 import errno
 import os
+import struct
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
 from typing import Any, TypeVar
 
 import msgspec
 
 from dgym.errors import InfrastructureError, SandboxLost, SetupFailed
-from dgym.sandbox import frames
 
 T = TypeVar("T")
 
 WINDOW = 8
 MAX_CONCURRENT = 32
+PREFIX = struct.Struct("!II")
+MAX_HEADER = 1024 * 1024
+MAX_PAYLOAD = 256 * 1024
+CHUNK = 64 * 1024
 
 
 class Call:
@@ -38,11 +45,11 @@ class Call:
         """Take a chunk; True when it is consumed already."""
         if self.limit is None:
             if self.stream.qsize() > WINDOW:
-                raise frames.FrameError("the runner sent more than it was granted")
+                raise FrameError("the runner sent more than it was granted")
             self.stream.put_nowait(payload)
             return False
         if len(self.collected) + len(payload) > self.limit:
-            raise frames.FrameError("the runner sent more than it was asked for")
+            raise FrameError("the runner sent more than it was asked for")
         self.collected += payload
         return True
 
@@ -123,7 +130,7 @@ class Channel:
         """End the connection; with ``tell`` the runner is asked to exit first."""
         if tell and self._lost is None:
             with contextlib.suppress(OSError, RuntimeError):
-                self._writer.write(frames.encode({"op": "exit"}))
+                self._writer.write(encode_frame({"op": "exit"}))
                 await asyncio.wait_for(self._writer.drain(), 1)
         self._lose("the sandbox was closed")
         await asyncio.wait({self._receiver})
@@ -146,7 +153,7 @@ class Channel:
         self, call: Call, op: str, arguments: dict[str, Any], body: AsyncIterator[bytes] | bytes
     ) -> None:
         header = {"id": call.number, "op": op, "args": arguments}
-        if isinstance(body, bytes) and len(body) <= frames.CHUNK:
+        if isinstance(body, bytes) and len(body) <= CHUNK:
             await self._send_and_drain(header, body)
             return
         await self._send_and_drain({**header, "more": True})
@@ -159,12 +166,12 @@ class Channel:
 
     def _send(self, header: dict[str, Any], payload: bytes = b"") -> None:
         if self._lost is None:
-            self._writer.write(frames.encode(header, payload))
+            self._writer.write(encode_frame(header, payload))
 
     async def _send_and_drain(self, header: dict[str, Any], payload: bytes = b"") -> None:
         try:
-            frame = frames.encode(header, payload)
-        except frames.FrameError as error:
+            frame = encode_frame(header, payload)
+        except FrameError as error:
             raise OSError(errno.E2BIG, f"the request does not fit into a frame: {error}") from None
         except UnicodeEncodeError as error:
             raise OSError(errno.EILSEQ, f"the request is not text: {error}") from None
@@ -180,9 +187,9 @@ class Channel:
     async def _receive(self) -> None:
         why = "the sandbox's runner is gone"
         try:
-            while (frame := await frames.read(self._reader)) is not None:
+            while (frame := await read_frame(self._reader)) is not None:
                 self._take(*frame)
-        except (frames.FrameError, OSError, ValueError, TypeError) as error:
+        except (FrameError, OSError, ValueError, TypeError) as error:
             why = f"the connection to the sandbox failed: {error}"
         finally:
             self._lose(why)
@@ -228,12 +235,12 @@ class Channel:
 
 async def _chunks(body: AsyncIterator[bytes] | bytes) -> AsyncIterator[bytes]:
     if isinstance(body, bytes):
-        for start in range(0, len(body), frames.CHUNK):
-            yield body[start : start + frames.CHUNK]
+        for start in range(0, len(body), CHUNK):
+            yield body[start : start + CHUNK]
         return
     async for piece in body:
-        for start in range(0, len(piece), frames.CHUNK):
-            yield bytes(piece[start : start + frames.CHUNK])
+        for start in range(0, len(piece), CHUNK):
+            yield bytes(piece[start : start + CHUNK])
 
 
 def raise_for_error(final: dict[str, Any]) -> None:
@@ -251,3 +258,36 @@ def raise_for_error(final: dict[str, Any]) -> None:
     if kind == "setup":
         raise SetupFailed(message)
     raise InfrastructureError(f"the runner failed: {message}")
+
+
+class FrameError(Exception):
+    """What arrived is not a frame, or what should be sent does not fit into one."""
+
+
+def encode_frame(header: dict[str, Any], payload: bytes = b"") -> bytes:
+    """One frame as bytes."""
+    encoded = msgspec.json.encode(header)
+    if len(encoded) > MAX_HEADER or len(payload) > MAX_PAYLOAD:
+        raise FrameError(f"a frame of {len(encoded)} + {len(payload)} bytes is too large")
+    return PREFIX.pack(len(encoded), len(payload)) + encoded + payload
+
+
+async def read_frame(reader: asyncio.StreamReader) -> tuple[dict[str, Any], bytes] | None:
+    """The next frame, or None when the peer closed between two frames."""
+    try:
+        prefix = await reader.readexactly(PREFIX.size)
+    except asyncio.IncompleteReadError as error:
+        if not error.partial:
+            return None
+        raise FrameError("the connection ended within a frame") from None
+    header_size, payload_size = PREFIX.unpack(prefix)
+    if header_size > MAX_HEADER or payload_size > MAX_PAYLOAD:
+        raise FrameError(f"a frame of {header_size} + {payload_size} bytes is too large")
+    try:
+        encoded = await reader.readexactly(header_size)
+        payload = await reader.readexactly(payload_size) if payload_size else b""
+        return msgspec.json.decode(encoded, type=dict[str, Any]), payload
+    except asyncio.IncompleteReadError:
+        raise FrameError("the connection ended within a frame") from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise FrameError(f"a frame's header is not a JSON object: {error}") from None

@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 from dgym.errors import InfrastructureError, SandboxLost
-from dgym.sandbox import RunnerClient, SandboxSpec, frames
+from dgym.sandbox import RunnerClient, SandboxSpec, channel
 
 RESIDENT_BOUND_KIB = 15 * 1024
 
 
 def frame(header: dict, payload: bytes = b"") -> bytes:
-    return frames.encode(header, payload)
+    return channel.encode_frame(header, payload)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ async def test_mistakes_of_the_client_are_answered_and_break_nothing(run_plain, 
     reader, writer = await asyncio.open_connection(sock=ours)
     for number, (op, arguments) in enumerate([("stat", {"paths": []}), ("nonsense", {}), ("__init__", {}), (None, [])]):
         writer.write(frame({"id": number, "op": op, "args": arguments}))
-        header, _ = await frames.read(reader)
+        header, _ = await channel.read_frame(reader)
         assert (header["id"], header["error"]["type"]) == (number, "invalid")
     client = RunnerClient(reader, writer)
     await client.close()
@@ -88,7 +88,7 @@ async def test_a_hostile_runner_loses_the_sandbox_and_nothing_else(answer):
     reader, writer = await asyncio.open_connection(sock=theirs)
 
     async def misbehave() -> None:
-        await frames.read(reader)
+        await channel.read_frame(reader)
         writer.write(answer)
         writer.write_eof()
 
@@ -108,7 +108,7 @@ async def test_a_manifest_that_names_other_places_is_refused(name):
     client = RunnerClient(*await asyncio.open_connection(sock=ours))
     reader, writer = await asyncio.open_connection(sock=theirs)
     pending = asyncio.create_task(client.manifest())
-    await frames.read(reader)
+    await channel.read_frame(reader)
     writer.write(frame({"id": 1, "result": {}}, json.dumps([name, {"type": "file"}]).encode() + b"\n"))
     with pytest.raises(SandboxLost, match="names"):
         await pending
@@ -123,7 +123,7 @@ async def test_a_manifest_without_end_is_refused():
     line = json.dumps(["x" * 32_000, {"type": "file"}]).encode() + b"\n"
 
     async def repeat() -> None:
-        while (received := await frames.read(reader)) is not None and received[0].get("op") != "cancel":
+        while (received := await channel.read_frame(reader)) is not None and received[0].get("op") != "cancel":
             writer.write(frame({"id": 1, "more": True}, line))
             await writer.drain()
 

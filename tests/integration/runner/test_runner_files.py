@@ -9,7 +9,7 @@ import tarfile
 
 import pytest
 
-from dgym.sandbox import FileStat, frames
+from dgym.sandbox import FileStat, channel
 
 
 async def chunks_of(data: bytes, size: int = 50_000):
@@ -190,7 +190,7 @@ async def test_more_paths_than_a_header_takes(sandbox):
     """An agent chooses how many paths there are and how long."""
     directory = "/".join("d" * 200 for _ in range(17))
     count = 400
-    assert count * len(directory) > frames.MAX_HEADER
+    assert count * len(directory) > channel.MAX_HEADER
     await sandbox.run(f"mkdir -p {directory}; cd {directory}; for n in $(seq {count}); do echo $n > $n; done")
     paths = sorted(await sandbox.manifest())
     assert len(paths) == count

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dgym.runner import connection as inside
-from dgym.sandbox import frames as outside
+from dgym.sandbox import channel as outside
 
 # What JSON carries unchanged: whole numbers of 64 bits, text without lone surrogates.
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -28,7 +28,7 @@ def read_all_outside(data: bytes) -> list[tuple[dict, bytes]]:
         reader.feed_data(data)
         reader.feed_eof()
         found = []
-        while (frame := await outside.read(reader)) is not None:
+        while (frame := await outside.read_frame(reader)) is not None:
             found.append(frame)
         return found
 
@@ -72,7 +72,7 @@ def written_inside(header: dict, payload: bytes) -> bytes:
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.tuples(_HEADERS, st.binary(max_size=300)), max_size=4))
 def test_what_the_trusted_side_writes_the_runner_reads(frames):
-    assert read_all_inside(b"".join(outside.encode(*frame) for frame in frames)) == frames
+    assert read_all_inside(b"".join(outside.encode_frame(*frame) for frame in frames)) == frames
 
 
 @settings(deadline=None, max_examples=50)
@@ -98,7 +98,7 @@ def test_arbitrary_bytes_are_frames_or_an_error_in_the_runner(data):
 @settings(deadline=None, max_examples=50)
 @given(_HEADERS, st.binary(min_size=1, max_size=50), st.data())
 def test_a_frame_that_is_cut_off_is_an_error(header, payload, data):
-    frame = outside.encode(header, payload)
+    frame = outside.encode_frame(header, payload)
     cut = frame[: data.draw(st.integers(1, len(frame) - 1))]
     with pytest.raises(outside.FrameError):
         read_all_outside(cut)
@@ -117,7 +117,7 @@ def test_a_length_above_the_bound_is_refused_before_anything_is_read(lengths):
 
 def test_neither_side_sends_what_the_other_would_refuse():
     with pytest.raises(outside.FrameError):
-        outside.encode({"text": "x" * outside.MAX_HEADER})
+        outside.encode_frame({"text": "x" * outside.MAX_HEADER})
     with pytest.raises(inside.FrameError):
         written_inside({}, b"x" * (inside.MAX_PAYLOAD + 1))
 
