@@ -27,7 +27,8 @@ from dgym.errors import (
     Superseded,
     VerifierFailed,
 )
-from dgym.wire.http import ANSWER_SECONDS, EPOCH_HEADER, ErrorBody, ErrorCode
+from dgym.wire.http import ANSWER_SECONDS, EPOCH_HEADER, IDEMPOTENCY_HEADER, ErrorBody, ErrorCode
+from dgym.wire.signing import SIGNATURE_HEADER, answer_is_signed, content_digest, sign_request
 
 if TYPE_CHECKING:
     import aiohttp
@@ -65,7 +66,8 @@ class HttpClient:
     def __init__(self, url: str, token: str, *, epoch: int | None = None, patience: Patience = Patience()) -> None:  # noqa: B008
         _aiohttp()
         self._url = url.rstrip("/")
-        self._headers = {"Authorization": f"Bearer {token}"} | ({} if epoch is None else {EPOCH_HEADER: str(epoch)})
+        self._token = token
+        self._headers = {} if epoch is None else {EPOCH_HEADER: str(epoch)}
         self._patience = patience
         self._session: aiohttp.ClientSession | None = None
 
@@ -87,7 +89,15 @@ class HttpClient:
         """
         # What JSON has no word for, in a call of a program's making, is written as Python shows it.
         data = b"" if body is None else msgspec.json.encode(body, enc_hook=repr)
-        return await self.send(method, path, kind, content=lambda: io.BytesIO(data), headers=headers, patience=patience)
+        return await self.send(
+            method,
+            path,
+            kind,
+            content=lambda: io.BytesIO(data),
+            digest=content_digest(data),
+            headers=headers,
+            patience=patience,
+        )
 
     async def send(
         self,
@@ -96,14 +106,15 @@ class HttpClient:
         kind: type[T],
         *,
         content: Callable[[], io.BytesIO | AsyncIterable[bytes]],
+        digest: str,
         headers: Mapping[str, str] | None = None,
         patience: Patience | None = None,
     ) -> T:
-        """The same with a body that ``content`` makes anew each time it is sent."""
+        """The same with a body that ``content`` makes anew each time it is sent; ``digest`` is its SHA-256."""
         waiting = _Waiting(patience or self._patience)
         while True:
             try:
-                status, answer = await self._once(method, path, content(), headers)
+                status, answer = await self._once(method, path, content(), digest, headers)
             except _connection_errors() as error:
                 await waiting.pause(f"{self._url} does not answer: {type(error).__name__}: {error}")
                 continue
@@ -128,19 +139,31 @@ class HttpClient:
         method: str,
         path: str,
         data: io.BytesIO | AsyncIterable[bytes],
+        digest: str,
         headers: Mapping[str, str] | None,
     ) -> tuple[int, bytes]:
         session = self._open()
-        # A redirection would carry the token to wherever it points.
-        request = session.request(method, self._url + path, data=data, headers=headers, allow_redirects=False)
+        sent = self._headers | dict(headers or {})
+        authorization = sent["Authorization"] = sign_request(
+            self._token,
+            method,
+            path,
+            epoch=sent.get(EPOCH_HEADER, ""),
+            reset_key=sent.get(IDEMPOTENCY_HEADER, ""),
+            content=digest,
+        )
+        request = session.request(method, self._url + path, data=data, headers=sent, allow_redirects=False)
         async with request as response:
-            return response.status, await response.read()
+            status, answer = response.status, await response.read()
+            signature = response.headers.get(SIGNATURE_HEADER, "")
+        if not answer_is_signed(self._token, authorization, status, answer, signature):
+            _refuse_unsigned(self._url, status, answer)
+        return status, answer
 
     def _open(self) -> "aiohttp.ClientSession":
         if self._session is None:
             aiohttp = _aiohttp()
             self._session = aiohttp.ClientSession(
-                headers=self._headers,
                 timeout=aiohttp.ClientTimeout(
                     total=None, sock_connect=_CONNECT_SECONDS, sock_read=ANSWER_SECONDS + _MARGIN_SECONDS
                 ),
@@ -172,6 +195,19 @@ class _Waiting:
         self._pause = self._patience.first_pause_seconds
         if self._heard - last < self._pause:
             await asyncio.sleep(self._pause)
+
+
+def _refuse_unsigned(url: str, status: int, answer: bytes) -> None:
+    """Let a refusal pass that cannot be signed, or a proxy's that is asked again; nothing else is believed.
+
+    Raises:
+        AccessRefused: The sidecar has another token: it is that of another attempt.
+        SandboxLost: Another program answers on the sidecar's port.
+    """
+    if status == ErrorCode.UNAUTHENTICATED.status:
+        raise AccessRefused(f"{url}: {exception(status, answer)[0]}")
+    if status not in (502, 503, 504):
+        raise SandboxLost(f"{url} answered with status {status} without the signature of the episode's sidecar")
 
 
 def exception(status: int, answer: bytes) -> tuple[DgymError, bool]:

@@ -235,7 +235,7 @@ class RemotePreparation:
             # The repository is not there yet, or the attempt is prepared otherwise, which the upload finds out too.
             if source is None:
                 raise
-        await self._upload(source)
+        await self._upload(source, request.workspace_sha256 or "")
         return await self._prepare(request)
 
     async def steps(self, start: int) -> list[Step]:
@@ -267,8 +267,10 @@ class RemotePreparation:
     async def _prepare(self, request: PrepareRequest) -> tuple[str, ...]:
         return (await self._client.call("POST", CallPath.PREPARE, PrepareResponse, body=request)).tools
 
-    async def _upload(self, source: Path) -> WorkspaceResponse:
-        return await self._client.send("PUT", CallPath.WORKSPACE, WorkspaceResponse, content=lambda: _chunks(source))
+    async def _upload(self, source: Path, digest: str) -> WorkspaceResponse:
+        return await self._client.send(
+            "PUT", CallPath.WORKSPACE, WorkspaceResponse, content=lambda: _chunks(source), digest=digest
+        )
 
 
 def _without_files(task: DebugTask) -> dict[str, Any]:

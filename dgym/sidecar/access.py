@@ -1,15 +1,18 @@
-"""Access to the calls: three tokens, of which the pod has digests alone, and assignments that supersede each other."""
+"""Access to the calls: requests signed by three roles, each taken once, and assignments that supersede each other."""
 
-import hmac
+import heapq
+import time
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from dgym.sidecar.answers import CallError
-from dgym.wire.http import EPOCH_HEADER, ErrorCode, Role, token_digest
+from dgym.wire.http import EPOCH_HEADER, IDEMPOTENCY_HEADER, ErrorCode, Role
+from dgym.wire.signing import WINDOW_SECONDS, SignedRequest, read_request
 
-_SCHEME = "bearer "
 _HIGHEST = 2**53
+_NONCES = 16_384
+"""Remembered for each role."""
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,16 +27,40 @@ class Access:
 
     def __init__(self, digests: Mapping[Role, str]) -> None:
         self._digests = dict(digests)
+        self._nonces = {role: _Nonces() for role in Role}
         self._epoch = 0
         self._assigned: set[Role] = set()
 
-    def authorize(self, headers: Mapping[str, str], allowed: Sequence[Role]) -> Caller:
-        """The caller, if it has the token of one of the roles.
+    def identify(self, method: str, target: str, headers: Mapping[str, str]) -> SignedRequest:
+        """The request, if it is signed with the key of a role and was not received before.
 
         Raises:
-            CallError: unauthenticated, forbidden or superseded.
+            CallError: unauthenticated.
         """
-        role = self._role(headers.get("Authorization", ""))
+        signed = read_request(
+            self._digests,
+            headers.get("Authorization", ""),
+            method,
+            target,
+            epoch=headers.get(EPOCH_HEADER, ""),
+            reset_key=headers.get(IDEMPOTENCY_HEADER, ""),
+        )
+        if signed is None:
+            raise CallError(ErrorCode.UNAUTHENTICATED, "the request is not signed with a token of this attempt")
+        now = time.time()
+        if abs(signed.time - now) > WINDOW_SECONDS:
+            message = f"the clocks differ by {signed.time - now:.0f} s, more than {WINDOW_SECONDS} s"
+            raise CallError(ErrorCode.UNAUTHENTICATED, message)
+        if not self._nonces[signed.role].add(signed.time, signed.nonce, now):
+            raise CallError(ErrorCode.UNAUTHENTICATED, "the request was received before")
+        return signed
+
+    def authorize(self, role: Role, headers: Mapping[str, str], allowed: Sequence[Role]) -> Caller:
+        """The caller, if the call is one of its role's.
+
+        Raises:
+            CallError: forbidden or superseded.
+        """
         if role not in allowed:
             needed = " or ".join(allowed)
             raise CallError(ErrorCode.FORBIDDEN, f"this call needs the token of the role {needed}, not of {role}")
@@ -62,15 +89,31 @@ class Access:
         """Whether a later assignment than ``epoch`` has called."""
         return self._epoch > epoch
 
-    def _role(self, authorization: str) -> Role:
-        if authorization[: len(_SCHEME)].lower() != _SCHEME:
-            raise CallError(ErrorCode.UNAUTHENTICATED, "a bearer token is needed")
-        digest = token_digest(authorization[len(_SCHEME) :].strip())
-        # All are compared, each in constant time: the time it takes reveals nothing about any of them.
-        matching = [role for role, known in self._digests.items() if hmac.compare_digest(known, digest)]
-        if not matching:
-            raise CallError(ErrorCode.UNAUTHENTICATED, "the token is not one of this attempt")
-        return matching[0]
+
+class _Nonces:
+    """The requests of one role within the window; where there are too many, the oldest times are refused as a whole."""
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+        self._oldest_first: list[tuple[int, str]] = []
+        self._floor = 0
+
+    def add(self, sent: int, nonce: str, now: float) -> bool:
+        """Record a request; False: it was received before, or is too old to tell."""
+        if sent < self._floor or nonce in self._known:
+            return False
+        self._known.add(nonce)
+        heapq.heappush(self._oldest_first, (sent, nonce))
+        while self._oldest_first and self._oldest_first[0][0] < now - WINDOW_SECONDS:
+            self._forget()
+        while len(self._known) > _NONCES:
+            self._floor = max(self._floor, self._forget() + 1)
+        return True
+
+    def _forget(self) -> int:
+        sent, nonce = heapq.heappop(self._oldest_first)
+        self._known.discard(nonce)
+        return sent
 
 
 def _read_epoch(text: str) -> int:

@@ -5,6 +5,7 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import msgspec
@@ -35,6 +36,7 @@ from dgym.wire.http import (
     RunningRequest,
     StepRequest,
 )
+from dgym.wire.signing import SIGNATURE_HEADER, SignedRequest, content_digest, sign_answer
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +47,7 @@ MAXIMUM_CALLS = 64
 _BODY_SECONDS = 60.0
 _KEY_LENGTH = 200
 _CHUNK_BYTES = 256 * 1024
+_current: ContextVar[SignedRequest] = ContextVar("signed request")
 
 
 class Api:
@@ -100,22 +103,25 @@ class Api:
 
     async def _answer(self, request: web.Request, roles: Sequence[Role], handler: Handler) -> tuple[web.Response, str]:
         self._calls += 1
+        signed = None
         try:
+            signed = self._access.identify(request.method, request.raw_path, request.headers)
+            _current.set(signed)
             if self._calls > MAXIMUM_CALLS:
                 raise CallError(ErrorCode.BUSY, f"more than {MAXIMUM_CALLS} calls at once")
-            caller = self._access.authorize(request.headers, roles)
+            caller = self._access.authorize(signed.role, request.headers, roles)
             answer = await handler(request)
             self._access.check_current(caller)
-            return _json(answer), "ok"
+            return _json(answer, signed=signed), "ok"
         except StillRunning:
-            return _json(Accepted(running=True), status=202), "running"
+            return _json(Accepted(running=True), status=202, signed=signed), "running"
         except ConnectionError:
             raise  # the client has gone
         except Exception as error:
             body = describe(error)
             if body.code is ErrorCode.INTERNAL:
                 _log.exception("the call failed")
-            return _refusal(body), body.code
+            return _refusal(body, signed), body.code
         finally:
             self._calls -= 1
 
@@ -123,7 +129,10 @@ class Api:
 
     async def _workspace(self, request: web.Request) -> Any:
         _check_length(request, WORKSPACE_LIMIT)
-        return await self._attempt.receive_workspace(request.content.iter_chunked(_CHUNK_BYTES))
+        received = await self._attempt.receive_workspace(request.content.iter_chunked(_CHUNK_BYTES))
+        if received.sha256 != _current.get().content:
+            raise _wrong_content()
+        return received
 
     async def _prepare(self, request: web.Request) -> Any:
         tools = self._attempt.prepare(await _read(request, PrepareRequest, limit=PREPARE_LIMIT))
@@ -213,10 +222,16 @@ async def _read(request: web.Request, kind: type[T], *, limit: int = BODY_LIMIT)
                     raise _too_large(limit)
     except TimeoutError:
         raise CallError(ErrorCode.INVALID_ARGUMENT, "the body did not arrive") from None
+    if content_digest(body) != _current.get().content:
+        raise _wrong_content()
     try:
         return msgspec.json.decode(bytes(body) or b"{}", type=kind)
     except (msgspec.DecodeError, UnicodeError) as error:
         raise CallError(ErrorCode.INVALID_ARGUMENT, f"the body is wrong: {error}") from None
+
+
+def _wrong_content() -> CallError:
+    return CallError(ErrorCode.INVALID_ARGUMENT, "the body is not the one whose digest is signed")
 
 
 def _check_length(request: web.Request, limit: int) -> None:
@@ -234,17 +249,20 @@ def _number(text: str, name: str) -> int:
     return int(text)
 
 
-def _json(value: Any, *, status: int = 200) -> web.Response:
+def _json(value: Any, *, status: int = 200, signed: SignedRequest | None = None) -> web.Response:
     try:
         body = msgspec.json.encode(value)
     except UnicodeEncodeError:
         # Half a surrogate pair, out of a program's output or a model's call.
         body = json.dumps(msgspec.to_builtins(value), ensure_ascii=False).encode("utf-8", "replace")
-    return web.Response(body=body, status=status, content_type="application/json")
+    response = web.Response(body=body, status=status, content_type="application/json")
+    if signed is not None:
+        response.headers[SIGNATURE_HEADER] = sign_answer(signed.key, signed.authorization, status, body)
+    return response
 
 
-def _refusal(body: ErrorBody) -> web.Response:
-    response = _json(body, status=body.code.status)
+def _refusal(body: ErrorBody, signed: SignedRequest | None = None) -> web.Response:
+    response = _json(body, status=body.code.status, signed=signed)
     if body.code in (ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN, ErrorCode.TOO_LARGE):
         # The rest of the request is not read.
         response.force_close()

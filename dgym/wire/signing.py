@@ -6,9 +6,111 @@ ended. The program has none of the keys: the key of a role is the SHA-256 of its
 
 import hashlib
 import hmac
+import re
+import secrets
+import time
+from collections.abc import Mapping
+
+import msgspec
 
 from dgym.wire.http import Role, make_token, token_digest
 from dgym.wire.messages import EndReason, Outcome
+
+SCHEME = "Dgym"
+"""The scheme of the header ``Authorization``: ``Dgym TIME.NONCE.CONTENT.PROOF.SIGNATURE``."""
+SIGNATURE_HEADER = "Dgym-Signature"
+"""The signature of an answer."""
+WINDOW_SECONDS = 300
+"""How far the clocks of a caller and a sidecar may differ; requests outside of it are refused."""
+_FORM = re.compile(r"Dgym (\d{1,12})\.([0-9a-f]{32})\.([0-9a-f]{64})\.([0-9a-f]{2,512})\.([0-9a-f]{64})")
+
+
+class SignedRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request with a valid signature; ``content`` is the SHA-256 that its body must have."""
+
+    role: Role
+    key: str
+    time: int
+    nonce: str
+    content: str
+    authorization: str
+
+
+def content_digest(data: bytes | bytearray) -> str:
+    """SHA-256 of a body, in hexadecimal digits."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def signing_time() -> int:
+    """Now, in seconds, as requests carry it."""
+    return int(time.time())
+
+
+def sign_request(
+    token: str,
+    method: str,
+    target: str,
+    *,
+    epoch: str = "",
+    reset_key: str = "",
+    content: str,
+    now: int | None = None,
+) -> str:
+    """The header ``Authorization`` of one request, each time with a new nonce.
+
+    ``target`` is path and query, ``epoch`` and ``reset_key`` are the headers ``Dgym-Epoch`` and ``Idempotency-Key``,
+    and ``content`` is the SHA-256 of the body. The token itself travels masked: only who has its digest can read it.
+    """
+    key, sent, nonce = token_digest(token), str(signing_time() if now is None else now), secrets.token_hex(16)
+    proof = _masked(key, nonce, token.encode()).hex()
+    signature = _sign(key, "request", method, target, epoch, reset_key, sent, nonce, content, proof)
+    return f"{SCHEME} {sent}.{nonce}.{content}.{proof}.{signature}"
+
+
+def read_request(
+    digests: Mapping[Role, str], authorization: str, method: str, target: str, *, epoch: str = "", reset_key: str = ""
+) -> SignedRequest | None:
+    """The request, if it is signed with one of the roles' keys by a caller that has the token too."""
+    found = _FORM.fullmatch(authorization)
+    if found is None:
+        return None
+    now, nonce, content, proof, signature = found.groups()
+    # All are compared, each in constant time: the time it takes reveals nothing about any of them.
+    roles = []
+    for role, key in digests.items():
+        expected = _sign(key, "request", method, target, epoch, reset_key, now, nonce, content, proof)
+        if hmac.compare_digest(expected, signature):
+            roles.append(role)
+    if not roles or len(proof) % 2:
+        return None
+    key = digests[roles[0]]
+    token = _masked(key, nonce, bytes.fromhex(proof))
+    if not hmac.compare_digest(hashlib.sha256(token).hexdigest(), key):
+        return None
+    return SignedRequest(
+        role=roles[0], key=key, time=int(now), nonce=nonce, content=content, authorization=authorization
+    )
+
+
+def sign_answer(key: str, authorization: str, status: int, body: bytes) -> str:
+    """The header ``Dgym-Signature`` of the answer to the request with that ``authorization``."""
+    return _sign(key, "answer", authorization, str(status), content_digest(body))
+
+
+def answer_is_signed(token: str, authorization: str, status: int, body: bytes, signature: str) -> bool:
+    """Whether the answer is one of a sidecar that has the key of ``token``, and belongs to this very request."""
+    expected = sign_answer(token_digest(token), authorization, status, body)
+    return hmac.compare_digest(expected.encode(), signature.encode("utf-8", "surrogateescape"))
+
+
+def _sign(key: str, kind: str, *fields: str) -> str:
+    text = "\n".join((f"dgym {kind} 1", *fields))
+    return hmac.new(key.encode(), text.encode("utf-8", "surrogateescape"), hashlib.sha256).hexdigest()
+
+
+def _masked(key: str, nonce: str, data: bytes) -> bytes:
+    mask = hashlib.shake_256(f"dgym token 1\n{key}\n{nonce}".encode()).digest(len(data))
+    return bytes(one ^ other for one, other in zip(data, mask, strict=True))
 
 
 def sign_verdict(key: str, outcome: Outcome, reason: EndReason, *, episode_uid: str, attempt: int) -> str:

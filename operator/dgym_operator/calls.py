@@ -20,7 +20,7 @@ from dgym.wire.assignments import (
     make_agent_token,
 )
 from dgym.wire.http import Path, Role, make_token
-from dgym.wire.signing import verdict_is_signed
+from dgym.wire.signing import content_digest, sign_request, verdict_is_signed
 
 V = TypeVar("V")
 
@@ -56,13 +56,13 @@ class PodCaller:
         self._session = session
         self._deadline = aiohttp.ClientTimeout(total=deadline_seconds, connect=min(3.0, deadline_seconds))
 
-    async def call(self, method: str, url: str, *, token: str, body: bytes | None = None) -> tuple[int, bytes]:
+    async def call(self, method: str, url: str, *, authorization: str, body: bytes | None = None) -> tuple[int, bytes]:
         """Returns a status below 300 and the body.
 
         Raises:
             CallFailed: no answer, or one that is an error.
         """
-        headers = {"Authorization": f"Bearer {token}"}
+        headers = {"Authorization": authorization}
         if body is not None:
             headers["Content-Type"] = "application/json"
         try:
@@ -92,11 +92,11 @@ class AgentClient:
     def __init__(self, caller: PodCaller, key: bytes) -> None:
         self._caller = caller
         self._key = key
-        self._token = make_agent_token(key, AgentRole.ASSIGN)
+        self._authorization = f"Bearer {make_agent_token(key, AgentRole.ASSIGN)}"
 
     async def report(self, url: str) -> AgentReport:
         """Get the agent's report."""
-        status, body = await self._caller.call("GET", url + ASSIGNMENTS_PATH, token=self._token)
+        status, body = await self._caller.call("GET", url + ASSIGNMENTS_PATH, authorization=self._authorization)
         try:
             report = msgspec.json.decode(body, type=AgentReport)
         except (msgspec.DecodeError, UnicodeError) as error:
@@ -109,14 +109,15 @@ class AgentClient:
         await self._caller.call(
             "PUT",
             f"{url}{ASSIGNMENTS_PATH}/{assignment.episode_uid}",
-            token=self._token,
+            authorization=self._authorization,
             body=msgspec.json.encode(assignment),
         )
 
     async def withdraw(self, url: str, episode_uid: str) -> None:
         """Withdraw an episode, running or over. An unknown episode counts as withdrawn."""
         try:
-            await self._caller.call("DELETE", f"{url}{ASSIGNMENTS_PATH}/{episode_uid}", token=self._token)
+            path = f"{ASSIGNMENTS_PATH}/{episode_uid}"
+            await self._caller.call("DELETE", url + path, authorization=self._authorization)
         except Refused as error:
             if error.status != _NOT_FOUND:
                 raise
@@ -181,8 +182,12 @@ class SidecarCalls:
     async def _make(self, call: SidecarCall) -> None:
         about = fields(episode_uid=call.episode_uid, attempt=call.attempt, url=call.url, call=call.path.value)
         token = make_token(self._key, episode_uid=call.episode_uid, attempt=call.attempt, role=Role.OPERATE)
+        # The token signs the request and does not travel: a program of the sandbox may have the port by now.
+        authorization = sign_request(token, "POST", call.path, content=content_digest(call.body or b""))
         try:
-            status, _ = await self._caller.call("POST", call.url + call.path, token=token, body=call.body)
+            status, _ = await self._caller.call(
+                "POST", call.url + call.path, authorization=authorization, body=call.body
+            )
         except CallFailed as error:
             status = error.status if isinstance(error, Refused) else 0
             if status != _ATTEMPT_OVER:

@@ -26,8 +26,17 @@ from dgym.sidecar.attempt import Attempt
 from dgym.sidecar.runners import Runners
 from dgym.sidecar.serving import write_ending
 from dgym.sidecar.settings import PREFIX, Settings
+from dgym.wire.http import (
+    EPOCH_HEADER,
+    IDEMPOTENCY_HEADER,
+    Role,
+    RunningRequest,
+    VerifyResponse,
+    make_token,
+    token_digest,
+)
 from dgym.wire.http import Path as CallPath
-from dgym.wire.http import Role, RunningRequest, VerifyResponse, make_token, token_digest
+from dgym.wire.signing import content_digest, sign_request
 from dgym.wire.termination import decode_termination
 
 MAIN = Path(dgym.runner.__file__).with_name("__main__.py")
@@ -176,7 +185,14 @@ class Pod:
         """One call without a second attempt: its status and its body."""
         headers = dict(headers or {})
         if role is not None or token is not None:
-            headers["Authorization"] = f"Bearer {token or self.tokens[role]}"
+            headers["Authorization"] = sign_request(
+                token or self.tokens[role],
+                method,
+                path,
+                epoch=headers.get(EPOCH_HEADER, ""),
+                reset_key=headers.get(IDEMPOTENCY_HEADER, ""),
+                content=content_digest(data if isinstance(data, bytes) else b""),
+            )
         async with (
             aiohttp.ClientSession() as session,
             session.request(method, self.url + path, headers=headers, data=data) as response,

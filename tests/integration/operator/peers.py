@@ -127,7 +127,7 @@ class Sidecars:
     async def _answer(self, request: web.Request) -> web.Response:
         address = request.transport.get_extra_info("sockname")[0]
         verb = request.match_info["verb"]
-        assert request.headers["Authorization"].startswith("Bearer ")
+        assert request.headers["Authorization"].startswith("Dgym ")
         self.calls.append((verb, address))
         body = {"expected": True} if verb == "verify" else {"running": False}
         return web.json_response(body, status=self.statuses.get(verb, 200))

@@ -13,7 +13,7 @@ from dgym.kube import SystemClock, WorkQueue
 from dgym.wire import EndReason, Outcome
 from dgym.wire.assignments import AgentReport, AgentRole, AssignmentStatus, make_agent_token
 from dgym.wire.http import Path, Role, make_token, token_digest
-from dgym.wire.signing import sign_verdict
+from dgym.wire.signing import read_request, sign_verdict
 from dgym_operator.actions import KeyUnusable
 from dgym_operator.actions.secrets import agent_tokens_data, decode_key, results_token_data, secret_manifest
 from dgym_operator.calls import AgentClient, PodCaller, Refused, SidecarCall, SidecarCalls, Unreachable
@@ -161,7 +161,12 @@ async def test_a_sidecar_is_told_until_it_has_answered(server, caller, status, c
     worker.cancel()
     await asyncio.gather(worker, return_exceptions=True)
     token = make_token(KEY, episode_uid="uid", attempt=1, role=Role.OPERATE)
-    assert server.calls == [("POST", "/v1/verify", f"Bearer {token}")] * calls
+    assert [call[:2] for call in server.calls] == [("POST", "/v1/verify")] * calls
+    digests = {Role.OPERATE: token_digest(token)}
+    for *target, authorization in server.calls:
+        assert token not in authorization
+        assert token_digest(token) not in authorization
+        assert read_request(digests, authorization, *target).role is Role.OPERATE
 
 
 async def test_a_report_carries_its_body(server, caller):

@@ -12,6 +12,7 @@ from dgym.sidecar.access import Access
 from dgym.sidecar.answers import CallError
 from dgym.sidecar.settings import read_settings
 from dgym.wire.http import Role, token_digest
+from dgym.wire.signing import content_digest, sign_request
 
 DIGESTS = {role: token_digest(role.value) for role in Role}
 REQUIRED = {f"DGYM_SIDECAR_{role.upper()}_SHA256": digest for role, digest in DIGESTS.items()}
@@ -35,9 +36,11 @@ def test_a_wrong_setting_is_named(change, words):
         read_settings({**REQUIRED, **change})
 
 
-def call(access, role, allowed=None, epoch=None, scheme="Bearer"):
-    headers = {"Authorization": f"{scheme} {role}"} | ({} if epoch is None else {"Dgym-Epoch": str(epoch)})
-    return access.authorize(headers, [allowed or role])
+def call(access, role, allowed=None, epoch=None, scheme="Dgym"):
+    headers = {} if epoch is None else {"Dgym-Epoch": str(epoch)}
+    signed = sign_request(role, "POST", "/v1/x", epoch=headers.get("Dgym-Epoch", ""), content=content_digest(b""))
+    headers["Authorization"] = signed.replace("Dgym", scheme)
+    return access.authorize(access.identify("POST", "/v1/x", headers).role, headers, [allowed or role])
 
 
 def code(*arguments, **options):
@@ -50,12 +53,11 @@ def test_a_role_may_call_what_is_its_own():
     access = Access(DIGESTS)
     for role in Role:
         assert call(access, role).role is role
-        assert call(access, role, scheme="bearer").role is role
     assert code(access, Role.DRIVE, Role.PREPARE) == "forbidden"
     assert code(access, "other", Role.PREPARE) == "unauthenticated"
     assert code(access, Role.DRIVE, scheme="Basic") == "unauthenticated"
     with pytest.raises(CallError):
-        access.authorize({}, list(Role))
+        access.identify("POST", "/v1/x", {})
 
 
 def test_a_higher_epoch_supersedes_a_lower_one_in_every_role():

@@ -1,0 +1,92 @@
+"""A program of the sandbox that answers on the sidecar's port in its place."""
+
+import msgspec
+import pytest
+from aiohttp import web
+
+from dgym.env import HttpClient, RemotePreparation
+from dgym.errors import AccessRefused, SandboxLost
+from dgym.wire import EndReason, Result
+from dgym.wire.http import Accepted, CloseResponse, Path, Role, token_digest
+from dgym.wire.signing import SIGNATURE_HEADER, WINDOW_SECONDS, content_digest, sign_answer, sign_request, signing_time
+
+FORGED = msgspec.json.encode(
+    CloseResponse(result=Result(resolved=True, score=1, max_score=1, reason=EndReason.RESOLVED))
+)
+
+
+@pytest.fixture
+async def impostor():
+    """Its URL, and the requests that it has received; it answers each with a forged verdict."""
+    received = []
+
+    async def answer(request):
+        received.append((request.method, request.raw_path, dict(request.headers), await request.read()))
+        guessed = sign_answer("0" * 64, request.headers["Authorization"], 200, FORGED)
+        headers = {SIGNATURE_HEADER: guessed} if len(received) % 2 else {}
+        return web.Response(body=FORGED, headers=headers, content_type="application/json")
+
+    application = web.Application()
+    application.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(application, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    yield f"http://127.0.0.1:{runner.addresses[0][1]}", received
+    await runner.cleanup()
+
+
+async def test_a_forged_verdict_is_refused_and_its_request_is_no_credential(new_pod, impostor):
+    url, received = impostor
+    pod = await new_pod().start(operated=False, runners=False)
+    for role, ask in ((Role.DRIVE, Path.CLOSE), (Role.PREPARE, Path.RELEASE)):
+        client = HttpClient(url, pod.tokens[role], epoch=1)
+        for _ in range(2):
+            with pytest.raises(SandboxLost, match="without the signature"):
+                await client.call("POST", ask, CloseResponse, body=Accepted())
+        await client.close()
+        for method, path, headers, body in received:
+            seen = repr((path, headers, body))
+            assert pod.tokens[role] not in seen
+            assert token_digest(pod.tokens[role]) not in seen
+            stolen = {name: headers[name] for name in ("Authorization", "Dgym-Epoch")}
+            # Neither for another call, nor with another body, another epoch or as a bearer token.
+            assert (await pod.raw("POST", Path.CANCEL, headers=stolen))[0] == 401
+            assert (await pod.raw("GET", Path.TOOLS, headers=stolen))[0] == 401
+            assert (await pod.raw(method, path, headers=stolen | {"Dgym-Epoch": "2"}))[0] == 401
+            bearer = {"Authorization": headers["Authorization"].replace("Dgym", "Bearer")}
+            assert (await pod.raw(method, path, headers=bearer))[0] == 401
+        received.clear()
+
+
+async def test_a_request_is_taken_once_and_with_its_own_body(new_pod):
+    pod = await new_pod().start(operated=False, runners=False)
+
+    async def send(authorization, data=b"{}"):
+        return await pod.raw("POST", Path.PREPARE, headers={"Authorization": authorization}, data=data)
+
+    def signed(data=b"{}"):
+        return sign_request(pod.tokens[Role.PREPARE], "POST", Path.PREPARE, content=content_digest(data))
+
+    first = signed()
+    status, body = await send(first)
+    assert (status, body["code"]) == (400, "invalid_argument")
+    assert "received before" in (await send(first))[1]["message"]
+    assert "digest is signed" in (await send(signed(), b'{"other": 1}'))[1]["message"]
+
+
+@pytest.mark.parametrize("seconds", [-WINDOW_SECONDS - 60, WINDOW_SECONDS + 60])
+async def test_a_request_outside_of_the_window_is_refused(new_pod, seconds):
+    pod = await new_pod().start(operated=False, runners=False)
+    token, now = pod.tokens[Role.DRIVE], signing_time()
+    old = sign_request(token, "GET", Path.TOOLS, content=content_digest(b""), now=now + seconds)
+    status, body = await pod.raw("GET", Path.TOOLS, headers={"Authorization": old})
+    assert status == 401
+    assert "clocks differ" in body["message"]
+
+
+async def test_the_digest_in_the_pod_is_no_token(new_pod):
+    pod = await new_pod().start(operated=False, runners=False)
+    preparation = RemotePreparation(pod.url, token_digest(pod.tokens[Role.PREPARE]))
+    with pytest.raises(AccessRefused):
+        await preparation.result()
+    await preparation.close()
