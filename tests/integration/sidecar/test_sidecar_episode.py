@@ -36,7 +36,7 @@ async def test_an_episode_from_prepare_to_resolved(pod, helpers):
     assert "+    return a + b" in await env.patch()
     assert "return a + b" in (await env.peek("view calc.py"))["text"]
 
-    env.note_usage(input_tokens=700, output_tokens=30)
+    env.record_usage(input_tokens=700, output_tokens=30)
     _, reward, terminated, truncated, info = await env.step("submit")
     assert (reward, terminated, truncated) == (1.0, True, False)
     assert (info["resolved"], info["reason"], info["score"], info["max_score"]) == (True, "Resolved", 1, 1)
