@@ -8,7 +8,6 @@ releases its place.
 
 import asyncio
 import contextlib
-import fcntl
 import hashlib
 import os
 import random
@@ -18,6 +17,8 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import msgspec
+
+from dgym.locks import acquire, try_acquire
 
 _MINUTE = 60.0
 _POLL_SECONDS = 0.05
@@ -111,21 +112,16 @@ class Limits:
     async def _take(self, directory: Path, places: int) -> int:
         while True:
             for number in random.sample(range(places), places):
-                descriptor = os.open(directory / f"place-{number}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    os.close(descriptor)
-                else:
+                descriptor = try_acquire(directory / f"place-{number}")
+                if descriptor is not None:
                     return descriptor
             await asyncio.sleep(random.uniform(0.5, 1.5) * _POLL_SECONDS)  # noqa: S311 - no secret
 
     @contextlib.contextmanager
     def _shared(self, directory: Path) -> Iterator[_State]:
         """The state, locked for the microseconds that arithmetic takes."""
-        descriptor = os.open(directory / "state", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = acquire(directory / "state")
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
             state = _decode(os.pread(descriptor, 4096, 0))
             yield state
             data = msgspec.json.encode(state)

@@ -16,7 +16,8 @@ from typing import Any, Literal
 import msgspec
 
 from dgym.errors import SandboxStartFailed
-from dgym.sandbox.locks import directory, only_one
+from dgym.locks import only_one
+from dgym.sandbox.container.ownership import directory
 from dgym.sandbox.protocol import EngineName
 
 Flavor = Literal["docker", "podman"]

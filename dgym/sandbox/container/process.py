@@ -13,10 +13,10 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from dgym.errors import SandboxLost, SandboxStartFailed
-from dgym.sandbox import locks
+from dgym.sandbox.container import ownership
 from dgym.sandbox.container.command import LABEL
 from dgym.sandbox.container.engine import Engine
-from dgym.sandbox.locks import Ownership
+from dgym.sandbox.container.ownership import Ownership
 
 _log = logging.getLogger(__name__)
 _ERROR_BYTES = 64 * 1024
@@ -141,10 +141,10 @@ async def remove_abandoned_containers(engine: Engine) -> list[str]:
         SandboxStartFailed: the engine does not answer, or a container cannot be removed.
     """
     existing = await _ours(engine)
-    abandoned = [name for name in existing if locks.is_abandoned(name)]
+    abandoned = [name for name in existing if ownership.is_abandoned(name)]
     for name in abandoned:
         await remove_container(engine, name)
-        locks.forget(name)
+        ownership.forget(name)
     return abandoned
 
 
@@ -165,13 +165,13 @@ async def remove_unused_locks(engines: Iterable[Engine]) -> None:
     existing: set[str] = set()
     for engine in engines:
         existing.update(await _ours(engine))
-    locks.forget_unused(existing)
+    ownership.forget_unused(existing)
 
 
 async def _ours(engine: Engine) -> list[str]:
     found = await engine.call(
-        "ps", "--all", "--filter", f"label={LABEL}={locks.scope()}", "--format", "{{.Names}}", timeout_seconds=30.0
+        "ps", "--all", "--filter", f"label={LABEL}={ownership.scope()}", "--format", "{{.Names}}", timeout_seconds=30.0
     )
     if found.status != 0:
         raise SandboxStartFailed(found.why)
-    return [name for name in found.output.split() if name.startswith(locks.PREFIX)]
+    return [name for name in found.output.split() if name.startswith(ownership.PREFIX)]

@@ -16,10 +16,10 @@ from dgym.sandbox.cache import cache_directory, shared_runner
 from dgym.sandbox.client import RunnerClient
 from dgym.sandbox.container.command import Container, command_line
 from dgym.sandbox.container.engine import Engine, Image, find_engine
+from dgym.sandbox.container.ownership import Ownership, scope
 from dgym.sandbox.container.process import ContainerProcess, remove_abandoned_once
 from dgym.sandbox.local import bubblewrap_works
 from dgym.sandbox.local.bubblewrap import check_workspace
-from dgym.sandbox.locks import Ownership, scope
 from dgym.sandbox.protocol import EngineName, Sandbox, SandboxKind, SandboxProvider, SandboxSpec
 
 __all__ = ["ContainerProvider", "ContainerSandbox"]

@@ -4,7 +4,6 @@ A directory belongs to a live process as long as that process holds its lock. Wh
 recognised by its free lock and removed by the next process that opens a sandbox.
 """
 
-import fcntl
 import os
 import shutil
 import subprocess
@@ -15,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from dgym.errors import SandboxStartFailed
+from dgym.locks import acquire, try_acquire
 
 _LOCK = "lock"
 _YOUNG_SECONDS = 60.0
@@ -36,8 +36,7 @@ class PrivateDirectory:
         """
         try:
             path = Path(tempfile.mkdtemp(prefix=_prefix())).resolve()
-            lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            lock = acquire(path / _LOCK)
             for name in ("workspace", "home", "tmp", "run"):
                 (path / name).mkdir()
         except OSError as error:
@@ -82,9 +81,10 @@ def remove_abandoned(also: Callable[[str], bool | None] | None = None) -> None:
             about = path.lstat()
             if about.st_mtime > young or about.st_uid != os.getuid():
                 continue
-            lock = os.open(path / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            lock = try_acquire(path / _LOCK, create=False)
+            if lock is None:
+                continue
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if also is None or also(path.name) is not False:
                     remove_tree(path)
             finally:

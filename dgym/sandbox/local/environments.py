@@ -23,9 +23,9 @@ from importlib import metadata
 from pathlib import Path
 
 from dgym.errors import ManifestError, SetupFailed
+from dgym.locks import only_one, whole_in_thread
 from dgym.sandbox.cache import cache_directory
 from dgym.sandbox.local.interpreter import Interpreter, inspect_interpreter, resolve_python
-from dgym.sandbox.locks import only_one, whole_in_thread
 
 __all__ = ["cache_directory", "ensure_environment", "resolve_python"]
 

@@ -7,7 +7,6 @@ their content, and go when they have not been used for longer than an episode ca
 
 import asyncio
 import contextlib
-import fcntl
 import hashlib
 import os
 import re
@@ -23,6 +22,7 @@ import msgspec
 
 from dgym.api.task import SourceSpec
 from dgym.errors import SourceFailed
+from dgym.locks import try_acquire
 from dgym.workspace.sources.archive import download, repack, shown_url
 from dgym.workspace.sources.cancellation import Work, in_thread
 from dgym.workspace.sources.git import GitFetch
@@ -139,14 +139,12 @@ def _cached(cache: Path, identity: str, make: Callable[[Path, Path], None], work
 
 @contextlib.contextmanager
 def _lock(path: Path, work: Work) -> Iterator[None]:
-    with path.open("w") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                work.pause(0.05)
+    while (lock := try_acquire(path)) is None:
+        work.pause(0.05)
+    try:
         yield
+    finally:
+        os.close(lock)
 
 
 @contextlib.contextmanager

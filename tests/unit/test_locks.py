@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from dgym.errors import SetupFailed
-from dgym.sandbox.locks import only_one, whole_in_thread
+from dgym.locks import only_one, whole_in_thread
 
 
 async def test_one_at_a_time(tmp_path):
