@@ -10,6 +10,9 @@ from tests.e2e.cluster.services import REPOSITORIES, make_archives
 from tests.e2e.cluster.support import Kubectl, new_namespace
 from tests.required import absent
 
+# The repository of an image; its test needs the modules beside it.
+collect_ignore = ["baked"]
+
 
 def pytest_collection_modifyitems(items):
     for item in items:
