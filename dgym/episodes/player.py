@@ -251,8 +251,8 @@ class Player:
         return Result(resolved=False, reason=reason, message=message, steps=steps, rewrites=rewrites)
 
     def _with_usage(self, result: Result) -> Result:
-        """``result`` with the tokens of the model, where the session has not counted them."""
-        if self._chat is None or result.input_tokens or result.output_tokens:
+        """``result`` with the tokens of the model, where the session has not counted them; a signed one as it is."""
+        if self._chat is None or result.signature or result.input_tokens or result.output_tokens:
             return result
         return msgspec.structs.replace(
             result, input_tokens=self._chat.input_tokens, output_tokens=self._chat.output_tokens

@@ -94,6 +94,10 @@ class Record:
         """The result, if one is stored."""
         return await self._patiently(self._result)
 
+    async def patch(self) -> bytes:
+        """The stored patch; empty without one."""
+        return await self._patiently(lambda: self._store.read(self._place(PATCH))) or b""
+
     async def _result(self) -> StoredResult | None:
         data = await self._store.read(self._place(RESULT))
         return None if data is None else decode_result(data)

@@ -137,10 +137,7 @@ class Session:
 
     def record_usage(self, usage: Usage) -> None:
         """Record the tokens that the agent's model has used so far; the highest counts stay."""
-        self.usage = Usage(
-            input_tokens=max(usage.input_tokens, self.usage.input_tokens),
-            output_tokens=max(usage.output_tokens, self.usage.output_tokens),
-        )
+        self.usage = self.usage.merged(usage)
 
     def history(self, *, start: int = 0) -> list[Step]:
         """The recorded steps from number ``start`` on."""

@@ -183,9 +183,11 @@ class Attempt:
         """End the episode and wait for its verdict."""
         if request.reason not in DRIVER_REASONS:
             raise CallError(ErrorCode.INVALID_ARGUMENT, f"{request.reason} is not for a driver to give")
-        if self.result is not None:
-            return self.result
-        return self._signed(await self._in_time(self._running(request.usage).finish(request.reason)))
+        if self.result is None:
+            return self._signed(await self._in_time(self._running(request.usage).finish(request.reason)))
+        if request.usage is not None:
+            self._count_tokens(self.result, request.usage)
+        return self.result
 
     # The role "operate"
 
@@ -263,6 +265,13 @@ class Attempt:
         self.ended.set()
         self._on_end(self)
 
+    def _count_tokens(self, result: Result, usage: Usage) -> None:
+        """Count what a driver reports after the end: an episode may end while its model answers."""
+        counted = Usage(input_tokens=result.input_tokens, output_tokens=result.output_tokens)
+        if (total := counted.merged(usage)) != counted:
+            tokens = msgspec.structs.asdict(total)
+            self._conclude(msgspec.structs.replace(result, **tokens))
+
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._background.add(task)
@@ -292,6 +301,9 @@ class Attempt:
 
     def _signed(self, result: Result) -> Result:
         """The verdict as it is sent: its text is UTF-8, and the operator can tell that it is this sidecar's."""
-        uid, attempt = self._settings.episode_uid, self._settings.attempt
-        signature = sign_verdict(self._settings.operate_sha256, result, result.reason, episode_uid=uid, attempt=attempt)
-        return msgspec.structs.replace(result, patch=utf8(result.patch), signature=signature)
+        settings = self._settings
+        result = msgspec.structs.replace(result, patch=utf8(result.patch))
+        signature = sign_verdict(
+            settings.operate_sha256, result, episode_uid=settings.episode_uid, attempt=settings.attempt
+        )
+        return msgspec.structs.replace(result, signature=signature)

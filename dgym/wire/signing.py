@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import msgspec
 
 from dgym.wire.http import Role, make_token, token_digest
-from dgym.wire.messages import EndReason, Outcome
+from dgym.wire.messages import EndReason, Outcome, Result
 
 SCHEME = "Dgym"
 """The scheme of the header ``Authorization``: ``Dgym TIME.NONCE.CONTENT.PROOF.SIGNATURE``."""
@@ -22,6 +22,7 @@ SIGNATURE_HEADER = "Dgym-Signature"
 """The signature of an answer."""
 WINDOW_SECONDS = 300
 """How far the clocks of a caller and a sidecar may differ; requests outside of it are refused."""
+_VERDICT = re.compile(r"([0-9a-f]{64})\.([0-9a-f]{64})")
 _FORM = re.compile(r"Dgym (\d{1,12})\.([0-9a-f]{32})\.([0-9a-f]{64})\.([0-9a-f]{2,512})\.([0-9a-f]{64})")
 
 
@@ -113,23 +114,36 @@ def _masked(key: str, nonce: str, data: bytes) -> bytes:
     return bytes(one ^ other for one, other in zip(data, mask, strict=True))
 
 
-def sign_verdict(key: str, outcome: Outcome, reason: EndReason, *, episode_uid: str, attempt: int) -> str:
-    """HMAC-SHA256 of a verdict under ``key``, the digest of the token of the role "operate".
+def sign_verdict(key: str, result: Result, *, episode_uid: str, attempt: int) -> str:
+    """The signature of a verdict under ``key``, the digest of the token of the role "operate".
 
-    Neither agents nor drivers have that key. Tokens of the model, the message and the result's address are the agent's
-    own report and not signed.
+    Neither agents nor drivers have that key. Signed are episode and attempt, reason, score, counts of steps, rewrites
+    and tokens, and the patch, whose SHA-256 stands before the HMAC. ``message``, ``notes`` and the result's address are
+    the agent's own report.
     """
-    counts = (outcome.resolved, outcome.score, outcome.max_score, outcome.steps, outcome.rewrites)
-    fields = ("dgym verdict 1", episode_uid, attempt, reason.value, *(int(count) for count in counts))
-    return hmac.new(key.encode(), "\n".join(str(field) for field in fields).encode(), hashlib.sha256).hexdigest()
+    patch = content_digest(result.patch.encode("utf-8", "surrogateescape"))
+    return f"{patch}.{_sign_outcome(key, result, result.reason, patch, episode_uid, attempt)}"
 
 
 def verdict_is_signed(
     cluster_key: bytes, outcome: Outcome | None, reason: EndReason, *, episode_uid: str, attempt: int
 ) -> bool:
     """Whether the sidecar of this attempt has signed the verdict."""
-    if outcome is None or not outcome.signature.isascii():
+    found = _VERDICT.fullmatch(outcome.signature) if outcome is not None else None
+    if outcome is None or found is None:
         return False
+    patch, signature = found.groups()
     key = token_digest(make_token(cluster_key, episode_uid=episode_uid, attempt=attempt, role=Role.OPERATE))
-    expected = sign_verdict(key, outcome, reason, episode_uid=episode_uid, attempt=attempt)
-    return hmac.compare_digest(expected, outcome.signature)
+    return hmac.compare_digest(_sign_outcome(key, outcome, reason, patch, episode_uid, attempt), signature)
+
+
+def patch_is_signed(patch: bytes, outcome: Outcome) -> bool:
+    """Whether ``patch``, the bytes of ``patch.diff``, is the one that the outcome's signature names."""
+    return outcome.signature.startswith(f"{content_digest(patch)}.")
+
+
+def _sign_outcome(key: str, outcome: Outcome, reason: EndReason, patch: str, episode_uid: str, attempt: int) -> str:
+    scored = (outcome.resolved, outcome.score, outcome.max_score)
+    counts = (outcome.steps, outcome.rewrites, outcome.input_tokens, outcome.output_tokens)
+    numbers = (str(int(number)) for number in (attempt, *scored, *counts))
+    return _sign(key, "verdict", episode_uid, reason.value, *numbers, patch)

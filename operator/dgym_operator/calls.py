@@ -1,4 +1,7 @@
-"""HTTP calls to pods: agents and sidecars. Every call has a deadline, every answer a size limit."""
+"""HTTP calls to pods: agents and sidecars. Every call has a deadline, every answer a size limit.
+
+The answer of a sidecar is believed with its signature alone: a program of the sandbox may have taken its port.
+"""
 
 import logging
 from collections import OrderedDict
@@ -20,7 +23,7 @@ from dgym.wire.assignments import (
     make_agent_token,
 )
 from dgym.wire.http import Path, Role, make_token
-from dgym.wire.signing import content_digest, sign_request, verdict_is_signed
+from dgym.wire.signing import SIGNATURE_HEADER, answer_is_signed, content_digest, sign_request, verdict_is_signed
 
 V = TypeVar("V")
 
@@ -49,6 +52,19 @@ class Refused(CallFailed):
         self.status = status
 
 
+class Answer(NamedTuple):
+    """An answer of a pod, not yet believed."""
+
+    status: int
+    body: bytes
+    signature: str
+
+    @property
+    def text(self) -> str:
+        """The beginning of the body."""
+        return self.body[:_MESSAGE_LIMIT].decode("utf-8", "replace")
+
+
 class PodCaller:
     """Calls to all pods over one session."""
 
@@ -56,11 +72,11 @@ class PodCaller:
         self._session = session
         self._deadline = aiohttp.ClientTimeout(total=deadline_seconds, connect=min(3.0, deadline_seconds))
 
-    async def call(self, method: str, url: str, *, authorization: str, body: bytes | None = None) -> tuple[int, bytes]:
-        """Returns a status below 300 and the body.
+    async def call(self, method: str, url: str, *, authorization: str, body: bytes | None = None) -> Answer:
+        """Make one request.
 
         Raises:
-            CallFailed: no answer, or one that is an error.
+            CallFailed: There is no answer, or one that is too long.
         """
         headers = {"Authorization": authorization}
         if body is not None:
@@ -69,10 +85,7 @@ class PodCaller:
             async with self._session.request(
                 method, url, data=body, headers=headers, timeout=self._deadline, allow_redirects=False
             ) as response:
-                answer = await _read(response)
-                if response.status >= 300:
-                    raise Refused(response.status, answer[:_MESSAGE_LIMIT].decode("utf-8", "replace"))
-                return response.status, answer
+                return Answer(response.status, await _read(response), response.headers.get(SIGNATURE_HEADER, ""))
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise Unreachable(f"{method} {url}: {str(error) or type(error).__name__}") from error
 
@@ -96,31 +109,31 @@ class AgentClient:
 
     async def report(self, url: str) -> AgentReport:
         """Get the agent's report."""
-        status, body = await self._caller.call("GET", url + ASSIGNMENTS_PATH, authorization=self._authorization)
+        answer = await self._call("GET", url + ASSIGNMENTS_PATH)
         try:
-            report = msgspec.json.decode(body, type=AgentReport)
+            report = msgspec.json.decode(answer.body, type=AgentReport)
         except (msgspec.DecodeError, UnicodeError) as error:
-            raise Refused(status, f"its report cannot be read: {error}") from None
+            raise Refused(answer.status, f"its report cannot be read: {error}") from None
         believed = tuple(self._believed(status) for status in report.assignments)
         return msgspec.structs.replace(report, assignments=believed)
 
     async def assign(self, url: str, assignment: Assignment) -> None:
         """Deliver an assignment; repeating it is harmless."""
-        await self._caller.call(
-            "PUT",
-            f"{url}{ASSIGNMENTS_PATH}/{assignment.episode_uid}",
-            authorization=self._authorization,
-            body=msgspec.json.encode(assignment),
-        )
+        await self._call("PUT", f"{url}{ASSIGNMENTS_PATH}/{assignment.episode_uid}", msgspec.json.encode(assignment))
 
     async def withdraw(self, url: str, episode_uid: str) -> None:
         """Withdraw an episode, running or over. An unknown episode counts as withdrawn."""
         try:
-            path = f"{ASSIGNMENTS_PATH}/{episode_uid}"
-            await self._caller.call("DELETE", url + path, authorization=self._authorization)
+            await self._call("DELETE", f"{url}{ASSIGNMENTS_PATH}/{episode_uid}")
         except Refused as error:
             if error.status != _NOT_FOUND:
                 raise
+
+    async def _call(self, method: str, url: str, body: bytes | None = None) -> Answer:
+        answer = await self._caller.call(method, url, authorization=self._authorization, body=body)
+        if answer.status >= 300:
+            raise Refused(answer.status, answer.text)
+        return answer
 
     def _believed(self, status: AssignmentStatus) -> AssignmentStatus:
         """``status``, or a lost sandbox in place of a verdict without the sidecar's signature.
@@ -185,14 +198,15 @@ class SidecarCalls:
         # The token signs the request and does not travel: a program of the sandbox may have the port by now.
         authorization = sign_request(token, "POST", call.path, content=content_digest(call.body or b""))
         try:
-            status, _ = await self._caller.call(
-                "POST", call.url + call.path, authorization=authorization, body=call.body
-            )
+            answer = await self._caller.call("POST", call.url + call.path, authorization=authorization, body=call.body)
+            if not answer_is_signed(token, authorization, answer.status, answer.body, answer.signature):
+                raise Unreachable(f"{answer.status} without the signature of the episode's sidecar: {answer.text}")
+            if answer.status >= 300 and answer.status != _ATTEMPT_OVER:
+                raise Refused(answer.status, answer.text)
         except CallFailed as error:
-            status = error.status if isinstance(error, Refused) else 0
-            if status != _ATTEMPT_OVER:
-                self._log_failure(call, str(error), about)
-        if status in (_DONE, _ATTEMPT_OVER):
+            self._log_failure(call, str(error), about)
+            return
+        if answer.status in (_DONE, _ATTEMPT_OVER):
             _log.info("a sidecar was called", extra=about)
             self._failures.pop(call, None)
             _remember(self._acknowledged, call, None)

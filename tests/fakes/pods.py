@@ -3,6 +3,7 @@ a sidecar on a loopback port."""
 
 import asyncio
 import contextlib
+import json
 import os
 import shutil
 import subprocess
@@ -127,6 +128,24 @@ class Pod:
             )
         self._stack.callback(_end, process)
         return process
+
+    async def listening(self, count=1):
+        """Wait for the address of the process that was started as number ``count``, in its log."""
+        log = self.directory / "sidecar.log"
+
+        def found():
+            return [line for line in log.read_text().splitlines() if '"listening"' in line][count - 1 :]
+
+        line = (await eventually(found))[0]
+        host, port = json.loads(line)["addresses"][0]
+        self.url = f"http://{host}:{port}"
+        return host, port
+
+    async def ready(self):
+        """Wait until both runners answer the sidecar."""
+        async with asyncio.timeout(90):
+            while (await self.raw("GET", "/readyz"))[0] != 200:
+                await asyncio.sleep(0.01)
 
     def operate(self):
         """Say that the sandbox has ended as soon as it has, as the operator does."""

@@ -19,6 +19,7 @@ from dgym.results.store import attempt_path
 from dgym.session import EpisodeLimits
 from dgym.wire import EndReason, Outcome, Result
 from dgym.wire.assignments import Assignment, AssignmentMode, AssignmentState
+from dgym.wire.signing import patch_is_signed
 
 _log = logging.getLogger("dgym.episodes.episode")
 
@@ -74,6 +75,8 @@ class _Attempt:
         if assignment.mode is AssignmentMode.RECOVER:
             if stored is None:
                 return _failure(EndReason.SANDBOX_LOST, "the store holds no result of this attempt")
+            if stored.reason.is_verdict and not patch_is_signed(await self._record.patch(), stored):
+                return _failure(EndReason.SANDBOX_LOST, "the sidecar has not signed the stored verdict and patch")
             return _finished(stored)
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(self._session.close)

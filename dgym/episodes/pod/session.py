@@ -81,7 +81,7 @@ class PodSession:
         self._progress.become(AssignmentState.CLOSING)
         with self._progress.timed("close"):
             if reason is EndReason.DEADLINE_EXCEEDED:
-                return await self.result()
+                await self.result()
             return await env.finish(*((reason,) if reason in DRIVER_REASONS else ()))
 
     async def result_after(self, over: EpisodeOver) -> Result:

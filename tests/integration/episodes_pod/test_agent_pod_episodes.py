@@ -1,6 +1,9 @@
 """Episodes that a worker plays from its assignment to the released pod."""
 
+import json
+
 import msgspec
+import pytest
 
 from dgym.wire import EndReason
 from dgym.wire.assignments import AgentRole, AssignmentState, ResultsList
@@ -60,6 +63,20 @@ async def test_a_stored_result_answers_for_a_pod_that_is_gone(agent, pod, helper
     await agent.put(msgspec.structs.replace(helpers.assign(pod), **gone, episode_uid="other"))
     lost = await agent.over("other")
     assert (lost.state, lost.reason) == (AssignmentState.FAILED, EndReason.SANDBOX_LOST)
+
+
+@pytest.mark.parametrize("forged", ["patch.diff", "result.json"])
+async def test_a_stored_verdict_that_no_sidecar_has_signed_is_not_believed(agent, pod, helpers, forged):
+    await agent.put(helpers.assign(pod, helpers.repair, {"tool": "submit"}))
+    assert (await agent.over()).reason is EndReason.RESOLVED
+    await agent.delete()
+    changed = agent.result() | {"signature": ""} if forged == "result.json" else {"another": "patch"}
+    (agent.folder() / forged).write_text(json.dumps(changed))
+    gone = {"sidecar_url": "http://127.0.0.1:1", "mode": "recover", "epoch": 2}
+    await agent.put(msgspec.structs.replace(helpers.assign(pod), **gone))
+    lost = await agent.over()
+    assert (lost.state, lost.reason, lost.outcome) == (AssignmentState.FAILED, EndReason.SANDBOX_LOST, None)
+    assert "has not signed" in lost.message
 
 
 async def test_results_are_read_over_http(agent, pod, helpers):

@@ -18,8 +18,8 @@ from aiohttp import web
 
 from dgym.wire.assignments import AgentReport, Assignment, AssignmentState, AssignmentStatus
 from dgym.wire.http import Role, make_token, token_digest
-from dgym.wire.messages import EndReason, Outcome
-from dgym.wire.signing import sign_verdict
+from dgym.wire.messages import EndReason, Outcome, Result
+from dgym.wire.signing import SIGNATURE_HEADER, content_digest, read_request, sign_answer, sign_verdict
 from dgym.wire.termination import TerminationMessage, encode_termination
 
 GROUP = "/apis/dgym.dev/v1alpha1"
@@ -105,6 +105,8 @@ class Sidecars:
     def __init__(self) -> None:
         self.calls: list[tuple[str, str]] = []
         self.statuses: dict[str, int] = {}
+        self.forging: set[str] = set()
+        self.keys: dict[str, str] = {}
         self.port = 0
         application = web.Application()
         application.router.add_post("/v1/{verb}", self._answer)
@@ -116,8 +118,10 @@ class Sidecars:
         await site.start()
         self.port = self._runner.addresses[0][1]
 
-    async def listen(self) -> str:
+    async def listen(self, key: str) -> str:
+        """The address of another sidecar, which has ``key`` of the role "operate"."""
         address = loopback_address()
+        self.keys[address] = key
         await web.TCPSite(self._runner, address, self.port).start()
         return address
 
@@ -127,10 +131,15 @@ class Sidecars:
     async def _answer(self, request: web.Request) -> web.Response:
         address = request.transport.get_extra_info("sockname")[0]
         verb = request.match_info["verb"]
-        assert request.headers["Authorization"].startswith("Dgym ")
+        authorization, key = request.headers["Authorization"], self.keys[address]
+        signed = read_request({Role.OPERATE: key}, authorization, request.method, request.raw_path)
+        if signed is None:
+            raise web.HTTPUnauthorized
+        assert signed.content == content_digest(await request.read())
         self.calls.append((verb, address))
-        body = {"expected": True} if verb == "verify" else {"running": False}
-        return web.json_response(body, status=self.statuses.get(verb, 200))
+        body, status = msgspec.json.encode({"expected": True}), self.statuses.get(verb, 200)
+        signature = sign_answer("0" * 64 if verb in self.forging else key, authorization, status, body)
+        return web.Response(body=body, status=status, headers={SIGNATURE_HEADER: signature})
 
 
 class Kubelet:
@@ -168,7 +177,7 @@ class Kubelet:
         """The pod is scheduled and becomes ready."""
         with contextlib.suppress(aiohttp.ClientResponseError):  # deleted meanwhile
             await self.schedule(name)
-            self.started[name] = address or await self._sidecars.listen()
+            self.started[name] = address or await self._sidecars.listen(await self._operate_key(name))
             containers = [_container(each, {"running": {}}, ready=True) for each in ("sandbox", "verifier", "sidecar")]
             await self.report(
                 name,
@@ -178,6 +187,13 @@ class Kubelet:
                 conditions=[_condition("PodScheduled"), _condition("Ready")],
                 containerStatuses=containers,
             )
+
+    async def _operate_key(self, name: str) -> str:
+        """The digest of the operator's token, as the sidecar's container gets it."""
+        pod = await self._api.call("GET", f"{self.path}/{name}")
+        containers = [*pod["spec"]["containers"], *pod["spec"].get("initContainers", ())]
+        variables = next(each["env"] for each in containers if each["name"] == "sidecar")
+        return next(each["value"] for each in variables if each["name"] == "DGYM_SIDECAR_OPERATE_SHA256")
 
     async def schedule(self, name: str) -> None:
         target = {"apiVersion": "v1", "kind": "Node", "name": "node-1"}
@@ -292,9 +308,9 @@ class Agent:
         secret = await self._api.call("GET", f"/api/v1/namespaces/{self._namespace}/secrets/dgym-key")
         key, uid, attempt = base64.b64decode(secret["data"]["key"]), held.episode_uid, held.attempt
         token = make_token(key, episode_uid=uid, attempt=attempt, role=Role.OPERATE)
-        outcome = Outcome(resolved=reason is EndReason.RESOLVED, score=1, max_score=1, steps=3)
-        signature = sign_verdict(token_digest(token), outcome, reason, episode_uid=uid, attempt=attempt)
-        return msgspec.structs.replace(outcome, signature=signature)
+        counts = {"resolved": reason is EndReason.RESOLVED, "score": 1, "max_score": 1, "steps": 3}
+        result = Result(reason=reason, **counts)
+        return Outcome(**counts, signature=sign_verdict(token_digest(token), result, episode_uid=uid, attempt=attempt))
 
     def set_state(self, uid: str, state: AssignmentState, **more: Any) -> None:
         held = self.held[uid]

@@ -1,6 +1,7 @@
 """Episodes on a real API server: what users see, whatever happens, and how many writes it takes."""
 
 import msgspec
+import pytest
 
 from dgym.wire.assignments import AssignmentState
 from dgym.wire.messages import EndReason
@@ -152,17 +153,22 @@ async def test_a_lost_sandbox_is_made_anew(installation):
     assert status["podName"] == "fix-2"
 
 
-async def test_the_sidecar_hears_of_the_end_of_its_sandbox_until_it_has_understood(installation):
+@pytest.mark.parametrize("answer", ["a refusal", "one without the sidecar's signature"])
+async def test_the_sidecar_hears_of_the_end_of_its_sandbox_until_it_has_understood(installation, answer):
     agent = await installation.start_agent()
     agent.playing = False
     await installation.start_operator()
-    installation.sidecars.statuses["verify"] = 503
+    if answer == "a refusal":
+        installation.sidecars.statuses["verify"] = 503
+    else:
+        installation.sidecars.forging.add("verify")
     uid = (await installation.episode("fix"))["metadata"]["uid"]
     await until(lambda: uid in agent.held, "assigned")
     await installation.kubelet.end("fix-1", container="sandbox")
     calls = installation.sidecars.calls
     await until(lambda: len(calls) >= 2, "it is told again")
     installation.sidecars.statuses["verify"] = 200
+    installation.sidecars.forging.clear()
     told = len(calls)
     await until(lambda: len(calls) > told, "it is told once more")
     assert set(calls) == {("verify", installation.kubelet.started["fix-1"])}

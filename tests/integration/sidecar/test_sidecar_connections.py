@@ -37,12 +37,6 @@ def serve():
         server.close()
 
 
-async def address(pod, helpers):
-    log = pod.directory / "sidecar.log"
-    line = await helpers.wait(lambda: next((x for x in log.read_text().splitlines() if '"listening"' in x), None))
-    return json.loads(line)["addresses"][0]
-
-
 def peak_kib(process):
     lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
@@ -67,10 +61,10 @@ async def flood(host, port):
 
 
 @pytest.mark.parametrize("allow_local", [False, True])
-async def test_unfinished_headers_by_the_thousand_take_no_memory(new_pod, helpers, allow_local):
+async def test_unfinished_headers_by_the_thousand_take_no_memory(new_pod, allow_local):
     pod = new_pod(allow_local_connections=allow_local)
     process = pod.start_process()
-    host, port = await address(pod, helpers)
+    host, port = await pod.listening()
     writers, closed = await flood(host, port)
     refused = ATTACKERS - (connections.MAXIMUM_PER_PEER if allow_local else 0)
     async with asyncio.timeout(90):
@@ -82,7 +76,6 @@ async def test_unfinished_headers_by_the_thousand_take_no_memory(new_pod, helper
         writer.close()
     await asyncio.gather(*closed)
     if allow_local:
-        pod.url = f"http://{host}:{port}"
         async with asyncio.timeout(90):
             while True:
                 try:

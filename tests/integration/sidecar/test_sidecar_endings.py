@@ -10,7 +10,8 @@ import pytest
 from dgym.errors import EpisodeOver, SandboxLost, SetupFailed
 from dgym.session import EpisodeLimits
 from dgym.wire import EndReason
-from dgym.wire.http import Role
+from dgym.wire.http import CloseRequest, CloseResponse, Path, Role, Usage
+from dgym.wire.signing import verdict_is_signed
 
 
 async def begin(pod, **prepared):
@@ -36,6 +37,21 @@ async def test_the_deadline_stops_the_step_that_runs(pod):
     observation, _, terminated, truncated, info = await env.step("bash sleep 600")
     assert (terminated, truncated, info["reason"]) == (False, True, "DeadlineExceeded")
     assert "eadline" in observation["text"]
+
+
+async def test_tokens_reported_after_the_end_count_and_are_signed(pod, helpers):
+    env = await begin(pod, limits=EpisodeLimits(deadline_seconds=0.5))
+    ended = await helpers.wait(pod.termination)
+    assert (ended.reason, ended.input_tokens) == ("DeadlineExceeded", 0)
+    env.record_usage(input_tokens=70, output_tokens=3)
+    result = await env.finish()
+    assert (result.input_tokens, result.output_tokens) == (70, 3)
+    assert verdict_is_signed(b"key", result, result.reason, episode_uid="uid", attempt=1)
+    assert (pod.termination().input_tokens, pod.termination().output_tokens) == (70, 3)
+    late = pod.client(Role.DRIVE)
+    for usage in (None, Usage(input_tokens=1)):
+        answer = await late.call("POST", Path.CLOSE, CloseResponse, body=CloseRequest(usage=usage))
+        assert answer.result == result
 
 
 async def test_nothing_is_scored_before_the_sandbox_is_seen_dead(new_pod, helpers):

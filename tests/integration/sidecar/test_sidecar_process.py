@@ -17,17 +17,6 @@ from dgym.wire.signing import verdict_is_signed
 MAXIMUM_RESIDENT_KIB = 45_000_000 // 1024
 
 
-async def address(pod, helpers, count=1):
-    """The address of the process that was started last, out of its log."""
-
-    def found():
-        log = pod.directory / "sidecar.log"
-        return [line for line in log.read_text().splitlines() if '"listening"' in line][count - 1 :]
-
-    line = (await helpers.wait(found))[0]
-    pod.url = "http://{}:{}".format(*json.loads(line)["addresses"][0])
-
-
 def resident_kib(process):
     for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
         if line.startswith("VmRSS"):
@@ -35,17 +24,12 @@ def resident_kib(process):
     raise AssertionError("no VmRSS")
 
 
-async def ready(pod):
-    while (await pod.raw("GET", "/readyz"))[0] != 200:
-        await asyncio.sleep(0.01)
-
-
 async def test_a_sidecar_serves_one_attempt_and_leaves_its_verdict(new_pod, helpers):
     pod = new_pod()
     pod.start_runners()
     process = pod.start_process()
-    await address(pod, helpers)
-    await asyncio.wait_for(ready(pod), 90)
+    await pod.listening()
+    await pod.ready()
     pod.operate()
     preparation = await pod.prepare()
     env = pod.connect()
@@ -70,12 +54,12 @@ async def test_a_sidecar_serves_one_attempt_and_leaves_its_verdict(new_pod, help
     await helpers.wait(lambda: pod.runners["verifier"].poll() is not None)
 
 
-async def test_a_signal_ends_it_and_a_restart_knows_that_its_history_is_lost(new_pod, helpers):
+async def test_a_signal_ends_it_and_a_restart_knows_that_its_history_is_lost(new_pod):
     pod = new_pod()
     pod.start_runners()
     process = pod.start_process()
-    await address(pod, helpers)
-    await asyncio.wait_for(ready(pod), 90)
+    await pod.listening()
+    await pod.ready()
     await pod.prepare()
     env = pod.connect()
     await env.reset()
@@ -89,7 +73,7 @@ async def test_a_signal_ends_it_and_a_restart_knows_that_its_history_is_lost(new
     assert pod.termination() is None
 
     pod.start_process()
-    await address(pod, helpers, count=2)
+    await pod.listening(count=2)
     env = pod.connect()
     with pytest.raises(EpisodeOver, match="restarted"):
         await env.reset()

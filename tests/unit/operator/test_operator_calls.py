@@ -10,15 +10,16 @@ import pytest
 from aiohttp import web
 
 from dgym.kube import SystemClock, WorkQueue
-from dgym.wire import EndReason, Outcome
+from dgym.wire import EndReason, Outcome, Result
 from dgym.wire.assignments import AgentReport, AgentRole, AssignmentStatus, make_agent_token
 from dgym.wire.http import Path, Role, make_token, token_digest
-from dgym.wire.signing import read_request, sign_verdict
+from dgym.wire.signing import SIGNATURE_HEADER, read_request, sign_answer, sign_verdict
 from dgym_operator.actions import KeyUnusable
 from dgym_operator.actions.secrets import agent_tokens_data, decode_key, results_token_data, secret_manifest
 from dgym_operator.calls import AgentClient, PodCaller, Refused, SidecarCall, SidecarCalls, Unreachable
 
 KEY = b"k" * 32
+OPERATE_KEY = token_digest(make_token(KEY, episode_uid="uid", attempt=1, role=Role.OPERATE))
 
 
 class Server:
@@ -29,6 +30,7 @@ class Server:
         self.bodies = []
         self.status = 200
         self.body = b"{}"
+        self.key = OPERATE_KEY
         self.called = asyncio.Event()
         self.may_answer = asyncio.Event()
         self.may_answer.set()
@@ -50,7 +52,11 @@ class Server:
         self.bodies.append(await request.read())
         self.called.set()
         await self.may_answer.wait()
-        return web.Response(body=self.body, status=self.status)
+        headers = {}
+        if self.key:
+            signature = sign_answer(self.key, request.headers["Authorization"], self.status, self.body)
+            headers[SIGNATURE_HEADER] = signature
+        return web.Response(body=self.body, status=self.status, headers=headers)
 
 
 @pytest.fixture
@@ -82,6 +88,7 @@ FORGERIES = [
     {"score": 2, "max_score": 2},
     {"resolved": False},
     {"steps": 1},
+    {"input_tokens": 0},
 ]
 
 
@@ -97,10 +104,9 @@ async def test_a_verdict_needs_the_signature_of_the_sidecar(server, caller, chan
     async def believed():
         return (await AgentClient(caller, KEY).report(server.url)).assignments[0]
 
-    key = token_digest(make_token(KEY, episode_uid="uid", attempt=1, role=Role.OPERATE))
-    outcome = Outcome(resolved=True, score=1, max_score=1, steps=3)
-    signature = sign_verdict(key, outcome, reason, episode_uid="uid", attempt=1)
-    signed = msgspec.structs.replace(outcome, signature=signature)
+    counts = {"resolved": True, "score": 1, "max_score": 1, "steps": 3, "input_tokens": 5}
+    signature = sign_verdict(OPERATE_KEY, Result(reason=reason, **counts), episode_uid="uid", attempt=1)
+    signed = Outcome(**counts, signature=signature)
     server.body = reported(signed)
     assert (await believed()).outcome == signed
     forged = msgspec.structs.replace(signed, **changes) if changes else None
@@ -167,6 +173,31 @@ async def test_a_sidecar_is_told_until_it_has_answered(server, caller, status, c
         assert token not in authorization
         assert token_digest(token) not in authorization
         assert read_request(digests, authorization, *target).role is Role.OPERATE
+
+
+@pytest.mark.parametrize("key", ["", "0" * 64])
+@pytest.mark.parametrize("status", [200, 410])
+async def test_an_answer_without_the_signature_of_the_sidecar_acknowledges_nothing(server, caller, caplog, key, status):
+    server.status, server.key = status, key
+    queue = WorkQueue(clock=SystemClock(), random=Random(1))
+    sidecars = SidecarCalls(caller, KEY, queue)
+    call = SidecarCall(Path.PAUSE, server.url, "uid", 1, b'{"epoch": 1}')
+    worker = asyncio.ensure_future(sidecars.work())
+
+    async def request():
+        sidecars.request(call)
+        async with asyncio.timeout(90):
+            while len(queue) or queue.active:
+                await asyncio.sleep(0)
+
+    await request()
+    assert "without the signature" in caplog.text
+    server.key = OPERATE_KEY
+    await request()
+    assert sidecars.request(call)
+    worker.cancel()
+    await asyncio.gather(worker, return_exceptions=True)
+    assert len(server.calls) == 2
 
 
 async def test_a_report_carries_its_body(server, caller):
