@@ -2,13 +2,18 @@
 
 import hashlib
 import io
+import os
+import signal
 import tarfile
+from pathlib import Path as FilePath
 
 import pytest
 
 from dgym.wire import EndReason
 from dgym.wire.assignments import AssignmentState
 from dgym.wire.http import Path, Role
+from tests.fakes import impostor
+from tests.fakes.pods import FILES
 
 
 async def test_a_store_that_is_away_loses_nothing(new_agent, pod, helpers):
@@ -72,6 +77,37 @@ async def test_a_pod_of_somebody_else_is_not_ours(agent, pod, helpers):
     lost = await agent.over()
     assert (lost.state, lost.reason) == (AssignmentState.FAILED, EndReason.SANDBOX_LOST)
     assert not pod.attempt.released.is_set()
+
+
+async def test_a_program_of_the_sandbox_on_the_port_of_a_sidecar_that_has_ended(agent, new_pod, helpers):
+    pod = new_pod()
+    pod.start_runners()
+    sidecar = pod.start_process()
+    _, port = await pod.listening()
+    await pod.ready()
+    files = [*FILES.items(), ("impostor.py", FilePath(impostor.__file__).read_text())]
+    source = {"files": [{"path": path, "content": content} for path, content in files]}
+    attack = helpers.bash(f"python3 impostor.py {port} calls.txt")
+    await agent.put(helpers.assign(pod, attack, {"tool": "submit"}, source=source))
+    calls = pod.directory / "sandbox-files" / "calls.txt"
+    await helpers.wait(calls.exists)
+    runner = await helpers.wait(lambda: stopped(pod.runners["sandbox"].pid))
+    sidecar.kill()  # as the kernel does when it has no memory
+    lost = await agent.over()
+    assert (lost.state, lost.reason, lost.outcome) == (AssignmentState.FAILED, EndReason.SANDBOX_LOST, None)
+    assert "without the signature of the episode's sidecar" in lost.message
+    assert "/v1/steps/1" in calls.read_text()
+    assert not (agent.folder() / "result.json").exists()
+    os.kill(runner, signal.SIGCONT)
+
+
+def stopped(pid):
+    """The descendant of ``pid`` that is stopped, if one is."""
+    for child in (int(each) for each in FilePath(f"/proc/{pid}/task/{pid}/children").read_text().split()):
+        state = FilePath(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0]
+        if found := child if state == "T" else stopped(child):
+            return found
+    return None
 
 
 async def test_the_sidecar_ends_the_episode_at_its_deadline(agent, pod, helpers):
