@@ -6,7 +6,15 @@ docker or podman containers; a pod's sandbox is opened by the sidecar with ``Run
 
 from typing import TYPE_CHECKING, Any
 
-from dgym.sandbox.entrypoint import EntrypointResult, Mode, choose_mode, mentions_pytest, run_entrypoint
+from dgym.sandbox.entrypoint import (
+    EntrypointResult,
+    Mode,
+    TestReport,
+    choose_mode,
+    mentions_pytest,
+    parse_report,
+    run_entrypoint,
+)
 from dgym.sandbox.protocol import (
     DebugRequest,
     DebugResult,
@@ -22,7 +30,6 @@ from dgym.sandbox.protocol import (
     SandboxSpec,
     without_escapes,
 )
-from dgym.sandbox.report import TestReport, parse_report
 
 if TYPE_CHECKING:
     from dgym.sandbox.client import RunnerClient, RunnerInfo

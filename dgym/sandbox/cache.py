@@ -16,7 +16,7 @@ RUNNER_SOURCE = Path(__file__).resolve().parents[1] / "runner"
 
 
 def cache_directory() -> Path:
-    """Where dgym keeps what is costly to make: ``$XDG_CACHE_HOME/dgym``, else ``~/.cache/dgym``.
+    """The cache directory of dgym: ``$XDG_CACHE_HOME/dgym``, else ``~/.cache/dgym``.
 
     A user without a usable home gets a private directory among the temporary files.
     """
@@ -31,7 +31,7 @@ def cache_directory() -> Path:
     fallback = Path(tempfile.gettempdir(), f"dgym-cache-{os.getuid()}")
     fallback.mkdir(mode=0o700, exist_ok=True)
     if fallback.is_symlink() or fallback.stat().st_uid != os.getuid():
-        raise SandboxStartFailed(f"{fallback} belongs to somebody else; set XDG_CACHE_HOME to a directory of yours")
+        raise SandboxStartFailed(f"{fallback} belongs to another user; set XDG_CACHE_HOME to a directory of yours")
     return fallback
 
 

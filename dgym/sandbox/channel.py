@@ -1,7 +1,7 @@
-"""Many concurrent calls over one framed connection to a runner that is not trusted.
+"""Concurrent calls over one framed connection to an untrusted runner.
 
 Each call has a number. Payloads travel in chunks, at most ``WINDOW`` of them unconsumed in either direction, so that
-one slow stream holds up no other call; a runner that sends more than it was granted or asked for is cut off.
+one slow stream blocks no other call; a runner that exceeds its credit or the size requested is disconnected.
 
 A frame is two lengths, a JSON header and a binary payload. Both lengths are bounded before anything is read, and
 bytes that are no frame end the connection. ``dgym/runner/connection.py`` is the other side.
@@ -30,7 +30,7 @@ CHUNK = 64 * 1024
 
 
 class Call:
-    """One call in flight: what has arrived of its answer, and leave to send more of its body."""
+    """One call in flight: the part of its answer received so far, and the credit to send more of its body."""
 
     def __init__(self, number: int, limit: int | None) -> None:
         self.number = number
@@ -42,7 +42,7 @@ class Call:
         self.stream: asyncio.Queue[bytes | None] = asyncio.Queue()
 
     def receive(self, payload: bytes) -> bool:
-        """Take a chunk; True when it is consumed already."""
+        """Receive a chunk; True when it is consumed at once."""
         if self.limit is None:
             if self.stream.qsize() > WINDOW:
                 raise FrameError("the runner sent more than it was granted")
@@ -58,7 +58,8 @@ class Call:
         if not self.done.done():
             if isinstance(outcome, Exception):
                 self.done.set_exception(outcome)
-                self.done.exception()  # a call that was given up is not a programming error
+                # Retrieved here, or asyncio would log it where a cancelled call never does.
+                self.done.exception()
             else:
                 self.done.set_result(outcome)
         self.stream.put_nowait(None)
@@ -198,7 +199,7 @@ class Channel:
         number = header.get("id")
         call = self._calls.get(number) if isinstance(number, int) else None
         if call is None:
-            return  # it was given up meanwhile
+            return  # the call was cancelled meanwhile
         if "credit" in header:
             call.credit.release()
         elif header.get("more"):

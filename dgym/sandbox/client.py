@@ -1,7 +1,7 @@
 """The runner's client: the ``Sandbox`` protocol (but ``kind`` and ``stop``) over one connection to a runner.
 
-Whoever starts a runner (bubblewrap, a plain process, a container) wraps this. Everything that comes back is checked
-for shape and bounded in size; what does not fit is the sandbox's end, never an exception of ours.
+Each kind of sandbox (bubblewrap, a plain process, a container) derives from it. Every answer is checked for shape and
+bounded in size; an answer that does not fit raises ``SandboxLost``, never another exception.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ _MANIFEST_LINE = msgspec.json.Decoder(tuple[str, ManifestEntry])
 
 
 class RunnerInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What a runner says of itself once it is configured.
+    """A runner's answer to ``configure``.
 
     ``token`` begins the value of ``DGYM_TAG`` in the environment of everything it starts; ``environment`` is what
     commands get (after ``activate``).
@@ -75,7 +75,7 @@ class RunnerClient:
         return self._channel.lost
 
     async def configure(self, spec: SandboxSpec, *, inherit_environment: bool = False) -> RunnerInfo:
-        """Tell the runner its task; ``SetupFailed`` when ``activate`` fails.
+        """Send the runner its specification; ``SetupFailed`` when ``activate`` fails.
 
         ``inherit_environment`` keeps the environment the runner was started with (a container image's own).
         """
@@ -195,13 +195,13 @@ class RunnerClient:
         return _convert(result, int)
 
     async def close(self) -> None:
-        """Tell the runner to exit (it kills everything it started) and close the connection. Idempotent."""
+        """Ask the runner to exit, which kills everything it started, and close the connection. Idempotent."""
         await self._channel.close()
 
     async def _command(
         self, op: str, arguments: dict[str, Any], stdin: bytes = b"", *, limit: int, deadline: float
     ) -> RunResult:
-        """Run it; a command that cannot even be sent is one that never started, since the agent wrote it."""
+        """Run a command; one that cannot be sent counts as never started, since the agent wrote it."""
         try:
             result, payload = await self._channel.call(op, arguments, body=stdin, limit=limit, deadline=deadline)
         except OSError as error:

@@ -1,21 +1,35 @@
-"""Run a task's entrypoint so that what it reports can be told from what it prints.
+"""Runs a task's entrypoint and reads its report, which travels apart from its output.
 
 The entrypoint starts under ``scoring/wrapper.py`` of the runner directory. The wrapper proves that a record is its own
 by a token that reaches it on standard input: neither the environment nor the arguments of a process are secret from the
 code that it runs.
+
+The report comes from a process in which untrusted code ran, so a line counts only with the run's token in front of it,
+and the worst of two outcomes of one test wins. Other lines are recorded as a sign of tampering, never as a result.
 """
 
 import re
 import secrets
 from collections.abc import Collection, Sequence
 from enum import StrEnum
+from typing import Any, ClassVar, Literal, get_args
 
 import msgspec
 
 from dgym.sandbox.protocol import RunResult, Sandbox
-from dgym.sandbox.report import TestReport, add_reason, parse_report
 
 OUTPUT_LIMIT_BYTES = 64 * 1024
+
+TestOutcome = Literal["passed", "failed", "skipped", "error", "xfailed", "xpassed"]
+Form = Literal["pytest", "python", "shell"]
+
+_OUTCOMES: tuple[str, ...] = get_args(TestOutcome)
+_FORMS: tuple[str, ...] = get_args(Form)
+_SEVERITY = ("passed", "xpassed", "skipped", "xfailed", "failed", "error")
+_BAD = frozenset({"failed", "error"})
+_NO_TESTS = 5
+_MAXIMUM_REASONS = 20
+_MAXIMUM_SHOWN = 5
 
 _PYTEST_WORD = re.compile(r"(?<![\w./-])(?:[\w./~-]*/)?(?:py\.test|pytest)(?![\w./-])")
 _START_WRAPPER = (
@@ -24,8 +38,145 @@ _START_WRAPPER = (
 )
 
 
+class TestReport(msgspec.Struct, kw_only=True):
+    """The report of one run by pytest, or by the wrapper of another program.
+
+    ``collected``: ids in order, deselected ones left out. ``outcomes``: tests whose setup, call and teardown all ran.
+    ``collection_errors``: files that could not be collected. ``finished``: every session that began also reported its
+    end. ``exit_status``: the status the run announced, None when it announced none. ``canary``: the outcome of
+    the test that must fail, None when it did not run. ``tampering``: why the run cannot be trusted, in sentences.
+    ``overruled``: pytest's own outcome of tests that count as something else. ``pytest_statuses``: the exit status of
+    every session of pytest.
+    """
+
+    __test__: ClassVar[bool] = False
+
+    form: Form | None = None
+    sessions: int = 0
+    collected: list[str] = msgspec.field(default_factory=list)
+    outcomes: dict[str, str] = msgspec.field(default_factory=dict)
+    collection_errors: list[str] = msgspec.field(default_factory=list)
+    finished: bool = False
+    exit_status: int | None = None
+    canary: str | None = None
+    tampering: list[str] = msgspec.field(default_factory=list)
+    overruled: dict[str, str] = msgspec.field(default_factory=dict)
+    pytest_statuses: list[int] = msgspec.field(default_factory=list)
+
+    def disagreements(self) -> list[str]:
+        """Where the count and pytest's own outcomes or exit status differ, in sentences."""
+        found = [
+            f"pytest itself reports {test} as {theirs}, it counts as {self.outcomes.get(test, 'missing')}"
+            for test, theirs in self.overruled.items()
+        ]
+        statuses = [self.exit_status] if self.form == "pytest" else self.pytest_statuses
+        bad = [test for test, outcome in self.outcomes.items() if outcome in _BAD and test not in self.overruled]
+        if not statuses or None in statuses:
+            return found
+        if any(status not in (0, _NO_TESTS) for status in statuses):
+            if not (bad or self.collection_errors):
+                found.append(f"pytest itself exited with status {max(filter(None, statuses))} although no test failed")
+            return found
+        if bad:
+            found.append(f"pytest itself exited with status 0 although {_some(bad)} failed")
+        unreported = [test for test in dict.fromkeys(self.collected) if test not in self.outcomes]
+        if unreported:
+            found.append(f"pytest itself exited with status 0 although {_some(unreported)} reported no outcome")
+        return found
+
+
+def _some(tests: Sequence[str]) -> str:
+    shown = ", ".join(tests[:_MAXIMUM_SHOWN])
+    return shown if len(tests) <= _MAXIMUM_SHOWN else f"{shown} and {len(tests) - _MAXIMUM_SHOWN} more tests"
+
+
+class _Reader:
+    def __init__(self, report: TestReport) -> None:
+        self.report = report
+        self.ended = 0
+        self.abnormal = False
+
+    def read(self, record: dict[str, Any]) -> None:
+        handler = getattr(self, f"_read_{record.get('kind')}", None)
+        if handler is None:
+            raise ValueError("unknown kind")
+        handler(record)
+
+    def _read_form(self, record: dict[str, Any]) -> None:
+        if record["form"] not in _FORMS:
+            raise ValueError("unknown form")
+        self.report.form = record["form"]
+
+    def _read_start(self, _record: dict[str, Any]) -> None:
+        self.report.sessions += 1
+
+    def _read_collected(self, record: dict[str, Any]) -> None:
+        self.report.collected.extend(str(identifier) for identifier in record["ids"])
+
+    def _read_collection_error(self, record: dict[str, Any]) -> None:
+        self.report.collection_errors.append(str(record["id"]))
+
+    def _read_test(self, record: dict[str, Any]) -> None:
+        identifier, outcome = str(record["id"]), record["outcome"]
+        if outcome not in _OUTCOMES:
+            raise ValueError("unknown outcome")
+        known = self.report.outcomes.get(identifier, outcome)
+        self.report.outcomes[identifier] = max(known, outcome, key=_SEVERITY.index)
+
+    def _read_canary(self, record: dict[str, Any]) -> None:
+        self.report.canary = str(record["outcome"])
+
+    def _read_tampering(self, record: dict[str, Any]) -> None:
+        add_reason(self.report, str(record["why"])[:500])
+
+    def _read_overruled(self, record: dict[str, Any]) -> None:
+        if record["outcome"] not in _OUTCOMES:
+            raise ValueError("unknown outcome")
+        self.report.overruled[str(record["id"])] = record["outcome"]
+
+    def _read_end(self, record: dict[str, Any]) -> None:
+        self.ended += 1
+        if "status" in record:
+            self.report.pytest_statuses.append(int(record["status"]))
+
+    def _read_status(self, record: dict[str, Any]) -> None:
+        self.report.exit_status = int(record["status"])
+        if record.get("abnormal"):
+            self.abnormal = True
+            add_reason(self.report, str(record["abnormal"])[:500])
+
+
+def add_reason(report: TestReport, why: str) -> None:
+    """Record a sign of tampering once, and at most twenty of them."""
+    if why not in report.tampering and len(report.tampering) < _MAXIMUM_REASONS:
+        report.tampering.append(why)
+
+
+def parse_report(data: bytes, token: str) -> TestReport | None:
+    """The report in ``data``; None when nothing at all was reported."""
+    if not data.strip():
+        return None
+    report = TestReport()
+    reader = _Reader(report)
+    prefix = token.encode() + b" "
+    for line in data.split(b"\n"):
+        if not line:
+            continue
+        if not line.startswith(prefix):
+            add_reason(report, "something other than the test run wrote to its report")
+            continue
+        try:
+            reader.read(msgspec.json.decode(line[len(prefix) :], type=dict[str, Any]))
+        except (msgspec.DecodeError, ValueError, KeyError, TypeError, AttributeError):
+            add_reason(report, "the report has a record that cannot be read")
+    report.finished = reader.ended == report.sessions and not reader.abnormal
+    if report.form != "shell":
+        report.finished = report.finished and report.exit_status is not None
+    return report
+
+
 class EntrypointResult(msgspec.Struct, frozen=True, kw_only=True):
-    """How the entrypoint ended, and what it reported; ``report`` is None when it reported nothing."""
+    """The entrypoint's run and its report; None when it reported nothing."""
 
     run: RunResult
     report: TestReport | None
@@ -106,7 +257,7 @@ async def run_entrypoint(
 
 
 class Mode(StrEnum):
-    """How a task counts."""
+    """What a task's score counts."""
 
     NAMED_TESTS = "named tests"
     WHOLE_SUITE = "whole suite"
@@ -114,7 +265,7 @@ class Mode(StrEnum):
 
 
 def choose_mode(entrypoint: str, named: Sequence[str], parser: str) -> Mode:
-    """How a task with this entrypoint, these named tests and this ``parser`` counts."""
+    """The mode of a task with this entrypoint, these named tests and this ``parser``."""
     if parser == "exitStatus":
         return Mode.EXIT_STATUS
     if named:

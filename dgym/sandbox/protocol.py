@@ -22,10 +22,10 @@ MANIFEST_LIMIT = 250_000
 """Files and directories of a workspace; both manifests of an episode fit into the memory of a sidecar."""
 
 SandboxKind = Literal["auto", "bubblewrap", "container", "none"]
-"""What a user may ask for; a running sandbox is of one of the kinds in ``Sandbox.kind``."""
+"""The values of ``--sandbox``; a running sandbox is of one of the kinds in ``Sandbox.kind``."""
 
 EngineName = Literal["auto", "docker", "podman"]
-"""The container engine a user may ask for."""
+"""The values of ``--engine``."""
 
 FileType = Literal["file", "directory", "symlink", "other", "missing"]
 
@@ -230,12 +230,12 @@ class Sandbox(Protocol):
         ...
 
     async def stop(self) -> None:
-        """End everything inside and return once it is known dead. Idempotent."""
+        """Terminate everything inside; return once termination is confirmed. Idempotent."""
         ...
 
 
 class SandboxProvider(Protocol):
-    """Opens the two sandboxes of an episode. Whoever opens one stops it."""
+    """Opens the two sandboxes of an episode; the caller stops each one it opened."""
 
     async def sandbox(self) -> Sandbox:
         """Start the agent's sandbox (empty workspace); ``SandboxStartFailed`` when it does not come up."""

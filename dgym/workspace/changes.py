@@ -26,7 +26,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def kind(self) -> ChangeKind:
-        """What happened; "mode" when nothing but the executable bit did."""
+        """The kind of change; "mode" when only the executable bit differs."""
         if self.before is None:
             return "added"
         if self.after is None:
@@ -50,7 +50,7 @@ class Changes(msgspec.Struct, frozen=True):
 
 
 class Refusal(NamedTuple):
-    """A change that stays behind, and why, in words for people. A ``path`` with a final slash is a whole directory."""
+    """A refused change and the reason, for people. A ``path`` with a final slash is a whole directory."""
 
     path: str
     why: str
@@ -77,7 +77,7 @@ def _identity(entry: ManifestEntry | None) -> tuple[str, str, bool] | None:
 
 
 def refuse(changes: Changes, policy: Policy) -> tuple[Changes, list[Refusal]]:
-    """Divide changes into those that count and those that stay behind."""
+    """Divide changes into those that leave the sandbox and those that are refused."""
     lost = _protected_directories(changes, policy)
     allowed: list[Change] = []
     refused: dict[str, str] = {}

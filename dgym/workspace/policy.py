@@ -79,7 +79,7 @@ class Rules:
         return any(map(self._names_directory, ancestors(path))) or self._names(path, is_dir=is_dir)
 
     def _names(self, path: str, *, is_dir: bool) -> bool:
-        """What the last line that matches ``path`` itself says; the directories above are not excluded."""
+        """Whether the last line that matches ``path`` itself excludes it; the directories above are not excluded."""
         homes = [directory for directory in ("", *ancestors(path)) if directory in self._lines]
         key = (homes[-1] if homes else None, is_dir)
         if key not in self._specs:
@@ -201,7 +201,7 @@ class Policy:
 
 
 def is_policy_file(path: str) -> bool:
-    """Whether ``path`` is called like a file that protects others."""
+    """Whether ``path`` has the name of a policy file."""
     return path.rpartition("/")[2] in (PolicyFileNames.IGNORE, PolicyFileNames.READ_ONLY)
 
 

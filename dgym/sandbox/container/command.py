@@ -20,7 +20,7 @@ LABEL = "dev.dgym.sandbox"
 RUNNER_INSIDE = "/opt/dgym/runner"
 RUN_INSIDE = "/run/dgym"
 USER = "1000:1000"
-"""Who programs run as where the image leaves the choice to us."""
+"""The user that programs run as in an image of root."""
 
 SPARE_PROCESSES = 64
 """Room for the runner's threads: the engine counts tasks, the limit means processes."""
@@ -91,7 +91,7 @@ class Container:
 
     @property
     def user(self) -> str | None:
-        """Who programs run as in a workspace that is made for them; None: the image's user, in place."""
+        """The user that programs run as in a delivered workspace; None: the image's user, in place."""
         if self.in_place or not self.delivered:
             return None
         return USER if self.image.is_root else self.image.user

@@ -1,4 +1,4 @@
-"""docker and podman through their command lines: which one answers, what it can limit, and a way to run it.
+"""docker and podman through their command lines: which one answers, which limits it enforces, and its calls.
 
 The command line is the one interface both share, on Linux and in front of the virtual machines of other systems, and
 it finds its daemon, socket and configuration as its user set them up.
@@ -11,13 +11,14 @@ import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
 from dgym.errors import SandboxStartFailed
 from dgym.locks import only_one
-from dgym.sandbox.container.ownership import directory
+from dgym.sandbox.cache import cache_directory
 from dgym.sandbox.protocol import EngineName
 
 Flavor = Literal["docker", "podman"]
@@ -31,7 +32,7 @@ _LINES_SHOWN = 10
 
 @dataclass(frozen=True)
 class Answer:
-    """How a call of the engine ended."""
+    """The result of a call of the engine."""
 
     status: int
     output: str
@@ -63,7 +64,7 @@ class Engine:
     async def call(
         self, *arguments: str, timeout_seconds: float = 60.0, on_line: Callable[[str], None] | None = None
     ) -> Answer:
-        """Run the engine's program; ``on_line`` is told each line of either output as it comes.
+        """Run the engine's program; ``on_line`` is called with each line of output.
 
         Raises:
             SandboxStartFailed: it did not end in time or could not be started.
@@ -168,7 +169,7 @@ async def _ask(name: Flavor) -> Engine:
 
 
 def engine_from_facts(program: str, facts: dict[str, Any]) -> Engine:
-    """An engine from what its ``info`` says, which tells podman from docker whatever the program is called."""
+    """An engine from the answer to its ``info``, which distinguishes podman from docker whatever the program's name."""
     host = facts.get("host")
     if isinstance(host, dict):
         security = host.get("security") or {}
@@ -196,9 +197,9 @@ def engine_from_facts(program: str, facts: dict[str, Any]) -> Engine:
 
 
 DEFAULT_IMAGE = "localhost/dgym/sandbox-python:0.1.0"
-"""What tasks of this release run in when they name no image.
+"""The image of tasks that name none.
 
-Below ``localhost/`` nobody else can publish it, and nothing tries to pull it.
+No registry serves ``localhost/``, so nothing pulls an image of this name.
 """
 
 PULL_SECONDS = 3600.0
@@ -210,7 +211,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Image:
-    """An image this engine has. ``id`` names its contents for good; ``user`` is who its programs run as."""
+    """An image this engine has. ``id`` is the digest of its contents; ``user`` runs its programs."""
 
     name: str
     id: str
@@ -218,7 +219,7 @@ class Image:
 
     @property
     def is_root(self) -> bool:
-        """True when the image's programs run as root unless told otherwise."""
+        """True when the image's programs run as root by default."""
         return self.user.partition(":")[0] in ("", "0", "root")
 
 
@@ -236,7 +237,7 @@ async def ensure_image(engine: Engine, name: str, progress: Progress | None = No
     tell = progress or (lambda _: None)
     key = hashlib.sha256(f"{engine.program}\0{name}".encode()).hexdigest()[:20]
     async with only_one(
-        directory() / f"pull-{key}",
+        lock_directory() / f"pull-{key}",
         waiting=lambda: tell(f"waiting for another process that pulls {name}"),
         timeout_seconds=PULL_SECONDS,
         error=SandboxStartFailed,
@@ -248,6 +249,13 @@ async def ensure_image(engine: Engine, name: str, progress: Progress | None = No
     if image is None:
         raise SandboxStartFailed(f"image {name!r} was pulled, but {engine.flavor} does not know it")
     return image
+
+
+def lock_directory() -> Path:
+    """The directory of the locks of pulls and of containers."""
+    path = cache_directory() / "containers"
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return path
 
 
 async def _pull(engine: Engine, name: str, tell: Progress) -> None:

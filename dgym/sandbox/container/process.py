@@ -1,22 +1,25 @@
-"""A container attached to us: the engine's program, which carries our frames, and the end of both.
+"""An attached container: the engine's program, which carries the runner's frames, and the removal of both.
 
 Our end is one socket that is the program's standard input and output. When this process dies the socket closes, the
-container's input with it, and the runner inside ends itself.
+container's input with it, and the runner inside ends itself. A container also has a lock of the same name, which the
+kernel releases at its owner's death: a container whose lock is free was left behind.
 """
 
 import asyncio
+import hashlib
 import logging
 import os
+import platform
+import secrets
 import socket
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from dgym.errors import SandboxLost, SandboxStartFailed
-from dgym.sandbox.container import ownership
+from dgym.locks import acquire, try_acquire
 from dgym.sandbox.container.command import LABEL
-from dgym.sandbox.container.engine import Engine
-from dgym.sandbox.container.ownership import Ownership
+from dgym.sandbox.container.engine import Engine, lock_directory
 
 _log = logging.getLogger(__name__)
 _ERROR_BYTES = 64 * 1024
@@ -25,8 +28,29 @@ _REMOVE_SECONDS = 60.0
 _LOOK_SECONDS = 0.1
 
 
+PREFIX = "dgym-"
+_SUFFIX = ".lock"
+_YOUNG_SECONDS = 60.0
+
+
+class Ownership:
+    """The name of one container, and the lock that its owner holds while it lives."""
+
+    def __init__(self) -> None:
+        self.name = f"{PREFIX}{secrets.token_hex(8)}"
+        self._path = lock_directory() / f"{self.name}{_SUFFIX}"
+        self._lock = acquire(self._path)
+
+    def release(self) -> None:
+        """Remove the lock once the container is removed. Idempotent."""
+        if self._lock >= 0:
+            self._path.unlink(missing_ok=True)
+            os.close(self._lock)
+            self._lock = -1
+
+
 class ContainerProcess:
-    """One attached container. ``answered``: the runner inside did, so the container is known to exist."""
+    """One attached container. ``answered``: its runner has answered, so the container exists."""
 
     def __init__(self, engine: Engine, ownership: Ownership, process: asyncio.subprocess.Process) -> None:
         self.name = ownership.name
@@ -41,7 +65,7 @@ class ContainerProcess:
     async def start(
         cls, engine: Engine, ownership: Ownership, arguments: Sequence[str]
     ) -> tuple["ContainerProcess", socket.socket]:
-        """Start the engine's program; what the container says and is told goes through the socket.
+        """Start the engine's program; returns it and the socket to the container's standard input and output.
 
         Raises:
             SandboxStartFailed: the program could not be started.
@@ -73,10 +97,10 @@ class ContainerProcess:
         return self._errors.decode("utf-8", "replace").strip()
 
     async def remove(self) -> None:
-        """Kill and remove the container, and return once it is known to be gone. Idempotent.
+        """Kill and remove the container; return once its removal is confirmed. Idempotent.
 
         Raises:
-            SandboxLost: the engine could not do it in time; whoever cleans up later will.
+            SandboxLost: the engine did not remove it in time; a later cleanup will.
         """
         try:
             try:
@@ -84,7 +108,7 @@ class ContainerProcess:
             finally:
                 await self._detach()
             if not self.answered:
-                # What was given up while it was being started may have come into being only now.
+                # A start that was cancelled may have created the container only now.
                 await remove_container(self._engine, self.name)
         except SandboxStartFailed as error:
             raise SandboxLost(f"container {self.name} could not be removed: {error}") from None
@@ -130,7 +154,6 @@ async def _is_unknown(engine: Engine, name: str) -> bool:
     return found.status == 0 and not found.output.strip()
 
 
-_log = logging.getLogger(__name__)
 _cleaned: set[str] = set()
 
 
@@ -141,15 +164,15 @@ async def remove_abandoned_containers(engine: Engine) -> list[str]:
         SandboxStartFailed: the engine does not answer, or a container cannot be removed.
     """
     existing = await _ours(engine)
-    abandoned = [name for name in existing if ownership.is_abandoned(name)]
+    abandoned = [name for name in existing if is_abandoned(name)]
     for name in abandoned:
         await remove_container(engine, name)
-        ownership.forget(name)
+        forget(name)
     return abandoned
 
 
 async def remove_abandoned_once(engine: Engine) -> None:
-    """The same once in a process, before its first container; a failure is no reason not to start."""
+    """Call ``remove_abandoned_containers`` before this process's first container; a failure is logged, not raised."""
     if engine.program in _cleaned:
         return
     _cleaned.add(engine.program)
@@ -165,13 +188,49 @@ async def remove_unused_locks(engines: Iterable[Engine]) -> None:
     existing: set[str] = set()
     for engine in engines:
         existing.update(await _ours(engine))
-    ownership.forget_unused(existing)
+    forget_unused(existing)
 
 
 async def _ours(engine: Engine) -> list[str]:
     found = await engine.call(
-        "ps", "--all", "--filter", f"label={LABEL}={ownership.scope()}", "--format", "{{.Names}}", timeout_seconds=30.0
+        "ps", "--all", "--filter", f"label={LABEL}={scope()}", "--format", "{{.Names}}", timeout_seconds=30.0
     )
     if found.status != 0:
         raise SandboxStartFailed(found.why)
-    return [name for name in found.output.split() if name.startswith(ownership.PREFIX)]
+    return [name for name in found.output.split() if name.startswith(PREFIX)]
+
+
+def scope() -> str:
+    """The label value of this user's containers on this machine: an engine may serve others too."""
+    described = f"{platform.node()}\0{os.getuid()}\0{lock_directory().resolve()}"
+    return hashlib.sha256(described.encode()).hexdigest()[:16]
+
+
+def is_abandoned(name: str) -> bool:
+    """True when the owner of that container of this scope is dead."""
+    try:
+        lock = try_acquire(lock_directory() / f"{name}{_SUFFIX}", create=False)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    if lock is None:
+        return False
+    os.close(lock)
+    return True
+
+
+def forget(name: str) -> None:
+    """Remove the lock of an abandoned container that was removed."""
+    (lock_directory() / f"{name}{_SUFFIX}").unlink(missing_ok=True)
+
+
+def forget_unused(existing: set[str]) -> None:
+    """Remove the locks of processes that died before or after their container existed."""
+    young = time.time() - _YOUNG_SECONDS
+    for path in lock_directory().glob(f"{PREFIX}*{_SUFFIX}"):
+        name = path.name.removesuffix(_SUFFIX)
+        with suppress(OSError):
+            # Between its making and its locking a lock looks abandoned.
+            if name not in existing and path.lstat().st_mtime < young and is_abandoned(name):
+                path.unlink()

@@ -16,10 +16,8 @@ from dgym.sandbox.cache import cache_directory, shared_runner
 from dgym.sandbox.client import RunnerClient
 from dgym.sandbox.container.command import Container, command_line
 from dgym.sandbox.container.engine import Engine, Image, find_engine
-from dgym.sandbox.container.ownership import Ownership, scope
-from dgym.sandbox.container.process import ContainerProcess, remove_abandoned_once
-from dgym.sandbox.local import bubblewrap_works
-from dgym.sandbox.local.bubblewrap import check_workspace
+from dgym.sandbox.container.process import ContainerProcess, Ownership, remove_abandoned_once, scope
+from dgym.sandbox.local import bubblewrap_works, check_workspace
 from dgym.sandbox.protocol import EngineName, Sandbox, SandboxKind, SandboxProvider, SandboxSpec
 
 __all__ = ["ContainerProvider", "ContainerSandbox"]
@@ -33,7 +31,7 @@ class ContainerProvider(SandboxProvider):
     """Opens sandbox and verifier in containers of one image.
 
     Args:
-        spec: what the task needs; its ``python`` is the image's affair.
+        spec: what the task needs; its ``python`` is ignored: the image has its own.
         engine: docker or podman.
         image: an image that engine has.
         delivered: the workspace begins empty; False when the image holds the repository at ``spec.workspace``.
@@ -147,14 +145,14 @@ class ContainerSandbox(RunnerClient):
         return self._process.name
 
     async def stop(self) -> None:
-        """Kill everything inside, return once the container is known to be gone. Idempotent."""
+        """Kill everything inside; return once the container is removed. Idempotent."""
         if self._stopping is None:
             self._stopping = asyncio.ensure_future(self._stop())
-        # Who waits may be cancelled; what was begun is finished all the same, or the container would stay.
+        # Shielded from a cancelled caller: a stop that is not finished would leave the container.
         await asyncio.shield(self._stopping)
 
     async def _stop(self) -> None:
-        # First of all its standard input ends, which ends even a container that is only now being started.
+        # Closing standard input first also ends a container that is still being started.
         with suppress(DgymError, OSError):
             await self.close()
         await self._process.remove()
@@ -163,21 +161,21 @@ class ContainerSandbox(RunnerClient):
 async def choose_engine(
     sandbox: SandboxKind, engine: EngineName, *, image: str | None, delivered: bool, python: str | None
 ) -> Engine | None:
-    """The engine whose containers the task runs in; None when it runs without one.
+    """The engine whose containers the task runs in; None when it runs without containers.
 
     With "auto" a task that names an image goes into a container if an engine answers; otherwise bubblewrap comes
     first, then a container of dgym's own image, then no isolation at all. A ``python`` of this machine is a reason not
     to take a container, where it does not exist.
 
     Args:
-        sandbox: what was asked for.
-        engine: which engine may be taken.
-        image: the image the task names, if it does.
+        sandbox: the kind requested.
+        engine: the engine requested.
+        image: the image the task names, if any.
         delivered: False when the repository is in the image.
-        python: an interpreter of this machine that was asked for.
+        python: the interpreter of this machine requested.
 
     Raises:
-        ManifestError: the task, the sandbox and the interpreter that were asked for do not fit together.
+        ManifestError: the task, the sandbox and the interpreter requested do not fit together.
         SandboxStartFailed: a container is needed and no engine answers.
     """
     in_image = image is not None and not delivered

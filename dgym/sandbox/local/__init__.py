@@ -4,7 +4,7 @@ Both start the runner that pods run, under the task's interpreter or a virtual e
 """
 
 from dgym.sandbox.cache import cache_directory
-from dgym.sandbox.local.bubblewrap import bubblewrap_problem, bubblewrap_works
+from dgym.sandbox.local.bubblewrap import bubblewrap_problem, bubblewrap_works, check_workspace
 from dgym.sandbox.local.environments import ensure_environment
 from dgym.sandbox.local.interpreter import resolve_python
 from dgym.sandbox.local.provider import LocalProvider, remove_leftovers
@@ -14,6 +14,7 @@ __all__ = [
     "bubblewrap_problem",
     "bubblewrap_works",
     "cache_directory",
+    "check_workspace",
     "ensure_environment",
     "remove_leftovers",
     "resolve_python",

@@ -53,7 +53,7 @@ TMP_BYTES = 512 * 1024**2
 
 @dataclass(frozen=True)
 class Layout:
-    """What one sandbox sees, as paths of this machine; ``etc`` and ``shims`` are directories made for it."""
+    """The files that one sandbox sees, as paths of this machine; ``etc`` and ``shims`` are directories made for it."""
 
     workspace: Path
     workspace_inside: str
@@ -176,7 +176,7 @@ def _namespaces() -> list[str]:
 
 @cache
 def _options() -> str:
-    """The options this version of bubblewrap knows: some that are worth having came only with 0.8."""
+    """The help of this version of bubblewrap, which names its options: some that are used here came with 0.8."""
     answer = subprocess.run(["bwrap", "--help"], capture_output=True, text=True, timeout=30, check=False)
     return answer.stdout + answer.stderr
 

@@ -1,7 +1,7 @@
 """Virtual environments for tasks, made once for each list of requirements and kept in the cache.
 
 They are made outside the sandbox, which has no network, and shown to it read-only. Nothing of dgym is in them. A
-virtual environment knows its own path, so it is built where it will stay and counts only once its marker is written.
+virtual environment contains its own path, so it is built in its final place and used only once its marker is written.
 
 A task's requirements are not trusted. Only wheels are installed: a source distribution runs code of its own when it is
 built, which the caller has to ask for. The installer gets an environment of its own, without the user's variables, and
@@ -81,7 +81,7 @@ async def ensure_environment(
         python: the interpreter it is made from; by default the one that runs dgym.
         build_requirements: build source distributions and ``name @ URL``, which runs their code outside the sandbox.
             By default only wheels of an index are installed.
-        progress: is told what is being done, a line at a time.
+        progress: called with each line of progress.
 
     Raises:
         ManifestError: a requirement is not one or names a URL, or ``python`` is not an interpreter.

@@ -1,7 +1,7 @@
-"""What the machine's interpreters are made of: which one a task runs under, and what it needs to be able to start.
+"""The machine's interpreters: which one a task runs under, and which directories it needs to start.
 
-An interpreter is asked rather than guessed at: pyenv shims, uv's managed builds, conda environments and
-distribution packages all lay their files out differently, but each knows its own prefixes.
+An interpreter reports its own prefixes: pyenv shims, uv's managed builds, conda environments and distribution packages
+all lay their files out differently.
 """
 
 import json
@@ -34,9 +34,9 @@ print(json.dumps({
 
 @dataclass(frozen=True)
 class Interpreter:
-    """One interpreter as it described itself.
+    """One interpreter's description of itself.
 
-    ``executable`` keeps its symbolic links: through them a virtual environment knows itself.
+    ``executable`` keeps its symbolic links: through them a virtual environment finds itself.
     """
 
     executable: str
@@ -73,7 +73,7 @@ def resolve_python(path: str) -> str:
 
 
 def inspect_interpreter(executable: str) -> Interpreter:
-    """Ask an interpreter about itself; the answer is remembered while the file stays the same."""
+    """Run an interpreter to describe itself; the answer is cached until its file changes."""
     try:
         changed = Path(executable).stat().st_mtime_ns
     except OSError as error:

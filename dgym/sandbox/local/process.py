@@ -1,4 +1,4 @@
-"""A runner started on this machine: how it is reached, and how it and all it started are known to be dead.
+"""A runner process on this machine: its connection, and the confirmed termination of all that it started.
 
 Under bubblewrap the runner is process 1 of a PID namespace. When process 1 ends the kernel kills the namespace, and
 process 1 is not gone before every other process in it is: waiting for one process is enough, and no program inside
@@ -27,7 +27,7 @@ _LOOK_SECONDS = 0.01
 
 
 class RunnerProcess:
-    """One runner process with its end of the socket, its last words and its death."""
+    """One runner process, its connection and its standard error."""
 
     def __init__(self, popen: "subprocess.Popen[bytes]", connection: socket.socket, errors: int) -> None:
         self._connection: socket.socket | None = connection
@@ -63,7 +63,7 @@ class RunnerProcess:
         return process
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Our end of the socket pair as streams; whoever asked for them closes them."""
+        """Our end of the socket pair as streams, which the caller closes."""
         assert self._connection is not None
         streams = await asyncio.open_connection(sock=self._connection)
         self._connection = None
@@ -76,7 +76,7 @@ class RunnerProcess:
         return os.pread(self._errors, _ERROR_BYTES, 0).rstrip(b"\0").decode("utf-8", "replace").strip()
 
     async def kill(self) -> None:
-        """Kill the runner and, under bubblewrap, all of its namespace; return once they are dead. Idempotent."""
+        """Kill the runner and, under bubblewrap, its namespace; return once all are terminated. Idempotent."""
         if self._connection is not None:
             self._connection.close()
         if self._init >= 0:
@@ -112,9 +112,9 @@ class RunnerProcess:
                 os.kill(process, signal.SIGKILL)
 
     async def _find_init(self, information: int, deadline_seconds: float) -> None:
-        """Learn which process is number 1 inside, from the JSON that bubblewrap writes once it exists."""
+        """Read the id of process 1 inside from the JSON that bubblewrap writes once that process exists."""
         end = time.monotonic() + deadline_seconds
-        told = b""
+        received = b""
         while self._init < 0:
             if not await readable(information, end - time.monotonic()):
                 raise SandboxStartFailed(f"bubblewrap did not start within {deadline_seconds:g} s: {self.last_words()}")
@@ -122,9 +122,9 @@ class RunnerProcess:
             if not chunk:
                 await self.ended(_DEAD_SECONDS)
                 raise SandboxStartFailed(f"bubblewrap could not make the sandbox: {self.last_words()}")
-            told += chunk
+            received += chunk
             with suppress(ValueError):
-                self._init_id = int(json.loads(told)["child-pid"])
+                self._init_id = int(json.loads(received)["child-pid"])
                 self._init = _open_process(self._init_id)
 
 
@@ -143,7 +143,7 @@ async def readable(descriptor: int, timeout_seconds: float) -> bool:
 
 
 async def kill_leftovers(directory: Path, known: set[int]) -> list[int]:
-    """Kill what outlived a runner that had no PID namespace; return the ids of what would not die.
+    """Kill the processes that outlived a runner without a PID namespace; return the ids of those that survive.
 
     Every command was started with a HOME below the sandbox's private directory, which is how its descendants are
     recognised; ``known`` are descendants seen before the runner died.
@@ -232,7 +232,7 @@ def _processes() -> list[int]:
 
 
 def _birth(process: int) -> bytes | None:
-    """When a process was started, which tells it from a later one of the same id; None for the dead."""
+    """The start time of a process, which distinguishes it from a later one of the same id; None once it is dead."""
     fields = _stat(process)
     return fields[19] if fields and fields[0] not in (b"Z", b"X") else None
 

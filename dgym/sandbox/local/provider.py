@@ -23,11 +23,10 @@ from dgym.sandbox.cache import compiled_runner
 from dgym.sandbox.client import RunnerClient
 from dgym.sandbox.local import bubblewrap
 from dgym.sandbox.local.bubblewrap import bubblewrap_problem, bubblewrap_works
-from dgym.sandbox.local.cgroup import ControlGroup
-from dgym.sandbox.local.directory import PrivateDirectory, remove_abandoned
 from dgym.sandbox.local.environments import ensure_environment, resolve_python
 from dgym.sandbox.local.interpreter import Interpreter, inspect_interpreter
 from dgym.sandbox.local.process import RunnerProcess, descendants, kill_leftovers
+from dgym.sandbox.local.resources import ControlGroup, PrivateDirectory, remove_abandoned
 from dgym.sandbox.protocol import Sandbox, SandboxProvider, SandboxSpec
 
 __all__ = ["LocalProvider", "LocalSandbox", "bubblewrap_works"]
@@ -48,7 +47,7 @@ class LocalProvider(SandboxProvider):
     Args:
         spec: what the task needs.
         kind: "bubblewrap" and "none" insist; "auto" takes bubblewrap where a trial run of it works.
-        warn: told once in a process when "auto" has to do without isolation; by default it is logged.
+        warn: called once in a process when "auto" runs programs without isolation; by default it is logged.
     """
 
     def __init__(
@@ -133,10 +132,10 @@ class LocalSandbox(RunnerClient):
         return self._process.main_process
 
     async def stop(self) -> None:
-        """End everything inside, return once it is known dead, and remove the workspace. Idempotent."""
+        """Terminate everything inside, and remove the workspace once termination is confirmed. Idempotent."""
         if self._stopping is None:
             self._stopping = asyncio.ensure_future(self._stop())
-        # Who waits may be cancelled; what was begun is finished all the same, or processes and files would stay.
+        # Shielded from a cancelled caller: a stop that is not finished would leave processes and files.
         await asyncio.shield(self._stopping)
 
     async def _stop(self) -> None:
@@ -157,7 +156,7 @@ class LocalSandbox(RunnerClient):
         try:
             await asyncio.wait_for(self.close(), _POLITE_SECONDS)
         except (DgymError, OSError, TimeoutError) as error:
-            _log.debug("the runner was gone before it was told to go: %s", error)
+            _log.debug("the runner ended before it was asked to: %s", error)
 
 
 class _Launch(NamedTuple):
@@ -171,7 +170,7 @@ class _Launch(NamedTuple):
 
 @dataclass
 class _Prepared:
-    """What a sandbox has on this machine before its runner starts."""
+    """The resources of a sandbox on this machine, made before its runner starts."""
 
     kind: Kind
     directory: PrivateDirectory
@@ -181,7 +180,7 @@ class _Prepared:
     launch: _Launch = field(init=False)
 
     def remove(self) -> None:
-        """Remove all of it; the kernel may count a dead process in its group for a moment longer."""
+        """Remove all of it, the control group with retries: the kernel counts a dead process for a moment longer."""
         self.directory.remove()
         end = time.monotonic() + _GROUP_SECONDS
         while self.group is not None and not self.group.remove() and time.monotonic() < end:
@@ -189,7 +188,7 @@ class _Prepared:
 
 
 class _Preparation:
-    """The preparation of a sandbox in a thread, which cannot be cancelled: it removes what was abandoned meanwhile."""
+    """Prepares a sandbox in a thread, which cannot be cancelled: an abandoned preparation removes its own resources."""
 
     def __init__(self, prepare: Callable[[], _Prepared]) -> None:
         self._prepare = prepare
@@ -207,7 +206,7 @@ class _Preparation:
         return prepared
 
     def abandon(self) -> None:
-        """Remove what was prepared, now or once the thread has done it."""
+        """Remove what was prepared, now or once the thread has finished."""
         with self._lock:
             prepared, self._abandoned = self._prepared, True
         if prepared is not None:
@@ -284,18 +283,18 @@ def _runner_command(interpreter: Interpreter, directory: str) -> list[str]:
 
 
 def _environment(scratch: str) -> dict[str, str]:
-    """Everything the runner knows of this machine's environment: nothing that could hold a key is among it.
+    """The runner's environment: no variable of this machine's that could hold a key.
 
-    The runner's own temporary files stand apart from the task's, where programs would see them.
+    The runner's own temporary files are kept apart from the task's, where programs would see them.
     """
     return {"PATH": _SYSTEM_PATH, "TMPDIR": scratch, "LANG": "C.UTF-8", "TZ": os.environ.get("TZ", "UTC")}
 
 
 def _inside(spec: SandboxSpec, *, python: str, home: str, tmp: str) -> SandboxSpec:
-    """The specification as it is true inside.
+    """The specification with the paths inside the sandbox.
 
     Fixed paths for home and temporary files make two runs of an episode print the same; without bubblewrap they are
-    how ``kill_leftovers`` knows its processes.
+    how ``kill_leftovers`` recognises its processes.
     """
     environment = {"HOME": home, "TMPDIR": tmp, **spec.environment}
     return msgspec.structs.replace(spec, python=python, environment=environment)
@@ -314,12 +313,12 @@ def _shims(prepared: _Prepared) -> Path | None:
 
 
 async def remove_leftovers() -> list[str]:
-    """Remove what processes that are gone left behind; what it was."""
+    """Remove the directories, processes and control groups of dead dgym processes; returns a description of each."""
     names: list[str] = []
 
     await asyncio.to_thread(remove_abandoned, names.append)
     for name in names:
-        # Its home was below the directory that is gone, which is how a process that is left is known.
+        # A leftover process is recognised by its HOME below the removed directory.
         await kill_leftovers(Path(tempfile.gettempdir(), name), set())
         ControlGroup.remove_named(name)
     return [f"directory {name}" for name in names]
@@ -327,7 +326,7 @@ async def remove_leftovers() -> list[str]:
 
 @cache
 def _remove_abandoned_once() -> None:
-    # In a thread of its own: nobody waits for the removal of what another process left.
+    # In a thread of its own: opening a sandbox does not wait for the removal of another process's directories.
     threading.Thread(
         target=remove_abandoned, args=(ControlGroup.remove_named,), name="remove-abandoned", daemon=True
     ).start()

@@ -157,7 +157,7 @@ def _place(file: FilePatch, hunk: Hunk) -> str:
 
 
 def _mismatch(file: FilePatch, hunk: Hunk, lines: list[bytes]) -> NoReturn:
-    """Say which line differs and, where the lines stand elsewhere, where."""
+    """Raise with the line that differs, or with the line at which the hunk's lines stand instead."""
     size = len(hunk.old)
     places = [at + 1 for at in range(len(lines) - size + 1) if size and tuple(lines[at : at + size]) == hunk.old]
     if places:

@@ -46,7 +46,7 @@ class BinaryHunk(msgspec.Struct, frozen=True):
 
 
 class FilePatch(msgspec.Struct, kw_only=True):
-    """What a patch says about one file. ``old_path`` None: it is new; ``new_path`` None: it is deleted.
+    """The change of one file. ``old_path`` None: the file is new; ``new_path`` None: it is deleted.
 
     ``old_id`` and ``new_id`` are git's object ids (possibly abbreviated), empty where the patch has none.
     """
@@ -81,7 +81,6 @@ class _Parser:
     def __init__(self, patch: bytes) -> None:
         self._lines = split_on_newline(patch)
         self._at = 0
-        self._last_sign = b""
 
     def parse(self) -> list[FilePatch]:
         files: list[FilePatch] = []
@@ -126,22 +125,24 @@ class _Parser:
         return False
 
     def _plain_file(self) -> FilePatch:
-        patch = FilePatch(line=self._at + 1, old_path=None, new_path=None)
-        self._names(patch)
+        line = self._at + 1
+        old_path, new_path = self._names()
+        patch = FilePatch(line=line, old_path=old_path, new_path=new_path)
         self._hunks(patch)
         if not patch.hunks:
             self._fail("the file has no hunk", file=patch.name)
         return patch
 
-    def _names(self, patch: FilePatch) -> None:
-        """The ``---`` and ``+++`` lines."""
-        patch.old_path = self._marker(self._next()[4:])
+    def _names(self) -> tuple[str | None, str | None]:
+        """The paths in the ``---`` and ``+++`` lines; None for /dev/null."""
+        old_path = self._marker(self._next()[4:])
         if not self._peek().startswith(b"+++ "):
             self._fail("'+++' must follow '---'")
-        patch.new_path = self._marker(self._next()[4:])
-        if patch.old_path is None and patch.new_path is None:
+        new_path = self._marker(self._next()[4:])
+        if old_path is None and new_path is None:
             self._at -= 1
             self._fail("both names are /dev/null")
+        return old_path, new_path
 
     def _marker(self, text: bytes) -> str | None:
         text = text.rstrip(b"\n")
@@ -152,16 +153,17 @@ class _Parser:
 
     def _path(self, text: bytes, *, strip: bool) -> str:
         """A name as git or diff wrote it; with ``strip`` without its first component (a/, b/)."""
-        rest = b""
-        path = decode_path(text)
-        if text.startswith(b'"'):
-            try:
-                path, rest = unquote_path(text)
-            except ValueError as error:
-                self._fail(str(error))
+        path, rest = self._unquoted(text) if text.startswith(b'"') else (decode_path(text), b"")
         if rest.strip():
             self._fail(f"{decode_path(rest)!r} follows the path")
         return self._clean(path, strip=strip)
+
+    def _unquoted(self, text: bytes) -> tuple[str, bytes]:
+        """The quoted path at the beginning of ``text``, and what follows it."""
+        try:
+            return unquote_path(text)
+        except ValueError as error:
+            self._fail(str(error))
 
     def _clean(self, path: str, *, strip: bool) -> str:
         if strip:
@@ -198,11 +200,10 @@ class _Parser:
     def _git_content(self, patch: FilePatch) -> None:
         line = self._peek()
         if line.startswith(b"--- "):
-            said = FilePatch(line=patch.line, old_path=None, new_path=None)
-            self._names(said)
+            names = self._names()
             if patch.old_path is None and patch.new_path is None:
-                patch.old_path, patch.new_path = said.old_path, said.new_path
-            if (said.old_path, said.new_path) != (patch.old_path, patch.new_path):
+                patch.old_path, patch.new_path = names
+            if names != (patch.old_path, patch.new_path):
                 self._at -= 1
                 self._fail("'---' and '+++' contradict the header before them", file=patch.name)
             self._hunks(patch)
@@ -219,10 +220,7 @@ class _Parser:
     def _header_name(self, text: bytes) -> str | None:
         """The name in ``diff --git a/NAME b/NAME``; None when there are two, which only a rename has."""
         if text.startswith(b'"'):
-            try:
-                first, rest = unquote_path(text)
-            except ValueError as error:
-                self._fail(str(error))
+            first, rest = self._unquoted(text)
             second = rest.strip()
             other = self._path(second, strip=True) if second else ""
             return other if self._clean(first, strip=True) == other else None
@@ -267,48 +265,35 @@ class _Parser:
 
     def _hunk(self, patch: FilePatch, header: re.Match[bytes]) -> Hunk:
         number, line = len(patch.hunks) + 1, self._at + 1
-        self._at, self._last_sign = self._at + 1, b""
-        start, old_left, new_left = int(header[1]), int(header[2] or 1), int(header[4] or 1)
-        at = start if old_left == 0 else start - 1
+        start, old_size, new_size = int(header[1]), int(header[2] or 1), int(header[4] or 1)
+        at = start if old_size == 0 else start - 1
         if at < 0:
-            self._at -= 1
             self._fail("lines count from 1", file=patch.name, hunk=number)
+        self._at += 1
         old: list[bytes] = []
         new: list[bytes] = []
-        while old_left or new_left or self._peek().startswith(b"\\"):
-            text = self._next()
-            sign, body = text[:1], text[1:]
-            if text in (b"\n", b"\r\n"):
+        sides: tuple[list[bytes], ...] = ()
+        while len(old) < old_size or len(new) < new_size or self._peek().startswith(b"\\"):
+            text = self._peek()
+            if text.startswith(b"\\"):
+                # "\ No newline at end of file" is about the line before it.
+                if not sides:
+                    self._fail("no line stands before this one", file=patch.name, hunk=number)
+                for side in sides:
+                    side[-1] = side[-1].removesuffix(b"\n")
+            else:
                 # Mail programs and editors strip the blank of an empty context line.
-                sign, body = b" ", text
-            if sign == b"\\":
-                self._unterminate(old, new, patch, number)
-                continue
-            if sign not in (b" ", b"-", b"+") or not body:
-                self._at -= 1
-                ending = "the patch ends within the hunk" if not text else "the hunk has fewer lines than it announces"
-                self._fail(ending, file=patch.name, hunk=number)
-            self._last_sign = sign
-            old_left -= sign in b" -"
-            new_left -= sign in b" +"
-            if old_left < 0 or new_left < 0:
-                self._at -= 1
-                self._fail("the hunk has more lines than it announces", file=patch.name, hunk=number)
-            if sign in b" -":
-                old.append(body)
-            if sign in b" +":
-                new.append(body)
+                sign, body = (b" ", text) if text in (b"\n", b"\r\n") else (text[:1], text[1:])
+                sides = {b" ": (old, new), b"-": (old,), b"+": (new,)}.get(sign, ())
+                if not sides:
+                    ending = "the hunk has fewer lines than it announces" if text else "the patch ends within the hunk"
+                    self._fail(ending, file=patch.name, hunk=number)
+                for side in sides:
+                    side.append(body)
+                if len(old) > old_size or len(new) > new_size:
+                    self._fail("the hunk has more lines than it announces", file=patch.name, hunk=number)
+            self._at += 1
         return Hunk(at, tuple(old), tuple(new), number, line)
-
-    def _unterminate(self, old: list[bytes], new: list[bytes], patch: FilePatch, number: int) -> None:
-        """Take the newline from the line before "No newline at end of file"."""
-        sign = self._last_sign
-        touched = [lines for signs, lines in ((b" -", old), (b" +", new)) if sign and sign in signs]
-        if not touched:
-            self._at -= 1
-            self._fail("no line stands before this one", file=patch.name, hunk=number)
-        for lines in touched:
-            lines[-1] = lines[-1].removesuffix(b"\n")
 
     def _binary(self, patch: FilePatch) -> BinaryHunk:
         line = self._at + 1
@@ -317,8 +302,10 @@ class _Parser:
             self._fail("'literal' or 'delta' and a size must follow", file=patch.name)
         self._at += 1
         packed = bytearray()
-        while (text := self._next()) not in (b"\n", b""):
+        while (text := self._peek()) not in (b"\n", b""):
             packed += self._binary_line(text.rstrip(b"\n"), patch)
+            self._at += 1
+        self._at += 1
         size = int(header[2])
         if size > DATA_LIMIT:
             self._fail(f"{size} bytes are more than {DATA_LIMIT}", file=patch.name)
@@ -339,6 +326,5 @@ class _Parser:
         except (ValueError, binascii.Error):
             data = b""
         if not 0 < size <= len(data) < size + 4:
-            self._at -= 1
             self._fail("this is no line of binary data", file=patch.name)
         return data[:size]

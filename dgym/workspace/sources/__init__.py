@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from dgym.workspace.sources.hosts import SourceHosts
+from dgym.workspace.sources.fetch import SourceHosts
 from dgym.workspace.sources.tree import RESULTS_MARKER, walk_repository
 
 if TYPE_CHECKING:
@@ -12,7 +12,7 @@ __all__ = ["RESULTS_MARKER", "SourceCache", "SourceHosts", "pack_source", "walk_
 
 
 def __getattr__(name: str) -> Any:
-    # Imported at its first use: packing needs asyncio and HTTP, which those who only walk a repository do not.
+    # Imported at its first use: packing imports asyncio and HTTP, which walking a repository does not need.
     if name not in ("SourceCache", "pack_source"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

@@ -19,8 +19,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from dgym.api.task import ArchiveSource
 from dgym.errors import SourceFailed
-from dgym.workspace.sources.cancellation import Work
-from dgym.workspace.sources.hosts import ANY_HOST, SourceHosts, check_public
+from dgym.workspace.sources.fetch import ANY_HOST, Cancellation, SourceHosts, check_public
 from dgym.workspace.sources.tree import SIZE_LIMIT, TreeWriter, entry_path, file_digest
 
 _STALL_SECONDS = 30
@@ -36,14 +35,14 @@ def shown_url(url: str) -> str:
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
-def download(archive: ArchiveSource, target: Path, work: Work, hosts: SourceHosts = ANY_HOST) -> None:
+def download(archive: ArchiveSource, target: Path, cancellation: Cancellation, hosts: SourceHosts = ANY_HOST) -> None:
     """Fetch the archive from one of ``hosts`` into ``target`` and prove its digest."""
     where = f"source.archive: {shown_url(archive.url)}"
     if urlsplit(archive.url).scheme not in ("http", "https"):
         raise SourceFailed(f"{where}: only http and https addresses are fetched")
     for left in range(_TRIES - 1, -1, -1):
         try:
-            _fetch(archive.url, target, work, hosts, where)
+            _fetch(archive.url, target, cancellation, hosts, where)
             break
         except urllib.error.HTTPError as error:
             error.close()
@@ -52,7 +51,7 @@ def download(archive: ArchiveSource, target: Path, work: Work, hosts: SourceHost
         except (OSError, HTTPException) as error:
             if not left:
                 raise SourceFailed(f"{where}: {error}") from None
-        work.pause(_PAUSE_SECONDS)
+        cancellation.pause(_PAUSE_SECONDS)
     digest = file_digest(target)
     if digest != archive.sha256:
         raise SourceFailed(f"{where}: its SHA-256 is {digest}, not {archive.sha256}")
@@ -73,7 +72,7 @@ def _opener(hosts: SourceHosts, where: str) -> urllib.request.OpenerDirector:
     return opener
 
 
-def _fetch(url: str, target: Path, work: Work, hosts: SourceHosts, where: str) -> None:
+def _fetch(url: str, target: Path, cancellation: Cancellation, hosts: SourceHosts, where: str) -> None:
     size = 0
     request = _request(url)
     with (
@@ -81,7 +80,7 @@ def _fetch(url: str, target: Path, work: Work, hosts: SourceHosts, where: str) -
         target.open("wb") as file,
     ):
         while chunk := response.read(_CHUNK):
-            work.check()
+            cancellation.check()
             size += len(chunk)
             if size > SIZE_LIMIT:
                 raise SourceFailed(f"{where}: it is larger than {SIZE_LIMIT} bytes")
@@ -111,7 +110,7 @@ class Entry(NamedTuple):
     open: Callable[[], tuple[IO[bytes], int]]
 
 
-def repack(archive: Path, tree: TreeWriter, source: str, work: Work) -> None:
+def repack(archive: Path, tree: TreeWriter, source: str, cancellation: Cancellation) -> None:
     """Write the members of a tar or zip into ``tree``.
 
     An archive that holds nothing but one directory, as code hosts make them, is unpacked without that directory,
@@ -119,7 +118,7 @@ def repack(archive: Path, tree: TreeWriter, source: str, work: Work) -> None:
     """
     try:
         with _entries(archive) as entries:
-            _write(entries, tree, source, work)
+            _write(entries, tree, source, cancellation)
     except SourceFailed:
         raise
     except (*_DAMAGED, KeyError, RuntimeError) as error:
@@ -173,13 +172,13 @@ def _zip_entry(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Entry:
     return Entry(member.filename, "other" if special else "file", bool(mode & stat.S_IXUSR), "", open_it)
 
 
-def _write(entries: list[Entry], tree: TreeWriter, source: str, work: Work) -> None:
+def _write(entries: list[Entry], tree: TreeWriter, source: str, cancellation: Cancellation) -> None:
     paths = [entry_path(entry.name, source) for entry in entries]
     top = _single_directory(paths, entries)
     # A later member of the same name replaces an earlier one.
     last = {path: index for index, path in enumerate(paths)}
     for index, (path, entry) in enumerate(zip(paths, entries, strict=True)):
-        work.check()
+        cancellation.check()
         if last[path] != index or path in (".", top):
             continue
         inner = path.removeprefix(f"{top}/") if top else path
@@ -203,7 +202,7 @@ def _single_directory(paths: list[str], entries: list[Entry]) -> str:
 
 
 class _Checked(http.client.HTTPConnection):
-    """Sends nothing to a private address unless it may."""
+    """A connection that refuses private addresses unless they are allowed."""
 
     def __init__(self, *arguments: Any, may_be_private: bool, where: str, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -226,7 +225,7 @@ class _Guard:
         self._where = where
 
     def about(self, request: urllib.request.Request) -> dict[str, Any]:
-        """What the connection of ``request`` must know. Behind a proxy it is the proxy's, which has its own rules."""
+        """Arguments of the connection for ``request``; a proxy's own address may be private."""
         allowed = self._hosts.check(request.full_url, self._where)
         proxied = request.has_proxy() or getattr(request, "_tunnel_host", None) is not None
         return {"may_be_private": allowed or proxied, "where": self._where}

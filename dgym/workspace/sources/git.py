@@ -19,12 +19,11 @@ from urllib.parse import urlsplit
 from dgym.api.task import GitSource
 from dgym.errors import SourceFailed
 from dgym.workspace.sources.archive import shown_url
-from dgym.workspace.sources.cancellation import Work
-from dgym.workspace.sources.hosts import ANY_HOST, SourceHosts
+from dgym.workspace.sources.fetch import ANY_HOST, Cancellation, SourceHosts
 from dgym.workspace.sources.tree import SIZE_LIMIT
 
 TIMEOUT_SECONDS = 900
-"""For one command of git; a server that sends next to nothing for a minute is given up earlier."""
+"""For one command of git; a server that sends next to nothing for a minute is abandoned earlier."""
 
 SCRATCH_LIMIT = 3 * SIZE_LIMIT
 """What git may have on disk for one revision: packs, what it makes of them, and the tree."""
@@ -59,10 +58,12 @@ class _Answer(NamedTuple):
 class GitFetch:
     """Fetches one revision into ``directory``, which must be empty."""
 
-    def __init__(self, source: GitSource, directory: Path, work: Work, hosts: SourceHosts = ANY_HOST) -> None:
+    def __init__(
+        self, source: GitSource, directory: Path, cancellation: Cancellation, hosts: SourceHosts = ANY_HOST
+    ) -> None:
         self._source = source
         self._directory = directory
-        self._work = work
+        self._cancellation = cancellation
         self._where = f"source.git: {shown_url(source.url)}"
         if urlsplit(source.url).scheme not in _PROTOCOLS:
             raise SourceFailed(f"{self._where}: only {', '.join(_PROTOCOLS)} addresses are fetched")
@@ -71,7 +72,7 @@ class GitFetch:
         self._settings = _SETTINGS if hosts.unbounded else (*_SETTINGS, *_bounds(source.url, hosts, self._where))
 
     def resolve(self) -> str | None:
-        """The commit that the revision is now, as far as the server's list of branches and tags tells."""
+        """The revision's commit by the server's list of branches and tags; None where only a fetch can find it."""
         revision = self._source.revision
         if _COMMIT.fullmatch(revision):
             return revision
@@ -139,7 +140,7 @@ class GitFetch:
             try:
                 return process.communicate(timeout=0.2)
             except subprocess.TimeoutExpired:
-                self._work.check()
+                self._cancellation.check()
                 if time.monotonic() > deadline:
                     raise SourceFailed(f"{self._where}: git took longer than {TIMEOUT_SECONDS} s") from None
                 if time.monotonic() >= measure_at:
@@ -193,7 +194,7 @@ def _environment(home: Path) -> dict[str, str]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Leave nothing behind, whether git ended by itself or was given up."""
+    """Kill git's process group if git still runs."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()

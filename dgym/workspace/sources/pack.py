@@ -16,6 +16,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 
 import msgspec
@@ -24,9 +25,8 @@ from dgym.api.task import SourceSpec
 from dgym.errors import SourceFailed
 from dgym.locks import try_acquire
 from dgym.workspace.sources.archive import download, repack, shown_url
-from dgym.workspace.sources.cancellation import Work, in_thread
+from dgym.workspace.sources.fetch import ANY_HOST, Cancellation, SourceHosts
 from dgym.workspace.sources.git import GitFetch
-from dgym.workspace.sources.hosts import ANY_HOST, SourceHosts
 from dgym.workspace.sources.tree import SIZE_LIMIT, TreeWriter, file_digest, write_directory, write_files
 
 _FORMAT = 1
@@ -50,10 +50,33 @@ async def pack_source(source: SourceSpec | None, *, base: Path, cache: Path, hos
     Raises:
         SourceFailed: the repository cannot be obtained, or holds something that leads outside.
     """
-    return await in_thread(lambda work: _pack(source or SourceSpec(), base, cache, hosts, work))
+    return await _in_thread(lambda cancellation: _pack(source or SourceSpec(), base, cache, hosts, cancellation))
 
 
-def _pack(source: SourceSpec, base: Path, cache: Path, hosts: SourceHosts, work: Work) -> Path:
+async def _in_thread(pack: Callable[[Cancellation], Path]) -> Path:
+    """Run ``pack`` in a daemon thread; a cancelled caller cancels it and does not wait for it.
+
+    Threads of asyncio's own would hold the program at its end until the last download has timed out.
+    """
+    future: Future[Path] = Future()
+    cancellation = Cancellation()
+
+    def run() -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            future.set_result(pack(cancellation))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="dgym-source", daemon=True).start()
+    try:
+        return await asyncio.wrap_future(future)
+    finally:
+        cancellation.cancel()
+
+
+def _pack(source: SourceSpec, base: Path, cache: Path, hosts: SourceHosts, cancellation: Cancellation) -> Path:
     if source.config_map_ref is not None:
         raise SourceFailed(
             f"source.configMapRef: the ConfigMap {source.config_map_ref.name!r} exists in a cluster only; a local run "
@@ -62,9 +85,9 @@ def _pack(source: SourceSpec, base: Path, cache: Path, hosts: SourceHosts, work:
     try:
         cache.mkdir(parents=True, exist_ok=True)
         if source.archive is not None:
-            return _pack_archive(source, cache, hosts, work)
+            return _pack_archive(source, cache, hosts, cancellation)
         if source.git is not None:
-            return _pack_git(source, cache, hosts, work)
+            return _pack_git(source, cache, hosts, cancellation)
         if source.local_path is not None:
             root = base / Path(source.local_path).expanduser()
             return _pack_local(lambda tree: write_directory(root, tree), f"source.localPath: {root}", cache)
@@ -92,43 +115,43 @@ def _forget_unused(directory: Path) -> None:
                 file.unlink()
 
 
-def _pack_archive(source: SourceSpec, cache: Path, hosts: SourceHosts, work: Work) -> Path:
+def _pack_archive(source: SourceSpec, cache: Path, hosts: SourceHosts, cancellation: Cancellation) -> Path:
     assert source.archive is not None
     archive = source.archive
     name = f"source.archive: {shown_url(archive.url)}"
 
     def make(scratch: Path, packed: Path) -> None:
         fetched = scratch / "fetched"
-        download(archive, fetched, work, hosts)
+        download(archive, fetched, cancellation, hosts)
         with TreeWriter(packed, name) as tree:
-            repack(fetched, tree, name, work)
+            repack(fetched, tree, name, cancellation)
 
-    return _cached(cache, f"archive {archive.sha256}", make, work)
+    return _cached(cache, f"archive {archive.sha256}", make, cancellation)
 
 
-def _pack_git(source: SourceSpec, cache: Path, hosts: SourceHosts, work: Work) -> Path:
+def _pack_git(source: SourceSpec, cache: Path, hosts: SourceHosts, cancellation: Cancellation) -> Path:
     assert source.git is not None
     git = source.git
     with _scratch(cache) as scratch:
-        commit = GitFetch(git, scratch, work, hosts).resolve()
+        commit = GitFetch(git, scratch, cancellation, hosts).resolve()
 
     def make(scratch: Path, packed: Path) -> None:
         tree_directory = scratch / "tree"
         tree_directory.mkdir()
-        GitFetch(git, tree_directory, work, hosts).checkout(commit)
+        GitFetch(git, tree_directory, cancellation, hosts).checkout(commit)
         with TreeWriter(packed, f"source.git: {shown_url(git.url)}") as tree:
             write_directory(tree_directory, tree)
 
-    return _cached(cache, f"git {git.url} {commit or git.revision}", make, work)
+    return _cached(cache, f"git {git.url} {commit or git.revision}", make, cancellation)
 
 
-def _cached(cache: Path, identity: str, make: Callable[[Path, Path], None], work: Work) -> Path:
+def _cached(cache: Path, identity: str, make: Callable[[Path, Path], None], cancellation: Cancellation) -> Path:
     """The tar of something that never changes, made by ``make(scratch, packed)`` if it is not there yet."""
     directory = cache / "remote"
     directory.mkdir(exist_ok=True)
     key = hashlib.sha256(f"{_FORMAT} {identity}".encode()).hexdigest()
     kept = directory / f"{key}.tar"
-    with _lock(directory / f"{key}.lock", work):
+    with _lock(directory / f"{key}.lock", cancellation):
         if not kept.exists():
             with _scratch(directory) as scratch:
                 packed = scratch / "packed.tar"
@@ -138,9 +161,9 @@ def _cached(cache: Path, identity: str, make: Callable[[Path, Path], None], work
 
 
 @contextlib.contextmanager
-def _lock(path: Path, work: Work) -> Iterator[None]:
+def _lock(path: Path, cancellation: Cancellation) -> Iterator[None]:
     while (lock := try_acquire(path)) is None:
-        work.pause(0.05)
+        cancellation.pause(0.05)
     try:
         yield
     finally:
@@ -161,7 +184,7 @@ _TRIES = 3
 
 
 class _Entry:
-    """What is remembered of a source: who packs it now, and where its tar was last."""
+    """The state of one source: the lock of the task that packs it, and the path of its last tar."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
@@ -169,7 +192,7 @@ class _Entry:
 
 
 class SourceCache:
-    """Gives tars of repositories. The directory is its own: what an earlier process was packing there is removed.
+    """A cache of tars in a directory of its own: files that an earlier process left half packed are removed.
 
     Args:
         directory: Where they are kept; made if missing.
@@ -195,7 +218,7 @@ class SourceCache:
 
     @contextlib.asynccontextmanager
     async def packed(self, source: SourceSpec) -> AsyncIterator[Path]:
-        """The tar of ``source``, which stays there inside of the context.
+        """The tar of ``source``, which is kept at least until the context ends.
 
         Raises:
             SourceFailed: It could not be obtained.
@@ -216,7 +239,7 @@ class SourceCache:
                 self._used += Counter()
 
     def _entry(self, source: SourceSpec) -> _Entry:
-        """One for each source: the second who wants it finds what the first has fetched."""
+        """The entry of a source: concurrent requests for the same source share one fetch."""
         if len(self._entries) > _KEPT_ENTRIES:
             self._entries = {key: entry for key, entry in self._entries.items() if entry.lock.locked()}
         return self._entries.setdefault(msgspec.json.encode(source), _Entry())

@@ -12,7 +12,7 @@ import pytest
 from dgym.errors import SandboxStartFailed
 from dgym.sandbox import SandboxSpec
 from dgym.sandbox.container import DEFAULT_IMAGE, LABEL, ContainerProvider, ensure_image, find_engine
-from dgym.sandbox.container.ownership import scope
+from dgym.sandbox.container.process import scope
 from tests.required import absent
 
 DEADLINE = 60.0

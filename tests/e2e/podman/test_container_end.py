@@ -12,7 +12,7 @@ import pytest
 
 from dgym.errors import SandboxLost
 from dgym.sandbox.container import DEFAULT_IMAGE, LABEL
-from dgym.sandbox.container.ownership import scope
+from dgym.sandbox.container.process import scope
 
 DEADLINE = 60.0
 

@@ -17,7 +17,7 @@ from dgym.sandbox.container import (
     find_engine,
     remove_abandoned_containers,
 )
-from dgym.sandbox.container.ownership import scope
+from dgym.sandbox.container.process import scope
 
 DEADLINE = 60.0
 

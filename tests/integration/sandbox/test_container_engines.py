@@ -19,10 +19,9 @@ from dgym.sandbox.container import (
     choose_engine,
     ensure_image,
     find_engine,
-    ownership,
 )
 from dgym.sandbox.container import process as cleanup
-from dgym.sandbox.container.engine import Image, call
+from dgym.sandbox.container.engine import Image, call, lock_directory
 
 
 class Machine:
@@ -297,14 +296,14 @@ async def test_a_container_that_is_gone_already_is_stopped(computer, engine, ope
     sandbox = await open_container()
     await engine.call("rm", "--force", sandbox.name)
     await sandbox.stop()
-    assert not list(ownership.directory().glob("dgym-*"))
+    assert not list(lock_directory().glob("dgym-*"))
 
 
 async def test_an_image_without_the_interpreter_is_named(computer, open_container):
     with pytest.raises(SandboxStartFailed, match=r"python9.*executable file not found.*the task's 'interpreter'"):
         await open_container(interpreter="python9")
     assert computer.containers == []
-    assert not list(ownership.directory().glob("dgym-*"))
+    assert not list(lock_directory().glob("dgym-*"))
     with pytest.raises(ManifestError, match="not the name or path of a program"):
         await open_container(interpreter="--privileged")
 
@@ -326,14 +325,14 @@ async def test_an_engine_that_disappears_is_an_error_of_ours(computer, open_cont
     Path(engine.program).unlink()
     with pytest.raises(SandboxStartFailed, match="cannot be run"):
         await open_container()
-    assert not list(ownership.directory().glob("dgym-*"))
+    assert not list(lock_directory().glob("dgym-*"))
 
 
 # What is left behind
 
 
 async def test_containers_that_nobody_owns_are_removed(computer, open_container, engine):
-    label = f"dev.dgym.sandbox={ownership.scope()}"
+    label = f"dev.dgym.sandbox={cleanup.scope()}"
     sandbox = await open_container()
     computer.add_container("dgym-abandoned", label)
     computer.add_container("dgym-foreign", "dev.dgym.sandbox=elsewhere")
@@ -343,10 +342,10 @@ async def test_containers_that_nobody_owns_are_removed(computer, open_container,
 
 
 async def test_the_first_container_of_a_process_removes_them(computer, open_container):
-    computer.add_container("dgym-abandoned", f"dev.dgym.sandbox={ownership.scope()}")
+    computer.add_container("dgym-abandoned", f"dev.dgym.sandbox={cleanup.scope()}")
     await open_container()
     assert "dgym-abandoned" not in computer.containers
-    computer.add_container("dgym-abandoned", f"dev.dgym.sandbox={ownership.scope()}")
+    computer.add_container("dgym-abandoned", f"dev.dgym.sandbox={cleanup.scope()}")
     await open_container(name="other")
     assert "dgym-abandoned" in computer.containers
 

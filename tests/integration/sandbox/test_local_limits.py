@@ -7,7 +7,7 @@ import time
 import pytest
 
 from dgym.sandbox import Limits
-from dgym.sandbox.local.cgroup import ControlGroup
+from dgym.sandbox.local.resources import ControlGroup
 
 MEGABYTE = 1024**2
 

@@ -13,8 +13,8 @@ import pytest
 
 from dgym.sandbox import cache
 from dgym.sandbox.cache import cache_directory, compiled_runner
-from dgym.sandbox.local.directory import PrivateDirectory, remove_abandoned, remove_tree
 from dgym.sandbox.local.interpreter import inspect_interpreter
+from dgym.sandbox.local.resources import PrivateDirectory, remove_abandoned, remove_tree
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_a_link_out_of_the_tree_is_removed_and_not_followed(tmp_path):
 def test_what_a_killed_process_left_is_removed_and_what_a_live_one_uses_is_kept(temporary):
     script = (
         "import os, sys, tempfile; tempfile.tempdir = sys.argv[1]\n"
-        "from dgym.sandbox.local.directory import PrivateDirectory\n"
+        "from dgym.sandbox.local.resources import PrivateDirectory\n"
         "PrivateDirectory.make(); os.kill(os.getpid(), 9)"
     )
     subprocess.run([sys.executable, "-c", script, str(temporary)], check=False)

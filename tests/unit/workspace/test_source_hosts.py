@@ -4,7 +4,7 @@ import pytest
 
 from dgym.errors import ManifestError, SourceFailed
 from dgym.workspace.sources import SourceHosts
-from dgym.workspace.sources.hosts import ANY_HOST, check_public
+from dgym.workspace.sources.fetch import ANY_HOST, check_public
 
 
 @pytest.mark.parametrize(

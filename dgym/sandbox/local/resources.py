@@ -1,17 +1,30 @@
-"""Hard bounds on processes and memory by control groups, where this machine lets us make them.
+"""A local sandbox's resources on this machine: its private directory and, where one can be made, its control group.
 
-Resource limits do not bind root's processes in number, nor a tree of processes in memory. A control group does. Few
-machines delegate one, so its absence is ordinary: the runner's own watchdogs are then what there is.
+A directory belongs to a live process as long as that process holds its lock. The next process that opens a sandbox
+removes the directories and groups of dead processes.
+
+Resource limits bind neither the number of root's processes nor the memory of a tree of processes; a control group
+does. Few machines delegate one; elsewhere the runner's own watchdogs enforce the limits.
 """
 
 import errno
 import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from dgym.errors import SandboxStartFailed
+from dgym.locks import acquire, try_acquire
 from dgym.sandbox.protocol import Limits
 
-_ROOT = Path("/sys/fs/cgroup")
+_LOCK = "lock"
+_YOUNG_SECONDS = 60.0
+
+_CGROUPS = Path("/sys/fs/cgroup")
 _CONTROLLERS = ("pids", "memory")
 
 _SPARE_TASKS = 64
@@ -19,6 +32,81 @@ _SPARE_TASKS = 64
 
 _SPARE_BYTES = 64 * 1024**2
 """Room for the runner, so that its watchdog ends the largest command before the kernel picks a victim."""
+
+
+class PrivateDirectory:
+    """A directory of one sandbox that only this user can enter; the workspace is inside."""
+
+    def __init__(self, path: Path, lock: int) -> None:
+        self.path = path
+        self._lock = lock
+
+    @classmethod
+    def make(cls) -> "PrivateDirectory":
+        """Make it below the machine's directory for temporary files.
+
+        Raises:
+            SandboxStartFailed: the disk is full or not writable.
+        """
+        try:
+            path = Path(tempfile.mkdtemp(prefix=_prefix())).resolve()
+            lock = acquire(path / _LOCK)
+            for name in ("workspace", "home", "tmp", "run"):
+                (path / name).mkdir()
+        except OSError as error:
+            raise SandboxStartFailed(f"a directory for the sandbox could not be made: {error}") from error
+        return cls(path, lock)
+
+    @property
+    def workspace(self) -> Path:
+        """Where the repository stands on this machine."""
+        return self.path / "workspace"
+
+    def remove(self) -> None:
+        """Remove everything, whatever modes the sandbox left on it. Idempotent."""
+        if self._lock < 0:
+            return
+        remove_tree(self.path)
+        os.close(self._lock)
+        self._lock = -1
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a tree that untrusted programs made: directories without permissions or nested thousands deep."""
+    try:
+        shutil.rmtree(path)
+    except FileNotFoundError:
+        return
+    except (OSError, RecursionError):
+        # rm walks with descriptors, so neither depth nor the length of a path stops it.
+        for command in (["chmod", "-R", "u+rwx", "--"], ["rm", "-rf", "--"]):
+            subprocess.run([*command, str(path)], capture_output=True, stdin=subprocess.DEVNULL, check=False)
+
+
+def remove_abandoned(also: Callable[[str], bool | None] | None = None) -> None:
+    """Remove directories whose owner was killed.
+
+    ``also`` is called with the name of each first; the directory is kept for later where it returns False.
+    """
+    young = time.time() - _YOUNG_SECONDS
+    for path in Path(tempfile.gettempdir()).glob(f"{_prefix()}*"):
+        with suppress(OSError):
+            # Between its making and its locking a directory looks abandoned: leave young ones alone.
+            about = path.lstat()
+            if about.st_mtime > young or about.st_uid != os.getuid():
+                continue
+            lock = try_acquire(path / _LOCK, create=False)
+            if lock is None:
+                continue
+            try:
+                if also is None or also(path.name) is not False:
+                    remove_tree(path)
+            finally:
+                os.close(lock)
+
+
+def _prefix() -> str:
+    return f"dgym-{os.getuid()}-"
 
 
 class ControlGroup:
@@ -93,9 +181,9 @@ def _parents() -> list[Path]:
     for line in memberships:
         _, controllers, path = line.split(":", 2)
         if controllers == "":
-            parents += _delegated(_ROOT / path.lstrip("/"))
+            parents += _delegated(_CGROUPS / path.lstrip("/"))
         elif controllers in _CONTROLLERS:
-            parents.append(_ROOT / controllers / path.lstrip("/"))
+            parents.append(_CGROUPS / controllers / path.lstrip("/"))
     return [parent for parent in parents if parent.is_dir() and os.access(parent, os.W_OK)]
 
 

@@ -1,4 +1,4 @@
-"""Which hosts sources may come from, where whoever names the source must not reach everything that this machine can.
+"""The terms of fetching a source: the hosts it may come from, and the cancellation of the fetch.
 
 An entry is a host, a host with its port, ``*.example.com`` for every host below, or ``*`` for all. A host that is named
 may be anywhere; one that only a pattern covers must not have a private address, or manifests could reach the cluster.
@@ -7,6 +7,7 @@ may be anywhere; one that only a pattern covers must not have a private address,
 import ipaddress
 import re
 import socket
+import threading
 from collections.abc import Iterable
 from typing import Self
 from urllib.parse import SplitResult, urlsplit
@@ -18,7 +19,7 @@ _ENTRY = re.compile(r"(?P<host>\*|(?:\*\.)?[A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-
 
 
 class SourceHosts:
-    """The hosts that are allowed; with ``entries`` None all are, private ones too: a person fetches on their own."""
+    """The allowed hosts; with ``entries`` None every host, private ones too, for fetches on a user's own machine."""
 
     def __init__(self, entries: Iterable[str] | None = None) -> None:
         self._entries = None if entries is None else [_parse(entry) for entry in entries]
@@ -45,7 +46,7 @@ class SourceHosts:
         allowed = [entry for entry, listed in self._entries if listed in (None, port) and _covers(entry, host)]
         if not allowed:
             raise SourceFailed(
-                f"{where}: sources may not come from {host}:{port}; whoever runs the cluster can allow the host"
+                f"{where}: sources may not come from {host}:{port}; an administrator of the cluster can allow the host"
                 " (agents.sourceHosts)"
             )
         return any("*" not in entry for entry in allowed)
@@ -70,7 +71,7 @@ class SourceHosts:
 
 
 ANY_HOST = SourceHosts()
-"""Of a person who fetches for themselves."""
+"""For a fetch on the user's own machine."""
 
 
 def check_public(address: str, where: str) -> None:
@@ -105,3 +106,24 @@ def _address(parts: SplitResult, where: str) -> tuple[str, int]:
     if not host or not port:
         raise SourceFailed(f"{where}: the address names no host")
     return host, port
+
+
+class Cancellation:
+    """Cancels a fetch that runs in a thread: the thread checks for it between its steps."""
+
+    def __init__(self) -> None:
+        self._cancelled = threading.Event()
+
+    def cancel(self) -> None:
+        """Make the next ``check`` raise."""
+        self._cancelled.set()
+
+    def check(self) -> None:
+        """Raise ``SourceFailed`` once the fetch is cancelled."""
+        if self._cancelled.is_set():
+            raise SourceFailed("fetching was cancelled")
+
+    def pause(self, seconds: float) -> None:
+        """Sleep; cancellation ends the sleep, and is raised as in ``check``."""
+        self._cancelled.wait(seconds)
+        self.check()
