@@ -1,4 +1,4 @@
-"""The command ``dgym``: one module or package a command, imported when the command is used."""
+"""The command ``dgym``: its commands' options and help, and what they do, imported when a command runs."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The group of commands. A command's module is imported when the command is used, not before."""
+"""The group of commands. A command's module is imported when the command is used; what it does, when it runs."""
 
 import difflib
 import importlib
@@ -29,20 +29,13 @@ COMMANDS = {
     "version": "Show the versions of dgym and of its wire.",
 }
 
-_PLACES = {
-    "cancel": "cluster.submit:cancel",
-    "clean": "installed:clean",
-    "completion": "installed:completion",
-    "get": "cluster.get",
-    "init-llm-config": "llm:init_llm_config",
-    "logs": "cluster.logs",
-    "results": "cluster.results",
-    "submit": "cluster.submit:submit",
-    "tools": "installed:tools",
-    "validate": "check:validate",
-    "version": "installed:version",
+_MODULES = {
+    "cluster": ("cancel", "get", "logs", "results", "submit"),
+    "installed": ("clean", "completion", "tools", "version"),
+    "llm": ("init-llm-config", "llm"),
+    "local": ("check", "init", "migrate", "replay", "report", "run", "validate"),
 }
-"""The module of a command, and its name there, unless it is ``command`` in the module of the command's name."""
+"""The commands that each module declares. Of dgym these modules import what options and messages need, no more."""
 
 
 class LazyGroup(click.Group):
@@ -53,11 +46,12 @@ class LazyGroup(click.Group):
         return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's
-        """Import the command's module."""
+        """Import the module that declares the command."""
         if cmd_name not in COMMANDS:
             return None
-        module, _, attribute = _PLACES.get(cmd_name, cmd_name).partition(":")
-        command: click.Command = getattr(importlib.import_module(f"dgym.cli.{module}"), attribute or "command")
+        module = next(module for module, names in _MODULES.items() if cmd_name in names)
+        declared = importlib.import_module(f"dgym.cli.{module}")
+        command: click.Command = getattr(declared, f"{cmd_name.replace('-', '_')}_command")
         return command
 
     def resolve_command(

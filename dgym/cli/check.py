@@ -1,4 +1,4 @@
-"""``dgym check`` and ``dgym validate``: faults of tasks and manifests, with and without running them."""
+"""What ``dgym check`` and ``dgym validate`` do: find faults of tasks and manifests, with and without running them."""
 
 import asyncio
 import sys
@@ -13,16 +13,7 @@ from dgym.agents.console import printable
 from dgym.api import AgentSpec, DebugTask, Episode, EpisodeSet, EpisodeSpec, Loaded, ToolSpec, find_task
 from dgym.api.task import DebugTaskSpec
 from dgym.cli.manifests import load_bundle, read_manifests
-from dgym.cli.options import (
-    Inputs,
-    build_requirements_option,
-    check_python,
-    engine_option,
-    output_option,
-    python_option,
-    sandbox_option,
-    takes_inputs,
-)
+from dgym.cli.options import Inputs
 from dgym.cli.output import FAILED, echo_json
 from dgym.cli.yaml_text import dump
 from dgym.env import Opening, check_task
@@ -32,49 +23,6 @@ from dgym.problems import Path, Problem, describe, error_of, show
 from dgym.session.verification import Assessment
 from dgym.tools import load_tool, load_tools
 from dgym.workspace.patches import parse_patch
-
-
-@click.command("check")
-@takes_inputs("manifests", "folders", "bundled", "entrypoint", "local_paths")
-@click.option(
-    "--repeat",
-    type=click.IntRange(1, 100),
-    default=2,
-    show_default=True,
-    metavar="N",
-    help="Runs of the untouched repository, and of the solution; tests that differ between them are flaky.",
-)
-@sandbox_option
-@engine_option
-@python_option
-@build_requirements_option
-@output_option
-def command(
-    inputs: Inputs,
-    repeat: int,
-    sandbox: str,
-    engine: str,
-    python: str | None,
-    build_requirements: bool,
-    output: str,
-) -> None:
-    """Run tasks untouched and solved, and list their problems.
-
-    Problems are: tasks that pass already, environments that cannot run the tests, test ids that do not exist, flaky
-    tests, and solutions that do not resolve their task. failToPass and passToPass are printed as YAML. A MANIFEST that
-    is a directory is a repository, whose tests --entrypoint runs.
-
-    Exit status: 0 nothing is wrong, 1 a task has problems, 2 usage or manifest, 130 Ctrl-C.
-    """
-    check_and_show(
-        _tasks(inputs),
-        sandbox=sandbox,
-        engine=engine,
-        python=check_python(python),
-        build_requirements=build_requirements,
-        repeats=repeat,
-        output=output,
-    )
 
 
 def check_and_show(
@@ -133,7 +81,12 @@ def tasks_of(loaded: Sequence[Loaded]) -> list[DebugTask]:
     return tasks
 
 
-def _tasks(inputs: Inputs) -> list[DebugTask]:
+def tasks_to_check(inputs: Inputs) -> list[DebugTask]:
+    """The tasks that the command line names.
+
+    Raises:
+        ManifestError: There is none.
+    """
     tasks = tasks_of([*read_manifests(inputs), *(load_bundle(inputs.bundled) if inputs.bundled else ())])
     if not tasks:
         raise ManifestError("nothing to check: the manifests hold no DebugTask, and no task inside an Episode")
@@ -145,14 +98,11 @@ def _opening(sandbox: str, engine: str, python: str | None, build_requirements: 
     return msgspec.convert(chosen, Opening)
 
 
-@click.command("validate")
-@takes_inputs("manifests", "folders", "local_paths")
-def validate(inputs: Inputs) -> None:
-    """Check manifests without running anything.
+def validate_manifests(inputs: Inputs) -> None:
+    """Print a line for each valid resource.
 
-    All faults of all files are reported, with file, document, field, value and remedy: fields and values, the names of
-    agents and tools and their options, and whether patches are patches. References to tasks in other manifests are not
-    followed.
+    Raises:
+        ManifestError: With the faults of all files.
     """
     loaded = read_manifests(inputs)
     faults = [describe(problem, _place_of(item)) for item in loaded for problem in _problems(item)]

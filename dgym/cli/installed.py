@@ -1,12 +1,8 @@
 """The installation on this machine: ``dgym tools``, ``version``, ``completion``, and ``clean`` after killed runs."""
 
-import json
-import shutil
-from importlib import metadata
 from typing import TYPE_CHECKING, Any, cast
 
 import click
-from click.shell_completion import get_completion_class
 
 from dgym.cli.options import complete_tools, engine_option, output_option
 from dgym.cli.output import echo_json
@@ -20,7 +16,7 @@ if TYPE_CHECKING:
 @click.command("tools")
 @click.argument("name", required=False, shell_complete=complete_tools)
 @output_option
-def tools(name: str | None, output: str) -> None:
+def tools_command(name: str | None, output: str) -> None:
     """List the tools, or show one with its schema and instructions.
 
     NAME is an installed tool or a dotted path, package.module:Class.
@@ -50,27 +46,29 @@ def _describe(tool: "Tool") -> dict[str, Any]:
 
 def _show(tool: "Tool") -> None:
     click.echo(f"{tool.name}\n\n{tool.instructions.rstrip()}\n\nSchema of the arguments:")
-    click.echo(json.dumps(tool.parameters, indent=2))
+    echo_json(tool.parameters)
 
 
 @click.command("version")
 @output_option
-def version(output: str) -> None:
+def version_command(output: str) -> None:
     """Show the versions of dgym and of its wire.
 
     Operator and agents speak the wire of the previous minor version too.
     """
+    from importlib import metadata
+
     dgym = metadata.version("dgym")
     wire = ".".join(dgym.split(".")[:2])
     if output == "json":
-        click.echo(json.dumps({"dgym": dgym, "wire": wire}))
+        echo_json({"dgym": dgym, "wire": wire})
     else:
         click.echo(f"dgym {dgym}\nwire {wire}")
 
 
 @click.command("clean")
 @engine_option
-def clean(engine: str) -> None:
+def clean_command(engine: str) -> None:
     """Remove the leftovers of killed runs.
 
     These are containers, directories for sandboxes and sources, control groups, and programs that ran without
@@ -102,6 +100,8 @@ async def _clean_containers(name: str) -> list[str]:
 
 async def _engines(name: str) -> "list[Engine]":
     """All engines that answer, or the one that was named, which must."""
+    import shutil
+
     from dgym.errors import SandboxStartFailed
     from dgym.sandbox.container import ORDER, find_engine
 
@@ -134,8 +134,10 @@ Commands, options, files, agents, tools, bundled benchmarks and the paths of -p 
 
 @click.command("completion", help=_COMPLETION_HELP)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(shell: str) -> None:
+def completion_command(shell: str) -> None:
     """Print the script."""
+    from click.shell_completion import get_completion_class
+
     from dgym.cli.app import cli
 
     found = get_completion_class(shell)

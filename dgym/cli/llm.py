@@ -1,31 +1,32 @@
 """``dgym llm`` and ``dgym init-llm-config``: the configured models."""
 
-import asyncio
 import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from dgym.cli.options import llm_config_option, output_option
 from dgym.cli.output import FAILED, echo_json
 from dgym.errors import ModelConfigError
-from dgym.llm import ModelCatalog, load_models
-from dgym.llm.checking import Check, check_model
-from dgym.llm.loading import FILE_NAME, PATH_VARIABLE, default_path, user_directory, write_template
+
+if TYPE_CHECKING:
+    from dgym.llm import ModelCatalog
+    from dgym.llm.checking import Check
 
 
 @click.group("llm", no_args_is_help=True)
-def command() -> None:
+def llm_command() -> None:
     """List the configured models, or check that they answer."""
 
 
-@command.command("list")
+@llm_command.command("list")
 @llm_config_option
 @click.option("--tag", metavar="TAG", help="Only models with this tag.")
 @output_option
 def list_models(llm_config: str | None, tag: str | None, output: str) -> None:
     """List the models of the configuration, and the faults of their entries. No request is sent."""
+    from dgym.llm import load_models
+
     catalog = load_models(llm_config)
     described = [_describe(catalog, name) for name in catalog.names]
     described = [one for one in described if tag is None or tag in one["tags"]]
@@ -40,7 +41,7 @@ def list_models(llm_config: str | None, tag: str | None, output: str) -> None:
         click.echo(f"{one['name']:<{width}}  {one['problem'] or one['about']}{tags}")
 
 
-def _describe(catalog: ModelCatalog, name: str) -> dict[str, Any]:
+def _describe(catalog: "ModelCatalog", name: str) -> dict[str, Any]:
     """What may be shown of a model: no keys, no headers."""
     if catalog.is_interactive(name):
         about = "you, at the terminal"
@@ -59,7 +60,7 @@ def _describe(catalog: ModelCatalog, name: str) -> dict[str, Any]:
     }
 
 
-@command.command("check")
+@llm_command.command("check")
 @click.argument("model", required=False)
 @llm_config_option
 @output_option
@@ -68,6 +69,10 @@ def check(model: str | None, llm_config: str | None, output: str) -> None:
 
     Exit status: 0 all answer, 1 some do not, 2 usage or configuration.
     """
+    import asyncio
+
+    from dgym.llm import load_models
+
     catalog = load_models(llm_config)
     names = [model] if model else [name for name in catalog.names if not catalog.is_interactive(name)]
     if not names:
@@ -87,8 +92,10 @@ def check(model: str | None, llm_config: str | None, output: str) -> None:
         sys.exit(FAILED)
 
 
-async def _check_all(catalog: ModelCatalog, names: list[str], *, alone: bool) -> list[Check]:
+async def _check_all(catalog: "ModelCatalog", names: list[str], *, alone: bool) -> "list[Check]":
     """Check one model after the other. A faulty entry raises if ``alone``, else it is a failed check."""
+    from dgym.llm.checking import Check, check_model
+
     checks: list[Check] = []
     for name in names:
         try:
@@ -101,15 +108,19 @@ async def _check_all(catalog: ModelCatalog, names: list[str], *, alone: bool) ->
 
 
 @click.command("init-llm-config")
-@click.argument("directory", required=False, type=click.Path(file_okay=False, path_type=Path))
+@click.argument("directory", required=False, type=click.Path(file_okay=False))
 @click.option("--force", is_flag=True, help="Overwrite a configuration that is there.")
-def init_llm_config(directory: Path | None, force: bool) -> None:
+def init_llm_config_command(directory: str | None, force: bool) -> None:
     """Write a commented template of the models' configuration.
 
     It is llm.yaml in DIRECTORY. Without DIRECTORY it is in ~/.config/dgym, where it is found by itself; elsewhere it is
     found by --llm-config or the environment variable LLM_CONFIG_FILE_PATH. Only you can read the file.
     """
-    path = (directory or user_directory()) / FILE_NAME
+    from pathlib import Path
+
+    from dgym.llm.loading import FILE_NAME, PATH_VARIABLE, default_path, user_directory, write_template
+
+    path = (Path(directory) if directory is not None else user_directory()) / FILE_NAME
     if not write_template(path, overwrite=force):
         raise click.UsageError(f"{path} is there already; --force overwrites it")
     click.echo(f"Wrote {path}. Edit it, then try it with: dgym llm check")

@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
@@ -127,6 +126,8 @@ def check_python(python: str | None) -> str | None:
     """``--python`` as an absolute path; a usage error when nothing is there."""
     if python is None:
         return None
+    from pathlib import Path
+
     path = Path(python).expanduser()
     if not path.exists():
         raise click.BadParameter(

@@ -1,7 +1,8 @@
-"""``dgym replay``."""
+"""What ``dgym replay`` does: run recorded calls again and show where the observations differ."""
 
 import asyncio
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -10,16 +11,7 @@ from dgym.agents.console import printable
 from dgym.api import DebugTask
 from dgym.cli.check import tasks_of
 from dgym.cli.manifests import PREFIX, bundled_tasks, read_manifests
-from dgym.cli.options import (
-    Inputs,
-    check_python,
-    complete_paths,
-    engine_option,
-    local_paths_option,
-    output_option,
-    python_option,
-    sandbox_option,
-)
+from dgym.cli.options import Inputs
 from dgym.cli.output import FAILED, echo_json
 from dgym.episodes.comparison import Comparison, run_again
 from dgym.episodes.plan import task_digest
@@ -27,39 +19,18 @@ from dgym.errors import ManifestError
 from dgym.results import Trajectory, read_trajectory
 
 
-@click.command("replay")
-@click.argument("trajectories", nargs=-1, required=True, metavar="TRAJECTORY...", shell_complete=complete_paths)
-@click.option(
-    "--task",
-    "manifest",
-    metavar="MANIFEST",
-    shell_complete=complete_paths,
-    help="The manifest that holds the task. Default: a bundled one, or with --trust the recorded one.",
-)
-@local_paths_option
-@click.option("--trust", is_flag=True, help="Read the manifest and import the tools that the trajectories name.")
-@sandbox_option
-@engine_option
-@python_option
-@output_option
-def command(
-    trajectories: tuple[str, ...],
+def replay_all(
+    trajectories: Sequence[str],
     manifest: str | None,
     local_paths: tuple[str, ...],
+    *,
     trust: bool,
     sandbox: str,
     engine: str,
     python: str | None,
     output: str,
 ) -> None:
-    """Run recorded trajectories again and compare the observations.
-
-    The recorded calls are made in a fresh session of the same task. Observations are compared without addresses,
-    process ids, durations and temporary paths. A trajectory names a manifest, whose task names a repository, and
-    perhaps tools by module: for a trajectory of your own, --trust uses both. Exit status: 0 all the same, 1 something
-    differs.
-    """
-    python = check_python(python)
+    """Replay one trajectory after the other and print the differences; exit with 1 where there are any."""
     recorded = {path: read_trajectory(Path(path)) for path in trajectories}
     if not trust:
         for path, trajectory in recorded.items():

@@ -1,4 +1,153 @@
-"""The commands that talk to a cluster: ``submit``, ``get``, ``logs``, ``results`` and ``cancel``.
+"""The commands that talk to a cluster: `submit`, `get`, `logs`, `results` and `cancel`.
 
-Their modules are imported by name when a command is used, so that ``dgym --help`` loads none of them.
+Here are their options and help; what each does is imported when it runs.
 """
+
+import click
+
+from dgym.cli.options import (
+    Inputs,
+    complete_directories,
+    context_option,
+    namespace_option,
+    system_namespace_option,
+    takes_inputs,
+)
+
+
+@click.command("cancel")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@namespace_option
+@context_option
+def cancel_command(names: tuple[str, ...], namespace: str | None, context: str | None) -> None:
+    """End Episodes and EpisodeSets of a cluster before their time.
+
+    NAME is that of an Episode or of an EpisodeSet; episode/NAME and episodeset/NAME tell them apart. What is done so
+    far is scored and stored. It cannot be taken back. What is finished stays as it is.
+
+    Exit status: 0, 1 the cluster refuses or cannot be reached, 2 usage or a name that is not there, 130 Ctrl-C.
+    """
+    from dgym.cli.cluster.submit import cancel_all
+
+    cancel_all(names, (context, namespace))
+
+
+@click.command("get")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("-l", "--selector", metavar="LABELS", help="Only those with these labels, such as dgym.dev/set=nightly.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="Those of all namespaces.")
+@click.option("-w", "--watch", is_flag=True, help="Stay and show changes, until Ctrl-C.")
+@click.option(
+    "--output",
+    type=click.Choice(["table", "wide", "json"]),
+    default="table",
+    show_default=True,
+    help="Form of the output; json: the objects themselves.",
+)
+@namespace_option
+@context_option
+def get_command(
+    names: tuple[str, ...],
+    selector: str | None,
+    all_namespaces: bool,
+    watch: bool,
+    output: str,
+    namespace: str | None,
+    context: str | None,
+) -> None:
+    """Show the Episodes and EpisodeSets of a cluster.
+
+    NAME is that of an Episode or of an EpisodeSet, which is shown with its Episodes; episode/NAME and episodeset/NAME
+    tell them apart. Without a NAME all of the namespace are shown.
+
+    Exit status: 0, 1 the cluster refuses or cannot be reached, 2 usage or a name that is not there, 130 Ctrl-C.
+    """
+    from dgym.cli.cluster.get import show_objects
+
+    if names and (selector or all_namespaces):
+        raise click.UsageError("names do not go with --selector and --all-namespaces; give one or the other")
+    if watch and output == "json":
+        raise click.UsageError("--watch shows tables; leave out --output json, or watch with kubectl get -w -o json")
+    place = (context, namespace)
+    show_objects(names, selector or "", output, everywhere=all_namespaces, watch=watch, place=place)
+
+
+@click.command("logs")
+@click.argument("name", metavar="EPISODE")
+@click.option("-f", "--follow", is_flag=True, help="Wait for the pod and show its log as it grows.")
+@click.option(
+    "--container",
+    type=click.Choice(["sidecar", "sandbox", "verifier", "install", "copy"]),
+    default="sidecar",
+    show_default=True,
+    help="Whose log.",
+)
+@namespace_option
+@context_option
+@system_namespace_option
+def logs_command(
+    name: str, follow: bool, container: str, namespace: str | None, context: str | None, system_namespace: str
+) -> None:
+    """Show the log of an Episode of a cluster.
+
+    It is that of its pod; once the pod is gone, the log that is stored with the result.
+
+    Exit status: 0, 1 there is no log, or the cluster refuses or cannot be reached, 2 usage or a name that is not there,
+    130 Ctrl-C.
+    """
+    from dgym.cli.cluster.logs import show_log
+
+    show_log(name, container, (context, namespace), follow=follow, system_namespace=system_namespace)
+
+
+@click.command("results")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option(
+    "--directory",
+    metavar="DIR",
+    default="results",
+    show_default=True,
+    shell_complete=complete_directories,
+    help="Where the results go.",
+)
+@namespace_option
+@context_option
+@system_namespace_option
+def results_command(
+    names: tuple[str, ...], directory: str, namespace: str | None, context: str | None, system_namespace: str
+) -> None:
+    """Fetch results, patches and trajectories of Episodes of a cluster.
+
+    NAME is that of an Episode or of an EpisodeSet, whose Episodes are then fetched, those too that are deleted already;
+    episode/NAME and episodeset/NAME tell them apart. They come from the results store where this machine has it as a
+    directory, else from an agent through a port-forward. `dgym report DIR` reads what is fetched.
+
+    Exit status: 0, 1 nothing is stored yet of some, or the cluster refuses or cannot be reached, 2 usage or a name that
+    is not there, 130 Ctrl-C.
+    """
+    from dgym.cli.cluster.results import fetch_and_show
+
+    fetch_and_show(names, directory, place=(context, namespace), system_namespace=system_namespace)
+
+
+@click.command("submit")
+@takes_inputs()
+@click.option("--wait", is_flag=True, help="Stay until everything is finished, and show the outcomes.")
+@click.option("--dry-run", is_flag=True, help="Let the cluster check everything and create nothing.")
+@namespace_option
+@context_option
+def submit_command(inputs: Inputs, wait: bool, dry_run: bool, namespace: str | None, context: str | None) -> None:
+    """Run the Episodes and EpisodeSets of MANIFESTs in a cluster.
+
+    DebugTasks, Episodes and EpisodeSets are applied as kubectl apply does: what is there already and the same is left
+    alone. A MANIFEST that is a directory is a repository to debug (name the agent, and with --entrypoint what runs its
+    tests). Repositories of this machine travel inside the manifest, up to 200 KiB.
+
+    Exit status: 0 (with --wait: every episode has a verdict), 1 some failed, or the cluster refuses or cannot be
+    reached, 2 usage or manifest, 130 Ctrl-C (the episodes go on).
+    """
+    from dgym.cli.cluster.submit import submit_all
+
+    if wait and dry_run:
+        raise click.UsageError("--dry-run creates nothing to --wait for; leave one out")
+    submit_all(inputs, (context, namespace), wait=wait, dry_run=dry_run)

@@ -1,4 +1,4 @@
-"""``dgym get``."""
+"""What ``dgym get`` does: list the Episodes and EpisodeSets of a cluster, and watch them."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,6 @@ from dgym.api.planning import label_value
 from dgym.cli.cluster.connection import RESOURCES, connect, find_all
 from dgym.cli.cluster.views import EpisodeView, SetView, show, tables
 from dgym.cli.cluster.waiting import follow
-from dgym.cli.options import context_option, namespace_option
 from dgym.cli.output import console, echo_json, widen
 from dgym.kube import EPISODE_SETS, EPISODES, Client, key_of
 
@@ -24,44 +23,20 @@ Views = Sequence[EpisodeView | SetView]
 _REDRAW_SECONDS = 0.25
 
 
-@click.command("get")
-@click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option("-l", "--selector", metavar="LABELS", help="Only those with these labels, such as dgym.dev/set=nightly.")
-@click.option("-A", "--all-namespaces", is_flag=True, help="Those of all namespaces.")
-@click.option("-w", "--watch", is_flag=True, help="Stay and show changes, until Ctrl-C.")
-@click.option(
-    "--output",
-    type=click.Choice(["table", "wide", "json"]),
-    default="table",
-    show_default=True,
-    help="Form of the output; json: the objects themselves.",
-)
-@namespace_option
-@context_option
-def command(
-    names: tuple[str, ...],
-    selector: str | None,
-    all_namespaces: bool,
-    watch: bool,
+def show_objects(
+    names: Sequence[str],
+    selector: str,
     output: str,
-    namespace: str | None,
-    context: str | None,
+    *,
+    everywhere: bool,
+    watch: bool,
+    place: tuple[str | None, str | None],
 ) -> None:
-    """Show the Episodes and EpisodeSets of a cluster.
-
-    NAME is that of an Episode or of an EpisodeSet, which is shown with its Episodes; episode/NAME and episodeset/NAME
-    tell them apart. Without a NAME all of the namespace are shown.
-
-    Exit status: 0, 1 the cluster refuses or cannot be reached, 2 usage or a name that is not there, 130 Ctrl-C.
-    """
-    if names and (selector or all_namespaces):
-        raise click.UsageError("names do not go with --selector and --all-namespaces; give one or the other")
-    if watch and output == "json":
-        raise click.UsageError("--watch shows tables; leave out --output json, or watch with kubectl get -w -o json")
-    asyncio.run(_get(names, selector or "", output, everywhere=all_namespaces, watch=watch, place=(context, namespace)))
+    """Print the objects of these names, else all that the selector selects."""
+    asyncio.run(_show_objects(names, selector, output, everywhere=everywhere, watch=watch, place=place))
 
 
-async def _get(
+async def _show_objects(
     names: Sequence[str],
     selector: str,
     output: str,

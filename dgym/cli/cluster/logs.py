@@ -1,4 +1,4 @@
-"""``dgym logs``."""
+"""What ``dgym logs`` does: print the log of an episode's pod, or the stored one."""
 
 import asyncio
 
@@ -8,7 +8,6 @@ from dgym.cli.cluster.connection import ClusterError, connect, find_all
 from dgym.cli.cluster.results import open_results
 from dgym.cli.cluster.views import EpisodeView
 from dgym.cli.cluster.waiting import follow
-from dgym.cli.options import context_option, namespace_option, system_namespace_option
 from dgym.kube import EPISODES, BadRequest, Client, NotFound
 from dgym.results.store import LOG
 
@@ -16,33 +15,14 @@ _SILENCE_SECONDS = 4 * 3600.0
 _STARTING_SECONDS = 1.0
 
 
-@click.command("logs")
-@click.argument("name", metavar="EPISODE")
-@click.option("-f", "--follow", is_flag=True, help="Wait for the pod and show its log as it grows.")
-@click.option(
-    "--container",
-    type=click.Choice(["sidecar", "sandbox", "verifier", "install", "copy"]),
-    default="sidecar",
-    show_default=True,
-    help="Whose log.",
-)
-@namespace_option
-@context_option
-@system_namespace_option
-def command(
-    name: str, follow: bool, container: str, namespace: str | None, context: str | None, system_namespace: str
+def show_log(
+    name: str, container: str, place: tuple[str | None, str | None], *, follow: bool, system_namespace: str
 ) -> None:
-    """Show the log of an Episode of a cluster.
-
-    It is that of its pod; once the pod is gone, the log that is stored with the result.
-
-    Exit status: 0, 1 there is no log, or the cluster refuses or cannot be reached, 2 usage or a name that is not there,
-    130 Ctrl-C.
-    """
-    asyncio.run(_logs(name, container, (context, namespace), follow=follow, system_namespace=system_namespace))
+    """Print the log of the Episode of that name."""
+    asyncio.run(_show_log(name, container, place, follow=follow, system_namespace=system_namespace))
 
 
-async def _logs(
+async def _show_log(
     name: str, container: str, place: tuple[str | None, str | None], *, follow: bool, system_namespace: str
 ) -> None:
     async with connect(*place) as client:

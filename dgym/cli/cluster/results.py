@@ -1,4 +1,4 @@
-"""``dgym results``."""
+"""What ``dgym results`` does: fetch stored files through an agent of the cluster."""
 
 import asyncio
 import base64
@@ -17,7 +17,6 @@ import msgspec
 from dgym.api.planning import child_name
 from dgym.cli.cluster.connection import ClusterError, connect, find_all, selector_of_children
 from dgym.cli.cluster.views import ConditionView, EpisodeView, Meta, SetView, View
-from dgym.cli.options import complete_directories, context_option, namespace_option, system_namespace_option
 from dgym.cli.output import FAILED, UsageFailure
 from dgym.kube import EPISODES, PODS, SECRETS, Client, Forbidden, NotFound, PortForward, PortUnreachable
 from dgym.results import Attempt, StoredResult
@@ -309,37 +308,16 @@ def _fetched(wanted: Wanted, attempts: tuple[Path, ...]) -> Fetched:
     return Fetched(wanted.episode, attempts, next((each for each in results if each is not None), None))
 
 
-@click.command("results")
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option(
-    "--directory",
-    metavar="DIR",
-    default="results",
-    show_default=True,
-    shell_complete=complete_directories,
-    help="Where the results go.",
-)
-@namespace_option
-@context_option
-@system_namespace_option
-def command(
-    names: tuple[str, ...], directory: str, namespace: str | None, context: str | None, system_namespace: str
+def fetch_and_show(
+    names: Sequence[str], destination: str, *, place: tuple[str | None, str | None], system_namespace: str
 ) -> None:
-    """Fetch results, patches and trajectories of Episodes of a cluster.
-
-    NAME is that of an Episode or of an EpisodeSet, whose Episodes are then fetched, those too that are deleted already;
-    episode/NAME and episodeset/NAME tell them apart. They come from the results store where this machine has it as a
-    directory, else from an agent through a port-forward. `dgym report DIR` reads what is fetched.
-
-    Exit status: 0, 1 nothing is stored yet of some, or the cluster refuses or cannot be reached, 2 usage or a name that
-    is not there, 130 Ctrl-C.
-    """
+    """Fetch the results and print a line for each episode; exit with 1 where nothing is stored yet of some."""
+    directory = Path(destination)
     try:
-        Path(directory).mkdir(parents=True, exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageFailure(f"--directory {directory}: {error.strerror or error}; choose another") from error
-    fetching = fetch(names, Path(directory), place=(context, namespace), system_namespace=system_namespace)
-    fetched = asyncio.run(fetching)
+    fetched = asyncio.run(fetch(names, directory, place=place, system_namespace=system_namespace))
     for each in fetched:
         click.echo(_line(each))
     stored = [each for each in fetched if each.attempts]

@@ -1,4 +1,4 @@
-"""``dgym submit`` and ``dgym cancel``: begin and end episodes of a cluster."""
+"""What ``dgym submit`` and ``dgym cancel`` do: begin and end episodes of a cluster."""
 
 import asyncio
 import sys
@@ -12,7 +12,7 @@ from dgym.cli.cluster.connection import RESOURCES, ClusterError, connect, explai
 from dgym.cli.cluster.manifests import manifest_of, namespace_of, with_repositories_inline
 from dgym.cli.cluster.waiting import wait_for
 from dgym.cli.manifests import read_episodes
-from dgym.cli.options import Inputs, context_option, namespace_option, takes_inputs
+from dgym.cli.options import Inputs
 from dgym.cli.output import FAILED, INTERRUPTED
 from dgym.errors import ManifestError
 from dgym.kube import ApiError, Client, ConnectionLost
@@ -20,27 +20,11 @@ from dgym.kube import ApiError, Client, ConnectionLost
 _AT_A_TIME = 8
 
 
-@click.command("submit")
-@takes_inputs()
-@click.option("--wait", is_flag=True, help="Stay until everything is finished, and show the outcomes.")
-@click.option("--dry-run", is_flag=True, help="Let the cluster check everything and create nothing.")
-@namespace_option
-@context_option
-def submit(inputs: Inputs, wait: bool, dry_run: bool, namespace: str | None, context: str | None) -> None:
-    """Run the Episodes and EpisodeSets of MANIFESTs in a cluster.
-
-    DebugTasks, Episodes and EpisodeSets are applied as kubectl apply does: what is there already and the same is left
-    alone. A MANIFEST that is a directory is a repository to debug (name the agent, and with --entrypoint what runs its
-    tests). Repositories of this machine travel inside the manifest, up to 200 KiB.
-
-    Exit status: 0 (with --wait: every episode has a verdict), 1 some failed, or the cluster refuses or cannot be
-    reached, 2 usage or manifest, 130 Ctrl-C (the episodes go on).
-    """
-    if wait and dry_run:
-        raise click.UsageError("--dry-run creates nothing to --wait for; leave one out")
+def submit_all(inputs: Inputs, place: tuple[str | None, str | None], *, wait: bool, dry_run: bool) -> None:
+    """Apply everything that the command line names; with ``wait``, exit with 1 where an episode has no verdict."""
     loaded = with_repositories_inline(read_episodes(inputs))
     try:
-        succeeded = asyncio.run(_submit(loaded, (context, namespace), wait=wait, dry_run=dry_run))
+        succeeded = asyncio.run(_submit(loaded, place, wait=wait, dry_run=dry_run))
     except KeyboardInterrupt:
         if wait:
             click.echo("Interrupted; the episodes go on. dgym get --watch shows them, dgym cancel ends them.", err=True)
@@ -89,22 +73,12 @@ async def _apply_all(client: Client, manifests: Sequence[dict[str, Any]], *, dry
         raise ManifestError(text) if all(isinstance(each, ManifestError) for each in refused) else ClusterError(text)
 
 
-@click.command("cancel")
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@namespace_option
-@context_option
-def cancel(names: tuple[str, ...], namespace: str | None, context: str | None) -> None:
-    """End Episodes and EpisodeSets of a cluster before their time.
-
-    NAME is that of an Episode or of an EpisodeSet; episode/NAME and episodeset/NAME tell them apart. What is done so
-    far is scored and stored. It cannot be taken back. What is finished stays as it is.
-
-    Exit status: 0, 1 the cluster refuses or cannot be reached, 2 usage or a name that is not there, 130 Ctrl-C.
-    """
-    asyncio.run(_cancel(names, (context, namespace)))
+def cancel_all(names: Sequence[str], place: tuple[str | None, str | None]) -> None:
+    """Cancel the Episodes and EpisodeSets of these names."""
+    asyncio.run(_cancel(names, place))
 
 
-async def _cancel(names: tuple[str, ...], place: tuple[str | None, str | None]) -> None:
+async def _cancel(names: Sequence[str], place: tuple[str | None, str | None]) -> None:
     async with connect(*place) as client:
         for found in await find_all(client, names):
             name = found.metadata.name

@@ -22,7 +22,6 @@ from dgym.cli.init.survey import (
     survey,
     test_folders,
 )
-from dgym.cli.options import complete_agents
 from dgym.cli.yaml_text import comment, dump, write_text
 
 NAME_LIMIT = 52
@@ -185,31 +184,12 @@ def _scalar(value: Any) -> str:
     return dump(value, flow=True).rstrip("\n")
 
 
-@click.command("init")
-@click.argument("directory", default=".", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option(
-    "--output",
-    metavar="FILE",
-    type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
-    help="Where the manifest goes; - prints it. [default: NAME.yaml outside of the repository]",
-)
-@click.option("--agent", default="human", show_default=True, metavar="NAME", shell_complete=complete_agents)
-@click.option(
-    "--policy-files", is_flag=True, help="Put the patterns into .debugignore and .debugreadonly of the repository."
-)
-@click.option("--force", is_flag=True, help="Overwrite files that exist.")
-@click.option("--check", is_flag=True, help="Run the repository's tests afterwards, as dgym check does.")
-def command(directory: Path, output: Path | None, agent: str, policy_files: bool, force: bool, check: bool) -> None:
-    """Write a manifest for a repository of your own.
-
-    DIRECTORY is the repository (default: the current directory). Its files show its tests, requirements and Python;
-    nothing of it is executed without --check. The manifest is written into the current directory or, from inside the
-    repository, beside it, because the agent gets everything that lies in the repository.
-    """
-    if check and output == Path("-"):
-        raise click.UsageError("--check needs a manifest that is written; it does not go with --output -")
-    root = directory.resolve()
-    target = None if output == Path("-") else output.absolute() if output else _default_target(root)
+def write_manifest(
+    directory: str, output: str | None, *, agent: str, policy_files: bool, force: bool, check: bool
+) -> None:
+    """Survey the repository, write or print its manifest, and with ``check`` run its tests."""
+    root = Path(directory).resolve()
+    target = None if output == "-" else Path(output).absolute() if output else _default_target(root)
     found = survey(root)
     requirements = read_requirements(root, found.pytest)
     proposal = propose(found, requirements, agent=agent)

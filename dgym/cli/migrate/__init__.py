@@ -16,7 +16,6 @@ from dgym.api import labels, loads
 from dgym.api.fields import API_VERSION
 from dgym.benchmarks import bundled, load_bundled
 from dgym.cli.migrate.section import KEYS, NESTED, Fate, Migration, Note, read_sections
-from dgym.cli.options import complete_agents
 from dgym.cli.yaml_text import comment, dump, write_text
 from dgym.errors import ManifestError
 
@@ -196,24 +195,9 @@ def _is_below(repository: Path, folder: Path) -> bool:
     return repository.resolve().is_relative_to(folder.resolve())
 
 
-@click.command("migrate")
-@click.argument("config", metavar="CONFIG.yaml", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option(
-    "--output",
-    metavar="FILE",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Where the manifest goes. [default: standard output]",
-)
-@click.option(
-    "--agent", metavar="NAME", shell_complete=complete_agents, help="Only this section. [default: all of them]"
-)
-@click.option("--force", is_flag=True, help="Overwrite a file that exists.")
-def command(config: Path, output: Path | None, agent: str | None, force: bool) -> None:
-    """Convert a configuration of debug-gym to a manifest.
-
-    Every section becomes an Episode, or for a benchmark an EpisodeSet. What has no counterpart, or another meaning,
-    stands on standard error and in the manifest's first lines; docs/migrating.md has the outcome of each key.
-    """
+def convert_file(source: str, target: str | None, *, agent: str | None, force: bool) -> None:
+    """Write or print the manifest, then the outcomes of the keys and the next command."""
+    config, output = Path(source), Path(target) if target is not None else None
     converted = convert(read_sections(config, agent), config=config, output=output)
     text = manifest_text(converted, config=config)
     loads(text, source=f"the manifest made of {config}")

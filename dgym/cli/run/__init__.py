@@ -5,116 +5,30 @@ import stat
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from dgym.cli.options import (
-    Inputs,
-    build_requirements_option,
-    check_python,
-    complete_directories,
-    engine_option,
-    llm_config_option,
-    output_option,
-    python_option,
-    sandbox_option,
-    takes_inputs,
-)
-from dgym.cli.output import FAILED, INTERRUPTED
+from dgym.agents.console import printable
+from dgym.api import DebugTask, Episode, EpisodeSet, Loaded
+from dgym.cli.manifests import bundled_tasks
+from dgym.cli.output import FAILED, INTERRUPTED, terminated_like_interrupted
+from dgym.cli.run.progress import Progress, print_json, print_table
+from dgym.episodes import plan as planning
+from dgym.episodes.job import Job
+from dgym.episodes.plan import Plan, RunOptions, any_interactive, stored_results, unfinished
+from dgym.episodes.pool import Pool, run_inline
 from dgym.errors import DgymError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from dgym.api import Loaded
-    from dgym.episodes.job import Job
-    from dgym.episodes.plan import Plan, RunOptions
+from dgym.results import StoredResult
+from dgym.workspace.patches import FileVersion, apply_patch
 
 
-@click.command("run")
-@takes_inputs()
-@click.option("--apply", "apply_patch", is_flag=True, help="Offer to apply the patch to the repository it is for.")
-@llm_config_option
-@click.option("--workers", type=click.IntRange(1, 10_000), metavar="N", help="Episodes at a time. [default: CPUs]")
-@sandbox_option
-@engine_option
-@python_option
-@build_requirements_option
-@click.option(
-    "--results",
-    default="results",
-    show_default=True,
-    metavar="DIR",
-    shell_complete=complete_directories,
-    help="Where results are, and are stored.",
-)
-@click.option("--force", is_flag=True, help="Run finished episodes again too.")
-@click.option("--force-failed", is_flag=True, help="Run again those that ended without a verdict.")
-@click.option("-v", "--verbose", is_flag=True, help="Show what agents think, do and see, and what episodes log.")
-@click.option(
-    "--debug",
-    is_flag=True,
-    help="Stop in Python's debugger after each reply of a model, or step of an agent without one; c goes on.",
-)
-@output_option
-def command(
-    inputs: Inputs,
-    apply_patch: bool,
-    llm_config: str | None,
-    workers: int | None,
-    sandbox: str,
-    engine: str,
-    python: str | None,
-    build_requirements: bool,
-    results: str,
-    force: bool,
-    force_failed: bool,
-    verbose: bool,
-    debug: bool,
-    output: str,
-) -> None:
-    """Run the Episodes and EpisodeSets of MANIFESTs on this machine.
-
-    Tasks they refer to are found among the manifests given and the bundled benchmarks. A MANIFEST that is a directory
-    is a repository to debug (name the agent, and with --entrypoint what runs its tests); it is copied and stays as it
-    is, unless --apply offers the patch and you agree. Episodes whose result is in the results directory are not run
-    again.
-
-    Exit status: 0 every episode has a verdict, 1 some failed for other reasons, 2 usage or manifest, 130 Ctrl-C.
-    """
-    from dgym.cli.manifests import read_episodes
-    from dgym.episodes.plan import RunOptions
-
-    if force and force_failed:
-        raise click.UsageError("--force runs everything again; --force-failed does not go with it")
-    if inputs.entrypoint and not any(Path(path).is_dir() for path in inputs.manifests):
-        raise click.UsageError("--entrypoint is of repositories; a manifest's task has spec.entrypoint")
-    options = RunOptions(
-        results=results,
-        sandbox=sandbox,
-        engine=engine,
-        python=check_python(python),
-        build_requirements=build_requirements,
-        llm_config=None if llm_config is None else str(Path(llm_config).absolute()),
-        verbose=verbose,
-    )
-    plan = _plan(read_episodes(inputs), options)
-    after = _offer if apply_patch else None
-    _run(plan, workers or _cpus(), force=force, force_failed=force_failed, debug=debug, output=output, after=after)
+def make_plan(loaded: list[Loaded], options: RunOptions) -> Plan:
+    """Plan the episodes; tasks that the manifests do not hold are looked for among the bundled ones."""
+    return planning.make_plan(loaded, options=options, bundled=bundled_tasks() if _needs_bundled(loaded) else ())
 
 
-def _plan(loaded: "list[Loaded]", options: "RunOptions") -> "Plan":
-    from dgym.cli.manifests import bundled_tasks
-    from dgym.episodes.plan import make_plan
-
-    return make_plan(loaded, options=options, bundled=bundled_tasks() if _needs_bundled(loaded) else ())
-
-
-def _needs_bundled(loaded: "list[Loaded]") -> bool:
+def _needs_bundled(loaded: list[Loaded]) -> bool:
     """Whether a reference to a task is not answered by the manifests themselves."""
-    from dgym.api import DebugTask, Episode, EpisodeSet
-
     given = {item.resource.metadata.name for item in loaded if isinstance(item.resource, DebugTask)}
     wanted: set[str] = set()
     for item in loaded:
@@ -127,49 +41,34 @@ def _needs_bundled(loaded: "list[Loaded]") -> bool:
     return not wanted <= given
 
 
-def _run(
-    plan: "Plan",
-    workers: int,
+def run_plan(
+    plan: Plan,
+    workers: int | None,
     *,
     force: bool,
     force_failed: bool,
     debug: bool,
     output: str,
-    after: "Callable[[Plan], None] | None",
+    apply_patch: bool,
 ) -> None:
-    from dgym.cli.run.progress import print_json, print_table
-    from dgym.episodes.plan import stored_results, unfinished
-
+    """Run what is not finished and print all results; exit with 1 where an episode has no verdict."""
     jobs = list(unfinished(plan.jobs, force=force, force_failed=force_failed))
-    interrupted = _execute(jobs, workers, skipped=len(plan.jobs) - len(jobs), debug=debug)
+    interrupted = _execute(jobs, workers or _cpus(), skipped=len(plan.jobs) - len(jobs), debug=debug)
     results = stored_results(plan.jobs)
     (print_json if output == "json" else print_table)(plan.jobs, results, plan.left_out)
-    failed = any(result is not None and not result.reason.is_verdict for result in results)
     if interrupted:
         unforced = " without --force" if force else ""
         click.echo(f"Interrupted; the same command{unforced} goes on where this one stopped.", err=True)
         sys.exit(INTERRUPTED)
-    if after is not None:
-        after(plan)
-    if failed:
+    if apply_patch:
+        offer_patches(plan.jobs, results)
+    if any(result is not None and not result.reason.is_verdict for result in results):
         click.echo("Some episodes failed; --force-failed runs them again.", err=True)
         sys.exit(FAILED)
 
 
-def _offer(plan: "Plan") -> None:
-    from dgym.cli.run import offer_patches
-    from dgym.episodes.plan import stored_results
-
-    offer_patches(plan.jobs, stored_results(plan.jobs))
-
-
-def _execute(jobs: "list[Job]", workers: int, *, skipped: int, debug: bool) -> bool:
+def _execute(jobs: list[Job], workers: int, *, skipped: int, debug: bool) -> bool:
     """Run the jobs; True when interrupted."""
-    from dgym.cli.output import terminated_like_interrupted
-    from dgym.cli.run.progress import Progress
-    from dgym.episodes.plan import any_interactive
-    from dgym.episodes.pool import Pool, run_inline
-
     interactive = any_interactive(jobs)
     verbose = any(job.verbose for job in jobs)
     progress = Progress(total=len(jobs), verbose=verbose, live=not (interactive or debug))
@@ -197,16 +96,8 @@ def _cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-if TYPE_CHECKING:
-    from dgym.episodes.job import Job
-    from dgym.results import StoredResult
-    from dgym.workspace.patches import FileVersion
-
-
-def offer_patches(jobs: "Sequence[Job]", results: "Sequence[StoredResult | None]") -> None:
+def offer_patches(jobs: Sequence[Job], results: "Sequence[StoredResult | None]") -> None:
     """Ask for each repository whether to apply a patch, resolved episodes first, until one is applied."""
-    from dgym.agents.console import printable
-
     for root, candidates in _by_repository(jobs, results).items():
         for job, result, patch in candidates:
             click.echo(f"\n{job.episode}: {result.reason}, {result.score} of {result.max_score}. Its patch:", err=True)
@@ -223,8 +114,6 @@ def write_patch(root: Path, patch: bytes) -> list[str]:
     Raises:
         PatchError: The files are not those that the patch was made from.
     """
-    from dgym.workspace.patches import apply_patch
-
     changes = apply_patch(patch, lambda path: _read(root, path))
     _refuse_outside(root, changes)
     for path, version in sorted(changes.items(), key=lambda item: item[1] is not None):
@@ -233,8 +122,8 @@ def write_patch(root: Path, patch: bytes) -> list[str]:
 
 
 def _by_repository(
-    jobs: "Iterable[Job]", results: "Iterable[StoredResult | None]"
-) -> "dict[Path, list[tuple[Job, StoredResult, bytes]]]":
+    jobs: Iterable[Job], results: "Iterable[StoredResult | None]"
+) -> dict[Path, list[tuple[Job, StoredResult, bytes]]]:
     found: dict[Path, list[tuple[Job, StoredResult, bytes]]] = {}
     for job, result in zip(jobs, results, strict=True):
         source = job.task.spec.source
@@ -248,7 +137,7 @@ def _by_repository(
     return found
 
 
-def _stored_patch(job: "Job") -> bytes:
+def _stored_patch(job: Job) -> bytes:
     for attempt in reversed(job.folder.attempts()):
         if attempt.load() is not None:
             return attempt.patch.read_bytes() if attempt.patch.exists() else b""
@@ -263,9 +152,7 @@ def _agreed(question: str) -> bool:
         return False
 
 
-def _read(root: Path, path: str) -> "FileVersion | None":
-    from dgym.workspace.patches import FileVersion
-
+def _read(root: Path, path: str) -> FileVersion | None:
     file = root / path
     try:
         mode = file.lstat().st_mode
@@ -278,7 +165,7 @@ def _read(root: Path, path: str) -> "FileVersion | None":
     return FileVersion(file.read_bytes(), mode=stat.S_IMODE(mode))
 
 
-def _refuse_outside(root: Path, changes: "Mapping[str, FileVersion | None]") -> None:
+def _refuse_outside(root: Path, changes: Mapping[str, FileVersion | None]) -> None:
     """A directory may have become a link to elsewhere since the repository was read."""
     real = root.resolve()
     for path in changes:
@@ -287,7 +174,7 @@ def _refuse_outside(root: Path, changes: "Mapping[str, FileVersion | None]") -> 
             raise DgymError(f"{root / path}: leads out of the repository; nothing was applied")
 
 
-def _write(path: Path, version: "FileVersion | None") -> None:
+def _write(path: Path, version: FileVersion | None) -> None:
     if version is None:
         path.unlink(missing_ok=True)
         return
@@ -302,7 +189,7 @@ def _write(path: Path, version: "FileVersion | None") -> None:
     temporary.replace(path)
 
 
-def _mode(path: Path, version: "FileVersion") -> int:
+def _mode(path: Path, version: FileVersion) -> int:
     """The file's own mode; a patch knows of the executable bit alone."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)

@@ -50,16 +50,30 @@ def test_help_names_every_command_with_the_line_its_module_has(dgym):
         assert line in dgym(name, "--help").output
 
 
-def test_help_imports_nothing_that_only_commands_need():
+HEAVY = {
+    *("aiohttp", "asyncio", "httpx", "kubernetes", "msgspec", "multiprocessing", "openai", "pathlib", "pathspec"),
+    *("prompt_toolkit", "rich", "yaml"),
+}
+LIGHT = {"dgym", "dgym.cli", "dgym.errors", "dgym.terminal"}
+
+
+@pytest.mark.parametrize("name", ["", *sorted(COMMANDS)])
+def test_help_imports_nothing_that_only_running_a_command_needs(name):
     code = (
-        "import sys\nfrom dgym.cli.app import cli\n"
-        "try:\n    cli(['--help'])\nexcept SystemExit:\n    pass\n"
-        "heavy = {'rich', 'yaml', 'asyncio', 'prompt_toolkit', 'msgspec', 'multiprocessing'}\n"
-        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+        "import sys\nfrom dgym.cli import main\ntry:\n    main()\nfinally:\n    print(*sys.modules, file=sys.stderr)\n"
     )
+    arguments = [sys.executable, "-c", code, *filter(None, [name]), "--help"]
     # Coverage, where it measures subprocesses, imports much of its own.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE")}
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, env=environment)
+    done = subprocess.run(arguments, check=True, capture_output=True, text=True, env=environment)
+    imported = set(done.stderr.split())
+    assert "Usage: " in done.stdout
+    assert not HEAVY & imported
+    own = {module for module in imported if module.partition(".")[0] == "dgym"}
+    assert {module for module in own if not module.startswith("dgym.cli.")} <= LIGHT
+    assert len([module for module in own if module.startswith("dgym.cli.")]) <= 4, (
+        "the group, options, output, a command"
+    )
 
 
 def test_without_click_the_command_says_what_to_install():

@@ -1,15 +1,16 @@
-"""Reports as tables for people, and as comma-separated values for spreadsheets and data frames."""
+"""What ``dgym report`` does: print the figures of results as tables, JSON or comma-separated values."""
 
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 from rich.table import Table
 
-from dgym.cli.output import add_row, console, table, text, widen
+from dgym.cli.output import add_row, console, echo_json, table, text, widen
 from dgym.results.report import (
     Comparison,
     Difference,
@@ -20,7 +21,10 @@ from dgym.results.report import (
     Run,
     Stages,
     TaskPair,
+    compare,
     cost_of,
+    make_report,
+    read_run,
 )
 
 ROWS = 100
@@ -31,7 +35,77 @@ _EFFORT = ("Steps", "Rewrites", "Seconds")
 _NAMES = {"resolved": "resolve rate", "input_tokens": "input tokens", "output_tokens": "output tokens"}
 
 
-def print_report(report: Report) -> None:
+def show_report(
+    directories: Sequence[str],
+    others: Sequence[str],
+    *,
+    agents: tuple[str | None, str | None],
+    every_configuration: bool,
+    prices: Sequence[str],
+    confidence: float,
+    output: str,
+) -> None:
+    """Print the figures of the results in ``directories``; where there are ``others``, compare the two.
+
+    ``agents`` names the agent of either side whose results count; None for all.
+    """
+    known_prices = dict(_price(text) for text in prices)
+    run = _of_agent(read_run([*map(Path, directories)], every_configuration=every_configuration), agents[0])
+    if others:
+        other = _of_agent(read_run([*map(Path, others)], every_configuration=every_configuration), agents[1])
+        _compare(run, other, output, confidence, known_prices)
+    else:
+        _report(run, output, confidence, known_prices)
+
+
+def _report(run: Run, output: str, confidence: float, prices: dict[str, Price]) -> None:
+    if output == "csv":
+        _print_episodes(run, prices)
+        return
+    report = make_report(run, confidence=confidence, prices=prices)
+    if output == "json":
+        episodes = [{**msgspec.to_builtins(record), "calls": len(record.calls)} for record in run.records]
+        echo_json({**msgspec.to_builtins(report), "episodes": episodes})
+    else:
+        _print_report(report)
+
+
+def _compare(a: Run, b: Run, output: str, confidence: float, prices: dict[str, Price]) -> None:
+    comparison = compare(a, b)
+    if output == "csv":
+        _print_pairs(comparison)
+        return
+    report_a = make_report(a, confidence=confidence, prices=prices)
+    report_b = make_report(b, confidence=confidence, prices=prices)
+    if output == "json":
+        echo_json({"a": report_a, "b": report_b, "comparison": comparison})
+    else:
+        _print_comparison(report_a, report_b, comparison)
+
+
+def _of_agent(run: Run, agent: str | None) -> Run:
+    if agent is None:
+        return run
+    records = tuple(record for record in run.records if record.agent == agent)
+    if not records:
+        known = ", ".join(sorted({record.agent for record in run.records})) or "none"
+        raise click.BadParameter(f"no result is of the agent {agent!r}; there are results of {known}")
+    return msgspec.structs.replace(run, records=records, unfinished=())
+
+
+def _price(text: str) -> tuple[str, Price]:
+    model, _, amounts = text.rpartition("=")
+    incoming, colon, outgoing = amounts.partition(":")
+    try:
+        price = Price(input=float(incoming), output=float(outgoing))
+    except ValueError:
+        price = Price(input=-1, output=-1)
+    if not (model and colon and 0 <= price.input < float("inf") and 0 <= price.output < float("inf")):
+        raise click.BadParameter(f"{text!r}: write MODEL=IN:OUT, such as my-model=2.5:10", param_hint="--price")
+    return model, price
+
+
+def _print_report(report: Report) -> None:
     """All tables of one report, then what to know about them."""
     screen = console()
     tables = (
@@ -55,7 +129,7 @@ def print_report(report: Report) -> None:
         screen.print(text(note, "dim"))
 
 
-def print_comparison(a: Report, b: Report, comparison: Comparison) -> None:
+def _print_comparison(a: Report, b: Report, comparison: Comparison) -> None:
     """The two runs, the tasks that differ, and whether chance alone explains it."""
     screen = console()
     for side, report in (("A", a), ("B", b)):
@@ -236,7 +310,7 @@ def _table(*texts: str, numbers: Sequence[str]) -> Table:
 _NOT_COLUMNS = {"calls", "stages", "price"}
 
 
-def print_episodes(run: Run, prices: Mapping[str, Price]) -> None:
+def _print_episodes(run: Run, prices: Mapping[str, Price]) -> None:
     """A line for each episode; cells that are not known are empty."""
     fields = [field for field in EpisodeRow.__struct_fields__ if field not in _NOT_COLUMNS]
     stages = [f"{name}_seconds" for name in Stages.__struct_fields__]
@@ -247,7 +321,7 @@ def print_episodes(run: Run, prices: Mapping[str, Price]) -> None:
     _print([*fields, *stages, "cost"], lines)
 
 
-def print_pairs(comparison: Comparison) -> None:
+def _print_pairs(comparison: Comparison) -> None:
     """A line for each task in both runs."""
     _print(TaskPair.__struct_fields__, [msgspec.structs.astuple(pair) for pair in comparison.pairs])
 

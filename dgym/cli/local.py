@@ -1,0 +1,311 @@
+"""The commands for this machine: their options and help. What each does is imported when it runs."""
+
+import click
+
+from dgym.cli.options import (
+    Inputs,
+    build_requirements_option,
+    check_python,
+    complete_agents,
+    complete_directories,
+    complete_paths,
+    engine_option,
+    llm_config_option,
+    local_paths_option,
+    output_option,
+    python_option,
+    sandbox_option,
+    takes_inputs,
+)
+
+_DIRECTORY = click.Path(file_okay=False)
+
+
+@click.command("check")
+@takes_inputs("manifests", "folders", "bundled", "entrypoint", "local_paths")
+@click.option(
+    "--repeat",
+    type=click.IntRange(1, 100),
+    default=2,
+    show_default=True,
+    metavar="N",
+    help="Runs of the untouched repository, and of the solution; tests that differ between them are flaky.",
+)
+@sandbox_option
+@engine_option
+@python_option
+@build_requirements_option
+@output_option
+def check_command(
+    inputs: Inputs,
+    repeat: int,
+    sandbox: str,
+    engine: str,
+    python: str | None,
+    build_requirements: bool,
+    output: str,
+) -> None:
+    """Run tasks untouched and solved, and list their problems.
+
+    Problems are: tasks that pass already, environments that cannot run the tests, test ids that do not exist, flaky
+    tests, and solutions that do not resolve their task. failToPass and passToPass are printed as YAML. A MANIFEST that
+    is a directory is a repository, whose tests --entrypoint runs.
+
+    Exit status: 0 nothing is wrong, 1 a task has problems, 2 usage or manifest, 130 Ctrl-C.
+    """
+    from dgym.cli.check import check_and_show, tasks_to_check
+
+    check_and_show(
+        tasks_to_check(inputs),
+        sandbox=sandbox,
+        engine=engine,
+        python=check_python(python),
+        build_requirements=build_requirements,
+        repeats=repeat,
+        output=output,
+    )
+
+
+@click.command("init")
+@click.argument("directory", default=".", type=click.Path(exists=True, file_okay=False))
+@click.option(
+    "--output",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, allow_dash=True),
+    help="Where the manifest goes; - prints it. [default: NAME.yaml outside of the repository]",
+)
+@click.option("--agent", default="human", show_default=True, metavar="NAME", shell_complete=complete_agents)
+@click.option(
+    "--policy-files", is_flag=True, help="Put the patterns into .debugignore and .debugreadonly of the repository."
+)
+@click.option("--force", is_flag=True, help="Overwrite files that exist.")
+@click.option("--check", is_flag=True, help="Run the repository's tests afterwards, as dgym check does.")
+def init_command(directory: str, output: str | None, agent: str, policy_files: bool, force: bool, check: bool) -> None:
+    """Write a manifest for a repository of your own.
+
+    DIRECTORY is the repository (default: the current directory). Its files show its tests, requirements and Python;
+    nothing of it is executed without --check. The manifest is written into the current directory or, from inside the
+    repository, beside it, because the agent gets everything that lies in the repository.
+    """
+    from dgym.cli.init import write_manifest
+
+    if check and output == "-":
+        raise click.UsageError("--check needs a manifest that is written; it does not go with --output -")
+    write_manifest(directory, output, agent=agent, policy_files=policy_files, force=force, check=check)
+
+
+@click.command("migrate")
+@click.argument("config", metavar="CONFIG.yaml", type=click.Path(exists=True, dir_okay=False))
+@click.option(
+    "--output",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="Where the manifest goes. [default: standard output]",
+)
+@click.option(
+    "--agent", metavar="NAME", shell_complete=complete_agents, help="Only this section. [default: all of them]"
+)
+@click.option("--force", is_flag=True, help="Overwrite a file that exists.")
+def migrate_command(config: str, output: str | None, agent: str | None, force: bool) -> None:
+    """Convert a configuration of debug-gym to a manifest.
+
+    Every section becomes an Episode, or for a benchmark an EpisodeSet. What has no counterpart, or another meaning,
+    stands on standard error and in the manifest's first lines; docs/migrating.md has the outcome of each key.
+    """
+    from dgym.cli.migrate import convert_file
+
+    convert_file(config, output, agent=agent, force=force)
+
+
+@click.command("replay")
+@click.argument("trajectories", nargs=-1, required=True, metavar="TRAJECTORY...", shell_complete=complete_paths)
+@click.option(
+    "--task",
+    "manifest",
+    metavar="MANIFEST",
+    shell_complete=complete_paths,
+    help="The manifest that holds the task. Default: a bundled one, or with --trust the recorded one.",
+)
+@local_paths_option
+@click.option("--trust", is_flag=True, help="Read the manifest and import the tools that the trajectories name.")
+@sandbox_option
+@engine_option
+@python_option
+@output_option
+def replay_command(
+    trajectories: tuple[str, ...],
+    manifest: str | None,
+    local_paths: tuple[str, ...],
+    trust: bool,
+    sandbox: str,
+    engine: str,
+    python: str | None,
+    output: str,
+) -> None:
+    """Run recorded trajectories again and compare the observations.
+
+    The recorded calls are made in a fresh session of the same task. Observations are compared without addresses,
+    process ids, durations and temporary paths. A trajectory names a manifest, whose task names a repository, and
+    perhaps tools by module: for a trajectory of your own, --trust uses both. Exit status: 0 all the same, 1 something
+    differs.
+    """
+    from dgym.cli.replay import replay_all
+
+    python = check_python(python)
+    replay_all(
+        trajectories, manifest, local_paths, trust=trust, sandbox=sandbox, engine=engine, python=python, output=output
+    )
+
+
+@click.command("report")
+@click.argument("directories", nargs=-1, metavar="[DIR]...", type=_DIRECTORY)
+@click.option("--compare", "others", multiple=True, metavar="DIR", type=_DIRECTORY, help="Compare with these results.")
+@click.option("--agent", metavar="NAME", shell_complete=complete_agents, help="Only the results of this agent.")
+@click.option(
+    "--compare-agent",
+    metavar="NAME",
+    shell_complete=complete_agents,
+    help="The same for what is compared with. [default: --agent]",
+)
+@click.option("--all-configurations", is_flag=True, help="Count earlier configurations of an episode too.")
+@click.option(
+    "--price", "prices", multiple=True, metavar="MODEL=IN:OUT", help="Cost of a million input and output tokens."
+)
+@click.option(
+    "--confidence",
+    type=click.FloatRange(0.5, 0.9999),
+    default=0.95,
+    show_default=True,
+    metavar="LEVEL",
+    help="Of the intervals.",
+)
+@click.option(
+    "--output",
+    type=click.Choice(["table", "json", "csv"]),
+    default="table",
+    show_default=True,
+    help="Form of the output; csv: a line for each episode, or for each task when comparing.",
+)
+def report_command(
+    directories: tuple[str, ...],
+    others: tuple[str, ...],
+    agent: str | None,
+    compare_agent: str | None,
+    all_configurations: bool,
+    prices: tuple[str, ...],
+    confidence: float,
+    output: str,
+) -> None:
+    """Show the figures of results, or compare two runs.
+
+    DIR is a results directory, or a part of one; without any it is ./results. Rates are over the episodes that have a
+    verdict, with Wilson's interval. --compare matches tasks and tests the difference with McNemar's exact test.
+    """
+    from dgym.cli.report import show_report
+
+    if compare_agent and not others:
+        raise click.UsageError("--compare-agent goes with --compare DIR")
+    show_report(
+        directories or ("results",),
+        others,
+        agents=(agent, compare_agent or agent),
+        every_configuration=all_configurations,
+        prices=prices,
+        confidence=confidence,
+        output=output,
+    )
+
+
+@click.command("run")
+@takes_inputs()
+@click.option("--apply", "apply_patch", is_flag=True, help="Offer to apply the patch to the repository it is for.")
+@llm_config_option
+@click.option("--workers", type=click.IntRange(1, 10_000), metavar="N", help="Episodes at a time. [default: CPUs]")
+@sandbox_option
+@engine_option
+@python_option
+@build_requirements_option
+@click.option(
+    "--results",
+    default="results",
+    show_default=True,
+    metavar="DIR",
+    shell_complete=complete_directories,
+    help="Where results are, and are stored.",
+)
+@click.option("--force", is_flag=True, help="Run finished episodes again too.")
+@click.option("--force-failed", is_flag=True, help="Run again those that ended without a verdict.")
+@click.option("-v", "--verbose", is_flag=True, help="Show what agents think, do and see, and what episodes log.")
+@click.option(
+    "--debug",
+    is_flag=True,
+    help="Stop in Python's debugger after each reply of a model, or step of an agent without one; c goes on.",
+)
+@output_option
+def run_command(
+    inputs: Inputs,
+    apply_patch: bool,
+    llm_config: str | None,
+    workers: int | None,
+    sandbox: str,
+    engine: str,
+    python: str | None,
+    build_requirements: bool,
+    results: str,
+    force: bool,
+    force_failed: bool,
+    verbose: bool,
+    debug: bool,
+    output: str,
+) -> None:
+    """Run the Episodes and EpisodeSets of MANIFESTs on this machine.
+
+    Tasks they refer to are found among the manifests given and the bundled benchmarks. A MANIFEST that is a directory
+    is a repository to debug (name the agent, and with --entrypoint what runs its tests); it is copied and stays as it
+    is, unless --apply offers the patch and you agree. Episodes whose result is in the results directory are not run
+    again.
+
+    Exit status: 0 every episode has a verdict, 1 some failed for other reasons, 2 usage or manifest, 130 Ctrl-C.
+    """
+    from pathlib import Path
+
+    from dgym.cli.manifests import read_episodes
+    from dgym.cli.run import make_plan, run_plan
+    from dgym.episodes.plan import RunOptions
+
+    if force and force_failed:
+        raise click.UsageError("--force runs everything again; --force-failed does not go with it")
+    if inputs.entrypoint and not any(Path(path).is_dir() for path in inputs.manifests):
+        raise click.UsageError("--entrypoint is of repositories; a manifest's task has spec.entrypoint")
+    options = RunOptions(
+        results=results,
+        sandbox=sandbox,
+        engine=engine,
+        python=check_python(python),
+        build_requirements=build_requirements,
+        llm_config=None if llm_config is None else str(Path(llm_config).absolute()),
+        verbose=verbose,
+    )
+    run_plan(
+        make_plan(read_episodes(inputs), options),
+        workers,
+        force=force,
+        force_failed=force_failed,
+        debug=debug,
+        output=output,
+        apply_patch=apply_patch,
+    )
+
+
+@click.command("validate")
+@takes_inputs("manifests", "folders", "local_paths")
+def validate_command(inputs: Inputs) -> None:
+    """Check manifests without running anything.
+
+    All faults of all files are reported, with file, document, field, value and remedy: fields and values, the names of
+    agents and tools and their options, and whether patches are patches. References to tasks in other manifests are not
+    followed.
+    """
+    from dgym.cli.check import validate_manifests
+
+    validate_manifests(inputs)
