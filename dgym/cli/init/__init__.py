@@ -191,7 +191,7 @@ def write_manifest(
     root = Path(directory).resolve()
     target = None if output == "-" else Path(output).absolute() if output else _default_target(root)
     found = survey(root)
-    requirements = read_requirements(root, found.pytest)
+    requirements = read_requirements(root)
     proposal = propose(found, requirements, agent=agent)
     if target is None:
         click.echo(_checked_text(proposal, target), nl=False)

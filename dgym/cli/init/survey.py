@@ -27,7 +27,6 @@ class PytestSettings(msgspec.Struct, frozen=True, kw_only=True):
     file: str
     testpaths: tuple[str, ...] = ()
     pythonpath: tuple[str, ...] = ()
-    plugins: tuple[str, ...] = ()
 
 
 class Survey(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,7 +150,6 @@ def _pytest_settings(root: Path) -> PytestSettings | None:
             file="pyproject.toml",
             testpaths=_strings(pyproject.get("testpaths")),
             pythonpath=_strings(pyproject.get("pythonpath")),
-            plugins=_strings(pyproject.get("required_plugins")),
         )
     for name, section in (("tox.ini", "pytest"), ("setup.cfg", "tool:pytest")):
         if read_ini(root / name).has_section(section):
@@ -165,7 +163,6 @@ def _from_ini(path: Path, section: str) -> PytestSettings:
         file=path.name,
         testpaths=_strings(parser.get(section, "testpaths", fallback="")),
         pythonpath=_strings(parser.get(section, "pythonpath", fallback="")),
-        plugins=_strings(parser.get(section, "required_plugins", fallback="")),
     )
 
 
@@ -190,10 +187,9 @@ _FILES = (
 )
 _GROUPS = ("test", "tests", "testing", "dev")
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*")
+_REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\s*(\[[\w\s,.-]*\])?\s*([<>=!~(;][^@/\\]*)?")
 _INCLUDE = re.compile(r"^(?:-r|--requirement)[ =]?\s*(\S+)")
-_TOX_ROOT = re.compile(r"\{(?:toxinidir|tox_root)\}/?")
-_CONDITIONAL = re.compile(r"^[\w{},.!-]+:\s")
-_CLAUSE = re.compile(r"^(>=|<=|==|!=|~=|>|<)\s*(\d+(?:\.\d+)*)(\.\*)?$")
+_BOUND = re.compile(r"(>=|<)\s*(\d+)\.(\d+)(?![.\d])")
 _REQUIREMENTS_LIMIT = 256
 """As many as a task may have."""
 
@@ -207,11 +203,8 @@ class Requirements(msgspec.Struct, frozen=True, kw_only=True):
     python: str = ""
 
 
-def read_requirements(root: Path, pytest: PytestSettings | None = None) -> Requirements:
-    """The requirements of requirements files, ``pyproject.toml``, ``setup.cfg``, ``tox.ini`` and pytest's settings.
-
-    ``setup.py`` is not executed.
-    """
+def read_requirements(root: Path) -> Requirements:
+    """The requirements of requirements files, ``pyproject.toml`` and ``setup.cfg``; ``setup.py`` is not executed."""
     reader = _Reader(root)
     for name in _FILES:
         reader.file(root / name)
@@ -219,15 +212,9 @@ def read_requirements(root: Path, pytest: PytestSettings | None = None) -> Requi
     reader.pyproject(project)
     setup = read_ini(root / "setup.cfg")
     reader.setup_cfg(setup)
-    if (root / "setup.py").is_file() and not reader.found:
-        reader.left_out.append("setup.py: not executed; add what it requires")
-    for name in ("Pipfile", "environment.yml", "environment.yaml"):
+    for name in ("setup.py", "Pipfile", "environment.yml", "environment.yaml", "tox.ini"):
         if (root / name).is_file() and not reader.found:
             reader.left_out.append(f"{name}: not read; add what it lists")
-    reader.tox()
-    if pytest is not None:
-        for plugin in pytest.plugins:
-            reader.add_missing(plugin, pytest.file)
     python = table(project, "project").get("requires-python") or setup.get("options", "python_requires", fallback="")
     own = _normal(str(table(project, "project").get("name") or setup.get("metadata", "name", fallback="")))
     lines = list(dict.fromkeys(line for line in reader.found if not own or _normal(line) != own))
@@ -245,8 +232,9 @@ def read_requirements(root: Path, pytest: PytestSettings | None = None) -> Requi
 
 
 def allows(specifier: str, version: tuple[int, int]) -> bool:
-    """Whether a Python of that major and minor version can meet ``specifier``; what cannot be read is no objection."""
-    return all(_meets(clause.strip(), version) for clause in specifier.split(",") if clause.strip())
+    """Whether the version is within the bounds ``>=X.Y`` and ``<X.Y`` of ``specifier``; other clauses do not count."""
+    bounds = ((operator, (int(major), int(minor))) for operator, major, minor in _BOUND.findall(specifier))
+    return all(version >= bound if operator == ">=" else version < bound for operator, bound in bounds)
 
 
 class _Reader:
@@ -296,29 +284,20 @@ class _Reader:
             if line.strip():
                 self._add(line.strip(), "setup.cfg")
 
-    def tox(self) -> None:
-        """``deps`` of the section of ``tox.ini`` that all environments share."""
-        for raw in read_ini(self._root / "tox.ini").get("testenv", "deps", fallback="").splitlines():
-            line = _TOX_ROOT.sub("./", _without_comment(raw))
-            include = _INCLUDE.match(line)
-            if include:
-                self.file(self._root / include[1])
-            elif _CONDITIONAL.match(line) or "{" in line:
-                self.left_out.append(f"tox.ini: {line!r} is for some of tox's environments; add it where it is needed")
-            elif line:
-                self.add_missing(line, "tox.ini")
-
-    def add_missing(self, line: str, source: str) -> None:
-        """Add a requirement unless one of that name is there: two for the same may contradict each other."""
-        if _normal(line) not in map(_normal, self.found):
-            self._add(line, source)
-
     def _add(self, line: str, source: str) -> None:
-        if _NAME.match(line) and "/" not in line.partition("@")[0] and "\\" not in line:
+        if _REQUIREMENT.fullmatch(line):
             self.found.append(line)
             self.files.append(source)
+        elif _NAME.match(line) and "@" in line:
+            self.left_out.append(
+                f"{source}: {line!r} names a URL; name a released version, or add the line and run with"
+                " --build-requirements if you trust its code"
+            )
         else:
-            self.left_out.append(f"{source}: {line!r} is an option or a path; a requirement has a name")
+            self.left_out.append(
+                f"{source}: {line!r} is an option or a path; name a released version, or make an environment that has"
+                " it and run with --python PATH"
+            )
 
 
 def _group(groups: dict[str, Any], name: str, above: tuple[str, ...]) -> Iterator[str]:
@@ -337,22 +316,3 @@ def _without_comment(line: str) -> str:
 def _normal(line: str) -> str:
     match = _NAME.match(line)
     return re.sub(r"[-_.]+", "-", match[0]).lower() if match else ""
-
-
-def _meets(clause: str, version: tuple[int, int]) -> bool:
-    match = _CLAUSE.match(clause)
-    if match is None:
-        return True
-    operator, numbers = match[1], tuple(map(int, match[2].split(".")))
-    wanted = (*numbers, 0)[:2]
-    # Of a minor version some release is meant: "<3.12.4" allows 3.12, "<3.12" does not.
-    more = any(numbers[2:])
-    return {
-        ">=": version >= wanted,
-        ">": version > wanted or (version == wanted and more),
-        "<=": version <= wanted,
-        "<": version < wanted or (version == wanted and more),
-        "==": version[: len(numbers)] == numbers[:2],
-        "!=": bool(more) or version[: len(numbers)] != numbers[:2],
-        "~=": version >= wanted and version[: len(numbers) - 1] == numbers[:-1][:2],
-    }[operator]

@@ -121,7 +121,7 @@ def test_doubts_are_told(init, tmp_path):
     (root / "node_modules").mkdir()
     done = init(tmp_path, "empty")
     assert done.exit_code == 0
-    for words in ("no tests were found", "setup.py: not executed", "asks for Python >=99.0", "node_modules is copied"):
+    for words in ("no tests were found", "setup.py: not read", "asks for Python >=99.0", "node_modules is copied"):
         assert words in done.output
 
 

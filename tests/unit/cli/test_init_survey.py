@@ -1,3 +1,5 @@
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -5,6 +7,7 @@ from hypothesis import strategies as st
 from dgym.api import loads
 from dgym.cli.init import find_entrypoint, manifest_name, manifest_text, propose
 from dgym.cli.init.survey import Requirements, Survey, allows, protected_patterns, read_requirements, survey
+from dgym.sandbox.local import environments
 
 TEST = "def test_it():\n    assert True\n"
 
@@ -90,40 +93,56 @@ def test_requirements_come_from_every_usual_file(tmp_path):
     assert found.python == ">=3.9"
 
 
-def test_what_tox_installs_is_required_too(tmp_path):
-    files = {
-        "requirements.txt": "numpy==1.26\n",
-        "more.txt": "attrs\n",
-        "tox.ini": (
-            "[testenv]\ndeps =\n    numpy\n    hypothesis>=6  # properties\n    -r{toxinidir}/more.txt\n"
-            "    py38: mock\n    .[test]\n    {toxinidir}/plugin\n[testenv:docs]\ndeps = sphinx\n"
-        ),
-    }
-    found = read_requirements(write(tmp_path, files))
-    assert found.lines == ("numpy==1.26", "hypothesis>=6", "attrs")
-    assert found.files == ("requirements.txt", "tox.ini", "more.txt")
-    assert [text.split("'")[1] for text in found.left_out] == ["py38: mock", ".[test]", "./plugin"]
-
-
 @pytest.mark.parametrize(
-    ("name", "text"),
+    ("line", "remedy"),
     [
-        ("pytest.ini", "[pytest]\nrequired_plugins = pytest-mock>=3\n"),
-        ("pyproject.toml", '[tool.pytest.ini_options]\nrequired_plugins = ["pytest-mock>=3"]\n'),
+        ("evil @ https://example.com/evil.tar.gz", "--build-requirements"),
+        ("evil@git+https://example.com/evil.git@main", "--build-requirements"),
+        ("evil[all] @ file:///tmp/evil", "--build-requirements"),
+        ("evil @ ./evil-1.0-py3-none-any.whl", "--build-requirements"),
+        ("git+https://example.com/evil.git#egg=evil", "--python PATH"),
+        ("https://example.com/evil-1.0.tar.gz", "--python PATH"),
+        ("-e .", "--python PATH"),
+        ("-e git+https://example.com/evil.git#egg=evil", "--python PATH"),
+        ("--editable=.", "--python PATH"),
+        ("./evil", "--python PATH"),
+        ("evil/project", "--python PATH"),
+        ("C:\\\\evil", "--python PATH"),
+        ("--index-url https://example.com/simple", "--python PATH"),
+        ("--extra-index-url=https://example.com/simple", "--python PATH"),
+        ("-f https://example.com", "--python PATH"),
+        ("--trusted-host example.com", "--python PATH"),
+        ("-c constraints.txt", "--python PATH"),
+        ("numpy --global-option=x", "--python PATH"),
     ],
 )
-def test_plugins_that_the_settings_of_pytest_require_are_required_once(tmp_path, name, text):
-    settings = survey(write(tmp_path, {name: text})).pytest
-    assert read_requirements(tmp_path, settings).lines == ("pytest-mock>=3",)
-    write(tmp_path, {"requirements.txt": "pytest_mock==3.14\n"})
-    assert read_requirements(tmp_path, settings).lines == ("pytest_mock==3.14",)
+@pytest.mark.parametrize("file", ["requirements.txt", "pyproject.toml", "setup.cfg"])
+def test_what_run_would_not_install_from_wheels_is_left_out_with_a_remedy(tmp_path, file, line, remedy):
+    text = {
+        "requirements.txt": f"attrs\n{line}\n",
+        "pyproject.toml": f'[project]\ndependencies = ["attrs", {json.dumps(line)}]\n',
+        "setup.cfg": f"[options]\ninstall_requires =\n  attrs\n  {line}\n",
+    }[file]
+    found = read_requirements(write(tmp_path, {file: text}))
+    assert found.lines == ("attrs",)
+    (note,) = found.left_out
+    assert note.startswith(f"{file}: {line!r} ")
+    assert remedy in note
+
+
+@given(st.lists(st.text(st.sampled_from("ab1 @-./[]:;=<>~\\\\"), min_size=1, max_size=12), max_size=4))
+def test_what_is_proposed_is_what_run_installs_without_building(tmp_path_factory, lines):
+    root = write(tmp_path_factory.mktemp("some"), {"requirements.txt": "\n".join(lines)})
+    for line in read_requirements(root).lines:
+        assert environments._checked([line]) == [line]
+        environments._refuse_direct([line])
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path):
     write(tmp_path, {"setup.py": "raise SystemExit", "Pipfile": "", "pyproject.toml": "[project", "setup.cfg": "x = 1"})
     found = read_requirements(tmp_path)
     assert found.lines == ()
-    assert [text.partition(":")[0] for text in found.left_out] == ["setup.py", "Pipfile"]
+    assert found.left_out == ("setup.py: not read; add what it lists", "Pipfile: not read; add what it lists")
 
 
 def test_more_requirements_than_a_task_holds_are_said_to_be_left_out(tmp_path):
@@ -141,14 +160,7 @@ def test_more_requirements_than_a_task_holds_are_said_to_be_left_out(tmp_path):
         (">=3.8,<3.11", (3, 11), False),
         ("<3.12", (3, 11), True),
         ("<3.11.4", (3, 11), True),
-        ("==3.11.*", (3, 11), True),
-        ("==3.10.*", (3, 11), False),
-        ("!=3.11.*", (3, 11), False),
-        ("!=3.11.2", (3, 11), True),
         ("~=3.8", (3, 11), True),
-        ("~=3.8.1", (3, 11), False),
-        (">3.11", (3, 11), False),
-        ("<=3.10", (3, 11), False),
         (">=2.7", (3, 11), True),
         ("==3.*", (3, 11), True),
         ("nonsense", (3, 11), True),
