@@ -1,6 +1,50 @@
-"""Agents: what decides the next call."""
+"""Agents: what decides the next call.
 
-from dgym.agents.base import Action, Agent, AgentContext, BaseAgent, Env, StopEpisode, Tools
-from dgym.agents.registry import agent_names, load_agent
+The interface is here at once; the agents that come with dgym are imported when first used.
+"""
 
-__all__ = ["Action", "Agent", "AgentContext", "BaseAgent", "Env", "StopEpisode", "Tools", "agent_names", "load_agent"]
+from typing import TYPE_CHECKING, Any
+
+from dgym.agents.base import (
+    STANDARD_TOOLS,
+    Action,
+    Agent,
+    AgentContext,
+    BaseAgent,
+    Env,
+    Tools,
+    agent_names,
+    load_agent,
+)
+from dgym.agents.chat import Chat, Exchange, StopEpisode
+
+if TYPE_CHECKING:
+    from dgym.agents.human import HumanModel
+    from dgym.agents.model_agent import ModelAgent
+
+_LAZY = {"HumanModel": "human", "ModelAgent": "model_agent"}
+
+__all__ = [
+    "STANDARD_TOOLS",
+    "Action",
+    "Agent",
+    "AgentContext",
+    "BaseAgent",
+    "Chat",
+    "Env",
+    "Exchange",
+    "HumanModel",
+    "ModelAgent",
+    "StopEpisode",
+    "Tools",
+    "agent_names",
+    "load_agent",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(f"dgym.agents.{_LAZY[name]}"), name)

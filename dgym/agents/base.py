@@ -1,36 +1,31 @@
-"""What an agent is: something that drives an environment until it is done.
+"""The interface of agents, and the registry: an agent drives an environment until the episode ends.
 
-An agent sees the environment and the public part of the task. It knows neither where the sandbox is nor who stores
-what it does, so the same class runs on a laptop and in an agent pod.
+An agent sees the environment and the public part of the task. It has no access to the sandbox and to the results
+store, so the same class runs on a laptop and in an agent pod.
 """
 
+import difflib
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
+from dgym.agents.chat import Chat
 from dgym.api import ToolSpec
-from dgym.errors import ManifestError
+from dgym.errors import ManifestError, PluginError
+from dgym.llm import Reply
+from dgym.tools import import_dotted
 from dgym.wire import EndReason, Observation, Step, ToolCall
 
 if TYPE_CHECKING:
-    from dgym.agents.chat import Chat
     from dgym.env import InfoDict, ObservationDict
-    from dgym.llm import Reply
 
 STANDARD_TOOLS = ("listdir", "view", "grep", "eval", "pdb", "rewrite", "bash", "submit")
 
 Action = ToolCall | Mapping[str, Any] | str
 Tools = tuple[str | ToolSpec, ...]
-
-
-class StopEpisode(Exception):
-    """The agent is done for a reason that the environment cannot know; what is in the workspace is scored."""
-
-    def __init__(self, reason: EndReason) -> None:
-        super().__init__(reason)
-        self.reason = reason
 
 
 class Env(Protocol):
@@ -65,14 +60,20 @@ class Env(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class AgentContext:
-    """What an agent is told besides its environment.
+    """What an agent gets besides its environment.
 
-    ``parameters`` are ``agent.parameters`` of the manifest, ``seed`` is ``agent.seed``; relative paths in
-    parameters start from ``base``; None: they name no files, since whoever wrote them must not read this machine's.
-    ``tools`` are the names of the episode's tools, as the manifest has them. ``solution`` is the gold patch, given only
-    to agents that set ``needs_solution``; ``chat`` is the conversation with the model, given only to agents that set
-    ``uses_model``, and ``said`` what the model said before each step that an earlier worker took, where that is known.
-    ``log`` writes a line to the episode's log; ``note`` adds a sentence to the result's ``notes`` too.
+    Attributes:
+        parameters: ``agent.parameters`` of the manifest.
+        model: The name of the model in its configuration.
+        tools: The names of the episode's tools, as the manifest has them.
+        seed: ``agent.seed`` of the manifest.
+        base: Where relative paths in parameters start. None: parameters name no files, because the manifest's author
+            must not read files of this machine.
+        solution: The gold patch, for agents that set ``needs_solution``.
+        chat: The conversation with the model, for agents that set ``uses_model``.
+        said: The model's reply before each step that an earlier worker took, by the step's ``seq``, where it is known.
+        log: Writes a line to the episode's log.
+        note: Writes a line to the log and adds it to the result's ``notes``.
     """
 
     task_name: str
@@ -82,8 +83,8 @@ class AgentContext:
     seed: int | None = None
     base: Path | None = Path()
     solution: str | None = None
-    chat: "Chat | None" = None
-    said: "Mapping[int, Reply]" = field(default_factory=dict)
+    chat: Chat | None = None
+    said: Mapping[int, Reply] = field(default_factory=dict)
     log: Callable[[str], None] = logging.getLogger("dgym.agents").info
     note: Callable[[str], None] = logging.getLogger("dgym.agents").warning
 
@@ -143,7 +144,7 @@ def find_file(reference: str, base: Path | None) -> Path:
     """The file beside the manifest, or, as with a path typed at the prompt, in the current directory.
 
     Raises:
-        ManifestError: There is no ``base``: the agent runs where the author of its parameters may read no files.
+        ManifestError: ``base`` is None: the agent runs in a cluster, where parameters name no files.
     """
     if base is None:
         raise ManifestError(
@@ -152,3 +153,46 @@ def find_file(reference: str, base: Path | None) -> Path:
         )
     path = Path(reference).expanduser()
     return path if not (base / path).exists() and path.exists() else base / path
+
+
+_GROUP = "dgym.agents"
+
+
+def agent_names() -> list[str]:
+    """Every agent installed, sorted."""
+    return sorted({point.name for point in entry_points(group=_GROUP)})
+
+
+def load_agent(name: str) -> type[Agent]:
+    """The agent's class.
+
+    Raises:
+        PluginError: No such agent, or it cannot be imported, or it is no agent; the message names it.
+    """
+    target = name if ":" in name else _entry_point(name).value
+    try:
+        found = import_dotted(target)
+    except Exception as error:
+        raise PluginError(f"agent {name!r} cannot be loaded from {target}: {type(error).__name__}: {error}") from error
+    return _checked(name, found)
+
+
+def _entry_point(name: str) -> EntryPoint:
+    found = {point.name: point for point in entry_points(group=_GROUP)}
+    if name in found:
+        return found[name]
+    nearest = difflib.get_close_matches(name, found, n=1)
+    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+    known = ", ".join(sorted(found)) or "none"
+    raise PluginError(
+        f"there is no agent {name!r}{hint} (installed: {known}; a class of your own: package.module:Class)"
+    )
+
+
+def _checked(name: str, found: Any) -> type[Agent]:
+    needed = ("name", "default_tools", "banned_tools", "interactive", "needs_solution", "uses_model", "run")
+    missing = [attribute for attribute in needed if not hasattr(found, attribute)]
+    if not isinstance(found, type) or missing:
+        what = f"it has no {', '.join(missing)}" if missing else "it is not a class"
+        raise PluginError(f"agent {name!r} is not an agent: {what}; derive it from dgym.agents.BaseAgent")
+    return cast("type[Agent]", found)

@@ -1,67 +1,35 @@
-"""One episode's conversation with its model: the token budget, the deadline, and a record of everything said."""
+"""One episode's conversation with its model: the token budget, the deadline, and the record of its exchanges."""
 
 import asyncio
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
-from typing import Any, cast
 
 import msgspec
 
-from dgym.agents.base import StopEpisode
 from dgym.errors import PersonLeft
-from dgym.llm import Message, Model, ModelCall, Reply, Role, ToolDefinition, Usage
+from dgym.llm import Message, Model, ModelCall, Reply, ToolDefinition
 from dgym.wire import EndReason
 
 
-class RecordedCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A call as the model wrote it; ``raw`` and ``error`` where it could not be read."""
+class StopEpisode(Exception):
+    """The agent is done for a reason that the environment cannot know; what is in the workspace is scored."""
 
-    id: str
-    tool: str
-    arguments: dict[str, Any] | None = None
-    raw: str = ""
-    error: str | None = None
+    def __init__(self, reason: EndReason) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
-class RecordedMessage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """One message that was sent."""
-
-    role: str
-    content: str
-    calls: tuple[RecordedCall, ...] = ()
-    call_id: str | None = None
-
-
-class RecordedUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Tokens and price of one exchange."""
-
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cached_tokens: int = 0
-    reasoning_tokens: int = 0
-    price: str | None = None
-    exact: bool = True
-
-
-class Exchange(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """One request to the model and its reply.
+class Exchange(Reply, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """One request to the model and its reply, as the trajectory records them.
 
     ``sent`` are the numbers of the request's messages, in order, as ranges with both ends included; ``messages`` are
-    those sent for the first time, whose numbers go on from the last one of the exchange before.
+    those sent for the first time, whose numbers go on from the last one of the exchange before. Calls have ``raw`` only
+    where their arguments could not be read.
     """
 
     sent: tuple[tuple[int, int], ...]
-    messages: tuple[RecordedMessage, ...] = ()
-    text: str = ""
-    reasoning: str = ""
-    calls: tuple[RecordedCall, ...] = ()
-    refusal: str = ""
-    finish_reason: str = "stop"
-    usage: RecordedUsage = RecordedUsage()
-    seconds_model: float = 0.0
-    seconds_queue: float = 0.0
-    tries: int = 1
+    messages: tuple[Message, ...] = ()
 
 
 class Transcript:
@@ -75,44 +43,23 @@ class Transcript:
         """Go on from exchanges that an earlier worker wrote into the same trajectory."""
         for exchange in exchanges:
             for message in exchange.messages:
-                self._numbers.setdefault(_key(_sent(message)), self._count)
+                self._numbers.setdefault(_key(message), self._count)
                 self._count += 1
 
     def record(self, messages: Sequence[Message], reply: Reply) -> Exchange:
         """The exchange in which ``messages`` were sent and ``reply`` came back."""
         numbers, new = [], []
-        for message in messages:
+        for sent in messages:
+            message = msgspec.structs.replace(sent, calls=_recorded(sent.calls))
             key = _key(message)
             number = self._numbers.get(key)
             if number is None:
                 number = self._numbers[key] = self._count
                 self._count += 1
-                new.append(_message(message))
+                new.append(message)
             numbers.append(number)
-        return Exchange(
-            sent=tuple(ranges(numbers)),
-            messages=tuple(new),
-            text=reply.text,
-            reasoning=reply.reasoning,
-            calls=_calls(reply.calls),
-            refusal=reply.refusal,
-            finish_reason=reply.finish_reason,
-            usage=_usage(reply.usage),
-            seconds_model=round(reply.seconds_model, 6),
-            seconds_queue=round(reply.seconds_queue, 6),
-            tries=reply.tries,
-        )
-
-
-def reply_of(exchange: Exchange) -> Reply:
-    """What the model answered, as far as the trajectory keeps it."""
-    return Reply(
-        text=exchange.text,
-        reasoning=exchange.reasoning,
-        calls=_model_calls(exchange.calls),
-        refusal=exchange.refusal,
-        finish_reason=exchange.finish_reason,
-    )
+        fields = msgspec.structs.asdict(reply) | {"calls": _recorded(reply.calls)}
+        return Exchange(sent=tuple(ranges(numbers)), messages=tuple(new), **fields)
 
 
 def ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
@@ -127,52 +74,12 @@ def ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def _key(message: Message) -> bytes:
-    if message.calls:
-        # The text of a call that could be read is not kept, and says no more than its arguments.
-        calls = tuple(
-            call if call.arguments is None else msgspec.structs.replace(call, raw="") for call in message.calls
-        )
-        message = msgspec.structs.replace(message, calls=calls)
     return hashlib.blake2b(msgspec.json.encode(message, order="deterministic"), digest_size=16).digest()
 
 
-def _sent(message: RecordedMessage) -> Message:
-    return Message(
-        role=cast("Role", message.role),
-        content=message.content,
-        calls=_model_calls(message.calls),
-        call_id=message.call_id,
-    )
-
-
-def _model_calls(calls: Iterable[RecordedCall]) -> tuple[ModelCall, ...]:
-    return tuple(
-        ModelCall(id=call.id, tool=call.tool, arguments=call.arguments, raw=call.raw, error=call.error)
-        for call in calls
-    )
-
-
-def _message(message: Message) -> RecordedMessage:
-    return RecordedMessage(
-        role=message.role, content=message.content, calls=_calls(message.calls), call_id=message.call_id
-    )
-
-
-def _calls(calls: Iterable[ModelCall]) -> tuple[RecordedCall, ...]:
-    return tuple(
-        RecordedCall(
-            id=call.id,
-            tool=call.tool,
-            arguments=call.arguments,
-            raw=call.raw if call.arguments is None else "",
-            error=call.error,
-        )
-        for call in calls
-    )
-
-
-def _usage(usage: Usage) -> RecordedUsage:
-    return RecordedUsage(**{name: getattr(usage, name) for name in RecordedUsage.__struct_fields__})
+def _recorded(calls: Iterable[ModelCall]) -> tuple[ModelCall, ...]:
+    """The calls without the text of those that could be read, which says no more than their arguments."""
+    return tuple(call if call.arguments is None else msgspec.structs.replace(call, raw="") for call in calls)
 
 
 _REPLY_SHARE = 5
@@ -181,10 +88,10 @@ _REPLY_TOKENS = (1_024, 16_384)
 
 
 class Chat:
-    """What agents ask their model through.
+    """An agent's access to its model.
 
-    ``listener`` is told of every exchange before its reply is acted on. ``deadline`` is the time of the event loop at
-    which the episode ends, whatever the model is doing then; None before the reset.
+    ``listener`` gets every exchange before the agent gets the reply. ``deadline`` is the time of the event loop at
+    which the episode ends and requests to the model are cancelled; None before the reset.
     """
 
     def __init__(
@@ -212,7 +119,7 @@ class Chat:
     def resume(
         self, exchanges: Iterable[Exchange], *, input_tokens: int, output_tokens: int, price: Decimal | None
     ) -> None:
-        """Go on from what an earlier worker said and used."""
+        """Go on from the exchanges and the usage of an earlier worker."""
         self.input_tokens, self.output_tokens, self.price = input_tokens, output_tokens, price
         self._transcript.restore(exchanges)
 
@@ -248,7 +155,7 @@ class Chat:
 
     @property
     def prompt_limit(self) -> int | None:
-        """How many tokens a request may have, with room left for the reply; None where nobody knows."""
+        """How many tokens a request may have, with room left for the reply; None where the window is not known."""
         window = self.model.context_limit
         if window is None:
             return None
@@ -257,7 +164,7 @@ class Chat:
         return max(window - reply, window // 2)
 
     def close(self) -> None:
-        """The episode has ended."""
+        """End the episode's use of the model."""
         self.model.release(self._session)
 
     def _account(self, reply: Reply) -> None:

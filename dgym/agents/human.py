@@ -1,16 +1,15 @@
-"""Lets a person debug: one call a line, as text, with everything a model would read on the screen."""
+"""A person at the terminal: as an agent that types calls, or in the place of a model that an agent asks."""
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dgym.agents.base import AgentContext, BaseAgent, Env
-from dgym.agents.console import META_COMMANDS, Console, open_console
+from dgym.console import META_COMMANDS, Console, open_console, read_block
 from dgym.env import ObservationDict
+from dgym.errors import PersonLeft
+from dgym.llm import Message, ModelCall, Reply, TokenCounter, ToolDefinition, Usage, describe_tools
 from dgym.wire import EndReason
-
-PROMPT = "dgym> "
-CONTINUATION = "....> "
-_CODE, _END_OF_CODE = "<c>", "</c>"
 
 
 class HumanAgent(BaseAgent):
@@ -26,14 +25,14 @@ class HumanAgent(BaseAgent):
         console = open_console(tools)
         console.show(f"Episode of task {context.task_name}. Type a call, help, or quit.", "title")
         _show(console, observation)
-        while (line := await read_call(console)) is not None:
+        while (line := await read_block(console, "dgym> ", "....> ")) is not None:
             command, _, rest = line.strip().partition(" ")
             if not command:
                 continue
             if command in ("quit", "exit"):
                 return EndReason.CANCELLED
             if command == "help":
-                console.show(help_text(rest.strip(), tools, info["instructions"]))
+                console.show(_help(rest.strip(), tools, info["instructions"]))
                 continue
             observation, _, terminated, truncated, info = await env.step(line.strip())
             _show(console, observation)
@@ -43,26 +42,14 @@ class HumanAgent(BaseAgent):
         return EndReason.CANCELLED
 
 
-async def read_call(console: Console) -> str | None:
-    """One call; it goes on over several lines while code between ``<c>`` and ``</c>`` is open."""
-    line = await console.read(PROMPT)
-    if line is None:
-        return None
-    while _CODE in line and _END_OF_CODE not in line:
-        more = await console.read(CONTINUATION)
-        if more is None:
-            return None
-        line += "\n" + more
-    return line
-
-
-def help_text(name: str, tools: Mapping[str, Mapping[str, Any]], instructions: Mapping[str, str]) -> str:
+def _help(name: str, tools: Mapping[str, Mapping[str, Any]], instructions: Mapping[str, str]) -> str:
     """Every tool in a line, or all about one."""
     if name in tools:
         return instructions.get(name) or str(tools[name]["description"])
     lines = [f"There is no tool {name!r}."] if name else []
-    for tool, description in [*((tool, str(tools[tool]["description"])) for tool in sorted(tools))]:
-        lines.append(f"  {tool:<10} {description.strip().partition(chr(10))[0]}")
+    for tool, about in sorted(tools.items()):
+        first_line, _, _ = str(about["description"]).strip().partition("\n")
+        lines.append(f"  {tool:<10} {first_line}")
     lines += [f"  {command:<10} {text}" for command, text in META_COMMANDS.items()]
     return "\n".join(lines)
 
@@ -82,3 +69,91 @@ def _show(console: Console, observation: ObservationDict) -> None:
 def _show_end(console: Console, info: Mapping[str, Any]) -> None:
     style = "good" if info["resolved"] else "bad"
     console.show(f"{info['reason']}: {info['score']} of {info['max_score']} after {info['steps']} steps.", style)
+
+
+_TITLES = {"system": "System", "user": "User", "assistant": "You said", "tool": "Result"}
+
+
+class HumanModel:
+    """Implements ``dgym.llm.Model``: a person reads the prompt and answers in the tools' text grammar.
+
+    Args:
+        open_console: Opens the terminal, given the tools by name.
+    """
+
+    name = "human"
+    context_limit: int | None = None
+    reply_limit: int | None = None
+    interactive = True
+
+    def __init__(self, open_console: Callable[[Mapping[str, ToolDefinition]], Console] = open_console) -> None:
+        self._open_console = open_console
+        self._console: Console | None = None
+        self._shown: dict[str, Sequence[Message]] = {}
+        self._calls = 0
+        self._counter = TokenCounter()
+
+    async def complete(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolDefinition],
+        *,
+        session: str,
+        seed: int | None = None,  # noqa: ARG002 - people have neither seed nor temperature
+        temperature: str | None = None,  # noqa: ARG002
+    ) -> Reply:
+        """Show new messages and read a line as the reply; a line that does not begin with a tool's name is plain text.
+
+        Raises:
+            PersonLeft: ``quit``, or the end of the input.
+        """
+        started = time.monotonic()
+        named = {str(tool["name"]): tool for tool in tools}
+        console = self._console = self._console or self._open_console(named)
+        self._show_new(console, messages, session)
+        while not (text := await _read_reply(console)) or text == "help":
+            if text == "help":
+                console.show(describe_tools(tools))
+        self._calls += 1
+        words = text.split(maxsplit=1)
+        is_call = words[0] in named or text.startswith("{")
+        call = ModelCall(id=f"human-{self._calls}", tool=words[0] if words[0] in named else "", raw=text)
+        return Reply(
+            text="" if is_call else text,
+            calls=(call,) if is_call else (),
+            usage=Usage(
+                input_tokens=self.count_tokens(messages, tools),
+                output_tokens=self._counter.count_reply(text),
+                exact=False,
+            ),
+            seconds_model=round(time.monotonic() - started, 6),
+        )
+
+    def count_tokens(self, messages: Sequence[Message], tools: Sequence[ToolDefinition] = ()) -> int:
+        """Estimate the tokens of a request."""
+        return self._counter.count(messages, tools)
+
+    def release(self, session: str) -> None:
+        """Forget what was shown of the episode."""
+        self._shown.pop(session, None)
+
+    async def close(self) -> None:
+        """There is nothing to close."""
+
+    def _show_new(self, console: Console, messages: Sequence[Message], session: str) -> None:
+        """Show only messages that differ from those shown before."""
+        before = self._shown.get(session, ())
+        for message in messages:
+            if message not in before and message.role != "assistant":
+                console.show(f"--- {_TITLES[message.role]}", "title")
+                console.show(message.content)
+        self._shown[session] = tuple(messages)
+
+
+async def _read_reply(console: Console) -> str:
+    text = await read_block(console, "model> ", ".....> ")
+    if text is None:
+        raise PersonLeft("the input of the person who played the model has ended")
+    if (text := text.strip()) in ("quit", "exit"):
+        raise PersonLeft("the person who played the model has left")
+    return text

@@ -1,16 +1,160 @@
-"""What the agents that think have in common."""
+"""Agents that ask a model: their settings, their loop, and which tools each has.
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+The loop shows the model the state of the episode, makes the call of its reply, and asks again. It ends when the
+environment ends the episode, or when ``Chat`` refuses a request (budget, deadline).
+"""
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import msgspec
 
 from dgym.agents.base import AgentContext, BaseAgent, Env, Tools
-from dgym.agents.loop import Loop
-from dgym.agents.settings import Settings, read_settings
+from dgym.agents.chat import Chat
+from dgym.agents.memory import NO_CALL, Memory, fit
+from dgym.agents.prompt import Prompt
 from dgym.api import ToolSpec
-from dgym.errors import ManifestError
-from dgym.wire import EndReason
+from dgym.env import InfoDict
+from dgym.errors import ContextLengthExceeded, ManifestError
+from dgym.llm import Message, Reply
+from dgym.wire import EndReason, ToolCall
+
+_SNAKE = re.compile(r"_([a-z0-9])")
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """What a manifest may say about an agent that thinks.
+
+    ``memory_size`` steps are in the prompt word for word; ``reset_history_after_rewrite`` forgets them at each change
+    of a file. ``eval_on_reset`` and ``eval_on_rewrite`` run the task's tests without a call. ``tree_depth`` levels of
+    the repository are shown. ``system_prompt`` and ``task_prompt`` are templates in place of dgym's own: paths, from
+    the manifest's directory.
+    """
+
+    memory_size: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 20
+    reset_history_after_rewrite: bool = False
+    eval_on_reset: bool = True
+    eval_on_rewrite: bool = True
+    tree_depth: Annotated[int, msgspec.Meta(ge=0, le=20)] = 2
+    system_prompt: str | None = None
+    task_prompt: str | None = None
+
+
+S = TypeVar("S", bound=Settings)
+
+
+def read_settings(kind: type[S], parameters: Mapping[str, Any], *, agent: str) -> S:
+    """``parameters`` as settings; names may be written in snake_case too.
+
+    Raises:
+        ManifestError: A name is unknown, or a value is wrong.
+    """
+    given = {_SNAKE.sub(lambda match: match[1].upper(), name): value for name, value in parameters.items()}
+    known = [field.encode_name for field in msgspec.structs.fields(kind)]
+    for name in given:
+        if name not in known:
+            nearest = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {nearest[0]}?" if nearest else f"known are: {', '.join(known)}"
+            raise ManifestError(f"agent {agent} has no parameter {name!r}; {hint}")
+    try:
+        return msgspec.convert(given, kind)
+    except msgspec.ValidationError as error:
+        what, _, place = str(error).partition(" - at `$.")
+        raise ManifestError(f"agent.parameters.{place.rstrip('`')} of agent {agent}: {what}") from None
+
+
+_SCALES = (1.0, 0.5, 0.25, 0.1, 0.0)
+"""How far the sections of the task message shrink, one after the other, where the newest step would not fit."""
+_TRIES = 8
+_LESS = 0.7
+"""What is left of a request that the model finds too long, and what may be used of a limit that it names."""
+
+
+class Loop:
+    """One episode of one agent."""
+
+    def __init__(self, env: Env, chat: Chat, context: AgentContext, settings: Settings) -> None:
+        self._env = env
+        self._chat = chat
+        self._context = context
+        self._settings = settings
+        self._prompt = Prompt(settings.system_prompt, settings.task_prompt, base=context.base, count=chat.count)
+        self._memory = Memory(settings.memory_size)
+        self._limit = chat.prompt_limit
+
+    async def run(self) -> None:
+        """Drive the episode to its end; an episode that an earlier worker began goes on where it stands."""
+        evaluate = self._settings.eval_on_reset and "eval" in self._context.tools
+        _, info = await self._env.reset(seed=self._context.seed, options={"eval": evaluate})
+        history = self._env.history()
+        forgetful = self._settings.reset_history_after_rewrite
+        self._memory.restore(history, self._context.said, clear_at_change=forgetful)
+        over = bool(history) and history[-1].observation.end_reason is not None
+        while not over:
+            reply = await self._ask(info)
+            observation, _, terminated, truncated, latest = await self._env.step(action(reply))
+            # A step gives the tools only where there are others.
+            info.update(latest)
+            if observation.get("diff") and forgetful:
+                self._memory.clear()
+            self._memory.add(reply, observation["text"])
+            over = terminated or truncated
+
+    async def _ask(self, info: InfoDict) -> Reply:
+        """The model's reply; a request that it finds too long is cut and sent again."""
+        views = await self._look(info)
+        messages = self._messages(info, views)
+        for _ in range(_TRIES - 1):
+            try:
+                return await self._chat.ask(messages, info["tools"])
+            except ContextLengthExceeded as error:
+                counted = self._chat.count(messages, info["tools"])
+                # The model counts differently, so its limit alone might lead to the same request again.
+                self._limit = int(min(counted, error.limit or counted) * _LESS)
+                refused, messages = messages, self._messages(info, views)
+                if messages == refused:
+                    self._context.log(f"the prompt was too long ({error}), and no more of it can be left out")
+                    raise
+                self._context.log(f"the prompt was too long ({error}); it is cut to about {self._limit} tokens")
+        return await self._chat.ask(messages, info["tools"])
+
+    def _messages(self, info: InfoDict, views: dict[str, str]) -> list[Message]:
+        def count(messages: Sequence[Message]) -> int:
+            return self._chat.count(messages, info["tools"])
+
+        messages: list[Message] = []
+        for scale in _SCALES:
+            head = self._prompt.head(
+                info, views, eval_on_rewrite=self._settings.eval_on_rewrite, window=self._limit, scale=scale
+            )
+            messages = fit(head, self._memory.turns, self._limit, count)
+            if self._limit is None or count(messages) <= self._limit:
+                break
+        return messages
+
+    async def _look(self, info: InfoDict) -> dict[str, str]:
+        """The directory tree and the file in focus, as they are now."""
+        depth = self._settings.tree_depth
+        tree = await self._peek("listdir", path=".", depth=depth) if depth else ""
+        focus = info.get("focus_file")
+        return {"tree": tree, "file": await self._peek("view", path=focus) if focus else ""}
+
+    async def _peek(self, tool: str, **arguments: object) -> str:
+        seen = await self._env.peek({"tool": tool, "arguments": arguments})
+        return str(seen["text"]) if seen["ok"] else ""
+
+
+def action(reply: Reply) -> ToolCall | dict[str, object] | str:
+    """What to give to ``env.step``: the reply's first call, or its mistake, which the model sees as an observation."""
+    if not reply.calls:
+        return ToolCall.mistake(NO_CALL)
+    call = reply.calls[0]
+    if call.error is not None:
+        return ToolCall.mistake(f"The call of {call.tool or 'a tool'} cannot be read: {call.error}")
+    return call.action
+
 
 DEBUGGING_TOOLS = ("pdb", "view", "rewrite", "eval", "listdir", "grep", "submit")
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from dgym.agents.base import find_file
 from dgym.agents.memory import shorten_to_tokens
-from dgym.agents.settings import Settings
 from dgym.env import InfoDict
 from dgym.errors import ManifestError, PluginError
 from dgym.llm import Message
@@ -35,13 +34,21 @@ class Prompt:
         ManifestError: A template of the user's cannot be read or is not valid.
     """
 
-    def __init__(self, settings: Settings, *, base: Path | None, count: Callable[[Sequence[Message]], int]) -> None:
-        self._settings = settings
+    def __init__(
+        self,
+        system: str | None = None,
+        task: str | None = None,
+        *,
+        base: Path | None,
+        count: Callable[[Sequence[Message]], int],
+    ) -> None:
         self._count = count
-        self._system = _template(settings.system_prompt, base, "system.j2")
-        self._task = _template(settings.task_prompt, base, "task.j2")
+        self._system = _template(system, base, "system.j2")
+        self._task = _template(task, base, "task.j2")
 
-    def head(self, info: InfoDict, views: Views, *, window: int | None, scale: float = 1.0) -> list[Message]:
+    def head(
+        self, info: InfoDict, views: Views, *, eval_on_rewrite: bool, window: int | None, scale: float = 1.0
+    ) -> list[Message]:
         """System and task message; ``views`` are the texts ``tree`` and ``file``.
 
         ``scale`` shrinks the shares of everything but the task itself.
@@ -56,7 +63,7 @@ class Prompt:
             "instructions": {name: info["instructions"].get(name, "") for name in tools},
             "breakpoints": info.get("breakpoints") or [],
             "notices": info.get("notices") or [],
-            "eval_on_rewrite": self._settings.eval_on_rewrite,
+            "eval_on_rewrite": eval_on_rewrite,
             "task": self._shorten(task, limit * SHARES["task"]),
             **sections,
         }

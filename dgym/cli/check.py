@@ -9,13 +9,13 @@ import click
 import msgspec
 
 from dgym.agents import load_agent
-from dgym.agents.console import printable
 from dgym.api import AgentSpec, DebugTask, Episode, EpisodeSet, EpisodeSpec, Loaded, ToolSpec, find_task
 from dgym.api.task import DebugTaskSpec
 from dgym.cli.manifests import load_bundle, read_manifests
 from dgym.cli.options import Inputs
 from dgym.cli.output import FAILED, echo_json
 from dgym.cli.yaml_text import dump
+from dgym.console import printable
 from dgym.env import Opening, check_task
 from dgym.episodes.job import effective_tools
 from dgym.errors import ManifestError, PatchError, PluginError

@@ -10,8 +10,7 @@ from dgym.cli.output import FAILED, echo_json
 from dgym.errors import ModelConfigError
 
 if TYPE_CHECKING:
-    from dgym.llm import ModelCatalog
-    from dgym.llm.checking import Check
+    from dgym.llm import Check, ModelCatalog
 
 
 @click.group("llm", no_args_is_help=True)
@@ -94,7 +93,7 @@ def check(model: str | None, llm_config: str | None, output: str) -> None:
 
 async def _check_all(catalog: "ModelCatalog", names: list[str], *, alone: bool) -> "list[Check]":
     """Check one model after the other. A faulty entry raises if ``alone``, else it is a failed check."""
-    from dgym.llm.checking import Check, check_model
+    from dgym.llm import Check, check_model
 
     checks: list[Check] = []
     for name in names:
@@ -118,7 +117,7 @@ def init_llm_config_command(directory: str | None, force: bool) -> None:
     """
     from pathlib import Path
 
-    from dgym.llm.loading import FILE_NAME, PATH_VARIABLE, default_path, user_directory, write_template
+    from dgym.llm import FILE_NAME, PATH_VARIABLE, default_path, user_directory, write_template
 
     path = (Path(directory) if directory is not None else user_directory()) / FILE_NAME
     if not write_template(path, overwrite=force):

@@ -12,7 +12,7 @@ Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]
 
 def complete_agents(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The agents that are installed."""
-    from dgym.agents.registry import agent_names
+    from dgym.agents import agent_names
 
     return _starting(agent_names(), incomplete)
 
@@ -56,7 +56,7 @@ def complete_overrides(_context: click.Context, _parameter: click.Parameter, inc
 
 
 def _agents() -> Iterable[str]:
-    from dgym.agents.registry import agent_names
+    from dgym.agents import agent_names
 
     return agent_names()
 

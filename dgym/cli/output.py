@@ -70,7 +70,7 @@ def text(plain: str, style: str = "") -> "Text":
     """Text of manifests and results: neither markup nor commands to the terminal."""
     from rich.text import Text
 
-    from dgym.agents.console import printable
+    from dgym.console import printable
 
     return Text(printable(plain), style=style)
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import click
 
-from dgym.agents.console import printable
 from dgym.api import DebugTask
 from dgym.cli.check import tasks_of
 from dgym.cli.manifests import PREFIX, bundled_tasks, read_manifests
 from dgym.cli.options import Inputs
 from dgym.cli.output import FAILED, echo_json
+from dgym.console import printable
 from dgym.episodes.comparison import Comparison, run_again
 from dgym.episodes.plan import task_digest
 from dgym.errors import ManifestError

@@ -9,8 +9,7 @@ from typing import cast
 
 import msgspec
 
-from dgym.agents import Agent, Tools, load_agent
-from dgym.agents.chat import Exchange
+from dgym.agents import Agent, Exchange, Tools, load_agent
 from dgym.env import AsyncRepoEnv
 from dgym.episodes.job import Finished, Job, Report, Started, Stepped, Told, effective_tools
 from dgym.episodes.logs import NOTICE, episode_log

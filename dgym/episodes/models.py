@@ -2,11 +2,16 @@
 
 from typing import TYPE_CHECKING
 
-from dgym.agents.console import open_console
 from dgym.llm import Model, load_models
 
 if TYPE_CHECKING:
     from dgym.llm import ModelCatalog
+
+
+def _person() -> Model:
+    from dgym.agents import HumanModel
+
+    return HumanModel()
 
 
 class Models:
@@ -23,7 +28,7 @@ class Models:
     def catalog(self, config: str | None) -> "ModelCatalog":
         """The models of the file ``config``, read once; None: the user's own configuration."""
         if config not in self._catalogs:
-            self._catalogs[config] = load_models(config, terminal=open_console, origin=self._origin)
+            self._catalogs[config] = load_models(config, human=_person, origin=self._origin)
         return self._catalogs[config]
 
     def open(self, name: str, config: str | None) -> Model:

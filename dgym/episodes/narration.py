@@ -4,7 +4,7 @@ import textwrap
 
 import msgspec
 
-from dgym.agents.chat import Exchange
+from dgym.agents import Exchange
 from dgym.wire import Step, ToolCall
 
 _LINES = 40

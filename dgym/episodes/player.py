@@ -16,8 +16,7 @@ from typing import Protocol
 
 import msgspec
 
-from dgym.agents import Agent, AgentContext, StopEpisode, Tools
-from dgym.agents.chat import Chat, Exchange, reply_of
+from dgym.agents import Agent, AgentContext, Chat, Exchange, StopEpisode, Tools
 from dgym.api import AgentSpec, DebugTask
 from dgym.env import AsyncRepoEnv
 from dgym.episodes.models import Models
@@ -195,7 +194,7 @@ class Player:
             base=run.base,
             solution=run.task.spec.solution if run.agent.needs_solution else None,
             chat=self._chat,
-            said={seq: reply_of(exchanges[-1]) for seq, exchanges in self._exchanges.items()},
+            said={seq: exchanges[-1] for seq, exchanges in self._exchanges.items()},
             log=lambda text: self._log.info("%s", text),
             note=self._note,
         )

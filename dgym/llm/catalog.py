@@ -1,29 +1,29 @@
-"""The configured models by name; opens each at most once."""
+"""The configured models by name, and ``dgym llm check``: one short request to each endpoint of a model."""
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from dgym.errors import ModelConfigError
-from dgym.llm.config import ModelSettings
-from dgym.llm.human import NAME as HUMAN
-from dgym.llm.human import HumanModel, OpenTerminal
-from dgym.llm.loading import ModelEntry, default_path, hub_token, read_entries
-from dgym.llm.protocol import Model
+import msgspec
+
+from dgym.errors import ModelConfigError, ModelError
+from dgym.llm.config import ModelEntry, ModelSettings, default_path, hub_token, read_entries
+from dgym.llm.protocol import Message, Model, Reply
 from dgym.llm.remote import RemoteModel
 from dgym.llm.tokens import TokenCounter, load_tokenizer
 
+HUMAN = "human"
+OpenHuman = Callable[[], Model]
 
-def load_models(
-    path: str | Path | None = None, *, terminal: OpenTerminal | None = None, origin: str = ""
-) -> "ModelCatalog":
+
+def load_models(path: str | Path | None = None, *, human: OpenHuman | None = None, origin: str = "") -> "ModelCatalog":
     """The models of ``path``, else of ``LLM_CONFIG_FILE_PATH``, else of ``~/.config/dgym/llm.yaml`` if there is one.
 
     Args:
         path: The configuration file; it must exist.
-        terminal: Opens the terminal for the model ``human``, such as ``dgym.agents.console.open_console``.
-        origin: Where the file comes from, such as a value of the chart; messages name it in place of the path.
+        human: Makes the model ``human``, such as ``dgym.agents.HumanModel``; None: it cannot be opened.
+        origin: The file's name in messages, such as a value of the chart; empty: its path.
 
     Raises:
         ModelConfigError: The file is missing or unreadable. The faults of one model's entry are raised when that
@@ -31,20 +31,20 @@ def load_models(
     """
     given = Path(path).expanduser() if path is not None else default_path()
     if path is None and not given.exists():
-        return ModelCatalog({}, path=given, terminal=terminal, origin=origin)
-    return ModelCatalog(read_entries(given, origin=origin), path=given, terminal=terminal, origin=origin)
+        return ModelCatalog({}, path=given, human=human, origin=origin)
+    return ModelCatalog(read_entries(given, origin=origin), path=given, human=human, origin=origin)
 
 
 class ModelCatalog:
-    """Models by name. A model is opened once; its connections, limits and endpoints are shared by all who open it."""
+    """Models by name. A model is opened once; its connections, limits and endpoints are shared by all its episodes."""
 
     def __init__(
-        self, entries: Mapping[str, ModelEntry], *, path: Path, terminal: OpenTerminal | None = None, origin: str = ""
+        self, entries: Mapping[str, ModelEntry], *, path: Path, human: OpenHuman | None = None, origin: str = ""
     ) -> None:
         self.path = path
         self._origin = origin
         self.entries = dict(entries)
-        self._terminal = terminal
+        self._open_human = human
         self._open: dict[str, Model] = {}
 
     @property
@@ -76,8 +76,8 @@ class ModelCatalog:
             ModelConfigError: There is no such model, its entry is wrong, or a package it needs is missing.
         """
         if name not in self._open:
-            human = self.is_interactive(name)
-            self._open[name] = self._human() if human else open_remote(name, self.settings(name))
+            person = self.is_interactive(name)
+            self._open[name] = self._human() if person else open_remote(name, self.settings(name))
         return self._open[name]
 
     async def close(self) -> None:
@@ -86,10 +86,10 @@ class ModelCatalog:
             _, model = self._open.popitem()
             await model.close()
 
-    def _human(self) -> HumanModel:
-        if self._terminal is None:
+    def _human(self) -> Model:
+        if self._open_human is None:
             raise ModelConfigError(f"the model {HUMAN!r} needs a terminal; run it with `dgym run`")
-        return HumanModel(self._terminal)
+        return self._open_human()
 
     def _unknown(self, name: str) -> str:
         if self._origin and not self.entries:
@@ -121,3 +121,69 @@ def open_remote(name: str, settings: ModelSettings) -> RemoteModel:
     count = {} if settings.tokenizer is None else {"count_text": load_tokenizer(settings.tokenizer, hub_token())}
     connect = partial(OpenAIConnection, settings, get_token=get_token)
     return RemoteModel(name, settings, connect, counter=TokenCounter(**count))
+
+
+_SECONDS = 120.0
+_TOOL = {
+    "name": "ready",
+    "description": "Say that you are ready.",
+    "parameters": {"type": "object", "properties": {}, "additionalProperties": False},
+}
+_QUESTION = Message(role="user", content="Call the tool named ready now, without arguments.")
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """The result at one endpoint. ``calls_tools`` is None without a reply."""
+
+    model: str
+    endpoint: str
+    ok: bool
+    message: str
+    calls_tools: bool | None = None
+    seconds: float = 0.0
+
+
+async def check_model(catalog: ModelCatalog, name: str) -> list[Check]:
+    """One check for each endpoint.
+
+    Raises:
+        ModelConfigError: The model is not configured, or wrongly.
+    """
+    settings = catalog.settings(name)
+    change = partial(
+        msgspec.structs.replace,
+        settings,
+        endpoints=(),
+        max_tries=1,
+        timeout_seconds=min(_SECONDS, settings.timeout_seconds),
+    )
+    checks = []
+    for url in settings.urls:
+        model = open_remote(name, change(endpoint=url))
+        try:
+            reply = await model.complete([_QUESTION], [_TOOL], session="dgym-check")
+        except ModelError as error:
+            checks.append(Check(model=name, endpoint=url, ok=False, message=str(error)))
+        else:
+            checks.append(_judge(name, url, reply))
+        finally:
+            await model.close()
+    return checks
+
+
+def _judge(name: str, url: str, reply: Reply) -> Check:
+    calls = any(call.tool == _TOOL["name"] and call.error is None for call in reply.calls)
+    usage = reply.usage
+    told = [f"answered in {reply.seconds_model:.1f} s"]
+    if calls:
+        told.append("calls tools")
+    if usage.exact:
+        price = f", price {usage.price}" if usage.price is not None else ""
+        told.append(f"{usage.input_tokens} tokens in, {usage.output_tokens} out{price}")
+    else:
+        told.append("reports no tokens, so that counts are estimates")
+    if not calls:
+        told.append("but called no tool when asked to; if that stays so, set tool_calling: text")
+    return Check(
+        model=name, endpoint=url, ok=True, message=", ".join(told), calls_tools=calls, seconds=reply.seconds_model
+    )

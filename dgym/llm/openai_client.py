@@ -12,9 +12,8 @@ from typing import Any
 import openai
 
 from dgym.errors import ModelConfigError
-from dgym.llm.config import ModelSettings
+from dgym.llm.config import ModelSettings, Secret
 from dgym.llm.faults import Fault, RequestFailed, classify
-from dgym.llm.secrets import Secret
 
 GetToken = Callable[[], Awaitable[str]]
 

@@ -1,4 +1,4 @@
-"""The protocol between agents and models. Agents depend on nothing else of models, and models on nothing of agents."""
+"""The protocol between agents and models. Trajectories hold its structs as JSON, in camelCase."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
@@ -11,7 +11,7 @@ ToolDefinition = Mapping[str, Any]
 """A tool as ``info["tools"]`` lists it: ``name``, ``description`` and ``parameters``, a JSON Schema."""
 
 
-class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
+class ModelCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A call of a tool as the model wrote it. It is not checked: the tool may not exist, the arguments may be wrong.
 
     ``raw`` is what the model sent: the JSON text of the arguments, or the whole line where a model calls tools by text.
@@ -30,7 +30,7 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
         return {"tool": self.tool, "arguments": self.arguments} if self.arguments is not None else self.raw
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True):
+class Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """One message of a conversation.
 
     ``calls`` belong to the assistant's messages. Each is answered by one message of role ``tool`` with its ``call_id``.
@@ -42,7 +42,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     call_id: str | None = None
 
 
-class Usage(msgspec.Struct, frozen=True, kw_only=True):
+class Usage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Tokens and their price. ``exact`` is false where the model reported nothing and the numbers are estimates.
 
     ``cached_tokens`` are part of ``input_tokens``, ``reasoning_tokens`` of ``output_tokens``. ``price`` is a decimal
@@ -62,7 +62,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
         return self.input_tokens + self.output_tokens
 
 
-class Reply(msgspec.Struct, frozen=True, kw_only=True):
+class Reply(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """What a model answered.
 
     ``reasoning`` is kept apart from ``text``; ``refusal`` is the model's own refusal to go on, as text. No call and
@@ -70,7 +70,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     free place and between tries; ``seconds_model`` is the time of the request that succeeded.
     """
 
-    text: str
+    text: str = ""
     reasoning: str = ""
     calls: tuple[ModelCall, ...] = ()
     usage: Usage = Usage()

@@ -1,22 +1,21 @@
 """A model behind HTTP: limits, endpoints, retries, and the reply with its times and price."""
 
+import hashlib
 import logging
 import time
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
 
 from dgym.errors import ContentFiltered, ContextLengthExceeded, ModelError
-from dgym.llm.config import DEFAULT_TRIES, ModelSettings
-from dgym.llm.endpoints import Endpoints
-from dgym.llm.faults import REMEDIES, TREATMENTS, Fault, RequestFailed, Treatment
+from dgym.llm.completions import read_reply, request_body
+from dgym.llm.config import DEFAULT_TRIES, ModelSettings, mask
+from dgym.llm.faults import REMEDIES, TREATMENTS, Fault, RequestFailed, Retrying, Treatment
 from dgym.llm.limits import Limits
-from dgym.llm.messages import request_body
 from dgym.llm.protocol import Message, Reply, ToolDefinition, Usage
-from dgym.llm.replies import read_reply
-from dgym.llm.retry import Retrying
-from dgym.llm.secrets import mask
 from dgym.llm.tokens import TokenCounter
 
 _LOG = logging.getLogger("dgym.llm")
@@ -27,7 +26,11 @@ class Connection(Protocol):
     """One endpoint."""
 
     async def send(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> bytes:
-        """The response's body, or ``RequestFailed``."""
+        """The body of the response.
+
+        Raises:
+            RequestFailed: There is none: no connection, no response in time, an error's status.
+        """
         ...
 
     async def close(self) -> None:
@@ -90,10 +93,11 @@ class RemoteModel:
         """Ask the model; see ``dgym.llm.Model``."""
         body = request_body(self.settings, messages, tools, seed=seed, temperature=temperature)
         expected = self._counter.count(messages, tools)
-        request = _Request(self, body, session, expected)
         started = time.monotonic()
         try:
-            (reply, reported), tries = await self._retrying.run(request.send, request.watch)
+            (reply, reported), tries = await self._retrying.run(
+                partial(self._try_once, body, session, expected), partial(self._before_retry, session)
+            )
         except RequestFailed as failure:
             raise self._error(failure) from None
         if reported is not None:
@@ -102,29 +106,25 @@ class RemoteModel:
             reply,
             usage=reported or self._estimate(expected, reply),
             tries=tries,
-            seconds_model=round(request.seconds, 6),
-            seconds_queue=round(max(0.0, time.monotonic() - started - request.seconds), 6),
+            seconds_queue=round(max(0.0, time.monotonic() - started - reply.seconds_model), 6),
         )
 
-    async def try_once(
-        self, body: Mapping[str, Any], session: str, expected: int
-    ) -> tuple[tuple[Reply, Usage | None], float]:
-        """One request, within the limits, at the session's endpoint, and the seconds it took."""
+    async def _try_once(self, body: Mapping[str, Any], session: str, expected: int) -> tuple[Reply, Usage | None]:
+        """One request, within the limits, at the session's endpoint."""
         async with self._limits.place():
             reserved = expected + self._last_output
             await self._limits.admit(reserved)
             headers = {self.settings.session_header: session}
             connection = self._connection(self._endpoints.choose(session))
             started = time.monotonic()
-            found = read_reply(await connection.send(body, headers), self.settings)
+            reply, reported = read_reply(await connection.send(body, headers), self.settings)
             seconds = time.monotonic() - started
-        if found[1] is not None:
-            self._limits.correct(reserved, found[1].total_tokens)
-            self._last_output = found[1].output_tokens
-        return found, seconds
+        if reported is not None:
+            self._limits.correct(reserved, reported.total_tokens)
+            self._last_output = reported.output_tokens
+        return msgspec.structs.replace(reply, seconds_model=round(seconds, 6)), reported
 
-    def noticed(self, failure: RequestFailed, wait: float, session: str) -> None:
-        """Record a failed try before its retry."""
+    def _before_retry(self, session: str, failure: RequestFailed, wait: float) -> None:
         why = mask(failure.message, self.settings.secrets)
         _LOG.info("model %s: %s (%s), try %d; again in %.1f s", self.name, failure.fault, why, failure.tries, wait)
         if failure.fault is Fault.CONNECTION and failure.tries == _TRIES_BEFORE_MOVING:
@@ -165,24 +165,6 @@ class RemoteModel:
         return ContentFiltered(text) if failure.fault is Fault.FILTERED else ModelError(text)
 
 
-class _Request:
-    """One call of ``complete`` across its tries."""
-
-    def __init__(self, model: RemoteModel, body: Mapping[str, Any], session: str, expected: int) -> None:
-        self._model = model
-        self._body = body
-        self._session = session
-        self._expected = expected
-        self.seconds = 0.0
-
-    async def send(self) -> tuple[Reply, Usage | None]:
-        found, self.seconds = await self._model.try_once(self._body, self._session, self._expected)
-        return found
-
-    def watch(self, failure: RequestFailed, wait: float) -> None:
-        self._model.noticed(failure, wait, self._session)
-
-
 def limits_of(settings: ModelSettings) -> Limits:
     """The limits of a model, shared by everything on this machine that uses the same addresses and key."""
     key = settings.api_key.reveal() if settings.api_key else settings.scope or ""
@@ -206,3 +188,60 @@ def treatments_of(settings: ModelSettings) -> Mapping[Fault, Treatment]:
     if settings.scope is not None:
         changed[Fault.UNAUTHORIZED] = Treatment(tries=2)
     return changed
+
+
+_REMEMBERED = 10_000
+"""Sessions that were never released are forgotten from this number on, the least recently used first."""
+
+_AVOIDED_SECONDS = 60.0
+
+
+class Endpoints:
+    """The endpoints of one model, and the episodes on each."""
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        self._urls = tuple(urls)
+        self._chosen: OrderedDict[str, str] = OrderedDict()
+        self._loads = Counter(dict.fromkeys(self._urls, 0))
+        self._avoided_until: dict[str, float] = {}
+
+    def choose(self, session: str) -> str:
+        """The endpoint of the episode; the least loaded if it has none yet."""
+        if session in self._chosen:
+            self._chosen.move_to_end(session)
+        else:
+            self._put(session, self._urls)
+            if len(self._chosen) > _REMEMBERED:
+                self.release(next(iter(self._chosen)))
+        return self._chosen[session]
+
+    def leave(self, session: str) -> None:
+        """The episode's endpoint does not answer: give it another, and let new episodes avoid it for a while."""
+        broken = self._chosen.get(session)
+        others = [url for url in self._urls if url != broken]
+        if broken is not None and others:
+            self._avoided_until[broken] = time.monotonic() + _AVOIDED_SECONDS
+            self.release(session)
+            self._put(session, others)
+
+    def release(self, session: str) -> None:
+        """The episode has ended."""
+        url = self._chosen.pop(session, None)
+        if url is not None:
+            self._loads[url] -= 1
+
+    def loads(self) -> dict[str, int]:
+        """How many episodes each endpoint has."""
+        return dict(self._loads)
+
+    def _put(self, session: str, urls: Sequence[str]) -> None:
+        """Among equals the session decides, because other processes that count for themselves have episodes too."""
+        now = time.monotonic()
+
+        def order(url: str) -> tuple[bool, int, bytes]:
+            avoided = self._avoided_until.get(url, now) > now
+            return avoided, self._loads[url], hashlib.sha256(f"{session} {url}".encode()).digest()
+
+        url = min(urls, key=order)
+        self._chosen[session] = url
+        self._loads[url] += 1

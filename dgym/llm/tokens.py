@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 
 from dgym.errors import ModelConfigError
+from dgym.llm.config import Secret, mask
 from dgym.llm.protocol import Message, ToolDefinition
-from dgym.llm.secrets import Secret, mask
 
 _BYTES_PER_TOKEN = 3.5
 _PER_MESSAGE = 4

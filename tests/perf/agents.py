@@ -7,10 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dgym.agents import AgentContext, StopEpisode
-from dgym.agents.chat import Chat, Exchange
-from dgym.agents.loop import Loop
-from dgym.agents.settings import Settings
+from dgym.agents import AgentContext, Chat, Exchange, StopEpisode
+from dgym.agents.model_agent import Loop, Settings
 from dgym.llm import ModelCall, Reply, Usage
 from dgym.llm.tokens import TokenCounter
 from dgym.results import DirectoryStore, Record, TrajectoryHeader, read_trajectory

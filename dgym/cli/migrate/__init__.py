@@ -11,7 +11,7 @@ from typing import Any
 import click
 import msgspec
 
-from dgym.agents.registry import agent_names
+from dgym.agents import agent_names
 from dgym.api import labels, loads
 from dgym.api.fields import API_VERSION
 from dgym.benchmarks import bundled, load_bundled

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import click
 
-from dgym.agents.console import printable
 from dgym.api import DebugTask, Episode, EpisodeSet, Loaded
 from dgym.cli.manifests import bundled_tasks
 from dgym.cli.output import FAILED, INTERRUPTED, terminated_like_interrupted
 from dgym.cli.run.progress import Progress, print_json, print_table
+from dgym.console import printable
 from dgym.episodes import plan as planning
 from dgym.episodes.job import Job
 from dgym.episodes.plan import Plan, RunOptions, any_interactive, stored_results, unfinished

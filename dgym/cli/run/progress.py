@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from dgym.agents.console import printable
 from dgym.cli.output import add_row, console, echo_json, in_one_line, table
+from dgym.console import printable
 from dgym.episodes.job import Event, Finished, Job, Logged, Started, Stepped, Told
 from dgym.results import Attempt, StoredResult
 from dgym.wire import EndReason

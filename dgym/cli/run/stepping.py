@@ -4,9 +4,8 @@ import bdb
 import pdb  # noqa: T100 - this is what the option is for
 import sys
 
-from dgym.agents import load_agent
-from dgym.agents.chat import Exchange
-from dgym.agents.console import printable
+from dgym.agents import Exchange, load_agent
+from dgym.console import printable
 from dgym.episodes.job import Job
 from dgym.episodes.narration import tell_exchange
 from dgym.episodes.player import Hooks

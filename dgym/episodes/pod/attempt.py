@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from dgym.agents.base import STANDARD_TOOLS
+from dgym.agents import STANDARD_TOOLS
 from dgym.episodes.player import Hooks, Player, failure_cause
 from dgym.episodes.pod.logs import EpisodeLog, logging_into
 from dgym.episodes.pod.manifest import header_of, read_run, read_task, read_tools

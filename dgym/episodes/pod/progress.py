@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from dgym.agents.chat import Exchange
+from dgym.agents import Exchange
 from dgym.env import Patience
 from dgym.episodes.models import Models
 from dgym.episodes.pod.metrics import Metrics

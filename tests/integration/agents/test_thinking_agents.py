@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 
-from dgym.agents import AgentContext
-from dgym.agents.chat import Chat
-from dgym.agents.loop import Loop
+from dgym.agents import AgentContext, Chat
 from dgym.agents.memory import NO_CALL
-from dgym.agents.settings import Settings
+from dgym.agents.model_agent import Loop, Settings
 from dgym.env import AsyncRepoEnv
 from dgym.episodes.comparison import normalize
 from dgym.llm import load_models

@@ -6,7 +6,7 @@ import pexpect
 
 CODE = """
 import asyncio
-from dgym.agents.console import open_console
+from dgym.agents import HumanModel
 from dgym.errors import PersonLeft
 from dgym.llm import Message, load_models
 
@@ -16,7 +16,7 @@ TOOLS = [
 ]
 
 async def main():
-    model = load_models("llm.yaml", terminal=open_console).open("human")
+    model = load_models("llm.yaml", human=HumanModel).open("human")
     messages = [Message(role="system", content="Be careful."), Message(role="user", content="There is a bug.")]
     while True:
         try:

@@ -12,7 +12,7 @@ import pytest
 CODE = """
 import sys
 from dgym.errors import ModelConfigError
-from dgym.llm.loading import hub_token
+from dgym.llm.config import hub_token
 from dgym.llm.tokens import load_tokenizer
 try:
     print(load_tokenizer("somebody/words", hub_token())("one two three"))

@@ -1,7 +1,7 @@
 import pytest
 
 from dgym.agents import load_agent
-from dgym.agents.settings import Settings, read_settings
+from dgym.agents.model_agent import Settings, read_settings
 from dgym.api import ToolSpec
 from dgym.errors import ManifestError
 

@@ -1,7 +1,6 @@
 import pytest
 
 from dgym.agents.prompt import Prompt
-from dgym.agents.settings import Settings
 from dgym.errors import ManifestError
 
 TOOLS = ("pdb", "view", "rewrite", "eval", "submit")
@@ -19,9 +18,9 @@ def info(*names, **more):
     }
 
 
-def head(known, views=None, *, settings=None, base=None, **more):
-    prompt = Prompt(settings or Settings(), base=base, count=lambda said: len(said[0].content) // 4)
-    return prompt.head(known, views or {}, window=4_000, **more)
+def head(known, views=None, *, system=None, task=None, base=None, **more):
+    prompt = Prompt(system, task, base=base, count=lambda said: len(said[0].content) // 4)
+    return prompt.head(known, views or {}, eval_on_rewrite=True, window=4_000, **more)
 
 
 def test_everything_known_is_in_the_prompt():
@@ -53,7 +52,7 @@ def test_each_section_keeps_to_its_share():
 
 def test_a_template_of_the_users_replaces_ours_and_may_use_it(tmp_path):
     (tmp_path / "mine.j2").write_text('Be quick.\n{% include "system.j2" %}')
-    system, _ = head(info(*TOOLS), settings=Settings(system_prompt="mine.j2"), base=tmp_path)
+    system, _ = head(info(*TOOLS), system="mine.j2", base=tmp_path)
     assert system.content.startswith("Be quick.\nYou are a debugging agent.")
 
 
@@ -64,9 +63,9 @@ def test_a_template_of_the_users_replaces_ours_and_may_use_it(tmp_path):
 def test_a_broken_template_is_named(tmp_path, template, complaint):
     (tmp_path / "mine.j2").write_text(template)
     with pytest.raises(ManifestError, match=complaint):
-        head(info(*TOOLS), settings=Settings(task_prompt="mine.j2"), base=tmp_path)
+        head(info(*TOOLS), task="mine.j2", base=tmp_path)
 
 
 def test_a_missing_template_is_named(tmp_path):
     with pytest.raises(ManifestError, match=r"nowhere\.j2 cannot be used"):
-        head(info(*TOOLS), settings=Settings(task_prompt="nowhere.j2"), base=tmp_path)
+        head(info(*TOOLS), task="nowhere.j2", base=tmp_path)

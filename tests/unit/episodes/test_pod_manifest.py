@@ -2,7 +2,7 @@
 
 import pytest
 
-from dgym.agents.base import AgentContext
+from dgym.agents import AgentContext
 from dgym.agents.replay import read_calls
 from dgym.episodes.pod.manifest import read_run
 from dgym.errors import DgymError

@@ -5,7 +5,7 @@ import pytest
 from dgym.documents import read_value
 from dgym.errors import ManifestError, ModelConfigError
 from dgym.llm import load_models
-from dgym.llm.loading import parse_settings, read_entries, template, write_template
+from dgym.llm.config import parse_settings, read_entries, template, write_template
 
 MINIMAL = {"model": "m"}
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dgym.llm.endpoints import Endpoints
 from dgym.llm.limits import Limits, Rate
+from dgym.llm.remote import Endpoints
 
 
 def starts(rate, arrivals):

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from dgym.llm import Message, ModelCall
 from dgym.llm.calls import read_calls
-from dgym.llm.loading import parse_settings
-from dgym.llm.messages import request_body
+from dgym.llm.completions import request_body
+from dgym.llm.config import parse_settings
 
 VIEW = {
     "name": "view",

@@ -6,8 +6,7 @@ import msgspec
 import pytest
 
 from dgym.llm import Secret
-from dgym.llm.loading import parse_settings
-from dgym.llm.secrets import mask
+from dgym.llm.config import mask, parse_settings
 
 KEY = "sk-proj-0123456789abcdef"
 

@@ -6,12 +6,17 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+    from prompt_toolkit.document import Document
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _PATH = re.compile(r"(?<![\w./-])(?:[\w.-]+/)*[\w-]+\.[A-Za-z]\w{0,5}\b")
+_CODE, _END_OF_CODE = "<c>", "</c>"
 
 META_COMMANDS = {"help": "what the tools do: help [TOOL]", "quit": "end the episode (Ctrl-D)"}
 PDB_COMMANDS = (
@@ -42,6 +47,15 @@ class Console(Protocol):
         ...
 
 
+async def read_block(console: Console, prompt: str, continuation: str) -> str | None:
+    """The next line, with those that follow while code between ``<c>`` and ``</c>`` is open; None at the end."""
+    line = await console.read(prompt)
+    while line is not None and _CODE in line and _END_OF_CODE not in line:
+        more = await console.read(continuation)
+        line = None if more is None else f"{line}\n{more}"
+    return line
+
+
 def open_console(tools: Mapping[str, Mapping[str, Any]]) -> Console:
     """A prompt where both ends are a terminal, else plain lines."""
     if sys.stdin.isatty() and sys.stdout.isatty():
@@ -52,8 +66,8 @@ def open_console(tools: Mapping[str, Mapping[str, Any]]) -> Console:
 class PlainConsole:
     """Lines from standard input.
 
-    They are read in a thread that nobody waits for, because a blocking read cannot be cancelled, and with ``os.read``,
-    because a thread that holds the lock of ``sys.stdin`` makes the interpreter's exit fail.
+    They are read in a daemon thread, because a blocking read cannot be cancelled, and with ``os.read``, because a
+    thread that holds the lock of ``sys.stdin`` makes the interpreter's exit fail.
     """
 
     def __init__(self) -> None:
@@ -87,7 +101,7 @@ class PlainConsole:
         for line in lines:
             try:
                 self._loop.call_soon_threadsafe(self._lines.put_nowait, line)
-            except RuntimeError:  # the loop is closed: nobody reads any more
+            except RuntimeError:  # the loop is closed: the lines have no reader
                 return
 
 
@@ -100,9 +114,7 @@ class TerminalConsole:
         from prompt_toolkit.output.vt100 import Vt100_Output
         from prompt_toolkit.shortcuts import CompleteStyle
 
-        from dgym.agents.completion import CallCompleter
-
-        self._completer = CallCompleter(tools)
+        self._paths: set[str] = set()
         path = history_path()
         history: History = FileHistory(str(path)) if path is not None else InMemoryHistory()
         # Neither cursor position requests nor menus that need them: a script at the other end answers none.
@@ -110,7 +122,7 @@ class TerminalConsole:
         output.enable_cpr = False
         self._session: PromptSession[str] = PromptSession(
             history=history,
-            completer=self._completer,
+            completer=call_completer(tools, self._paths),
             complete_style=CompleteStyle.READLINE_LIKE,
             complete_while_typing=False,
             output=output,
@@ -131,7 +143,54 @@ class TerminalConsole:
 
     def learn(self, text: str) -> None:
         """Remember the paths in ``text`` for completion."""
-        self._completer.paths.update(_PATH.findall(text))
+        self._paths.update(_PATH.findall(text))
+
+
+def call_completer(tools: Mapping[str, Mapping[str, Any]], paths: set[str]) -> "Completer":
+    """Completes a line of text at the prompt; ``paths`` may grow meanwhile."""
+    from prompt_toolkit.completion import Completer, Completion
+
+    class CallCompleter(Completer):
+        def get_completions(self, document: "Document", complete_event: "CompleteEvent") -> "Iterator[Completion]":  # noqa: ARG002
+            """Completions for the word before the cursor."""
+            words = document.text_before_cursor.lstrip().split(" ")
+            for candidate, meta in _candidates(words, tools, paths):
+                if candidate.startswith(words[-1]):
+                    yield Completion(candidate, start_position=-len(words[-1]), display_meta=meta)
+
+    return CallCompleter()
+
+
+def _candidates(
+    words: list[str], tools: Mapping[str, Mapping[str, Any]], paths: Iterable[str]
+) -> Iterator[tuple[str, str]]:
+    """What the last of ``words`` may be, each with a few words about it: a tool, a value of its argument, a path."""
+    name = words[0]
+    if len(words) == 1:
+        for tool, about in sorted(tools.items()):
+            yield f"{tool} ", _first_sentence(about["description"])
+        yield from META_COMMANDS.items()
+        return
+    if name == "help":
+        yield from ((tool, "") for tool in sorted(tools))
+    if name == "pdb" and len(words) == 2:
+        yield from ((command, "pdb command") for command in PDB_COMMANDS)
+    if name in tools:
+        yield from _argument_values(tools[name], position=len(words) - 2)
+        yield from ((path, "") for path in sorted(paths))
+
+
+def _argument_values(tool: Mapping[str, Any], position: int) -> Iterator[tuple[str, str]]:
+    """Values of the argument at ``position``, where its schema lists them."""
+    parameters = list(tool.get("parameters", {}).get("properties", {}).items())
+    if position < len(parameters):
+        parameter, schema = parameters[position]
+        values = schema.get("enum") or (["true", "false"] if schema.get("type") == "boolean" else [])
+        yield from ((str(value), parameter) for value in values)
+
+
+def _first_sentence(text: str) -> str:
+    return text.strip().partition("\n")[0].partition(". ")[0][:60]
 
 
 _COLOURS = {"dim": "2", "good": "32", "bad": "31", "title": "1;36"}

@@ -1,7 +1,8 @@
 import pytest
 
+from dgym.agents import HumanModel
 from dgym.errors import PersonLeft
-from dgym.llm import Message, load_models
+from dgym.llm import Message
 
 TOOLS = [
     {"name": "view", "description": "Show.", "parameters": {"properties": {"path": {}}, "required": ["path"]}},
@@ -25,11 +26,10 @@ class Desk:
 
 
 @pytest.fixture
-def seat(tmp_path):
+def seat():
     def seat(*lines):
         desk = Desk(*lines)
-        (tmp_path / "llm.yaml").touch()
-        return load_models(tmp_path / "llm.yaml", terminal=lambda tools: desk).open("human"), desk
+        return HumanModel(lambda tools: desk), desk
 
     return seat
 

@@ -4,8 +4,7 @@ from hypothesis import strategies as st
 from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
 
-from dgym.agents.completion import CallCompleter
-from dgym.agents.console import history_path, printable
+from dgym.console import call_completer, history_path, printable
 
 TOOLS = {
     "pdb": {"description": "Debug. With pdb.", "parameters": {"properties": {"command": {"type": "string"}}}},
@@ -20,8 +19,7 @@ TOOLS = {
 
 @pytest.fixture
 def completed():
-    completer = CallCompleter(TOOLS)
-    completer.paths |= {"src/calc.py", "tests/test_calc.py"}
+    completer = call_completer(TOOLS, {"src/calc.py", "tests/test_calc.py"})
 
     def complete(text):
         found = completer.get_completions(Document(text), CompleteEvent())
