@@ -1,7 +1,7 @@
 """Runs one episode on this machine, from its job to its stored result."""
 
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -11,7 +11,7 @@ import msgspec
 
 from dgym.agents import Agent, Exchange, Tools, load_agent
 from dgym.env import AsyncRepoEnv
-from dgym.episodes.job import Finished, Job, Report, Started, Stepped, Told, effective_tools
+from dgym.episodes.job import Job, Report, Started, Stepped, Told, effective_tools
 from dgym.episodes.logs import NOTICE, episode_log
 from dgym.episodes.models import Models
 from dgym.episodes.narration import tell_exchange, tell_step
@@ -55,9 +55,14 @@ async def run_episode(
         async with _opened(models) as shared:
             result = await player.play(shared)
         log.info("finished: %s, score %d of %d", result.reason, result.score, result.max_score)
-        stored = await record.finish(job.describe(result, start_time=start_time, price=player.price))
-    report(Finished(stored))
-    return stored
+        return await record.finish(job.describe(result, start_time=start_time, price=player.price))
+
+
+@contextlib.asynccontextmanager
+async def share_models() -> AsyncIterator[Callable[[Job, Report], Awaitable[StoredResult]]]:
+    """``run_episode`` for many episodes of one event loop, which share models, their connections and limits."""
+    async with _opened(None) as models:
+        yield lambda job, report: run_episode(job, report, models=models)
 
 
 @contextlib.asynccontextmanager

@@ -1,31 +1,33 @@
-"""A pool of worker processes, one episode in each at a time.
+"""Many episodes at a time: in event loops that they share, and in processes of their own where they may block.
 
-A process per episode, because an episode can take its process with it (memory, a crash in an extension) and must take
-nothing else. Processes are forked from a server that has imported what an episode needs, so that one more costs
-milliseconds and few pages. The main process does nothing but wait for pipes.
+Episodes whose agent and tools are dgym's own share as many processes as there are CPUs, each with one event loop, the
+models' connections and their limits. An agent or a tool of a user's may block its event loop or end its process, so
+such an episode has a process to itself. The main process does nothing but wait for pipes: memory that runs out or a
+crash in an extension then costs a process and never the run, and the CPUs share the work.
+
+When a shared process ends, nobody knows which of its episodes is to blame. Each of its unfinished ones runs again in a
+process of its own, and only the end of that process counts against the episode.
 """
 
 import asyncio
-import contextlib
-import multiprocessing
-import signal
+import functools
+import os
+import resource
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkServerProcess
-from typing import cast
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
 import msgspec
 
-from dgym.episodes.job import Event, Finished, Job, Stepped
-from dgym.episodes.local import run_episode, store_lost
+from dgym.agents import load_agent
+from dgym.episodes.job import Event, Finished, Job, Started, Stepped, effective_tools
+from dgym.episodes.local import run_episode, share_models, store_lost
 from dgym.episodes.player import Hooks
-from dgym.episodes.schedule import Schedule
-from dgym.episodes.worker_process import serve
-from dgym.results import StoredResult
+from dgym.episodes.processes import Message, Raised, Reported, WorkerProcess, ready
+from dgym.results import Attempt, StoredResult
 from dgym.session import SETUP_TIMEOUT_SECONDS
+from dgym.tools import load_tools
 
 _FETCH_SECONDS = 2 * 3600.0
 """Pulling an image, fetching sources, installing requirements (and waiting while another process does)."""
@@ -56,6 +58,56 @@ def bounds_of(job: Job) -> Bounds:
     )
 
 
+class Schedule:
+    """Which job is next: in order, within the parallelism of each set, and not beyond a set's ``maxFailed``. Pure.
+
+    A job that waits for its group does not hold up the jobs of other groups behind it.
+    """
+
+    def __init__(self, jobs: Iterable[Job]) -> None:
+        self._waiting = deque(jobs)
+        self._active: Counter[str] = Counter()
+        self._failed: Counter[str] = Counter()
+
+    @property
+    def finished(self) -> bool:
+        """Nothing waits and nothing runs."""
+        return not self._waiting and not self._active.total()
+
+    def next(self) -> Job | None:
+        """The next job that may start now."""
+        held_back: deque[Job] = deque()
+        found = None
+        while self._waiting and found is None:
+            job = self._waiting.popleft()
+            if self._beyond_max_failed(job):
+                continue
+            if self._full(job):
+                held_back.append(job)
+            else:
+                found = job
+        self._waiting.extendleft(reversed(held_back))
+        if found is not None:
+            self._active[found.group] += 1
+        return found
+
+    def again(self, job: Job) -> None:
+        """Put a job that was started back in front."""
+        self._active[job.group] -= 1
+        self._waiting.appendleft(job)
+
+    def done(self, job: Job, *, failed: bool) -> None:
+        """Count a job that was started and is over."""
+        self._active[job.group] -= 1
+        self._failed[job.group] += failed
+
+    def _full(self, job: Job) -> bool:
+        return bool(job.group) and job.parallelism is not None and self._active[job.group] >= job.parallelism
+
+    def _beyond_max_failed(self, job: Job) -> bool:
+        return bool(job.group) and job.max_failed is not None and self._failed[job.group] > job.max_failed
+
+
 Listener = Callable[[Job, Event], None]
 
 STOP_SECONDS = 3.5
@@ -63,61 +115,24 @@ STOP_SECONDS = 3.5
 
 _RETRIES = 1
 _TICK_SECONDS = 0.5
+_DESCRIPTORS = 24
+"""File descriptors of one episode: two sandboxes, its log, connections."""
 
 
-def preloaded(jobs: Sequence[Job]) -> tuple[str, ...]:
-    """What every worker shares with the process it is forked from; a model's client takes a second to import."""
-    asks_a_model = any(job.agent.model is not None for job in jobs)
-    return (
-        ("dgym.episodes.worker_process", "dgym.llm.openai_client")
-        if asks_a_model
-        else ("dgym.episodes.worker_process",)
-    )
+class _Process(WorkerProcess[Job, Event, StoredResult]):
+    """A process for many episodes or, ``shared`` False, for one at a time."""
 
-
-class _Worker:
-    """One worker process and the job it has."""
-
-    def __init__(self, *, preload: Sequence[str]) -> None:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(list(preload))
-        ours, theirs = context.Pipe()
-        self.pipe = cast("Connection[Job | None, Event]", ours)
-        self.process: ForkServerProcess = context.Process(target=serve, args=(theirs,), name="dgym-worker")
-        with _interrupts_blocked():
-            self.process.start()
-        theirs.close()
-        self.job: Job | None = None
-        self.bounds: Bounds | None = None
-        self.ends = 0.0
-        self.overdue = False
-
-    def give(self, job: Job, bounds: Bounds) -> None:
-        """Start ``job``; a worker that died meanwhile shows when its pipe is read."""
-        self.job, self.bounds = job, bounds
-        self.ends = time.monotonic() + bounds.prepare
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self.pipe.send(job)
-
-    def began(self) -> None:
-        """The episode's first observation is there: its clock runs from now."""
-        assert self.bounds is not None
-        self.ends = time.monotonic() + self.bounds.play
-
-    def kill_if_overdue(self) -> None:
-        """A worker that keeps none of the episode's limits any more is blocked and would be forever."""
-        if self.job is not None and not self.overdue and time.monotonic() > self.ends:
-            self.overdue = True
-            self.process.kill()
-
-    def discard(self) -> None:
-        """Free what a process that has ended still holds here."""
-        self.pipe.close()
-        self.process.join()
+    def __init__(self, *, shared: bool, preload: Sequence[str]) -> None:
+        super().__init__(share_models, preload=preload)
+        self.shared = shared
 
 
 class Pool:
-    """Runs jobs in ``workers`` processes and tells ``listener`` what happens, in the calling thread."""
+    """Runs jobs, at most ``workers`` at a time, and calls ``listener`` with their events in the calling thread.
+
+    ``may_share``: whether a job may run in one event loop with others. ``processes``: how many processes such jobs
+    share, by default as many as there are CPUs.
+    """
 
     def __init__(
         self,
@@ -126,12 +141,18 @@ class Pool:
         listener: Listener,
         tick: Callable[[], None] = lambda: None,
         bounds: Callable[[Job], Bounds] = bounds_of,
+        may_share: Callable[[Job], bool] | None = None,
+        processes: int | None = None,
     ) -> None:
         self._size = workers
         self._bounds = bounds
         self._listener = listener
         self._tick = tick
-        self._workers: list[_Worker] = []
+        self._may_share = may_share or OwnCode().runs
+        self._most_shared = processes or _shared_processes(workers)
+        self._processes: list[_Process] = []
+        self._attempts: dict[int, str] = {}
+        self._alone: set[int] = set()
         self._deaths: Counter[int] = Counter()
         self._preload: tuple[str, ...] = ()
 
@@ -149,102 +170,131 @@ class Pool:
             self._stop()
 
     def _fill(self, schedule: Schedule) -> None:
-        """Give work to idle workers, starting new ones up to the pool's size."""
-        idle = [worker for worker in self._workers if worker.job is None]
-        while idle or len(self._workers) < self._size:
-            job = schedule.next()
-            if job is None:
-                return
-            if idle:
-                worker = idle.pop()
-            else:
-                worker = _Worker(preload=self._preload)
-                self._workers.append(worker)
-            worker.give(job, self._bounds(job))
+        """Start jobs up to the pool's size."""
+        active = sum(len(process.payloads) for process in self._processes)
+        while active < self._size and (job := schedule.next()) is not None:
+            self._process_for(job).send(id(job), job, seconds=self._bounds(job).prepare)
+            active += 1
+
+    def _process_for(self, job: Job) -> _Process:
+        """The process with the fewest jobs that ``job`` may run in, a new one while there may be more of them."""
+        shared = id(job) not in self._alone and self._may_share(job)
+        processes = [process for process in self._processes if process.shared is shared and not process.overdue]
+        process = min(processes, key=lambda each: len(each.payloads), default=None)
+        if process is None or (process.payloads and (not shared or len(processes) < self._most_shared)):
+            process = _Process(shared=shared, preload=self._preload)
+            self._processes.append(process)
+        return process
 
     def _wait(self, schedule: Schedule) -> None:
-        """Handle what workers have sent, and the death of those that died."""
-        pipes = {worker.pipe: worker for worker in self._workers}
-        for ready in wait(list(pipes), timeout=_TICK_SECONDS):
-            worker = pipes[cast("Connection[Job | None, Event]", ready)]
+        """Handle what processes have sent, and the end of those that ended."""
+        for process in ready(self._processes, seconds=_TICK_SECONDS):
             try:
-                event = worker.pipe.recv()
-            except (EOFError, OSError):
-                self._bury(worker, schedule)
+                _, job, message = process.receive()
+            except EOFError:
+                self._process_ended(process, schedule)
             else:
-                self._handle(worker, event, schedule)
-        for worker in self._workers:
-            worker.kill_if_overdue()
+                self._handle(process, job, message, schedule)
+        for process in self._processes:
+            process.kill_if_overdue()
 
-    def _handle(self, worker: _Worker, event: Event, schedule: Schedule) -> None:
-        job = worker.job
-        if job is None:
-            return
-        if isinstance(event, Stepped) and event.seq == 0:
-            worker.began()
-        if isinstance(event, Finished):
-            worker.job = None
-            schedule.done(job, failed=not event.result.reason.is_verdict)
-        self._listener(job, event)
+    def _handle(self, process: _Process, job: Job, message: Message[Event, StoredResult], schedule: Schedule) -> None:
+        if isinstance(message, Raised):
+            self._lost(process, job, f"last with {message.error}", schedule)
+        elif not isinstance(message, Reported):
+            self._finished(job, message.value, schedule)
+        else:
+            if isinstance(message.event, Started):
+                self._attempts[id(job)] = message.event.path
+            if isinstance(message.event, Stepped) and message.event.seq == 0:
+                process.limit(id(job), seconds=self._bounds(job).play)
+            self._listener(job, message.event)
 
-    def _bury(self, worker: _Worker, schedule: Schedule) -> None:
-        """A worker died: its episode runs once more in another one, then counts as lost."""
-        self._workers.remove(worker)
-        worker.discard()
-        job = worker.job
-        if job is None:
+    def _process_ended(self, process: _Process, schedule: Schedule) -> None:
+        self._processes.remove(process)
+        process.end()
+        for job in reversed(process.payloads.values()):
+            self._lost(process, job, _last_death(process), schedule)
+
+    def _lost(self, process: _Process, job: Job, cause: str, schedule: Schedule) -> None:
+        """Run a job again, alone, whose process ended; after the second end of a process of its own it has failed."""
+        path = self._attempts.pop(id(job), None)
+        if path is not None and (stored := Attempt(Path(path)).load()) is not None:
+            self._finished(job, stored, schedule)
             return
-        self._deaths[id(job)] += 1
+        self._alone.add(id(job))
+        self._deaths[id(job)] += not process.shared
         if self._deaths[id(job)] <= _RETRIES:
             schedule.again(job)
             return
-        result = asyncio.run(store_lost(job, f"the worker process died {_RETRIES + 1} times, {_last_death(worker)}"))
-        schedule.done(job, failed=True)
+        result = asyncio.run(store_lost(job, f"the worker process died {_RETRIES + 1} times, {cause}"))
+        self._finished(job, result, schedule)
+
+    def _finished(self, job: Job, result: StoredResult, schedule: Schedule) -> None:
+        schedule.done(job, failed=not result.reason.is_verdict)
         self._listener(job, Finished(result))
 
     def _stop(self) -> None:
-        """End every process: those at work are asked to cancel their episodes, and killed when they take too long."""
+        """End every process: running episodes are cancelled, and killed when they take too long."""
+        end = time.monotonic()
         try:
-            for worker in self._workers:
-                worker.process.terminate()
-            deadline = time.monotonic() + STOP_SECONDS
-            for worker in self._workers:
-                worker.process.join(max(0.0, deadline - time.monotonic()))
+            for process in self._processes:
+                process.terminate()
+            end += STOP_SECONDS
         finally:
-            for worker in self._workers:
-                if worker.process.is_alive():
-                    worker.process.kill()
-                worker.discard()
-            self._workers.clear()
+            for process in self._processes:
+                process.end(seconds=end - time.monotonic())
+            self._processes.clear()
 
 
-def _last_death(worker: _Worker) -> str:
-    if worker.overdue:
+def preloaded(jobs: Sequence[Job]) -> tuple[str, ...]:
+    """What every process shares with the one it is forked from; a model's client takes a second to import."""
+    asks_a_model = any(job.agent.model is not None for job in jobs)
+    return ("dgym.episodes.local", *(("dgym.llm.openai_client",) if asks_a_model else ()))
+
+
+class OwnCode:
+    """Tells jobs that run dgym's own code alone from those with an agent or a tool of a user's."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, bool] = {}
+
+    def runs(self, job: Job) -> bool:
+        """Whether dgym's own code alone runs in the job's process."""
+        key = msgspec.json.encode((job.agent.name, job.agent.parameters, job.spec.tools))
+        if key not in self._known:
+            agent = load_agent(job.agent.name)
+            tools = load_tools(effective_tools(job.spec.tools, job.agent, agent))
+            self._known[key] = all(
+                kind.__module__.partition(".")[0] == "dgym" for kind in (agent, *(type(tool) for tool in tools))
+            )
+        return self._known[key]
+
+
+def _shared_processes(workers: int) -> int:
+    """One a CPU, and more where the limit of open files asks for it."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # The limit itself stays: sandboxes inherit it, and their tests may depend on it.
+    each = workers if soft == resource.RLIM_INFINITY else max(1, soft // _DESCRIPTORS)
+    return max(min(cpus(), workers), -(-workers // each))
+
+
+def cpus() -> int:
+    """The CPUs that this process may use."""
+    # Not every system has a CPU affinity.
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _last_death(process: _Process) -> str:
+    if process.overdue:
         return "the last time because it did not answer any more, long after the episode's deadline, and was killed"
-    return f"last with status {worker.process.exitcode}"
+    return f"last with status {process.exit_status}"
 
 
 def run_inline(jobs: Sequence[Job], listener: Listener, *, hooks: Callable[[Job], Hooks] = lambda _: Hooks()) -> None:
     """Run the jobs in this process, one after the other: for a person at the terminal, or in a debugger."""
     schedule = Schedule(jobs)
     while (job := schedule.next()) is not None:
-        result = asyncio.run(_run_one(job, listener, hooks(job)))
+        result = asyncio.run(run_episode(job, functools.partial(listener, job), hooks=hooks(job)))
         schedule.done(job, failed=not result.reason.is_verdict)
-
-
-async def _run_one(job: Job, listener: Listener, hooks: Hooks) -> StoredResult:
-    return await run_episode(job, lambda event: listener(job, event), hooks=hooks)
-
-
-@contextlib.contextmanager
-def _interrupts_blocked() -> Iterator[None]:
-    """Children start with SIGINT blocked until they can handle it; here it waits until the child is known.
-
-    The resource tracker, which starting a process starts too, would unblock it on its way.
-    """
-    resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        listener(job, Finished(result))

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dgym.episodes.schedule import Schedule
+from dgym.episodes.pool import Schedule
 
 
 def test_jobs_start_in_order(make_job):
