@@ -1,1 +1,1 @@
-"""Runs episodes: plans them from manifests, plays each one, and keeps several going in processes of their own."""
+"""Runs episodes: plans them from manifests, plays each one, many in an event loop, on a laptop and in agent pods."""

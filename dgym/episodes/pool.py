@@ -5,6 +5,9 @@ models' connections and their limits. An agent or a tool of a user's may block i
 such an episode has a process to itself. The main process does nothing but wait for pipes: memory that runs out or a
 crash in an extension then costs a process and never the run, and the CPUs share the work.
 
+Preparing an episode is work for a CPU, so only a few are prepared at once, and one more every few seconds while they
+wait for a download. Episodes then are at different stages, instead of all running their tests at the same time.
+
 When a shared process ends, nobody knows which of its episodes is to blame. Each of its unfinished ones runs again in a
 process of its own, and only the end of that process counts against the episode.
 """
@@ -115,6 +118,9 @@ STOP_SECONDS = 3.5
 
 _RETRIES = 1
 _TICK_SECONDS = 0.5
+_PREPARING_PER_CPU = 2
+_START_CPU_SECONDS = 4.0
+"""A CPU starts an episode more after as many seconds, however many are being prepared."""
 _DESCRIPTORS = 24
 """File descriptors of one episode: two sandboxes, its log, connections."""
 
@@ -150,6 +156,8 @@ class Pool:
         self._tick = tick
         self._may_share = may_share or OwnCode().runs
         self._most_shared = processes or _shared_processes(workers)
+        self._preparing: set[int] = set()
+        self._last_start = float("-inf")
         self._processes: list[_Process] = []
         self._attempts: dict[int, str] = {}
         self._alone: set[int] = set()
@@ -172,9 +180,15 @@ class Pool:
     def _fill(self, schedule: Schedule) -> None:
         """Start jobs up to the pool's size."""
         active = sum(len(process.payloads) for process in self._processes)
-        while active < self._size and (job := schedule.next()) is not None:
+        while active < self._size and self._may_start() and (job := schedule.next()) is not None:
             self._process_for(job).send(id(job), job, seconds=self._bounds(job).prepare)
+            self._preparing.add(id(job))
+            self._last_start = time.monotonic()
             active += 1
+
+    def _may_start(self) -> bool:
+        few = len(self._preparing) < _PREPARING_PER_CPU * cpus()
+        return few or time.monotonic() - self._last_start > _START_CPU_SECONDS / cpus()
 
     def _process_for(self, job: Job) -> _Process:
         """The process with the fewest jobs that ``job`` may run in, a new one while there may be more of them."""
@@ -199,6 +213,8 @@ class Pool:
             process.kill_if_overdue()
 
     def _handle(self, process: _Process, job: Job, message: Message[Event, StoredResult], schedule: Schedule) -> None:
+        if not isinstance(message, Reported):
+            self._preparing.discard(id(job))
         if isinstance(message, Raised):
             self._lost(process, job, f"last with {message.error}", schedule)
         elif not isinstance(message, Reported):
@@ -208,12 +224,14 @@ class Pool:
                 self._attempts[id(job)] = message.event.path
             if isinstance(message.event, Stepped) and message.event.seq == 0:
                 process.limit(id(job), seconds=self._bounds(job).play)
+                self._preparing.discard(id(job))
             self._listener(job, message.event)
 
     def _process_ended(self, process: _Process, schedule: Schedule) -> None:
         self._processes.remove(process)
         process.end()
         for job in reversed(process.payloads.values()):
+            self._preparing.discard(id(job))
             self._lost(process, job, _last_death(process), schedule)
 
     def _lost(self, process: _Process, job: Job, cause: str, schedule: Schedule) -> None:

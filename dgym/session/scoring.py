@@ -1,5 +1,6 @@
 """From the agent's changes to the result of the episode."""
 
+import asyncio
 from collections.abc import Sequence
 
 import msgspec
@@ -39,11 +40,13 @@ async def score(
 ) -> Result:
     """Score ``changes`` in ``pristine``, which is used up, and write the result of the episode; see ``verify``."""
     if changes.unscorable:
-        return unscored(ending.reason, f"nothing was scored: {changes.unscorable}", changes, ending)
+        return await asyncio.to_thread(
+            unscored, ending.reason, f"nothing was scored: {changes.unscorable}", changes, ending
+        )
     plan = verification_plan(task, baseline, changes, suite_cache)
     plan = msgspec.structs.replace(plan, doubted=ending.doubted)
     verdict = await verify(pristine, plan, open_untouched)
-    return result(verdict, changes, ending)
+    return await asyncio.to_thread(result, verdict, changes, ending)
 
 
 def verification_plan(
@@ -74,7 +77,10 @@ def unscored(reason: EndReason, message: str, changes: ChangeSet, ending: Ending
 
 
 def result(verdict: Verdict, changes: ChangeSet, ending: Ending) -> Result:
-    """The result; its reason is Resolved whenever everything that counts passed, else that of ``ending``."""
+    """The result; its reason is Resolved whenever everything that counts passed, else that of ``ending``.
+
+    Encoding a large patch takes seconds: call it in a thread.
+    """
     notes = [f"not carried to the verifier: {refusal.path} ({refusal.why})" for refusal in changes.refused]
     return Result(
         resolved=verdict.resolved,

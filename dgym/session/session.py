@@ -210,7 +210,8 @@ class Session:
         if self.result is not None:
             return self.result.patch
         changes = await self._requests.once("changes", self.next_seq, self._sandboxes.changes)
-        return changes.patch.decode("utf-8", "surrogateescape")
+        patch = await asyncio.to_thread(lambda: changes.patch)
+        return patch.decode("utf-8", "surrogateescape")
 
     async def apply_solution(self) -> Observation:
         """Apply the task's gold patch to the agent's workspace, once. For the role that prepares, never for an agent.
@@ -373,7 +374,8 @@ class Session:
             another = self._sandboxes.another_verifier
             result = await score(verifier, self.task, baseline, changes, ending, self._suite_cache, another)
         else:
-            result = unscored(EndReason.SANDBOX_KILLED, self._termination.failed, changes, ending)
+            message = self._termination.failed
+            result = await asyncio.to_thread(unscored, EndReason.SANDBOX_KILLED, message, changes, ending)
         usage = self.usage
         self.result = msgspec.structs.replace(
             result, input_tokens=usage.input_tokens, output_tokens=usage.output_tokens

@@ -9,9 +9,14 @@ from dgym.episodes.job import Job
 AGENTS = '''
 import asyncio
 import logging
+import os
+import signal
 import time
+from pathlib import Path
 
 from dgym.agents import BaseAgent
+from dgym.results import Record
+from dgym.tools import Tool
 
 
 class Blocking(BaseAgent):
@@ -40,6 +45,68 @@ class Talking(BaseAgent):
             logging.getLogger("dgym.mine").info("I am %s", context.parameters["me"])
             await env.step("listdir")
         return None
+
+
+class Neighbour(BaseAgent):
+    """Writes down its process, and waits for good in the first one."""
+
+    name = "neighbour"
+
+    async def run(self, env, context):
+        await env.reset()
+        marks = Path(context.parameters["marks"])
+        with marks.open("a") as file:
+            print(os.getpid(), file=file)
+        while len(marks.read_text().split()) == 1:
+            await asyncio.sleep(0.01)
+        return None
+
+
+class Killing(BaseAgent):
+    """Ends its process as soon as all of its neighbours are in one."""
+
+    name = "killing"
+
+    async def run(self, env, context):
+        await env.reset()
+        while not all(Path(marks).exists() for marks in context.parameters["neighbours"]):
+            await asyncio.sleep(0.01)
+        self.end()
+
+    def end(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class BlockingAll(Killing):
+    """Blocks the event loop of its neighbours."""
+
+    name = "blocking_all"
+
+    def end(self):
+        time.sleep(3600)
+
+
+class DyingOnceStored(BaseAgent):
+    """Its process dies between the storing of the result and the report of it."""
+
+    name = "dying_once_stored"
+
+    async def run(self, env, context):
+        await env.reset()
+        finish = Record.finish
+
+        async def finish_and_die(record, result):
+            await finish(record, result)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        Record.finish = finish_and_die
+
+
+class Sleeping(Tool):
+    """A tool of a user's."""
+
+    async def use(self, context):
+        return "slept"
 '''
 
 

@@ -1,32 +1,114 @@
-"""Workers that stop answering, and many episodes in one process."""
+"""Processes that stop answering or die, and many episodes in one process."""
 
 import asyncio
+from collections import Counter
+from pathlib import Path
+
+import pytest
 
 from dgym.episodes.job import Finished, Started
 from dgym.episodes.local import run_episode
 from dgym.episodes.models import Models
-from dgym.episodes.pool import Bounds, Pool, bounds_of
+from dgym.episodes.pool import Bounds, OwnCode, Pool, bounds_of
 from dgym.wire import EndReason
 
 EPISODES = 8
+IN_ONE_PROCESS = 20
+PATIENT = Bounds(prepare=60.0, play=60.0)
 
 
-def test_a_worker_whose_loop_is_blocked_is_killed_and_its_episode_lost_after_a_retry(agents, new_job):
-    events = []
+class Run:
+    """What became of the episodes of a pool."""
+
+    def __init__(self):
+        self.starts = Counter()
+        self.results = {}
+        self.order = []
+
+    def __call__(self, job, event):
+        if isinstance(event, Started):
+            self.starts[job.episode] += 1
+        if isinstance(event, Finished):
+            assert job.episode not in self.results
+            self.results[job.episode] = event.result
+            self.order.append(job.episode)
+
+    @property
+    def reasons(self):
+        return {episode: result.reason for episode, result in self.results.items()}
+
+
+def test_a_process_whose_loop_is_blocked_is_killed_and_its_episode_lost_after_a_retry(agents, new_job):
+    run = Run()
     stuck = new_job("stuck", f"{agents}:Blocking")
-    fine = new_job("fine", f"{agents}:Talking", parameters={"together": 1, "me": "fine"})
-    bounds = {"stuck": Bounds(prepare=60.0, play=0.5), "fine": Bounds(prepare=60.0, play=60.0)}
+    others = [new_job(name, f"{agents}:Talking", parameters={"together": 1, "me": name}) for name in ("one", "two")]
     pool = Pool(
         workers=2,
-        listener=lambda job, event: events.append((job.episode, event)),
-        bounds=lambda job: bounds[job.episode],
+        listener=run,
+        bounds=lambda job: Bounds(prepare=60.0, play=0.5) if job is stuck else PATIENT,
     )
-    pool.run([stuck, fine])
-    ends = {episode: event.result for episode, event in events if isinstance(event, Finished)}
-    assert ends["stuck"].reason is EndReason.AGENT_LOST
-    assert "did not answer any more" in ends["stuck"].message
-    assert ends["fine"].reason is EndReason.UNRESOLVED
-    assert sum(isinstance(event, Started) for episode, event in events if episode == "stuck") == 2
+    pool.run([stuck, *others])
+    assert run.reasons == {
+        "stuck": EndReason.AGENT_LOST,
+        "one": EndReason.UNRESOLVED,
+        "two": EndReason.UNRESOLVED,
+    }
+    assert "did not answer any more" in run.results["stuck"].message
+    assert run.starts == {"stuck": 2, "one": 1, "two": 1}
+
+
+@pytest.mark.parametrize("culprit", ["Killing", "BlockingAll"])
+def test_neighbours_of_an_episode_that_ends_its_process_run_again_alone_and_are_not_blamed(
+    agents, new_job, tmp_path, culprit
+):
+    run = Run()
+    names = ("one", "two", "three")
+    marks = {name: str(tmp_path / f"{name}.marks") for name in names}
+    guilty = new_job("guilty", f"{agents}:{culprit}", parameters={"neighbours": list(marks.values())})
+    pool = Pool(
+        workers=4,
+        listener=run,
+        bounds=lambda job: Bounds(prepare=60.0, play=3.0) if job is guilty else PATIENT,
+        may_share=lambda _: True,
+        processes=1,
+    )
+    pool.run([guilty, *(new_job(name, f"{agents}:Neighbour", parameters={"marks": marks[name]}) for name in names)])
+    assert run.reasons == {"guilty": EndReason.AGENT_LOST, **dict.fromkeys(names, EndReason.UNRESOLVED)}
+    assert run.starts == {"guilty": 3, **dict.fromkeys(names, 2)}
+    assert "died 2 times" in run.results["guilty"].message
+    processes = [Path(marks[name]).read_text().split() for name in names]
+    assert len({first for first, _ in processes}) == 1
+    assert len({second for _, second in processes} | {processes[0][0]}) == 4
+
+
+def test_an_episode_whose_process_died_after_its_result_was_stored_is_not_run_again(agents, new_job):
+    run = Run()
+    job = new_job("stored", f"{agents}:DyingOnceStored")
+    Pool(workers=1, listener=run, bounds=lambda _: PATIENT).run([job])
+    assert run.reasons == {"stored": EndReason.UNRESOLVED}
+    assert run.starts == {"stored": 1}
+    assert run.results["stored"] == job.folder.result()
+
+
+def test_twenty_episodes_share_a_process(agents, new_job):
+    run = Run()
+    # Each waits until all have come as far in its own process.
+    jobs = [
+        new_job(f"e{number}", f"{agents}:Talking", parameters={"together": IN_ONE_PROCESS, "me": str(number)})
+        for number in range(IN_ONE_PROCESS)
+    ]
+    pool = Pool(workers=IN_ONE_PROCESS, listener=run, bounds=lambda _: PATIENT, may_share=lambda _: True, processes=1)
+    pool.run(jobs)
+    assert Counter(run.reasons.values()) == {EndReason.UNRESOLVED: IN_ONE_PROCESS}
+    assert set(run.starts.values()) == {1}
+
+
+def test_agents_and_tools_of_a_users_are_told_from_those_of_dgym(agents, new_job):
+    own = OwnCode()
+    assert own.runs(new_job("one", "replay"))
+    assert own.runs(new_job("one", "dgym.agents.replay:ReplayAgent", tools=["pdb", "view"]))
+    assert not own.runs(new_job("one", f"{agents}:Talking"))
+    assert not own.runs(new_job("one", "replay", tools=["pdb", f"{agents}:Sleeping"]))
 
 
 def test_the_bounds_leave_time_for_everything_that_has_a_limit_of_its_own(new_job):
