@@ -5,24 +5,46 @@ The structs are here at once; what reads, checks and plans is imported when firs
 
 from typing import TYPE_CHECKING, Any
 
-from dgym.api.conditions import TREATMENTS, ConditionType, EpisodeState, ProgressReason, ResolvedReason, Treatment
 from dgym.api.episode import (
+    TREATMENTS,
     AgentAssignment,
     AgentSpec,
+    ConditionType,
     Episode,
     EpisodeOutcome,
     EpisodeSpec,
+    EpisodeState,
     EpisodeStatus,
     PodOverrides,
+    ProgressReason,
+    ResolvedReason,
     Stages,
     TaskRef,
     Termination,
     Toleration,
     ToolSpec,
+    Treatment,
 )
 from dgym.api.episodeset import EpisodeSet, EpisodeSetSpec, EpisodeSetStatus, LabelRequirement, LabelSelector
-from dgym.api.fields import API_VERSION, GROUP, INLINE_LIMIT
-from dgym.api.meta import Condition, ObjectMeta, OwnerReference
+from dgym.api.fields import (
+    API_VERSION,
+    ATTEMPT_LABEL,
+    BENCHMARK_LABEL,
+    DRIVER_LABEL,
+    EPISODE_LABEL,
+    GROUP,
+    INDEX_LABEL,
+    INLINE_LIMIT,
+    KEY_LABEL,
+    SAMPLE_LABEL,
+    SET_LABEL,
+    TASK_LABEL,
+    TASK_UID_LABEL,
+    Condition,
+    ObjectMeta,
+    OwnerReference,
+    parse_quantity,
+)
 from dgym.api.task import (
     DEFAULT_ENTRYPOINT,
     ArchiveSource,
@@ -42,21 +64,36 @@ if TYPE_CHECKING:
     from dgym.api.crd import custom_resource_definitions
     from dgym.api.loading import KINDS, Loaded, Resource, load, load_documents, loads
     from dgym.api.overrides import apply_overrides
-    from dgym.api.planning import PlannedEpisode, child_name, digest, expand, find_task
+    from dgym.api.planning import PlannedEpisode, child_name, digest, expand, find_task, label_value
+    from dgym.api.rules import check_rules
+    from dgym.api.schema import known_paths, struct_type
 
 _LAZY = {
     **dict.fromkeys(("KINDS", "Loaded", "Resource", "load", "load_documents", "loads"), "loading"),
     "apply_overrides": "overrides",
     "custom_resource_definitions": "crd",
-    **dict.fromkeys(("PlannedEpisode", "child_name", "digest", "expand", "find_task"), "planning"),
+    **dict.fromkeys(("PlannedEpisode", "child_name", "digest", "expand", "find_task", "label_value"), "planning"),
+    "check_rules": "rules",
+    "known_paths": "schema",
+    "struct_type": "schema",
 }
 
 __all__ = [
     "API_VERSION",
+    "ATTEMPT_LABEL",
+    "BENCHMARK_LABEL",
     "DEFAULT_ENTRYPOINT",
+    "DRIVER_LABEL",
+    "EPISODE_LABEL",
     "GROUP",
+    "INDEX_LABEL",
     "INLINE_LIMIT",
+    "KEY_LABEL",
     "KINDS",
+    "SAMPLE_LABEL",
+    "SET_LABEL",
+    "TASK_LABEL",
+    "TASK_UID_LABEL",
     "TREATMENTS",
     "AgentAssignment",
     "AgentSpec",
@@ -98,14 +135,19 @@ __all__ = [
     "ToolSpec",
     "Treatment",
     "apply_overrides",
+    "check_rules",
     "child_name",
     "custom_resource_definitions",
     "digest",
     "expand",
     "find_task",
+    "known_paths",
+    "label_value",
     "load",
     "load_documents",
     "loads",
+    "parse_quantity",
+    "struct_type",
 ]
 
 

@@ -5,8 +5,19 @@ from typing import Annotated, Literal
 import msgspec
 
 from dgym.api.episode import EpisodeSpec, TaskRef
-from dgym.api.fields import API_VERSION, Count, Label, LabelKey, Labels, Model, Priority, TtlSeconds
-from dgym.api.meta import Conditions, ObjectMeta, Timestamp
+from dgym.api.fields import (
+    API_VERSION,
+    Conditions,
+    Count,
+    Label,
+    LabelKey,
+    Labels,
+    Model,
+    ObjectMeta,
+    Priority,
+    Timestamp,
+    TtlSeconds,
+)
 
 
 class LabelRequirement(Model, frozen=True, kw_only=True):

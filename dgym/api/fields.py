@@ -1,10 +1,13 @@
-"""Vocabulary shared by all kinds: the base of every struct, and bounded types with the sentence that explains them.
+"""Vocabulary shared by all kinds: the base of every struct, bounded types, metadata, conditions, labels, quantities.
 
 Every string, list and number is bounded, because the same structs become the schemas of the custom resources, and the
 API server estimates the cost of a rule from the bounds. ``description`` of a pattern is what an error shows as remedy.
 """
 
-from typing import Annotated, Literal
+import re
+from datetime import datetime
+from decimal import Decimal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -13,6 +16,19 @@ API_VERSION: Literal["dgym.dev/v1alpha1"] = "dgym.dev/v1alpha1"
 
 INLINE_LIMIT = 200 * 1024
 """Bytes of inline files in one task; client-side apply stores the object a second time and fails above 256 KiB."""
+
+
+SET_LABEL = "dgym.dev/set"
+INDEX_LABEL = "dgym.dev/index"
+SAMPLE_LABEL = "dgym.dev/sample"
+TASK_LABEL = "dgym.dev/task"
+TASK_UID_LABEL = "dgym.dev/task-uid"
+EPISODE_LABEL = "dgym.dev/episode"
+ATTEMPT_LABEL = "dgym.dev/attempt"
+KEY_LABEL = "dgym.dev/key"
+BENCHMARK_LABEL = "dgym.dev/benchmark"
+DRIVER_LABEL = "dgym.dev/driver"
+"""Labels and annotations of the objects that dgym makes."""
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
@@ -120,3 +136,77 @@ Quantities = Annotated[
     ],
     msgspec.Meta(max_length=16),
 ]
+
+Timestamp = Annotated[datetime, msgspec.Meta(tz=True)]
+
+
+class OwnerReference(Model, frozen=True, kw_only=True):
+    """Whose deletion deletes this object."""
+
+    api_version: Line
+    kind: Token
+    name: Name
+    uid: Token
+    controller: bool = False
+    block_owner_deletion: bool = False
+
+
+class ObjectMeta(Model, frozen=True, kw_only=True):
+    """Name, labels, and what the API server adds, so that the output of ``kubectl get -o yaml`` loads as well."""
+
+    name: Name
+    namespace: Name | None = None
+    labels: Labels = msgspec.field(default_factory=dict)
+    annotations: Annotations = msgspec.field(default_factory=dict)
+    uid: Token | None = None
+    resource_version: Line | None = None
+    generation: Count | None = None
+    generate_name: Line | None = None
+    creation_timestamp: Timestamp | None = None
+    deletion_timestamp: Timestamp | None = None
+    deletion_grace_period_seconds: Count | None = None
+    owner_references: Annotated[tuple[OwnerReference, ...], msgspec.Meta(max_length=16)] = ()
+    finalizers: Annotated[tuple[Line, ...], msgspec.Meta(max_length=64)] = ()
+    managed_fields: tuple[dict[str, Any], ...] = ()
+
+
+class Condition(Model, frozen=True, kw_only=True):
+    """One observed fact about an object; ``type`` is the key of the list.
+
+    Attributes:
+        type: What the fact is about.
+        status: Whether it is so.
+        reason: Why, in one word for programs.
+        message: Why, for people.
+        last_transition_time: When the status changed last.
+        observed_generation: The generation of the object that was observed.
+    """
+
+    type: Token
+    status: Literal["True", "False", "Unknown"]
+    reason: Annotated[str, msgspec.Meta(max_length=1024)] = ""
+    message: Annotated[str, msgspec.Meta(max_length=32768)] = ""
+    last_transition_time: Timestamp | None = None
+    observed_generation: Count | None = None
+
+
+Conditions = Annotated[tuple[Condition, ...], msgspec.Meta(max_length=16)]
+
+_DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
+_QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]+)?)(?:([KMGTPE]i)|[eE]([0-9]+)|([numkMGTPE]?))")
+
+
+def parse_quantity(text: str) -> Decimal:
+    """The value of a Kubernetes quantity ("500m", "1Gi") in its base unit (bytes, cores).
+
+    Raises:
+        ValueError: It is not a quantity.
+    """
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a quantity such as '500m', '2' or '1Gi'")
+    number, binary, exponent, suffix = match.groups()
+    if binary:
+        return Decimal(number) * Decimal(1024) ** _BINARY[binary]
+    return Decimal(number).scaleb(int(exponent) if exponent else _DECIMAL[suffix or ""])

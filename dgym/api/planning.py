@@ -6,10 +6,9 @@ from typing import Any
 
 import msgspec
 
-from dgym.api import labels
 from dgym.api.episode import AgentSpec, Episode, TaskRef, ToolSpec
 from dgym.api.episodeset import EpisodeSet
-from dgym.api.meta import ObjectMeta
+from dgym.api.fields import INDEX_LABEL, SAMPLE_LABEL, SET_LABEL, TASK_LABEL, ObjectMeta
 from dgym.api.task import DebugTask, DebugTaskSpec
 from dgym.errors import ManifestError
 from dgym.problems import nearest
@@ -119,10 +118,10 @@ def _by_name(ref: TaskRef, tasks: Iterable[DebugTask], where: str) -> DebugTask:
 def _planned(episode_set: EpisodeSet, task: DebugTask, index: int, sample: int) -> PlannedEpisode:
     metadata = episode_set.metadata
     marks = {
-        labels.SET: label_value(metadata.name),
-        labels.TASK: label_value(task.metadata.name),
-        labels.INDEX: str(index),
-        labels.SAMPLE: str(sample),
+        SET_LABEL: label_value(metadata.name),
+        TASK_LABEL: label_value(task.metadata.name),
+        INDEX_LABEL: str(index),
+        SAMPLE_LABEL: str(sample),
     }
     episode = Episode(
         metadata=ObjectMeta(

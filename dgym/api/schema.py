@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from dgym.api.meta import Timestamp
+from dgym.api.fields import Timestamp
 from dgym.problems import Path, Problem, nearest, show
 
 

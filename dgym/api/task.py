@@ -12,6 +12,7 @@ from dgym.api.fields import (
     Line,
     Model,
     Name,
+    ObjectMeta,
     Quantities,
     RelativePath,
     Sha256,
@@ -20,7 +21,6 @@ from dgym.api.fields import (
     Url,
     VariableName,
 )
-from dgym.api.meta import ObjectMeta
 
 Commands = Annotated[tuple[Text, ...], msgspec.Meta(max_length=64)]
 Patterns = Annotated[tuple[Line, ...], msgspec.Meta(max_length=256)]

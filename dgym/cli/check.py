@@ -9,8 +9,7 @@ import click
 import msgspec
 
 from dgym.agents import load_agent
-from dgym.api import AgentSpec, DebugTask, Episode, EpisodeSet, EpisodeSpec, Loaded, ToolSpec, find_task
-from dgym.api.task import DebugTaskSpec
+from dgym.api import AgentSpec, DebugTask, DebugTaskSpec, Episode, EpisodeSet, EpisodeSpec, Loaded, ToolSpec, find_task
 from dgym.cli.manifests import load_bundle, read_manifests
 from dgym.cli.options import Inputs
 from dgym.cli.output import FAILED, echo_json

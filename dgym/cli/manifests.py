@@ -7,8 +7,18 @@ from pathlib import Path
 
 import msgspec
 
-from dgym.api import DebugTask, Episode, EpisodeSpec, Loaded, ObjectMeta, Resource, apply_overrides, load_documents
-from dgym.api.task import DebugTaskSpec, SourceSpec
+from dgym.api import (
+    DebugTask,
+    DebugTaskSpec,
+    Episode,
+    EpisodeSpec,
+    Loaded,
+    ObjectMeta,
+    Resource,
+    SourceSpec,
+    apply_overrides,
+    load_documents,
+)
 from dgym.cli.options import Inputs
 from dgym.errors import ManifestError
 

@@ -47,8 +47,7 @@ def complete_overrides(_context: click.Context, _parameter: click.Parameter, inc
     if equals:
         known: dict[str, Callable[[], Iterable[str]]] = {"agent.name": _agents, "tools": _tools}
         return _starting([f"{path}={name}" for name in known.get(path, tuple)()], f"{path}={value}")
-    from dgym.api import EpisodeSetSpec, EpisodeSpec
-    from dgym.api.schema import known_paths, struct_type
+    from dgym.api import EpisodeSetSpec, EpisodeSpec, known_paths, struct_type
 
     paths = list(known_paths(struct_type(EpisodeSpec)))
     paths += [f"set.{one}" for one in known_paths(struct_type(EpisodeSetSpec)) if not one.startswith("template")]

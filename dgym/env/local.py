@@ -6,8 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from dgym.api import DebugTask, ToolSpec, digest, load
-from dgym.api.quantities import parse_quantity
+from dgym.api import DebugTask, ToolSpec, digest, load, parse_quantity
 from dgym.errors import ManifestError, SetupFailed, VerifierFailed
 from dgym.sandbox import EngineName, EntrypointResult, SandboxKind, SandboxProvider, SandboxSpec
 from dgym.sandbox.container import DEFAULT_IMAGE, ContainerProvider, Engine, choose_engine, ensure_image

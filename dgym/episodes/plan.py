@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 
 from dgym.agents import Agent, agent_names, load_agent
-from dgym.api import DebugTask, Episode, EpisodeSet, Loaded, PlannedEpisode, digest, expand, find_task
-from dgym.api.planning import child_name
+from dgym.api import DebugTask, Episode, EpisodeSet, Loaded, PlannedEpisode, child_name, digest, expand, find_task
 from dgym.episodes.job import Job, effective_tools
 from dgym.episodes.models import Models
 from dgym.errors import ManifestError

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from dgym.api import DebugTask
-from dgym.api.quantities import parse_quantity
+from dgym.api import DebugTask, parse_quantity
 from dgym.errors import ManifestError, PatchError, SetupFailed
 from dgym.sandbox import Limits, ManifestEntry, Sandbox, SandboxSpec
 from dgym.session.verification import patched_versions, write_versions

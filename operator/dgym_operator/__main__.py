@@ -41,7 +41,7 @@ def crds() -> None:
     """Print the custom resource definitions."""
     import yaml
 
-    from dgym.api.crd.definitions import custom_resource_definitions
+    from dgym.api import custom_resource_definitions
 
     click.echo(yaml.safe_dump_all(custom_resource_definitions(), sort_keys=False, allow_unicode=True), nl=False)
 

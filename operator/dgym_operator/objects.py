@@ -14,8 +14,17 @@ from sys import intern
 import msgspec
 from msgspec.structs import force_setattr
 
-from dgym.api import AgentSpec, ConditionType, EpisodeSetSpec, EpisodeSetStatus, EpisodeStatus, PodOverrides, TaskRef
-from dgym.api.labels import ATTEMPT, KEY
+from dgym.api import (
+    ATTEMPT_LABEL,
+    KEY_LABEL,
+    AgentSpec,
+    ConditionType,
+    EpisodeSetSpec,
+    EpisodeSetStatus,
+    EpisodeStatus,
+    PodOverrides,
+    TaskRef,
+)
 
 POLICY_NAME = "dgym-sandbox"
 """The NetworkPolicy of sandboxes, in every namespace with episodes."""
@@ -92,8 +101,8 @@ class WatchedObject(View, frozen=True, kw_only=True):
 class PodLabels(View, frozen=True, kw_only=True):
     """The labels of a pod that decisions read."""
 
-    attempt: str = msgspec.field(default="", name=ATTEMPT)
-    key: str = msgspec.field(default="", name=KEY)
+    attempt: str = msgspec.field(default="", name=ATTEMPT_LABEL)
+    key: str = msgspec.field(default="", name=KEY_LABEL)
 
     def __post_init__(self) -> None:
         force_setattr(self, "key", intern(self.key))

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from dgym.api import API_VERSION, labels
-from dgym.api.task import DebugTaskSpec
+from dgym.api import API_VERSION, BENCHMARK_LABEL, INDEX_LABEL, SAMPLE_LABEL, SET_LABEL, TASK_LABEL, DebugTaskSpec
 from dgym_operator.render import PodContext, Renderer
 from dgym_operator.settings import Settings
 
@@ -33,11 +32,11 @@ def running_pod(renderer: Renderer, number: int) -> dict[str, Any]:
         delivered=True,
         digests=dict.fromkeys(("prepare", "drive", "operate"), f"{number:064x}"),
         labels={
-            labels.SET: "swe-nightly",
-            labels.INDEX: str(number),
-            labels.SAMPLE: str(number % 4),
-            labels.TASK: f"django-django-{number // 4:05}",
-            labels.BENCHMARK: "swe-bench-verified",
+            SET_LABEL: "swe-nightly",
+            INDEX_LABEL: str(number),
+            SAMPLE_LABEL: str(number % 4),
+            TASK_LABEL: f"django-django-{number // 4:05}",
+            BENCHMARK_LABEL: "swe-bench-verified",
         },
         active_deadline_seconds=5400,
         settings=Settings(sandbox_image="registry.example/sandbox:1", sidecar_image="registry.example/sidecar:1"),

@@ -7,8 +7,7 @@ from random import Random
 
 import msgspec
 
-from dgym.api import GROUP, labels
-from dgym.api.planning import label_value
+from dgym.api import GROUP, SET_LABEL, label_value
 from dgym.cli.cluster.views import EpisodeView, SetView
 from dgym.cli.output import UsageFailure
 from dgym.errors import DgymError, ManifestError
@@ -78,7 +77,7 @@ async def find_all(
 
 def selector_of_children(set_name: str) -> str:
     """Selects the Episodes of a set."""
-    return f"{labels.SET}={label_value(set_name)}"
+    return f"{SET_LABEL}={label_value(set_name)}"
 
 
 def _first(error: BaseException) -> BaseException:

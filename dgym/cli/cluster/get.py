@@ -9,8 +9,7 @@ from typing import Any
 import click
 from rich.live import Live
 
-from dgym.api import labels
-from dgym.api.planning import label_value
+from dgym.api import SET_LABEL, label_value
 from dgym.cli.cluster.connection import RESOURCES, connect, find_all
 from dgym.cli.cluster.views import EpisodeView, SetView, show, tables
 from dgym.cli.cluster.waiting import follow
@@ -97,7 +96,7 @@ def _select(
     set_names = {each.metadata.name for each in found if each.kind == "EpisodeSet"}
     marks = {label_value(name) for name in set_names}
     return (
-        [each for each in episodes if each.metadata.name in names or each.metadata.labels.get(labels.SET) in marks],
+        [each for each in episodes if each.metadata.name in names or each.metadata.labels.get(SET_LABEL) in marks],
         [each for each in sets if each.metadata.name in set_names],
     )
 

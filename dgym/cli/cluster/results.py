@@ -14,7 +14,7 @@ import aiohttp
 import click
 import msgspec
 
-from dgym.api.planning import child_name
+from dgym.api import child_name
 from dgym.cli.cluster.connection import ClusterError, connect, find_all, selector_of_children
 from dgym.cli.cluster.views import ConditionView, EpisodeView, Meta, SetView, View
 from dgym.cli.output import FAILED, UsageFailure

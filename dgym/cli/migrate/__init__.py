@@ -12,8 +12,7 @@ import click
 import msgspec
 
 from dgym.agents import agent_names
-from dgym.api import labels, loads
-from dgym.api.fields import API_VERSION
+from dgym.api import API_VERSION, BENCHMARK_LABEL, loads
 from dgym.benchmarks import bundled, load_bundled
 from dgym.cli.migrate.section import KEYS, NESTED, Fate, Migration, Note, read_sections
 from dgym.cli.yaml_text import comment, dump, write_text
@@ -142,8 +141,8 @@ def _add_benchmark(migration: Migration, documents: _Documents) -> None:
         text = f"{benchmark} does not come with dgym: give manifests of these DebugTasks too"
         migration.note("benchmark", text, Fate.CHANGED)
     else:
-        label = f"{labels.BENCHMARK}: {slug(benchmark)}"
-        tasks = {"taskSelector": {"matchLabels": {labels.BENCHMARK: slug(benchmark)}}}
+        label = f"{BENCHMARK_LABEL}: {slug(benchmark)}"
+        tasks = {"taskSelector": {"matchLabels": {BENCHMARK_LABEL: slug(benchmark)}}}
         text = f"{benchmark} does not come with dgym: give DebugTasks with the label {label}"
         migration.note("benchmark", text, Fate.CHANGED)
         if problems != "all":

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from dgym.api.fields import API_VERSION
+from dgym.api import API_VERSION
 from dgym.documents import read_yaml
 from dgym.errors import ManifestError
 

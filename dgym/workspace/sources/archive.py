@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from dgym.api.task import ArchiveSource
+from dgym.api import ArchiveSource
 from dgym.errors import SourceFailed
 from dgym.workspace.sources.fetch import ANY_HOST, Cancellation, SourceHosts, check_public
 from dgym.workspace.sources.tree import SIZE_LIMIT, TreeWriter, entry_path, file_digest

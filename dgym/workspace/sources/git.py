@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from dgym.api.task import GitSource
+from dgym.api import GitSource
 from dgym.errors import SourceFailed
 from dgym.workspace.sources.archive import shown_url
 from dgym.workspace.sources.fetch import ANY_HOST, Cancellation, SourceHosts

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import msgspec
 
-from dgym.api.task import SourceSpec
+from dgym.api import SourceSpec
 from dgym.errors import SourceFailed
 from dgym.locks import try_acquire
 from dgym.workspace.sources.archive import download, repack, shown_url

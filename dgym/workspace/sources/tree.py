@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Final, Literal, Self
 
-from dgym.api.task import InlineFile
+from dgym.api import InlineFile
 from dgym.errors import SourceFailed
 from dgym.workspace.paths import ancestors, resolve_link
 

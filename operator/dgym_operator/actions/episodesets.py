@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from dgym.api.labels import SET
+from dgym.api import SET_LABEL
 from dgym.kube import (
     CONFIG_MAPS,
     EPISODE_SETS,
@@ -101,7 +101,7 @@ class SetExecutor:
         manifest = CONFIG_MAPS.manifest(
             metadata={
                 "name": action.name,
-                "labels": {**MANAGED_BY, SET: label_value(metadata.name)},
+                "labels": {**MANAGED_BY, SET_LABEL: label_value(metadata.name)},
                 "ownerReferences": [controller_reference("EpisodeSet", metadata.name, metadata.uid)],
             },
             immutable=True,

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from dgym.api.labels import DRIVER
+from dgym.api import DRIVER_LABEL
 from dgym.kube import NETWORK_POLICIES, ApiError, Forbidden
 from dgym_operator.actions.writes import Writes
 from dgym_operator.controllers import SIDECAR_PORT
@@ -70,7 +70,7 @@ def sandbox_policy(
     peers = [
         {"namespaceSelector": own, "podSelector": {"matchLabels": dict(OPERATOR_LABELS)}},
         {"namespaceSelector": own, "podSelector": {"matchLabels": dict(agent_labels)}},
-        {"podSelector": {"matchExpressions": [{"key": DRIVER, "operator": "Exists"}]}},
+        {"podSelector": {"matchExpressions": [{"key": DRIVER_LABEL, "operator": "Exists"}]}},
     ]
     return NETWORK_POLICIES.manifest(
         metadata={"name": POLICY_NAME, "namespace": namespace, "labels": dict(MANAGED_BY)},

@@ -13,8 +13,21 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from dgym.api import ConfigMapSource, DebugTask, Episode, InlineFile, ObjectMeta, SourceSpec, labels
-from dgym.api.rules import check_rules
+from dgym.api import (
+    BENCHMARK_LABEL,
+    INDEX_LABEL,
+    KEY_LABEL,
+    SAMPLE_LABEL,
+    SET_LABEL,
+    TASK_LABEL,
+    ConfigMapSource,
+    DebugTask,
+    Episode,
+    InlineFile,
+    ObjectMeta,
+    SourceSpec,
+    check_rules,
+)
 from dgym.kube import (
     CONFIG_MAPS,
     DEBUG_TASKS,
@@ -48,7 +61,7 @@ _LAGGING = (
 _RBAC = " cannot "
 _LIMIT_BELOW_REQUEST = ("must be less than or equal to ", " limit")
 _TOO_LARGE = 413
-_INHERITED = (labels.SET, labels.INDEX, labels.SAMPLE, labels.TASK, labels.BENCHMARK)
+_INHERITED = (SET_LABEL, INDEX_LABEL, SAMPLE_LABEL, TASK_LABEL, BENCHMARK_LABEL)
 
 
 class Unmet(Exception):
@@ -242,7 +255,7 @@ class PodMaker:
             raise Unmet(EndReason.INVALID_SPEC, str(error)) from None
         owner = controller_reference("Episode", episode.metadata.name, episode.metadata.uid or "")
         manifest["metadata"]["ownerReferences"] = [owner]
-        manifest["metadata"].setdefault("labels", {})[labels.KEY] = key_id(self.key)
+        manifest["metadata"].setdefault("labels", {})[KEY_LABEL] = key_id(self.key)
         return manifest
 
     def _context(

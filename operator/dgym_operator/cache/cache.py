@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from random import Random
 from typing import Any
 
-from dgym.api.labels import SET
+from dgym.api import SET_LABEL
 from dgym.kube import (
     CONFIG_MAPS,
     DEBUG_TASKS,
@@ -254,7 +254,7 @@ class Informers:
             self._add(EPISODE_SETS, EpisodeSetView, cache.sets, namespace)
             self._add(DEBUG_TASKS, TaskView, cache.tasks, namespace)
             self._add(PODS, Pod, cache.pods, namespace, sandboxes)
-            self._add(CONFIG_MAPS, ConfigMapView, cache.config_maps, namespace, SET)
+            self._add(CONFIG_MAPS, ConfigMapView, cache.config_maps, namespace, SET_LABEL)
         self._add(PODS, Pod, cache.agent_pods, settings.namespace, settings.agent_selector, name=_AGENTS)
 
     def _add(

@@ -5,8 +5,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from dgym.api import AgentAssignment, EpisodeStatus, Stages
-from dgym.api.labels import TASK_UID
+from dgym.api import TASK_UID_LABEL, AgentAssignment, EpisodeStatus, Stages
 from dgym.wire.assignments import AssignmentState, AssignmentStatus
 from dgym_operator.controllers.conditions import observed_generation
 from dgym_operator.controllers.plan import CreateFailure
@@ -173,7 +172,7 @@ class EpisodeInput(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def expected_task_uid(self) -> str | None:
         """UID of the task that the episode began with, or that its set made it for."""
-        return self.episode.status.task_uid or self.episode.metadata.labels.get(TASK_UID)
+        return self.episode.status.task_uid or self.episode.metadata.labels.get(TASK_UID_LABEL)
 
     def status_with(self, **changes: Any) -> EpisodeStatus:
         """The Episode's status with these fields changed, for the generation that was observed."""

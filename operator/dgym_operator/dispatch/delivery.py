@@ -12,9 +12,7 @@ from typing import NamedTuple
 import msgspec
 from prometheus_client import Counter
 
-from dgym.api import DebugTask, Episode, PodOverrides
-from dgym.api import labels as keys
-from dgym.api.quantities import parse_quantity
+from dgym.api import SAMPLE_LABEL, DebugTask, Episode, PodOverrides, parse_quantity
 from dgym.kube import EPISODES, ApiError, EventRecorder, Key, NotFound, WorkQueue
 from dgym.logs import fields
 from dgym.wire.assignments import AgentReport, Assignment, AssignmentMode, AssignmentState, AssignmentStatus
@@ -272,7 +270,7 @@ def _with_resources(task: DebugTask, overrides: PodOverrides) -> DebugTask:
 
 
 def _sample(labels: Mapping[str, str]) -> int:
-    text = labels.get(keys.SAMPLE, "0")
+    text = labels.get(SAMPLE_LABEL, "0")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
 
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import msgspec
 
-from dgym.api import DebugTaskSpec, PodOverrides, Resources, labels
-from dgym.api.quantities import parse_quantity
+from dgym.api import ATTEMPT_LABEL, EPISODE_LABEL, DebugTaskSpec, PodOverrides, Resources, parse_quantity
 from dgym.errors import DgymError
 from dgym.wire.http import Role, make_token, token_digest
 from dgym_operator.settings import Settings
@@ -57,7 +56,7 @@ _SIDECAR_RESOURCES = {"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"
 _NODE_LOST_SECONDS = 60
 _NODE_LOST = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _OWN_LABELS = ("app.kubernetes.io/name", "app.kubernetes.io/component")
-_OWN_PREFIX = f"{labels.EPISODE.partition('/')[0]}/"
+_OWN_PREFIX = f"{EPISODE_LABEL.partition('/')[0]}/"
 # Annotations by which older clusters change a pod's confinement, which users who create Episodes must not do.
 _FORBIDDEN_ANNOTATIONS = (
     "container.apparmor.security.beta.kubernetes.io/",
@@ -82,8 +81,8 @@ def own_labels(context: PodContext) -> dict[str, str]:
         **context.labels,
         "app.kubernetes.io/name": "dgym",
         "app.kubernetes.io/component": "sandbox",
-        labels.EPISODE: label_value(context.episode),
-        labels.ATTEMPT: str(context.attempt),
+        EPISODE_LABEL: label_value(context.episode),
+        ATTEMPT_LABEL: str(context.attempt),
     }
 
 

@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from dgym import AsyncRepoEnv
-from dgym.api import DebugTask
-from dgym.api.meta import ObjectMeta
-from dgym.api.task import DebugTaskSpec, InlineFile, Resources, SourceSpec
+from dgym.api import DebugTask, DebugTaskSpec, InlineFile, ObjectMeta, Resources, SourceSpec
 from dgym.errors import ManifestError
 from dgym.sandbox.local import bubblewrap_works
 

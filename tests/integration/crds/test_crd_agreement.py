@@ -8,8 +8,7 @@ import msgspec
 import pytest
 from msgspec import inspect
 
-from dgym.api import DebugTask, Episode, EpisodeSet, loads
-from dgym.api.schema import struct_type
+from dgym.api import DebugTask, Episode, EpisodeSet, loads, struct_type
 from dgym.benchmarks import bundled, episode_set, load_bundled
 from dgym.errors import ManifestError
 

@@ -7,8 +7,7 @@ import yaml
 from click.testing import CliRunner
 
 import dgym
-from dgym.api import ProgressReason
-from dgym.api.conditions import TREATMENTS
+from dgym.api import TREATMENTS, ProgressReason
 from dgym.episodes.pod.metrics import Metrics
 from dgym.episodes.pod.settings import PREFIX, AgentSettings
 from dgym.wire.assignments import (

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import click
 import pytest
 
-from dgym.api.overrides import apply_overrides
+from dgym.api import apply_overrides
 from dgym.benchmarks import bundled, episode_set
 from dgym.errors import ManifestError
 from hack.cluster.cli import parser as cluster_parser

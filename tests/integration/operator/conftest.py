@@ -7,7 +7,7 @@ from random import Random
 import aiohttp
 import pytest
 
-from dgym.api.crd import custom_resource_definitions
+from dgym.api import custom_resource_definitions
 from dgym.kube import SystemClock, load_access
 from dgym_operator.app import Operator
 from dgym_operator.controllers import Policy, inputs

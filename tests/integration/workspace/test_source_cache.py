@@ -9,7 +9,7 @@ import tarfile
 
 import pytest
 
-from dgym.api.task import ArchiveSource, GitSource, InlineFile, SourceSpec
+from dgym.api import ArchiveSource, GitSource, InlineFile, SourceSpec
 from dgym.errors import SourceFailed
 from dgym.workspace.sources import SourceCache, SourceHosts
 

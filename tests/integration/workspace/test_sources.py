@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dgym.api.task import ArchiveSource, ConfigMapSource, GitSource, InlineFile, SourceSpec
+from dgym.api import ArchiveSource, ConfigMapSource, GitSource, InlineFile, SourceSpec
 from dgym.errors import SourceFailed
 from dgym.workspace.sources import archive as source_archive
 from dgym.workspace.sources import git as source_git

@@ -7,7 +7,7 @@ import pytest
 from msgspec import inspect
 
 from dgym.api import DebugTask, Episode, EpisodeSet, custom_resource_definitions
-from dgym.api.crd.schema import describe_fields, describe_struct
+from dgym.api.crd.definitions import describe_fields, describe_struct
 from dgym.api.schema import inner_type, struct_type
 
 DEFINITIONS = {each["spec"]["names"]["kind"]: each for each in custom_resource_definitions()}

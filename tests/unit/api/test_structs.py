@@ -7,8 +7,17 @@ import yaml
 from msgspec import inspect
 
 import dgym.api
-from dgym.api import TREATMENTS, DebugTask, Episode, EpisodeOutcome, EpisodeSet, Treatment, loads
-from dgym.api.schema import known_paths, struct_type
+from dgym.api import (
+    TREATMENTS,
+    DebugTask,
+    Episode,
+    EpisodeOutcome,
+    EpisodeSet,
+    Treatment,
+    known_paths,
+    loads,
+    struct_type,
+)
 from dgym.wire import EndReason, Outcome
 
 KINDS = [DebugTask, Episode, EpisodeSet]

@@ -3,8 +3,7 @@ import math
 import pytest
 
 import dgym
-from dgym.api import ObjectMeta
-from dgym.api.task import DebugTaskSpec
+from dgym.api import DebugTaskSpec, ObjectMeta
 from dgym.env import AsyncRepoEnv, RepoEnv
 from dgym.errors import ArgumentError
 

@@ -5,8 +5,7 @@ from datetime import timedelta
 
 import msgspec
 
-from dgym.api import Condition, EpisodeSetSpec, EpisodeSpec, EpisodeStatus, TaskRef
-from dgym.api.labels import INDEX
+from dgym.api import INDEX_LABEL, Condition, EpisodeSetSpec, EpisodeSpec, EpisodeStatus, TaskRef
 from dgym_operator.controllers import EpisodeSetInput, Policy, is_true
 from dgym_operator.controllers import plan as act
 from dgym_operator.controllers.episodeset import Indexes, decide_set, is_counted
@@ -39,7 +38,7 @@ def child(
     index: int, *, status: EpisodeStatus | None = None, suspend=False, cancel=False, uid: str = ""
 ) -> EpisodeView:
     return EpisodeView(
-        metadata=Meta(name=f"s-{index}", namespace="ns", uid=uid or f"child-{index}", labels={INDEX: str(index)}),
+        metadata=Meta(name=f"s-{index}", namespace="ns", uid=uid or f"child-{index}", labels={INDEX_LABEL: str(index)}),
         spec=EpisodeSpecView(suspend=suspend, cancel=cancel),
         status=status or EpisodeStatus(),
     )

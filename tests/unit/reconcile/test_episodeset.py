@@ -14,8 +14,8 @@ from dgym.api import (
     LabelSelector,
     ObjectMeta,
     TaskRef,
+    expand,
 )
-from dgym.api.planning import expand
 from dgym_operator.controllers import (
     CreateEpisode,
     DeleteSet,

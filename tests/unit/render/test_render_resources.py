@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dgym.api import PodOverrides, Resources
-from dgym.api.quantities import parse_quantity
+from dgym.api import PodOverrides, Resources, parse_quantity
 from dgym_operator.render import DEFAULT, sandbox_resources
 from dgym_operator.render.context import verifier_resources
 

@@ -11,6 +11,9 @@ import msgspec
 
 from dgym.api import (
     API_VERSION,
+    INDEX_LABEL,
+    SAMPLE_LABEL,
+    TASK_UID_LABEL,
     ConditionType,
     DebugTask,
     DebugTaskSpec,
@@ -19,10 +22,10 @@ from dgym.api import (
     EpisodeSetStatus,
     LabelSelector,
     ObjectMeta,
+    child_name,
+    expand,
 )
 from dgym.api import OwnerReference as Owner
-from dgym.api.labels import INDEX, SAMPLE, TASK_UID
-from dgym.api.planning import child_name, expand
 from dgym_operator.controllers.conditions import (
     EPOCH,
     Conditions,
@@ -348,7 +351,7 @@ def child_manifest(episode_set: EpisodeSetView, create: CreateEpisode) -> Episod
     task = DebugTask(metadata=ObjectMeta(name=create.task), spec=DebugTaskSpec())
     planned = expand(planned_set, [task])[0].episode
     owner = Owner(api_version=API_VERSION, kind="EpisodeSet", name=metadata.name, uid=metadata.uid, controller=True)
-    marks = {INDEX: str(create.index), SAMPLE: str(create.sample), TASK_UID: create.task_uid}
+    marks = {INDEX_LABEL: str(create.index), SAMPLE_LABEL: str(create.sample), TASK_UID_LABEL: create.task_uid}
     return msgspec.structs.replace(
         planned,
         metadata=msgspec.structs.replace(

@@ -12,8 +12,7 @@ from itertools import chain, islice
 
 import msgspec
 
-from dgym.api import TREATMENTS, ConditionType, EpisodeSetStatus, Treatment
-from dgym.api.labels import INDEX
+from dgym.api import INDEX_LABEL, TREATMENTS, ConditionType, EpisodeSetStatus, Treatment
 from dgym_operator.controllers.conditions import find, is_true
 from dgym_operator.controllers.inputs import EpisodeSetInput
 from dgym_operator.objects import EpisodeView
@@ -90,7 +89,7 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
 
 def child_index(child: EpisodeView) -> int | None:
     """The child's index in its set."""
-    text = child.metadata.labels.get(INDEX, "")
+    text = child.metadata.labels.get(INDEX_LABEL, "")
     return int(text) if text.isdecimal() else None
 
 
