@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from prompt_toolkit.completion import CompleteEvent, Completer, Completion
     from prompt_toolkit.document import Document
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+from dgym.terminal import printable
+
 _PATH = re.compile(r"(?<![\w./-])(?:[\w.-]+/)*[\w-]+\.[A-Za-z]\w{0,5}\b")
 _CODE, _END_OF_CODE = "<c>", "</c>"
 
@@ -24,11 +25,6 @@ PDB_COMMANDS = (
     *("n", "s", "unt", "r", "c", "j", "u", "d", "w", "l", "ll"),
     *("a", "p", "pp", "display", "whatis", "q", "restart"),
 )
-
-
-def printable(text: str) -> str:
-    """``text`` without control characters: what a program printed must not drive the terminal."""
-    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text.replace("\r\n", "\n"))
 
 
 class Console(Protocol):

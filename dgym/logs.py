@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+from dgym.terminal import printable
+
 _LIMIT = 8192
 
 
@@ -41,7 +43,15 @@ class JsonFormatter(logging.Formatter):
         return msgspec.json.encode({name: encodable(value) for name, value in line.items()}).decode()
 
 
-class TextFormatter(logging.Formatter):
+class PrintableFormatter(logging.Formatter):
+    """A record as text that may be shown in a terminal: it quotes programs and models."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, and a traceback's lines after it."""
+        return printable(super().format(record))
+
+
+class TextFormatter(PrintableFormatter):
     """A record as a line of text, the fields behind the message."""
 
     def __init__(self) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from dgym.cli.output import translated
+from dgym.cli.output import printable_messages, translated
 
 COMMANDS = {
     "init-llm-config": "Write a commented template of the models' configuration.",
@@ -69,6 +69,13 @@ class LazyGroup(click.Group):
         """List the commands from the table above."""
         with formatter.section("Commands"):
             formatter.write_dl(sorted(COMMANDS.items()))
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Parse the options of the group."""
+        with printable_messages():
+            return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; exceptions of dgym become messages and exit statuses."""

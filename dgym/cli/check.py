@@ -5,16 +5,14 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import click
 import msgspec
 
 from dgym.agents import load_agent
 from dgym.api import AgentSpec, DebugTask, DebugTaskSpec, Episode, EpisodeSet, EpisodeSpec, Loaded, ToolSpec, find_task
 from dgym.cli.manifests import load_bundle, read_manifests
 from dgym.cli.options import Inputs
-from dgym.cli.output import FAILED, echo_json
+from dgym.cli.output import FAILED, echo, echo_json
 from dgym.cli.yaml_text import dump
-from dgym.console import printable
 from dgym.env import Opening, check_task
 from dgym.episodes.job import effective_tools
 from dgym.errors import ManifestError, PatchError, PluginError
@@ -46,7 +44,7 @@ def check_and_show(
 
 def _check_all(tasks: Sequence[DebugTask], opening: Opening, repeats: int) -> list[Assessment]:
     def progress(text: str) -> None:
-        click.echo(text, err=True)
+        echo(text, err=True)
 
     async def check() -> list[Assessment]:
         return [await check_task(task, opening, repeats=repeats, progress=progress) for task in tasks]
@@ -58,14 +56,14 @@ def _show(assessments: Sequence[Assessment]) -> None:
     for assessment in assessments:
         number = len(assessment.problems)
         verdict = "fine" if not number else "1 problem" if number == 1 else f"{number} problems"
-        click.echo(printable(f"{assessment.task}: {verdict}"))
+        echo(f"{assessment.task}: {verdict}")
         for kind, texts in (("problem", assessment.problems), ("note", assessment.notes)):
             for text in texts:
-                click.echo(printable(f"  {kind}: {text}".replace("\n", "\n    ")))
+                echo(f"  {kind}: {text}".replace("\n", "\n    "))
         found = {"failToPass": assessment.fail_to_pass, "passToPass": assessment.pass_to_pass}
         lists = {name: tests for name, tests in found.items() if tests}
         if lists:
-            click.echo(dump({"scoring": lists}), nl=False)
+            echo(dump({"scoring": lists}), nl=False)
 
 
 def tasks_of(loaded: Sequence[Loaded]) -> list[DebugTask]:
@@ -108,7 +106,7 @@ def validate_manifests(inputs: Inputs) -> None:
     if faults:
         raise error_of(faults)
     for item in loaded:
-        click.echo(f"{item.file}: document {item.document}: {item.resource.kind} {item.resource.metadata.name}: valid")
+        echo(f"{item.file}: document {item.document}: {item.resource.kind} {item.resource.metadata.name}: valid")
 
 
 def _place_of(item: Loaded) -> str:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from dgym.cli.options import complete_tools, engine_option, output_option
-from dgym.cli.output import echo_json
+from dgym.cli.output import echo, echo_json
 
 if TYPE_CHECKING:
     from dgym.sandbox import EngineName
@@ -32,7 +32,7 @@ def tools_command(name: str | None, output: str) -> None:
     else:
         width = max((len(tool.name) for tool in found), default=0)
         for tool in found:
-            click.echo(f"{tool.name:<{width}}  {tool.description.strip().splitlines()[0]}")
+            echo(f"{tool.name:<{width}}  {tool.description.strip().splitlines()[0]}")
 
 
 def _describe(tool: "Tool") -> dict[str, Any]:
@@ -45,7 +45,7 @@ def _describe(tool: "Tool") -> dict[str, Any]:
 
 
 def _show(tool: "Tool") -> None:
-    click.echo(f"{tool.name}\n\n{tool.instructions.rstrip()}\n\nSchema of the arguments:")
+    echo(f"{tool.name}\n\n{tool.instructions.rstrip()}\n\nSchema of the arguments:")
     echo_json(tool.parameters)
 
 
@@ -63,7 +63,7 @@ def version_command(output: str) -> None:
     if output == "json":
         echo_json({"dgym": dgym, "wire": wire})
     else:
-        click.echo(f"dgym {dgym}\nwire {wire}")
+        echo(f"dgym {dgym}\nwire {wire}")
 
 
 @click.command("clean")
@@ -80,9 +80,9 @@ def clean_command(engine: str) -> None:
 
     removed = [*asyncio.run(_clean_containers(engine)), *asyncio.run(remove_leftovers())]
     for name in removed:
-        click.echo(f"removed {name}")
+        echo(f"removed {name}")
     if not removed:
-        click.echo("nothing was left behind")
+        echo("nothing was left behind")
 
 
 async def _clean_containers(name: str) -> list[str]:
@@ -113,7 +113,7 @@ async def _engines(name: str) -> "list[Engine]":
             found.append(await find_engine(candidate))
         except SandboxStartFailed as error:
             if shutil.which(candidate):
-                click.echo(f"containers were not looked for: {error}", err=True)
+                echo(f"containers were not looked for: {error}", err=True)
     return found
 
 
@@ -144,4 +144,4 @@ def completion_command(shell: str) -> None:
     assert found is not None
     # The base class's source(): bash's own would start a bash to ask for its version.
     complete = found(cli, {}, _PROGRAM, _VARIABLE)
-    click.echo(complete.source_template % complete.source_vars())
+    echo(complete.source_template % complete.source_vars())

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dgym.cli.options import llm_config_option, output_option
-from dgym.cli.output import FAILED, echo_json
+from dgym.cli.output import FAILED, echo, echo_json
 from dgym.errors import ModelConfigError
 
 if TYPE_CHECKING:
@@ -33,11 +33,11 @@ def list_models(llm_config: str | None, tag: str | None, output: str) -> None:
         echo_json(described)
         return
     if not catalog.path.exists():
-        click.echo(f"{catalog.path} does not exist; `dgym init-llm-config` writes a template.", err=True)
+        echo(f"{catalog.path} does not exist; `dgym init-llm-config` writes a template.", err=True)
     width = max((len(one["name"]) for one in described), default=0)
     for one in described:
         tags = f"  [{', '.join(one['tags'])}]" if one["tags"] else ""
-        click.echo(f"{one['name']:<{width}}  {one['problem'] or one['about']}{tags}")
+        echo(f"{one['name']:<{width}}  {one['problem'] or one['about']}{tags}")
 
 
 def _describe(catalog: "ModelCatalog", name: str) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def check(model: str | None, llm_config: str | None, output: str) -> None:
     if not names:
         raise ModelConfigError(f"{catalog.path} has no models; `dgym init-llm-config` writes a template")
     if model and catalog.is_interactive(model):
-        click.echo(f"{model}: you answer yourself, at the terminal")
+        echo(f"{model}: you answer yourself, at the terminal")
         return
     checks = asyncio.run(_check_all(catalog, names, alone=model is not None))
     if output == "json":
@@ -86,7 +86,7 @@ def check(model: str | None, llm_config: str | None, output: str) -> None:
         width = max(len(one.model) for one in checks)
         for one in checks:
             where = f"{one.endpoint}: " if one.endpoint else ""
-            click.echo(f"{one.model:<{width}}  {'ok    ' if one.ok else 'FAILED'}  {where}{one.message}")
+            echo(f"{one.model:<{width}}  {'ok    ' if one.ok else 'FAILED'}  {where}{one.message}")
     if not all(one.ok for one in checks):
         sys.exit(FAILED)
 
@@ -122,6 +122,6 @@ def init_llm_config_command(directory: str | None, force: bool) -> None:
     path = (Path(directory) if directory is not None else user_directory()) / FILE_NAME
     if not write_template(path, overwrite=force):
         raise click.UsageError(f"{path} is there already; --force overwrites it")
-    click.echo(f"Wrote {path}. Edit it, then try it with: dgym llm check")
+    echo(f"Wrote {path}. Edit it, then try it with: dgym llm check")
     if default_path().absolute() != path.absolute():
-        click.echo(f"To use it: export {PATH_VARIABLE}={path.absolute()}")
+        echo(f"To use it: export {PATH_VARIABLE}={path.absolute()}")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 
 from dgym.errors import DgymError, ManifestError, PluginError
+from dgym.terminal import printable, printable_json, printable_line
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -23,19 +24,24 @@ if TYPE_CHECKING:
 _SHOWN_CHARACTERS = 300
 
 
+def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
+    """Print ``text``, which may be of anyone: commands print by this function, ``echo_json`` and the tables alone."""
+    click.echo(printable(text), err=err, nl=nl)
+
+
 def echo_json(value: Any) -> None:
-    """Print ``value`` as indented JSON."""
+    """Print ``value`` as indented JSON, in which nothing is lost."""
     import msgspec
 
-    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    click.echo(printable_json(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()))
 
 
-def console() -> "Console":
+def console(*, err: bool = False) -> "Console":
     """The console of tables: as wide as the terminal, or wide enough that no cell in a file or a pipe is cut."""
     from rich.console import Console
 
-    width = None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", "200"))
-    return Console(width=width, highlight=False)
+    width = None if err or sys.stdout.isatty() else int(os.environ.get("COLUMNS", "200"))
+    return Console(stderr=err, width=width, highlight=False)
 
 
 def widen(screen: "Console", drawn: "RenderableType") -> None:
@@ -63,14 +69,12 @@ def table(headings: Iterable[str], *, numbers: Collection[str] = (), breaking: C
 
 def add_row(to: "Table", cells: Sequence[str], *, styled: int = -1, style: str = "") -> None:
     """Add a row; the cell of index ``styled`` has the style."""
-    to.add_row(*(text(cell, style if index == styled else "") for index, cell in enumerate(cells)))
+    to.add_row(*(text(printable_line(cell), style if index == styled else "") for index, cell in enumerate(cells)))
 
 
 def text(plain: str, style: str = "") -> "Text":
-    """Text of manifests and results: neither markup nor commands to the terminal."""
+    """Text for a console: neither markup nor commands to the terminal."""
     from rich.text import Text
-
-    from dgym.console import printable
 
     return Text(printable(plain), style=style)
 
@@ -98,13 +102,24 @@ class UsageFailure(click.ClickException):
 def translated(ctx: click.Context) -> Iterator[None]:
     """Turn exceptions of dgym into click's, and Ctrl-C into its exit status."""
     try:
-        yield
-    except (ManifestError, PluginError) as error:
-        raise UsageFailure(str(error)) from error
-    except DgymError as error:
-        raise click.ClickException(str(error)) from error
+        with printable_messages():
+            yield
     except KeyboardInterrupt:
         ctx.exit(INTERRUPTED)
+
+
+@contextlib.contextmanager
+def printable_messages() -> Iterator[None]:
+    """Turn exceptions of dgym into click's, whose messages quote manifests, clusters and arguments."""
+    try:
+        yield
+    except click.ClickException as error:
+        vars(error)["message"] = printable(error.message)  # click declares the attribute final
+        raise
+    except (ManifestError, PluginError) as error:
+        raise UsageFailure(printable(str(error))) from error
+    except DgymError as error:
+        raise click.ClickException(printable(str(error))) from error
 
 
 @contextlib.contextmanager

@@ -5,18 +5,16 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import click
-
 from dgym.api import DebugTask
 from dgym.cli.check import tasks_of
 from dgym.cli.manifests import PREFIX, bundled_tasks, read_manifests
 from dgym.cli.options import Inputs
-from dgym.cli.output import FAILED, echo_json
-from dgym.console import printable
+from dgym.cli.output import FAILED, echo, echo_json
 from dgym.episodes.comparison import Comparison, run_again
 from dgym.episodes.plan import task_digest
 from dgym.errors import ManifestError
 from dgym.results import Trajectory, read_trajectory
+from dgym.terminal import printable_line
 
 
 def replay_all(
@@ -72,7 +70,8 @@ def _find_task(trajectory: Trajectory, manifest: str | None, local_paths: tuple[
     for task in _tasks_in(where, local_paths):
         if task.metadata.name == header.task:
             if task_digest(task) != header.task_digest:
-                click.echo(f"Warning: task {header.task} has changed since {header.episode} was recorded", err=True)
+                text = f"Warning: task {header.task} has changed since {header.episode} was recorded"
+                echo(printable_line(text), err=True)
             return task
     raise ManifestError(f"{where} holds no task {header.task!r}; give the manifest that does: --task MANIFEST")
 
@@ -88,8 +87,8 @@ def _show(path: str, trajectory: Trajectory, comparison: Comparison) -> None:
     torn = " (its last line is cut short and was left out)" if trajectory.torn else ""
     number = len({difference.seq for difference in comparison.differences})
     verdict = f"{number} differ" if number else "all the same"
-    click.echo(f"{path}: {trajectory.header.episode}: {comparison.steps} steps, {verdict}{torn}")
+    echo(printable_line(f"{path}: {trajectory.header.episode}: {comparison.steps} steps, {verdict}{torn}"))
     for difference in comparison.differences:
-        click.echo(f"  step {difference.seq} ({difference.tool}): {difference.field}")
-        for line in printable(difference.text).split("\n"):
-            click.echo(f"    {line}")
+        echo(printable_line(f"  step {difference.seq} ({difference.tool}): {difference.field}"))
+        for line in difference.text.split("\n"):
+            echo(f"    {line}")

@@ -10,7 +10,7 @@ import click
 import msgspec
 from rich.table import Table
 
-from dgym.cli.output import add_row, console, echo_json, table, text, widen
+from dgym.cli.output import add_row, console, echo, echo_json, table, text, widen
 from dgym.results.report import (
     Comparison,
     Difference,
@@ -330,5 +330,10 @@ def _print(header: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
     written = io.StringIO()
     writer = csv.writer(written, lineterminator="\n")
     writer.writerow(header)
-    writer.writerows(lines)
-    click.echo(written.getvalue(), nl=False)
+    writer.writerows([_cell(value) for value in line] for line in lines)
+    echo(written.getvalue(), nl=False)
+
+
+def _cell(value: Any) -> Any:
+    """Text that a spreadsheet would take for a formula has an apostrophe before it."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r", "\n")) else value

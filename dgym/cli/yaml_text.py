@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from dgym.cli.output import UsageFailure
+from dgym.terminal import printable
 
 
 class _Dumper(yaml.SafeDumper):
@@ -34,7 +35,7 @@ def dump(value: Any, *, flow: bool = False) -> str:
 
 def comment(text: str) -> str:
     """``text`` on one line, without what would end a comment or drive a terminal."""
-    return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+", " ", text)
+    return printable(re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+", " ", text))
 
 
 def write_text(path: Path, text: str, *, force: bool) -> None:

@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from pathlib import Path
 
 from dgym.episodes.job import Logged, Report
+from dgym.logs import PrintableFormatter
 
 NOTICE = 25
 """The level of log lines that everyone at the terminal sees; between INFO and WARNING."""
@@ -26,7 +27,7 @@ def episode_log(path: Path, report: Report) -> Iterator[logging.Logger]:
     Lines from outside of any episode go into the logs of all.
     """
     to_file = logging.FileHandler(path, encoding="utf-8")
-    formatter = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    formatter = PrintableFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     formatter.converter = time.gmtime
     to_file.setFormatter(formatter)
     handlers = (to_file, _ReportHandler(report))

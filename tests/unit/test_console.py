@@ -1,10 +1,8 @@
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
 
-from dgym.console import call_completer, history_path, printable
+from dgym.console import call_completer, history_path
 
 TOOLS = {
     "pdb": {"description": "Debug. With pdb.", "parameters": {"properties": {"command": {"type": "string"}}}},
@@ -43,19 +41,6 @@ def completed():
 )
 def test_completion_knows_tools_arguments_and_paths(completed, typed, offered):
     assert completed(typed) == offered
-
-
-@given(st.text())
-def test_printable_text_cannot_drive_a_terminal(text):
-    shown = printable(text)
-    assert not any(ord(char) < 32 and char not in "\t\n" for char in shown)
-    assert "\x7f" not in shown
-    assert not any(0x80 <= ord(char) < 0xA0 for char in shown)
-
-
-def test_printable_text_keeps_what_is_harmless():
-    assert printable("a\tb\nü → 漢字\r\n") == "a\tb\nü → 漢字\n"
-    assert printable("\x1b[2J") == "\\x1b[2J"
 
 
 def test_history_is_private_and_optional(tmp_path, monkeypatch):

@@ -6,14 +6,13 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import click
 from rich.live import Live
 
 from dgym.api import SET_LABEL, label_value
 from dgym.cli.cluster.connection import RESOURCES, connect, find_all
 from dgym.cli.cluster.views import EpisodeView, SetView, show, tables
 from dgym.cli.cluster.waiting import follow
-from dgym.cli.output import console, echo_json, widen
+from dgym.cli.output import console, echo, echo_json, widen
 from dgym.kube import EPISODE_SETS, EPISODES, Client, key_of
 
 Views = Sequence[EpisodeView | SetView]
@@ -62,7 +61,7 @@ async def _show(client: Client, found: Views | None, selector: str, namespace: s
     if episodes or sets:
         show(episodes, sets, wide=wide, everywhere=namespace is None)
     else:
-        click.echo(_nothing(namespace), err=True)
+        echo(_nothing(namespace), err=True)
 
 
 async def _watch(client: Client, found: Views | None, selector: str, namespace: str | None, *, wide: bool) -> None:

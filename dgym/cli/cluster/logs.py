@@ -1,15 +1,17 @@
 """What ``dgym logs`` does: print the log of an episode's pod, or the stored one."""
 
 import asyncio
-
-import click
+import codecs
+import io
 
 from dgym.cli.cluster.connection import ClusterError, connect, find_all
 from dgym.cli.cluster.results import open_results
 from dgym.cli.cluster.views import EpisodeView
 from dgym.cli.cluster.waiting import follow
+from dgym.cli.output import echo
 from dgym.kube import EPISODES, BadRequest, Client, NotFound
 from dgym.results.store import LOG
+from dgym.terminal import printable_line
 
 _SILENCE_SECONDS = 4 * 3600.0
 _STARTING_SECONDS = 1.0
@@ -55,7 +57,7 @@ async def _with_pod(client: Client, view: EpisodeView) -> EpisodeView:
             text = _waiting_for(current)
             if text != shown:
                 shown = text
-                click.echo(f"{name}: {text}", err=True)
+                echo(printable_line(f"{name}: {text}"), err=True)
     raise ClusterError(f"Episode {name} was deleted")
 
 
@@ -68,11 +70,13 @@ async def _print_log(client: Client, pod: str, container: str, *, follow: bool) 
     where = {"namespace": client.namespace, "container": container}
     while True:
         try:
-            piece = b""
+            decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")("replace"), translate=True)
+            text = ""
             async for piece in client.pod_log(pod, **where, follow=follow, silence_seconds=_SILENCE_SECONDS):
-                click.echo(piece, nl=False)
-            if piece and not piece.endswith(b"\n"):
-                click.echo()
+                text = decoder.decode(piece) or text
+                echo(text, nl=False)
+            if text and not text.endswith("\n"):
+                echo()
         except NotFound:
             return False
         except BadRequest as error:
@@ -95,5 +99,5 @@ async def _print_stored(client: Client, view: EpisodeView, container: str, syste
         if not own:
             raise ClusterError(f"Episode {name} has no pod, and no log of it is stored; -f waits for its next pod")
         newest = max(own, key=lambda file: int(file.path.split("/")[3]))
-        click.echo(f"the pod is gone; this is the stored log of attempt {newest.path.split('/')[3]}", err=True)
-        click.echo(await reader.read(newest), nl=False)
+        echo(f"the pod is gone; this is the stored log of attempt {newest.path.split('/')[3]}", err=True)
+        echo((await reader.read(newest)).decode("utf-8", "replace"), nl=False)

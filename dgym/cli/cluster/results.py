@@ -11,13 +11,12 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import aiohttp
-import click
 import msgspec
 
 from dgym.api import child_name
 from dgym.cli.cluster.connection import ClusterError, connect, find_all, selector_of_children
 from dgym.cli.cluster.views import ConditionView, EpisodeView, Meta, SetView, View
-from dgym.cli.output import FAILED, UsageFailure
+from dgym.cli.output import FAILED, UsageFailure, echo
 from dgym.kube import EPISODES, PODS, SECRETS, Client, Forbidden, NotFound, PortForward, PortUnreachable
 from dgym.results import Attempt, StoredResult
 from dgym.results.store import FILES
@@ -319,12 +318,12 @@ def fetch_and_show(
         raise UsageFailure(f"--directory {directory}: {error.strerror or error}; choose another") from error
     fetched = asyncio.run(fetch(names, directory, place=place, system_namespace=system_namespace))
     for each in fetched:
-        click.echo(_line(each))
+        echo(_line(each))
     stored = [each for each in fetched if each.attempts]
     if stored:
-        click.echo(f"{len(stored)} of {len(fetched)} in {directory}; dgym report {directory} shows their figures")
+        echo(f"{len(stored)} of {len(fetched)} in {directory}; dgym report {directory} shows their figures")
     if len(stored) < len(fetched) or not fetched:
-        click.echo("Of some nothing is stored yet; the same command fetches the rest later.", err=True)
+        echo("Of some nothing is stored yet; the same command fetches the rest later.", err=True)
         sys.exit(FAILED)
 
 

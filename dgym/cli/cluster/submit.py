@@ -5,15 +5,13 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-import click
-
 from dgym.api import Loaded
 from dgym.cli.cluster.connection import RESOURCES, ClusterError, connect, explained, find_all
 from dgym.cli.cluster.manifests import manifest_of, namespace_of, with_repositories_inline
 from dgym.cli.cluster.waiting import wait_for
 from dgym.cli.manifests import read_episodes
 from dgym.cli.options import Inputs
-from dgym.cli.output import FAILED, INTERRUPTED
+from dgym.cli.output import FAILED, INTERRUPTED, echo
 from dgym.errors import ManifestError
 from dgym.kube import ApiError, Client, ConnectionLost
 
@@ -27,7 +25,7 @@ def submit_all(inputs: Inputs, place: tuple[str | None, str | None], *, wait: bo
         succeeded = asyncio.run(_submit(loaded, place, wait=wait, dry_run=dry_run))
     except KeyboardInterrupt:
         if wait:
-            click.echo("Interrupted; the episodes go on. dgym get --watch shows them, dgym cancel ends them.", err=True)
+            echo("Interrupted; the episodes go on. dgym get --watch shows them, dgym cancel ends them.", err=True)
         sys.exit(INTERRUPTED)
     if not succeeded:
         sys.exit(FAILED)
@@ -63,7 +61,7 @@ async def _apply_all(client: Client, manifests: Sequence[dict[str, Any]], *, dry
     refused = []
     for outcome in await asyncio.gather(*map(apply, manifests), return_exceptions=True):
         if isinstance(outcome, str):
-            click.echo(outcome)
+            echo(outcome)
         elif isinstance(outcome, ApiError) and not isinstance(outcome, ConnectionLost):
             refused.append(explained(outcome, client.access))
         else:
@@ -84,9 +82,9 @@ async def _cancel(names: Sequence[str], place: tuple[str | None, str | None]) ->
             name = found.metadata.name
             label = f"{found.kind.lower()}/{name}"
             if found.finished:
-                click.echo(f"{label} is finished already")
+                echo(f"{label} is finished already")
                 continue
             change = {"spec": {"cancel": True}}
             resource, namespace = RESOURCES[found.kind], client.namespace
             await client.patch(resource, name, change, decode=bytes, namespace=namespace, field_manager="dgym")
-            click.echo(f"{label} cancelled")
+            echo(f"{label} cancelled")

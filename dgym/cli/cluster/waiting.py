@@ -9,10 +9,9 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from random import Random
 from typing import Any, TypeVar
 
-import click
-
 from dgym.api import TREATMENTS
 from dgym.cli.cluster.views import EpisodeView, SetView, show
+from dgym.cli.output import echo
 from dgym.kube import (
     EPISODE_SETS,
     EPISODES,
@@ -25,6 +24,7 @@ from dgym.kube import (
     SystemClock,
     WatchSettings,
 )
+from dgym.terminal import printable_line
 
 T = TypeVar("T", bound=Object)
 V = TypeVar("V", EpisodeView, SetView)
@@ -84,7 +84,7 @@ async def wait_for(client: Client, manifests: Sequence[Mapping[str, Any]]) -> bo
         show(known, known_sets)
     gone = [key for found in (found_episodes, found_sets) for key, view in found.items() if view is None]
     for namespace, name in gone:
-        click.echo(f"{name}: deleted from namespace {namespace} before it was finished", err=True)
+        echo(f"{name}: deleted from namespace {namespace} before it was finished", err=True)
     failed = any(each.failed for each in known) or any(each.status.failed for each in known_sets)
     return not gone and not failed
 
@@ -136,7 +136,7 @@ def _show_state(key: Key, view: EpisodeView | SetView, shown: dict[Key, str], nu
     text = _of_set(view) if isinstance(view, SetView) else _of_episode(view, brief=number > 1)
     if text and shown.get(key) != text:
         shown[key] = text
-        click.echo(f"{view.metadata.name}: {text}", err=True)
+        echo(printable_line(f"{view.metadata.name}: {text}"), err=True)
 
 
 def _of_episode(view: EpisodeView, *, brief: bool) -> str:

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 import msgspec
 
 from dgym.api import load_documents, loads
@@ -22,7 +21,9 @@ from dgym.cli.init.survey import (
     survey,
     test_folders,
 )
+from dgym.cli.output import echo
 from dgym.cli.yaml_text import comment, dump, write_text
+from dgym.terminal import printable_line
 
 NAME_LIMIT = 52
 _PYTEST = "python -m pytest -q"
@@ -194,13 +195,13 @@ def write_manifest(
     requirements = read_requirements(root)
     proposal = propose(found, requirements, agent=agent)
     if target is None:
-        click.echo(_checked_text(proposal, target), nl=False)
+        echo(_checked_text(proposal, target), nl=False)
         return
     if policy_files:
         _write_policy_files(proposal, force=force)
         proposal = propose(survey(root), requirements, agent=agent)
     write_text(target, _checked_text(proposal, target), force=force)
-    click.echo(f"wrote {target}")
+    echo(f"wrote {target}")
     _report(proposal, target)
     if check:
         check_and_show(tasks_of(load_documents(target, allow_local_paths=[root])))
@@ -223,20 +224,20 @@ def _write_policy_files(proposal: Proposal, *, force: bool) -> None:
     for name, patterns in ((".debugignore", proposal.ignore), (".debugreadonly", proposal.read_only)):
         if patterns:
             write_text(root / name, "".join(f"{pattern}\n" for pattern in patterns), force=force)
-            click.echo(f"wrote {root / name}")
+            echo(f"wrote {root / name}")
 
 
 def _report(proposal: Proposal, target: Path) -> None:
     """Print the findings, the warnings and the next commands."""
     found, requirements = proposal.found, proposal.requirements
-    click.echo(f"tests: {proposal.entrypoint.command} ({proposal.entrypoint.why})")
-    click.echo(f"requirements: {len(requirements.lines)} from {', '.join(requirements.files) or 'nowhere'}")
+    echo(printable_line(f"tests: {proposal.entrypoint.command} ({proposal.entrypoint.why})"))
+    echo(printable_line(f"requirements: {len(requirements.lines)} from {', '.join(requirements.files) or 'nowhere'}"))
     for warning in _warnings(proposal, target):
-        click.echo(f"Warning: {warning}", err=True)
+        echo(printable_line(f"Warning: {warning}"), err=True)
     results = f" --results {_quoted(found.root.parent / 'results')}" if Path.cwd().is_relative_to(found.root) else ""
     manifest = _quoted(target)
     outside = "" if found.root.is_relative_to(target.parent) else f" --allow-local-path {_quoted(found.root)}"
-    click.echo(f"\nNext:\n  dgym check {manifest}{outside}\n  dgym run {manifest}{outside}{results}")
+    echo(f"\nNext:\n  dgym check {manifest}{outside}\n  dgym run {manifest}{outside}{results}")
 
 
 def _quoted(path: Path) -> str:

@@ -3,18 +3,17 @@
 import os
 import re
 import shlex
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import click
 import msgspec
 
 from dgym.agents import agent_names
 from dgym.api import API_VERSION, BENCHMARK_LABEL, loads
 from dgym.benchmarks import bundled, load_bundled
 from dgym.cli.migrate.section import KEYS, NESTED, Fate, Migration, Note, read_sections
+from dgym.cli.output import echo
 from dgym.cli.yaml_text import comment, dump, write_text
 from dgym.errors import ManifestError
 
@@ -201,14 +200,14 @@ def convert_file(source: str, target: str | None, *, agent: str | None, force: b
     text = manifest_text(converted, config=config)
     loads(text, source=f"the manifest made of {config}")
     if output is None:
-        click.echo(text, nl=False)
+        echo(text, nl=False)
     else:
         write_text(output, text, force=force)
-        click.echo(f"wrote {output}", err=True)
+        echo(f"wrote {output}", err=True)
     for fate in Fate:
         found = describe(converted, fate)
         if found:
-            click.echo("\n".join([f"{fate}:", *(f"  {line}" for line in found)]), err=True)
+            echo("\n".join([f"{fate}:", *(f"  {line}" for line in found)]), err=True)
     _print_next(output, converted)
 
 
@@ -216,4 +215,4 @@ def _print_next(output: Path | None, converted: Converted) -> None:
     manifest = shlex.quote(str(output)) if output is not None else "MANIFEST"
     options = "".join(f" --allow-local-path {shlex.quote(path)}" for path in converted.outside)
     options += f" --results {shlex.quote(converted.results)}" if converted.results else ""
-    print(f"Next: dgym run {manifest}{options}", file=sys.stderr)
+    echo(f"Next: dgym run {manifest}{options}", err=True)

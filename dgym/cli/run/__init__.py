@@ -10,15 +10,15 @@ import click
 
 from dgym.api import DebugTask, Episode, EpisodeSet, Loaded
 from dgym.cli.manifests import bundled_tasks
-from dgym.cli.output import FAILED, INTERRUPTED, terminated_like_interrupted
+from dgym.cli.output import FAILED, INTERRUPTED, echo, terminated_like_interrupted
 from dgym.cli.run.progress import Progress, print_json, print_table
-from dgym.console import printable
 from dgym.episodes import plan as planning
 from dgym.episodes.job import Job
 from dgym.episodes.plan import Plan, RunOptions, any_interactive, stored_results, unfinished
 from dgym.episodes.pool import Pool, run_inline
 from dgym.errors import DgymError
 from dgym.results import StoredResult
+from dgym.terminal import printable_line
 from dgym.workspace.patches import FileVersion, apply_patch
 
 
@@ -58,12 +58,12 @@ def run_plan(
     (print_json if output == "json" else print_table)(plan.jobs, results, plan.left_out)
     if interrupted:
         unforced = " without --force" if force else ""
-        click.echo(f"Interrupted; the same command{unforced} goes on where this one stopped.", err=True)
+        echo(f"Interrupted; the same command{unforced} goes on where this one stopped.", err=True)
         sys.exit(INTERRUPTED)
     if apply_patch:
         offer_patches(plan.jobs, results)
     if any(result is not None and not result.reason.is_verdict for result in results):
-        click.echo("Some episodes failed; --force-failed runs them again.", err=True)
+        echo("Some episodes failed; --force-failed runs them again.", err=True)
         sys.exit(FAILED)
 
 
@@ -100,11 +100,11 @@ def offer_patches(jobs: Sequence[Job], results: "Sequence[StoredResult | None]")
     """Ask for each repository whether to apply a patch, resolved episodes first, until one is applied."""
     for root, candidates in _by_repository(jobs, results).items():
         for job, result, patch in candidates:
-            click.echo(f"\n{job.episode}: {result.reason}, {result.score} of {result.max_score}. Its patch:", err=True)
-            click.echo(printable(patch.decode("utf-8", "replace").rstrip("\n")), err=True)
+            echo(f"\n{job.episode}: {result.reason}, {result.score} of {result.max_score}. Its patch:", err=True)
+            echo(patch.decode("utf-8", "replace").rstrip("\n"), err=True)
             if _agreed(f"Apply it to {root}?"):
                 changed = write_patch(root, patch)
-                click.echo(f"Changed in {root}: {', '.join(changed)}", err=True)
+                echo(f"Changed in {root}: {', '.join(changed)}", err=True)
                 break
 
 
@@ -146,9 +146,9 @@ def _stored_patch(job: Job) -> bytes:
 
 def _agreed(question: str) -> bool:
     try:
-        return click.confirm(question, default=False, err=True)
+        return click.confirm(printable_line(question), default=False, err=True)
     except click.Abort:
-        click.echo("not applied", err=True)
+        echo("not applied", err=True)
         return False
 
 

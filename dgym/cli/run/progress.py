@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
 import msgspec
 
-from dgym.cli.output import add_row, console, echo_json, in_one_line, table
-from dgym.console import printable
+from dgym.cli.output import add_row, console, echo, echo_json, in_one_line, table
+from dgym.cli.output import text as plain
 from dgym.episodes.job import Event, Finished, Job, Logged, Started, Stepped, Told
 from dgym.results import Attempt, StoredResult
 from dgym.wire import EndReason
@@ -58,9 +57,9 @@ class Progress:
     def say(self, text: str) -> None:
         """Print a line without disturbing the bar."""
         if self._live is not None:
-            self._live.print(printable(text))
+            self._live.print(text)
         else:
-            print(printable(text), file=sys.stderr, flush=True)
+            echo(text, err=True)
 
     def close(self) -> None:
         """Take the bar away. Idempotent."""
@@ -107,11 +106,10 @@ class _LiveBar:
     """The bar of rich, imported only where there is a terminal to show it on."""
 
     def __init__(self, total: int) -> None:
-        from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
         from rich.progress import Progress as Bar
 
-        self._console: Console = Console(stderr=True, highlight=False)
+        self._console = console(err=True)
         self._bar: Bar = Bar(
             BarColumn(bar_width=30),
             MofNCompleteColumn(),
@@ -126,7 +124,7 @@ class _LiveBar:
         self._bar.update(self._task, completed=done, description=status)
 
     def print(self, text: str) -> None:
-        self._console.print(text, markup=False)
+        self._console.print(plain(text))
 
     def close(self) -> None:
         self._bar.stop()
@@ -166,11 +164,11 @@ def print_table(jobs: Sequence[Job], results: Sequence[StoredResult | None], lef
         screen.print(f"… {len(pairs) - len(shown)} more; --output json lists all", style="dim")
     for job, result in shown:
         if result is not None and not result.reason.is_verdict:
-            click.echo(f"{job.episode}: {result.reason}: {in_one_line(result.message)}")
-            click.echo(f"{job.episode}: log: {_log_of(job, result)}")
+            echo(f"{job.episode}: {result.reason}: {in_one_line(result.message)}")
+            echo(f"{job.episode}: log: {_log_of(job, result)}")
     for name in left_out:
-        click.echo(f"left out: {name}")
-    click.echo(summary_line(results))
+        echo(f"left out: {name}")
+    echo(summary_line(results))
 
 
 def summary_line(results: Sequence[StoredResult | None]) -> str:

@@ -5,7 +5,7 @@ import pdb  # noqa: T100 - this is what the option is for
 import sys
 
 from dgym.agents import Exchange, load_agent
-from dgym.console import printable
+from dgym.cli.output import echo
 from dgym.episodes.job import Job
 from dgym.episodes.narration import tell_exchange
 from dgym.episodes.player import Hooks
@@ -25,15 +25,15 @@ def stop_after_reply(job: Job, exchange: Exchange, steps: list[Step]) -> None:
         f"{call.tool} {call.arguments if call.arguments is not None else call.raw}" for call in exchange.calls
     )
     text = f"{job.episode}: before step {len(steps)}\n{tell_exchange(exchange)}\ncalls: {calls or 'none'}"
-    print(printable(text))
-    print("look at exchange.reasoning, exchange.calls and step.observation.text; c goes on, q quits")
+    echo(text)
+    echo("look at exchange.reasoning, exchange.calls and step.observation.text; c goes on, q quits")
     _stop(job, steps[-1], exchange)
 
 
 def stop_after_step(job: Job, step: Step) -> None:
     """Stop with ``job`` and ``step`` at hand; ``c`` goes on to the next step, ``q`` interrupts the run."""
     tool = step.call.tool if step.call is not None else "reset"
-    print(f"{job.episode}: step {step.seq} ({tool}); look at step.call and step.observation.text; c goes on, q quits")
+    echo(f"{job.episode}: step {step.seq} ({tool}); look at step.call and step.observation.text; c goes on, q quits")
     _stop(job, step, None)
 
 

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from dgym.episodes.logs import NOTICE
-from dgym.logs import JsonFormatter, encodable, log_to_stderr
+from dgym.logs import JsonFormatter, PrintableFormatter, encodable, log_to_stderr
 
 _LINE_CHARACTERS = 8192
 _LOG_BYTES = 1024**2
@@ -56,7 +56,7 @@ class _EpisodeHandler(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
-        formatter = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+        formatter = PrintableFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
         formatter.converter = time.gmtime
         self.setFormatter(formatter)
 

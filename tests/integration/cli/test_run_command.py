@@ -3,6 +3,7 @@ import json
 import pytest
 
 from dgym.results import read_trajectory
+from dgym.terminal import printable
 
 
 def test_an_episode_ends_with_a_table_and_four_files(folder):
@@ -143,6 +144,49 @@ def test_replay_follows_no_manifest_that_only_the_trajectory_names(folder):
     assert "give --task MANIFEST, or --trust" in refused.stderr
     named = folder.dgym("replay", path, "--task", folder.arguments()[2], *folder.arguments()[3:])
     assert named.returncode == 0, named.stderr
+
+
+HOSTILE = "\x1b]52;c;ZXZpbA==\x07\x1b[2J\x9b31m\u202eevil\u2066\u200b"
+SHOWN = r"\x1b]52;c;ZXZpbA==\x07\x1b[2J\x9b31m\u202eevil\u2066\u200b"
+
+
+def test_a_hostile_trajectory_does_not_drive_the_terminal(folder):
+    folder.run()
+    (attempt,) = folder.attempts()
+    path = attempt / "trajectory.jsonl"
+    header, *steps = map(json.loads, path.read_text().splitlines())
+    header["episode"] = f"{HOSTILE}\nforged: 6 steps, all the same"
+    steps[3]["observation"]["text"] = HOSTILE
+    path.write_text("".join(json.dumps(line) + "\n" for line in (header, *steps)))
+    done = folder.dgym("replay", "--trust", str(path), *folder.arguments()[3:])
+    assert done.returncode == 1, done.stderr
+    assert printable(done.stdout + done.stderr) == done.stdout + done.stderr
+    assert f"-{SHOWN}" in done.stdout
+    assert not [line for line in done.stdout.splitlines() if line.startswith("forged")]
+    as_json = folder.dgym("replay", "--trust", str(path), *folder.arguments()[3:], "--output", "json").stdout
+    assert printable(as_json) == as_json
+    assert HOSTILE in "".join(each["text"] for each in json.loads(as_json)[str(path)]["differences"])
+
+
+def test_a_hostile_patch_is_shown_harmless_before_it_is_applied(folder, tmp_path):
+    repository = tmp_path / "repo"
+    repository.mkdir()
+    (repository / "calc.py").write_text(f"x = 1\n# {HOSTILE}\n")
+    (repository / f"{HOSTILE}.py").write_text("print('" + HOSTILE + "')\nassert False\n")
+    call = {"tool": "rewrite", "arguments": {"path": "calc.py", "start": 1, "end": 1, "new_code": f"x = '{HOSTILE}'"}}
+    (tmp_path / "short.jsonl").write_text(json.dumps(call))
+    done = folder.dgym(
+        *("run", str(repository), *folder.arguments()[3:], "-v", "--apply", "--agent", "replay"),
+        *("-p", "agent.parameters.trajectory=short.jsonl", "--entrypoint", f"python '{HOSTILE}.py'"),
+        stdin="n\n",
+    )
+    assert printable(done.stdout + done.stderr) == done.stdout + done.stderr
+    assert f"+x = '{SHOWN}'" in done.stderr
+    assert "Apply it to" in done.stderr
+    (attempt,) = folder.attempts()
+    assert f"+x = '{HOSTILE}'" in (attempt / "patch.diff").read_text()
+    log = (attempt / "episode.log").read_text()
+    assert printable(log) == log
 
 
 def test_replay_imports_no_tool_that_a_trajectory_names_by_module(folder):

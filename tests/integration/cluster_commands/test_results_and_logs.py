@@ -20,6 +20,7 @@ from dgym.episodes.pod.api import AgentApi, Tokens
 from dgym.episodes.pod.assignments import Assignments
 from dgym.episodes.pod.metrics import Metrics
 from dgym.results import StoredResult, open_store
+from dgym.terminal import printable
 
 TOKEN = "the results token"
 SYSTEM = "dgym-system"
@@ -333,3 +334,29 @@ def test_indexes():
     assert indexes("") == []
     assert indexes("0-2,7") == [0, 1, 2, 7]
     assert json.dumps(indexes("5")) == "[5]"
+
+
+HOSTILE = "\x1b]52;c;ZXZpbA==\x07\x1b[2J\x9b31m\u202eevil\u2066\u200b"
+SHOWN = r"\x1b]52;c;ZXZpbA==\x07\x1b[2J\x9b31m\u202eevil\u2066\u200b"
+
+
+def test_a_hostile_status_does_not_drive_the_terminal(cluster, dgym):
+    cluster.episode("fix", uid=HOSTILE, reason=f"Resolved\n{HOSTILE}", message=HOSTILE, podName=HOSTILE)
+    shown = dgym("get").out
+    assert printable(shown) == shown
+    assert shown.count(SHOWN) == 2
+    assert len(shown.splitlines()) == 2
+    as_json = dgym("get", "--output", "json").out
+    assert printable(as_json) == as_json
+    assert json.loads(as_json)["items"][0]["status"]["message"] == HOSTILE
+    refused = dgym("logs", "fix", "--container", "sandbox", status=1)
+    assert printable(refused.err) == refused.err
+
+
+def test_hostile_logs_do_not_drive_the_terminal(cluster, stored, dgym):
+    cluster.episode("fix", podName="fix-1", attempt=1)
+    cluster.logs["fix-1", "sandbox"] = f"10%\r100%\r\n{HOSTILE}\xff".encode() + b"\xff"
+    assert dgym("logs", "fix", "--container", "sandbox").out == f"10%\n100%\n{SHOWN}ÿ\ufffd\n"
+    cluster.episode("gone", attempt=1)
+    (stored("gone", **RESOLVED) / "episode.log").write_text(HOSTILE)
+    assert dgym("logs", "gone").out == SHOWN
