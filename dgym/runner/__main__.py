@@ -104,14 +104,14 @@ def main(arguments):
     _call_c("prctl", _PR_SET_DUMPABLE, 0, 0, 0, 0)
     try:
         client = connection.Connection(*_open(arguments[0], arguments[-1]))
-        # Orphaned descendants are handed to this process, not to init, so that none leaves its sight.
+        # Orphaned descendants are handed to this process, not to init, so that none escapes.
         _call_c("prctl", _PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         running = server.Server(client, processes.ProcessTable())
         running.serve()
     except (_Terminated, ConnectionError):
         pass
     except Exception as error:
-        # Whatever went wrong, the processes below must be ended.
+        # The descendants must be killed after any error.
         sys.stderr.write("dgym runner: %s: %s\n" % (type(error).__name__, error))
         status = 70
     if running is not None and not running.end():

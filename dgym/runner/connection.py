@@ -45,7 +45,7 @@ class Connection(object):
         self._silent = False
 
     def receive(self):
-        """The next ``(header, payload)``; None when the peer has closed between two"""
+        """The next ``(header, payload)``; None when the peer has closed the connection between two frames."""
         prefix = self._take(PREFIX.size, at_start=True)
         if prefix is None:
             return None
@@ -96,7 +96,7 @@ class RequestError(Exception):
 
 
 class Invalid(RequestError):
-    """The client asked for something that makes no sense: a mistake in dgym, never the agent's."""
+    """The request is malformed: a defect of dgym, never the agent's mistake."""
 
 
 class Cancelled(RequestError):

@@ -26,6 +26,15 @@ def move_high(descriptor):
     return moved
 
 
+def identity(descriptor):
+    """The open file of a descriptor, to notice when the number stands for another one; None when it is closed."""
+    try:
+        status = os.fstat(descriptor)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
 def write_all(descriptor, data):
     """Write all of ``data``; raises ``OSError``."""
     view = memoryview(data)

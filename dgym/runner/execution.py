@@ -19,11 +19,11 @@ from .files import find_program, remove
 
 REPORT_LIMIT = 16 * 1024 * 1024
 MAX_OUTPUT = 16 * 1024 * 1024
-_LOOK = 0.05
+_POLL_SECONDS = 0.05
 # How long the pipes of a command that has ended may be silent, and held by what it left behind, before they are
 # closed: on a busy machine the last member of a pipeline has its turn late.
-_QUIET = 0.25
-_LINGER = 1.0
+_QUIET_SECONDS = 0.25
+_LINGER_SECONDS = 1.0
 
 
 class Job(object):
@@ -42,8 +42,8 @@ class Job(object):
     def run(self, argv, env, cwd, stdin=None, report=False):
         """Run ``argv``; returns the fields of the result, the output and the report.
 
-        ``stdin`` (a descriptor or None) is closed here once the command has it: a command could read it again, and what
-        another command was given, below /proc of this process.
+        ``stdin`` (a descriptor or None) is closed here once the command has it, since every command could read it below
+        /proc of this process.
         """
         begin = time.monotonic()
         try:
@@ -93,14 +93,14 @@ class Job(object):
         while True:
             more = False
             if self._sinks:
-                more = self._read_some(_LOOK)
+                more = self._read_some(_POLL_SECONDS)
             else:
-                done.wait(_LOOK)
+                done.wait(_POLL_SECONDS)
             now = time.monotonic()
             if done.is_set():
-                linger_until = linger_until or now + _LINGER
+                linger_until = linger_until or now + _LINGER_SECONDS
                 if more or quiet_until is None:
-                    quiet_until = now + _QUIET
+                    quiet_until = now + _QUIET_SECONDS
                 if not self._sinks or now > min(quiet_until, linger_until):
                     break
             elif self._killed is None:
@@ -144,7 +144,7 @@ class Job(object):
         return bool(ready)
 
     def _drain(self):
-        until = time.monotonic() + _LINGER
+        until = time.monotonic() + _LINGER_SECONDS
         while self._sinks and self._read_some(0) and time.monotonic() < until:
             pass
 

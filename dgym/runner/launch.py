@@ -1,8 +1,8 @@
 """Understands an entrypoint well enough to start the same program under a debugger or a wrapper.
 
 Accepted: ``NAME=value`` prefixes, a Python interpreter with flags, a script or ``-m module``, and programs whose first
-line names a Python interpreter (console scripts such as ``pytest``). Whatever else an entrypoint may be runs well in a
-shell, but there is no single Python program in it to debug.
+line names a Python interpreter (console scripts such as ``pytest``). Any other entrypoint may run in a shell, but has
+no single Python program to debug.
 """
 
 import glob

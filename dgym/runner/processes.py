@@ -1,4 +1,4 @@
-"""Every process the runner starts: started tagged and limited, reaped by one thread, killed without leftovers.
+"""Every process the runner starts: started tagged and limited, watched, reaped by one thread, killed without leftovers.
 
 Three ways find what a command left behind, because each alone lets some escape: its process group, its tag in
 /proc/*/environ, and the orphans that the kernel hands to the runner (PR_SET_CHILD_SUBREAPER, or being PID 1).
@@ -28,6 +28,11 @@ _KILL_SECONDS = 10.0
 _KILL_PAUSE = 0.001
 # Seconds between SIGXCPU, which names the cause, and SIGKILL, which cannot be ignored.
 _CPU_WARNING = 2
+# The share of the memory limit that commands may use together.
+_SHARE = 0.9
+# How fast a program can fill memory: the next check comes before the room left could be used up at this rate.
+_BYTES_PER_SECOND = 2e9
+_SHORTEST, _LONGEST = 0.02, 0.25
 
 
 class Entry(object):
@@ -262,3 +267,76 @@ def _below_hard_limit(which, value):
     if hard != resource.RLIM_INFINITY:
         value, ceiling = min(value, hard), min(ceiling, hard)
     return which, (value, ceiling)
+
+
+class Watchdog(object):
+    """Kills the command that would take the sandbox down: by its memory, at a share of the limit, or its processes.
+
+    A leaking program is then the agent's failure with an answer, instead of the kernel's choice, which may be the
+    runner.
+    """
+
+    def __init__(self, table, limits):
+        self._table = table
+        self._limits = limits
+        self._group = proctree.find_group()
+
+    def start(self):
+        """Watch until the process ends."""
+        threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
+
+    def _watch(self):
+        interval = self._check()
+        while True:
+            self._table.wait_until_busy()
+            time.sleep(interval)
+            interval = self._check()
+
+    def _check(self):
+        """Kill a command that exceeds a bound; returns the seconds until the next check."""
+        lookup = proctree.child_lookup()
+        units = {}
+        for child in lookup(os.getpid()):
+            units[child] = [child] + proctree.descendants(child, lookup)
+        most = self._limits.processes
+        if most and sum(len(pids) for pids in units.values()) > most:
+            self._kill(max(units, key=lambda unit: len(units[unit])), units, "killed")
+            return _SHORTEST
+        return self._check_memory(units)
+
+    def _check_memory(self, units):
+        sizes = _sizes(units, proctree.resident_bytes)
+        room = self._room(sizes)
+        if room is not None and room < 0:
+            # The quick figure counts pages shared after fork several times: measure exactly before killing.
+            sizes = _sizes(units, proctree.proportional_bytes)
+            room = self._room(sizes)
+            if room < 0:
+                self._kill(max(sizes, key=lambda unit: sizes[unit]), units, "memory")
+                return _SHORTEST
+        return _LONGEST if room is None else min(_LONGEST, max(_SHORTEST, room / _BYTES_PER_SECOND))
+
+    def _room(self, sizes):
+        """Bytes until the nearest bound; None without a bound."""
+        own = sum(sizes.values())
+        rooms = []
+        if self._limits.memory_bytes:
+            rooms.append(_SHARE * self._limits.memory_bytes - own)
+        if self._group is not None:
+            used = self._group.usage()
+            # On a laptop the group is shared with others: their use is no reason to kill a command of the agent.
+            if own >= used / 2:
+                rooms.append(_SHARE * self._group.limit - used)
+        return min(rooms) if rooms else None
+
+    def _kill(self, unit, units, why):
+        for entry in self._table.running():
+            if entry.popen.pid == unit:
+                entry.ended_by = why
+                self._table.kill_group(entry.popen, grace=0)
+                return
+        proctree.kill_all_of(lambda: [pid for pid in units[unit] if proctree.is_alive(pid)])
+
+
+def _sizes(units, measure):
+    return {unit: sum(measure(pid) for pid in pids) for unit, pids in units.items()}

@@ -1,4 +1,4 @@
-"""Processes as /proc shows them: descendants, environment, memory; and signals to them.
+"""Processes as /proc shows them: descendants, environment, memory, the control group's memory; and signals to them.
 
 Everything here tolerates processes that vanish meanwhile.
 """
@@ -8,6 +8,9 @@ import signal
 import time
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
+_UNLIMITED = 1 << 60
+_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file"))
+_V2 = ("memory.max", "memory.current", ("inactive_file", "active_file"))
 
 
 def _read(path):
@@ -159,3 +162,69 @@ def _wait_gone(pids):
     while any(is_alive(pid) for pid in pids) and time.monotonic() < deadline:
         time.sleep(pause)
         pause = min(pause * 2, 0.02)
+
+
+class MemoryGroup(object):
+    """One control group with a limit."""
+
+    def __init__(self, directory, files, limit):
+        self._directory = directory
+        self._files = files
+        self.limit = limit
+
+    def usage(self):
+        """Memory in use that the kernel cannot simply drop (page cache can be)."""
+        used = _number(os.path.join(self._directory, self._files[1])) or 0
+        for line in _lines(os.path.join(self._directory, "memory.stat")):
+            name, _, value = line.partition(" ")
+            if name in self._files[2]:
+                used -= int(value)
+        return max(0, used)
+
+
+def find_group():
+    """The innermost control group of this process with a memory limit; None where there is none."""
+    own = _own_paths()
+    for root, mount, version in _mounts():
+        path = own.get(version)
+        if path is None:
+            continue
+        files = _V1 if version == 1 else _V2
+        relative = os.path.relpath(path, root) if (path + "/").startswith(root.rstrip("/") + "/") else "."
+        directory = os.path.normpath(os.path.join(mount, relative))
+        while directory.startswith(mount):
+            limit = _number(os.path.join(directory, files[0]))
+            if limit is not None and limit < _UNLIMITED:
+                return MemoryGroup(directory, files, limit)
+            directory = os.path.dirname(directory)
+    return None
+
+
+def _own_paths():
+    paths = {}
+    for line in _lines("/proc/self/cgroup"):
+        number, controllers, path = (line.split(":", 2) + ["", ""])[:3]
+        if "memory" in controllers.split(","):
+            paths[1] = path
+        elif number == "0" and not controllers:
+            paths[2] = path
+    return paths
+
+
+def _mounts():
+    for line in _lines("/proc/self/mountinfo"):
+        left, _, right = line.partition(" - ")
+        fields, kind = left.split(), right.split()
+        if kind[:1] == ["cgroup2"]:
+            yield fields[3], fields[4], 2
+        elif kind[:1] == ["cgroup"] and "memory" in kind[-1].split(","):
+            yield fields[3], fields[4], 1
+
+
+def _lines(path):
+    return os.fsdecode(_read(path)).splitlines()
+
+
+def _number(path):
+    lines = _lines(path)
+    return int(lines[0]) if lines and lines[0].isdigit() else None

@@ -1,8 +1,12 @@
-"""What stands before the programs of a shell command that is debugged or scored: programs on PATH, ``sitecustomize``.
+"""What runs before a program that is debugged or scored: the debugger's driver, shims on PATH, ``sitecustomize``.
 
-An interpreter does not import the runner's ``sitecustomize`` when the command replaces ``PYTHONPATH``, starts it with
-``-I``, ``-E`` or ``-S``, or runs ``env -i``. A program that stands first on PATH in the place of an interpreter acts
-before the interpreter starts.
+A shell command starts its Python programs itself. ``hook/sitecustomize.py`` on PYTHONPATH runs when their interpreter
+starts, unless the command replaces PYTHONPATH, starts it with ``-I``, ``-E`` or ``-S``, or runs ``env -i``. A program
+that stands first on PATH in the place of an interpreter, a shim, acts before the interpreter starts.
+
+A debugged shell command has a private directory, its session, which the runner and the command's programs share. It
+holds the hook and the shims, the claim file of the program that is debugged, and the socket and the pipe that this
+program connects to.
 
 Interpreters import this module before ``sys.path`` is safe, so at its top it imports what every interpreter has loaded.
 """
@@ -10,6 +14,17 @@ Interpreters import this module before ``sys.path`` is safe, so at its top it im
 import os
 import sys
 
+HOOK = "hook"
+PROGRAMS = "bin"
+CLAIM = "claimed"
+SOCKET = "socket"
+TRACES = "traces"
+DRIVER = os.path.abspath(__file__)
+_RUNNER = os.path.dirname(DRIVER)
+_HOOK_FILE = "sitecustomize.py"
+_PASSED = "passed"
+_LONGEST_LINE = 200
+_LINES = 5
 _TESTERS = ("pytest", "py.test")
 _SCRIPT = '#!/bin/sh\nexec %s -I -S %s %s "$0" "$@"\n'
 _IMPORTING = '#!/bin/sh\nPYTHONPATH=%s${PYTHONPATH:+:$PYTHONPATH}\nexport PYTHONPATH\nexec %s "$@"\n'
@@ -17,29 +32,44 @@ _DISPATCHER = "dispatch"
 _PACKAGE = "dgym_runner"
 
 
-def make(directory, session, environment):
-    """Fill ``directory`` with a program for each Python interpreter and pytest that PATH leads to."""
-    os.mkdir(directory)
+# What the runner makes for a shell command
+
+
+def hook_session(session, environment):
+    """Fill the private directory of a command to debug; returns the environment whose programs find what it holds."""
+    programs, hook = os.path.join(session, PROGRAMS), os.path.join(session, HOOK)
+    os.mkdir(programs)
     dispatcher = os.path.join(session, _DISPATCHER)
     with open(dispatcher, "w") as stream:
-        stream.write(_SCRIPT % (_quoted(sys.executable), _quoted(os.path.abspath(__file__)), _quoted(session)))
+        stream.write(_SCRIPT % (_quoted(sys.executable), _quoted(DRIVER), _quoted(session)))
     os.chmod(dispatcher, 0o700)
     for name in _names(environment.get("PATH", os.defpath)):
-        os.symlink(dispatcher, os.path.join(directory, name))
+        os.symlink(dispatcher, os.path.join(programs, name))
+    os.mkdir(hook)
+    os.symlink(os.path.join(_RUNNER, HOOK, _HOOK_FILE), os.path.join(hook, _HOOK_FILE))
+    return _with_first(environment, programs, hook)
 
 
-def make_importing(directory, entry, environment):
-    """Fill ``directory`` with programs that put ``entry`` first on PYTHONPATH, which a command may have replaced."""
+def hook_scored(programs, environment):
+    """Fill the directory ``programs`` for a command to score; returns the environment, as ``hook_session`` does."""
     from .files import find_program
 
+    hook = os.path.join(_RUNNER, HOOK)
     for name in _names(environment.get("PATH", os.defpath)):
         found = find_program(name, environment, os.getcwd())
         if found is None:
             continue  # Started by its name, it would start itself.
-        program = os.path.join(directory, name)
+        program = os.path.join(programs, name)
         with open(program, "w") as stream:
-            stream.write(_IMPORTING % (_quoted(entry), _quoted(found)))
+            stream.write(_IMPORTING % (_quoted(hook), _quoted(found)))
         os.chmod(program, 0o500)
+    return _with_first(environment, programs, hook)
+
+
+def _with_first(environment, programs, hook):
+    path = programs + os.pathsep + (environment.get("PATH") or os.defpath)
+    imports = os.pathsep.join(filter(None, [hook, environment.get("PYTHONPATH")]))
+    return dict(environment, PATH=path, PYTHONPATH=imports)
 
 
 def _quoted(path):
@@ -59,28 +89,122 @@ def _names(path):
     return sorted(found)
 
 
-def _start(session, shim, arguments):
+# The session of a debugged shell command
+
+
+def is_session(directory):
+    """Whether this is the private directory of a debugged command, and the command has not ended."""
+    return os.path.exists(os.path.join(directory, _DISPATCHER))
+
+
+def record_passed(session, words):
+    """Record a program that is not debugged, for the message when there is no other."""
+    line = " ".join([os.path.basename(words[0])] + words[1:]).replace("\n", " ")[:_LONGEST_LINE]
+    try:
+        with open(os.path.join(session, _PASSED), "a") as stream:
+            stream.write(line.encode("ascii", "backslashreplace").decode("ascii") + "\n")
+    except OSError:
+        pass
+
+
+def passed_programs(session):
+    """The first programs that were not debugged."""
+    try:
+        with open(os.path.join(session, _PASSED)) as stream:
+            return [line for line in (stream.readline().strip() for _ in range(_LINES)) if line]
+    except (OSError, ValueError):
+        return []
+
+
+def cleaned(environment, session):
+    """The environment without the session's entries."""
+    environment = dict(environment)
+    for variable, entry in (("PATH", PROGRAMS), ("PYTHONPATH", HOOK)):
+        entries = environment.get(variable, "").split(os.pathsep)
+        kept = [each for each in entries if each != os.path.join(session, entry)]
+        if len(kept) < len(entries):
+            environment[variable] = os.pathsep.join(kept)
+            if not kept:
+                del environment[variable]
+    if environment.get("_", "").startswith(session):
+        del environment["_"]  # bash puts the path of each program there
+    return environment
+
+
+def at_directory(directory, operation, name):
+    """Call ``operation`` with a short path of ``name`` in the directory: a socket's path has at most 107 bytes."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        return operation("/proc/self/fd/%d/%s" % (descriptor, name))
+    finally:
+        os.close(descriptor)
+
+
+# What a program runs before its own code
+
+
+def debug_if_first(session, words, parse):
+    """Become the debugged program, if it is the first of the session; else returns the program's environment.
+
+    ``words`` have started the program; ``parse(launch)`` has the module ``launch`` understand them, or refuse.
+    """
+    if not os.path.isdir(session) or os.path.exists(os.path.join(session, CLAIM)):
+        return cleaned(os.environ, session)
+    path = list(sys.path)
+    sys.path[:] = library_entries(path)
+    try:
+        from dgym_runner import launch
+        from dgym_runner.debugger import takeover
+    finally:
+        sys.path[:] = path
+    try:
+        program = parse(launch)
+    except launch.LaunchRefused:
+        record_passed(session, words)
+        return dict(os.environ)
+    return takeover.take_over(session, program, os.environ)
+
+
+def enter_interpreter(session):
+    """As an interpreter of the session starts: debug its program, or take the session out of its environment."""
+    with open("/proc/self/cmdline", "rb") as stream:
+        words = [os.fsdecode(word) for word in stream.read().split(b"\0")[:-1]]
+    environment = debug_if_first(
+        session, words, lambda launch: launch.parse_interpreter(" ".join(words), sys.executable, words[1:])
+    )
+    for name in set(os.environ) - set(environment):
+        del os.environ[name]
+    os.environ.update(environment)
+
+
+def _start_program(session, shim, arguments):
     """Start the program in whose place ``shim`` stands: under the debugger if it is the one to debug, else as it is."""
-    from dgym_runner import files, launch
-    from dgym_runner.debugger import directory, takeover
+    from dgym_runner import files
 
     name = os.path.basename(shim)
-    environment = dict(os.environ)
-    own = directory.cleaned(environment, session)
+    own = cleaned(os.environ, session)
     found = files.find_program(name, own, os.getcwd())
     if found is None:
         sys.stderr.write("%s: command not found\n" % name)
         sys.exit(127)
-    if directory.is_unclaimed(session):
-        try:
-            program = launch.parse_program(name, name, found, arguments, own, os.getcwd())
-        except launch.LaunchRefused:
-            directory.record_passed(session, [found] + arguments)
-        else:
-            environment = takeover.take_over(session, program, environment)
-    else:
-        environment = own
-    os.execve(found, [found] + arguments, environment)
+    words = [found] + arguments
+    environment = debug_if_first(
+        session, words, lambda launch: launch.parse_program(name, name, found, arguments, own, os.getcwd())
+    )
+    os.execve(found, words, environment)
+
+
+def _drive(loaded):
+    """Run the program under the debugger: the task's interpreter has been started with this file.
+
+    The standard library is imported with the workspace out of the way, so that a ``code.py`` or ``cmd.py`` there is not
+    taken for the library's.
+    """
+    path = list(sys.path)
+    sys.path[:] = library_entries(path)
+    from dgym_runner.debugger import program
+
+    program.run(loaded, path, _RUNNER)
 
 
 def library_entries(path):
@@ -111,6 +235,12 @@ def run_next(here):
 
 
 if __name__ == "__main__":
+    _loaded = frozenset(sys.modules)
     sys.modules[_PACKAGE] = type(sys)(_PACKAGE)
-    sys.modules[_PACKAGE].__path__ = [os.path.dirname(os.path.abspath(__file__))]
-    _start(sys.argv[1], sys.argv[2], sys.argv[3:])
+    sys.modules[_PACKAGE].__path__ = [_RUNNER]
+    # For those that import this module as the package's: it is not read a second time.
+    sys.modules[_PACKAGE + ".shims"] = sys.modules["__main__"]
+    if sys.argv[1:]:
+        _start_program(sys.argv[1], sys.argv[2], sys.argv[3:])
+    else:
+        _drive(_loaded)

@@ -1,19 +1,19 @@
-"""Whole trees: manifest, tar in, tar out. Short-lived children do the work; this side forwards the bytes."""
+"""Whole trees: manifest, tar in, tar out. Short-lived processes do the work; this side forwards the bytes."""
 
+import contextlib
 import os
 import subprocess
 import sys
 import threading
 
+from . import tree_worker
 from .connection import RequestError
-from .manifest import SETTLED_NS, fingerprint, now_ns
 
-_HERE = os.path.dirname(os.path.abspath(__file__))
 _ERROR_LIMIT = 4096
 
 
 class TreeError(RequestError):
-    """A child could not do its work; the message is the child's."""
+    """A worker has failed; the message is the worker's."""
 
     kind = "tree"
 
@@ -31,84 +31,78 @@ class Trees(object):
     def manifest(self, limit):
         """A descriptor of the manifest: a line of JSON for each path; ``OSError`` (E2BIG) above ``limit`` files.
 
-        While the tree is unchanged, which is most of the time, nothing is hashed and no child is started.
+        While the tree is unchanged, which is most of the time, nothing is hashed and no process is started.
         """
         state = os.path.join(self._configuration.scratch, "state")
         target = os.path.join(state, "manifest.json")
         with self._hashing:
-            begin = now_ns()
-            value, newest = fingerprint(self._configuration.workspace, limit)
-            if value != self._seen or newest + SETTLED_NS >= self._hashed_at:
+            begin = tree_worker.now_ns()
+            value, newest = tree_worker.fingerprint(self._configuration.workspace, limit)
+            if value != self._seen or newest + tree_worker.SETTLED_NS >= self._hashed_at:
                 self._seen = None
-                arguments = [self._configuration.workspace, os.path.join(state, "hashes.json"), target, str(limit)]
-                child = self._start("manifest.py", arguments)
-                child.stdout.close()
-                self._finish(child)
+                cache = os.path.join(state, "hashes.json")
+                with self._worker("manifest", self._configuration.workspace, cache, target, str(limit)) as worker:
+                    worker.stdout.close()
                 self._seen, self._hashed_at = value, begin
             return os.open(target, os.O_RDONLY)
 
     def unpack(self, path, chunks):
         """Extract the tar that arrives in chunks below ``path``."""
         os.makedirs(path, exist_ok=True)
-        child = self._start("archive.py", ["unpack", path])
-        child.stdout.close()
-        try:
-            self._feed(child, chunks)
-        except BaseException:
-            self._table.kill_group(child, grace=0)
-            raise
-        self._finish(child)
+        with self._worker("unpack", path) as worker:
+            worker.stdout.close()
+            self._feed(worker, chunks)
 
     def pack(self, names, send):
         """Hand the tar of workspace paths to ``send`` in chunks; ``names`` holds them in chunks, each with a NUL."""
-        child = self._start("archive.py", ["pack", self._configuration.workspace])
-        try:
-            self._feed(child, names)
-            with child.stdout:
-                for block in iter(lambda: child.stdout.read(64 * 1024), b""):
+        with self._worker("pack", self._configuration.workspace) as worker:
+            self._feed(worker, names)
+            with worker.stdout:
+                for block in iter(lambda: worker.stdout.read(64 * 1024), b""):
                     send(block)
-        except BaseException:
-            self._table.kill_group(child, grace=0)
-            raise
-        self._finish(child)
 
     @staticmethod
-    def _feed(child, chunks):
+    def _feed(worker, chunks):
         try:
-            with child.stdin:
+            with worker.stdin:
                 for chunk in chunks:
-                    child.stdin.write(chunk)
+                    worker.stdin.write(chunk)
         except BrokenPipeError:
-            pass  # the child gave up; _finish says why
+            pass  # the worker has failed; its message says why
 
-    def _start(self, program, arguments):
-        argv = [sys.executable, "-I", "-S", "-B", os.path.join(_HERE, program)] + arguments
+    @contextlib.contextmanager
+    def _worker(self, *command):
+        """A process of ``tree_worker``; waits for its end, which is an error unless it reports success."""
+        argv = [sys.executable, "-I", "-S", "-B", tree_worker.__file__] + list(command)
         reading, writing = os.pipe()
-        try:
-            child = self._table.spawn(
-                argv,
-                env={"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"},
-                cwd="/",
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=writing,
-            )
-        except BaseException:
-            os.close(reading)
-            raise
-        finally:
-            os.close(writing)
-        child.dgym_errors = reading
-        return child
+        with open(reading, "rb", buffering=0) as errors:
+            try:
+                worker = self._table.spawn(
+                    argv,
+                    env={"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"},
+                    cwd="/",
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=writing,
+                )
+            finally:
+                os.close(writing)
+            try:
+                yield worker
+            except BaseException:
+                self._table.kill_group(worker, grace=0)
+                raise
+            worker.stdin.close()
+            message = errors.read(_ERROR_LIMIT)
+        _check(self._table.wait(worker), message)
 
-    def _finish(self, child):
-        child.stdin.close()
-        with open(child.dgym_errors, "rb", buffering=0) as stream:
-            message = stream.read(_ERROR_LIMIT)
-        status = self._table.wait(child)
-        if status != 0:
-            text = message.decode("utf-8", "replace").strip() or "exit status %s" % status
-            number, _, reason = text.partition(" ")
-            if status == 3 and number.isdigit():
-                raise OSError(int(number), reason)
-            raise TreeError(text.splitlines()[-1] if "Traceback" in text else text)
+
+def _check(status, message):
+    """Raise the error of a worker that has ended with this status and message; none with status 0."""
+    if status == 0:
+        return
+    text = message.decode("utf-8", "replace").strip() or "exit status %s" % status
+    number, _, reason = text.partition(" ")
+    if status == 3 and number.isdigit():
+        raise OSError(int(number), reason)
+    raise TreeError(text.splitlines()[-1] if "Traceback" in text else text)

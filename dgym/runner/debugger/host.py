@@ -17,7 +17,7 @@ _GRACE_SECONDS = 2.0
 
 
 class _Reply(object):
-    """The answer to one request, as far as it is known."""
+    """The answer to one request, while it is put together."""
 
     def __init__(self, timeout_seconds, output_limit):
         self.deadline = time.monotonic() + timeout_seconds
@@ -67,7 +67,7 @@ class DebugHost(object):
 
     def handle(self, command, entrypoint, breakpoints, timeout_seconds, output_limit, restart, stdin):
         """Run one command: fields of ``DebugRequest`` in, fields of ``DebugResult`` out."""
-        self._take_breakpoints(breakpoints)
+        self._receive_breakpoints(breakpoints)
         reply = _Reply(timeout_seconds, output_limit)
         command = command.strip("\r\n")
         refused = parsing.refusal(command)
@@ -99,14 +99,14 @@ class DebugHost(object):
 
     # the table of breakpoints
 
-    def _take_breakpoints(self, given):
+    def _receive_breakpoints(self, given):
         table = [breakpoint_fields(entry) for entry in given]
         for entry in table:
             self._next_number = max(self._next_number, entry["number"] + 1)
         self._changed = table != self._breakpoints
         self._breakpoints = table
 
-    def _learn(self, message):
+    def _record_state(self, message):
         """Keep the state that every message of the program reports."""
         self._breakpoints = message["breakpoints"]
         self._next_number = max(self._next_number, message["next_number"])
@@ -215,7 +215,7 @@ class DebugHost(object):
         if message["type"] != "stop":
             self._drop()
             return reply.result("idle", self._breakpoints, restart=message["type"] == "restart")
-        self._learn(message)
+        self._record_state(message)
         reply.take(message)
         fields = {name: message[name] for name in ("frame", "source", "source_start")}
         return reply.result("stopped", self._breakpoints, interrupted=interrupted, **fields)
@@ -233,7 +233,7 @@ class DebugHost(object):
         if program.unreached():
             return self._unreached(reply)
         if program.ending is not None:
-            self._learn(program.ending)
+            self._record_state(program.ending)
             reply.take(program.ending)
         else:
             reply.notices.extend(self._unreported_misses())

@@ -17,14 +17,12 @@ import struct
 import threading
 import time
 
-from .. import shims
-from ..configuration import RUNNER_DIRECTORY
 from ..descriptors import HeadAndTail
 from ..execution import shell_argv
 from ..files import remove
 from ..launch import refusal
-from .directory import HOOK, PROGRAMS, SOCKET, TRACES, at_directory, passed_programs
-from .takeover import DRIVER, ShellLaunch
+from ..shims import DRIVER, SOCKET, TRACES, at_directory, hook_session, passed_programs
+from .takeover import ShellLaunch
 from .wire import FDS_VARIABLE, Decoder, checked, encode
 
 INTERRUPT = signal.SIGRTMAX - 2
@@ -329,19 +327,8 @@ class ShellStart(object):
         traces = os.path.join(self._directory, TRACES)
         os.mkfifo(traces, 0o600)
         self.traces = os.open(traces, os.O_RDONLY | os.O_NONBLOCK)
-        self.environment = self._hooked(config)
+        self.environment = hook_session(self._directory, config.environment)
         self.argv = shell_argv(launch.line, config.environment)
-
-    def _hooked(self, config):
-        environment = dict(config.environment)
-        programs, hook = os.path.join(self._directory, PROGRAMS), os.path.join(self._directory, HOOK)
-        shims.make(programs, self._directory, environment)
-        os.mkdir(hook)
-        name = "sitecustomize.py"
-        os.symlink(os.path.join(RUNNER_DIRECTORY, "debugger", "hook", name), os.path.join(hook, name))
-        for variable, first in (("PATH", programs), ("PYTHONPATH", hook)):
-            environment[variable] = os.pathsep.join(filter(None, [first, environment.get(variable)]))
-        return environment
 
     def accept(self):
         """Accept the program's connection; returns its process id."""

@@ -14,10 +14,9 @@ import types
 
 from ..descriptors import move_high
 from . import breakpoints
-from . import interrupt
 from . import pytest_plugin
 from .remote_pdb import START, Debugger
-from .tracing import HARNESS, HIDDEN, PROGRAM, Owners
+from .tracing import HARNESS, HIDDEN, PROGRAM, Owners, interrupt_on_signal
 from .wire import FDS_VARIABLE, Channel
 
 
@@ -52,7 +51,7 @@ def _make_debugger(channel, start, root):
     debugger.title = start["title"]
     debugger.notices += start["notices"]
     debugger.notices += breakpoints.restore(debugger, start["breakpoints"], start["next_number"])
-    interrupt.install(debugger, start["interrupt_signal"])
+    interrupt_on_signal(debugger, start["interrupt_signal"])
     atexit.register(_report_end, debugger)
     return debugger
 

@@ -9,10 +9,9 @@ import re
 import socket
 
 from ..launch import Launch, LaunchRefused, parse_entrypoint
-from .directory import CLAIM, SOCKET, TRACES, at_directory, cleaned, record_passed
+from ..shims import CLAIM, DRIVER, SOCKET, TRACES, at_directory, cleaned, record_passed
 from .wire import FDS_VARIABLE, encode
 
-DRIVER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "driver.py")
 # tox gives its programs a new environment; versions 3 and 4 each have a variable that lets another variable through.
 _TOX_PASSES_PYTHONPATH = {"TOX_TESTENV_PASSENV": "PYTHONPATH", "TOX_OVERRIDE": "testenv.pass_env+=PYTHONPATH"}
 

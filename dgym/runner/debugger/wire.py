@@ -7,7 +7,7 @@ import json
 import os
 import struct
 
-from ..descriptors import move_high, write_all
+from ..descriptors import identity, move_high, write_all
 
 FDS_VARIABLE = "DGYM_DEBUG_FDS"
 FRAME_LIMIT = 64 * 1024 * 1024
@@ -54,20 +54,13 @@ class Channel(object):
 
     def __init__(self, descriptor):
         self._descriptor = move_high(descriptor)
-        self._identity = self._identify()
+        self._identity = identity(self._descriptor)
         self._pid = os.getpid()
         self._decoder = Decoder()
 
-    def _identify(self):
-        try:
-            found = os.fstat(self._descriptor)
-        except OSError:
-            return None
-        return found.st_dev, found.st_ino
-
     def usable(self):
         """Whether the descriptor is still the connection, in the process that opened it."""
-        return os.getpid() == self._pid and self._identify() == self._identity
+        return os.getpid() == self._pid and identity(self._descriptor) == self._identity
 
     def send(self, message):
         """Send one frame; False when the connection is lost."""

@@ -1,6 +1,6 @@
 """Runs a task's entrypoint so that its report cannot be mistaken for, or easily forged by, what the program prints.
 
 ``wrapper.py`` is started by the trusted side. It starts the entrypoint under ``start``: pytest with a reporting plugin,
-or a script or module whose end is observed; a line that needs a shell gets ``shell_plugin``. The guards notice when
+or a script or module whose end is observed; a line that needs a shell gets ``shell_line``. The guards notice when
 code that the agent changed works on the machinery that judges it.
 """

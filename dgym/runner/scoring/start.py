@@ -112,7 +112,7 @@ def _run_program(orders, write):
             _run_script(launch["target"])
     except SystemExit as error:
         status = _exit_status(error.code)
-        abnormal = _who_left(error.__traceback__, launch["target"], changed)
+        abnormal = _abnormal_end(error.__traceback__, launch["target"], changed)
     except BaseException:
         status = 1
         _show_traceback()
@@ -152,7 +152,7 @@ def _exit_status(code):
     return 1
 
 
-def _who_left(traceback, target, changed):
+def _abnormal_end(traceback, target, changed):
     """A sentence when a changed file other than the program itself ended it; None when the end is normal."""
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next

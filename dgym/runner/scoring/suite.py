@@ -127,8 +127,7 @@ class Sources(object):
         if path not in self._files:
             self._files[path] = _undecorated(path) if time.monotonic() < self._until else ()
         cls = getattr(item, "cls", None)
-        name = getattr(item, "originalname", None) or item.name.partition("[")[0]
-        return ((cls.__name__ if cls is not None else ""), name) in self._files[path]
+        return ((cls.__name__ if cls is not None else ""), _name(item)) in self._files[path]
 
 
 def _undecorated(path):
@@ -156,11 +155,16 @@ def _function(item):
     cls = getattr(item, "cls", None)
     if cls is None:
         return function_of(getattr(item, "_obj", None))
-    name = getattr(item, "originalname", None) or item.name.partition("[")[0]
+    name = _name(item)
     for base in cls.__mro__:
         if name in vars(base):
             return function_of(vars(base)[name])
     return None
+
+
+def _name(item):
+    """The name of a test's function, without the parameters that pytest adds."""
+    return getattr(item, "originalname", None) or item.name.partition("[")[0]
 
 
 def _path(item):

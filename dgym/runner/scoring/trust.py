@@ -222,10 +222,11 @@ _HOOKS_OF_SYS = frozenset(["breakpointhook", "displayhook", "excepthook", "unrai
 
 
 class Stops(object):
-    """Counts the exceptions that unittest swallows while a test runs.
+    """Exceptions that unittest swallows while a test runs.
 
-    ``count``: how often the one by which its own subtests stop a test. Code under test can raise it, too: the test then
-    ends in the middle and looks passed. ``skipped_subtests``: the code that took part in each skip of a subtest.
+    ``count`` is the number of ``_ShouldStop``, by which unittest ends a test after a failed subtest. Code under test
+    can raise it, too: the test then ends in the middle and looks passed. ``skipped_subtests`` holds for each skip of a
+    subtest the code objects that took part in it.
     """
 
     def __init__(self):

@@ -15,7 +15,6 @@ import tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 ORDERS_VARIABLE = "DGYM_REPORT_ORDERS_FD"
 REPORT_VARIABLE = "DGYM_REPORT_FD"
-PLUGIN = "dgym_shell_plugin"
 _CHANGE_DIRECTORY = re.compile(r"\s*cd\s+([\w./+-]+)\s*&&\s*")
 _PACKAGE = "dgym_runner"
 
@@ -41,26 +40,20 @@ def read_orders(descriptor):
 
 def open_writer(descriptor, token):
     """A function that writes one record, in the process that opened it only."""
-    identity = _identity(descriptor)
+    from dgym_runner.descriptors import identity
+
+    opened = identity(descriptor)
     owner = os.getpid()
     getpid, write_bytes, encode = os.getpid, os.write, json.JSONEncoder(ensure_ascii=True).encode
 
     def write(kind, **fields):
-        if getpid() != owner or _identity(descriptor) != identity:
+        if getpid() != owner or identity(descriptor) != opened:
             return
         data = ("%s %s\n" % (token, encode(dict(fields, kind=kind)))).encode()
         while data:
             data = data[write_bytes(descriptor, data) :]
 
     return write
-
-
-def _identity(descriptor):
-    try:
-        status = os.fstat(descriptor)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
 
 
 # The first stage
@@ -113,16 +106,11 @@ def _parse(entrypoint):
 
 
 def _run_shell(orders):
-    """Run a shell line whose interpreters find the plugin on PYTHONPATH; the shell's status is the result."""
+    """Run a shell line whose interpreters find the hook on PYTHONPATH; the shell's status is the result."""
     from dgym_runner import shims
 
-    environment = dict(os.environ)
+    environment = shims.hook_scored(tempfile.mkdtemp(prefix="dgym-programs-"), os.environ)
     environment[ORDERS_VARIABLE] = str(_pack_orders(orders))
-    plugins = os.path.join(HERE, "shell_plugin")
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [plugins, environment.get("PYTHONPATH")]))
-    programs = tempfile.mkdtemp(prefix="dgym-programs-")
-    shims.make_importing(programs, plugins, environment)
-    environment["PATH"] = os.pathsep.join([programs, environment.get("PATH", os.defpath)])
     shell = "/bin/bash" if os.access("/bin/bash", os.X_OK) else "/bin/sh"
     os.execve(shell, [shell, "-c", orders["entrypoint"]], environment)
 

@@ -48,8 +48,8 @@ def test_what_starts_it_comes_last(tmp_path):
     """Whoever is interrupted leaves no runner that would start without its parts."""
     source = tmp_path / "source"
     shutil.copytree(SOURCE, source, ignore=shutil.ignore_patterns("__pycache__"))
-    (source / "watchdog.py").unlink()
-    (source / "watchdog.py").symlink_to("/proc/self/mem")
+    (source / "trees.py").unlink()
+    (source / "trees.py").symlink_to("/proc/self/mem")
     target = tmp_path / "target"
     target.mkdir()
     with pytest.raises(OSError):

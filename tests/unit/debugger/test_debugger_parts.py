@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dgym.runner.debugger import breakpoints, evaluation, parsing, wire
+from dgym.runner.debugger import breakpoints, commands, parsing, wire
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -134,8 +134,8 @@ def test_files_that_cannot_be_read_have_no_lines(tmp_path):
 
 
 def test_names_of_the_frame_are_seen_inside_comprehensions():
-    assert evaluation.evaluate("[x + y for _ in [0]]", {"x": 1}, {"y": 2}) == [3]
-    assert evaluation.evaluate("(lambda: x + y)()", {"x": 1, "y": 9}, {"y": 2}) == 3
+    assert commands.evaluate("[x + y for _ in [0]]", {"x": 1}, {"y": 2}) == [3]
+    assert commands.evaluate("(lambda: x + y)()", {"x": 1, "y": 9}, {"y": 2}) == 3
 
 
 def outer_value():
@@ -147,12 +147,12 @@ def outer_value():
 def test_assignments_reach_the_variables_of_a_frame():
     generator = outer_value()
     frame = next(generator)
-    evaluation.execute("value = [value + n for n in (41,)][0]", frame, frame.f_locals)
+    commands.execute("value = [value + n for n in (41,)][0]", frame, frame.f_locals)
     assert next(generator) == 42
 
 
 def test_a_statement_that_nests_may_still_assign_globals():
     frame = sys._getframe()
-    evaluation.execute("global assigned_here; assigned_here = [n for n in (1, 2)]", frame, frame.f_locals)
+    commands.execute("global assigned_here; assigned_here = [n for n in (1, 2)]", frame, frame.f_locals)
     assert globals().pop("assigned_here") == [1, 2]
     assert "n" not in globals()

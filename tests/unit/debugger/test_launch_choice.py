@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from dgym.runner.debugger.directory import cleaned
 from dgym.runner.debugger.takeover import LAUNCHER, PROGRAM, TOOL, ShellLaunch, choose, role, without_coverage
 from dgym.runner.launch import Launch, LaunchRefused, parse_interpreter
+from dgym.runner.shims import cleaned
 
 
 @pytest.fixture

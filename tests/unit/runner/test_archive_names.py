@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dgym.runner.archive import Unpacker, Unsafe, check_link, parts_of
+from dgym.runner.tree_worker import Unpacker, Unsafe, check_link, parts_of
 
 _PART = st.sampled_from(["a", "b", "..", ".", "", "...", "a b"])
 

@@ -4,29 +4,29 @@ import os
 
 import pytest
 
-from dgym.runner import proctree, watchdog
+from dgym.runner import proctree
 
 
 @pytest.mark.parametrize(
     ("files", "statistics"),
     [
-        (watchdog._V2, "anon 600\nfile 400\ninactive_file 250\nactive_file 50\nkernel 3\n"),
-        (watchdog._V1, "cache 400\ninactive_file 1\ntotal_inactive_file 250\ntotal_active_file 50\n"),
+        (proctree._V2, "anon 600\nfile 400\ninactive_file 250\nactive_file 50\nkernel 3\n"),
+        (proctree._V1, "cache 400\ninactive_file 1\ntotal_inactive_file 250\ntotal_active_file 50\n"),
     ],
     ids=["v2", "v1"],
 )
 def test_page_cache_does_not_count(tmp_path, files, statistics):
     (tmp_path / files[1]).write_text("1000\n")
     (tmp_path / "memory.stat").write_text(statistics)
-    assert watchdog.MemoryGroup(str(tmp_path), files, 2000).usage() == 700
+    assert proctree.MemoryGroup(str(tmp_path), files, 2000).usage() == 700
 
 
 def test_a_group_that_cannot_be_read_uses_nothing(tmp_path):
-    assert watchdog.MemoryGroup(str(tmp_path), watchdog._V2, 2000).usage() == 0
+    assert proctree.MemoryGroup(str(tmp_path), proctree._V2, 2000).usage() == 0
 
 
 def test_the_group_found_has_a_limit_and_holds_us():
-    group = watchdog.find_group()
+    group = proctree.find_group()
     assert group is None or 0 < group.usage() <= group.limit
 
 

@@ -1,0 +1,42 @@
+"""Act before the Python programs of a shell command that is debugged or scored: each imports this before anything else.
+
+A scored command has this directory on ``PYTHONPATH``; the session of a debugged one has a link to this file.
+"""
+
+import os
+import sys
+
+_RUNNER = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_PACKAGE = "dgym_runner"
+
+
+def _load(name):
+    """Import a file of the runner without putting its directory on ``sys.path``."""
+    import importlib
+
+    if _PACKAGE not in sys.modules:
+        sys.modules[_PACKAGE] = type(sys)(_PACKAGE)
+        sys.modules[_PACKAGE].__path__ = [_RUNNER]
+    return importlib.import_module(_PACKAGE + "." + name)
+
+
+def _act():
+    shims = _load("shims")
+    session = os.path.dirname(_HERE)
+    if shims.is_session(session):
+        try:
+            shims.enter_interpreter(session)
+        except OSError:
+            pass  # the session has ended
+    else:
+        _load("scoring.shell_line").enter_interpreter(_load)
+    for name in [name for name in sys.modules if name.partition(".")[0] == _PACKAGE]:
+        del sys.modules[name]
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != _HERE]
+    shims.run_next(_HERE)
+
+
+# Older interpreters, which the debugger and the report do not support, run as they are.
+if sys.version_info >= (3, 6):
+    _act()

@@ -1,0 +1,302 @@
+"""A short-lived program that works on whole trees: its memory goes with it, the runner stays small.
+
+``pack ROOT`` writes the paths named on standard input (NUL-separated) as a tar to standard output. ``unpack ROOT``
+extracts the tar on standard input below ROOT, and nothing anywhere else: no absolute names, no ``..``, no writing
+through symbolic links, no links that lead outside, no special files, no set-user-id bits.
+
+``manifest ROOT CACHE TARGET LIMIT`` hashes at most LIMIT files and writes TARGET: a line of JSON for each path, that is
+the path and its entry. A hash is reused from CACHE while the file's identity, size and both times are the same, unless
+the file changed so shortly before it was hashed that a second change could have the same times. The change time
+decides: programs cannot set it back. A workspace beyond the limits has no manifest: programs can make more files than
+fit into memory.
+
+The status is 3 for an error of the system, whose number and text are on standard error.
+"""
+
+import errno
+import json
+import os
+import stat
+import sys
+import time
+
+_LEFT_OUT = {".git", "__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis"}
+_BYTECODE = (".pyc", ".pyo")
+SETTLED_NS = 100 * 1000 * 1000
+MAX_BYTES = 64 * 1024 * 1024
+
+
+# Tars
+
+
+class Unsafe(Exception):
+    """The archive is no tar, or holds something that must not be extracted."""
+
+
+def parts_of(name):
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    if name.startswith("/") or ".." in parts or "\0" in name:
+        raise Unsafe("%r leads outside" % name)
+    return parts
+
+
+def check_link(parts, target):
+    """A symbolic link may only lead to places below the root."""
+    if target.startswith("/"):
+        raise Unsafe("the link %r leads to %r" % ("/".join(parts), target))
+    depth = len(parts) - 1
+    for part in target.split("/"):
+        if part == "..":
+            depth -= 1
+        elif part not in ("", "."):
+            depth += 1
+        if depth < 0:
+            raise Unsafe("the link %r leads to %r" % ("/".join(parts), target))
+
+
+class Unpacker(object):
+    """Extracts members below one root."""
+
+    def __init__(self, root):
+        self._root = os.path.realpath(root)
+        self._sound = {""}
+        self._modes = {}
+
+    def extract(self, archive):
+        for member in archive:
+            parts = parts_of(member.name)
+            if parts:
+                self._extract(archive, member, parts)
+        # Last, since a directory without write permission takes no files; deepest first for the same reason.
+        for path in sorted(self._modes, reverse=True):
+            os.chmod(path, self._modes[path])
+
+    def _extract(self, archive, member, parts):
+        self._directory(parts[:-1])
+        path = os.path.join(self._root, *parts)
+        if member.isdir():
+            self._directory(parts)
+            self._modes[path] = stat.S_IMODE(member.mode) & 0o777 | 0o700
+            return
+        self._clear(path, parts)
+        if member.issym():
+            check_link(parts, member.linkname)
+            os.symlink(member.linkname, path)
+        elif member.islnk():
+            source = parts_of(member.linkname)
+            self._directory(source[:-1])
+            os.link(os.path.join(self._root, *source), path, follow_symlinks=False)
+        elif member.isreg():
+            self._write(archive.extractfile(member), path, stat.S_IMODE(member.mode) & 0o777, member.mtime)
+        else:
+            raise Unsafe("%r is a special file" % member.name)
+
+    def _directory(self, parts):
+        """Make the directory, in the place of symbolic links and files on the way to it."""
+        for count in range(1, len(parts) + 1):
+            key = "/".join(parts[:count])
+            if key in self._sound:
+                continue
+            path = os.path.join(self._root, key)
+            try:
+                if not stat.S_ISDIR(os.lstat(path).st_mode):
+                    os.unlink(path)
+                    os.mkdir(path, 0o755)
+            except FileNotFoundError:
+                os.mkdir(path, 0o755)
+            self._sound.add(key)
+
+    def _clear(self, path, parts):
+        try:
+            status = os.lstat(path)
+        except FileNotFoundError:
+            return
+        if stat.S_ISDIR(status.st_mode):
+            raise Unsafe("%r is a directory already" % "/".join(parts))
+        os.unlink(path)
+
+    @staticmethod
+    def _write(source, path, mode, mtime):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        with open(descriptor, "wb") as target:
+            for block in iter(lambda: source.read(64 * 1024), b""):
+                target.write(block)
+            target.flush()
+            os.fchmod(descriptor, mode)
+            if mtime:  # A member without a date is as old as its extraction.
+                os.utime(descriptor, (mtime, mtime))
+
+
+def unpack(root):
+    import tarfile  # here, since hashing a workspace mostly takes less time than this import
+
+    try:
+        with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as archive:
+            Unpacker(root).extract(archive)
+    except tarfile.TarError as problem:
+        raise Unsafe(str(problem))
+    # What follows the end mark is padding: read it, so that the sender does not meet a closed pipe.
+    while sys.stdin.buffer.read(64 * 1024):
+        pass
+
+
+def pack(root):
+    import tarfile
+
+    names = [os.fsdecode(name) for name in sys.stdin.buffer.read().split(b"\0") if name]
+    with tarfile.open(fileobj=sys.stdout.buffer, mode="w|", format=tarfile.PAX_FORMAT) as archive:
+        for name in names:
+            archive.add(os.path.join(root, name), arcname=name, filter=_anonymous)
+
+
+def _anonymous(member):
+    if not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
+        return None
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    return member
+
+
+# The manifest
+
+
+def load_cache(path):
+    try:
+        with open(path, "rb") as stream:
+            cache = json.loads(stream.read().decode("ascii"))
+        return cache if isinstance(cache, dict) else {}
+    except (OSError, ValueError):
+        return {}
+
+
+def save(path, value):
+    with open(path + ".new", "w") as stream:
+        json.dump(value, stream, separators=(",", ":"))
+    os.rename(path + ".new", path)
+
+
+def now_ns():
+    return int(time.time() * 1e9)
+
+
+def fingerprint(root, limit):
+    """A number that changes with any change of the tree, and the time of its newest change; reads no file."""
+    value, newest = 0, 0
+    for relative, status in walk(root, limit):
+        value = hash((value, relative, status.st_mode) + tuple(identity_of(status)))
+        newest = max(newest, status.st_ctime_ns)
+    return value, newest
+
+
+def identity_of(status):
+    return [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+
+
+def digest(path):
+    """The file's SHA-256; empty when it cannot be read, which no readable file has."""
+    import hashlib
+
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except OSError:
+        return ""
+    state = hashlib.sha256()
+    with open(descriptor, "rb", buffering=0) as stream:
+        for block in iter(lambda: stream.read(256 * 1024), b""):
+            state.update(block)
+    return state.hexdigest()
+
+
+def walk(root, limit):
+    """Relative paths and their lstat, directories themselves left out; ``OSError`` (E2BIG) above ``limit`` entries."""
+    queue = [""]
+    seen = 0
+    while queue:
+        prefix = queue.pop()
+        for entry in _entries(os.path.join(root, prefix)):
+            seen += 1
+            if seen > limit:
+                raise OSError(errno.E2BIG, "the workspace has more than %d files and directories" % limit)
+            if entry.name in _LEFT_OUT or entry.name.endswith(_BYTECODE):
+                continue
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except OSError:
+                continue
+            if stat.S_ISDIR(status.st_mode):
+                queue.append(os.path.join(prefix, entry.name))
+            else:
+                yield os.path.join(prefix, entry.name), status
+
+
+def _entries(directory):
+    """The entries of a directory; none when it cannot be read."""
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                yield entry
+    except OSError:
+        return
+
+
+def hashed(path, status, known, fresh, key):
+    """The digest of one regular file, from the cache where that is safe."""
+    identity = identity_of(status)
+    old = known.get(key)
+    if old and old[0] == identity and status.st_ctime_ns + SETTLED_NS < old[1]:
+        fresh[key] = old
+        return old[2]
+    begin = now_ns()
+    value = digest(path)
+    fresh[key] = [identity, begin, value]
+    return value
+
+
+def describe(root, relative, status, known, fresh):
+    """The key of one path and its entry."""
+    key = os.fsencode(relative).decode("utf-8", "backslashreplace")
+    # A name that is not UTF-8 cannot be named in a patch: it is reported as what cannot be carried.
+    sound = os.fsencode(relative) == key.encode("utf-8")
+    entry = {"type": "other", "mode": stat.S_IMODE(status.st_mode), "size": status.st_size}
+    if sound and stat.S_ISREG(status.st_mode):
+        entry["type"] = "file"
+        entry["sha256"] = hashed(os.path.join(root, relative), status, known, fresh, key)
+    elif sound and stat.S_ISLNK(status.st_mode):
+        try:
+            target = os.fsencode(os.readlink(os.path.join(root, relative)))
+        except OSError:
+            return key, entry  # removed meanwhile by a program that still runs
+        entry["type"] = "symlink"
+        entry["target"] = target.decode("utf-8", "backslashreplace")
+    return key, entry
+
+
+def write_manifest(root, cache, target, limit):
+    known, fresh, size = load_cache(cache), {}, 0
+    with open(target + ".new", "w") as stream:
+        for relative, status in walk(root, int(limit)):
+            line = json.dumps(describe(root, relative, status, known, fresh), separators=(",", ":"))
+            size += len(line)
+            if size > MAX_BYTES:
+                raise OSError(errno.E2BIG, "the paths of the workspace's files are too long together")
+            stream.write(line + "\n")
+    os.rename(target + ".new", target)
+    save(cache, fresh)
+
+
+def main(command, *arguments):
+    """Run one command; returns the exit status."""
+    try:
+        {"pack": pack, "unpack": unpack, "manifest": write_manifest}[command](*arguments)
+    except OSError as problem:
+        where = ": %s" % problem.filename if problem.filename else ""
+        sys.stderr.write("%d %s%s" % (problem.errno or errno.EIO, problem.strerror or problem, where))
+        return 3
+    except Unsafe as problem:
+        sys.stderr.write(str(problem))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
