@@ -11,8 +11,19 @@ from typing import Any, TypeVar
 import msgspec
 from aiohttp import web
 
-from dgym.sidecar.access import Access
-from dgym.sidecar.answers import CallError, describe
+from dgym.errors import (
+    ConflictError,
+    DgymError,
+    EpisodeOver,
+    InfrastructureError,
+    ManifestError,
+    PluginError,
+    SandboxLost,
+    SandboxStartFailed,
+    SetupFailed,
+    VerifierFailed,
+)
+from dgym.sidecar.access import Access, CallError
 from dgym.sidecar.attempt import Attempt, StillRunning
 from dgym.wire.http import (
     BODY_LIMIT,
@@ -35,6 +46,7 @@ from dgym.wire.http import (
     Role,
     RunningRequest,
     StepRequest,
+    error_body,
 )
 from dgym.wire.signing import SIGNATURE_HEADER, SignedRequest, content_digest, sign_answer
 
@@ -267,3 +279,26 @@ def _refusal(body: ErrorBody, signed: SignedRequest | None = None) -> web.Respon
         # The rest of the request is not read.
         response.force_close()
     return response
+
+
+_CODES: tuple[tuple[type[DgymError], ErrorCode], ...] = (
+    (ConflictError, ErrorCode.CONFLICT),
+    (EpisodeOver, ErrorCode.ATTEMPT_OVER),
+    (ManifestError, ErrorCode.INVALID_ARGUMENT),
+    (PluginError, ErrorCode.INVALID_ARGUMENT),
+    (SetupFailed, ErrorCode.SETUP_FAILED),
+    (SandboxLost, ErrorCode.SANDBOX_LOST),
+    (SandboxStartFailed, ErrorCode.SANDBOX_LOST),
+    (VerifierFailed, ErrorCode.VERIFIER_FAILED),
+    (InfrastructureError, ErrorCode.INTERNAL),
+)
+
+
+def describe(error: BaseException) -> ErrorBody:
+    """The body of the answer to a call that raised ``error``; an unexpected error's text stays in the log."""
+    if isinstance(error, CallError):
+        return error_body(error.code, str(error))
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return error_body(code, str(error))
+    return error_body(ErrorCode.INTERNAL, f"the sidecar failed ({type(error).__name__}); its log says more")

@@ -10,14 +10,14 @@ import msgspec
 
 from dgym.errors import ConflictError, EpisodeOver, InfrastructureError
 from dgym.session import SandboxTermination, Session
-from dgym.sidecar.answers import CallError, history_page, utf8
+from dgym.sidecar.access import CallError
 from dgym.sidecar.preparation import Uploads, make_session
-from dgym.sidecar.runners import Runners
+from dgym.sidecar.runners import Runners, TerminationReports
 from dgym.sidecar.settings import Settings
-from dgym.sidecar.termination import TerminationReports
-from dgym.wire import EndReason, Observation, Result
+from dgym.wire import EndReason, Observation, Result, Step
 from dgym.wire.http import (
     DRIVER_REASONS,
+    HISTORY_LIMIT,
     CloseRequest,
     ErrorCode,
     PrepareRequest,
@@ -307,3 +307,21 @@ class Attempt:
             settings.operate_sha256, result, episode_uid=settings.episode_uid, attempt=settings.attempt
         )
         return msgspec.structs.replace(result, signature=signature)
+
+
+def history_page(session: Session, start: int) -> StepsResponse:
+    """Steps from number ``start`` on, at least one, as long as they fit into one answer."""
+    steps = session.history(start=start)
+    page: list[Step] = []
+    size = 0
+    for step in steps:
+        size += len(msgspec.json.encode(step))
+        if page and size > HISTORY_LIMIT:
+            break
+        page.append(step)
+    return StepsResponse(steps=tuple(page), next=start + len(page) if len(page) < len(steps) else None)
+
+
+def utf8(text: str) -> str:
+    """``text`` without what UTF-8 cannot encode."""
+    return text.encode("utf-8", "replace").decode()

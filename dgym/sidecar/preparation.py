@@ -13,7 +13,7 @@ import msgspec
 
 from dgym.api import DebugTask
 from dgym.session import EpisodeLimits, SandboxTermination, Session, sandbox_spec
-from dgym.sidecar.answers import CallError
+from dgym.sidecar.access import CallError
 from dgym.sidecar.runners import PodProvider, Runners
 from dgym.tools import load_tools
 from dgym.wire.http import WORKSPACE_LIMIT, ErrorCode, PrepareRequest, WorkspaceResponse

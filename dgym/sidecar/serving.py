@@ -11,10 +11,9 @@ from pathlib import Path
 from aiohttp import web
 
 from dgym.errors import InfrastructureError, SandboxLost, SandboxStartFailed
-from dgym.sidecar.access import Access
+from dgym.sidecar.access import Access, Connections
 from dgym.sidecar.api import Api
 from dgym.sidecar.attempt import Attempt
-from dgym.sidecar.connections import Connections
 from dgym.sidecar.runners import Runners
 from dgym.sidecar.settings import Settings
 from dgym.wire import EndReason

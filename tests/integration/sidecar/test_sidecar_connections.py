@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dgym.sidecar import connections
-from dgym.sidecar.connections import Connections, is_local
+from dgym.sidecar import access
+from dgym.sidecar.access import Connections, is_local
 
 MEMORY_KIB = 64 * 1024
 """Half of the container's limit."""
@@ -66,7 +66,7 @@ async def test_unfinished_headers_by_the_thousand_take_no_memory(new_pod, allow_
     process = pod.start_process()
     host, port = await pod.listening()
     writers, closed = await flood(host, port)
-    refused = ATTACKERS - (connections.MAXIMUM_PER_PEER if allow_local else 0)
+    refused = ATTACKERS - (access.MAXIMUM_PER_PEER if allow_local else 0)
     async with asyncio.timeout(90):
         while sum(each.done() for each in closed) < refused:
             await asyncio.sleep(0.01)
@@ -98,10 +98,10 @@ async def test_the_pod_itself_is_refused_before_a_byte_is_read(serve):
 async def test_headers_are_bounded_in_length_and_time(serve, monkeypatch):
     port, accepted = await serve()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(b"x" * (connections.HEADER_LIMIT + 1))
+    writer.write(b"x" * (access.HEADER_LIMIT + 1))
     assert await is_closed(reader)
     writer.close()
-    monkeypatch.setattr(connections, "HEADER_SECONDS", 0.1)
+    monkeypatch.setattr(access, "HEADER_SECONDS", 0.1)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     assert await is_closed(reader)
     writer.close()
@@ -109,7 +109,7 @@ async def test_headers_are_bounded_in_length_and_time(serve, monkeypatch):
 
 
 async def test_headers_in_pieces_arrive_whole_and_free_their_place(serve, monkeypatch):
-    monkeypatch.setattr(connections, "MAXIMUM_PER_PEER", 1)
+    monkeypatch.setattr(access, "MAXIMUM_PER_PEER", 1)
     port, _ = await serve()
     for _ in range(3):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -1,6 +1,6 @@
 """The history travels in pages."""
 
-from dgym.sidecar.answers import history_page, utf8
+from dgym.sidecar.attempt import history_page, utf8
 from dgym.wire import Observation, Step, ToolCall
 from dgym.wire.http import HISTORY_LIMIT
 

@@ -8,8 +8,7 @@ import pytest
 from dgym.errors import ManifestError
 from dgym.logs import JsonFormatter, episode_fields
 from dgym.sidecar import preparation
-from dgym.sidecar.access import Access
-from dgym.sidecar.answers import CallError
+from dgym.sidecar.access import Access, CallError
 from dgym.sidecar.settings import read_settings
 from dgym.wire.http import Role, token_digest
 from dgym.wire.signing import content_digest, sign_request

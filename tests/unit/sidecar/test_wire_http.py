@@ -12,8 +12,8 @@ from dgym.errors import (
     SetupFailed,
     VerifierFailed,
 )
-from dgym.sidecar.answers import CallError, describe
-from dgym.sidecar.api import _json
+from dgym.sidecar.access import CallError
+from dgym.sidecar.api import _json, describe
 from dgym.wire import ToolCall
 from dgym.wire.http import ErrorBody, ErrorCode, PrepareRequest, Role, StepRequest, error_body, make_token, token_digest
 
