@@ -4,8 +4,7 @@ The environments stand over an ``Episode`` (``dgym.wire.episode``): a session of
 client of a pod's sidecar (``RemoteEpisode``). ``RemotePreparation`` is the client that prepares and releases a pod.
 """
 
-from dgym.env.arguments import check_choice
-from dgym.env.asynchronous import DEFAULT_TOOLS, AsyncRepoEnv
+from dgym.env.asynchronous import DEFAULT_TOOLS, AsyncRepoEnv, check_choice
 from dgym.env.http_client import HttpClient, Patience
 from dgym.env.local import LocalEpisodes, Opening, check_task, open_source, open_task
 from dgym.env.remote import RemoteEpisode, RemotePreparation

@@ -1,21 +1,19 @@
-"""``AsyncRepoEnv``: an episode with Gymnasium's vocabulary, for code that runs in an event loop."""
+"""``AsyncRepoEnv``: an episode with Gymnasium's vocabulary, for code that runs in an event loop.
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+A wrong argument is refused by name before anything starts. Type annotations do not suffice: many callers pass what they
+read from a command line or a notebook.
+"""
+
+import math
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from numbers import Integral, Real
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Self, get_args
+from typing import Any, ClassVar, NoReturn, Self, get_args
 
 import msgspec
 
 from dgym.api import DebugTask, ToolSpec
-from dgym.env.arguments import (
-    check_callable,
-    check_choice,
-    check_count,
-    check_python,
-    check_seconds,
-    check_tools,
-)
 from dgym.env.http_client import Patience
 from dgym.env.local import LocalEpisodes, Opening, open_task
 from dgym.env.remote import RemoteEpisode
@@ -78,12 +76,12 @@ class AsyncRepoEnv:
         _check_render_mode(render_mode)
         check_choice("sandbox", sandbox, get_args(SandboxKind))
         check_choice("engine", engine, get_args(EngineName))
-        check_count("max_steps", max_steps, least=1)
-        check_count("max_rewrites", max_rewrites, least=0, optional=True)
-        check_seconds("deadline_seconds", deadline_seconds)
-        check_tools(tools)
-        check_python(python)
-        check_callable("progress", progress)
+        _check_count("max_steps", max_steps, least=1)
+        _check_count("max_rewrites", max_rewrites, least=0, optional=True)
+        _check_seconds("deadline_seconds", deadline_seconds)
+        _check_tools(tools)
+        _check_python(python)
+        _check_callable("progress", progress)
         specs = tuple(_tool_spec(tool) for tool in tools)
         load_tools(specs)
         self._set_up(
@@ -312,3 +310,50 @@ def _known_options(options: Mapping[str, Any] | None) -> Mapping[str, Any]:
     if unknown:
         raise ArgumentError(f"unknown options {sorted(unknown)}; reset() knows 'eval' and 'task'")
     return options or {}
+
+
+def check_choice(name: str, value: Any, known: Iterable[str | None]) -> None:
+    """Refuse a value that is none of ``known``."""
+    known = tuple(known)
+    # A list is unhashable, and a dictionary's `in` would say so in words of its own.
+    if not any(value is choice or (isinstance(value, str) and value == choice) for choice in known):
+        shown = [f'"{choice}"' if isinstance(choice, str) else str(choice) for choice in known]
+        _refuse(name, value, f"{', '.join(shown[:-1])} or {shown[-1]}")
+
+
+def _check_count(name: str, value: Any, *, least: int, optional: bool = False) -> None:
+    """Refuse what is not a whole number from ``least`` on; with ``optional`` None is accepted."""
+    if optional and value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
+        _refuse(name, value, f"a whole number from {least} on{', or None for no limit' if optional else ''}")
+
+
+def _check_seconds(name: str, value: Any) -> None:
+    """Refuse what is neither None nor a finite number of seconds above 0."""
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < math.inf:
+        _refuse(name, value, "a number of seconds above 0, or None for no limit")
+
+
+def _check_tools(value: Any) -> None:
+    """Refuse what is not a sequence; a single name would be read letter by letter."""
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Sequence):
+        _refuse("tools", value, 'a sequence of names, {"name": …, "options": …} or Tool objects, such as ["view"]')
+
+
+def _check_python(value: Any) -> None:
+    """Refuse what is neither None nor the path of a file or directory."""
+    if value is not None and not (isinstance(value, str | Path) and str(value)):
+        _refuse("python", value, "the path of an interpreter or a virtual environment, or None")
+
+
+def _check_callable(name: str, value: Any) -> None:
+    """Refuse what is neither None nor callable."""
+    if value is not None and not callable(value):
+        _refuse(name, value, "a function of one text, or None")
+
+
+def _refuse(name: str, value: Any, valid: str) -> NoReturn:
+    raise ArgumentError(f"{name} is {value!r}; it must be {valid}")

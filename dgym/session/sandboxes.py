@@ -9,9 +9,9 @@ import msgspec
 from dgym.api import DebugTask
 from dgym.errors import EpisodeOver, SandboxLost
 from dgym.sandbox import Sandbox, SandboxProvider
-from dgym.session.changes import ChangeSet, collect
 from dgym.session.execution import execute
 from dgym.session.preparation import Baseline, prepare, tool_settings
+from dgym.session.scoring import ChangeSet, collect
 from dgym.tools import Tool, ToolContext
 from dgym.wire import Breakpoint, Observation, Step, ToolCall
 

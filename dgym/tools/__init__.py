@@ -4,10 +4,8 @@ A tool is a class with a docstring and one typed method; see docs/writing-a-tool
 found by its entry point or a dotted path.
 """
 
-from dgym.tools.answers import ToolError, ToolResult
-from dgym.tools.base import Tool
-from dgym.tools.context import ToolContext, ToolSettings
-from dgym.tools.grammar import find_tool, parse_action, validate_arguments
+from dgym.tools.base import Tool, find_tool, parse_action, validate_arguments
+from dgym.tools.context import ToolContext, ToolError, ToolResult, ToolSettings
 from dgym.tools.registry import available_tools, import_dotted, load_tool, load_tools
 from dgym.tools.schema import Parameter, Signature
 

@@ -6,9 +6,8 @@ from typing import Annotated
 from msgspec import Meta
 
 from dgym.sandbox import RunResult
-from dgym.tools.answers import ToolResult
 from dgym.tools.base import Tool
-from dgym.tools.context import ToolContext
+from dgym.tools.context import ToolContext, ToolResult
 
 _OUTPUT_BYTES = 60 * 1024
 

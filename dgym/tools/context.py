@@ -1,4 +1,4 @@
-"""A tool's view of the episode: files under policy, the session's breakpoints, the sandbox.
+"""A tool's view of the episode (files under policy, the session's breakpoints, the sandbox), and its answers.
 
 Every file operation goes through ``resolve``, which applies ``.debugignore``, ``.debugreadonly`` and the workspace's
 bounds both to the path as written and to where its symbolic links lead. The checks here keep honest models on the
@@ -11,14 +11,39 @@ import msgspec
 
 from dgym.errors import PathError
 from dgym.sandbox import FileStat, FileType, Sandbox
-from dgym.tools.answers import ToolError
 from dgym.tools.breakpoint_table import BreakpointTable
 from dgym.tools.text import nearest
-from dgym.wire import Breakpoint
+from dgym.wire import Breakpoint, Frame, Score
 from dgym.workspace import Policy, decode_text, is_generated, is_wide, normalize
 
 READ_LIMIT = 16 * 1024**2
 LIST_LIMIT = 10_000
+
+
+class ToolError(Exception):
+    """The tool cannot do what was asked; the message tells the model what was wrong and what is valid."""
+
+
+class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool's answer with structured fields beside its text.
+
+    ``rewrote`` counts against ``maxRewrites`` and fires ``on_rewrite`` with ``focus_file``; ``submitted`` ends the
+    episode; ``evaluation`` is what the task's tests said, for agents that keep it in view. The other fields go into
+    the observation under the same name.
+    """
+
+    text: str
+    ok: bool = True
+    truncated_bytes: int = 0
+    exit_status: int | None = None
+    frame: Frame | None = None
+    breakpoints: tuple[Breakpoint, ...] | None = None
+    diff: str | None = None
+    score: Score | None = None
+    focus_file: str | None = None
+    rewrote: bool = False
+    submitted: bool = False
+    evaluation: str | None = None
 
 
 class ToolSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,10 +3,9 @@
 from collections import Counter
 
 from dgym.sandbox import EntrypointResult, Mode, choose_mode, run_entrypoint
-from dgym.tools.answers import ToolResult
 from dgym.tools.base import Tool
 from dgym.tools.bash import describe_end
-from dgym.tools.context import ToolContext
+from dgym.tools.context import ToolContext, ToolResult
 from dgym.tools.text import plural
 from dgym.wire import Score
 

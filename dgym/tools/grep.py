@@ -13,9 +13,8 @@ import msgspec
 from msgspec import Meta
 
 from dgym.sandbox import RunResult
-from dgym.tools.answers import ToolError
 from dgym.tools.base import Tool
-from dgym.tools.context import ToolContext, require_file
+from dgym.tools.context import ToolContext, ToolError, require_file
 from dgym.tools.text import plural
 
 TIMEOUT_SECONDS = 20.0

@@ -5,9 +5,8 @@ from typing import Annotated
 from msgspec import Meta
 
 from dgym.sandbox import FileStat
-from dgym.tools.answers import ToolError
 from dgym.tools.base import Tool
-from dgym.tools.context import ToolContext
+from dgym.tools.context import ToolContext, ToolError
 from dgym.tools.text import plural
 
 SHOWN_ENTRIES = 500

@@ -9,10 +9,9 @@ from typing import Annotated
 from msgspec import Meta
 
 from dgym.sandbox import DebugRequest, DebugResult, without_escapes
-from dgym.tools.answers import ToolResult
 from dgym.tools.base import Tool
 from dgym.tools.bash import signal_name
-from dgym.tools.context import ToolContext
+from dgym.tools.context import ToolContext, ToolResult
 from dgym.tools.text import numbered
 
 _OUTPUT_BYTES = 28 * 1024

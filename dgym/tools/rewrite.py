@@ -6,9 +6,8 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from dgym.errors import EditError
-from dgym.tools.answers import ToolError, ToolResult
 from dgym.tools.base import Tool
-from dgym.tools.context import Resolved, ToolContext, require_file
+from dgym.tools.context import Resolved, ToolContext, ToolError, ToolResult, require_file
 from dgym.tools.text import split_words
 from dgym.workspace import decode_text, line_count, resolve_span, rewrite_text
 from dgym.workspace.patches import unified_diff

@@ -1,8 +1,7 @@
 """Ending the episode."""
 
-from dgym.tools.answers import ToolResult
 from dgym.tools.base import Tool
-from dgym.tools.context import ToolContext
+from dgym.tools.context import ToolContext, ToolResult
 
 
 class Submit(Tool):

@@ -4,9 +4,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from dgym.tools.answers import ToolError, ToolResult
 from dgym.tools.base import Tool
-from dgym.tools.context import ToolContext, as_text
+from dgym.tools.context import ToolContext, ToolError, ToolResult, as_text
 from dgym.tools.text import numbered, plural
 from dgym.workspace import split_lines
 
