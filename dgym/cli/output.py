@@ -44,6 +44,13 @@ def console(*, err: bool = False) -> "Console":
     return Console(stderr=err, width=width, highlight=False)
 
 
+def show_table(drawn: "Table") -> None:
+    """Print a table. Its lines are as long as they need to be; a terminal wraps them, as it does kubectl's."""
+    screen = console()
+    widen(screen, drawn)
+    screen.print(drawn)
+
+
 def widen(screen: "Console", drawn: "RenderableType") -> None:
     """Let lines be as long as they need to be: a terminal wraps them, as it does kubectl's; a cut name is of no use."""
     from rich.measure import Measurement

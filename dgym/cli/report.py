@@ -10,7 +10,7 @@ import click
 import msgspec
 from rich.table import Table
 
-from dgym.cli.output import add_row, console, echo, echo_json, table, text, widen
+from dgym.cli.output import add_row, console, echo, echo_json, show_table, table, text
 from dgym.results.report import (
     Comparison,
     Difference,
@@ -116,8 +116,7 @@ def _print_report(report: Report) -> None:
     for each in tables:
         if each.row_count:
             screen.print()
-            widen(screen, each)
-            screen.print(each)
+            show_table(each)
     screen.print()
     notes = [f"Intervals are Wilson's at {report.confidence * 100:g} %. Steps, rewrites and seconds are medians."]
     if report.overall.failed:
@@ -138,8 +137,7 @@ def _print_comparison(a: Report, b: Report, comparison: Comparison) -> None:
     for each in (_differences(comparison.differences), _pairs(comparison)):
         if each.row_count:
             screen.print()
-            widen(screen, each)
-            screen.print(each)
+            show_table(each)
     screen.print()
     screen.print(text(_test(comparison)))
     for note in _about_pairs(a, b, comparison):

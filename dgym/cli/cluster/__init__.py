@@ -39,10 +39,10 @@ def cancel_command(names: tuple[str, ...], namespace: str | None, context: str |
 @click.option("-w", "--watch", is_flag=True, help="Stay and show changes, until Ctrl-C.")
 @click.option(
     "--output",
-    type=click.Choice(["table", "wide", "json"]),
+    type=click.Choice(["table", "json", "yaml"]),
     default="table",
     show_default=True,
-    help="Form of the output; json: the objects themselves.",
+    help="Form of the output; json and yaml: the objects themselves.",
 )
 @namespace_option
 @context_option
@@ -66,8 +66,8 @@ def get_command(
 
     if names and (selector or all_namespaces):
         raise click.UsageError("names do not go with --selector and --all-namespaces; give one or the other")
-    if watch and output == "json":
-        raise click.UsageError("--watch shows tables; leave out --output json, or watch with kubectl get -w -o json")
+    if watch and output != "table":
+        raise click.UsageError(f"--watch shows tables; leave out --output, or watch with kubectl get -w -o {output}")
     place = (context, namespace)
     show_objects(names, selector or "", output, everywhere=all_namespaces, watch=watch, place=place)
 

@@ -1,9 +1,11 @@
 """The connection of a command to a cluster, the objects of the names given, and the cluster's errors explained."""
 
+import asyncio
 import contextlib
 import re
 from collections.abc import AsyncIterator, Iterable, Sequence
 from random import Random
+from typing import TypeVar
 
 import msgspec
 
@@ -24,12 +26,19 @@ from dgym.kube import (
     Forbidden,
     Invalid,
     NotFound,
+    Object,
+    Reflector,
+    Resource,
+    Store,
     SystemClock,
     Unauthorized,
     UnreadableAnswer,
+    WatchSettings,
     load_access,
 )
 from dgym.problems import nearest
+
+T = TypeVar("T", bound=Object)
 
 RESOURCES = {resource.kind: resource for resource in (EPISODES, EPISODE_SETS, DEBUG_TASKS)}
 VIEWS: dict[str, type[EpisodeView] | type[SetView]] = {"Episode": EpisodeView, "EpisodeSet": SetView}
@@ -73,6 +82,48 @@ async def find_all(
     if missing:
         raise UsageFailure("\n".join([await _unknown(client, name, tuple(kinds)) for name in missing]))
     return [each for each in found if each is not None]
+
+
+_SETTINGS = WatchSettings(tries=8)
+
+
+@contextlib.asynccontextmanager
+async def follow(
+    client: Client,
+    resource: Resource,
+    view: type[T],
+    changed: asyncio.Event,
+    *,
+    namespace: str | None,
+    label_selector: str = "",
+    field_selector: str = "",
+) -> AsyncIterator[Store[T]]:
+    """A store that a watch keeps current; ``changed`` is set when it is first filled, and after every change.
+
+    Raises:
+        BaseExceptionGroup: With an ``ApiError``: the API server did not answer for minutes, or refuses.
+    """
+    clock = SystemClock()
+    store: Store[T] = Store(clock)
+    store.subscribe(lambda _change: changed.set())
+    reflector = Reflector(
+        client,
+        resource,
+        decode=view,
+        store=store,
+        clock=clock,
+        random=Random(),  # noqa: S311 - spreads retries, hides nothing
+        namespace=namespace,
+        label_selector=label_selector,
+        field_selector=field_selector,
+        settings=_SETTINGS,
+    )
+    async with asyncio.TaskGroup() as group:
+        watching = group.create_task(reflector.run())
+        await reflector.synced.wait()
+        changed.set()
+        yield store
+        watching.cancel()
 
 
 def selector_of_children(set_name: str) -> str:

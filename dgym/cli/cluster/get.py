@@ -1,18 +1,14 @@
 """What ``dgym get`` does: list the Episodes and EpisodeSets of a cluster, and watch them."""
 
 import asyncio
-import contextlib
-import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rich.live import Live
-
 from dgym.api import SET_LABEL, label_value
-from dgym.cli.cluster.connection import RESOURCES, connect, find_all
-from dgym.cli.cluster.views import EpisodeView, SetView, show, tables
-from dgym.cli.cluster.waiting import follow
-from dgym.cli.output import console, echo, echo_json, widen
+from dgym.cli.cluster.connection import RESOURCES, connect, find_all, follow
+from dgym.cli.cluster.views import EpisodeView, SetView, table_of
+from dgym.cli.output import echo, echo_json, show_table
+from dgym.cli.yaml_text import dump
 from dgym.kube import EPISODE_SETS, EPISODES, Client, key_of
 
 Views = Sequence[EpisodeView | SetView]
@@ -46,62 +42,57 @@ async def _show_objects(
     async with connect(*place) as client:
         found = await find_all(client, names) if names else None
         namespace = None if everywhere else client.namespace
-        if output == "json":
-            await _print_json(client, found, selector, namespace)
-        elif watch:
-            await _watch(client, found, selector, namespace, wide=output == "wide")
+        if output != "table":
+            value = await _manifests(client, found, selector, namespace)
+            echo(dump(value), nl=False) if output == "yaml" else echo_json(value)
         else:
-            await _show(client, found, selector, namespace, wide=output == "wide")
+            await (_watch if watch else _show)(client, found, selector, namespace)
 
 
-async def _show(client: Client, found: Views | None, selector: str, namespace: str | None, *, wide: bool) -> None:
-    all_episodes = await client.list(EPISODES, decode=EpisodeView, namespace=namespace, label_selector=selector)
-    all_sets = await client.list(EPISODE_SETS, decode=SetView, namespace=namespace, label_selector=selector)
-    episodes, sets = _select(all_episodes, all_sets, found)
-    if episodes or sets:
-        show(episodes, sets, wide=wide, everywhere=namespace is None)
+async def _show(client: Client, found: Views | None, selector: str, namespace: str | None) -> None:
+    where: dict[str, Any] = {"namespace": namespace, "label_selector": selector}
+    sets = await client.list(EPISODE_SETS, decode=SetView, **where)
+    views = _select(await client.list(EPISODES, decode=EpisodeView, **where), sets, found)
+    if views:
+        show_table(table_of(views, everywhere=namespace is None))
     else:
-        echo(_nothing(namespace), err=True)
+        place = f"in namespace {namespace}" if namespace else "in any namespace"
+        echo(f"no Episodes and EpisodeSets {place}; dgym submit MANIFEST makes some", err=True)
 
 
-async def _watch(client: Client, found: Views | None, selector: str, namespace: str | None, *, wide: bool) -> None:
-    """Draw the table after every change: in place on a terminal, one below the other elsewhere."""
-    screen = console()
+async def _watch(client: Client, found: Views | None, selector: str, namespace: str | None) -> None:
+    """Print the table after every change, until interrupted."""
     changed = asyncio.Event()
-    async with contextlib.AsyncExitStack() as stack:
-        live = stack.enter_context(Live(console=screen, auto_refresh=False)) if sys.stdout.isatty() else None
-        where: dict[str, Any] = {"namespace": namespace, "label_selector": selector}
-        episodes = await stack.enter_async_context(follow(client, EPISODES, EpisodeView, changed, **where))
-        sets = await stack.enter_async_context(follow(client, EPISODE_SETS, SetView, changed, **where))
+    where: dict[str, Any] = {"namespace": namespace, "label_selector": selector}
+    async with (
+        follow(client, EPISODES, EpisodeView, changed, **where) as episodes,
+        follow(client, EPISODE_SETS, SetView, changed, **where) as sets,
+    ):
         while await changed.wait():
             changed.clear()
-            drawn = tables(*_select(episodes, sets, found), wide=wide, everywhere=namespace is None)
-            widen(screen, drawn)
-            if live is not None:
-                live.update(drawn, refresh=True)
-            else:
-                screen.print(drawn)
+            show_table(table_of(_select(episodes, sets, found), everywhere=namespace is None))
             await asyncio.sleep(_REDRAW_SECONDS)
 
 
 def _select(
     episodes: Iterable[EpisodeView], sets: Iterable[SetView], found: Views | None
-) -> tuple[list[EpisodeView], list[SetView]]:
-    """The objects of the names given, and the Episodes of the sets among them; in the order of their names."""
-    episodes, sets = sorted(episodes, key=key_of), sorted(sets, key=key_of)
+) -> list[EpisodeView | SetView]:
+    """The objects of the names given, and the Episodes of the sets among them: sets first, in the order of names."""
+    views: list[EpisodeView | SetView] = [*sorted(sets, key=key_of), *sorted(episodes, key=key_of)]
     if found is None:
-        return episodes, sets
-    names = {each.metadata.name for each in found if each.kind == "Episode"}
-    set_names = {each.metadata.name for each in found if each.kind == "EpisodeSet"}
-    marks = {label_value(name) for name in set_names}
-    return (
-        [each for each in episodes if each.metadata.name in names or each.metadata.labels.get(SET_LABEL) in marks],
-        [each for each in sets if each.metadata.name in set_names],
-    )
+        return views
+    named = {(each.kind, each.metadata.name) for each in found}
+    marks = {label_value(each.metadata.name) for each in found if each.kind == "EpisodeSet"}
+    return [
+        each
+        for each in views
+        if (each.kind, each.metadata.name) in named
+        or (each.kind == "Episode" and each.metadata.labels.get(SET_LABEL) in marks)
+    ]
 
 
-async def _print_json(client: Client, found: Views | None, selector: str, namespace: str | None) -> None:
-    """Print a List as kubectl does, which dgym run and dgym submit can read."""
+async def _manifests(client: Client, found: Views | None, selector: str, namespace: str | None) -> dict[str, Any]:
+    """A List as kubectl prints it, which dgym run and dgym submit can read."""
     if found is None:
         where: dict[str, Any] = {"namespace": namespace, "label_selector": selector}
         lists = [
@@ -117,9 +108,4 @@ async def _print_json(client: Client, found: Views | None, selector: str, namesp
         ]
     for item in items:
         item["metadata"].pop("managedFields", None)
-    echo_json({"apiVersion": "v1", "kind": "List", "items": items})
-
-
-def _nothing(namespace: str | None) -> str:
-    where = f"in namespace {namespace}" if namespace else "in any namespace"
-    return f"no Episodes and EpisodeSets {where}; dgym submit MANIFEST makes some"
+    return {"apiVersion": "v1", "kind": "List", "items": items}

@@ -4,10 +4,9 @@ import asyncio
 import codecs
 import io
 
-from dgym.cli.cluster.connection import ClusterError, connect, find_all
+from dgym.cli.cluster.connection import ClusterError, connect, find_all, follow
 from dgym.cli.cluster.results import open_results
 from dgym.cli.cluster.views import EpisodeView
-from dgym.cli.cluster.waiting import follow
 from dgym.cli.output import echo
 from dgym.kube import EPISODES, BadRequest, Client, NotFound
 from dgym.results.store import LOG

@@ -2,18 +2,21 @@
 
 import asyncio
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
-from dgym.api import Loaded
-from dgym.cli.cluster.connection import RESOURCES, ClusterError, connect, explained, find_all
+from dgym.api import TREATMENTS, Loaded
+from dgym.cli.cluster.connection import RESOURCES, ClusterError, connect, explained, find_all, follow
 from dgym.cli.cluster.manifests import manifest_of, namespace_of, with_repositories_inline
-from dgym.cli.cluster.waiting import wait_for
+from dgym.cli.cluster.views import EpisodeView, SetView, table_of
 from dgym.cli.manifests import read_episodes
 from dgym.cli.options import Inputs
-from dgym.cli.output import FAILED, INTERRUPTED, echo
+from dgym.cli.output import FAILED, INTERRUPTED, echo, show_table
 from dgym.errors import ManifestError
-from dgym.kube import ApiError, Client, ConnectionLost
+from dgym.kube import EPISODE_SETS, EPISODES, ApiError, Client, ConnectionLost, Key, Resource, Store
+from dgym.terminal import printable_line
+
+V = TypeVar("V", EpisodeView, SetView)
 
 _AT_A_TIME = 8
 
@@ -88,3 +91,81 @@ async def _cancel(names: Sequence[str], place: tuple[str | None, str | None]) ->
             resource, namespace = RESOURCES[found.kind], client.namespace
             await client.patch(resource, name, change, decode=bytes, namespace=namespace, field_manager="dgym")
             echo(f"{label} cancelled")
+
+
+async def wait_for(client: Client, manifests: Sequence[Mapping[str, Any]]) -> bool:
+    """Wait until all Episodes and EpisodeSets of the manifests are finished; return whether all have verdicts."""
+    async with asyncio.TaskGroup() as group:
+        episodes = group.create_task(_finished(client, EPISODES, EpisodeView, _keys(manifests, EPISODES)))
+        sets = group.create_task(_finished(client, EPISODE_SETS, SetView, _keys(manifests, EPISODE_SETS)))
+    found_episodes, found_sets = episodes.result(), sets.result()
+    known = [view for view in found_episodes.values() if view is not None]
+    known_sets = [view for view in found_sets.values() if view is not None]
+    if known or known_sets:
+        show_table(table_of([*known_sets, *known]))
+    gone = [key for found in (found_episodes, found_sets) for key, view in found.items() if view is None]
+    for namespace, name in gone:
+        echo(f"{name}: deleted from namespace {namespace} before it was finished", err=True)
+    failed = any(each.failed for each in known) or any(each.status.failed for each in known_sets)
+    return not gone and not failed
+
+
+def _keys(manifests: Iterable[Mapping[str, Any]], resource: Resource) -> list[Key]:
+    metadata = (each["metadata"] for each in manifests if each["kind"] == resource.kind)
+    return [(each["namespace"], each["name"]) for each in metadata]
+
+
+async def _finished(client: Client, resource: Resource, view: type[V], keys: Sequence[Key]) -> dict[Key, V | None]:
+    """The last observed state of each; None for those that were deleted before they were finished."""
+    by_namespace: dict[str, set[Key]] = {}
+    for key in keys:
+        by_namespace.setdefault(key[0], set()).add(key)
+    async with asyncio.TaskGroup() as group:
+        tasks = [
+            group.create_task(_finished_in(client, resource, view, namespace, wanted))
+            for namespace, wanted in by_namespace.items()
+        ]
+    return {key: state for task in tasks for key, state in task.result().items()}
+
+
+async def _finished_in(
+    client: Client, resource: Resource, view: type[V], namespace: str, wanted: set[Key]
+) -> dict[Key, V | None]:
+    only = f"metadata.name={next(iter(wanted))[1]}" if len(wanted) == 1 else ""
+    last: dict[Key, V] = {}
+    shown: dict[Key, str] = {}
+    changed = asyncio.Event()
+    async with follow(client, resource, view, changed, namespace=namespace, field_selector=only) as store:
+        # Children of no TTL are deleted as soon as they are finished: the state observed last counts.
+        while not _all_finished(store, wanted) or changed.is_set():
+            await changed.wait()
+            changed.clear()
+            for key in wanted:
+                state = store.get(key)
+                if state is not None and state != last.get(key):
+                    last[key] = state
+                    _show_state(key, state, shown, len(wanted))
+    return {key: last[key] if key in last and last[key].finished else None for key in wanted}
+
+
+def _all_finished(store: Store[V], wanted: Iterable[Key]) -> bool:
+    states = (store.get(key) for key in wanted)
+    return all(state is None or state.finished for state in states)
+
+
+def _show_state(key: Key, view: EpisodeView | SetView, shown: dict[Key, str], number: int) -> None:
+    text = view.message if isinstance(view, SetView) else _of_episode(view, brief=number > 1)
+    if text and shown.get(key) != text:
+        shown[key] = text
+        echo(printable_line(f"{view.metadata.name}: {text}"), err=True)
+
+
+def _of_episode(view: EpisodeView, *, brief: bool) -> str:
+    """Its reason; of many episodes only what asks for attention and the ends."""
+    reason = view.status.reason
+    if not view.finished and brief and reason not in TREATMENTS:
+        return ""
+    outcome = view.status.outcome
+    if view.finished and outcome is not None:
+        reason = f"{reason} {outcome.score}/{outcome.max_score}, {outcome.steps} steps"
+    return f"{reason}: {view.message}" if view.message else reason

@@ -1,13 +1,16 @@
-"""Episodes and EpisodeSets as commands show them: the fields that are decoded, and the tables."""
+"""Episodes and EpisodeSets as commands show them: the fields that are decoded, and their table."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import msgspec
+from rich.table import Table
 
 from dgym.api import TREATMENTS, Treatment
-from dgym.cli.output import add_row, console, table, widen
+from dgym.cli.output import add_row, table
+
+_NUMBERS = frozenset({"Score", "Steps", "Age"})
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -32,13 +35,6 @@ class ConditionView(View, frozen=True, kw_only=True):
     status: str
     reason: str = ""
     message: str = ""
-
-
-class Named(View, frozen=True, kw_only=True):
-    """A reference, or an agent."""
-
-    name: str = ""
-    model: str = ""
 
 
 class Outcome(View, frozen=True, kw_only=True):
@@ -71,14 +67,6 @@ class _Object(View, frozen=True, kw_only=True):
         return self.status.has("Finished")
 
 
-class EpisodeViewSpec(View, frozen=True, kw_only=True):
-    """The fields of the spec."""
-
-    task_ref: Named | None = None
-    agent: Named | None = None
-    cancel: bool = False
-
-
 class EpisodeViewStatus(_Status, frozen=True, kw_only=True):
     """The fields of the status."""
 
@@ -94,7 +82,6 @@ class EpisodeView(_Object, frozen=True, kw_only=True):
 
     kind: ClassVar[str] = "Episode"
 
-    spec: EpisodeViewSpec = EpisodeViewSpec()
     status: EpisodeViewStatus = EpisodeViewStatus()
 
     @property
@@ -103,18 +90,43 @@ class EpisodeView(_Object, frozen=True, kw_only=True):
         return self.finished and TREATMENTS.get(self.status.reason) is not Treatment.VERDICT
 
     @property
+    def state(self) -> str:
+        """The reason it waits for or ended with."""
+        return self.status.reason or "Pending"
+
+    @property
+    def score(self) -> str:
+        """Tests passed of tests that count, once there is a verdict."""
+        outcome = self.status.outcome
+        return f"{outcome.score}/{outcome.max_score}" if outcome is not None else ""
+
+    @property
+    def steps(self) -> str:
+        """Steps of the verdict, or so far."""
+        outcome = self.status.outcome
+        return str(outcome.steps) if outcome is not None else str(self.status.steps or "")
+
+    @property
     def message(self) -> str:
-        """The message that explains its reason, in one line."""
+        """The message that explains its reason, in one line; a verdict needs none."""
+        if self.finished and not self.failed:
+            return ""
         texts = [self.status.outcome.message] if self.status.outcome is not None else []
         texts += [self.status.message]
         texts += [each.message for each in self.status.conditions if each.reason == self.status.reason]
         return next((text.strip().partition("\n")[0] for text in texts if text.strip()), "")
 
+    @property
+    def style(self) -> str:
+        """The colour of its reason."""
+        if not self.finished:
+            return "cyan" if self.status.reason == "Running" else ""
+        return "red" if self.failed else "green" if self.status.reason == "Resolved" else "yellow"
+
 
 class SetViewSpec(View, frozen=True, kw_only=True):
     """The fields of the spec."""
 
-    parallelism: int = 0
     cancel: bool = False
 
 
@@ -123,7 +135,6 @@ class SetViewStatus(_Status, frozen=True, kw_only=True):
 
     completed_indexes: str = ""
     total: int = 0
-    pending: int = 0
     active: int = 0
     resolved: int = 0
     unresolved: int = 0
@@ -138,6 +149,41 @@ class SetView(_Object, frozen=True, kw_only=True):
 
     spec: SetViewSpec = SetViewSpec()
     status: SetViewStatus = SetViewStatus()
+
+    @property
+    def state(self) -> str:
+        """The reason of its end, or what it does or waits for."""
+        if self.finished:
+            return next((each.reason for each in self.status.conditions if each.type == "Finished"), "") or "Finished"
+        if self.spec.cancel:
+            return "Cancelling"
+        return self.status.reason or ("Suspended" if self.status.has("Suspended") else "Pending")
+
+    @property
+    def score(self) -> str:
+        """Episodes resolved of all."""
+        return f"{self.status.resolved}/{self.status.total}" if self.status.total else ""
+
+    @property
+    def steps(self) -> str:
+        """Episodes have steps."""
+        return ""
+
+    @property
+    def message(self) -> str:
+        """The counts of its episodes."""
+        status = self.status
+        if not status.total:
+            return ""
+        done = status.resolved + status.unresolved + status.failed
+        counts = f"{status.resolved} resolved, {status.unresolved} unresolved, {status.failed} failed"
+        rate = f"; pass@1 {status.pass_at_1}" if status.pass_at_1 else ""
+        return f"{done}/{status.total} finished: {counts}; {status.active} active{rate}"
+
+    @property
+    def style(self) -> str:
+        """The colour of its state."""
+        return ("red" if self.status.failed else "green") if self.finished else ""
 
 
 def age(since: datetime | None, now: datetime | None = None) -> str:
@@ -155,118 +201,16 @@ def age(since: datetime | None, now: datetime | None = None) -> str:
     return f"{days}d"
 
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.table import Table
-
-ROWS = 200
-"""Rows of a table at most; those that are finished are left out first."""
-
-_COUNTS = ("Total", "Pending", "Active", "Resolved", "Unresolved", "Failed")
-_NUMBERS = frozenset({"Score", "Steps", "Attempt", *_COUNTS, "Pass@1", "Age"})
-
-
-def show(
-    episodes: Sequence[EpisodeView], sets: Sequence[SetView], *, wide: bool = False, everywhere: bool = False
-) -> None:
-    """Print the tables."""
-    screen, drawn = console(), tables(episodes, sets, wide=wide, everywhere=everywhere)
-    widen(screen, drawn)
-    screen.print(drawn)
-
-
-def tables(
-    episodes: Sequence[EpisodeView], sets: Sequence[SetView], *, wide: bool, everywhere: bool
-) -> "RenderableType":
-    """A table for each kind that there is anything of."""
-    from rich.console import Group
-    from rich.text import Text
-
-    parts: list[RenderableType] = []
-    if sets:
-        parts.append(_set_table(sets, everywhere=everywhere))
-    if sets and episodes:
-        parts.append(Text(""))
-    if episodes:
-        shown = _shown(episodes)
-        parts.append(_episode_table(shown, wide=wide, everywhere=everywhere))
-        if len(shown) < len(episodes):
-            parts.append(Text(f"… {len(episodes) - len(shown)} more; --output json lists all", style="dim"))
-    return Group(*parts)
-
-
-def _shown(episodes: Sequence[EpisodeView]) -> Sequence[EpisodeView]:
-    if len(episodes) <= ROWS:
-        return episodes
-    urgent = sorted(episodes, key=lambda view: view.finished + (view.finished and not view.failed))
-    return urgent[:ROWS]
-
-
-def _episode_table(episodes: Iterable[EpisodeView], *, wide: bool, everywhere: bool) -> "Table":
-    headings = ["Episode", "Reason", "Score", "Steps", "Age"]
-    headings += ["Task", "Agent", "Model", "Attempt", "Pod"] if wide else []
-    drawn = _table([*headings, "Message"], everywhere=everywhere)
-    for view in episodes:
-        cells = [view.metadata.name, view.status.reason or "Pending", _score(view), _steps(view), _age(view)]
-        if wide:
-            agent, task = view.spec.agent, view.spec.task_ref
-            cells += [
-                task.name if task else "(inline)",
-                agent.name if agent else "(none)",
-                agent.model if agent else "",
-            ]
-            cells += [str(view.status.attempt or ""), view.status.pod_name or ""]
-        message = "" if view.finished and not view.failed and not wide else view.message
-        _add(drawn, view, [*cells, message], everywhere=everywhere, styled=1)
+def table_of(views: Iterable[EpisodeView | SetView], *, everywhere: bool = False) -> Table:
+    """The table of ``dgym get``; with ``everywhere`` the namespaces are its first column."""
+    first = ["Namespace"] if everywhere else []
+    drawn = table(
+        [*first, "Name", "Reason", "Score", "Steps", "Age", "Message"], numbers=_NUMBERS, breaking=("Message",)
+    )
+    for view in views:
+        metadata = view.metadata
+        name = metadata.name if isinstance(view, EpisodeView) else f"episodeset/{metadata.name}"
+        cells = [name, view.state, view.score, view.steps, age(metadata.creation_timestamp), view.message]
+        first = [metadata.namespace] if everywhere else []
+        add_row(drawn, [*first, *cells], styled=1 + everywhere, style=view.style)
     return drawn
-
-
-def _set_table(sets: Iterable[SetView], *, everywhere: bool) -> "Table":
-    headings = ["EpisodeSet", *_COUNTS, "Pass@1", "Age"]
-    drawn = _table([*headings, "State"], everywhere=everywhere)
-    for view in sets:
-        status = view.status
-        counts = (status.total, status.pending, status.active, status.resolved, status.unresolved, status.failed)
-        cells = [view.metadata.name, *map(str, counts), status.pass_at_1, _age(view)]
-        _add(drawn, view, [*cells, _state(view)], everywhere=everywhere, styled=9)
-    return drawn
-
-
-def _table(headings: Sequence[str], *, everywhere: bool) -> "Table":
-    headings = [*(["Namespace"] if everywhere else []), *headings]
-    return table(headings, numbers=_NUMBERS, breaking=("Message",))
-
-
-def _add(to: "Table", view: EpisodeView | SetView, cells: Sequence[str], *, everywhere: bool, styled: int) -> None:
-    cells = [*([view.metadata.namespace] if everywhere else []), *cells]
-    add_row(to, cells, styled=styled + everywhere, style=_style(view))
-
-
-def _state(view: SetView) -> str:
-    if view.finished:
-        return next((each.reason for each in view.status.conditions if each.type == "Finished"), "") or "Finished"
-    if view.spec.cancel:
-        return "Cancelling"
-    return view.status.reason or ("Suspended" if view.status.has("Suspended") else "Pending")
-
-
-def _style(view: EpisodeView | SetView) -> str:
-    if isinstance(view, SetView):
-        return ("red" if view.status.failed else "green") if view.finished else ""
-    if not view.finished:
-        return "cyan" if view.status.reason == "Running" else ""
-    return "red" if view.failed else "green" if view.status.reason == "Resolved" else "yellow"
-
-
-def _score(view: EpisodeView) -> str:
-    outcome = view.status.outcome
-    return f"{outcome.score}/{outcome.max_score}" if outcome is not None else ""
-
-
-def _steps(view: EpisodeView) -> str:
-    outcome = view.status.outcome
-    return str(outcome.steps) if outcome is not None else str(view.status.steps or "")
-
-
-def _age(view: EpisodeView | SetView) -> str:
-    return age(view.metadata.creation_timestamp)

@@ -96,7 +96,7 @@ def test_waiting_for_a_verdict(dgym, namespace):
     done = dgym("submit", EXAMPLES / "episode.yaml", "--wait")
     thread.join()
     assert "smooth: Resolved 2/2, 5 steps" in done.err
-    assert "smooth   Resolved    2/2      5" in done.out
+    assert "smooth  Resolved    2/2      5" in done.out
 
 
 def test_waiting_for_a_failure(dgym, namespace):
@@ -121,12 +121,11 @@ def test_a_set_is_shown_with_its_episodes(dgym, namespace):
     namespace.create("Episode", "many-0", EPISODE, {"dgym.dev/set": "many"})
     namespace.create("Episode", "other", EPISODE)
     namespace.finish("episode", "many-0", reason="Unresolved", attempt=1, podName="many-0-1")
-    text = dgym("get", "many", "--output", "wide").out
-    assert "many-0" in text
-    assert "other" not in text
-    (row,) = (line.split() for line in text.splitlines() if line.startswith("many-0"))
-    assert row[:2] == ["many-0", "Unresolved"]
-    assert row[-5:] == ["calc", "debug_agent", "gpt", "1", "many-0-1"]
+    text = dgym("get", "many").out
+    assert [line.split()[:2] for line in text.splitlines()[1:]] == [
+        ["episodeset/many", "Pending"],
+        ["many-0", "Unresolved"],
+    ]
 
 
 def test_all_by_label_and_in_all_namespaces(dgym, namespace):
@@ -137,11 +136,12 @@ def test_all_by_label_and_in_all_namespaces(dgym, namespace):
     assert [line.split()[:3] for line in text.splitlines()[1:]] == [[namespace.name, "one", "Pending"]]
 
 
-def test_what_is_printed_as_json_is_a_list_of_manifests(dgym, namespace):
+@pytest.mark.parametrize("form", ["json", "yaml"])
+def test_what_is_printed_as_json_or_yaml_is_a_list_of_manifests(dgym, namespace, form):
     namespace.create("Episode", "one", EPISODE)
     namespace.create("EpisodeSet", "many", {"tasks": [{"name": "calc"}]})
-    text = dgym("get", "--output", "json").out
-    assert [resource.metadata.name for resource in loads(text, source="stdin.json")] == ["many", "one"]
+    text = dgym("get", "--output", form).out
+    assert [resource.metadata.name for resource in loads(text, source=f"stdin.{form}")] == ["many", "one"]
     assert [each["metadata"]["name"] for each in json.loads(dgym("get", "one", "--output", "json").out)["items"]] == [
         "one"
     ]
@@ -235,6 +235,7 @@ def test_credentials_that_are_not_taken(kinds, kubeconfig):
     [
         (["get", "a", "-A"], "names do not go with --selector and --all-namespaces"),
         (["get", "--watch", "--output", "json"], "--watch shows tables"),
+        (["get", "--watch", "--output", "yaml"], "watch with kubectl get -w -o yaml"),
         (["submit"], "name at least one manifest, or a benchmark with --bundled"),
         (["submit", "--bundled", "mini_nightmare", "--wait", "--dry-run"], "--dry-run creates nothing to --wait for"),
     ],
