@@ -57,6 +57,10 @@ test-matrix: $(STAMP) ## the runner and debugger under every Python and pytest v
 	@hack/system-packages
 	@$(BIN)/python -m pytest -m "" tests/integration/runner tests/integration/debugger tests/integration/scoring
 
+.PHONY: simulate
+simulate: $(STAMP) ## the operator in simulated clusters under faults: SCHEDULES=1000, FIRST=0 (a sample is in make test)
+	@$(BIN)/python -m tests.simulation $(or $(SCHEDULES),1000) $(or $(FIRST),0)
+
 .PHONY: images
 images: $(STAMP) ## build the image that tasks without one run in, with podman or docker
 	@hack/images

@@ -44,6 +44,7 @@ from dgym.kube.resources import (
 )
 from dgym.kube.store import Change, Source, Store
 from dgym.kube.throttle import Backoff, Clock, SystemClock, TokenBucket
+from dgym.kube.transport import Answer, Request, Transport
 
 __all__ = [
     "CONFIG_MAPS",
@@ -59,6 +60,7 @@ __all__ = [
     "Access",
     "AccessError",
     "AlreadyExists",
+    "Answer",
     "ApiError",
     "Backoff",
     "BadRequest",
@@ -84,6 +86,7 @@ __all__ = [
     "PortUnreachable",
     "QueueClosed",
     "Reflector",
+    "Request",
     "Resource",
     "ServerUnavailable",
     "Source",
@@ -91,6 +94,7 @@ __all__ = [
     "SystemClock",
     "TokenBucket",
     "TooManyRequests",
+    "Transport",
     "Unauthorized",
     "UnreadableAnswer",
     "WatchSettings",

@@ -4,7 +4,7 @@
 only where a second time does no harm. Everything else is left to the caller, who reconciles from the observed state.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from random import Random
 from types import TracebackType
@@ -44,6 +44,7 @@ class Client:
         observe: Called for every request, for metrics.
         timeout: Seconds until a response must be complete.
         user_agent: As audit logs show it.
+        transport: Makes the transport; tests without a network pass their own.
     """
 
     def __init__(
@@ -58,10 +59,11 @@ class Client:
         observe: Observe | None = None,
         timeout: float = 30.0,
         user_agent: str = "dgym-operator",
+        transport: Callable[..., Transport] = Transport,
     ) -> None:
         self.access = access
         self.namespace = access.namespace
-        self._transport = Transport(
+        self._transport = transport(
             access,
             bucket=TokenBucket(qps=qps, burst=burst, clock=clock),
             clock=clock,

@@ -117,7 +117,10 @@ class Socket:
 
 
 class Transport:
-    """Sends requests, and again where that helps. Connections are not limited: the number of workers is."""
+    """Sends requests, and again where that helps. Connections are not limited: the number of workers is.
+
+    ``open``, ``close``, ``send_once`` and ``open_stream`` alone touch the network; a simulation overrides them.
+    """
 
     def __init__(
         self,
@@ -174,7 +177,7 @@ class Transport:
                 await self._bucket.take()
             started = self._clock.monotonic()
             try:
-                answer = await self._send(request)
+                answer = await self.send_once(request)
             except ApiError as error:
                 self._failed(verb, resource, request, error, started)
                 failures += 1
@@ -189,7 +192,7 @@ class Transport:
     @asynccontextmanager
     async def stream(self, verb: str, resource: Resource, request: Request, *, silence: float) -> AsyncIterator[Stream]:
         """A streamed answer. Never repeated: only its reader can resume it."""
-        async with self._observed(verb, resource, request, self._stream(request, silence=silence)) as stream:
+        async with self._observed(verb, resource, request, self.open_stream(request, silence=silence)) as stream:
             yield stream
 
     @asynccontextmanager
@@ -238,7 +241,7 @@ class Transport:
             delay = max(delay, error.retry_after + self._random.random())
         return delay
 
-    async def _send(self, request: Request) -> Answer:
+    async def send_once(self, request: Request) -> Answer:
         """The answer, complete within the deadline.
 
         Raises:
@@ -253,7 +256,7 @@ class Transport:
                 return Answer(response.status, body)
 
     @asynccontextmanager
-    async def _stream(self, request: Request, *, silence: float) -> AsyncIterator[Stream]:
+    async def open_stream(self, request: Request, *, silence: float) -> AsyncIterator[Stream]:
         """A streamed answer; a connection silent for longer than ``silence`` seconds is lost."""
         limits = aiohttp.ClientTimeout(total=request.timeout, sock_connect=CONNECT_SECONDS, sock_read=silence)
         with _as_connection_lost():

@@ -24,6 +24,7 @@ from dgym.kube import (
     Key,
     LeaderElector,
     Resource,
+    Transport,
     WorkQueue,
 )
 from dgym_operator.actions import (
@@ -60,6 +61,20 @@ _AGENT_SECONDS = 10.0
 _CALLERS = 8
 
 
+class Network:
+    """The connections of a replica: to the API server, to pods, and to its own port. A simulation has its own."""
+
+    transport: Callable[..., Transport] = Transport
+    serve = staticmethod(serving)
+
+    @asynccontextmanager
+    async def callers(self) -> AsyncIterator[Callable[[float], PodCaller]]:
+        """Makes callers of agents and sidecars with a deadline: without a proxy of the environment, without cookies."""
+        connector = aiohttp.TCPConnector(limit=_CONNECTIONS)
+        async with aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar()) as session:
+            yield lambda deadline_seconds: PodCaller(session, deadline_seconds=deadline_seconds)
+
+
 class Operator:
     """One replica."""
 
@@ -72,6 +87,7 @@ class Operator:
         random: Random,
         random_bytes: Callable[[int], bytes],
         policy: Policy = Policy(),  # noqa: B008 - immutable
+        network: Network = Network(),  # noqa: B008 - immutable
     ) -> None:
         agents = Agents(clock, port=settings.agent_port, silence_seconds=settings.agent_silence_seconds)
         self.port = 0
@@ -81,8 +97,15 @@ class Operator:
         self._clock = clock
         self._random = random
         self._random_bytes = random_bytes
+        self._network = network
         self._client = Client(
-            access, clock=clock, random=random, qps=settings.api_qps, burst=settings.api_burst, observe=self._observe
+            access,
+            clock=clock,
+            random=random,
+            qps=settings.api_qps,
+            burst=settings.api_burst,
+            observe=self._observe,
+            transport=network.transport,
         )
         self.elector = LeaderElector(
             self._client,
@@ -134,18 +157,20 @@ class Operator:
             LeadershipLost: The Lease could not be renewed.
         """
         ready = (self._informers.check, self._key_health.check)
-        serve = serving(self.metrics, self.settings.host, self.settings.port, live=(self._watchdog.check,), ready=ready)
-        async with self._client, _session() as session, serve as self.port, asyncio.TaskGroup() as group:
+        serve = self._network.serve(
+            self.metrics, self.settings.host, self.settings.port, live=(self._watchdog.check,), ready=ready
+        )
+        async with self._client, self._network.callers() as caller, serve as self.port, asyncio.TaskGroup() as group:
             background = [group.create_task(self._events.run())]
             background += [group.create_task(reflector.run()) for reflector in self._informers.by_name.values()]
             try:
-                await self._lead_until(stop, session)
+                await self._lead_until(stop, caller)
             finally:
                 for task in background:
                     task.cancel()
 
-    async def _lead_until(self, stop: asyncio.Event, session: aiohttp.ClientSession) -> None:
-        leading = asyncio.ensure_future(self._elect(session))
+    async def _lead_until(self, stop: asyncio.Event, caller: Callable[[float], PodCaller]) -> None:
+        leading = asyncio.ensure_future(self._elect(caller))
         stopping = asyncio.ensure_future(stop.wait())
         try:
             await asyncio.wait((leading, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -161,20 +186,20 @@ class Operator:
         if not leading.cancelled():
             leading.result()
 
-    async def _elect(self, session: aiohttp.ClientSession) -> None:
+    async def _elect(self, caller: Callable[[float], PodCaller]) -> None:
         # A decision from half a view would create pods that exist already.
         await self._informers.synced()
-        await self.elector.run(lambda: self._lead(session))
+        await self.elector.run(lambda: self._lead(caller))
 
-    async def _lead(self, session: aiohttp.ClientSession) -> None:
-        """Decide and write until the queue is closed. Agents and sidecars are called over ``session``."""
+    async def _lead(self, caller: Callable[[float], PodCaller]) -> None:
+        """Decide and write until the queue is closed. Agents and sidecars are called by callers."""
         writes = Writes(self._client, self.elector.is_leader)
         await self._namespaces.begin()
         async with asyncio.TaskGroup() as background:
             tasks = [background.create_task(self._namespaces.run())]
             key = await self._obtain_key(writes)
             self.cache.key_id = key_id(key)
-            reconciler, work = self._leading_parts(session, writes, key)
+            reconciler, work = self._leading_parts(caller, writes, key)
             self._handlers.start()
             tasks += [background.create_task(each) for each in work]
             async with asyncio.TaskGroup() as workers:
@@ -199,14 +224,13 @@ class Operator:
                 return key
 
     def _leading_parts(
-        self, session: aiohttp.ClientSession, writes: Writes, key: bytes
+        self, caller: Callable[[float], PodCaller], writes: Writes, key: bytes
     ) -> tuple[Reconciler, list[Coroutine[Any, Any, None]]]:
         """The reconciler of the leader, and the work beside it."""
         settings, cache, clock, random = self.settings, self.cache, self._clock, self._random
         reader = ApiReader(self._client)
-        agent_client = AgentClient(PodCaller(session, deadline_seconds=_AGENT_SECONDS), key)
-        sidecar_caller = PodCaller(session, deadline_seconds=_SIDECAR_SECONDS)
-        sidecars = SidecarCalls(sidecar_caller, key, WorkQueue(clock=clock, random=random))
+        agent_client = AgentClient(caller(_AGENT_SECONDS), key)
+        sidecars = SidecarCalls(caller(_SIDECAR_SECONDS), key, WorkQueue(clock=clock, random=random))
         deliveries = Deliveries(
             cache,
             reader=reader,
@@ -282,11 +306,3 @@ class Operator:
             key_usable=not self._key_health.problem,
             is_leader=leads,
         )
-
-
-@asynccontextmanager
-async def _session() -> AsyncIterator[aiohttp.ClientSession]:
-    """For agents and sidecars: pods of this cluster, so no proxy of the environment and no cookies."""
-    connector = aiohttp.TCPConnector(limit=_CONNECTIONS)
-    async with aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar()) as session:
-        yield session

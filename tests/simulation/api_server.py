@@ -1,0 +1,316 @@
+"""A model of the API server: objects with versions, watches that lag, faults of the network before and after a write.
+
+It knows no schemas and no admission. What the operator relies on is here: optimistic concurrency, generations, UIDs,
+preconditions, deletion with a grace period, owners' deletion, watches from a version on, and 410 for one too old.
+"""
+
+import asyncio
+import json
+import pickle
+from contextlib import asynccontextmanager
+from datetime import UTC
+from urllib.parse import unquote
+
+from dgym.kube import Answer, ConnectionLost, Transport
+from dgym.kube.errors import error_from_answer
+from tests.simulation.virtual import VirtualClock
+
+_BOOKMARK_SECONDS = 60.0
+_REASONS = {404: "NotFound", 409: "Conflict", 410: "Expired", 429: "TooManyRequests", 503: "ServiceUnavailable"}
+_GRACEFUL = "pods"
+
+
+class Refusal(Exception):
+    """An answer with an error."""
+
+    def __init__(self, code, message="", reason=""):
+        super().__init__(message)
+        self.code = code
+        self.reason = reason or _REASONS[code]
+
+
+class ApiServer:
+    """The objects, and everybody who watches them.
+
+    Args:
+        random: For latencies and faults.
+        faults: Share of requests that fail, in every way a request can; 0: none.
+    """
+
+    def __init__(self, random, *, faults=0.0):
+        self.faults = faults
+        self.away_until = 0.0
+        self.writes = 0
+        self._random = random
+        self._clock = VirtualClock()
+        self._objects = {}
+        self._version = 0
+        self._oldest = 0
+        self._log = []
+        self._uids = 0
+        self._changed = asyncio.Event()
+        self.observers = []
+        """Called with event type and object right after each write, as a kubelet beside the server."""
+
+    # Access of the models, without network
+
+    def items(self, plural):
+        """All objects of a kind."""
+        return [item for (kind, *_), item in self._objects.items() if kind == plural]
+
+    def get(self, plural, namespace, name):
+        """The object, or None."""
+        return self._objects.get((plural, namespace, name))
+
+    def create(self, plural, namespace, body):
+        """Store a new object."""
+        name = body["metadata"]["name"]
+        if (plural, namespace, name) in self._objects:
+            raise Refusal(409, f"{plural} {name} already exists", "AlreadyExists")
+        self._uids += 1
+        item = _copy(body)
+        item["metadata"] |= {
+            "namespace": namespace,
+            "uid": f"uid-{self._uids}",
+            "creationTimestamp": _time(self._clock.now()),
+            "generation": 1,
+        }
+        if plural in ("episodes", "episodesets", "pods"):
+            item.pop("status", None)
+        self._store("ADDED", plural, item)
+        return item
+
+    def patch(self, plural, namespace, name, body, *, status):
+        """Merge ``body`` into the object, or into its status alone."""
+        item = self._existing(plural, namespace, name)
+        expected = body.get("metadata", {}).get("resourceVersion")
+        if expected and expected != item["metadata"]["resourceVersion"]:
+            raise Refusal(409, f"{plural} {name}: the object has been modified")
+        merged = _copy(item)
+        if status:
+            merged["status"] = _merge(merged.get("status", {}), body.get("status", {}))
+        else:
+            before = _copy(merged.get("spec"))
+            _merge(merged, {key: value for key, value in body.items() if key not in ("metadata", "status")})
+            merged["metadata"]["generation"] += before != merged.get("spec")
+        if merged != item:
+            self._store("MODIFIED", plural, merged)
+        return merged
+
+    def delete(self, plural, namespace, name, *, uid=None, grace=True):
+        """Delete the object; a pod keeps it until its kubelet has ended it. Returns what is left."""
+        item = self._existing(plural, namespace, name)
+        if uid and uid != item["metadata"]["uid"]:
+            raise Refusal(409, f"the UID of {name} is another")
+        if plural == _GRACEFUL and grace:
+            if "deletionTimestamp" in item["metadata"]:
+                return item
+            item = _copy(item)
+            item["metadata"]["deletionTimestamp"] = _time(self._clock.now())
+            self._store("MODIFIED", plural, item)
+            return item
+        del self._objects[plural, namespace, name]
+        item = _copy(item)
+        self._store("DELETED", plural, item)
+        self._collect(item["metadata"]["uid"])
+        return None
+
+    def compact(self):
+        """Forget all past events: watches from an old version get 410."""
+        self._oldest = self._version
+        self._log.clear()
+
+    def drop_watches(self):
+        """End every watch."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+        self.dropped = self._clock.monotonic()
+
+    dropped = -1.0
+
+    def _collect(self, owner):
+        for (plural, namespace, name), item in list(self._objects.items()):
+            if any(each["uid"] == owner for each in item["metadata"].get("ownerReferences", ())):
+                self.delete(plural, namespace, name)
+
+    def _existing(self, plural, namespace, name):
+        item = self._objects.get((plural, namespace, name))
+        if item is None:
+            raise Refusal(404, f"{plural} {name} not found")
+        return item
+
+    def _store(self, kind, plural, item):
+        self._version += 1
+        self.writes += 1
+        metadata = item["metadata"]
+        metadata["resourceVersion"] = str(self._version)
+        if kind != "DELETED":
+            self._objects[plural, metadata["namespace"], metadata["name"]] = item
+        self._log.append((self._version, plural, kind, item))
+        self._changed.set()
+        self._changed = asyncio.Event()
+        for observe in self.observers:
+            observe(kind, plural, item)
+
+    # Requests, over a network
+
+    async def answer(self, request):
+        """The answer to one request: after a while, or never, before or after its effect."""
+        await asyncio.sleep(self._random.expovariate(1 / 0.02))
+        fault = self._random.random()
+        if self._clock.monotonic() < self.away_until:
+            raise ConnectionLost("the API server is away")
+        if fault < self.faults / 4:
+            raise ConnectionLost("lost before it had an effect")
+        if fault < self.faults / 2:
+            return self._refused(Refusal(self._random.choice((429, 503))))
+        code, body = self._served(request)
+        await asyncio.sleep(self._random.expovariate(1 / 0.02))
+        if fault < self.faults:
+            raise ConnectionLost("the answer was lost")
+        return code, body
+
+    def _served(self, request):
+        try:
+            return self._serve(request)
+        except Refusal as refusal:
+            return self._refused(refusal)
+
+    def _refused(self, refusal):
+        body = {"kind": "Status", "code": refusal.code, "reason": refusal.reason, "message": str(refusal)}
+        return refusal.code, body
+
+    def _serve(self, request):
+        namespace, plural, name, subresource = _parse(request.path)
+        body = json.loads(request.body) if request.body else None
+        if request.method == "GET" and name is None:
+            return 200, self._list(plural, namespace, request.parameters)
+        if request.method == "GET":
+            return 200, self._existing(plural, namespace, name)
+        if request.method == "POST":
+            return 201, self.create(plural, namespace, body)
+        if request.method == "DELETE":
+            left = self.delete(plural, namespace, name, uid=body.get("preconditions", {}).get("uid"))
+            return 200, left if left is not None else {"kind": "Status", "status": "Success"}
+        assert request.method == "PATCH", request.method
+        if "apply-patch" in request.content_type:
+            known = self.get(plural, namespace, name) is not None
+            patched = self.patch(plural, namespace, name, body, status=False) if known else self.create(
+                plural, namespace, body
+            )  # fmt: skip
+            return (200 if known else 201), patched
+        return 200, self.patch(plural, namespace, name, body, status=subresource == "status")
+
+    def _list(self, plural, namespace, parameters):
+        found = [
+            item
+            for item in self.items(plural)
+            if namespace in (None, item["metadata"]["namespace"]) and _selected(item, parameters)
+        ]
+        return {"metadata": {"resourceVersion": str(self._version)}, "items": found}
+
+    async def events(self, request):
+        """The lines of a watch: each event some time after its write, and bookmarks."""
+        namespace, plural, _, _ = _parse(request.path)
+        seen = int(request.parameters["resourceVersion"])
+        ends = self._clock.monotonic() + float(request.parameters["timeoutSeconds"])
+        begun = self._clock.monotonic()
+        lag = self._random.choice((0.01, 0.05, 0.5, 3.0))
+        while (left := ends - self._clock.monotonic()) > 0:
+            if self._clock.monotonic() < self.away_until or self.dropped > begun:
+                raise ConnectionLost("the watch was cut off")
+            if seen < self._oldest:
+                yield {"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired"}}
+                return
+            changed = self._changed
+            for version, kind, what, item in self._log[max(0, seen - self._oldest) :]:
+                seen = version
+                if kind != plural or namespace not in (None, item["metadata"]["namespace"]):
+                    continue
+                if _selected(item, request.parameters):
+                    yield {"type": what, "object": item}
+            try:
+                async with asyncio.timeout(min(left, _BOOKMARK_SECONDS)):
+                    await changed.wait()
+                    await asyncio.sleep(self._random.expovariate(1 / lag))
+            except TimeoutError:
+                yield {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": str(seen)}}}
+
+
+class ReplicaTransport(Transport):
+    """One replica's connection to the API server, which a partition cuts."""
+
+    server = None
+    cut_until = 0.0
+    slow_until = 0.0
+    """Until then requests arrive 20 s late: a leader's writes may follow the end of its Lease."""
+
+    async def open(self):
+        """Nothing to open."""
+
+    async def close(self):
+        """Nothing to close."""
+
+    async def send_once(self, request):
+        self._check()
+        if asyncio.get_running_loop().time() < self.slow_until:
+            await asyncio.sleep(20.0)
+        code, body = await self.server.answer(request)
+        self._check()
+        encoded = json.dumps(body).encode()
+        if code >= 300:
+            raise error_from_answer(code, encoded, {})
+        return Answer(code, encoded)
+
+    @asynccontextmanager
+    async def open_stream(self, request, *, silence):
+        del silence
+        self._check()
+        await asyncio.sleep(0.01)
+        yield self._lines(request)
+
+    async def _lines(self, request):
+        async for event in self.server.events(request):
+            self._check()
+            yield json.dumps(event).encode()
+
+    def _check(self):
+        if asyncio.get_running_loop().time() < self.cut_until:
+            raise ConnectionLost("this replica is partitioned from the API server")
+
+
+def _parse(path):
+    """Namespace, plural, name and subresource of a path."""
+    parts = [unquote(part) for part in path.strip("/").split("/")]
+    parts = parts[2:] if parts[0] == "api" else parts[3:]
+    namespace = None
+    if parts[0] == "namespaces" and len(parts) > 2:
+        namespace, parts = parts[1], parts[2:]
+    return namespace, parts[0], parts[1] if len(parts) > 1 else None, parts[2] if len(parts) > 2 else None
+
+
+def _copy(item):
+    return pickle.loads(pickle.dumps(item, -1))
+
+
+def _selected(item, parameters):
+    labels = item["metadata"].get("labels", {})
+    terms = [term.partition("=") for term in parameters.get("labelSelector", "").split(",") if term]
+    return all(labels.get(name) == value if equals else name in labels for name, equals, value in terms)
+
+
+def _merge(target, patch):
+    """A JSON merge patch (RFC 7386), into ``target``."""
+    for name, value in patch.items():
+        if value is None:
+            target.pop(name, None)
+        elif isinstance(value, dict):
+            inner = target.get(name)
+            target[name] = _merge(inner if isinstance(inner, dict) else {}, value)
+        else:
+            target[name] = value
+    return target
+
+
+def _time(moment):
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
