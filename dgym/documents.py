@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import msgspec
 import yaml
 
-from dgym.problems import Path, Problem
+from dgym.errors import FieldPath, Problem
 
 _Base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _INTEGER = re.compile(r"^(?:[-+]?0b[01_]+|[-+]?0[0-7_]+|[-+]?(?:0|[1-9][0-9_]*)|[-+]?0x[0-9a-fA-F_]+)$")
@@ -42,10 +42,10 @@ class Document(msgspec.Struct):
 
     number: int
     value: Any
-    lines: dict[Path, int] = {}
+    lines: dict[FieldPath, int] = {}
     problems: list[Problem] = []
 
-    def line_of(self, path: Path) -> int | None:
+    def line_of(self, path: FieldPath) -> int | None:
         """The line of the field or, for one that is missing, of what should hold it."""
         while path and path not in self.lines:
             path = path[:-1]
@@ -90,7 +90,7 @@ class _Survey:
         self._document = document
         self._visited: set[int] = set()
 
-    def visit(self, node: yaml.Node, path: Path, above: tuple[int, ...]) -> None:
+    def visit(self, node: yaml.Node, path: FieldPath, above: tuple[int, ...]) -> None:
         line = node.start_mark.line + 1
         if id(node) in above:
             self._document.problems.append(
@@ -106,7 +106,7 @@ class _Survey:
         elif isinstance(node, yaml.MappingNode):
             self._mapping(node, path, (*above, id(node)))
 
-    def _mapping(self, node: yaml.MappingNode, path: Path, above: tuple[int, ...]) -> None:
+    def _mapping(self, node: yaml.MappingNode, path: FieldPath, above: tuple[int, ...]) -> None:
         seen: dict[str, int] = {}
         for key, item in node.value:
             if not isinstance(key, yaml.ScalarNode):

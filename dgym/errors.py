@@ -1,4 +1,4 @@
-"""Every exception dgym raises on purpose.
+"""Every exception dgym raises on purpose, and the problems that a ``ManifestError`` lists.
 
 ::
 
@@ -30,7 +30,8 @@ What a *tool* cannot do is not an exception of this tree: it is an observation (
 because infrastructure faults and tool failures are never confused.
 """
 
-from typing import ClassVar
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 
 class DgymError(Exception):
@@ -137,3 +138,56 @@ class ContextLengthExceeded(ModelError):
 
 class ContentFiltered(ModelError):
     """The provider's content filter refused the messages, or every reply to them."""
+
+
+FieldPath = tuple[str | int, ...]
+
+
+class Problem(NamedTuple):
+    """One fault of a manifest: its field, a message with the value and, after a semicolon, the remedy, and its line."""
+
+    path: FieldPath
+    message: str
+    line: int | None = None
+
+
+def render_path(path: Sequence[str | int]) -> str:
+    """``spec.tools[0].name``; keys that hold dots or slashes are bracketed: ``metadata.labels["dgym.dev/set"]``."""
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        elif part.replace("_", "").replace("-", "").isalnum():
+            text += f".{part}" if text else part
+        else:
+            text += f'["{part}"]'
+    return text
+
+
+def show(value: Any) -> str:
+    """The offending value, short enough for a line of an error message."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:60]}… ({len(text)} characters)"
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that was probably meant; None when none is near."""
+    import difflib
+
+    folded = {name.replace("_", "").replace("-", "").lower(): name for name in known}
+    matches = difflib.get_close_matches(word.replace("_", "").replace("-", "").lower(), folded, n=1, cutoff=0.65)
+    return folded[matches[0]] if matches else None
+
+
+def describe(problem: Problem, where: str) -> str:
+    """One line: place, line number, field, fault and remedy."""
+    place = where if problem.line is None else f"{where}, line {problem.line}"
+    field = render_path(problem.path)
+    return f"{place}: {field}: {problem.message}" if field else f"{place}: {problem.message}"
+
+
+def error_of(lines: Sequence[str]) -> ManifestError:
+    """All faults in one exception."""
+    if len(lines) == 1:
+        return ManifestError(lines[0])
+    return ManifestError("\n  ".join([f"{len(lines)} problems:", *lines]))

@@ -16,7 +16,6 @@ from dgym.agents.chat import Chat
 from dgym.api import ToolSpec
 from dgym.errors import ManifestError, PluginError
 from dgym.llm import Reply
-from dgym.tools import import_dotted
 from dgym.wire import EndReason, Observation, Step, ToolCall
 
 if TYPE_CHECKING:
@@ -169,6 +168,8 @@ def load_agent(name: str) -> type[Agent]:
     Raises:
         PluginError: No such agent, or it cannot be imported, or it is no agent; the message names it.
     """
+    from dgym.tools import import_dotted
+
     target = name if ":" in name else _entry_point(name).value
     try:
         found = import_dotted(target)

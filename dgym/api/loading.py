@@ -13,8 +13,7 @@ from dgym.api.episodeset import EpisodeSet
 from dgym.api.fields import API_VERSION
 from dgym.api.rules import check_rules
 from dgym.api.task import DebugTask
-from dgym.errors import ManifestError
-from dgym.problems import Problem, describe, error_of, nearest, show
+from dgym.errors import ManifestError, Problem, describe, error_of, nearest, show
 
 if TYPE_CHECKING:
     from dgym.documents import Document
@@ -86,10 +85,7 @@ def _parse(
             resource = None if document.problems else _convert(value, problems)
             if resource is not None and base is not None:
                 resource = _with_absolute_path(resource, base, allow_local_paths, problems)
-            placed = [
-                msgspec.structs.replace(problem, line=document.line_of((*prefix, *problem.path)))
-                for problem in problems
-            ]
+            placed = [problem._replace(line=document.line_of((*prefix, *problem.path))) for problem in problems]
             place = f"{source}: {where}{_called(value)}"
             faults.extend(describe(problem, place) for problem in (*document.problems, *placed))
             if resource is not None:

@@ -14,8 +14,7 @@ from dgym.api.episodeset import EpisodeSet
 from dgym.api.rules import check_rules
 from dgym.api.schema import convert, inner_type, known_paths, struct_type
 from dgym.api.task import DebugTask
-from dgym.errors import ManifestError
-from dgym.problems import Problem, describe, error_of, nearest
+from dgym.errors import ManifestError, Problem, describe, error_of, nearest
 
 R = TypeVar("R", DebugTask, Episode, EpisodeSet)
 

@@ -10,8 +10,7 @@ from dgym.api.episode import AgentSpec, Episode, TaskRef, ToolSpec
 from dgym.api.episodeset import EpisodeSet
 from dgym.api.fields import INDEX_LABEL, SAMPLE_LABEL, SET_LABEL, TASK_LABEL, ObjectMeta
 from dgym.api.task import DebugTask, DebugTaskSpec
-from dgym.errors import ManifestError
-from dgym.problems import nearest
+from dgym.errors import ManifestError, nearest
 
 NAME_LIMIT = 52
 """Longest name of an episode a set makes: room for the attempt in the pod's name, which becomes a host name."""

@@ -9,7 +9,7 @@ from dgym.api.episode import Episode, EpisodeSpec
 from dgym.api.episodeset import EpisodeSet, LabelSelector
 from dgym.api.fields import INLINE_LIMIT
 from dgym.api.task import DebugTask, DebugTaskSpec, InlineFile, Scoring, SourceSpec
-from dgym.problems import Path, Problem
+from dgym.errors import FieldPath, Problem
 
 
 def check_rules(resource: DebugTask | Episode | EpisodeSet) -> list[Problem]:
@@ -21,7 +21,7 @@ def check_rules(resource: DebugTask | Episode | EpisodeSet) -> list[Problem]:
     return list(_set(resource))
 
 
-def _episode(spec: EpisodeSpec, path: Path) -> Iterator[Problem]:
+def _episode(spec: EpisodeSpec, path: FieldPath) -> Iterator[Problem]:
     if spec.task is not None and spec.task_ref is not None:
         yield Problem((*path, "taskRef"), "stands beside 'task'; keep exactly one of taskRef and task")
     elif spec.task is None and spec.task_ref is None:
@@ -31,14 +31,14 @@ def _episode(spec: EpisodeSpec, path: Path) -> Iterator[Problem]:
     yield from _tools(spec, path)
 
 
-def _tools(spec: EpisodeSpec, path: Path) -> Iterator[Problem]:
+def _tools(spec: EpisodeSpec, path: FieldPath) -> Iterator[Problem]:
     names = [tool if isinstance(tool, str) else tool.name for tool in spec.tools]
     yield from _twice(names, (*path, "tools"), "tool")
 
 
 def _set(resource: EpisodeSet) -> Iterator[Problem]:
     spec = resource.spec
-    path: Path = ("spec",)
+    path: FieldPath = ("spec",)
     if spec.task_selector is not None and spec.tasks:
         yield Problem((*path, "tasks"), "stands beside 'taskSelector'; keep exactly one of tasks and taskSelector")
     elif spec.task_selector is None and not spec.tasks:
@@ -52,7 +52,7 @@ def _set(resource: EpisodeSet) -> Iterator[Problem]:
     yield from _tools(spec.template, (*path, "template"))
 
 
-def _selector(selector: LabelSelector, path: Path) -> Iterator[Problem]:
+def _selector(selector: LabelSelector, path: FieldPath) -> Iterator[Problem]:
     for index, requirement in enumerate(selector.match_expressions):
         field = (*path, "matchExpressions", index, "values")
         if requirement.operator in ("In", "NotIn") and not requirement.values:
@@ -61,7 +61,7 @@ def _selector(selector: LabelSelector, path: Path) -> Iterator[Problem]:
             yield Problem(field, f"operator {requirement.operator} takes no values; remove them")
 
 
-def _task(spec: DebugTaskSpec, path: Path) -> Iterator[Problem]:
+def _task(spec: DebugTaskSpec, path: FieldPath) -> Iterator[Problem]:
     files: tuple[InlineFile, ...] = ()
     if spec.source is not None:
         files = spec.source.files
@@ -74,7 +74,7 @@ def _task(spec: DebugTaskSpec, path: Path) -> Iterator[Problem]:
         yield Problem((*path, "source", "files"), f"inline files hold {size} bytes, more than {INLINE_LIMIT}; {remedy}")
 
 
-def _source(source: SourceSpec, path: Path) -> Iterator[Problem]:
+def _source(source: SourceSpec, path: FieldPath) -> Iterator[Problem]:
     given = {
         "files": bool(source.files),
         "configMapRef": source.config_map_ref is not None,
@@ -91,7 +91,7 @@ def _source(source: SourceSpec, path: Path) -> Iterator[Problem]:
         yield from _paths([item.path for item in source.config_map_ref.items], items_path)
 
 
-def _scoring(scoring: Scoring, path: Path) -> Iterator[Problem]:
+def _scoring(scoring: Scoring, path: FieldPath) -> Iterator[Problem]:
     yield from _files(scoring.hidden_files, (*path, "hiddenFiles"))
     yield from _twice(scoring.fail_to_pass, (*path, "failToPass"), "test")
     yield from _twice(scoring.pass_to_pass, (*path, "passToPass"), "test")
@@ -104,7 +104,7 @@ def _scoring(scoring: Scoring, path: Path) -> Iterator[Problem]:
         )
 
 
-def _files(files: Sequence[InlineFile], path: Path) -> Iterator[Problem]:
+def _files(files: Sequence[InlineFile], path: FieldPath) -> Iterator[Problem]:
     yield from _paths([file.path for file in files], path)
     for index, file in enumerate(files):
         if (file.content is None) == (file.content_base64 is None):
@@ -113,7 +113,7 @@ def _files(files: Sequence[InlineFile], path: Path) -> Iterator[Problem]:
             yield Problem((*path, index, "contentBase64"), "is not base64; encode the file with 'base64 -w0'")
 
 
-def _paths(names: Sequence[str], path: Path) -> Iterator[Problem]:
+def _paths(names: Sequence[str], path: FieldPath) -> Iterator[Problem]:
     yield from _twice(names, path, "path", lambda index: (*path, index, "path"))
     for index, name in enumerate(names):
         parts = name.split("/")
@@ -123,7 +123,9 @@ def _paths(names: Sequence[str], path: Path) -> Iterator[Problem]:
             yield Problem((*path, index, "path"), f"{name!r} lies in .git, which is never delivered; leave it out")
 
 
-def _twice(names: Iterable[str], path: Path, what: str, at: Callable[[int], Path] | None = None) -> Iterator[Problem]:
+def _twice(
+    names: Iterable[str], path: FieldPath, what: str, at: Callable[[int], FieldPath] | None = None
+) -> Iterator[Problem]:
     seen: set[str] = set()
     for index, name in enumerate(names):
         if name in seen:

@@ -13,10 +13,10 @@ import msgspec
 from msgspec import inspect
 
 from dgym.api.fields import Timestamp
-from dgym.problems import Path, Problem, nearest, show
+from dgym.errors import FieldPath, Problem, nearest, show
 
 
-def check(value: Any, type_: inspect.Type, path: Path, problems: list[Problem]) -> Any:
+def check(value: Any, type_: inspect.Type, path: FieldPath, problems: list[Problem]) -> Any:
     """Append what is wrong with ``value``; return it without the nulls that mean "not given"."""
     description = ""
     while isinstance(type_, inspect.Metadata):
@@ -37,7 +37,7 @@ def check(value: Any, type_: inspect.Type, path: Path, problems: list[Problem]) 
     return value
 
 
-def _check_union(value: Any, type_: inspect.UnionType, path: Path, problems: list[Problem]) -> Any:
+def _check_union(value: Any, type_: inspect.UnionType, path: FieldPath, problems: list[Problem]) -> Any:
     members = [member for member in type_.types if not isinstance(member, inspect.NoneType)]
     if value is None and len(members) < len(type_.types):
         return None
@@ -45,7 +45,7 @@ def _check_union(value: Any, type_: inspect.UnionType, path: Path, problems: lis
     return check(value, (wanted or members)[0], path, problems)
 
 
-def _check_struct(value: Any, type_: inspect.StructType, path: Path, problems: list[Problem]) -> Any:
+def _check_struct(value: Any, type_: inspect.StructType, path: FieldPath, problems: list[Problem]) -> Any:
     if not isinstance(value, dict):
         problems.append(Problem(path, f"{show(value)} is not a mapping; {_known_fields(type_)}"))
         return value
@@ -75,7 +75,7 @@ def _known_fields(type_: inspect.StructType) -> str:
     return "known fields: " + ", ".join(sorted(field.encode_name for field in type_.fields))
 
 
-def _check_list(value: Any, type_: inspect.VarTupleType, path: Path, problems: list[Problem]) -> Any:
+def _check_list(value: Any, type_: inspect.VarTupleType, path: FieldPath, problems: list[Problem]) -> Any:
     if not isinstance(value, list | tuple):
         problems.append(
             Problem(path, f"{show(value)} is not a list; write it as '[…]' or as lines beginning with '- '")
@@ -86,7 +86,7 @@ def _check_list(value: Any, type_: inspect.VarTupleType, path: Path, problems: l
     return [check(item, type_.item_type, (*path, index), problems) for index, item in enumerate(value)]
 
 
-def _check_dict(value: Any, type_: inspect.DictType, path: Path, problems: list[Problem]) -> Any:
+def _check_dict(value: Any, type_: inspect.DictType, path: FieldPath, problems: list[Problem]) -> Any:
     if not isinstance(value, dict):
         problems.append(Problem(path, f"{show(value)} is not a mapping; write it as 'name: value' lines"))
         return value

@@ -15,8 +15,7 @@ from dgym.cli.output import FAILED, echo, echo_json
 from dgym.cli.yaml_text import dump
 from dgym.env import Opening, check_task
 from dgym.episodes.job import effective_tools
-from dgym.errors import ManifestError, PatchError, PluginError
-from dgym.problems import Path, Problem, describe, error_of, show
+from dgym.errors import FieldPath, ManifestError, PatchError, PluginError, Problem, describe, error_of, show
 from dgym.session.verification import Assessment
 from dgym.tools import load_tool, load_tools
 from dgym.workspace.patches import parse_patch
@@ -124,7 +123,7 @@ def _problems(item: Loaded) -> Iterator[Problem]:
         yield from _episode_problems(resource.spec, ("spec",))
 
 
-def _episode_problems(spec: EpisodeSpec, path: Path) -> Iterator[Problem]:
+def _episode_problems(spec: EpisodeSpec, path: FieldPath) -> Iterator[Problem]:
     if spec.task is not None:
         yield from _task_problems(spec.task, (*path, "task"))
     of_tools = [
@@ -135,12 +134,12 @@ def _episode_problems(spec: EpisodeSpec, path: Path) -> Iterator[Problem]:
         yield from _agent_problems(spec, spec.agent, (*path, "agent"))
 
 
-def _tool_problems(tool: str | ToolSpec, path: Path) -> Iterator[Problem]:
+def _tool_problems(tool: str | ToolSpec, path: FieldPath) -> Iterator[Problem]:
     name, options = (tool, {}) if isinstance(tool, str) else (tool.name, tool.options)
     return _failure(path, load_tool, name, options)
 
 
-def _agent_problems(spec: EpisodeSpec, named: AgentSpec, path: Path) -> Iterator[Problem]:
+def _agent_problems(spec: EpisodeSpec, named: AgentSpec, path: FieldPath) -> Iterator[Problem]:
     try:
         agent = load_agent(named.name)
     except PluginError as error:
@@ -149,12 +148,12 @@ def _agent_problems(spec: EpisodeSpec, named: AgentSpec, path: Path) -> Iterator
         yield from _failure((*path, "parameters"), effective_tools, spec.tools, named, agent)
 
 
-def _task_problems(spec: DebugTaskSpec, path: Path) -> Iterator[Problem]:
+def _task_problems(spec: DebugTaskSpec, path: FieldPath) -> Iterator[Problem]:
     yield from _patch_problems(spec.solution, (*path, "solution"))
     yield from _patch_problems(spec.scoring.test_patch, (*path, "scoring", "testPatch"))
 
 
-def _patch_problems(patch: str | None, path: Path) -> Iterator[Problem]:
+def _patch_problems(patch: str | None, path: FieldPath) -> Iterator[Problem]:
     if patch is None:
         return
     try:
@@ -164,7 +163,7 @@ def _patch_problems(patch: str | None, path: Path) -> Iterator[Problem]:
         yield Problem(path, f"{show(patch)} is no patch: {error}; give the output of git diff")
 
 
-def _failure(path: Path, check: Callable[..., Any], *arguments: Any) -> Iterator[Problem]:
+def _failure(path: FieldPath, check: Callable[..., Any], *arguments: Any) -> Iterator[Problem]:
     """The problem that ``check`` reports by an exception, if it reports one."""
     try:
         check(*arguments)

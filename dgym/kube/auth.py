@@ -14,8 +14,7 @@ from typing import Any
 
 import msgspec
 
-from dgym.errors import DgymError
-from dgym.problems import nearest
+from dgym.errors import DgymError, nearest
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _REREAD_SECONDS = 5.0

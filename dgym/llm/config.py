@@ -13,8 +13,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from dgym.documents import read_yaml
-from dgym.errors import ModelConfigError
-from dgym.problems import describe
+from dgym.errors import ModelConfigError, describe
 
 MASK = "*****"
 

@@ -12,7 +12,7 @@ import msgspec
 from dgym.api import GROUP, SET_LABEL, label_value
 from dgym.cli.cluster.views import EpisodeView, SetView
 from dgym.cli.output import UsageFailure
-from dgym.errors import DgymError, ManifestError
+from dgym.errors import DgymError, ManifestError, nearest
 from dgym.kube import (
     DEBUG_TASKS,
     EPISODE_SETS,
@@ -36,7 +36,6 @@ from dgym.kube import (
     WatchSettings,
     load_access,
 )
-from dgym.problems import nearest
 
 T = TypeVar("T", bound=Object)
 

@@ -28,6 +28,7 @@ from dgym.api import (
     SourceSpec,
     check_rules,
 )
+from dgym.errors import render_path
 from dgym.kube import (
     CONFIG_MAPS,
     DEBUG_TASKS,
@@ -41,7 +42,6 @@ from dgym.kube import (
     Invalid,
     NotFound,
 )
-from dgym.problems import render_path
 from dgym.wire.messages import EndReason
 from dgym_operator.actions.networkpolicy import NetworkPolicies
 from dgym_operator.actions.secrets import key_id

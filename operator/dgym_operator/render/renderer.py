@@ -15,8 +15,7 @@ import jinja2
 import yaml
 
 from dgym.documents import read_yaml
-from dgym.problems import Path as ValuePath
-from dgym.problems import nearest, render_path
+from dgym.errors import FieldPath, nearest, render_path
 from dgym_operator.render.context import PodContext, TemplateError, own_labels, template_variables
 from dgym_operator.render.environment import SUFFIX, TemplateEnvironment, TemplateLoader
 
@@ -169,7 +168,7 @@ def _located(text: str, problem: Any) -> str:
     return f"{what}\n  rendered line {problem.line}: {lines[problem.line - 1].strip()[:200]}"
 
 
-def _check_values(value: Any, path: ValuePath, left: list[int]) -> None:
+def _check_values(value: Any, path: FieldPath, left: list[int]) -> None:
     """Check that the value is JSON, and not larger than a pod needs."""
     left[0] -= 1
     if left[0] < 0:
