@@ -124,14 +124,14 @@ class AsyncRepoEnv:
         """An episode that runs in a pod, by its sidecar; nothing is sent before ``reset``, which works once.
 
         Args:
-            url: Where the sidecar is: ``http://10.0.0.7:8080``.
+            url: The address of the sidecar, such as ``http://10.0.0.7:8080``.
             token: The token of the role "drive".
-            epoch: The number of the assignment under which an agent pod drives it; None for everybody else.
+            epoch: The number of the assignment under which an agent pod drives it; None for other drivers.
             prepare_token: The token of the role "prepare", for ``apply_solution`` alone.
-            reset_key: Names the reset. Whoever resets under the same key later takes up the episode where it stands:
-                ``history()`` has all of its steps, and what ``reset`` returns is the last observation.
+            reset_key: The idempotency key of the reset. A later driver that resets under the same key resumes the
+                episode: ``history()`` has all of its steps, and ``reset`` returns the last observation.
             render_mode: None or "ansi".
-            patience: How long a sidecar that does not answer is asked again; None: a minute.
+            patience: How long requests without an answer are repeated; None: a minute.
         """
         _check_render_mode(render_mode)
         episode = RemoteEpisode(
@@ -210,13 +210,13 @@ class AsyncRepoEnv:
 
     @property
     def info(self) -> InfoDict:
-        """What surrounds the last observation now, the tools included."""
+        """The info of the last observation, the tools included."""
         episode = self._running()
         assert self._last is not None
         return {**info_view(episode, self._last), "tools": tools_view(episode.toolset)}
 
     async def patch(self) -> str:
-        """What the agent has changed, as ``git apply`` takes it; bytes that are not UTF-8 travel in base 85."""
+        """The agent's changes, as ``git apply`` takes it; bytes that are not UTF-8 travel in base 85."""
         return await self._running().changes()
 
     def history(self) -> list[Step]:

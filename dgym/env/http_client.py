@@ -1,7 +1,7 @@
-"""Calls to a sidecar that are asked again until they are answered.
+"""Requests to a sidecar, repeated until they are answered.
 
-Every call of the wire may be repeated: a connection that breaks, an answer that is lost and a call that takes longer
-than one should wait for all have the same remedy.
+Every request of the wire may be repeated: a broken connection, a lost answer and a call that takes longer than one
+answer may wait have the same remedy.
 """
 
 import asyncio
@@ -41,10 +41,11 @@ _SHOWN_CHARACTERS = 200
 
 
 class Patience(msgspec.Struct, frozen=True, kw_only=True):
-    """How long calls are asked again.
+    """How long requests are repeated.
 
-    ``silence_seconds`` bounds the time without a useful answer, ``running_seconds`` that of a call which is said to
-    run. Pauses begin with ``first_pause_seconds``, double up to ``longest_pause_seconds``, and are shortened at random.
+    ``silence_seconds`` bounds the time without a useful answer, ``running_seconds`` the time in which the sidecar
+    reports that the call runs. Pauses begin with ``first_pause_seconds``, double up to ``longest_pause_seconds``, and
+    are shortened at random.
     """
 
     silence_seconds: float = 60.0
@@ -54,13 +55,13 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HttpClient:
-    """One sidecar, one role.
+    """The client of one sidecar in one role.
 
     Args:
-        url: Where it is.
+        url: The address of the sidecar.
         token: The role's token.
-        epoch: The assignment's number; None: it is driven from outside, without one.
-        patience: How long calls are asked again.
+        epoch: The number of the assignment; None for a driver without one.
+        patience: How long requests are repeated.
     """
 
     def __init__(self, url: str, token: str, *, epoch: int | None = None, patience: Patience = Patience()) -> None:  # noqa: B008
@@ -81,13 +82,13 @@ class HttpClient:
         headers: Mapping[str, str] | None = None,
         patience: Patience | None = None,
     ) -> T:
-        """Make the call and return what it answers.
+        """Make the call and return its answer.
 
         Raises:
-            DgymError: What the sidecar says; see ``exception``.
-            SandboxLost: It does not answer.
+            DgymError: The error in the answer; see ``exception``.
+            SandboxLost: The sidecar does not answer.
         """
-        # What JSON has no word for, in a call of a program's making, is written as Python shows it.
+        # Values that JSON cannot express, in a call that a program made, are written as Python shows them.
         data = b"" if body is None else msgspec.json.encode(body, enc_hook=repr)
         return await self.send(
             method,
@@ -111,22 +112,22 @@ class HttpClient:
         patience: Patience | None = None,
     ) -> T:
         """The same with a body that ``content`` makes anew each time it is sent; ``digest`` is its SHA-256."""
-        waiting = _Waiting(patience or self._patience)
+        repeats = _Repetition(patience or self._patience)
         while True:
             try:
                 status, answer = await self._once(method, path, content(), digest, headers)
             except _connection_errors() as error:
-                await waiting.pause(f"{self._url} does not answer: {type(error).__name__}: {error}")
+                await repeats.pause(f"{self._url} does not answer: {type(error).__name__}: {error}")
                 continue
             if status == 202:
-                await waiting.go_on(f"{method} {path}")
+                await repeats.continue_running(f"{method} {path}")
             elif status < 300:
                 return _decode(answer, kind)
             else:
                 problem, retryable = exception(status, answer)
                 if not retryable:
                     raise problem
-                await waiting.pause(str(problem))
+                await repeats.pause(str(problem))
 
     async def close(self) -> None:
         """Close the connections. Idempotent."""
@@ -171,37 +172,37 @@ class HttpClient:
         return self._session
 
 
-class _Waiting:
-    """The pauses of one call."""
+class _Repetition:
+    """The pauses between the repetitions of one request."""
 
     def __init__(self, patience: Patience) -> None:
         self._patience = patience
-        self._began = self._heard = time.monotonic()
+        self._began = self._answered = time.monotonic()
         self._pause = patience.first_pause_seconds
 
     async def pause(self, problem: str) -> None:
-        """Wait before the next attempt, or give up."""
+        """Wait before the next repetition, or give up."""
         now = time.monotonic()
-        if now - self._heard + self._pause > self._patience.silence_seconds:
-            raise SandboxLost(f"{problem} (asked for {now - self._heard:.0f} s)")
+        if now - self._answered + self._pause > self._patience.silence_seconds:
+            raise SandboxLost(f"{problem} (asked for {now - self._answered:.0f} s)")
         await asyncio.sleep(self._pause * random.uniform(0.5, 1.0))  # noqa: S311 - not for secrets
         self._pause = min(2 * self._pause, self._patience.longest_pause_seconds)
 
-    async def go_on(self, what: str) -> None:
-        """The sidecar says that it is at work."""
-        last, self._heard = self._heard, time.monotonic()
-        if self._heard - self._began > self._patience.running_seconds:
-            raise SandboxLost(f"{what} has run for {self._heard - self._began:.0f} s and does not end")
+    async def continue_running(self, what: str) -> None:
+        """Continue after the report that the call runs."""
+        last, self._answered = self._answered, time.monotonic()
+        if self._answered - self._began > self._patience.running_seconds:
+            raise SandboxLost(f"{what} has run for {self._answered - self._began:.0f} s and does not end")
         self._pause = self._patience.first_pause_seconds
-        if self._heard - last < self._pause:
+        if self._answered - last < self._pause:
             await asyncio.sleep(self._pause)
 
 
 def _refuse_unsigned(url: str, status: int, answer: bytes) -> None:
-    """Let a refusal pass that cannot be signed, or a proxy's that is asked again; nothing else is believed.
+    """Refuse an answer without the signature of the sidecar, unless a proxy failed and the request is repeated.
 
     Raises:
-        AccessRefused: The sidecar has another token: it is that of another attempt.
+        AccessRefused: The sidecar has other tokens, those of another attempt, and cannot sign its refusal.
         SandboxLost: Another program answers on the sidecar's port.
     """
     if status == ErrorCode.UNAUTHENTICATED.status:
@@ -211,7 +212,7 @@ def _refuse_unsigned(url: str, status: int, answer: bytes) -> None:
 
 
 def exception(status: int, answer: bytes) -> tuple[DgymError, bool]:
-    """What an answer with an error means, and whether asking again may help."""
+    """The exception that an answer with an error means, and whether repeating the request may help."""
     try:
         body = msgspec.json.decode(answer, type=ErrorBody)
     except (msgspec.DecodeError, UnicodeError):
@@ -241,7 +242,7 @@ _EXCEPTIONS: dict[ErrorCode, type[DgymError]] = {
 
 
 def _aiohttp() -> ModuleType:
-    """The library, which takes long to import and is needed only here."""
+    """Import aiohttp, which takes long and is needed here alone."""
     try:
         import aiohttp
     except ImportError as error:

@@ -74,12 +74,12 @@ class RemoteEpisode:
 
     @property
     def state(self) -> EpisodeState:
-        """Where the episode stood after the last call."""
+        """The state of the episode after the last call."""
         return self._reset_once()[0]
 
     @property
     def toolset(self) -> ToolsResponse:
-        """The task's instructions and the tools that are there now."""
+        """The task's instructions and the tools that are available now."""
         return self._reset_once()[1]
 
     async def reset(self, *, evaluate: bool = False) -> Observation:
@@ -118,7 +118,7 @@ class RemoteEpisode:
         return response.step.observation
 
     async def peek(self, action: Action) -> Observation:
-        """Look without a step."""
+        """The answer of a tool that changes nothing, without a step."""
         return (await self._client.call("POST", CallPath.PEEK, PeekResponse, body=_request(action))).observation
 
     async def finish(self, reason: EndReason = EndReason.UNRESOLVED) -> Result:
@@ -130,7 +130,7 @@ class RemoteEpisode:
         return self._result
 
     async def changes(self) -> str:
-        """What the agent has changed."""
+        """The agent's changes as a patch."""
         if self._result is not None:
             return self._result.patch
         self._reset_once()
@@ -157,7 +157,7 @@ class RemoteEpisode:
             await self._preparing.close()
 
     async def _update(self, state: EpisodeState) -> None:
-        """Remember ``state``; the tools are fetched when there are others."""
+        """Record ``state``, and get the tools where they have changed."""
         before, self._state = self._state, state
         if self._toolset is None or before is None or before.tools != state.tools:
             self._toolset = await self._client.call("GET", CallPath.TOOLS, ToolsResponse)
@@ -213,7 +213,8 @@ class RemotePreparation:
     ) -> tuple[str, ...]:
         """Send the repository and the task; returns the names of the tools.
 
-        ``source`` is a tar; None: the image holds the repository. ``limits.deadline_seconds`` is what is left of it.
+        ``source`` is a tar; None: the image holds the repository. ``limits.deadline_seconds`` is the rest of the
+        deadline.
 
         Raises:
             ManifestError: The task, a tool or a limit is wrong, or the repository too large.
@@ -247,7 +248,7 @@ class RemotePreparation:
         return (await self._client.call("GET", CallPath.RESULT, CloseResponse)).result
 
     async def release(self, *, result_uri: str = "", reason: EndReason | None = None, message: str = "") -> None:
-        """The result is stored at ``result_uri``; the pod may end. ``reason`` says why where there is no verdict.
+        """Release the pod: the result is stored at ``result_uri``. ``reason`` is the cause where there is no verdict.
 
         A sidecar that does not answer has been released already or is gone; a sidecar that refuses the token belongs to
         another pod, at the address of one that is gone. Neither is an error.
@@ -258,7 +259,7 @@ class RemotePreparation:
         except Superseded:
             raise
         except (SandboxLost, EpisodeOver, AccessRefused) as error:
-            _log.info("the pod was not told that it may end: %s", error)
+            _log.info("the pod was not released: %s", error)
 
     async def close(self) -> None:
         """Close the connections. Idempotent."""

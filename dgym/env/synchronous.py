@@ -123,7 +123,7 @@ class RepoEnv:
         return _wait_for(self._env.step(action))
 
     def peek(self, action: Action) -> ObservationDict:
-        """Look without a step; see ``AsyncRepoEnv.peek``."""
+        """A tool's answer without a step; see ``AsyncRepoEnv.peek``."""
         return _wait_for(self._env.peek(action))
 
     def finish(self, reason: EndReason = EndReason.UNRESOLVED) -> Result:
@@ -131,7 +131,7 @@ class RepoEnv:
         return _wait_for(self._env.finish(reason))
 
     def patch(self) -> str:
-        """What the agent has changed, as ``git apply`` takes it."""
+        """The agent's changes, as ``git apply`` takes it."""
         return _wait_for(self._env.patch())
 
     def history(self) -> list[Step]:

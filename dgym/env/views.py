@@ -72,9 +72,9 @@ class InfoDict(TypedDict):
     """What surrounds an observation.
 
     ``score`` and ``max_score`` are those of the final scoring, before it those of the observation, or None.
-    ``instructions`` are the task's under ``task`` and each tool's under its name; ``notices`` are what tools said when
-    they appeared; ``evaluation`` is what the task's tests printed last. ``tools`` is given by ``reset``, and by the
-    step that makes other tools available.
+    ``instructions`` are the task's under ``task`` and each tool's under its name; ``notices`` are the texts of tools
+    that became available; ``evaluation`` is the last output of the task's tests. ``tools`` is given by ``reset``, and
+    by the step that makes other tools available.
     """
 
     resolved: bool

@@ -1,4 +1,4 @@
-"""The calls over HTTP: their roles, bodies and answers."""
+"""The calls over HTTP: their roles, bodies, answers and errors."""
 
 import asyncio
 import json
@@ -157,7 +157,7 @@ class Api:
         return CloseResponse(result=await self._attempt.wait_for_result())
 
     async def _release(self, request: web.Request) -> Any:
-        self._attempt.let_go(await _read(request, ReleaseRequest))
+        self._attempt.record_release(await _read(request, ReleaseRequest))
         return Accepted()
 
     # drive

@@ -40,16 +40,16 @@ T = TypeVar("T")
 
 
 class StillRunning(Exception):
-    """The call has not ended yet, and is joined by the same call."""
+    """The call has not ended yet; a repetition joins it."""
 
 
 class Attempt:
-    """The calls' meaning, over one session.
+    """Serves the calls of one attempt over one session.
 
     Args:
         settings: Directories and time limits.
         runners: The pod's two runners.
-        over: Why nothing can be done in this attempt any more; None: it can.
+        over: Why the attempt accepts no calls any more; None: it does.
         on_end: Called when there is a result, or a failure that will not pass.
     """
 
@@ -132,7 +132,7 @@ class Attempt:
         assert self.failure is not None
         raise self.failure
 
-    def let_go(self, request: ReleaseRequest) -> None:
+    def record_release(self, request: ReleaseRequest) -> None:
         """Release the pod: the result is stored."""
         self.release = self.release or request
         self._on_end(self)
@@ -232,7 +232,7 @@ class Attempt:
         return self.session is not None and self.session.ending.is_set()
 
     async def _in_time(self, work: Awaitable[T]) -> T:
-        """The outcome of ``work``, which goes on in the session where it takes longer than an answer may.
+        """The outcome of ``work``, which continues in the session where it takes longer than an answer may.
 
         Raises:
             StillRunning: It takes longer.
@@ -266,7 +266,7 @@ class Attempt:
         self._on_end(self)
 
     def _count_tokens(self, result: Result, usage: Usage) -> None:
-        """Count what a driver reports after the end: an episode may end while its model answers."""
+        """Count the tokens that a driver reports after the end: an episode may end while its model answers."""
         counted = Usage(input_tokens=result.input_tokens, output_tokens=result.output_tokens)
         if (total := counted.merged(usage)) != counted:
             tokens = msgspec.structs.asdict(total)
@@ -300,7 +300,7 @@ class Attempt:
         return session
 
     def _signed(self, result: Result) -> Result:
-        """The verdict as it is sent: its text is UTF-8, and the operator can tell that it is this sidecar's."""
+        """The verdict as it is sent: its text is UTF-8, and it carries the signature of this sidecar."""
         settings = self._settings
         result = msgspec.structs.replace(result, patch=utf8(result.patch))
         signature = sign_verdict(

@@ -16,7 +16,7 @@ import msgspec
 from dgym.errors import InfrastructureError, SandboxLost, SandboxStartFailed
 from dgym.sandbox import RunnerClient, Sandbox, SandboxProvider, SandboxSpec
 
-_LOOK_SECONDS = 0.02
+_POLL_SECONDS = 0.02
 _CONFIGURE_SECONDS = 60.0
 _SHARED_TEMPORARY_FILES = "/tmp"  # noqa: S108 - the container's own
 
@@ -81,7 +81,7 @@ class Runners:
                 reader, writer = await asyncio.open_unix_connection(str(path))
             except OSError:
                 # Nothing notifies of it: the socket appears in a directory of another container.
-                await asyncio.sleep(_LOOK_SECONDS)
+                await asyncio.sleep(_POLL_SECONDS)
             else:
                 self._connected[name] = PodSandbox(reader, writer)
                 return

@@ -51,7 +51,7 @@ async def serve(settings: Settings) -> None:
         connections = Connections(runner.server, allow_local=settings.allow_local_connections)
         server = await asyncio.get_running_loop().create_server(connections, settings.host, settings.port)
         stack.callback(server.close)
-        # A free port was asked for with 0: which one it is stands in the log.
+        # Port 0 takes a free one, whose number the log has.
         addresses = [list(each.getsockname()[:2]) for each in server.sockets]
         _log.info("listening", extra={"fields": {"addresses": addresses}})
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -61,7 +61,7 @@ async def serve(settings: Settings) -> None:
         for task in background:
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)
-        # Calls in flight end with what they wait for; their clients repeat them elsewhere.
+        # Requests in flight end with the session; their clients repeat them elsewhere.
         await attempt.close()
         await runner.cleanup()
         _log.info("ended", extra={"fields": {"released": attempt.released.is_set()}})
@@ -86,7 +86,7 @@ def _signals() -> asyncio.Event:
 
 
 def write_ending(settings: Settings, attempt: Attempt) -> None:
-    """Write the termination message, if there is anything final to say; again when more is known."""
+    """Write the termination message once something is final, and again when more is known."""
     message = final_message(settings, attempt)
     if message is None:
         return

@@ -89,7 +89,7 @@ class Tool:
 
     @property
     def instructions(self) -> str:
-        """What an agent's prompt says about this tool."""
+        """The text about this tool for an agent's prompt."""
         lines = [self.description, "", describe_signature(self.name, self.signature)]
         if self.examples:
             quoting = "" if self.verbatim else ", words with spaces quoted as in a shell"
@@ -120,8 +120,8 @@ def validate_arguments(tool: Tool, call: ToolCall) -> dict[str, Any]:
     """Checked arguments, or a ``ToolError`` that names everything that is wrong and what is valid."""
     values, problems = tool.signature.check(call.arguments)
     if problems:
-        told = "\n".join(f"{tool.name}: {problem}" for problem in problems)
-        raise ToolError(f"{told}\n{describe_signature(tool.name, tool.signature)}")
+        found = "\n".join(f"{tool.name}: {problem}" for problem in problems)
+        raise ToolError(f"{found}\n{describe_signature(tool.name, tool.signature)}")
     return values
 
 

@@ -49,7 +49,7 @@ class BreakpointTable:
         if not self._snapshots:
             return []
         files = list(self._snapshots)
-        told: list[str] = []
+        notices: list[str] = []
         for file, found in zip(files, await self._sandbox.stat(files), strict=True):
             old = self._snapshots[file]
             if _identity(found) == old.identity:
@@ -57,10 +57,10 @@ class BreakpointTable:
             new = await self._snapshot(file, found)
             if new.text != old.text:
                 kept, dropped = shift_for_change(self.breakpoints, file, old.text, new.text)
-                told += self._take(kept, dropped, "its line is gone")
+                notices += self._take(kept, dropped, "its line is gone")
             self._snapshots[file] = new
         self._forget_unused()
-        return told
+        return notices
 
     async def follow_rewrite(self, path: str, span: Span, old: str, new_code: str) -> list[str]:
         """Move breakpoints of ``path`` after lines ``span`` of ``old`` were replaced by ``new_code``."""
@@ -71,11 +71,11 @@ class BreakpointTable:
         kept, dropped = shift_for_edit(
             self.breakpoints, path, *span, len(replacement), replaced=replaced, replacement=replacement
         )
-        told = self._take(kept, dropped, "its line was replaced")
+        notices = self._take(kept, dropped, "its line was replaced")
         (found,) = await self._sandbox.stat([path])
         self._snapshots[path] = await self._snapshot(path, found)
         self._forget_unused()
-        return told
+        return notices
 
     def _take(self, kept: Iterable[Breakpoint], dropped: Sequence[Breakpoint], why: str) -> list[str]:
         self.breakpoints = tuple(kept)

@@ -21,14 +21,14 @@ LIST_LIMIT = 10_000
 
 
 class ToolError(Exception):
-    """The tool cannot do what was asked; the message tells the model what was wrong and what is valid."""
+    """The tool cannot execute the call; the message names for the model the mistake and the valid values."""
 
 
 class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
     """A tool's answer with structured fields beside its text.
 
     ``rewrote`` counts against ``maxRewrites`` and fires ``on_rewrite`` with ``focus_file``; ``submitted`` ends the
-    episode; ``evaluation`` is what the task's tests said, for agents that keep it in view. The other fields go into
+    episode; ``evaluation`` is the output of the task's tests, for agents that keep it in view. The other fields go into
     the observation under the same name.
     """
 

@@ -107,7 +107,7 @@ class Pdb(Tool):
 
 
 def render(result: DebugResult, timeout_seconds: float, *, source: bool = True) -> str:
-    """The answer as text: what pdb said, what the program wrote, where it stands, what to know."""
+    """The answer as text: output of pdb and of the program, the place, notices."""
     parts = [without_escapes(result.output).rstrip("\n")]
     program_output = without_escapes(result.program_output).rstrip("\n")
     if program_output:

@@ -56,11 +56,11 @@ class Rewrite(Tool):
             raise ToolError(f"`{resolved.shown}` already reads like that; nothing was changed.")
         await context.write_resolved(resolved, new)
         span = resolve_span(line_count(old), start, end)
-        told = await context.table.follow_rewrite(resolved.path, span, decode_text(old), new_code)
+        moved = await context.table.follow_rewrite(resolved.path, span, decode_text(old), new_code)
         context.focus_file = resolved.path
         diff = unified_diff(resolved.shown, old, new)
         return ToolResult(
-            text="\n".join([_summary(resolved), diff.rstrip("\n"), *notices, *told]),
+            text="\n".join([_summary(resolved), diff.rstrip("\n"), *notices, *moved]),
             breakpoints=context.breakpoints,
             diff=diff,
             focus_file=resolved.path,

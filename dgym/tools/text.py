@@ -6,7 +6,7 @@ from difflib import get_close_matches
 
 
 def split_words(text: str) -> list[str]:
-    """Split as a shell would; ``ValueError`` says what is not closed."""
+    """Split as a shell would; ``ValueError`` names what is not closed."""
     try:
         return shlex.split(text)
     except ValueError as error:

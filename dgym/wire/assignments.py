@@ -20,10 +20,6 @@ RESULTS_PATH = "/v1/results"
 """``GET`` below it: ``/<namespace>/<episode>/<uid>/<attempt>/<file>``, or ``/<namespace>/<episode>`` for the list."""
 ASSIGNMENT_LIMIT = 8 * 1024**2
 """Bytes of one assignment, which holds the task with its files."""
-REPORT_SECONDS = 5.0
-"""Seconds between two polls of an agent by the operator."""
-SILENCE_SECONDS = 30.0
-"""Seconds without an answer after which an agent is lost and its episodes are assigned to others."""
 
 
 class AgentRole(StrEnum):

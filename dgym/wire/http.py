@@ -234,7 +234,7 @@ class CloseResponse(Message, frozen=True, kw_only=True):
 class VerifyResponse(Message, frozen=True, kw_only=True):
     """The cause of the end of the sandbox's container.
 
-    ``expected`` is False when no call had asked for the end; ``poisoned_step`` is the step in flight at that time.
+    ``expected`` is False when no call had ordered the end; ``poisoned_step`` is the step in flight at that time.
     """
 
     expected: bool

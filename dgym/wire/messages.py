@@ -130,7 +130,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class Observation(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """What a tool answered. ``text`` is what a model reads; the rest is the same in a structured form.
 
-    ``ok`` is False when the tool could not do what was asked; ``exit_status`` is of the command or the program
+    ``ok`` is False when the tool could not execute the call; ``exit_status`` is of the command or the program
     (negative: the signal that ended it); ``truncated_bytes`` were cut from the middle; ``end_reason`` is set on
     the observation that ends the episode.
     """

@@ -60,7 +60,7 @@ def sign_request(
     """The header ``Authorization`` of one request, each time with a new nonce.
 
     ``target`` is path and query, ``epoch`` and ``reset_key`` are the headers ``Dgym-Epoch`` and ``Idempotency-Key``,
-    and ``content`` is the SHA-256 of the body. The token itself travels masked: only who has its digest can read it.
+    and ``content`` is the SHA-256 of the body. The token itself travels masked: reading it takes its digest.
     """
     key, sent, nonce = token_digest(token), str(signing_time() if now is None else now), secrets.token_hex(16)
     proof = _masked(key, nonce, token.encode()).hex()
