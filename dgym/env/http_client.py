@@ -38,6 +38,8 @@ T = TypeVar("T")
 _MARGIN_SECONDS = 30.0
 _CONNECT_SECONDS = 10.0
 _SHOWN_CHARACTERS = 200
+_ANSWER_LIMIT = 256 * 1024**2
+"""More than a sidecar has memory for; another program on its port may send without end."""
 
 
 class Patience(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,18 +155,29 @@ class HttpClient:
             reset_key=sent.get(IDEMPOTENCY_HEADER, ""),
             content=digest,
         )
+        sent["Accept-Encoding"] = "identity"
         request = session.request(method, self._url + path, data=data, headers=sent, allow_redirects=False)
         async with request as response:
-            status, answer = response.status, await response.read()
+            status, answer = response.status, await self._read(response)
             signature = response.headers.get(SIGNATURE_HEADER, "")
         if not answer_is_signed(self._token, authorization, status, answer, signature):
             _refuse_unsigned(self._url, status, answer)
         return status, answer
 
+    async def _read(self, response: "aiohttp.ClientResponse") -> bytes:
+        answer = bytearray()
+        async for chunk in response.content.iter_any():
+            answer += chunk
+            if len(answer) > _ANSWER_LIMIT:
+                raise SandboxLost(f"{self._url} answered with more than {_ANSWER_LIMIT:,} bytes")
+        return bytes(answer)
+
     def _open(self) -> "aiohttp.ClientSession":
         if self._session is None:
             aiohttp = _aiohttp()
+            # A compressed answer is another program's, and could fill the memory.
             self._session = aiohttp.ClientSession(
+                auto_decompress=False,
                 timeout=aiohttp.ClientTimeout(
                     total=None, sock_connect=_CONNECT_SECONDS, sock_read=ANSWER_SECONDS + _MARGIN_SECONDS
                 ),

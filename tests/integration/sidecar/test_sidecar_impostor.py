@@ -1,5 +1,8 @@
 """A program of the sandbox that answers on the sidecar's port in its place."""
 
+import gzip
+import tracemalloc
+
 import msgspec
 import pytest
 from aiohttp import web
@@ -56,6 +59,41 @@ async def test_a_forged_verdict_is_refused_and_its_request_is_no_credential(new_
             bearer = {"Authorization": headers["Authorization"].replace("Dgym", "Bearer")}
             assert (await pod.raw(method, path, headers=bearer))[0] == 401
         received.clear()
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+async def test_an_answer_without_end_takes_no_memory(monkeypatch, compressed):
+    monkeypatch.setattr("dgym.env.http_client._ANSWER_LIMIT", 2**20)
+    bomb = gzip.compress(bytes(2**26)) if compressed else b"x" * 2**16
+    sent = 0
+
+    async def answer(request):
+        nonlocal sent
+        response = web.StreamResponse(headers={"Content-Encoding": "gzip"} if compressed else {})
+        await response.prepare(request)
+        while sent < 2**24:
+            await response.write(bomb)
+            sent += len(bomb)
+            if compressed:
+                break
+        return response
+
+    application = web.Application()
+    application.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(application, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    client = HttpClient(f"http://127.0.0.1:{runner.addresses[0][1]}", "token")
+    tracemalloc.start()
+    try:
+        with pytest.raises(SandboxLost, match="without the signature" if compressed else "more than 1,048,576 bytes"):
+            await client.call("GET", Path.RESULT, CloseResponse)
+        assert tracemalloc.get_traced_memory()[1] < 2**23
+    finally:
+        tracemalloc.stop()
+        await client.close()
+        await runner.cleanup()
+    assert sent < 2**24
 
 
 async def test_a_request_is_taken_once_and_with_its_own_body(new_pod):
