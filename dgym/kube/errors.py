@@ -88,11 +88,6 @@ class Forbidden(ApiError):
         """The namespace is being deleted: nothing can be made in it any more."""
         return any(cause.reason == "NamespaceTerminating" for cause in self.causes)
 
-    @property
-    def pod_security(self) -> bool:
-        """The namespace's Pod Security level does not admit such a pod."""
-        return "violates PodSecurity" in self.message
-
 
 class NotFound(ApiError):
     """404: the object is not there; on create, its namespace is not."""

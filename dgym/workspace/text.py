@@ -16,7 +16,6 @@ from typing import NamedTuple, TypeVar
 from dgym.errors import EditError
 
 _LINES = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
-_BYTE_LINES = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 _COOKIE = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
 _BLANK = re.compile(rb"^[ \t\f]*(?:#.*)?$")
 _MARKS = (
@@ -45,11 +44,6 @@ class Span(NamedTuple):
 def split_lines(text: str) -> list[str]:
     """The lines of ``text`` with their endings."""
     return _LINES.findall(text)
-
-
-def split_byte_lines(data: bytes) -> list[bytes]:
-    """The lines of ``data`` with their endings; for encodings in which ASCII bytes mean ASCII."""
-    return _BYTE_LINES.findall(data)
 
 
 def line_count(data: bytes) -> int:
