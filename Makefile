@@ -26,7 +26,8 @@ venv: $(STAMP) ## make .venv with the locked dependencies
 
 .PHONY: demo
 demo: $(STAMP) ## run ten real debugging episodes on this machine
-	@$(BIN)/dgym run --bundled mini_nightmare --agent replay --force --results $(RESULTS)/demo
+	@sandbox=$$($(BIN)/python hack/demo_sandbox.py) && \
+	  $(BIN)/dgym run --bundled mini_nightmare --agent replay --force --sandbox $$sandbox --results $(RESULTS)/demo
 	@printf '\nResults are in %s. Try next:\n' '$(RESULTS)/demo'
 	@printf '  %s\n' \
 	  "$(BIN)/dgym replay $(RESULTS)/demo/local/*/*/1/trajectory.jsonl" \

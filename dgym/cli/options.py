@@ -78,7 +78,7 @@ sandbox_option = click.option(
     type=click.Choice(["auto", "bubblewrap", "container", "none"]),
     default="auto",
     show_default=True,
-    help="Where programs run; auto: a container for tasks with an image, else bubblewrap, else a container, else none.",
+    help="Where programs run; auto: a container for tasks with an image, else bubblewrap, else a container.",
 )
 engine_option = click.option(
     "--engine",

@@ -39,7 +39,7 @@ class AsyncRepoEnv:
         task: A ``DebugTask``, or the path of a manifest that holds one.
         tools: Names, ``{"name": …, "options": …}`` or ``Tool`` objects. Default: all that ship with dgym.
         sandbox: "bubblewrap", "container", "none", or "auto": a container where the task names an image and an engine
-            answers, else bubblewrap where it works, else a container, else none with a warning.
+            answers, else bubblewrap where it works, else a container.
         engine: The engine of containers: "docker", "podman", or "auto" for the first that answers.
         python: An interpreter or a virtual environment for the task's programs, in place of ``requirements``.
         build_requirements: Build the source distributions among ``requirements``, which runs their code on this

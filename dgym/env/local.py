@@ -61,8 +61,8 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
         if engine is not None:
             return await self._in_container(task, engine)
         spec = await self.sandbox_spec(task)
-        kind = "auto" if self.sandbox == "container" else self.sandbox
-        return Opened(provider=LocalProvider(spec, kind=kind), programs=spec.python or "")
+        provider = LocalProvider(spec, kind="none" if self.sandbox == "none" else "bubblewrap")
+        return Opened(provider=provider, programs=spec.python or "")
 
     async def sandbox_spec(self, task: DebugTask) -> SandboxSpec:
         """The specification of a sandbox outside containers; the ``requirements`` are installed if they are not yet.

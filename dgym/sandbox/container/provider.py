@@ -164,7 +164,7 @@ async def choose_engine(
     """The engine whose containers the task runs in; None when it runs without containers.
 
     With "auto" a task that names an image goes into a container if an engine answers; otherwise bubblewrap comes
-    first, then a container of dgym's own image, then no isolation at all. A ``python`` of this machine is a reason not
+    first, then a container of dgym's own image; never no isolation. A ``python`` of this machine is a reason not
     to take a container, where it does not exist.
 
     Args:

@@ -1,4 +1,4 @@
-"""Sandboxes on this machine: under bubblewrap where it works, else as plain processes.
+"""Sandboxes on this machine: under bubblewrap or, on request, as plain processes.
 
 Both start the runner that pods run, under the task's interpreter or a virtual environment made for its requirements.
 """

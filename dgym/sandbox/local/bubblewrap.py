@@ -18,6 +18,7 @@ from functools import cache
 from pathlib import Path
 
 from dgym.errors import ManifestError
+from dgym.sandbox.local import seccomp
 from dgym.sandbox.local.interpreter import Interpreter
 
 RUNNER_INSIDE = "/opt/dgym/runner"
@@ -65,7 +66,7 @@ class Layout:
 
 
 def bubblewrap_works() -> bool:
-    """True when a trial run with the very namespaces and mounts of a sandbox succeeded (decided once)."""
+    """True when a trial run with the namespaces, mounts and filter of a sandbox succeeded (decided once)."""
     return bubblewrap_problem() is None
 
 
@@ -75,17 +76,21 @@ def bubblewrap_problem() -> str | None:
     program = shutil.which("bwrap")
     if program is None:
         return "bwrap is not installed"
+    if not seccomp.is_supported():
+        return f"there is no seccomp filter for {os.uname().machine}"
     with tempfile.TemporaryDirectory(prefix="dgym-trial-") as directory:
         try:
             os.close(os.pidfd_open(os.getpid()))
             layout = Layout(workspace=Path(directory), workspace_inside="/workspace", etc=write_etc(Path(directory)))
-            trial = subprocess.run(
-                [*command_line(layout), "--", "/bin/sh", "-c", "exit 0"],
-                capture_output=True,
-                stdin=subprocess.DEVNULL,
-                timeout=30,
-                check=False,
-            )
+            with seccomp.open_filter() as file:
+                trial = subprocess.run(
+                    [*command_line(layout), "--seccomp", str(file.fileno()), "--", "/bin/sh", "-c", "exit 0"],
+                    capture_output=True,
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=[file.fileno()],
+                    timeout=30,
+                    check=False,
+                )
         except (OSError, subprocess.SubprocessError) as error:
             return str(error)
     if trial.returncode == 0:
@@ -102,6 +107,9 @@ def command_line(layout: Layout) -> list[str]:
     for path in (*_SYSTEM, "/sys/devices/system/cpu"):
         arguments += _bind(Path(path), inside)
     arguments += ["--proc", "/proc", "--dev", "/dev"]
+    for path in filter(os.path.exists, ("/proc/keys", "/proc/key-users")):
+        # Keys belong to no namespace; without device files the mount makes the file unreadable.
+        arguments += ["--ro-bind", os.devnull, path]
     for path in ("/dev/shm", RUN_INSIDE):  # noqa: S108 - the sandbox's own
         arguments += _tmpfs(path, _SMALL_BYTES)
     for path in ("/tmp", HOME_INSIDE):  # noqa: S108 - the sandbox's own

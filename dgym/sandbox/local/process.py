@@ -4,26 +4,34 @@ Under bubblewrap the runner is process 1 of a PID namespace. When process 1 ends
 process 1 is not gone before every other process in it is: waiting for one process is enough, and no program inside
 can escape it. Without bubblewrap there is no such handle, so what is left behind is searched for.
 
-Everything is spawned from the thread that runs the event loop: bubblewrap dies with the thread that started it.
+Bubblewrap dies with the thread that started it, so all of a process are started by one thread that lives as long as the
+process. That thread also has a session keyring of its own, which what it starts inherits: the user's keys stay outside.
 """
 
 import asyncio
 import fcntl
 import json
+import logging
 import os
 import signal
 import socket
 import subprocess
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import cache, partial
 from pathlib import Path
 
 from dgym.errors import SandboxStartFailed
+from dgym.sandbox.local import seccomp
+
+_log = logging.getLogger(__name__)
 
 _ERROR_BYTES = 64 * 1024
 _DEAD_SECONDS = 30.0
 _LOOK_SECONDS = 0.01
+_KEYCTL_JOIN_SESSION_KEYRING = 1
 
 
 class RunnerProcess:
@@ -50,9 +58,11 @@ class RunnerProcess:
         Raises:
             SandboxStartFailed: it could not be started; the message holds what was written to standard error.
         """
-        process, information = _spawn(prefix, runner, environment)
-        if information < 0:
-            return process
+        if not prefix:
+            return _spawn(runner, environment)
+        with seccomp.open_filter() as file:
+            spawn = partial(_spawn_under_bubblewrap, prefix, runner, environment, file.fileno())
+            process, information = _launcher(os.getpid()).submit(spawn).result()
         try:
             await process._find_init(information, deadline_seconds)
         except BaseException:
@@ -178,37 +188,65 @@ def descendants(process: int) -> set[int]:
     return found
 
 
-def _spawn(prefix: Sequence[str], runner: Sequence[str], environment: dict[str, str]) -> tuple[RunnerProcess, int]:
+@cache
+def _launcher(_process: int) -> ThreadPoolExecutor:
+    """The thread that starts every bubblewrap of this process; a forked process has one of its own."""
+    return ThreadPoolExecutor(1, "dgym-bubblewrap", initializer=_join_session_keyring)
+
+
+def _join_session_keyring() -> None:
+    """Leave the user's session keyring for an empty one: in this thread, and in what it starts."""
+    try:
+        import ctypes  # a Python may be built without it
+
+        libc = ctypes.CDLL(None, use_errno=True)
+        number = seccomp.call_number("keyctl", os.uname().machine)
+        if libc.syscall(number, _KEYCTL_JOIN_SESSION_KEYRING, None) < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    except (ImportError, OSError) as error:
+        # Kernels without keys, and containers that refuse the call: keyctl is refused inside in any case.
+        _log.debug("no session keyring for sandboxes: %s", error)
+
+
+def _spawn_under_bubblewrap(
+    prefix: Sequence[str], runner: Sequence[str], environment: dict[str, str], filtering: int
+) -> tuple[RunnerProcess, int]:
+    information, writing = os.pipe()
+    wrapper = [*prefix, "--info-fd", str(writing), "--seccomp", str(filtering), "--"]
+    try:
+        return _spawn([*wrapper, *runner], environment, (writing, filtering)), information
+    except BaseException:
+        os.close(information)
+        raise
+    finally:
+        os.close(writing)
+
+
+def _spawn(command: Sequence[str], environment: dict[str, str], handed_over: Sequence[int] = ()) -> RunnerProcess:
     ours, theirs = socket.socketpair()
     errors = os.memfd_create("runner-errors", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     # Fixed in size, so that nothing inside can fill the machine's memory by way of its standard error.
     os.ftruncate(errors, _ERROR_BYTES)
     fcntl.fcntl(errors, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
-    information, told = os.pipe() if prefix else (-1, -1)
-    wrapper = [*prefix, "--info-fd", str(told), "--"] if prefix else []
-    handed_over = {theirs.fileno(), told} - {-1}
     try:
         popen = subprocess.Popen(
-            [*wrapper, *runner, "--fd", str(theirs.fileno())],
+            [*command, "--fd", str(theirs.fileno())],
             env=environment,
             cwd="/",
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=errors,
-            pass_fds=handed_over,
+            pass_fds=(theirs.fileno(), *handed_over),
             start_new_session=True,
         )
     except OSError as error:
         ours.close()
-        for descriptor in {information, errors} - {-1}:
-            os.close(descriptor)
+        os.close(errors)
         raise SandboxStartFailed(f"the runner could not be started: {error}") from error
     finally:
         theirs.close()
-        if told >= 0:
-            os.close(told)
     ours.setblocking(False)
-    return RunnerProcess(popen, ours, errors), information
+    return RunnerProcess(popen, ours, errors)
 
 
 def _open_process(process: int) -> int:

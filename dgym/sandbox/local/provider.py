@@ -1,4 +1,4 @@
-"""Sandboxes on this machine: under bubblewrap where it works, else a plain process with a warning.
+"""Sandboxes on this machine: under bubblewrap or, where isolation is not wanted, as plain processes.
 
 Both run the very runner that pods run, reached over an inherited socket pair.
 """
@@ -46,20 +46,12 @@ class LocalProvider(SandboxProvider):
 
     Args:
         spec: what the task needs.
-        kind: "bubblewrap" and "none" insist; "auto" takes bubblewrap where a trial run of it works.
-        warn: called once in a process when "auto" runs programs without isolation; by default it is logged.
+        kind: "bubblewrap", or "none" for plain processes of this user.
     """
 
-    def __init__(
-        self,
-        spec: SandboxSpec,
-        *,
-        kind: Literal["auto", "bubblewrap", "none"] = "auto",
-        warn: Callable[[str], None] | None = None,
-    ) -> None:
+    def __init__(self, spec: SandboxSpec, *, kind: Kind = "bubblewrap") -> None:
         self._spec = spec
         self._kind = kind
-        self._warn = warn or _log.warning
 
     async def sandbox(self) -> Sandbox:
         """Start the agent's sandbox."""
@@ -79,7 +71,9 @@ class LocalProvider(SandboxProvider):
             raise
 
     def _prepare(self, python: str) -> "_Prepared":
-        kind = self._choose()
+        kind = self._kind
+        if kind == "bubblewrap":
+            _require_bubblewrap()
         _remove_abandoned_once()
         interpreter = inspect_interpreter(resolve_python(python))
         if kind == "bubblewrap":
@@ -94,20 +88,6 @@ class LocalProvider(SandboxProvider):
             prepared.remove()
             raise
         return prepared
-
-    def _choose(self) -> Kind:
-        if self._kind == "none":
-            return "none"
-        problem = bubblewrap_problem()
-        if problem is None:
-            return "bubblewrap"
-        if self._kind == "bubblewrap":
-            raise SandboxStartFailed(
-                f"bubblewrap does not work on this machine ({problem}); install it, or choose the sandbox 'none' for "
-                "code you trust"
-            )
-        _warn_once(self._warn, problem)
-        return "none"
 
 
 class LocalSandbox(RunnerClient):
@@ -332,13 +312,11 @@ def _remove_abandoned_once() -> None:
     ).start()
 
 
-_warned = threading.Event()
-
-
-def _warn_once(warn: Callable[[str], None], problem: str) -> None:
-    if not _warned.is_set():
-        _warned.set()
-        warn(
-            f"bubblewrap does not work here ({problem}): programs run WITHOUT isolation, with your files and network "
-            "within reach; run only code you trust"
+def _require_bubblewrap() -> None:
+    problem = bubblewrap_problem()
+    if problem is not None:
+        raise SandboxStartFailed(
+            f"bubblewrap does not work on this machine ({problem}); install it, or podman or docker for the sandbox "
+            "'container', or choose the sandbox 'none' for code you trust: its programs run without isolation, with "
+            "your files and network within reach"
         )

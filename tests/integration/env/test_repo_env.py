@@ -2,12 +2,14 @@
 
 import pickle
 import subprocess
+import sys
 import time
 
 import pytest
 
 import dgym
-from dgym.errors import EpisodeOver, ManifestError, PluginError, SetupFailed
+from dgym.errors import EpisodeOver, ManifestError, PluginError, SandboxStartFailed, SetupFailed
+from dgym.sandbox.local import bubblewrap_problem
 from dgym.wire import EndReason
 
 REPAIR = {"tool": "rewrite", "arguments": {"path": "calc.py", "start": 2, "end": 2, "new_code": "    return a + b"}}
@@ -222,3 +224,25 @@ async def test_the_solution_agent_path(task):
         await env.reset()
         assert (await env.apply_solution()).ok
         assert (await env.finish()).resolved
+
+
+@pytest.fixture
+def _only_this_interpreter(tmp_path, monkeypatch):
+    """A machine on which neither bubblewrap nor a container engine is installed."""
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setattr("dgym.sandbox.container.engine._answered", {})
+    bubblewrap_problem.cache_clear()
+    yield
+    bubblewrap_problem.cache_clear()
+
+
+@pytest.mark.usefixtures("_only_this_interpreter")
+@pytest.mark.parametrize("python", [None, sys.executable])
+async def test_no_isolation_is_a_decision_and_never_a_fallback(task, python):
+    async with dgym.AsyncRepoEnv(task, python=python) as env:
+        with pytest.raises(SandboxStartFailed, match=r"bwrap is not installed.*podman or docker.*'none' for code you"):
+            await env.reset()
+    async with dgym.AsyncRepoEnv(task, sandbox="none", python=python) as env:
+        await env.reset()
+        assert env._episode._sandboxes._sandbox.kind == "none"

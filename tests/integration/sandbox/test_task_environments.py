@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dgym.errors import SandboxStartFailed, SetupFailed
+from dgym.errors import SetupFailed
 from dgym.sandbox import SandboxSpec
-from dgym.sandbox.local import LocalProvider, ensure_environment, provider
+from dgym.sandbox.local import LocalProvider, ensure_environment
 from dgym.sandbox.local.environments import pytest_distributions
 from dgym.sandbox.local.interpreter import inspect_interpreter
 
@@ -108,17 +108,3 @@ async def test_an_interpreter_by_another_name_is_python_inside(open_sandbox, kin
     sandbox = await open_sandbox(kind, python=str(link))
     result = await sandbox.run("python -c 'import sys; print(sys.version_info[:2])'")
     assert result.text == f"{sys.version_info[:2]}\n"
-
-
-async def test_without_bubblewrap_auto_warns_once_and_insisting_fails(monkeypatch):
-    monkeypatch.setattr(provider, "bubblewrap_problem", lambda: "there is none")
-    monkeypatch.setattr(provider, "_warned", type(provider._warned)())
-    said: list[str] = []
-    for _ in range(2):
-        sandbox = await LocalProvider(SandboxSpec(python=sys.executable), warn=said.append).sandbox()
-        assert sandbox.kind == "none"
-        await sandbox.stop()
-    assert len(said) == 1
-    assert "WITHOUT isolation" in said[0]
-    with pytest.raises(SandboxStartFailed, match="there is none"):
-        await LocalProvider(SandboxSpec(python=sys.executable), kind="bubblewrap").sandbox()
