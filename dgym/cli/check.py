@@ -14,7 +14,7 @@ from dgym.cli.options import Inputs
 from dgym.cli.output import FAILED, echo, echo_json
 from dgym.cli.yaml_text import dump
 from dgym.env import Opening, check_task
-from dgym.episodes.job import effective_tools
+from dgym.episodes import effective_tools
 from dgym.errors import FieldPath, ManifestError, PatchError, PluginError, Problem, describe, error_of, show
 from dgym.session.verification import Assessment
 from dgym.tools import load_tool, load_tools

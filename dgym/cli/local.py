@@ -271,7 +271,7 @@ def run_command(
 
     from dgym.cli.manifests import read_episodes
     from dgym.cli.run import make_plan, run_plan
-    from dgym.episodes.plan import RunOptions
+    from dgym.episodes import RunOptions
 
     if force and force_failed:
         raise click.UsageError("--force runs everything again; --force-failed does not go with it")

@@ -41,7 +41,7 @@ def read_episodes(inputs: Inputs) -> list[Loaded]:
     if inputs.agent:
         assignments = (f"agent.name={inputs.agent}", *assignments)
     if agent_in(assignments) and loaded and all(item.resource.kind == "DebugTask" for item in loaded):
-        from dgym.episodes.plan import episodes_for
+        from dgym.episodes import episodes_for
 
         loaded = [*loaded, *episodes_for(loaded)]
     if inputs.bundled:

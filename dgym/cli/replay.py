@@ -10,8 +10,7 @@ from dgym.cli.check import tasks_of
 from dgym.cli.manifests import PREFIX, bundled_tasks, read_manifests
 from dgym.cli.options import Inputs
 from dgym.cli.output import FAILED, echo, echo_json
-from dgym.episodes.comparison import Comparison, run_again
-from dgym.episodes.plan import task_digest
+from dgym.episodes import Comparison, run_again, task_digest
 from dgym.errors import ManifestError
 from dgym.results import Trajectory, read_trajectory
 from dgym.terminal import printable_line

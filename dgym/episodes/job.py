@@ -1,6 +1,5 @@
-"""What a worker is given, and what it reports while it works. All of it crosses process boundaries."""
+"""One episode to run on this machine: its task, agent and limits, and where its attempts are recorded."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -111,41 +110,3 @@ def effective_tools(
     names = (tool if isinstance(tool, str) else tool.name for tool in wanted)
     allowed = tuple(tool for tool, name in zip(wanted, names, strict=True) if name not in agent.banned_tools)
     return agent.arrange_tools(allowed, spec.parameters)
-
-
-class Started(msgspec.Struct, frozen=True):
-    """The episode's attempt began; its files are in ``path``."""
-
-    path: str
-
-
-class Stepped(msgspec.Struct, frozen=True):
-    """Step ``seq`` was recorded."""
-
-    seq: int
-    tool: str
-    ok: bool
-    seconds: float
-
-
-class Logged(msgspec.Struct, frozen=True):
-    """A line of the episode's log. A ``notice`` is for everyone at the terminal: a warning, or what takes long."""
-
-    text: str
-    notice: bool = False
-
-
-class Told(msgspec.Struct, frozen=True):
-    """What an agent thought, did or saw, in words; only of jobs that are verbose."""
-
-    text: str
-
-
-class Finished(msgspec.Struct, frozen=True):
-    """The episode is over and its result stored."""
-
-    result: StoredResult
-
-
-Event = Started | Stepped | Logged | Told | Finished
-Report = Callable[[Event], None]

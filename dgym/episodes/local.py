@@ -11,11 +11,18 @@ import msgspec
 
 from dgym.agents import Agent, Exchange, Tools, load_agent
 from dgym.env import AsyncRepoEnv
-from dgym.episodes.job import Job, Report, Started, Stepped, Told, effective_tools
-from dgym.episodes.logs import NOTICE, episode_log
-from dgym.episodes.models import Models
-from dgym.episodes.narration import tell_exchange, tell_step
-from dgym.episodes.player import EpisodeRun, Hooks, Player
+from dgym.episodes.events import (
+    NOTICE,
+    Narrated,
+    Report,
+    Started,
+    Stepped,
+    describe_exchange,
+    describe_step,
+    episode_log,
+)
+from dgym.episodes.job import Job, effective_tools
+from dgym.episodes.player import EpisodeRun, Hooks, Models, Player
 from dgym.errors import EpisodeOver
 from dgym.results import Attempt, StoredResult
 from dgym.sandbox import EngineName, SandboxKind
@@ -81,7 +88,7 @@ async def _opened(models: Models | None) -> AsyncIterator[Models]:
 class LocalSession:
     """A session of this process."""
 
-    cured_elsewhere: tuple[type[Exception], ...] = ()
+    retryable: tuple[type[Exception], ...] = ()
 
     def __init__(self, job: Job, *, progress: Callable[[str], None]) -> None:
         self._job = job
@@ -130,8 +137,8 @@ def _reporting(job: Job, report: Report, hooks: Hooks) -> Hooks:
     """``hooks``, with reports beside them."""
 
     def on_exchange(exchange: Exchange, recorded: list[Step]) -> None:
-        if job.verbose and (text := tell_exchange(exchange)):
-            report(Told(text))
+        if job.verbose and (text := describe_exchange(exchange)):
+            report(Narrated(text))
         if hooks.on_exchange is not None:
             hooks.on_exchange(exchange, recorded)
 
@@ -140,7 +147,7 @@ def _reporting(job: Job, report: Report, hooks: Hooks) -> Hooks:
         tool = "reset" if step.call is None else step.call.tool or "no call"
         report(Stepped(step.seq, tool, observation.ok, observation.duration_seconds))
         if job.verbose:
-            report(Told(tell_step(step)))
+            report(Narrated(describe_step(step)))
         if hooks.on_step is not None:
             hooks.on_step(step)
 

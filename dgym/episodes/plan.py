@@ -11,7 +11,7 @@ import msgspec
 from dgym.agents import Agent, agent_names, load_agent
 from dgym.api import DebugTask, Episode, EpisodeSet, Loaded, PlannedEpisode, child_name, digest, expand, find_task
 from dgym.episodes.job import Job, effective_tools
-from dgym.episodes.models import Models
+from dgym.episodes.player import Models
 from dgym.errors import ManifestError
 from dgym.results import StoredResult
 from dgym.tools import load_tools

@@ -12,14 +12,13 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from decimal import Decimal
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from dgym.agents import Agent, AgentContext, Chat, Exchange, StopEpisode, Tools
 from dgym.api import AgentSpec, DebugTask
 from dgym.env import AsyncRepoEnv
-from dgym.episodes.models import Models
 from dgym.errors import (
     ArgumentError,
     ContextLengthExceeded,
@@ -29,10 +28,55 @@ from dgym.errors import (
     ManifestError,
     PluginError,
 )
+from dgym.llm import Model, load_models
 from dgym.results import Record, TimedStep
 from dgym.wire import EndReason, Result, Step
 
+if TYPE_CHECKING:
+    from dgym.llm import ModelCatalog
+
 _WRONG = (ManifestError, PluginError, ArgumentError)
+
+
+def _person() -> Model:
+    from dgym.agents import HumanModel
+
+    return HumanModel()
+
+
+class Models:
+    """The models that episodes share: connections, rate limits and places are per model, not per episode.
+
+    Opens each model once. All episodes that use one instance must run in the same event loop.
+
+    Args:
+        origin: Where the user's configuration comes from, for messages; empty: its path is named.
+    """
+
+    def __init__(self, *, origin: str = "") -> None:
+        self._origin = origin
+        self._catalogs: dict[str | None, ModelCatalog] = {}
+        self._opening = asyncio.Lock()
+
+    def catalog(self, config: str | None) -> "ModelCatalog":
+        """The models of the file ``config``, read once; None: the user's own configuration."""
+        if config not in self._catalogs:
+            self._catalogs[config] = load_models(config, human=_person, origin=self._origin)
+        return self._catalogs[config]
+
+    async def open(self, name: str, config: str | None) -> Model:
+        """A model by name. Opened in a thread: its tokenizer may be a download.
+
+        Raises:
+            ModelConfigError: There is no such model, or its configuration is wrong.
+        """
+        async with self._opening:
+            return await asyncio.to_thread(lambda: self.catalog(config).open(name))
+
+    async def close(self) -> None:
+        """Close every model; opening one again is allowed."""
+        for catalog in self._catalogs.values():
+            await catalog.close()
 
 
 class Hooks(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,8 +108,8 @@ class EpisodeSession(Protocol):
     """Where an episode runs: the seam between the player and a session of this process or of a pod."""
 
     @property
-    def cured_elsewhere(self) -> tuple[type[Exception], ...]:
-        """Failures that another player may cure: the player raises them instead of returning a result."""
+    def retryable(self) -> tuple[type[Exception], ...]:
+        """Failures after which another player may try: raised by the player instead of returning a result."""
         ...
 
     def open(self, run: EpisodeRun) -> AbstractAsyncContextManager[AsyncRepoEnv]:
@@ -123,15 +167,15 @@ class Player:
         """The verdict, or a failure in the form of a result.
 
         Raises:
-            Exception: One of ``session.cured_elsewhere``.
+            Exception: One of ``session.retryable``.
         """
         started = time.monotonic()
         try:
             async with self._record.saving():
-                self._open_chat(models)
+                await self._open_chat(models)
                 result = await self._drive()
         except Exception as error:
-            if isinstance(error, self._session.cured_elsewhere) and not isinstance(error, ContextLengthExceeded):
+            if isinstance(error, self._session.retryable) and not isinstance(error, ContextLengthExceeded):
                 raise
             reason, message = failure_cause(error, self._log)
             result = self._failed(reason, message)
@@ -170,12 +214,12 @@ class Player:
                 raise
             return None
 
-    def _open_chat(self, models: Models) -> None:
+    async def _open_chat(self, models: Models) -> None:
         run = self._run
         if not run.agent.uses_model or run.spec.model is None:
             return
         self._chat = Chat(
-            models.open(run.spec.model, run.llm_config),
+            await models.open(run.spec.model, run.llm_config),
             session=run.session,
             seed=run.seed,
             temperature=run.spec.temperature,

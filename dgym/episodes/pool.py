@@ -24,7 +24,8 @@ from pathlib import Path
 import msgspec
 
 from dgym.agents import load_agent
-from dgym.episodes.job import Event, Finished, Job, Started, Stepped, effective_tools
+from dgym.episodes.events import Event, Finished, Started, Stepped
+from dgym.episodes.job import Job, effective_tools
 from dgym.episodes.local import run_episode, share_models, store_lost
 from dgym.episodes.player import Hooks
 from dgym.episodes.processes import Message, Raised, Reported, WorkerProcess, ready

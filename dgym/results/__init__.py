@@ -19,9 +19,11 @@ from dgym.results.attempts import (
 )
 from dgym.results.directory import DirectoryStore
 from dgym.results.record import Record
-from dgym.results.store import Store, StoreUnavailable
+from dgym.results.store import FILES, LOG, Store, StoreUnavailable, attempt_path, checked_path
 
 __all__ = [
+    "FILES",
+    "LOG",
     "Attempt",
     "DirectoryStore",
     "EpisodeFolder",
@@ -32,6 +34,8 @@ __all__ = [
     "TimedStep",
     "Trajectory",
     "TrajectoryHeader",
+    "attempt_path",
+    "checked_path",
     "episode_path",
     "open_store",
     "read_trajectory",

@@ -42,7 +42,7 @@ def test_the_operator_finds_its_agents_and_no_others(render):
 
 @pytest.mark.skipif(importlib.util.find_spec("dgym.episodes.pod") is None, reason="there is no agent process yet")
 def test_agents_know_every_variable_of_theirs(render):
-    from dgym.episodes.pod.settings import AgentSettings
+    from dgym.episodes.pod import AgentSettings
 
     known = {f"DGYM_AGENT_{name.upper()}" for name in AgentSettings.model_fields}
     for values in ("default", "production", "trial", "shared-volume"):

@@ -9,7 +9,7 @@ from dgym.cli.cluster.results import open_results
 from dgym.cli.cluster.views import EpisodeView
 from dgym.cli.output import echo
 from dgym.kube import EPISODES, BadRequest, Client, NotFound
-from dgym.results.store import LOG
+from dgym.results import LOG
 from dgym.terminal import printable_line
 
 _SILENCE_SECONDS = 4 * 3600.0

@@ -18,8 +18,7 @@ from dgym.cli.cluster.connection import ClusterError, connect, find_all, selecto
 from dgym.cli.cluster.views import ConditionView, EpisodeView, Meta, SetView, View
 from dgym.cli.output import FAILED, UsageFailure, echo
 from dgym.kube import EPISODES, PODS, SECRETS, Client, Forbidden, NotFound, PortForward, PortUnreachable
-from dgym.results import Attempt, StoredResult
-from dgym.results.store import FILES
+from dgym.results import FILES, Attempt, StoredResult
 from dgym.wire.assignments import RESULTS_PATH, ResultsList, StoredFile
 
 AGENTS = "app.kubernetes.io/name=dgym,app.kubernetes.io/component=agent"

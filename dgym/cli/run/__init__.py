@@ -12,10 +12,8 @@ from dgym.api import DebugTask, Episode, EpisodeSet, Loaded
 from dgym.cli.manifests import bundled_tasks
 from dgym.cli.output import FAILED, INTERRUPTED, echo, terminated_like_interrupted
 from dgym.cli.run.progress import Progress, print_json, print_table
-from dgym.episodes import plan as planning
-from dgym.episodes.job import Job
-from dgym.episodes.plan import Plan, RunOptions, any_interactive, stored_results, unfinished
-from dgym.episodes.pool import Pool, run_inline
+from dgym.episodes import Job, Plan, Pool, RunOptions, any_interactive, run_inline, stored_results, unfinished
+from dgym.episodes import make_plan as plan_episodes
 from dgym.errors import DgymError
 from dgym.results import StoredResult
 from dgym.terminal import printable_line
@@ -24,7 +22,7 @@ from dgym.workspace.patches import FileVersion, apply_patch
 
 def make_plan(loaded: list[Loaded], options: RunOptions) -> Plan:
     """Plan the episodes; tasks that the manifests do not hold are looked for among the bundled ones."""
-    return planning.make_plan(loaded, options=options, bundled=bundled_tasks() if _needs_bundled(loaded) else ())
+    return plan_episodes(loaded, options=options, bundled=bundled_tasks() if _needs_bundled(loaded) else ())
 
 
 def _needs_bundled(loaded: list[Loaded]) -> bool:

@@ -11,7 +11,7 @@ import msgspec
 
 from dgym.cli.output import add_row, console, echo, echo_json, in_one_line, table
 from dgym.cli.output import text as plain
-from dgym.episodes.job import Event, Finished, Job, Logged, Started, Stepped, Told
+from dgym.episodes import Event, Finished, Job, Logged, Narrated, Started, Stepped
 from dgym.results import Attempt, StoredResult
 from dgym.wire import EndReason
 
@@ -47,7 +47,7 @@ class Progress:
                 self._notice(text)
             case Logged(text):
                 self._detail(job, text)
-            case Told(text):
+            case Narrated(text):
                 self._detail(job, text)
             case Finished():
                 self._finished(job, event)

@@ -6,9 +6,7 @@ import sys
 
 from dgym.agents import Exchange, load_agent
 from dgym.cli.output import echo
-from dgym.episodes.job import Job
-from dgym.episodes.narration import tell_exchange
-from dgym.episodes.player import Hooks
+from dgym.episodes import Hooks, Job, describe_exchange
 from dgym.wire import Step
 
 
@@ -24,7 +22,7 @@ def stop_after_reply(job: Job, exchange: Exchange, steps: list[Step]) -> None:
     calls = ", ".join(
         f"{call.tool} {call.arguments if call.arguments is not None else call.raw}" for call in exchange.calls
     )
-    text = f"{job.episode}: before step {len(steps)}\n{tell_exchange(exchange)}\ncalls: {calls or 'none'}"
+    text = f"{job.episode}: before step {len(steps)}\n{describe_exchange(exchange)}\ncalls: {calls or 'none'}"
     echo(text)
     echo("look at exchange.reasoning, exchange.calls and step.observation.text; c goes on, q quits")
     _stop(job, steps[-1], exchange)

@@ -1,1 +1,9 @@
-"""The worker of an agent pod: the operator assigns episodes to it, and it plays many of them in one process."""
+"""The process of an agent pod: the operator assigns episodes to it, and it plays many of them in one event loop."""
+
+from dgym.episodes.pod.api import AgentApi, Tokens
+from dgym.episodes.pod.assignments import Assignments
+from dgym.episodes.pod.logs import EpisodeLog
+from dgym.episodes.pod.progress import Metrics
+from dgym.episodes.pod.server import PREFIX, AgentSettings, serve
+
+__all__ = ["PREFIX", "AgentApi", "AgentSettings", "Assignments", "EpisodeLog", "Metrics", "Tokens", "serve"]

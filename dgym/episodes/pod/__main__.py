@@ -6,8 +6,7 @@ import sys
 from pydantic import ValidationError
 
 from dgym.episodes.pod.logs import configure_logging
-from dgym.episodes.pod.server import serve
-from dgym.episodes.pod.settings import PREFIX, AgentSettings
+from dgym.episodes.pod.server import PREFIX, AgentSettings, serve
 from dgym.errors import DgymError
 
 

@@ -13,10 +13,9 @@ import msgspec
 from aiohttp import web
 
 from dgym.episodes.pod.assignments import Assignments, NoSlot, Outdated
-from dgym.episodes.pod.metrics import CONTENT_TYPE, Metrics
+from dgym.episodes.pod.progress import CONTENT_TYPE, Metrics
 from dgym.errors import ManifestError
-from dgym.results import Store, StoreUnavailable
-from dgym.results.store import FILES, attempt_path, checked_path
+from dgym.results import FILES, Store, StoreUnavailable, attempt_path, checked_path
 from dgym.wire.assignments import (
     ASSIGNMENT_LIMIT,
     ASSIGNMENTS_PATH,
@@ -188,7 +187,7 @@ class AgentApi:
         return _refusal(ErrorCode.NOT_FOUND, "there is nothing here")
 
     async def _problem_of_store(self) -> str | None:
-        """What is wrong with the store; asked at most every few seconds, whoever wants to know."""
+        """The store's failure, checked at most every few seconds; None where it works."""
         async with self._checking:
             if time.monotonic() - self._store_checked > _CHECKED_FOR_SECONDS:
                 try:

@@ -1,4 +1,4 @@
-"""The episodes that a worker holds: given and taken back by the operator, each played in a task of its own."""
+"""The assignments of an agent pod: put and deleted by the operator, each run in a task of its own."""
 
 import asyncio
 import logging
@@ -11,8 +11,7 @@ from typing import Protocol, Self
 
 import msgspec
 
-from dgym.episodes.pod.metrics import Now
-from dgym.episodes.pod.progress import Ending, Report, Stage
+from dgym.episodes.pod.progress import Ending, Gauges, Report, Stage
 from dgym.wire import EndReason
 from dgym.wire.assignments import AgentReport, Assignment, AssignmentMode, AssignmentState, AssignmentStatus
 
@@ -32,19 +31,19 @@ class AssignmentRunner(Protocol):
 
 
 class Refusal(Exception):
-    """An assignment is not taken."""
+    """The assignment is refused."""
 
 
 class NoSlot(Refusal):
-    """Not now: every slot is taken, or the worker drains."""
+    """Every slot is taken, or the pod drains; the operator may try again."""
 
 
 class Outdated(Refusal):
-    """The worker has the episode under a later attempt, or under a higher epoch of this one."""
+    """The pod has the episode under a later attempt, or under a higher epoch of this one."""
 
 
 class _Held:
-    """One assignment, and how it goes."""
+    """One assignment, its stage and its end."""
 
     def __init__(self, assignment: Assignment) -> None:
         self.assignment = assignment
@@ -55,7 +54,7 @@ class _Held:
         self._active_since: float | None = None
 
     def enter(self, stage: Stage) -> None:
-        """The assignment is at this stage from now on."""
+        """Begin a stage; the deadline's clock runs in active ones."""
         self.stage = stage
         now = time.monotonic()
         if stage.active and self._active_since is None:
@@ -71,17 +70,17 @@ class _Held:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Which of an episode's assignments it is; the higher is the newer."""
+        """Orders the assignments of an episode; the highest is the newest."""
         return _rank(self.assignment)
 
     @property
     def takes_slot(self) -> bool:
-        """Whether an agent plays it here; what is merely prepared or recovered waits for others."""
+        """Whether an agent runs here; a preparation or a recovery only waits for others."""
         return self.ending is None and self.assignment.mode is AssignmentMode.RUN
 
     @property
     def status(self) -> AssignmentStatus:
-        """For the report."""
+        """The assignment's line in the report."""
         ending = self.ending
         return AssignmentStatus(
             episode_uid=self.assignment.episode_uid,
@@ -97,7 +96,7 @@ class _Held:
 
 
 class Assignments:
-    """What is held, by the episode's UID. An asynchronous context: leaving it cancels whatever still runs."""
+    """The assignments by the episode's UID. An asynchronous context: leaving it cancels those that run."""
 
     def __init__(self, runner: AssignmentRunner, *, slots: int) -> None:
         self.slots = slots
@@ -122,7 +121,7 @@ class Assignments:
         await self._group.__aexit__(kind, error, trace)
 
     def report(self) -> AgentReport:
-        """All there is to say."""
+        """The report that the operator reads every few seconds."""
         return AgentReport(
             incarnation=self.incarnation,
             slots=self.slots,
@@ -131,20 +130,20 @@ class Assignments:
         )
 
     def status(self, episode_uid: str) -> AssignmentStatus | None:
-        """How one episode goes."""
+        """The status of one episode; None for an unknown one."""
         held = self._held.get(episode_uid)
         return None if held is None else held.status
 
-    def now(self) -> Now:
-        """For metrics."""
+    def gauges(self) -> Gauges:
+        """The present numbers for metrics."""
         states = Counter(held.status.state for held in self._held.values())
-        return Now(slots=self.slots, used=self._used, draining=self.draining, states=states)
+        return Gauges(slots=self.slots, used=self._used, draining=self.draining, states=states)
 
     def put(self, assignment: Assignment) -> AssignmentStatus:
-        """Take an episode, or say how one goes that is held under the same attempt and epoch; a later one begins anew.
+        """Accept an assignment; returns the status of one of the same attempt and epoch. A newer one replaces an older.
 
         Raises:
-            Refusal: There is no room, or a newer assignment of the episode is known.
+            Refusal: There is no free slot, or a newer assignment of the episode is known.
         """
         uid = assignment.episode_uid
         before = self._held.get(uid)
@@ -164,21 +163,21 @@ class Assignments:
         held = self._held[uid] = _Held(assignment)
         held.task = self._group.create_task(self._play(held, outdated), name=f"dgym-episode-{uid}")
         self._idle.clear()
-        self._forget_oldest()
+        self._evict_oldest()
         return held.status
 
     def delete(self, episode_uid: str) -> bool:
-        """Forget an episode; one that is played is given up, its pod untouched. False: it was not known."""
+        """Remove an episode; one that runs is cancelled, its pod untouched. False: it was not known."""
         held = self._held.pop(episode_uid, None)
         if held is None:
             return False
         if held.task is not None:
             held.task.cancel()
-        self._note_idle()
+        self._update_idle()
         return True
 
     async def drained(self) -> None:
-        """Wait until nothing is played any more."""
+        """Wait until no assignment runs."""
         await self._idle.wait()
 
     @property
@@ -206,13 +205,13 @@ class Assignments:
             held.ending = ending
         elif self._held.get(uid) is held:
             del self._held[uid]
-        self._note_idle()
+        self._update_idle()
 
-    def _note_idle(self) -> None:
+    def _update_idle(self) -> None:
         if all(held.ending is not None for held in self._held.values()):
             self._idle.set()
 
-    def _forget_oldest(self) -> None:
+    def _evict_oldest(self) -> None:
         ended = [uid for uid, held in self._held.items() if held.ending is not None]
         for uid in ended[:-_KEPT]:
             del self._held[uid]

@@ -4,22 +4,26 @@ import asyncio
 import contextlib
 import logging
 from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any, TypeVar
 
 import msgspec
 
-from dgym.agents import STANDARD_TOOLS
-from dgym.episodes.player import Hooks, Player, failure_cause
+from dgym.agents import STANDARD_TOOLS, Agent, Tools, load_agent
+from dgym.api import AgentSpec, DebugTask, ToolSpec, digest
+from dgym.episodes.job import effective_tools
+from dgym.episodes.player import EpisodeRun, Hooks, Player, failure_cause
 from dgym.episodes.pod.logs import EpisodeLog, logging_into
-from dgym.episodes.pod.manifest import header_of, read_run, read_task, read_tools
 from dgym.episodes.pod.progress import Ending, Progress, Report, Shared
 from dgym.episodes.pod.session import LOST, PodSession
-from dgym.errors import ConflictError, DgymError, EpisodeOver, ModelError, SandboxLost, Superseded
-from dgym.results import Record, StoredResult
-from dgym.results.store import attempt_path
+from dgym.errors import ConflictError, DgymError, EpisodeOver, ManifestError, ModelError, SandboxLost, Superseded
+from dgym.results import Record, StoredResult, TrajectoryHeader, attempt_path
 from dgym.session import EpisodeLimits
 from dgym.wire import EndReason, Outcome, Result
 from dgym.wire.assignments import Assignment, AssignmentMode, AssignmentState
 from dgym.wire.signing import patch_is_signed
+
+T = TypeVar("T")
 
 _log = logging.getLogger("dgym.episodes.episode")
 
@@ -82,7 +86,7 @@ class _Attempt:
             stack.push_async_callback(self._session.close)
             if stored is None:
                 result, price = await self._result()
-                self._progress.become(AssignmentState.STORING)
+                self._progress.enter(AssignmentState.STORING)
                 with self._progress.timed("store"):
                     stored = await self._store(self._described(result, price))
             await self._session.release(
@@ -101,7 +105,7 @@ class _Attempt:
                 return await self._prepare_for_driver(), None
             except EpisodeOver as over:
                 return await self._session.result_after(over), None
-        except self._session.cured_elsewhere:
+        except self._session.retryable:
             raise
         except Exception as error:
             reason, message = failure_cause(error, _log)
@@ -113,7 +117,8 @@ class _Attempt:
         header = header_of(self._assignment, run.task, run.tools, self._started, agent=run.spec)
         begun = await self._record.load(header)
         hooks = Hooks(
-            on_step=self._progress.stepped, on_exchange=lambda exchange, _steps: self._progress.spoke(exchange)
+            on_step=self._progress.step_recorded,
+            on_exchange=lambda exchange, _steps: self._progress.model_replied(exchange),
         )
         player = Player(run, self._session, self._record, log=_log, hooks=hooks, begun=begun)
         return await player.play(self._shared.models), player.price
@@ -128,14 +133,14 @@ class _Attempt:
         except ConflictError as error:
             _log.info("prepared before: %s", error)
             self._progress.resumed()
-        self._progress.become(AssignmentState.RUNNING)
+        self._progress.enter(AssignmentState.RUNNING)
         with self._progress.timed("play"):
             result = await self._session.result()
         # An episode that was cancelled before it began has no steps.
         with contextlib.suppress(ConflictError, SandboxLost):
             for step in await self._session.steps(len(begun)):
                 self._record.write(step)
-                self._progress.stepped(step)
+                self._progress.step_recorded(step)
         return result
 
     async def _store(self, result: StoredResult) -> StoredResult:
@@ -205,3 +210,76 @@ def _finished(stored: StoredResult) -> Ending:
 
 def _failure(reason: EndReason, message: str) -> Ending:
     return Ending(state=AssignmentState.FAILED, reason=reason, message=message)
+
+
+def read_task(assignment: Assignment) -> DebugTask:
+    """The assignment's task.
+
+    Raises:
+        ManifestError: It is none.
+    """
+    return _convert(assignment.task, DebugTask, "task")
+
+
+def read_tools(assignment: Assignment) -> Tools:
+    """The tools that the Episode names."""
+    return tuple(
+        tool if isinstance(tool, str) else ToolSpec(name=tool.name, options=tool.options) for tool in assignment.tools
+    )
+
+
+def header_of(
+    assignment: Assignment, task: DebugTask, tools: Tools, started: str, *, agent: AgentSpec | None = None
+) -> TrajectoryHeader:
+    """The first line of the attempt's trajectory; without ``agent`` an external driver's."""
+    return TrajectoryHeader(
+        dgym_version=version("dgym"),
+        namespace=assignment.namespace,
+        episode=assignment.episode,
+        sample=assignment.sample,
+        attempt=assignment.attempt,
+        task=task.metadata.name,
+        task_digest=digest(task, None),
+        digest=assignment.episode_uid,
+        agent={} if agent is None else msgspec.to_builtins(agent),
+        tools=tuple(msgspec.to_builtins(tools)),
+        sandbox="pod",
+        start_time=started,
+    )
+
+
+def read_run(assignment: Assignment) -> EpisodeRun:
+    """The run that ``assignment`` describes.
+
+    Raises:
+        ManifestError: The task, the agent or its parameters are wrong, or need a terminal.
+        PluginError: There is no such agent.
+    """
+    task = read_task(assignment)
+    spec = _convert(assignment.agent or {}, AgentSpec, "agent")
+    agent = _load(spec)
+    return EpisodeRun(
+        task=task,
+        spec=spec,
+        agent=agent,
+        tools=effective_tools(read_tools(assignment), spec, agent),
+        session=f"{assignment.episode}-{assignment.episode_uid[:16]}",
+        seed=None if spec.seed is None else spec.seed + assignment.sample,
+        deadline_seconds=assignment.remaining_seconds,
+    )
+
+
+def _load(spec: AgentSpec) -> type[Agent]:
+    if ":" in spec.name:
+        raise ManifestError(f"agent {spec.name!r}: a cluster knows the agents that are installed in its image alone")
+    agent = load_agent(spec.name)
+    if agent.interactive:
+        raise ManifestError(f"agent {spec.name} needs a terminal, which a cluster has not; use dgym run")
+    return agent
+
+
+def _convert(value: dict[str, Any], kind: type[T], what: str) -> T:
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise ManifestError(f"{what}: {error}") from None

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from dgym.episodes.logs import NOTICE
+from dgym.episodes.events import NOTICE
 from dgym.logs import JsonFormatter, PrintableFormatter, encodable, log_to_stderr
 
 _LINE_CHARACTERS = 8192
@@ -52,7 +52,7 @@ def logging_into(log: EpisodeLog) -> Iterator[None]:
 
 
 class _EpisodeHandler(logging.Handler):
-    """Hands lines to the episode that is played by whoever logs."""
+    """Adds each line to the log of the episode whose task logs it."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)

@@ -1,33 +1,96 @@
-"""Serve until told to end: first nothing new is taken, then what runs may go on for a while, then all is left."""
+"""The process of an agent pod: its settings, and how it serves until it is asked to end.
+
+At the first signal the pod accepts no more assignments, and running episodes may go on for a while; at the second, or
+when that time is up, they are cancelled.
+"""
 
 import asyncio
 import contextlib
 import logging
 import signal
 from collections.abc import Awaitable
+from pathlib import Path
+from typing import Literal
 
 from aiohttp import web
+from pydantic import Field, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from dgym.env import Patience
-from dgym.episodes.models import Models
+from dgym.episodes.player import Models
 from dgym.episodes.pod.api import AgentApi, Tokens
 from dgym.episodes.pod.assignments import Assignments
 from dgym.episodes.pod.attempt import run_assignment
-from dgym.episodes.pod.metrics import Metrics
-from dgym.episodes.pod.progress import Ending, Report, Shared
-from dgym.episodes.pod.settings import AgentSettings
+from dgym.episodes.pod.progress import Ending, Metrics, Report, Shared
+from dgym.errors import ManifestError
 from dgym.results import open_store
 from dgym.wire.assignments import Assignment
 from dgym.workspace.sources import SourceCache, SourceHosts
 
 _log = logging.getLogger("dgym.episodes.pod")
 
+PREFIX = "DGYM_AGENT_"
+
+
+class AgentSettings(BaseSettings):
+    """Each is an environment variable: the prefix ``DGYM_AGENT_`` and the name in capitals.
+
+    Models are configured where ``LLM_CONFIG_FILE_PATH`` says; a bucket's endpoint, region and credentials are the
+    ``AWS_*`` variables.
+    """
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore")
+
+    host: str = Field(default="0.0.0.0", description="address to listen on")  # noqa: S104 - guarded by tokens and NetworkPolicy
+    port: int = Field(
+        default=8081, ge=0, le=65535, description="port to listen on; 0 takes a free one and says so in the log"
+    )
+    slots: int = Field(default=16, ge=1, le=10_000, description="episodes at the same time")
+    results: str = Field(
+        default="/var/lib/dgym/results", min_length=1, description="results store: a directory or s3://BUCKET/PREFIX"
+    )
+    tokens_directory: Path = Field(
+        default=Path("/run/dgym/tokens"), description="holds assign-token-sha256 and results-token-sha256"
+    )
+    source_hosts: str = Field(
+        default="",
+        description="hosts that git and archive sources may come from: HOST, HOST:PORT, *.DOMAIN or *, with commas",
+    )
+    cache_directory: Path = Field(default=Path("/var/cache/dgym"), description="packed sources")
+    cache_limit_bytes: int = Field(default=10 * 1024**3, ge=0, description="what packed sources may take together")
+    drain_seconds: float = Field(default=600.0, ge=0, description="how long running episodes may go on after SIGTERM")
+    store_retry_seconds: float = Field(
+        default=30.0, gt=0, description="longest pause between tries while the results store does not answer"
+    )
+    store_patience_seconds: float = Field(
+        default=600.0,
+        ge=0,
+        description="how long the results store is asked again once the episode's pod is gone, too",
+    )
+    sandbox_silence_seconds: float = Field(
+        default=60.0,
+        gt=0,
+        description="how long a sidecar that does not answer is asked again before it counts as lost",
+    )
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO", description="what is logged")
+    pod_name: str = Field(default="", description="name of this pod, for logs")
+
+    @field_validator("source_hosts")
+    @classmethod
+    def _check_hosts(cls, value: str) -> str:
+        try:
+            SourceHosts.parse(value)
+        except ManifestError as error:
+            raise ValueError(str(error)) from None
+        return value
+
+
 _GRACE_SECONDS = 1.0
 _BACKLOG = 512
 
 
 async def serve(settings: AgentSettings) -> None:
-    """Serve until a signal asks for the end and the running episodes have ended, or their time is up.
+    """Serve until a signal and the end of the running episodes, which have ``drain_seconds`` from then.
 
     Raises:
         ManifestError: The results store's location is wrong.
@@ -56,7 +119,7 @@ async def serve(settings: AgentSettings) -> None:
 
         signals = _Signals()
         assignments = await stack.enter_async_context(Assignments(run, slots=settings.slots))
-        metrics.watch(assignments.now)
+        metrics.add_gauges(assignments.gauges)
         await _listen(stack, settings, AgentApi(assignments, shared.store, Tokens(settings.tokens_directory), metrics))
         await signals.first.wait()
         assignments.draining = True
@@ -70,12 +133,12 @@ async def _listen(stack: contextlib.AsyncExitStack, settings: AgentSettings, api
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
     await web.TCPSite(runner, settings.host, settings.port, backlog=_BACKLOG).start()
-    # A free port was asked for with 0: which one it is stands in the log.
+    # With port 0 the log is where the port that was found is named.
     _log.info("listening", extra={"fields": {"addresses": [list(each[:2]) for each in runner.addresses]}})
 
 
 class _Signals:
-    """The first asks to end well, the second to end now."""
+    """The first signal asks for a drain, the second for the end."""
 
     def __init__(self) -> None:
         self.first = asyncio.Event()

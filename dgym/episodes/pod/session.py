@@ -38,7 +38,7 @@ class PodSession:
     Implements ``EpisodeSession`` for an agent of ours; an external driver's episode is prepared and then waited for.
     """
 
-    cured_elsewhere: tuple[type[Exception], ...] = (Superseded, ModelError, *LOST)
+    retryable: tuple[type[Exception], ...] = (Superseded, ModelError, *LOST)
 
     def __init__(self, assignment: Assignment, shared: Shared, progress: Progress) -> None:
         self._assignment = assignment
@@ -63,7 +63,7 @@ class PodSession:
                 deadline_seconds=self._assignment.remaining_seconds,
             )
             await self.prepare(run.task, run.tools, limits)
-        self._progress.become(AssignmentState.RUNNING)
+        self._progress.enter(AssignmentState.RUNNING)
         assignment = self._assignment
         with self._progress.timed("play"):
             async with AsyncRepoEnv.connect(
@@ -78,7 +78,7 @@ class PodSession:
 
     async def finish(self, env: AsyncRepoEnv, reason: EndReason | None) -> Result:
         """End and score the episode; the sidecar itself ends one whose deadline has passed, since it has the clock."""
-        self._progress.become(AssignmentState.CLOSING)
+        self._progress.enter(AssignmentState.CLOSING)
         with self._progress.timed("close"):
             if reason is EndReason.DEADLINE_EXCEEDED:
                 await self.result()

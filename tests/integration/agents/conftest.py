@@ -10,8 +10,7 @@ import msgspec
 import pytest
 
 from dgym.api import AgentSpec, DebugTask, EpisodeSpec
-from dgym.episodes.job import Event, Job, Told
-from dgym.episodes.local import run_episode
+from dgym.episodes import Event, Job, Narrated, run_episode
 from dgym.results import StoredResult
 from tests.fakes.openai_server import FakeOpenAI
 
@@ -50,7 +49,7 @@ class Played:
 
     @property
     def told(self) -> str:
-        return "\n".join(event.text for event in self.events if isinstance(event, Told))
+        return "\n".join(event.text for event in self.events if isinstance(event, Narrated))
 
     @property
     def requests(self) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from dgym.agents import AgentContext, Chat
 from dgym.agents.memory import NO_CALL
 from dgym.agents.model_agent import Loop, Settings
 from dgym.env import AsyncRepoEnv
-from dgym.episodes.comparison import normalize
+from dgym.episodes import normalize
 from dgym.llm import load_models
 from dgym.wire import EndReason, ToolCall
 from tests.fakes.openai_server import Answer, Call, FakeOpenAI

@@ -16,9 +16,7 @@ from aiohttp import WSMsgType, web
 from click.testing import CliRunner
 
 from dgym.cli.app import cli
-from dgym.episodes.pod.api import AgentApi, Tokens
-from dgym.episodes.pod.assignments import Assignments
-from dgym.episodes.pod.metrics import Metrics
+from dgym.episodes.pod import AgentApi, Assignments, Metrics, Tokens
 from dgym.results import StoredResult, open_store
 from dgym.terminal import printable
 

@@ -8,8 +8,7 @@ from click.testing import CliRunner
 
 import dgym
 from dgym.api import TREATMENTS, ProgressReason
-from dgym.episodes.pod.metrics import Metrics
-from dgym.episodes.pod.settings import PREFIX, AgentSettings
+from dgym.episodes.pod import PREFIX, AgentSettings, Metrics
 from dgym.wire.assignments import (
     ASSIGNMENTS_PATH,
     RESULTS_PATH,

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from dgym.api import AgentSpec, DebugTask, EpisodeSpec
-from dgym.episodes.job import Job
+from dgym.episodes import Job
 
 AGENTS = '''
 import asyncio

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dgym.episodes.job import Finished, Started
-from dgym.episodes.local import run_episode
-from dgym.episodes.models import Models
+from dgym.episodes import Finished, Models, Started, run_episode
 from dgym.episodes.pool import Bounds, OwnCode, Pool, bounds_of
 from dgym.wire import EndReason
 

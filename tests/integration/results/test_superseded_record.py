@@ -4,7 +4,7 @@ import msgspec
 import obstore
 import pytest
 
-from dgym.episodes.pod.logs import EpisodeLog
+from dgym.episodes.pod import EpisodeLog
 from dgym.results import Record, StoreUnavailable, TrajectoryHeader, open_store
 from dgym.wire import Observation, Step, ToolCall
 

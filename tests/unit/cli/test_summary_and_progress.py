@@ -1,7 +1,7 @@
 import json
 
 from dgym.cli.run.progress import ROWS, Progress, counts, print_json, print_table, summary_line
-from dgym.episodes.job import Finished, Logged, Started, Stepped
+from dgym.episodes import Finished, Logged, Started, Stepped
 from dgym.wire import EndReason
 
 

@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from dgym.api import AgentSpec, DebugTask, EpisodeSpec
-from dgym.episodes.job import Job
+from dgym.episodes import Job
 
 TASK = {"apiVersion": "dgym.dev/v1alpha1", "kind": "DebugTask", "metadata": {"name": "calc"}, "spec": {}}
 

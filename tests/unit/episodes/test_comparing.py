@@ -1,4 +1,4 @@
-from dgym.episodes.comparison import compare
+from dgym.episodes import compare
 from dgym.wire import EndReason, Observation, Step, ToolCall
 
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dgym.episodes.comparison import normalize
+from dgym.episodes import normalize
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 
 from dgym.api import Loaded, loads
 from dgym.cli.manifests import override
-from dgym.episodes.plan import RunOptions, episodes_for, make_plan, unfinished
+from dgym.episodes import RunOptions, episodes_for, make_plan, unfinished
 from dgym.errors import ManifestError, PluginError
 from dgym.results import StoredResult, TrajectoryHeader
 from dgym.wire import EndReason

@@ -128,7 +128,7 @@ async def test_slots_are_for_what_is_played_here(held):
     with pytest.raises(NoSlot, match="all 2 slots"):
         held.put(make("three"))
     held.put(make("two", epoch=2))
-    assert held.now().used == 2
+    assert held.gauges().used == 2
     await held.player.end("one", DONE)
     held.put(make("three"))
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from dgym.episodes.pod.metrics import Metrics
-from dgym.episodes.pod.progress import Progress
+from dgym.episodes.pod.progress import Metrics, Progress
 from dgym.results import StoreUnavailable
 from dgym.wire import Observation, Step
 from dgym.wire.assignments import AssignmentState
@@ -13,7 +12,7 @@ from dgym.wire.assignments import AssignmentState
 def test_a_store_that_is_away_before_there_is_a_verdict_changes_no_stage(stage):
     told, metrics = [], Metrics()
     progress = Progress(lambda stage: told.append(stage.state), metrics)
-    progress.become(stage)
+    progress.enter(stage)
     progress.store_unavailable(StoreUnavailable("away"))
     assert set(told) == {stage}
     assert b"dgym_agent_store_failures_total 1.0" in metrics.text()
@@ -22,22 +21,22 @@ def test_a_store_that_is_away_before_there_is_a_verdict_changes_no_stage(stage):
 def test_the_deadline_runs_from_the_reset_to_the_last_step():
     told = []
     progress = Progress(lambda stage: told.append(stage.active), Metrics())
-    progress.become(AssignmentState.PREPARING)
-    progress.become(AssignmentState.RUNNING)
-    progress.stepped(Step(seq=0, call=None, observation=Observation(text="")))
-    progress.become(AssignmentState.CLOSING)
+    progress.enter(AssignmentState.PREPARING)
+    progress.enter(AssignmentState.RUNNING)
+    progress.step_recorded(Step(seq=0, call=None, observation=Observation(text="")))
+    progress.enter(AssignmentState.CLOSING)
     assert told == [False, False, True, False]
 
     progress = Progress(lambda stage: told.append(stage.active), Metrics())
     progress.resumed()
-    progress.become(AssignmentState.RUNNING)
+    progress.enter(AssignmentState.RUNNING)
     assert told[-1]
 
 
 def test_a_verdict_that_waits_for_its_store_is_told_as_such():
     told = []
     progress = Progress(lambda stage: told.append((stage.state, stage.cause)), Metrics())
-    progress.become(AssignmentState.STORING)
+    progress.enter(AssignmentState.STORING)
     progress.store_unavailable(StoreUnavailable("away"))
     progress.store_unavailable(None)
     assert told == [
