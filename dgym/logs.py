@@ -44,7 +44,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class PrintableFormatter(logging.Formatter):
-    """A record as text that may be shown in a terminal: it quotes programs and models."""
+    """A record as text without terminal escapes: messages quote programs and models."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The line, and a traceback's lines after it."""

@@ -22,7 +22,7 @@ def printable(text: str) -> str:
 
 
 def printable_line(text: str) -> str:
-    """``text`` in one line: newlines are written out, too, so that it cannot pass for lines of somebody else."""
+    """``text`` in one line: newlines are written out as well, so that the text cannot forge another line."""
     return printable(text).replace("\n", "\\n")
 
 

@@ -1,4 +1,4 @@
-"""The command ``dgym``: its commands' options and help, and what they do, imported when a command runs."""
+"""The command ``dgym``: options and help of its commands, and their implementations, imported when a command runs."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The group of commands. A command's module is imported when the command is used; what it does, when it runs."""
+"""The group of commands. A command is declared in a module that is imported when the command is named."""
 
 import difflib
 import importlib
@@ -35,11 +35,11 @@ _MODULES = {
     "llm": ("init-llm-config", "llm"),
     "local": ("check", "init", "migrate", "replay", "report", "run", "validate"),
 }
-"""The commands that each module declares. Of dgym these modules import what options and messages need, no more."""
+"""The commands that each module declares. At import, these modules load options and output functions only."""
 
 
 class LazyGroup(click.Group):
-    """Knows its commands by name and one line of help, so that ``--help`` imports none of them."""
+    """Lists its commands from a table, so that ``--help`` imports none of them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """The names of all commands."""

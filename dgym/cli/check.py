@@ -1,4 +1,4 @@
-"""What ``dgym check`` and ``dgym validate`` do: find faults of tasks and manifests, with and without running them."""
+"""``dgym check`` and ``dgym validate``: faults of tasks and manifests, found with and without running them."""
 
 import asyncio
 import sys
@@ -31,7 +31,7 @@ def check_and_show(
     repeats: int = 2,
     output: str = "table",
 ) -> None:
-    """Check one task after the other and print what was found; exit with 1 where a task has problems."""
+    """Check the tasks one by one and print the assessments; exit with 1 where a task has problems."""
     assessments = _check_all(tasks, _opening(sandbox, engine, python, build_requirements), repeats)
     if output == "json":
         echo_json(assessments)
@@ -66,7 +66,7 @@ def _show(assessments: Sequence[Assessment]) -> None:
 
 
 def tasks_of(loaded: Sequence[Loaded]) -> list[DebugTask]:
-    """The tasks of manifests, those inside Episodes among them."""
+    """The tasks of manifests, including those inside Episodes."""
     tasks: list[DebugTask] = []
     for item in loaded:
         resource = item.resource
@@ -113,7 +113,7 @@ def _place_of(item: Loaded) -> str:
 
 
 def _problems(item: Loaded) -> Iterator[Problem]:
-    """Problems that loading a manifest does not find: names and options of agents and tools, and patches."""
+    """Problems that loading a manifest leaves unseen: names and options of agents and tools, and patches."""
     resource = item.resource
     if isinstance(resource, DebugTask):
         yield from _task_problems(resource.spec, ("spec",))
@@ -164,7 +164,7 @@ def _patch_problems(patch: str | None, path: FieldPath) -> Iterator[Problem]:
 
 
 def _failure(path: FieldPath, check: Callable[..., Any], *arguments: Any) -> Iterator[Problem]:
-    """The problem that ``check`` reports by an exception, if it reports one."""
+    """The problem that ``check`` raises, if any."""
     try:
         check(*arguments)
     except (ManifestError, PluginError) as error:

@@ -41,7 +41,7 @@ def list_models(llm_config: str | None, tag: str | None, output: str) -> None:
 
 
 def _describe(catalog: "ModelCatalog", name: str) -> dict[str, Any]:
-    """What may be shown of a model: no keys, no headers."""
+    """The public settings of a model: no keys, no headers."""
     if catalog.is_interactive(name):
         about = "you, at the terminal"
         return {"name": name, "about": about, "model": None, "endpoints": [], "tags": [], "problem": None}

@@ -1,4 +1,4 @@
-"""The commands for this machine: their options and help. What each does is imported when it runs."""
+"""The commands that work on this machine: options and help. Implementations are imported when a command runs."""
 
 import click
 

@@ -23,7 +23,7 @@ from dgym.cli.options import Inputs
 from dgym.errors import ManifestError
 
 PREFIX = "bundled:"
-"""Of the source of what is bundled."""
+"""The beginning of the source of a bundled manifest."""
 
 _MANIFEST_SUFFIXES = (".yaml", ".yml", ".json")
 
@@ -117,7 +117,7 @@ def _changed(resource: Resource, assignments: Sequence[str]) -> Resource:
 
 
 def _without_strange_parameters(spec: EpisodeSpec, named: str | None) -> EpisodeSpec:
-    """Parameters are an agent's own: where another agent is named, those of the manifest's agent are not for it."""
+    """Drop the parameters where the command line names another agent: they belong to the manifest's."""
     if not named or spec.agent is None or spec.agent.name == named:
         return spec
     return msgspec.structs.replace(spec, agent=msgspec.structs.replace(spec.agent, parameters={}))

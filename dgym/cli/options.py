@@ -32,12 +32,12 @@ def complete_bundled(_context: click.Context, _parameter: click.Parameter, incom
 
 
 def complete_paths(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Files and directories; the shell itself knows them best."""
+    """Files and directories, completed by the shell itself."""
     return [CompletionItem(incomplete, type="file")]
 
 
 def complete_directories(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Directories, likewise."""
+    """Directories, completed by the shell itself."""
     return [CompletionItem(incomplete, type="dir")]
 
 
@@ -132,7 +132,7 @@ def check_python(python: str | None) -> str | None:
         raise click.BadParameter(
             f"{python} does not exist; give an interpreter or a virtual environment", param_hint="--python"
         )
-    # Not resolved: the link to the interpreter is what makes a virtual environment one.
+    # Not resolved: a virtual environment is found by the link to its interpreter.
     return str(path.absolute())
 
 

@@ -25,7 +25,7 @@ _SHOWN_CHARACTERS = 300
 
 
 def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
-    """Print ``text``, which may be of anyone: commands print by this function, ``echo_json`` and the tables alone."""
+    """Print ``text`` without terminal escapes. Commands print with this function, ``echo_json`` and tables only."""
     click.echo(printable(text), err=err, nl=nl)
 
 
@@ -52,7 +52,7 @@ def show_table(drawn: "Table") -> None:
 
 
 def widen(screen: "Console", drawn: "RenderableType") -> None:
-    """Let lines be as long as they need to be: a terminal wraps them, as it does kubectl's; a cut name is of no use."""
+    """Make the console wide enough for every unbroken cell: a cut name is useless."""
     from rich.measure import Measurement
 
     needed = Measurement.get(screen, screen.options.update(width=10_000), drawn).minimum
@@ -60,7 +60,7 @@ def widen(screen: "Console", drawn: "RenderableType") -> None:
 
 
 def table(headings: Iterable[str], *, numbers: Collection[str] = (), breaking: Collection[str] = ()) -> "Table":
-    """A table without lines: ``numbers`` are headings of numbers, ``breaking`` those of cells with several words."""
+    """A table without borders: columns in ``numbers`` are right-aligned, cells in ``breaking`` may wrap."""
     from rich.table import Table
 
     made = Table(box=None, pad_edge=False, header_style="bold")
@@ -87,7 +87,7 @@ def text(plain: str, style: str = "") -> "Text":
 
 
 def in_one_line(message: str) -> str:
-    """The first line of a failure's message, which names the failure, and the last, where programs put the cause."""
+    """The first line of a failure's message, which names the failure, and the last, which often holds the cause."""
     lines = [line.strip() for line in message.strip().splitlines() if line.strip()]
     shown = [lines[0], lines[-1]] if len(lines) > 1 else lines
     joint = " … " if len(lines) > 2 else " "
@@ -117,7 +117,7 @@ def translated(ctx: click.Context) -> Iterator[None]:
 
 @contextlib.contextmanager
 def printable_messages() -> Iterator[None]:
-    """Turn exceptions of dgym into click's, whose messages quote manifests, clusters and arguments."""
+    """Turn exceptions of dgym into click's, and make the text that they quote printable."""
     try:
         yield
     except click.ClickException as error:

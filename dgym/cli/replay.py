@@ -1,4 +1,4 @@
-"""What ``dgym replay`` does: run recorded calls again and show where the observations differ."""
+"""``dgym replay``: recorded calls executed again, and the observations that differ."""
 
 import asyncio
 import sys
@@ -46,7 +46,7 @@ def replay_all(
 
 
 def _require_nothing_foreign(path: str, trajectory: Trajectory, manifest: str | None) -> None:
-    """Refuse a trajectory that chooses code to import or directories to read: it may come from a stranger.
+    """Refuse a trajectory that chooses code to import or directories to read: its author may be hostile.
 
     Raises:
         ManifestError: It names a manifest, and the command line names none; or it names a tool by its module.

@@ -1,4 +1,4 @@
-"""What ``dgym report`` does: print the figures of results as tables, JSON or comma-separated values."""
+"""``dgym report``: the figures of results as tables, JSON or comma-separated values."""
 
 import csv
 import io
@@ -28,7 +28,7 @@ from dgym.results.report import (
 )
 
 ROWS = 100
-"""Tasks listed at most; beyond that those with the lowest rates, or that differ most."""
+"""Tasks listed at most: those with the lowest rates, or with the greatest difference."""
 
 _OUTCOME = ("Resolved", "Rate %", "Interval")
 _EFFORT = ("Steps", "Rewrites", "Seconds")
@@ -106,7 +106,7 @@ def _price(text: str) -> tuple[str, Price]:
 
 
 def _print_report(report: Report) -> None:
-    """All tables of one report, then what to know about them."""
+    """All tables of one report, then notes on them."""
     screen = console()
     tables = (
         *(_outcomes(report), _efforts(report), _tasks(report)),

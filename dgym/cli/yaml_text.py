@@ -1,4 +1,4 @@
-"""Files that a person goes on editing: plain data as YAML, comments, and how such a file is written."""
+"""Manifests for people to edit: plain data as YAML, comments, and files written whole."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from dgym.terminal import printable
 
 
 class _Dumper(yaml.SafeDumper):
-    """PyYAML reads YAML 1.1; what is a number or a truth value to other readers is quoted too."""
+    """Quotes also what readers of YAML 1.2 take for a number or a truth value; PyYAML writes YAML 1.1."""
 
     def ignore_aliases(self, _data: Any) -> bool:
         """Write everything out."""
@@ -34,7 +34,7 @@ def dump(value: Any, *, flow: bool = False) -> str:
 
 
 def comment(text: str) -> str:
-    """``text`` on one line, without what would end a comment or drive a terminal."""
+    """``text`` as the rest of a comment: printable, on one line."""
     return printable(re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+", " ", text))
 
 
@@ -51,7 +51,7 @@ def write_text(path: Path, text: str, *, force: bool) -> None:
             if force:
                 temporary.replace(path)
             else:
-                # Unlike a check beforehand, a link cannot be overtaken by another process that writes the file.
+                # A link fails where the file exists; a check beforehand could be overtaken by another process.
                 path.hardlink_to(temporary)
         finally:
             temporary.unlink(missing_ok=True)

@@ -1,6 +1,6 @@
 """The commands that talk to a cluster: `submit`, `get`, `logs`, `results` and `cancel`.
 
-Here are their options and help; what each does is imported when it runs.
+This module has their options and help; implementations are imported when a command runs.
 """
 
 import click

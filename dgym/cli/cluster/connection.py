@@ -50,10 +50,10 @@ _PREFIXES = {
 
 @contextlib.asynccontextmanager
 async def connect(context: str | None, namespace: str | None) -> AsyncIterator[Client]:
-    """A client of the cluster of that context; ``client.namespace`` is the one that the command works in.
+    """A client of the cluster of that context; ``client.namespace`` is the namespace that the command works in.
 
     Raises:
-        DgymError: There is no such cluster, or it refuses what the block asks for.
+        DgymError: There is no such cluster, or it refuses a request of the block.
     """
     access = await load_access(context=context)
     if namespace:
@@ -97,7 +97,7 @@ async def follow(
     label_selector: str = "",
     field_selector: str = "",
 ) -> AsyncIterator[Store[T]]:
-    """A store that a watch keeps current; ``changed`` is set when it is first filled, and after every change.
+    """A store that a watch keeps current; ``changed`` is set after the first list and after every change.
 
     Raises:
         BaseExceptionGroup: With an ``ApiError``: the API server did not answer for minutes, or refuses.
@@ -195,7 +195,7 @@ def _explained(error: ApiError, access: Access) -> str:
                 " see whether it runs (kubectl cluster-info), or choose another with --context"
             )
         case UnreadableAnswer():
-            return f"{access.server} answers what no API server does ({message}); see the kubeconfig"
+            return f"{access.server} is no Kubernetes API server ({message}); see the kubeconfig"
         case Unauthorized() if isinstance(error.__cause__, AccessError):
             return message
         case Unauthorized():
@@ -212,7 +212,7 @@ def _explained(error: ApiError, access: Access) -> str:
                 " a namespace of yours"
             )
         case NotFound() if f"/{GROUP}/" in error.path and not name:
-            # Without a name it is not an object that is missing, but the whole kind.
+            # Without a name the kind is missing, not an object.
             return f"the cluster of context '{access.context}' has no resources of {GROUP}; install dgym: {INSTALL}"
         case NotFound() if error.details.kind == "namespaces":
             return f"{message}; make it (kubectl create namespace {name}), or choose another with -n"

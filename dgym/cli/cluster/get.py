@@ -1,4 +1,4 @@
-"""What ``dgym get`` does: list the Episodes and EpisodeSets of a cluster, and watch them."""
+"""``dgym get``: the Episodes and EpisodeSets of a cluster as a table or as manifests."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -77,7 +77,7 @@ async def _watch(client: Client, found: Views | None, selector: str, namespace: 
 def _select(
     episodes: Iterable[EpisodeView], sets: Iterable[SetView], found: Views | None
 ) -> list[EpisodeView | SetView]:
-    """The objects of the names given, and the Episodes of the sets among them: sets first, in the order of names."""
+    """The objects named on the command line and the Episodes of named sets: sets first, each sorted by name."""
     views: list[EpisodeView | SetView] = [*sorted(sets, key=key_of), *sorted(episodes, key=key_of)]
     if found is None:
         return views

@@ -1,4 +1,4 @@
-"""What ``dgym logs`` does: print the log of an episode's pod, or the stored one."""
+"""``dgym logs``: the log of an episode's pod, or the stored one."""
 
 import asyncio
 import codecs

@@ -1,4 +1,4 @@
-"""Manifests as they are sent to a cluster: complete, since the cluster has no files of this machine."""
+"""Manifests as they are sent to a cluster: complete, with the files of local repositories inside."""
 
 import base64
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""What ``dgym results`` does: fetch stored files through an agent of the cluster."""
+"""``dgym results``: stored files fetched through an agent of the cluster."""
 
 import asyncio
 import base64
@@ -42,13 +42,13 @@ class ResultsReader:
         """Every file of every attempt at the episodes of that name.
 
         Raises:
-            ClusterError: The agent does not answer, or with what is not a list of results.
+            ClusterError: The agent does not answer, or answers with something else than a list of results.
         """
         body = b"".join([chunk async for chunk in self._get(f"{namespace}/{episode}")])
         try:
             found = msgspec.json.decode(body, type=ResultsList).files
         except msgspec.MsgspecError as error:
-            raise ClusterError(f"pod {self._forward.pod} answers what no agent of dgym does: {error}") from error
+            raise ClusterError(f"pod {self._forward.pod} sent no list of results: {error}") from error
         return [file for file in found if _is_below(file.path, namespace, episode)]
 
     async def read(self, file: StoredFile) -> bytes:
@@ -96,7 +96,7 @@ async def open_results(client: Client, system_namespace: str) -> AsyncIterator[R
     """A reader that asks one of the agents in the namespace in which dgym is installed.
 
     Raises:
-        ClusterError: There is no such agent, or we may not ask it.
+        ClusterError: There is no agent, or the user has no right to read from it.
     """
     with _rights_explained(system_namespace):
         token = await _token(client, system_namespace)
@@ -111,7 +111,7 @@ async def open_results(client: Client, system_namespace: str) -> AsyncIterator[R
 
 @contextlib.contextmanager
 def _rights_explained(namespace: str) -> Iterator[None]:
-    """Name the rights that are missing: no ClusterRole of Kubernetes or dgym for users grants them."""
+    """Explain ``Forbidden`` by the rights that are missing, which no ClusterRole for users grants."""
     try:
         yield
     except Forbidden as error:
@@ -155,7 +155,7 @@ def _refusal(status: int, body: str, pod: str) -> ClusterError:
 
 
 def _is_below(path: str, namespace: str, episode: str) -> bool:
-    """Whether a path that a pod named is one of that episode: nothing else is written to disk."""
+    """Whether a path sent by a pod belongs to that episode; no other path is written to."""
     parts = path.split("/")
     inside = len(parts) == 5 and parts[:2] == [namespace, episode] and parts[2] not in ("", ".", "..")
     return inside and parts[3].isdecimal() and parts[4] in FILES and "\0" not in path
@@ -242,7 +242,7 @@ def _of_episode(view: EpisodeView, namespace: str) -> Wanted:
 
 
 async def _of_set(client: Client, view: SetView) -> list[Wanted]:
-    """Its Episodes in the order of their indexes, and those that finished and are deleted."""
+    """The set's Episodes in the order of their indexes, including those deleted after their end."""
     selector = selector_of_children(view.metadata.name)
     where = {"namespace": client.namespace, "label_selector": selector}
     living = [_of_episode(view, client.namespace) for view in await client.list(EPISODES, decode=EpisodeView, **where)]

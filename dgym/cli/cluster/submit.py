@@ -1,4 +1,4 @@
-"""What ``dgym submit`` and ``dgym cancel`` do: begin and end episodes of a cluster."""
+"""``dgym submit`` and ``dgym cancel``: episodes of a cluster begun, awaited and ended."""
 
 import asyncio
 import sys
@@ -40,7 +40,7 @@ async def _submit(loaded: Sequence[Loaded], place: tuple[str | None, str | None]
         manifests = [
             manifest_of(item.resource, namespace_of(item, chosen=place[1], default=client.namespace)) for item in loaded
         ]
-        # Tasks are there when their episodes look for them.
+        # Tasks first: Episodes refer to them.
         tasks = [each for each in manifests if each["kind"] == "DebugTask"]
         await _apply_all(client, tasks, dry_run=dry_run)
         await _apply_all(client, [each for each in manifests if each not in tasks], dry_run=dry_run)
@@ -50,7 +50,7 @@ async def _submit(loaded: Sequence[Loaded], place: tuple[str | None, str | None]
 
 
 async def _apply_all(client: Client, manifests: Sequence[dict[str, Any]], *, dry_run: bool) -> None:
-    """Apply them, several at a time; every refusal is reported, each with the object it is about."""
+    """Apply the manifests, several at a time; report every refusal with its object."""
     gate = asyncio.Semaphore(_AT_A_TIME)
     suffix = " (dry run)" if dry_run else ""
 
@@ -136,7 +136,7 @@ async def _finished_in(
     shown: dict[Key, str] = {}
     changed = asyncio.Event()
     async with follow(client, resource, view, changed, namespace=namespace, field_selector=only) as store:
-        # Children of no TTL are deleted as soon as they are finished: the state observed last counts.
+        # Without a TTL, children are deleted as soon as they are finished: the last observed state counts.
         while not _all_finished(store, wanted) or changed.is_set():
             await changed.wait()
             changed.clear()
@@ -161,7 +161,7 @@ def _show_state(key: Key, view: EpisodeView | SetView, shown: dict[Key, str], nu
 
 
 def _of_episode(view: EpisodeView, *, brief: bool) -> str:
-    """Its reason; of many episodes only what asks for attention and the ends."""
+    """The episode's state; with ``brief``, only of failures and finished episodes."""
     reason = view.status.reason
     if not view.finished and brief and reason not in TREATMENTS:
         return ""

@@ -14,7 +14,7 @@ _NUMBERS = frozenset({"Score", "Steps", "Age"})
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Base of all views: lenient, so that a newer cluster is shown by an older command."""
+    """Base of all views: unknown fields are ignored, so that an older command shows a newer cluster."""
 
 
 class Meta(View, frozen=True, kw_only=True):
@@ -108,7 +108,7 @@ class EpisodeView(_Object, frozen=True, kw_only=True):
 
     @property
     def message(self) -> str:
-        """The message that explains its reason, in one line; a verdict needs none."""
+        """The message that explains the reason, in one line; empty for a verdict."""
         if self.finished and not self.failed:
             return ""
         texts = [self.status.outcome.message] if self.status.outcome is not None else []
@@ -152,7 +152,7 @@ class SetView(_Object, frozen=True, kw_only=True):
 
     @property
     def state(self) -> str:
-        """The reason of its end, or what it does or waits for."""
+        """The reason of its end, or its present state."""
         if self.finished:
             return next((each.reason for each in self.status.conditions if each.type == "Finished"), "") or "Finished"
         if self.spec.cancel:
@@ -166,7 +166,7 @@ class SetView(_Object, frozen=True, kw_only=True):
 
     @property
     def steps(self) -> str:
-        """Episodes have steps."""
+        """Empty: steps belong to episodes."""
         return ""
 
     @property

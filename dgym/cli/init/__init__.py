@@ -30,7 +30,7 @@ _PYTEST = "python -m pytest -q"
 
 
 class Entrypoint(msgspec.Struct, frozen=True):
-    """The command that runs the tests, and the reason for it; ``certain`` is false when there is none."""
+    """The command that runs the tests, and the reason for it; ``certain`` is false for a mere default."""
 
     command: str
     why: str
@@ -38,7 +38,7 @@ class Entrypoint(msgspec.Struct, frozen=True):
 
 
 class Proposal(msgspec.Struct, frozen=True, kw_only=True):
-    """What the manifest is made of. The patterns are empty where files of the repository hold them."""
+    """The contents of the manifest. Patterns are empty where the repository has a policy file."""
 
     found: Survey
     requirements: Requirements
@@ -49,7 +49,7 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def propose(found: Survey, requirements: Requirements, *, agent: str) -> Proposal:
-    """What is likely right for the repository."""
+    """The likely manifest of the surveyed repository."""
     hidden = (*(f"{path}/" for path in found.bulky), *found.secrets)
     return Proposal(
         found=found,
@@ -213,7 +213,7 @@ def _default_target(root: Path) -> Path:
 
 
 def _checked_text(proposal: Proposal, target: Path | None) -> str:
-    """The manifest, which must be valid whatever the repository is called and holds."""
+    """The manifest, checked: names in the repository must not make it invalid."""
     text = manifest_text(proposal, local_path=local_path(proposal.found.root, target))
     loads(text, source=str(target or "the manifest"))
     return text

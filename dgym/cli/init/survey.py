@@ -13,7 +13,7 @@ import msgspec
 _SKIPPED = frozenset({".git", ".hg", ".svn", "__pycache__", ".tox", ".nox", "node_modules", "site-packages", ".eggs"})
 _BULKY = frozenset({"node_modules", ".tox", ".nox"})
 _LIMIT = 50_000
-"""Files surveyed; those beyond would not change the proposal."""
+"""Files surveyed at most."""
 
 _STANDARD_TEST = re.compile(r"^(test_.*|.*_test)\.py$")
 _OTHER_TEST = frozenset({"test.py", "tests.py"})
@@ -30,7 +30,7 @@ class PytestSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Survey(msgspec.Struct, frozen=True, kw_only=True):
-    """What the files of a repository show. Paths are relative to it; ``bulky`` directories belong to tools."""
+    """Findings in the files of a repository. Paths are relative to it; ``bulky`` directories belong to tools."""
 
     root: Path
     python_files: int
@@ -67,7 +67,7 @@ def survey(root: Path) -> Survey:
 
 
 def test_folders(found: Survey) -> list[str]:
-    """The outermost directories called like tests that hold tests."""
+    """The outermost directories named ``tests`` or ``test`` that hold tests."""
     folders = set()
     for path in (*found.tests, *found.other_tests):
         parts = PurePosixPath(path).parts[:-1]
@@ -113,7 +113,7 @@ def read_ini(path: Path) -> configparser.ConfigParser:
 
 
 def table(data: Any, *keys: str) -> dict[str, Any]:
-    """The table at ``keys``; empty when anything on the way is something else."""
+    """The table at ``keys``; empty when there is none."""
     for key in keys:
         data = data.get(key) if isinstance(data, dict) else None
     return data if isinstance(data, dict) else {}
@@ -191,7 +191,7 @@ _REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\s*(\[[\w\s,.-]*\])?\s*([<
 _INCLUDE = re.compile(r"^(?:-r|--requirement)[ =]?\s*(\S+)")
 _BOUND = re.compile(r"(>=|<)\s*(\d+)\.(\d+)(?![.\d])")
 _REQUIREMENTS_LIMIT = 256
-"""As many as a task may have."""
+"""The limit of ``spec.requirements``."""
 
 
 class Requirements(msgspec.Struct, frozen=True, kw_only=True):
@@ -263,7 +263,7 @@ class _Reader:
                 self._add(re.sub(r"\s+--hash=\S+", "", line), name)
 
     def pyproject(self, data: dict[str, Any]) -> None:
-        """Dependencies of the project, and of the extras and groups that are called like tests."""
+        """Dependencies of the project, and of its extras and groups for tests."""
         project = table(data, "project")
         for line in _strings(project.get("dependencies")):
             self._add(line, "pyproject.toml")
@@ -277,7 +277,7 @@ class _Reader:
             self.left_out.append("pyproject.toml: poetry's own tables are not read; add what they list")
 
     def setup_cfg(self, parser: Any) -> None:
-        """``install_requires`` and the extras that are called like tests."""
+        """``install_requires`` and the extras for tests."""
         texts = [parser.get("options", "install_requires", fallback="")]
         texts += [parser.get("options.extras_require", name, fallback="") for name in _GROUPS]
         for line in "\n".join(texts).splitlines():

@@ -21,12 +21,12 @@ from dgym.workspace.patches import FileVersion, apply_patch
 
 
 def make_plan(loaded: list[Loaded], options: RunOptions) -> Plan:
-    """Plan the episodes; tasks that the manifests do not hold are looked for among the bundled ones."""
+    """Plan the episodes; tasks missing in the manifests are looked up among the bundled ones."""
     return plan_episodes(loaded, options=options, bundled=bundled_tasks() if _needs_bundled(loaded) else ())
 
 
 def _needs_bundled(loaded: list[Loaded]) -> bool:
-    """Whether a reference to a task is not answered by the manifests themselves."""
+    """Whether the manifests refer to a task that they do not contain."""
     given = {item.resource.metadata.name for item in loaded if isinstance(item.resource, DebugTask)}
     wanted: set[str] = set()
     for item in loaded:
@@ -49,7 +49,7 @@ def run_plan(
     output: str,
     apply_patch: bool,
 ) -> None:
-    """Run what is not finished and print all results; exit with 1 where an episode has no verdict."""
+    """Run the unfinished episodes and print all results; exit with 1 where an episode has no verdict."""
     jobs = list(unfinished(plan.jobs, force=force, force_failed=force_failed))
     interrupted = _execute(jobs, workers or _cpus(), skipped=len(plan.jobs) - len(jobs), debug=debug)
     results = stored_results(plan.jobs)
@@ -164,7 +164,7 @@ def _read(root: Path, path: str) -> FileVersion | None:
 
 
 def _refuse_outside(root: Path, changes: Mapping[str, FileVersion | None]) -> None:
-    """A directory may have become a link to elsewhere since the repository was read."""
+    """Raise where a directory has become a link to elsewhere since the repository was read."""
     real = root.resolve()
     for path in changes:
         parent = (root / path).parent.resolve()
@@ -188,7 +188,7 @@ def _write(path: Path, version: FileVersion | None) -> None:
 
 
 def _mode(path: Path, version: FileVersion) -> int:
-    """The file's own mode; a patch knows of the executable bit alone."""
+    """The file's mode with the patch's executable bit, the only bit that a patch has."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
     except OSError:

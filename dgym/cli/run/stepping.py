@@ -11,7 +11,7 @@ from dgym.wire import Step
 
 
 def stopping_hooks(job: Job) -> Hooks:
-    """Where to stop: where a model has thought, else where the agent has acted."""
+    """Hooks that stop after each reply of a model or, for an agent without one, after each step."""
     if load_agent(job.agent.name).uses_model:
         return Hooks(on_exchange=lambda exchange, steps: stop_after_reply(job, exchange, steps))
     return Hooks(on_step=lambda step: stop_after_step(job, step))
