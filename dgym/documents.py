@@ -1,4 +1,4 @@
-"""Text to plain data: YAML (many documents) and JSON, with the line of every field and all duplicate keys.
+"""Text to plain data: YAML (many documents) and JSON, with the line of every field and all duplicate keys; and back.
 
 Differences from PyYAML's defaults are those a manifest needs: times stay text, and ``12:30`` is text, not a number in
 base sixty. Nothing imports this, and so yaml, before a file is read.
@@ -259,3 +259,25 @@ def json_excess(text: str) -> Problem | None:
         elif first in "]}":
             depth -= 1
     return None
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes also what readers of YAML 1.2 take for a number or a truth value; PyYAML writes YAML 1.1."""
+
+    def ignore_aliases(self, _data: Any) -> bool:
+        """Write everything out."""
+        return True
+
+
+_Dumper.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^(?:0o[0-7]+|[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?)$"),
+    list("-+.0123456789"),
+)
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^[yYnN]$"), list("yYnN"))
+
+
+def dump(value: Any, *, flow: bool = False) -> str:
+    """``value`` as YAML that ends with a newline: in block style, or with ``flow`` on one line."""
+    text = yaml.dump(value, Dumper=_Dumper, sort_keys=False, width=float("inf"), default_flow_style=flow)
+    return text.removesuffix("...\n")

@@ -12,7 +12,7 @@ from dgym.api import AgentSpec, DebugTask, DebugTaskSpec, Episode, EpisodeSet, E
 from dgym.cli.manifests import load_bundle, read_manifests
 from dgym.cli.options import Inputs
 from dgym.cli.output import FAILED, echo, echo_json
-from dgym.cli.yaml_text import dump
+from dgym.documents import dump
 from dgym.env import Opening, check_task
 from dgym.episodes import effective_tools
 from dgym.errors import FieldPath, ManifestError, PatchError, PluginError, Problem, describe, error_of, show

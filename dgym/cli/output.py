@@ -1,10 +1,11 @@
-"""The output of commands: JSON, tables, and failures as messages with an exit status.
+"""The output of commands: JSON, tables, files for people, and failures as messages with an exit status.
 
 0: every episode has a verdict. 1: some failed for other reasons. 2: usage or manifest. 130: interrupted.
 """
 
 import contextlib
 import os
+import re
 import signal
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -17,6 +18,8 @@ from dgym.errors import DgymError, ManifestError, PluginError
 from dgym.terminal import printable, printable_json, printable_line
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import Console, RenderableType
     from rich.table import Table
     from rich.text import Text
@@ -92,6 +95,34 @@ def in_one_line(message: str) -> str:
     shown = [lines[0], lines[-1]] if len(lines) > 1 else lines
     joint = " … " if len(lines) > 2 else " "
     return joint.join(line if len(line) <= _SHOWN_CHARACTERS else f"{line[:_SHOWN_CHARACTERS]}…" for line in shown)
+
+
+def comment(text: str) -> str:
+    """``text`` as the rest of a comment: printable, on one line."""
+    return printable(re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+", " ", text))
+
+
+def write_text(path: "Path", text: str, *, force: bool) -> None:
+    """Write ``text`` to ``path``, whole or not at all; a file that exists is replaced only with ``force``.
+
+    Raises:
+        UsageFailure: The file exists, or cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        try:
+            if force:
+                temporary.replace(path)
+            else:
+                # A link fails where the file exists; a check beforehand could be overtaken by another process.
+                path.hardlink_to(temporary)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except FileExistsError:
+        raise UsageFailure(f"{path} exists; --force overwrites it") from None
+    except OSError as error:
+        raise UsageFailure(f"{path} cannot be written: {error.strerror or error}") from None
 
 
 FAILED = 1

@@ -27,9 +27,11 @@ def cancel_command(names: tuple[str, ...], namespace: str | None, context: str |
 
     Exit status: 0, 1 the cluster refuses or cannot be reached, 2 usage or a name that is not there, 130 Ctrl-C.
     """
+    import asyncio
+
     from dgym.cli.cluster.submit import cancel_all
 
-    cancel_all(names, (context, namespace))
+    asyncio.run(cancel_all(names, (context, namespace)))
 
 
 @click.command("get")
@@ -62,6 +64,8 @@ def get_command(
 
     Exit status: 0, 1 the cluster refuses or cannot be reached, 2 usage or a name that is not there, 130 Ctrl-C.
     """
+    import asyncio
+
     from dgym.cli.cluster.get import show_objects
 
     if names and (selector or all_namespaces):
@@ -69,7 +73,7 @@ def get_command(
     if watch and output != "table":
         raise click.UsageError(f"--watch shows tables; leave out --output, or watch with kubectl get -w -o {output}")
     place = (context, namespace)
-    show_objects(names, selector or "", output, everywhere=all_namespaces, watch=watch, place=place)
+    asyncio.run(show_objects(names, selector or "", output, everywhere=all_namespaces, watch=watch, place=place))
 
 
 @click.command("logs")
@@ -95,9 +99,11 @@ def logs_command(
     Exit status: 0, 1 there is no log, or the cluster refuses or cannot be reached, 2 usage or a name that is not there,
     130 Ctrl-C.
     """
+    import asyncio
+
     from dgym.cli.cluster.logs import show_log
 
-    show_log(name, container, (context, namespace), follow=follow, system_namespace=system_namespace)
+    asyncio.run(show_log(name, container, (context, namespace), follow=follow, system_namespace=system_namespace))
 
 
 @click.command("results")

@@ -8,7 +8,7 @@ from dgym.api import SET_LABEL, label_value
 from dgym.cli.cluster.connection import RESOURCES, connect, find_all, follow
 from dgym.cli.cluster.views import EpisodeView, SetView, table_of
 from dgym.cli.output import echo, echo_json, show_table
-from dgym.cli.yaml_text import dump
+from dgym.documents import dump
 from dgym.kube import EPISODE_SETS, EPISODES, Client, key_of
 
 Views = Sequence[EpisodeView | SetView]
@@ -17,7 +17,7 @@ Views = Sequence[EpisodeView | SetView]
 _REDRAW_SECONDS = 0.25
 
 
-def show_objects(
+async def show_objects(
     names: Sequence[str],
     selector: str,
     output: str,
@@ -27,18 +27,6 @@ def show_objects(
     place: tuple[str | None, str | None],
 ) -> None:
     """Print the objects of these names, else all that the selector selects."""
-    asyncio.run(_show_objects(names, selector, output, everywhere=everywhere, watch=watch, place=place))
-
-
-async def _show_objects(
-    names: Sequence[str],
-    selector: str,
-    output: str,
-    *,
-    everywhere: bool,
-    watch: bool,
-    place: tuple[str | None, str | None],
-) -> None:
     async with connect(*place) as client:
         found = await find_all(client, names) if names else None
         namespace = None if everywhere else client.namespace

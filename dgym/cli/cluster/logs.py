@@ -16,16 +16,10 @@ _SILENCE_SECONDS = 4 * 3600.0
 _STARTING_SECONDS = 1.0
 
 
-def show_log(
+async def show_log(
     name: str, container: str, place: tuple[str | None, str | None], *, follow: bool, system_namespace: str
 ) -> None:
     """Print the log of the Episode of that name."""
-    asyncio.run(_show_log(name, container, place, follow=follow, system_namespace=system_namespace))
-
-
-async def _show_log(
-    name: str, container: str, place: tuple[str | None, str | None], *, follow: bool, system_namespace: str
-) -> None:
     async with connect(*place) as client:
         (view,) = await find_all(client, [name], kinds=("Episode",))
         assert isinstance(view, EpisodeView)

@@ -74,12 +74,8 @@ async def _apply_all(client: Client, manifests: Sequence[dict[str, Any]], *, dry
         raise ManifestError(text) if all(isinstance(each, ManifestError) for each in refused) else ClusterError(text)
 
 
-def cancel_all(names: Sequence[str], place: tuple[str | None, str | None]) -> None:
+async def cancel_all(names: Sequence[str], place: tuple[str | None, str | None]) -> None:
     """Cancel the Episodes and EpisodeSets of these names."""
-    asyncio.run(_cancel(names, place))
-
-
-async def _cancel(names: Sequence[str], place: tuple[str | None, str | None]) -> None:
     async with connect(*place) as client:
         for found in await find_all(client, names):
             name = found.metadata.name

@@ -21,8 +21,8 @@ from dgym.cli.init.survey import (
     survey,
     test_folders,
 )
-from dgym.cli.output import echo
-from dgym.cli.yaml_text import comment, dump, write_text
+from dgym.cli.output import comment, echo, write_text
+from dgym.documents import dump
 from dgym.terminal import printable_line
 
 NAME_LIMIT = 52

@@ -13,8 +13,8 @@ from dgym.agents import agent_names
 from dgym.api import API_VERSION, BENCHMARK_LABEL, loads
 from dgym.benchmarks import bundled, load_bundled
 from dgym.cli.migrate.section import KEYS, NESTED, Fate, Migration, Note, read_sections
-from dgym.cli.output import echo
-from dgym.cli.yaml_text import comment, dump, write_text
+from dgym.cli.output import comment, echo, write_text
+from dgym.documents import dump
 from dgym.errors import ManifestError
 
 _NAME_LIMIT = 52

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dgym.cli.yaml_text import comment, dump
-from dgym.documents import read_yaml
+from dgym.cli.output import comment
+from dgym.documents import dump, read_yaml
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.text(max_size=20)
 VALUES = st.recursive(
