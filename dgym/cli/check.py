@@ -9,7 +9,7 @@ import msgspec
 
 from dgym.agents import load_agent
 from dgym.api import AgentSpec, DebugTask, DebugTaskSpec, Episode, EpisodeSet, EpisodeSpec, Loaded, ToolSpec, find_task
-from dgym.cli.manifests import load_bundle, read_manifests
+from dgym.cli.manifests import load_bundle, place_of, read_manifests
 from dgym.cli.options import Inputs
 from dgym.cli.output import FAILED, echo, echo_json
 from dgym.documents import dump
@@ -101,15 +101,11 @@ def validate_manifests(inputs: Inputs) -> None:
         ManifestError: With the faults of all files.
     """
     loaded = read_manifests(inputs)
-    faults = [describe(problem, _place_of(item)) for item in loaded for problem in _problems(item)]
+    faults = [describe(problem, place_of(item)) for item in loaded for problem in _problems(item)]
     if faults:
         raise error_of(faults)
     for item in loaded:
         echo(f"{item.file}: document {item.document}: {item.resource.kind} {item.resource.metadata.name}: valid")
-
-
-def _place_of(item: Loaded) -> str:
-    return f"{item.file}: document {item.document} ({item.resource.kind} {item.resource.metadata.name})"
 
 
 def _problems(item: Loaded) -> Iterator[Problem]:

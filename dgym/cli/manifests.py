@@ -1,6 +1,6 @@
 """From arguments to resources: manifests, folders of manifests, bundled benchmarks, and repositories."""
 
-import difflib
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,9 +21,13 @@ from dgym.api import (
 )
 from dgym.cli.options import Inputs
 from dgym.errors import ManifestError
+from dgym.problems import nearest
 
 PREFIX = "bundled:"
 """The beginning of the source of a bundled manifest."""
+
+NAME_LIMIT = 52
+"""Of names that commands make up: the names of a set's Episodes and pods are longer."""
 
 _MANIFEST_SUFFIXES = (".yaml", ".yml", ".json")
 
@@ -89,12 +93,31 @@ def load_bundle(name: str) -> list[Loaded]:
 
     known = list(bundled())
     if name not in known:
-        nearest = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {nearest[0]!r}?" if nearest else f"there are: {', '.join(known)}"
+        guess = nearest(name, known)
+        hint = f"did you mean {guess!r}?" if guess else f"there are: {', '.join(known)}"
         raise ManifestError(f"--bundled {name}: no such benchmark; {hint}")
     source = f"{PREFIX}{name}"
     tasks = [Loaded(task, source, number) for number, task in enumerate(load_bundled(name), start=2)]
     return [Loaded(episode_set(name), source, 1), *tasks]
+
+
+def place_of(item: Loaded) -> str:
+    """The file, document and resource that a message is about."""
+    return f"{item.file}: document {item.document} ({item.resource.kind} {item.resource.metadata.name})"
+
+
+def resource_name(text: str, default: str = "repository", *, limit: int | None = NAME_LIMIT) -> str:
+    """``text`` as a resource may be named."""
+    name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    return name[:limit].rstrip("-") or default
+
+
+def local_path(root: Path, manifest: Path | None) -> str:
+    """The repository as seen from the manifest's directory; absolute where the manifest is not written to a file."""
+    if manifest is None:
+        return str(root)
+    relative = os.path.relpath(root, manifest.absolute().parent)
+    return relative if relative.startswith(".") else f"./{relative}"
 
 
 def bundled_tasks() -> list[DebugTask]:
@@ -134,7 +157,7 @@ def _manifests_in(path: Path) -> list[Path]:
 
 def _repository(path: Path, entrypoint: str | None) -> Loaded:
     root = path.resolve()
-    name = re.sub(r"[^a-z0-9]+", "-", root.name.lower()).strip("-") or "repository"
+    name = resource_name(root.name, limit=None)
     spec = DebugTaskSpec(source=SourceSpec(local_path=str(root)))
     if entrypoint is not None:
         spec = msgspec.structs.replace(spec, entrypoint=entrypoint)

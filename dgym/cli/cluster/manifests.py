@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from dgym.api import INLINE_LIMIT, DebugTask, DebugTaskSpec, Episode, InlineFile, Loaded, Resource, SourceSpec
+from dgym.cli.manifests import place_of
 from dgym.errors import ManifestError
 from dgym.workspace.sources import walk_repository
 
@@ -20,7 +21,7 @@ def with_repositories_inline(loaded: Sequence[Loaded]) -> list[Loaded]:
     Raises:
         ManifestError: A repository is too large for that, or has what no manifest can hold.
     """
-    return [Loaded(_inlined(item.resource, _place(item)), item.file, item.document) for item in loaded]
+    return [Loaded(_inlined(item.resource, place_of(item)), item.file, item.document) for item in loaded]
 
 
 def namespace_of(item: Loaded, *, chosen: str | None, default: str) -> str:
@@ -32,7 +33,7 @@ def namespace_of(item: Loaded, *, chosen: str | None, default: str) -> str:
     own = item.resource.metadata.namespace
     if own and chosen and own != chosen:
         raise ManifestError(
-            f"{_place(item)}: metadata.namespace: is '{own}', and -n says '{chosen}'; leave out one of them"
+            f"{place_of(item)}: metadata.namespace: is '{own}', and -n says '{chosen}'; leave out one of them"
         )
     return own or chosen or default
 
@@ -45,10 +46,6 @@ def manifest_of(resource: Resource, namespace: str) -> dict[str, Any]:
     given = {"labels": resource.metadata.labels, "annotations": resource.metadata.annotations}
     manifest["metadata"] = {**metadata, **{name: value for name, value in given.items() if value}}
     return manifest
-
-
-def _place(item: Loaded) -> str:
-    return f"{item.file}: document {item.document} ({item.resource.kind} {item.resource.metadata.name})"
 
 
 def _inlined(resource: Resource, where: str) -> Resource:

@@ -1,6 +1,5 @@
 """``dgym init``: a manifest for a repository, from a survey of its tests and requirements."""
 
-import os
 import re
 import shlex
 import sys
@@ -21,11 +20,11 @@ from dgym.cli.init.survey import (
     survey,
     test_folders,
 )
+from dgym.cli.manifests import local_path, resource_name
 from dgym.cli.output import comment, echo, write_text
 from dgym.documents import dump
 from dgym.terminal import printable_line
 
-NAME_LIMIT = 52
 _PYTEST = "python -m pytest -q"
 
 
@@ -84,23 +83,9 @@ def find_entrypoint(found: Survey) -> Entrypoint:
     )
 
 
-def manifest_name(root: Path) -> str:
-    """The repository's name as a resource may be called."""
-    name = re.sub(r"[^a-z0-9]+", "-", root.name.lower()).strip("-")
-    return name[:NAME_LIMIT].rstrip("-") or "repository"
-
-
 def manifest_text(proposal: Proposal, *, local_path: str) -> str:
     """The whole file."""
     return "\n".join(_lines(proposal, local_path)) + "\n"
-
-
-def local_path(root: Path, manifest: Path | None) -> str:
-    """The repository as seen from the manifest's directory; absolute where the manifest has none yet."""
-    if manifest is None:
-        return str(root)
-    relative = os.path.relpath(root, manifest.parent)
-    return relative if relative.startswith(".") else f"./{relative}"
 
 
 def _lines(proposal: Proposal, path: str) -> Iterator[str]:
@@ -109,7 +94,7 @@ def _lines(proposal: Proposal, path: str) -> Iterator[str]:
     yield "apiVersion: dgym.dev/v1alpha1"
     yield "kind: Episode"
     yield "metadata:"
-    yield f"  name: {_scalar(manifest_name(found.root))}"
+    yield f"  name: {_scalar(resource_name(found.root.name))}"
     yield "spec:"
     yield "  task:"
     yield "    # The repository, relative to this file. Episodes work on copies, without .git; it is never changed."
@@ -209,7 +194,7 @@ def write_manifest(
 
 def _default_target(root: Path) -> Path:
     here = Path.cwd()
-    return (root.parent if here.is_relative_to(root) else here) / f"{manifest_name(root)}.yaml"
+    return (root.parent if here.is_relative_to(root) else here) / f"{resource_name(root.name)}.yaml"
 
 
 def _checked_text(proposal: Proposal, target: Path | None) -> str:

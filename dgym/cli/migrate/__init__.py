@@ -1,7 +1,6 @@
 """``dgym migrate``: a manifest from a configuration of debug-gym."""
 
 import os
-import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,12 +11,12 @@ import msgspec
 from dgym.agents import agent_names
 from dgym.api import API_VERSION, BENCHMARK_LABEL, loads
 from dgym.benchmarks import bundled, load_bundled
+from dgym.cli.manifests import NAME_LIMIT, local_path, resource_name
 from dgym.cli.migrate.section import KEYS, NESTED, Fate, Migration, Note, read_sections
 from dgym.cli.output import comment, echo, write_text
 from dgym.documents import dump
 from dgym.errors import ManifestError
 
-_NAME_LIMIT = 52
 _KNOWN = frozenset({*(key.partition(".")[0] for key in KEYS), *NESTED})
 
 
@@ -95,7 +94,7 @@ def _add(documents: _Documents, kind: str, name: str, spec: dict[str, Any]) -> s
     """The name under which ``spec`` is in the manifest: another spec of the same name has a number after it."""
     free, number = name, 2
     while documents.setdefault((kind, free), spec) != spec:
-        free, number = f"{name[: _NAME_LIMIT - 5].rstrip('-')}-{number}", number + 1
+        free, number = f"{name[: NAME_LIMIT - 5].rstrip('-')}-{number}", number + 1
     return free
 
 
@@ -109,8 +108,8 @@ def _add_custom(migration: Migration, documents: _Documents, *, config: Path, ou
     elif not found:
         text = f"there is no directory {path} here or beside {config}: set spec.source.localPath"
         migration.note("env_kwargs.path", text)
-    name = slug(config.stem if repository is None else repository.name)
-    source = {"source": {"localPath": _seen_from(found[0], output)}} if found else {}
+    name = _name(config.stem if repository is None else repository.name)
+    source = {"source": {"localPath": local_path(found[0], output)}} if found else {}
     spec = {**source, **migration.task}
     if spec.get("debugEntrypoint") in (None, spec.get("entrypoint")):
         spec.pop("debugEntrypoint", None)
@@ -119,7 +118,7 @@ def _add_custom(migration: Migration, documents: _Documents, *, config: Path, ou
         spec["scoring"] = {"stopWhenEvalPasses": True}
     task = _add(documents, "DebugTask", name, spec)
     episode = {"taskRef": {"name": task}, **_agent(migration)}
-    _add(documents, "Episode", slug(f"{name}-{migration.name}"), episode)
+    _add(documents, "Episode", _name(f"{name}-{migration.name}"), episode)
     return found
 
 
@@ -130,18 +129,18 @@ def _add_benchmark(migration: Migration, documents: _Documents) -> None:
     wanted = problems if isinstance(problems, list) else None
     if benchmark in bundled():
         known = [task.metadata.name for task in load_bundled(benchmark)]
-        chosen = [slug(str(problem)) for problem in wanted or () if slug(str(problem)) in known]
+        chosen = [_name(str(problem)) for problem in wanted or () if _name(str(problem)) in known]
         if wanted is not None and len(chosen) < len(wanted):
             text = f"dgym's {benchmark} has programs of its own: {', '.join(known)}"
             migration.note("problems", text, Fate.LOST if chosen else Fate.CHANGED)
         tasks = {"tasks": [{"name": name} for name in chosen or known]}
     elif wanted is not None:
-        tasks = {"tasks": [{"name": slug(str(problem))} for problem in wanted]}
+        tasks = {"tasks": [{"name": _name(str(problem))} for problem in wanted]}
         text = f"{benchmark} does not come with dgym: give manifests of these DebugTasks too"
         migration.note("benchmark", text, Fate.CHANGED)
     else:
-        label = f"{BENCHMARK_LABEL}: {slug(benchmark)}"
-        tasks = {"taskSelector": {"matchLabels": {BENCHMARK_LABEL: slug(benchmark)}}}
+        label = f"{BENCHMARK_LABEL}: {_name(benchmark)}"
+        tasks = {"taskSelector": {"matchLabels": {BENCHMARK_LABEL: _name(benchmark)}}}
         text = f"{benchmark} does not come with dgym: give DebugTasks with the label {label}"
         migration.note("benchmark", text, Fate.CHANGED)
         if problems != "all":
@@ -151,7 +150,7 @@ def _add_benchmark(migration: Migration, documents: _Documents) -> None:
     if migration.tools and "submit" not in migration.tools:
         migration.tools.append("submit")
         migration.note("tools", "submit was added: the benchmark's tasks do not end by themselves", Fate.CHANGED)
-    _add(documents, "EpisodeSet", slug(f"{benchmark}-{migration.name}"), {**tasks, "template": _agent(migration)})
+    _add(documents, "EpisodeSet", _name(f"{benchmark}-{migration.name}"), {**tasks, "template": _agent(migration)})
 
 
 def _agent(migration: Migration) -> dict[str, Any]:
@@ -168,10 +167,8 @@ def _agent(migration: Migration) -> dict[str, Any]:
     return rest
 
 
-def slug(text: str) -> str:
-    """``text`` as a resource may be called."""
-    name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
-    return name[:_NAME_LIMIT].rstrip("-") or "task"
+def _name(text: str) -> str:
+    return resource_name(text, "task")
 
 
 def _find(path: str, config: Path) -> Path:
@@ -180,13 +177,6 @@ def _find(path: str, config: Path) -> Path:
     bases = (Path.cwd(), config.absolute().parent, config.absolute().parent.parent)
     candidates = [Path(os.path.normpath(base / given)) for base in bases]
     return next((candidate for candidate in candidates if candidate.is_dir()), candidates[0])
-
-
-def _seen_from(repository: Path, output: Path | None) -> str:
-    if output is None:
-        return str(repository)
-    relative = os.path.relpath(repository, output.absolute().parent)
-    return relative if relative.startswith(".") else f"./{relative}"
 
 
 def _is_below(repository: Path, folder: Path) -> bool:

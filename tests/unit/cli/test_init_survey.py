@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgym.api import loads
-from dgym.cli.init import find_entrypoint, manifest_name, manifest_text, propose
+from dgym.cli.init import find_entrypoint, manifest_text, propose
 from dgym.cli.init.survey import Requirements, Survey, allows, protected_patterns, read_requirements, survey
+from dgym.cli.manifests import resource_name
 from dgym.sandbox.local import environments
 
 TEST = "def test_it():\n    assert True\n"
@@ -190,7 +191,7 @@ def test_the_manifest_is_valid_whatever_things_are_called(tmp_path_factory, name
     )
     requirements = Requirements(lines=tuple(lines), left_out=(left,))
     (resource,) = loads(manifest_text(propose(found, requirements, agent="human"), local_path=path))
-    assert resource.metadata.name == manifest_name(root)
+    assert resource.metadata.name == resource_name(root.name)
     assert resource.spec.task.source.local_path == path
     assert resource.spec.task.requirements == tuple(lines)
     assert resource.spec.task.ignore_patterns == tuple(tests)
