@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from dgym.terminal import printable
+from dgym.terminal import printable, printable_json
 
 _LIMIT = 8192
 
@@ -40,7 +40,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)[-_LIMIT:]
-        return msgspec.json.encode({name: encodable(value) for name, value in line.items()}).decode()
+        return printable_json(msgspec.json.encode({name: encodable(value) for name, value in line.items()}).decode())
 
 
 class PrintableFormatter(logging.Formatter):

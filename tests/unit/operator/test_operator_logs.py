@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from dgym.logs import JsonFormatter, TextFormatter, fields
+from dgym.terminal import printable
 from dgym_operator.settings import Settings
 
 
@@ -61,3 +62,12 @@ def test_libraries_are_quiet_below_warnings(logging_as_before, capsys):
     logging.getLogger("dgym_operator.app").debug("decided")
     lines = capsys.readouterr().err.splitlines()
     assert [json.loads(line)["message"] for line in lines] == ["decided"]
+
+
+@pytest.mark.parametrize("formatter", [JsonFormatter(), TextFormatter()])
+def test_a_line_that_quotes_a_program_does_not_drive_a_terminal(formatter):
+    hostile = "\x1b]52;c;ZXZpbA==\x07\x9b31m\u202eevil\u200b"
+    line = formatter.format(record(f"the program said {hostile}", **fields(pod=hostile)))
+    assert printable(line) == line
+    if isinstance(formatter, JsonFormatter):
+        assert json.loads(line)["pod"] == hostile
