@@ -20,8 +20,7 @@ from dgym.api import (
     load_documents,
 )
 from dgym.cli.options import Inputs
-from dgym.errors import ManifestError
-from dgym.problems import nearest
+from dgym.errors import ManifestError, nearest
 
 PREFIX = "bundled:"
 """The beginning of the source of a bundled manifest."""
