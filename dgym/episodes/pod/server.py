@@ -70,7 +70,7 @@ class AgentSettings(BaseSettings):
     sandbox_silence_seconds: float = Field(
         default=60.0,
         gt=0,
-        description="how long a sidecar that does not answer is asked again before it counts as lost",
+        description="how long requests to a sidecar that does not answer are repeated before it counts as lost",
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO", description="what is logged")
     pod_name: str = Field(default="", description="name of this pod, for logs")
