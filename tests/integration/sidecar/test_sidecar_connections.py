@@ -74,7 +74,7 @@ async def test_unfinished_headers_by_the_thousand_take_no_memory(new_pod, allow_
     assert peak_kib(process) < MEMORY_KIB
     for writer in writers:
         writer.close()
-    await asyncio.gather(*closed)
+    await asyncio.gather(*closed, *(writer.wait_closed() for writer in writers), return_exceptions=True)
     if allow_local:
         async with asyncio.timeout(90):
             while True:
