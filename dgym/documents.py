@@ -1,7 +1,7 @@
 """Text to plain data: YAML (many documents) and JSON, with the line of every field and all duplicate keys; and back.
 
-Differences from PyYAML's defaults are those a manifest needs: times stay text, and ``12:30`` is text, not a number in
-base sixty. Nothing imports this, and so yaml, before a file is read.
+Unlike PyYAML's defaults, times stay text, and ``12:30`` is text, not a number in base sixty. The module is imported
+when a file is read, because yaml is slow to import.
 
 A manifest may come from an untrusted author. Nesting can overflow the stack of code that walks the values, and aliases
 of aliases can stand for more values than fit into memory. Both are found in the parser's flat sequence of events before
@@ -38,7 +38,7 @@ class _Loader(_Base):  # type: ignore[misc,valid-type]
 
 
 class Document(msgspec.Struct):
-    """One document: its data, the lines of its fields, and what was already found wrong with it."""
+    """One document: its data, the lines of its fields, and its problems."""
 
     number: int
     value: Any
@@ -55,7 +55,7 @@ class Document(msgspec.Struct):
 def read_yaml(text: str) -> Iterator[Document]:
     """Every document that is not empty; the first with a syntax error or above a limit is the last."""
     loader = _Loader(text)
-    # In step with the loader: each document is looked through before it is built.
+    # In step with the loader: the limits of each document are checked before it is built.
     excesses = yaml_excesses(yaml.parse(text, _Loader))
     number = 1
     try:
@@ -83,7 +83,7 @@ def read_yaml(text: str) -> Iterator[Document]:
 class _Survey:
     """Records lines, duplicate keys and self-references; a node that aliases share is visited once.
 
-    So what an alias gives has no lines of its own: ``Document.line_of`` answers with that of the alias.
+    Values behind an alias have no lines of their own: ``Document.line_of`` returns the alias's line.
     """
 
     def __init__(self, document: Document) -> None:
@@ -171,7 +171,7 @@ DEEPEST = 100
 MOST_VALUES = 1_000_000
 """Of one document, keys included; a kilobyte of memory each while it is read."""
 MOST_REPEATED = 100_000
-"""What the aliases of one document stand for."""
+"""Values that the aliases of one document repeat."""
 
 _TOO_DEEP = f"nested more than {DEEPEST} deep; flatten it"
 _TOO_MANY = f"more than {MOST_VALUES:,} values; divide it into several documents"

@@ -8,13 +8,13 @@
     ├── ArgumentError            an argument of an environment has no valid value; a ValueError too
     ├── EpisodeOver              a step or reset after the episode's end (the driver's mistake)
     │   └── Superseded           another driver has the episode now; this one drops it
-    ├── AccessRefused            the sidecar does not take the token, or not for this call
+    ├── AccessRefused            the sidecar rejects the token, or its use for this call
     ├── ConflictError            a step number was reused with another call, or one was left out
     ├── PluginError              a tool or an agent cannot be found or loaded; named
     ├── PathError                a path is not one of the workspace
     ├── EditError                a range of lines that a file does not have
     ├── PatchError               a patch is malformed or does not apply
-    ├── StoreUnavailable         the results store does not do its part; trying again may help (dgym.results)
+    ├── StoreUnavailable         the results store failed; a retry may help (dgym.results)
     ├── PersonLeft               the person who plays a model has left; the episode is cancelled
     └── InfrastructureError      never the agent's doing; ``reason`` is one of the reasons of ``Finished``
         ├── SandboxStartFailed   the sandbox did not come up
@@ -22,8 +22,8 @@
         ├── SourceFailed         the repository could not be obtained
         ├── SetupFailed          ``setupCommands``, ``activate`` or ``requirements`` failed, or the tests cannot run
         ├── VerifierFailed       scoring could not run
-        └── ModelError           the model did not answer, and repeating did not cure it
-            ├── ContextLengthExceeded   the messages are too long for it; agents trim them and go on
+        └── ModelError           the model did not answer, and retries did not help
+            ├── ContextLengthExceeded   the messages are too long for it; agents trim them and ask again
             └── ContentFiltered         its provider refuses the messages, or filtered every reply
 
 What a *tool* cannot do is not an exception of this tree: it is an observation (see ``dgym.ToolError``),
@@ -63,7 +63,7 @@ class Superseded(EpisodeOver):
 
 
 class AccessRefused(DgymError):
-    """The sidecar of an episode does not take the token, or not for this call."""
+    """The sidecar of an episode rejects the token, or its use for this call."""
 
 
 class ConflictError(DgymError):
@@ -123,7 +123,7 @@ class VerifierFailed(InfrastructureError):
 
 
 class ModelError(InfrastructureError):
-    """The model did not answer, and repeating did not cure it; the message says why and what to do."""
+    """The model did not answer, and retries did not help; the message gives cause and remedy."""
 
     reason = "ModelError"
 

@@ -83,7 +83,7 @@ def episode_fields(episode: str, **more: Any) -> dict[str, Any]:
 
 
 def encodable(value: Any) -> Any:
-    """The value; of a text, what UTF-8 can hold: programs print half surrogate pairs."""
+    """The value; text without halves of surrogate pairs, which programs print and UTF-8 cannot encode."""
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
 
 

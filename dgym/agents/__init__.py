@@ -1,6 +1,6 @@
-"""Agents: what decides the next call.
+"""Agents: they decide the next call of an episode.
 
-The interface is here at once; the agents that come with dgym are imported when first used.
+The interface is imported at once; the agents that come with dgym when first used.
 """
 
 from typing import TYPE_CHECKING, Any

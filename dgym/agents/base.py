@@ -135,7 +135,7 @@ class BaseAgent:
 
     @classmethod
     def arrange_tools(cls, tools: Tools, parameters: Mapping[str, Any]) -> Tools:  # noqa: ARG003 - for subclasses
-        """The tools as they are."""
+        """The tools unchanged."""
         return tools
 
 

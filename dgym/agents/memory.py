@@ -20,9 +20,9 @@ _CORRECTIONS = 4
 
 
 def fit(head: Sequence[Message], turns: Sequence[Turn], limit: int | None, count: Count) -> list[Message]:
-    """The messages to send: everything within ``limit`` tokens, else what the module's docstring says.
+    """The messages to send: all of them within ``limit`` tokens; else old answers are cut, then old turns left out.
 
-    Where even the head and a short form of the newest turn are too long, those are the result.
+    The result exceeds ``limit`` where the head and a short form of the newest turn do.
     """
     messages = _flat(head, turns)
     if limit is None:
@@ -47,7 +47,7 @@ def shorten(text: str, characters: int) -> str:
 
 
 def shorten_to_tokens(text: str, tokens: int, count: Callable[[str], int]) -> str:
-    """``text`` within ``tokens``, as far as ``shorten`` goes; empty where not even that is allowed."""
+    """``text`` within ``tokens``, as far as ``shorten`` goes; empty for no tokens."""
     if tokens <= 0:
         return ""
     size, keep = count(text), len(text)
@@ -78,7 +78,7 @@ def _fit(head: Sequence[Message], turns: Sequence[Turn], limit: int, count: Coun
 
 
 def _cut(turn: list[Message], sizes: list[int], tokens: int, count: Count) -> int:
-    """Shorten the answers of ``turn`` that have more than ``tokens``; returns how many tokens that saved."""
+    """Shorten the answers of ``turn`` that have more than ``tokens``; returns the tokens saved."""
     saved = 0
     for index, message in enumerate(turn):
         if message.role == "assistant" or sizes[index] <= tokens:
@@ -104,7 +104,7 @@ _NOTHING = "(no answer)"
 
 
 class Memory:
-    """Keeps the last ``size`` steps: what the model said and what it was answered."""
+    """The last ``size`` steps: the model's messages and the answers to them."""
 
     def __init__(self, size: int) -> None:
         self._turns: deque[Turn] = deque(maxlen=size)
@@ -115,7 +115,7 @@ class Memory:
         return list(self._turns)
 
     def add(self, reply: Reply, observation: str) -> None:
-        """Remember a step."""
+        """Add a step: the model's reply and the observation that answers it."""
         said = Message(role="assistant", content=reply.text or reply.refusal or _said_by(reply), calls=reply.calls)
         if not reply.calls:
             self._turns.append((said, Message(role="user", content=observation)))
@@ -132,9 +132,9 @@ class Memory:
         )
 
     def restore(self, steps: Iterable[Step], said: Mapping[int, Reply], *, clear_at_change: bool = False) -> None:
-        """Remember steps that an earlier worker took.
+        """Add the steps of an earlier worker.
 
-        ``said`` is what its model answered before each of them; of a step that is missing there only the call is known.
+        ``said`` holds the model's reply before each step, by ``seq``; a step without one is added with its call alone.
         """
         for step in steps:
             if step.call is None:
@@ -151,5 +151,5 @@ class Memory:
 
 
 def _said_by(reply: Reply) -> str:
-    """A message needs a call or words: not every server takes one that has neither."""
+    """A message needs a call or text: not every server accepts one that has neither."""
     return "" if reply.calls else _NOTHING

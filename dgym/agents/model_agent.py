@@ -25,9 +25,9 @@ _SNAKE = re.compile(r"_([a-z0-9])")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """What a manifest may say about an agent that thinks.
+    """``agent.parameters`` of an agent that asks a model.
 
-    ``memory_size`` steps are in the prompt word for word; ``reset_history_after_rewrite`` forgets them at each change
+    The last ``memory_size`` steps are in the prompt in full; ``reset_history_after_rewrite`` drops them at each change
     of a file. ``eval_on_reset`` and ``eval_on_rewrite`` run the task's tests without a call. ``tree_depth`` levels of
     the repository are shown. ``system_prompt`` and ``task_prompt`` are templates in place of dgym's own: paths, from
     the manifest's directory.
@@ -46,7 +46,7 @@ S = TypeVar("S", bound=Settings)
 
 
 def read_settings(kind: type[S], parameters: Mapping[str, Any], *, agent: str) -> S:
-    """``parameters`` as settings; names may be written in snake_case too.
+    """``parameters`` as settings; names in snake_case are accepted too.
 
     Raises:
         ManifestError: A name is unknown, or a value is wrong.
@@ -66,10 +66,10 @@ def read_settings(kind: type[S], parameters: Mapping[str, Any], *, agent: str) -
 
 
 _SCALES = (1.0, 0.5, 0.25, 0.1, 0.0)
-"""How far the sections of the task message shrink, one after the other, where the newest step would not fit."""
+"""Factors by which the sections of the task message shrink, in this order, until the newest step fits."""
 _TRIES = 8
 _LESS = 0.7
-"""What is left of a request that the model finds too long, and what may be used of a limit that it names."""
+"""The part of a refused request, or of the limit that the model names, that the next request may have."""
 
 
 class Loop:
@@ -85,7 +85,7 @@ class Loop:
         self._limit = chat.prompt_limit
 
     async def run(self) -> None:
-        """Drive the episode to its end; an episode that an earlier worker began goes on where it stands."""
+        """Drive the episode to its end; resumes an episode that an earlier worker began."""
         evaluate = self._settings.eval_on_reset and "eval" in self._context.tools
         _, info = await self._env.reset(seed=self._context.seed, options={"eval": evaluate})
         history = self._env.history()
@@ -95,7 +95,7 @@ class Loop:
         while not over:
             reply = await self._ask(info)
             observation, _, terminated, truncated, latest = await self._env.step(action(reply))
-            # A step gives the tools only where there are others.
+            # A step returns the tools only when they have changed.
             info.update(latest)
             if observation.get("diff") and forgetful:
                 self._memory.clear()
@@ -103,8 +103,8 @@ class Loop:
             over = terminated or truncated
 
     async def _ask(self, info: InfoDict) -> Reply:
-        """The model's reply; a request that it finds too long is cut and sent again."""
-        views = await self._look(info)
+        """The model's reply; a request that exceeds its context is cut and sent again."""
+        views = await self._views(info)
         messages = self._messages(info, views)
         for _ in range(_TRIES - 1):
             try:
@@ -134,7 +134,7 @@ class Loop:
                 break
         return messages
 
-    async def _look(self, info: InfoDict) -> dict[str, str]:
+    async def _views(self, info: InfoDict) -> dict[str, str]:
         """The directory tree and the file in focus, as they are now."""
         depth = self._settings.tree_depth
         tree = await self._peek("listdir", path=".", depth=depth) if depth else ""
@@ -147,7 +147,7 @@ class Loop:
 
 
 def action(reply: Reply) -> ToolCall | dict[str, object] | str:
-    """What to give to ``env.step``: the reply's first call, or its mistake, which the model sees as an observation."""
+    """The argument of ``env.step``: the reply's first call, or its mistake, which becomes an observation."""
     if not reply.calls:
         return ToolCall.mistake(NO_CALL)
     call = reply.calls[0]
@@ -160,7 +160,7 @@ DEBUGGING_TOOLS = ("pdb", "view", "rewrite", "eval", "listdir", "grep", "submit"
 
 
 class ModelAgent(BaseAgent):
-    """Runs the loop. Subclasses choose tools and settings, and through ``tool_options`` what tools do by themselves."""
+    """Runs the loop. Subclasses choose tools, settings, and through ``tool_options`` the tools' options."""
 
     default_tools: ClassVar[tuple[str, ...]] = DEBUGGING_TOOLS
     uses_model = True
@@ -168,7 +168,7 @@ class ModelAgent(BaseAgent):
 
     @classmethod
     def arrange_tools(cls, tools: Tools, parameters: Mapping[str, Any]) -> Tools:
-        """The tools with this agent's options; options of the manifest's own go before them."""
+        """The tools with this agent's options; options of the manifest take precedence."""
         options = cls.tool_options(cls.settings(parameters))
         return tuple(_with_options(tool, options) for tool in tools)
 
@@ -183,7 +183,7 @@ class ModelAgent(BaseAgent):
         return {"eval": {"onRewrite": True}} if settings.eval_on_rewrite else {}
 
     async def run(self, env: Env, context: AgentContext) -> EndReason | None:
-        """Debug."""
+        """Run the loop until the episode ends."""
         if context.chat is None:
             raise ManifestError(f"agent {self.name} needs a model: set agent.model, as with -p agent.model=NAME")
         await Loop(env, context.chat, context, self.settings(context.parameters)).run()
@@ -204,7 +204,7 @@ class DebugAgent(ModelAgent):
 
 
 class LateDebuggerSettings(Settings, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """``rewrites_before_pdb``: how many rewrites must have succeeded before there is a pdb."""
+    """``rewrites_before_pdb``: the number of successful rewrites after which ``pdb`` is offered."""
 
     rewrites_before_pdb: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 5
 
@@ -217,13 +217,13 @@ class Debug5Agent(ModelAgent):
 
     @classmethod
     def tool_options(cls, settings: Settings) -> dict[str, dict[str, Any]]:
-        """``pdb`` is not there until enough rewrites were made: the session itself keeps it away."""
+        """``pdb`` is offered after enough rewrites; the session enforces it."""
         assert isinstance(settings, LateDebuggerSettings)
         return {**super().tool_options(settings), "pdb": {"afterRewrites": settings.rewrites_before_pdb}}
 
 
 class RewriteAgent(ModelAgent):
-    """Reads, rewrites and evaluates; for it there is no pdb, whatever the manifest's tools say."""
+    """Reads, rewrites and evaluates; it has no ``pdb``, even if the manifest names it."""
 
     name = "rewrite_agent"
     default_tools = tuple(tool for tool in DEBUGGING_TOOLS if tool != "pdb")

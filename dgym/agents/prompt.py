@@ -1,7 +1,7 @@
-"""From what is known of an episode to the messages that begin every request.
+"""The messages that begin every request to the model.
 
-The system message holds what never changes (how to work, the tools), the task message how things stand: tree,
-breakpoints, tests, the file in focus. Both are Jinja templates; a user may give others by path. Each section has a
+The system message holds what never changes (how to work, the tools), the task message the episode's state: tree,
+breakpoints, tests, the file in focus. Both are Jinja templates; users may replace them by path. Each section has a
 share of the context window, so that a long traceback cannot push out everything else.
 """
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 Views = Mapping[str, str]
 
 SHARES = {"task": 0.15, "tree": 0.1, "evaluation": 0.2, "file": 0.25}
-"""What a section may take of the window."""
+"""The largest part of the window that a section takes."""
 _WINDOW = 128_000
-"""Taken for the window of models that do not say theirs."""
+"""Assumed for models whose window is not known."""
 _PROMPTS = Path(__file__).parent / "prompts"
 
 

@@ -1,15 +1,13 @@
 """Makes the calls of a recorded trajectory or a written walkthrough, one after the other."""
 
-from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
 import msgspec
 
-from dgym.agents.base import Action, AgentContext, BaseAgent, Env, find_file
-from dgym.env import InfoDict, ObservationDict, observation_view
+from dgym.agents.base import AgentContext, BaseAgent, Env, find_file
 from dgym.errors import ManifestError
-from dgym.wire import EndReason, Observation, Step, ToolCall
+from dgym.wire import EndReason, ToolCall
 
 _PACKAGE = "package:"
 _SHIPPED = "dgym.benchmarks."
@@ -23,7 +21,7 @@ class ReplayAgent(BaseAgent):
     name = "replay"
 
     async def run(self, env: Env, context: AgentContext) -> EndReason | None:
-        """Reset, then make every call until the episode ends or there is none left; those that were made stay made."""
+        """Reset, then make every call until the episode ends; a resumed episode continues behind its recorded steps."""
         calls = read_calls(context)
         await env.reset(seed=context.seed)
         made = env.history()
@@ -52,7 +50,7 @@ def read_calls(context: AgentContext) -> list[ToolCall]:
     if reference.startswith(_PACKAGE):
         package = reference.removeprefix(_PACKAGE)
         if context.base is None and not package.startswith(_SHIPPED):
-            # Looking into a package imports it; whoever wrote this parameter must not choose what this process runs.
+            # Looking into a package imports it; the manifest's author must not choose what this process runs.
             raise ManifestError(f"{_PARAMETER}: in a cluster package:NAME is one of {_SHIPPED}*, not {package[:200]!r}")
         return _from_package(package, context.task_name)
     path = find_file(reference, context.base)
@@ -68,7 +66,7 @@ def parse_calls(text: str, *, source: str) -> list[ToolCall]:
     A last line cut short by a killed process is left out.
 
     Raises:
-        ManifestError: A line is neither; named by its number.
+        ManifestError: A line is neither; the message gives its number.
     """
     lines = text.split("\n")
     calls = []
@@ -107,60 +105,3 @@ def _from_package(package: str, task: str) -> list[ToolCall]:
         if file.is_file():
             return parse_calls(file.read_text("utf-8"), source=f"package:{package}/{name}/{_WALKTHROUGH}")
     raise ManifestError(f"{_PARAMETER}: package {package} has no walkthrough for the task {task!r}")
-
-
-Answer = tuple[ObservationDict, float, bool, bool, InfoDict]
-
-
-class RetracingEnv:
-    """An environment that answers from its history as long as the calls are those that were made.
-
-    The first call that is another one is made, and from then on every call is.
-    """
-
-    def __init__(self, env: Env) -> None:
-        self._env = env
-        self._made: list[Step] = []
-        self._info: InfoDict
-
-    async def reset(
-        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
-    ) -> tuple[ObservationDict, InfoDict]:
-        """Begin, or take up what was begun."""
-        last, self._info = await self._env.reset(seed=seed, options=options)
-        first, *self._made = self._env.history()
-        return (observation_view(first.observation) if self._made else last), self._info
-
-    async def step(self, action: Action) -> Answer:
-        """Make one call, unless it was made."""
-        if self._made and _same(action, self._made[0].call):
-            observation = self._made.pop(0).observation
-            ended = observation.end_reason
-            truncated = ended is not None and ended.is_truncation
-            return observation_view(observation), 0.0, ended is not None and not truncated, truncated, self._info
-        self._made.clear()
-        return await self._env.step(action)
-
-    async def peek(self, action: Action) -> ObservationDict:
-        """Look without a step."""
-        return await self._env.peek(action)
-
-    async def patch(self) -> str:
-        """The changes so far."""
-        return await self._env.patch()
-
-    def history(self) -> list[Step]:
-        """Every step so far."""
-        return self._env.history()
-
-    async def apply_solution(self) -> Observation:
-        """Apply the gold patch; the pod does it once however often it is asked."""
-        return await self._env.apply_solution()
-
-
-def _same(action: Action, call: ToolCall | None) -> bool:
-    if call is None or isinstance(action, str):
-        return False
-    if isinstance(action, ToolCall):
-        return action == call
-    return action.get("tool") == call.tool and action.get("arguments", {}) == call.arguments

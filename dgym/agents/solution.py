@@ -1,17 +1,17 @@
 """Checks a task: its gold patch makes the tests pass, and the debugger reaches its program.
 
-The verdict is about the gold patch alone; what the debugger cannot do is a note in the result.
+The verdict is about the gold patch alone; a failure of the debugger becomes a note in the result.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
+from typing import Any
 
-from dgym.agents.base import AgentContext, BaseAgent, Env
-from dgym.agents.replay import RetracingEnv
-from dgym.env import ObservationDict
+from dgym.agents.base import Action, AgentContext, BaseAgent, Env
+from dgym.env import InfoDict, ObservationDict, observation_view
 from dgym.errors import ManifestError, SetupFailed
-from dgym.wire import EndReason
+from dgym.wire import EndReason, Observation, Step, ToolCall
 
 _HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+")
 _TRIES = 5
@@ -28,7 +28,7 @@ class SolutionAgent(BaseAgent):
         """Reset, check the debugger, apply the solution, evaluate and submit."""
         if not context.solution:
             raise ManifestError(f"task {context.task_name!r} has no spec.solution for the agent solution to apply")
-        env = RetracingEnv(env)
+        env = ResumedEnv(env)
         _, info = await env.reset(seed=context.seed)
         tools = {tool["name"] for tool in info["tools"]}
         if "pdb" in tools and (problem := await _check_debugger(env, context)):
@@ -106,3 +106,60 @@ def changed_lines(patch: str) -> Iterator[str]:
             line += 1
     yield from removed
     yield from context
+
+
+Answer = tuple[ObservationDict, float, bool, bool, InfoDict]
+
+
+class ResumedEnv:
+    """Replays the recorded observations of an episode until the agent makes a different call than the recorded one.
+
+    That call and all later ones are executed.
+    """
+
+    def __init__(self, env: Env) -> None:
+        self._env = env
+        self._recorded: list[Step] = []
+        self._info: InfoDict
+
+    async def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[ObservationDict, InfoDict]:
+        """Start the session, or resume it: then the first recorded observation is returned."""
+        last, self._info = await self._env.reset(seed=seed, options=options)
+        first, *self._recorded = self._env.history()
+        return (observation_view(first.observation) if self._recorded else last), self._info
+
+    async def step(self, action: Action) -> Answer:
+        """Make one call, or return its recorded observation."""
+        if self._recorded and _is_same(action, self._recorded[0].call):
+            observation = self._recorded.pop(0).observation
+            ended = observation.end_reason
+            truncated = ended is not None and ended.is_truncation
+            return observation_view(observation), 0.0, ended is not None and not truncated, truncated, self._info
+        self._recorded.clear()
+        return await self._env.step(action)
+
+    async def peek(self, action: Action) -> ObservationDict:
+        """The answer of ``view`` or ``listdir`` without a step."""
+        return await self._env.peek(action)
+
+    async def patch(self) -> str:
+        """The changes so far."""
+        return await self._env.patch()
+
+    def history(self) -> list[Step]:
+        """Every step so far."""
+        return self._env.history()
+
+    async def apply_solution(self) -> Observation:
+        """Apply the gold patch; repeated requests apply it once."""
+        return await self._env.apply_solution()
+
+
+def _is_same(action: Action, call: ToolCall | None) -> bool:
+    if call is None or isinstance(action, str):
+        return False
+    if isinstance(action, ToolCall):
+        return action == call
+    return action.get("tool") == call.tool and action.get("arguments", {}) == call.arguments

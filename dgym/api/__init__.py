@@ -1,6 +1,6 @@
 """The nouns: DebugTask, Episode and EpisodeSet, and how they are read from manifests.
 
-The structs are here at once; what reads, checks and plans is imported when first used.
+The structs are imported at once; loading, checking and planning when first used.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""From sets to episodes, from episodes to tasks, and the digest by which a result is found again."""
+"""The episodes of a set, the task of an episode, and the digest that identifies a stored result."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -37,7 +37,7 @@ def digest(
     *,
     tools: Sequence[str | ToolSpec] = (),
 ) -> str:
-    """A short digest of task, agent, sample and tools: equal exactly when a stored result answers for this run.
+    """A short digest of task, agent, sample and tools: a stored result with an equal digest is this run's.
 
     Fields that hold their default do not count, so that fields added later leave old digests as they are.
     """
@@ -132,7 +132,7 @@ def _planned(episode_set: EpisodeSet, task: DebugTask, index: int, sample: int) 
 
 
 def child_name(set_name: str, index: int) -> str:
-    """``<set>-<index>`` in at most 52 characters; a set's long name is cut and told apart by a digest."""
+    """``<set>-<index>`` in at most 52 characters; a set's long name is cut and gets a digest."""
     return _shorten(set_name, NAME_LIMIT - len(f"-{index}")) + f"-{index}"
 
 

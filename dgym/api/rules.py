@@ -13,7 +13,7 @@ from dgym.errors import FieldPath, Problem
 
 
 def check_rules(resource: DebugTask | Episode | EpisodeSet) -> list[Problem]:
-    """What is wrong with a resource whose fields are right each by itself."""
+    """The problems of a resource whose fields are each valid."""
     if isinstance(resource, DebugTask):
         return list(_task(resource.spec, ("spec",)))
     if isinstance(resource, Episode):

@@ -1,7 +1,7 @@
 """Checking plain data against the structs, so that all faults are found at once.
 
 ``msgspec.convert`` stops at the first fault and suggests no remedy. Here the types that msgspec reports for a
-struct are walked beside the data; once nothing is wrong, ``msgspec.convert`` makes the struct.
+struct are walked beside the data; without problems, ``msgspec.convert`` makes the struct.
 """
 
 import re
@@ -17,7 +17,7 @@ from dgym.errors import FieldPath, Problem, nearest, show
 
 
 def check(value: Any, type_: inspect.Type, path: FieldPath, problems: list[Problem]) -> Any:
-    """Append what is wrong with ``value``; return it without the nulls that mean "not given"."""
+    """Append the problems of ``value``; return it without the nulls that mean "not given"."""
     description = ""
     while isinstance(type_, inspect.Metadata):
         description = (type_.extra_json_schema or {}).get("description", description)
@@ -192,7 +192,7 @@ def known_paths(type_: inspect.Type, prefix: str = "") -> Iterator[str]:
 
 
 def convert(value: Any, cls: type[msgspec.Struct], problems: list[Problem]) -> Any:
-    """Make the struct, or append what is wrong and return None."""
+    """Make the struct, or append its problems and return None."""
     found: list[Problem] = []
     cleaned = check(value, struct_type(cls), (), found)
     problems.extend(found)

@@ -1,4 +1,4 @@
-"""Finding and loading what is bundled. Repositories become inline files, so that a task runs wherever it is sent."""
+"""The bundled tasks. Their repositories become inline files, so that a task runs in a cluster as well."""
 
 import base64
 from collections.abc import Iterator

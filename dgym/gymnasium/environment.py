@@ -38,7 +38,7 @@ _EXAMPLES: dict[str, tuple[Any, ...]] = {
     "focus_file": (None, "calc.py", "src/größe.py"),
     "end_reason": (None, *(reason.value for reason in EndReason if reason.is_verdict)),
 }
-"""What the parts of an observation look like: the samples of its space."""
+"""Examples of an observation's parts: the samples of its space."""
 
 
 class GymnasiumRepoEnv(gymnasium.Env[dict[str, Any], Any]):
@@ -122,8 +122,8 @@ class GymnasiumRepoEnv(gymnasium.Env[dict[str, Any], Any]):
 
     def close(self) -> None:
         """End everything, without scoring what was not finished. Idempotent."""
-        # One that was never reset must not start the thread of blocking calls: AsyncVectorEnv closes such a one just
-        # before it forks.
+        # Before the first reset there must be no thread for blocking calls: AsyncVectorEnv closes such an environment
+        # just before it forks.
         if self._was_reset:
             self.repo.close()
 
@@ -150,5 +150,5 @@ def _observation(view: ObservationDict) -> dict[str, Any]:
 
 
 def _info(info: InfoDict) -> dict[str, Any]:
-    """A copy, since Gymnasium's users keep and change what they get, of what is not None."""
+    """A copy without None: Gymnasium's users keep and change what they get."""
     return {key: deepcopy(value) for key, value in info.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Spaces of Gymnasium for what episodes are made of: texts, plain structured values, and calls of tools.
+"""Gymnasium spaces of observations and actions: texts, plain structured values, and calls of tools.
 
 Gymnasium's own ``Text`` fails on text that is not ASCII, and arrays fit neither a call nor a list of breakpoints. In a
 vector environment each of these values becomes a tuple with one item for each environment.
@@ -24,7 +24,7 @@ _SPREAD = 100
 _DEEP = 4
 """Levels of nested values that are drawn."""
 _TRIES = 30
-"""How often a value is drawn until it fits its parameter: a schema may say more than the draw knows."""
+"""How often a value is drawn until it fits its parameter: drawing ignores some constraints of a schema."""
 _SURROGATES = range(0xD800, 0xE000)
 _CHARACTERS = 0x110000
 

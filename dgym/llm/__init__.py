@@ -1,6 +1,6 @@
 """Models: their configuration, their clients, and the protocol by which agents call them.
 
-The protocol is here at once; what reads configurations and opens models is imported when first used.
+The protocol is imported at once; the reading of configurations and the clients when first used.
 """
 
 from typing import TYPE_CHECKING, Any

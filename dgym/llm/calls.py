@@ -1,8 +1,8 @@
 """Calls of tools as text, for models that cannot call them natively.
 
 The model writes ``<call>view calc.py</call>``: between the marks stands a line of the tools' own grammar, which needs
-no escaping and so suits code, or the call as JSON. The environment reads the line, as it does a person's.
-JSON that a model wrote, in text or as native arguments, is decoded leniently here too.
+no escaping and so suits code, or the call as JSON. The environment parses the line. JSON that a model wrote, in text or
+as native arguments, is decoded leniently.
 """
 
 import json
@@ -88,9 +88,9 @@ def _read(raw: str, identity: str) -> ModelCall:
 
 
 def read_object(text: str) -> tuple[dict[str, Any] | None, str]:
-    """The object, or None and what is wrong, to be put after "is".
+    """Returns ``(object, "")``, or ``(None, error)`` with an error that reads after "is".
 
-    A line break inside a string is let through: models write code that way, and nothing else can be meant.
+    A line break inside a string is accepted: models write code that way, and it has no other meaning.
     """
     try:
         found = decode_leniently(text.encode("utf-8", "replace"))
@@ -104,10 +104,10 @@ def read_object(text: str) -> tuple[dict[str, Any] | None, str]:
 
 
 def decode_leniently(data: bytes) -> Any:
-    """JSON as msgspec reads it, and what only looser readers accept: line breaks in strings, halves of characters.
+    """Decode JSON; line breaks in strings and halves of surrogate pairs are accepted.
 
     Raises:
-        ValueError: Neither reads it.
+        ValueError: It is not JSON.
     """
     try:
         return msgspec.json.decode(data)

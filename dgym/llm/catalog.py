@@ -53,7 +53,7 @@ class ModelCatalog:
         return (*self.entries, *(() if HUMAN in self.entries else (HUMAN,)))
 
     def is_interactive(self, name: str) -> bool:
-        """Whether a person answers, so that episodes run alone and in the main process."""
+        """Whether a person answers: such episodes run alone, in the main process."""
         return name == HUMAN and HUMAN not in self.entries
 
     def settings(self, name: str) -> ModelSettings:
@@ -102,7 +102,7 @@ class ModelCatalog:
 
 
 def open_remote(name: str, settings: ModelSettings) -> RemoteModel:
-    """A model of its own for these settings.
+    """A new model with these settings.
 
     Raises:
         ModelConfigError: A package it needs is missing, or its tokenizer cannot be loaded.
@@ -174,16 +174,16 @@ async def check_model(catalog: ModelCatalog, name: str) -> list[Check]:
 def _judge(name: str, url: str, reply: Reply) -> Check:
     calls = any(call.tool == _TOOL["name"] and call.error is None for call in reply.calls)
     usage = reply.usage
-    told = [f"answered in {reply.seconds_model:.1f} s"]
+    parts = [f"answered in {reply.seconds_model:.1f} s"]
     if calls:
-        told.append("calls tools")
+        parts.append("calls tools")
     if usage.exact:
         price = f", price {usage.price}" if usage.price is not None else ""
-        told.append(f"{usage.input_tokens} tokens in, {usage.output_tokens} out{price}")
+        parts.append(f"{usage.input_tokens} tokens in, {usage.output_tokens} out{price}")
     else:
-        told.append("reports no tokens, so that counts are estimates")
+        parts.append("reports no tokens, so that counts are estimates")
     if not calls:
-        told.append("but called no tool when asked to; if that stays so, set tool_calling: text")
+        parts.append("but called no tool when asked to; if that stays so, set tool_calling: text")
     return Check(
-        model=name, endpoint=url, ok=True, message=", ".join(told), calls_tools=calls, seconds=reply.seconds_model
+        model=name, endpoint=url, ok=True, message=", ".join(parts), calls_tools=calls, seconds=reply.seconds_model
     )

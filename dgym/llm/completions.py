@@ -46,7 +46,7 @@ def render_messages(
     if not native:
         messages = _as_text(messages, tools)
     if not settings.system_prompt_support:
-        messages = [_said_by_user(message) if message.role == "system" else message for message in messages]
+        messages = [_as_user(message) if message.role == "system" else message for message in messages]
     if not native or not settings.system_prompt_support:
         # Templates of such models insist that user and assistant take turns.
         messages = _merged(messages)
@@ -72,12 +72,12 @@ def _render(message: Message) -> dict[str, Any]:
 
 
 def _name(tool: str) -> str:
-    """A name that servers accept in a history, where the model invented an invalid one."""
+    """A name that servers accept in a history; models invent invalid ones."""
     return _NOT_IN_NAMES.sub("_", tool)[:64] or "unknown"
 
 
 def _arguments(call: ModelCall) -> str:
-    """Valid JSON always: some servers decode the history and fail on what the model once cut short."""
+    """Valid JSON always: some servers decode the history and fail on a call that was cut short."""
     if call.arguments is None:
         return json.dumps({"not_valid": call.raw})
     return json.dumps(call.arguments)
@@ -106,7 +106,7 @@ def _one_as_text(message: Message, made: Mapping[str, ModelCall]) -> Message:
     return message
 
 
-def _said_by_user(message: Message) -> Message:
+def _as_user(message: Message) -> Message:
     return Message(role="user", content=message.content)
 
 
@@ -128,7 +128,7 @@ _THINK_START = "<think>"
 
 
 def read_reply(body: bytes, settings: ModelSettings) -> tuple[Reply, Usage | None]:
-    """The reply, and what the server reported of tokens.
+    """The reply, and the usage that the server reported, if any.
 
     Raises:
         RequestFailed: The body is no reply: not JSON, an error in place of a choice, or wholly filtered.
@@ -179,7 +179,7 @@ def _choice(document: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]
 
 
 def _text_and_reasoning(message: Mapping[str, Any], end_token: str | None, *, cut: bool) -> tuple[str, str]:
-    """What was said and what was thought: a field of its own, or everything up to the token that ends it."""
+    """Text and reasoning; the reasoning is a field of its own, or everything up to the token that ends it."""
     text = _text(message.get("content"))
     reasoning = next((found for name in _REASONING_FIELDS if isinstance(found := message.get(name), str) and found), "")
     if end_token is None:

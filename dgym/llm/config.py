@@ -172,7 +172,7 @@ _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
 
 class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A model as the file has it: its settings, or why they cannot be used. One bad entry spoils no other."""
+    """One model of the file: its settings, or the problem with them. A bad entry affects no other."""
 
     name: str
     settings: ModelSettings | None = None
@@ -294,7 +294,7 @@ def _resolve(value: Any, variables: Mapping[str, str], missing: list[str]) -> An
 
 
 def hub_token(environment: Mapping[str, str] | None = None) -> Secret | None:
-    """The token for tokenizers that are not public."""
+    """The Hugging Face token, for tokenizers that are not public."""
     found = (os.environ if environment is None else environment).get("HF_TOKEN")
     return Secret(found) if found else None
 

@@ -67,7 +67,7 @@ class Limits:
         self._requests = Rate(requests_per_minute) if requests_per_minute else None
         self._tokens = Rate(tokens_per_minute) if tokens_per_minute else None
         self._places = max_concurrency
-        # The episodes of this process queue here, in order, so that few of them look for a place among processes.
+        # The episodes of this process queue here, in order, so that few of them poll the lock files.
         self._queue = asyncio.Semaphore(max_concurrency or 1)
         self._directory: Path | None = None
         if self._requests or self._tokens or self._places:
@@ -82,7 +82,7 @@ class Limits:
             yield
             return
         async with self._queue:
-            descriptor = await self._take(self._directory, self._places)
+            descriptor = await self._acquire_place(self._directory, self._places)
             try:
                 yield
             finally:
@@ -104,12 +104,12 @@ class Limits:
             await asyncio.sleep(wait)
 
     def correct(self, reserved: int, used: int) -> None:
-        """A request that was admitted with ``reserved`` tokens took ``used``."""
+        """Replace the ``reserved`` tokens of an admitted request by those it ``used``."""
         if self._directory is not None and self._tokens and reserved != used:
             with self._shared(self._directory) as state:
                 state.tokens = self._tokens.correct(state.tokens, used - reserved)
 
-    async def _take(self, directory: Path, places: int) -> int:
+    async def _acquire_place(self, directory: Path, places: int) -> int:
         while True:
             for number in random.sample(range(places), places):
                 descriptor = try_acquire(directory / f"place-{number}")
@@ -119,7 +119,7 @@ class Limits:
 
     @contextlib.contextmanager
     def _shared(self, directory: Path) -> Iterator[_State]:
-        """The state, locked for the microseconds that arithmetic takes."""
+        """The state, under its lock; written back at the end."""
         descriptor = acquire(directory / "state")
         try:
             state = _decode(os.pread(descriptor, 4096, 0))

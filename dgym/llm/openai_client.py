@@ -1,7 +1,7 @@
 """Requests to OpenAI-compatible servers and to Azure OpenAI; the only module that knows the ``openai`` package.
 
-The package's own repetitions are off: how often and after which faults a request is made again is decided in one place
-for all clients (``dgym.llm.faults``), and episodes record how long they waited. Azure OpenAI without keys uses
+The package's own retries are off: ``dgym.llm.faults`` decides on retries for all clients, and episodes record how long
+they waited. Azure OpenAI without keys uses
 ``azure-identity``: ``az login``, managed identities and workload identities.
 """
 
@@ -18,7 +18,7 @@ from dgym.llm.faults import Fault, RequestFailed, classify
 GetToken = Callable[[], Awaitable[str]]
 
 _NO_KEY = "none"
-"""For servers without keys. An empty key would make the package take OPENAI_API_KEY and send it to a stranger."""
+"""For servers without keys. With an empty key the package would send OPENAI_API_KEY to them."""
 
 _CONNECT_SECONDS = 30.0
 
@@ -31,14 +31,18 @@ class OpenAIConnection:
         self._seconds = settings.timeout_seconds
         self._http = openai.DefaultAsyncHttpxClient(
             timeout=openai.Timeout(settings.timeout_seconds, connect=min(_CONNECT_SECONDS, settings.timeout_seconds)),
-            # Prompts and keys go where the user said, and nowhere else.
+            # Prompts and keys are sent to the configured endpoint only.
             follow_redirects=False,
         )
         _send_headers(self._http, settings.headers)
         self._client = _client(settings, url, get_token, self._http)
 
     async def send(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> bytes:
-        """The body of the response to one request; ``RequestFailed`` for whatever else comes."""
+        """The body of the response to one request.
+
+        Raises:
+            RequestFailed: There is none: no connection, no response in time, an error's status.
+        """
         try:
             # The package's time-out is one between bytes; a server that trickles would never reach it.
             async with asyncio.timeout(self._seconds):
@@ -105,7 +109,7 @@ def _innermost(error: BaseException) -> str:
 
 
 def token_source(scope: str) -> Callable[[], Awaitable[str]]:
-    """A function that returns a token for ``scope`` which is valid now; it asks for a new one when that is needed.
+    """Returns a function that returns a valid token for ``scope``, renewed when needed.
 
     Raises:
         ModelConfigError: The package is missing.
