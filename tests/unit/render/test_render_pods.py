@@ -73,7 +73,8 @@ def test_runners_see_their_own_socket_and_never_that_of_the_other(
     for name, other in (("sandbox", "verifier"), ("verifier", "sandbox")):
         seen = mounts(container(pod, name))
         assert seen[f"/run/dgym/{name}"] == f"{name}-socket"
-        assert not {f"{other}-socket", f"{other}-tmp", "state"} & set(seen.values())
+        assert not {f"{other}-socket", f"{other}-tmp", f"{other}-shm", "state"} & set(seen.values())
+        assert seen["/dev/shm"] == f"{name}-shm"
         socket = container(pod, name)["command"][-1]
         assert socket == f"/run/dgym/{name}/runner.sock"
     seen = mounts(container(pod, "sidecar"))
