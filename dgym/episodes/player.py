@@ -188,7 +188,7 @@ class Player:
 
     @property
     def price(self) -> str | None:
-        """The price of the model's tokens, where the model's configuration tells prices."""
+        """The price of the model's tokens, where the model's configuration has prices."""
         price = self._chat.price if self._chat is not None else None
         return None if price is None else format(price, "f")
 

@@ -20,7 +20,7 @@ _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 
 
 class DirectoryStore:
-    """Every step is written as it comes; files appear whole.
+    """Appends each step to the trajectory at once, and replaces other files by renaming.
 
     ``local``: the directory is on this machine's own disk, so that appending a line is worth no thread. A volume of the
     network may hang for long, and must not hold up other episodes.

@@ -18,7 +18,7 @@ _SEGMENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,252}")
 
 
 class StoreUnavailable(DgymError):
-    """The results store cannot be reached, or does not take what it is given; trying again may help."""
+    """The results store cannot be reached, or refuses the call; trying again may help."""
 
 
 class StoredItem(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ class Content(msgspec.Struct, frozen=True):
 
 
 class Store(Protocol):
-    """Files by their path. Every call raises ``StoreUnavailable`` when the store does not do its part."""
+    """Files by their path. Every call raises ``StoreUnavailable`` when the store fails it."""
 
     @property
     def checkpoint_steps(self) -> int:
@@ -104,10 +104,10 @@ def attempt_path(namespace: str, episode: str, uid: str, attempt: int) -> str:
 
 
 def checked_path(path: str) -> str:
-    """``path``, once it is sure that it leads nowhere else.
+    """Returns ``path`` where it stays below the store's root.
 
     Raises:
-        ManifestError: It could.
+        ManifestError: A segment could lead elsewhere.
     """
     for segment in path.split("/"):
         if not _SEGMENT.fullmatch(segment):

@@ -162,7 +162,9 @@ async def kill_leftovers(directory: Path, known: set[int]) -> list[int]:
     mark = os.fsencode(directory) + b"/"
     births = {process: birth for process in known if (birth := _birth(process)) is not None}
     while True:
-        left = {process for process, birth in births.items() if _birth(process) == birth} | _marked(mark)
+        # In a thread: reading the environment of every process of the machine would stall the episodes beside this one.
+        marked = await asyncio.to_thread(_marked, mark)
+        left = {process for process, birth in births.items() if _birth(process) == birth} | marked
         if not left or time.monotonic() > end:
             return sorted(left)
         for process in left:
