@@ -36,7 +36,7 @@ class Configuration(object):
         self.scratch = scratch
 
     def path(self, path):
-        """An absolute path for one that may be relative to the workspace."""
+        """The absolute path of ``path``, which may be relative to the workspace."""
         if "\0" in path:
             raise OSError(22, "the path holds a NUL byte", path.replace("\0", "\\0"))
         return os.path.normpath(os.path.join(self.workspace, path)) if path else self.workspace

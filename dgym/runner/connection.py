@@ -72,7 +72,7 @@ class Connection(object):
             write_all(self._write_fd, data)
 
     def silence(self):
-        """Send nothing from now on: a command that ends with the runner must not look like one that was answered."""
+        """Send nothing from now on: a command that is killed with the runner must not look like an answered one."""
         self._silent = True
 
     def _take(self, size, at_start=False):

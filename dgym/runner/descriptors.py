@@ -4,12 +4,12 @@ import fcntl
 import os
 
 
-# Programs close or reuse low numbers that they do not know; a limit on open files may forbid the highest place.
+# Programs close or reuse low numbers that they do not know; a limit on open files may forbid the highest.
 _LOWEST = (900, 200, 3)
 
 
 def duplicate_high(descriptor):
-    """``descriptor`` once more, close-on-exec, where a program that closes or reuses low numbers does not meet it."""
+    """A duplicate of ``descriptor``, close-on-exec, numbered above those that programs close or reuse."""
     for lowest in _LOWEST:
         try:
             return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, lowest)
@@ -19,7 +19,7 @@ def duplicate_high(descriptor):
 
 
 def move_high(descriptor):
-    """Move ``descriptor`` to such a place; returns its new number."""
+    """Move ``descriptor`` to such a number; returns the number."""
     moved = duplicate_high(descriptor)
     if moved != descriptor:
         os.close(descriptor)

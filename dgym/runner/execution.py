@@ -20,8 +20,8 @@ from .files import find_program, remove
 REPORT_LIMIT = 16 * 1024 * 1024
 MAX_OUTPUT = 16 * 1024 * 1024
 _POLL_SECONDS = 0.05
-# How long the pipes of a command that has ended may be silent, and held by what it left behind, before they are
-# closed: on a busy machine the last member of a pipeline has its turn late.
+# How long the pipes of a command that has ended may be silent, and held by its background processes, before they are
+# closed: on a busy machine the last member of a pipeline runs late.
 _QUIET_SECONDS = 0.25
 _LINGER_SECONDS = 1.0
 
@@ -87,7 +87,7 @@ class Job(object):
                 os.close(end)
 
     def _attend(self, popen, deadline):
-        """Read until the command has ended and its pipes are closed, or held only by what it left behind."""
+        """Read until the command has ended and its pipes are closed, or held only by background processes."""
         done = popen.dgym_entry.done
         linger_until = quiet_until = None
         while True:

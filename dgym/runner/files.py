@@ -155,7 +155,7 @@ def _mode_for(path):
 
 
 def remove(path):
-    """Remove a file, a link or a whole directory; a missing one is fine."""
+    """Remove a file, a link or a whole directory; no error when it is missing."""
     try:
         if stat.S_ISDIR(os.lstat(path).st_mode):
             _remove_directory(path)

@@ -18,7 +18,7 @@ _INIT = 1
 # On a desktop a user's own threads count against RLIMIT_NPROC too: this much is left to them, and the watchdog
 # enforces the real bound. The limit only slows a fork bomb between two checks of the watchdog.
 _NPROC_HEADROOM = 4096
-# Seconds that a start waits while the kernel counts an earlier command's dead, which the reaper has yet to collect.
+# Seconds that a start waits for the reaper to collect an earlier command's zombies, which count as processes.
 _ROOM_SECONDS = 5.0
 _ROOM_PAUSE = 0.01
 # How long processes that were killed with their command may take to end.
@@ -36,7 +36,7 @@ _SHORTEST, _LONGEST = 0.02, 0.25
 
 
 class Entry(object):
-    """One process that the runner started: ``done`` is set once it is reaped, ``ended_by`` says what killed it."""
+    """One process that the runner started: ``done`` is set once it is reaped, ``ended_by`` names what killed it."""
 
     def __init__(self, popen, tag):
         self.popen = popen
@@ -172,11 +172,11 @@ class ProcessTable(object):
 
     def _kill_everything(self):
         if os.getpid() == _INIT:
-            # Of all processes of the namespace at once: not even one that forks all the time escapes.
+            # One signal to every process of the namespace: a program that forks continuously cannot escape.
             proctree.send(-1, signal.SIGKILL)
         deadline = time.monotonic() + _KILL_SECONDS
         while proctree.kill_all_of(self.alive) and time.monotonic() < deadline:
-            # A program that forks and ends all the time may escape every scan of /proc. As long as a descendant is
+            # A program that forks and ends continuously may escape every scan of /proc. As long as a descendant is
             # left, this process has a child: one system call that finds none proves that there is none.
             if not _has_children():
                 return True

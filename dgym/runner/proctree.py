@@ -27,7 +27,7 @@ def _stat_fields(pid):
 
 
 def start_time(pid):
-    """The boot-relative start of a process, which with the pid identifies it for ever; None when it is gone."""
+    """The boot-relative start of a process, which with the pid identifies it uniquely; None when it has ended."""
     fields = _stat_fields(pid)
     return int(fields[19]) if len(fields) > 19 else None
 
@@ -108,7 +108,7 @@ def proportional_bytes(pid):
 
 
 def send(pid, number):
-    """Signal one process; a vanished one is fine."""
+    """Signal one process; no error when it has ended."""
     try:
         os.kill(pid, number)
     except OSError:

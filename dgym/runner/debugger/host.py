@@ -116,7 +116,7 @@ class DebugHost(object):
     # starting and ending
 
     def _drop_outdated(self, reply, entrypoint, stdin, restart):
-        """End a program that is not the one to debug any more; the reply says why."""
+        """End a program that is outdated; a notice in the reply names the reason."""
         program = self._program
         if program is None:
             if self._ended:

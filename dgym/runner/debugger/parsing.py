@@ -33,7 +33,7 @@ def first_word(line):
 
 
 def is_statement(line):
-    """Whether pdb would take for a command what is meant as Python: ``s.append(1)``, ``c = 3``, ``list(x)``."""
+    """Whether a line is Python, although pdb would take it for a command: ``s.append(1)``, ``c = 3``, ``list(x)``."""
     match = _STATEMENT.match(line)
     if not match:
         operation = _OPERATION.match(line)

@@ -161,7 +161,7 @@ class Program(object):
         return bool(data)
 
     def _drain(self, bound=4 * _PIPE_SIZE):
-        """Read what the program had written when it answered; its threads may go on writing for ever."""
+        """Read what the program wrote before its answer; bounded, since its threads may never stop writing."""
         while bound > 0:
             try:
                 data = os.read(self._output, _READ)
@@ -201,7 +201,7 @@ class Program(object):
         return message
 
     def _introduce(self, hello):
-        """Send the orders to the program of a shell command; their launch is the one that it reported."""
+        """Send the orders to the program of a shell command, with the launch that the program has reported."""
         launch = dict(hello, type="orders")
         self.introduced = launch["title"] = shown(hello["orig_argv"])
         try:

@@ -187,7 +187,7 @@ class _Program(object):
         return module.__dict__
 
     def _finished(self):
-        """The program's main part is over: from here on only breakpoints stop it (in its exit handlers, say)."""
+        """The main module has ended: from now on only breakpoints stop the program, for example in exit handlers."""
         debugger = self._debugger
         debugger.tracing_lost = bool(debugger.breaks) and sys.gettrace() is not debugger.trace
         debugger.first_code = None

@@ -290,8 +290,8 @@ class Owners(object):
 def interrupt_on_signal(debugger, number):
     """Have signal ``number`` interrupt the program, or the command that is being evaluated.
 
-    Whatever the program does is interrupted: loops, sleep, locks, waits for other processes. The handler opens the
-    command loop itself; asking for a stop at the next line would wait for the sleep to end.
+    The program is interrupted in loops, sleep, locks and waits for other processes, too: the handler opens the command
+    loop itself. A request to stop at the next line would wait for the sleep to end.
     """
 
     def handle(_number, frame):

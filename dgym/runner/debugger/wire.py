@@ -1,6 +1,6 @@
 """The messages between the debugger's host and the debugged program: frames on a descriptor, and their fields.
 
-The program can write to the channel if it wants to, so the host checks every message.
+Code of the program can write to the channel, so the host checks every message.
 """
 
 import json

@@ -2,7 +2,7 @@
 
 PYTEST_DONT_REWRITE: pytest must not touch this module.
 
-Independent checks, because each alone is easy to get around: the functions that run tests and compare values are the
+Independent checks, because each alone is easy to evade: the functions that run tests and compare values are the
 same objects as before any code of the workspace was imported; no hook that decides an outcome comes from a file the
 agent changed; what was collected is what runs; nothing traces the run; and a canary test, run last through the same
 hooks as every other test, must fail.

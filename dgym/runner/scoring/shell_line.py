@@ -92,7 +92,10 @@ def _add_plugin(load):
 
 
 def _report(manager, load):
-    """Register the reporter of this pytest. One that a test starts must not report: the environment forgets it."""
+    """Register the reporter in this pytest.
+
+    Its variables leave the environment, since a pytest that a test starts must not report.
+    """
     descriptors = os.environ.pop(_ORDERS, None), os.environ.pop(_REPORT, None)
     words = os.environ.pop("PYTEST_ADDOPTS", "").replace("-p " + _PLUGIN, "").strip()
     if words:

@@ -1,4 +1,4 @@
-"""Watch the tests themselves: what was collected is what runs, under the names its files give it.
+"""Watch the tests: those that run are those that were collected, under the names that their files give them.
 
 PYTEST_DONT_REWRITE: pytest must not touch this module.
 """

@@ -1,4 +1,4 @@
-"""What comes from a file that the agent changed: wildcards, and work on what decides about a program's exit status.
+"""Which code comes from a file that the agent changed, and what such code did: wildcards, patches, traces.
 
 PYTEST_DONT_REWRITE: pytest must not touch this module.
 """
@@ -268,7 +268,7 @@ def codes_of(traceback):
 
 
 class ProgramGuard(object):
-    """``changed`` are the absolute paths of files whose code is not trusted."""
+    """Notices tampering in a program scored by its exit status; ``changed`` are absolute paths of untrusted code."""
 
     def __init__(self, changed):
         self._trust = Trust(changed)

@@ -1,7 +1,7 @@
 """Start a task's entrypoint so that it reports what it did.
 
-Two stages. The first runs isolated (``-I -S``), reads its orders from standard input and finds out what the entrypoint
-is; then it becomes the second stage under the entrypoint's own interpreter, or the parent of a shell. The orders hold
+Two stages. The first runs isolated (``-I -S``), reads its orders from standard input and parses the entrypoint;
+then it becomes the second stage under the entrypoint's own interpreter, or the parent of a shell. The orders hold
 a token that the program's code must not see, so they travel in an unlinked file: an environment and arguments can be
 read from ``/proc`` by the program.
 """
