@@ -212,10 +212,10 @@ class ProcessTable(object):
     def _strays(self, tag, family):
         # An orphan without the runner's tag has emptied its environment to hide. Which command it belongs to cannot be
         # known, so it is killed with any.
-        own = os.getpid()
-        registered = {entry.popen.pid for entry in self.running()}
-        lookup = proctree.child_lookup()
-        orphans = {pid for pid in lookup(own) if pid not in registered}
+        with self._lock:
+            # While a process is started it has no tag yet, and is not registered. Stopped then, it would keep the lock.
+            lookup = proctree.child_lookup()
+            orphans = set(lookup(os.getpid())).difference(self._entries)
         found = set()
         for pid in self._everything():
             carried = proctree.environment_value(pid, TAG) or ""

@@ -211,3 +211,17 @@ async def test_a_resource_hog_is_counted_with_its_children(start_runner, interpr
     child = "x = bytearray(25000000); import time; time.sleep(600)"
     line = f"for n in 1 2 3 4 5 6 7 8; do {interpreter} -c '{child}' & done; wait"
     assert (await runner.client.run(line, timeout_seconds=90)).ended_by == "memory"
+
+
+async def test_commands_start_while_others_are_killed(sandbox):
+    """A process that has yet to execute its program is no stray of the command that is killed."""
+
+    async def start_many():
+        for _ in range(60):
+            assert (await sandbox.run("true")).exit_status == 0
+
+    async def kill_many():
+        for _ in range(15):
+            assert (await sandbox.run("sleep 600", timeout_seconds=0.01)).ended_by == "timeout"
+
+    await asyncio.gather(start_many(), start_many(), kill_many(), kill_many())
