@@ -99,9 +99,7 @@ async def open_verifier():
 
     async def open_one(files, *, kind="auto", **environment):
         variables = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **environment}
-        provider = LocalProvider(
-            SandboxSpec(python=sys.executable, environment=variables), kind=kind, warn=lambda text: None
-        )
+        provider = LocalProvider(SandboxSpec(python=sys.executable, environment=variables), kind=kind)
         sandbox = await provider.verifier()
         opened.append(sandbox)
         for path, text in files.items():

@@ -7,10 +7,10 @@ import dgym.kube as kube
 
 NAMES = """
 CONFIG_MAPS DEBUG_TASKS EPISODES EPISODE_SETS EVENTS LEASES NAMESPACES NETWORK_POLICIES PODS SECRETS Access
-AccessError AlreadyExists ApiError Backoff BadRequest Change Client Clock Conflict ConnectionLost EventRecorder
+AccessError AlreadyExists Answer ApiError Backoff BadRequest Change Client Clock Conflict ConnectionLost EventRecorder
 EventType Expired Credentials Forbidden Invalid Key LeaderElector LeadershipLost LeaseRecord
-LeaseSpec NotFound Object PortForward PortUnreachable QueueClosed Reflector Resource
-ServerUnavailable Source Store SystemClock TokenBucket TooManyRequests Unauthorized
+LeaseSpec NotFound Object PortForward PortUnreachable QueueClosed Reflector Request Resource
+ServerUnavailable Source Store SystemClock TokenBucket TooManyRequests Transport Unauthorized
 UnreadableAnswer WatchSettings WorkQueue key_of load_access
 """
 
