@@ -129,10 +129,11 @@ def _normal_stars(name: str) -> str:
 
 
 def _is_passed_over(body: str) -> bool:
-    """Whether Python would read a class of the pattern otherwise than git, or try its stars for hours."""
+    """Whether Python would read the pattern otherwise than git (an empty name, some classes), or try it for hours."""
     names = body.split("/")
     return (
-        _CLASS_ONLY_GIT_READS.search(body) is not None
+        "//" in body
+        or _CLASS_ONLY_GIT_READS.search(body) is not None
         or names.count("**") > _DEEP_STARS
         or any(name.count("*") > _STARS_OF_A_NAME for name in names)
     )
@@ -142,8 +143,8 @@ def _require_matched(field: str, lines: Sequence[str]) -> None:
     for index, line in enumerate(lines):
         if not line.startswith("#") and _is_passed_over("/".join(map(_normal_stars, line.split("/")))):
             raise ManifestError(
-                f"{field}[{index}]: {line!r} cannot be matched; write at most three * in a name, two **, and classes"
-                " without slash, backslash and ["
+                f"{field}[{index}]: {line!r} cannot be matched; write at most three * in a name, two **, no //, and"
+                " classes without slash, backslash and ["
             )
 
 
