@@ -7,7 +7,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 RESULTS ?= results
-TEST_PROCESSES ?= 2
+# One more than the two cores that a machine should have: a third of the time tests wait.
+TEST_PROCESSES ?= 3
 
 .PHONY: help
 help: ## show this help
