@@ -7,8 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 RESULTS ?= results
-# One more than the two cores that a machine should have: a third of the time tests wait.
-TEST_PROCESSES ?= 3
+TEST_PROCESSES ?= 2
 
 .PHONY: help
 help: ## show this help
