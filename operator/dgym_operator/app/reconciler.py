@@ -159,10 +159,9 @@ class Reconciler:
             reason="Assigned" if first else request.cause,
             message=f"agent {agent.name} serves attempt {view.attempt} (epoch {request.epoch})",
         )
-        try:
-            await self.episodes.apply(view.episode, Plan(actions=(PatchStatus(status=status), event)))
-        finally:
-            self.dispatcher.release_agent(key)
+        # A write that failed may have taken effect: the slot stays granted until the next reconcile shows it.
+        await self.episodes.apply(view.episode, Plan(actions=(PatchStatus(status=status), event)))
+        self.dispatcher.release_agent(key)
         self.dispatcher.observe_pod(key, None)
         self.deliveries.deliver(key)
         return 0.0

@@ -7,7 +7,7 @@ from random import Random
 import msgspec
 import pytest
 
-from dgym.kube import Forbidden, WorkQueue
+from dgym.kube import ConnectionLost, Forbidden, WorkQueue
 from dgym.wire.assignments import AgentReport
 from dgym_operator.actions import ApiReader, EpisodeExecutor, ProgressBudget, SetExecutor, Writes
 from dgym_operator.app.health import Watchdog
@@ -118,6 +118,26 @@ async def test_who_waits_for_an_agent_after_its_back_off_is_looked_at_when_there
     cache.agents.observe_report(cache.agents.get("uid-agent"), AgentReport(incarnation="1", slots=1))
     dispatcher.round()
     assert dispatcher.granted_agent(episode.key) == "uid-agent"
+
+
+async def test_a_slot_stays_granted_while_it_is_unknown_whether_the_assignment_was_written(
+    working, cache, objects, client, clock, dispatcher, monkeypatch
+):
+    async def lose_the_answer(*_args, **_options):
+        raise ConnectionLost("no answer in time")
+
+    monkeypatch.setattr(client, "patch", lose_the_answer)
+    cache.agents.observe_report(objects.agent("agent"), AgentReport(incarnation="1", slots=1))
+    ready = [{"type": "Ready", "status": "True"}]
+    for name in ("fix", "next"):
+        cache.pods.put(objects.pod(f"{name}-1", owner=name, phase="Running", podIP="10.0.0.2", conditions=ready))
+        objects.episode(name)
+    await settle()
+    dispatcher.round()
+    await settle()
+    dispatcher.round()
+    assert dispatcher.granted_agent(("team", "fix")) == "uid-agent"
+    assert dispatcher.granted_agent(("team", "next")) is None
 
 
 def _looks(metrics):
