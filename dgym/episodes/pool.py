@@ -8,7 +8,7 @@ crash in an extension then costs a process and never the run, and the CPUs share
 Preparing an episode is work for a CPU, so only a few are prepared at once, and one more every few seconds while they
 wait for a download. Episodes then are at different stages, instead of all running their tests at the same time.
 
-When a shared process ends, nobody knows which of its episodes is to blame. Each of its unfinished ones runs again in a
+The end of a shared process does not show which of its episodes caused it. Each of its unfinished ones runs again in a
 process of its own, and only the end of that process counts against the episode.
 """
 
