@@ -42,7 +42,15 @@ def test_pods_that_fit_nowhere_hold_up_nobody(namespace):
     namespace.apply(*(inline(name, podOverrides=overrides, priority=1000) for name in names))
     namespace.apply(inline("good"))
     assert namespace.finished("good")["reason"] == "Resolved"
-    assert {namespace.status(name)["reason"] for name in names} <= {"Unschedulable", "WaitingForSlot"}
+    # A cause is shown once it has lasted for a while; the good one may have finished before that.
+    reasons = until(lambda: _reasons(namespace, names), what="the reason of each wait to show", seconds=SOON)
+    assert reasons <= {"Unschedulable", "WaitingForSlot"}
+
+
+def _reasons(namespace, names):
+    """The reasons of all; None while one has none."""
+    reasons = {namespace.status(name).get("reason") for name in names}
+    return None if None in reasons else reasons
 
 
 def test_an_eviction_is_no_failure_of_the_sandbox(namespace):
