@@ -233,6 +233,18 @@ class Termination(Model, frozen=True, kw_only=True):
     message: Annotated[str, msgspec.Meta(max_length=1024)] = ""
 
 
+class PoisonedStep(Model, frozen=True, kw_only=True):
+    """A step under which the sandbox, or its sidecar, died: the agent's doing.
+
+    Attributes:
+        step: Number of the step.
+        reason: The cause, such as OOMKilled.
+    """
+
+    step: Count
+    reason: Annotated[str, msgspec.Meta(max_length=256)] = ""
+
+
 class EpisodeStatus(Model, frozen=True, kw_only=True):
     """What was observed. ``reason`` repeats the reason of ``Finished`` (or of waiting) where selectors can see it.
 
@@ -251,6 +263,8 @@ class EpisodeStatus(Model, frozen=True, kw_only=True):
             node lost. Its end counts against maxDisruptions, not against backoffLimit.
         active_seconds: How long agents had served the attempts that are over, from their resets on. It counts against
             the deadline.
+        poisoned_steps: Steps under which the sandbox or its sidecar died. A new pod replays all others; the second of
+            them ends the episode as SandboxKilled.
         attempt_seconds: How long agents before the present one had served the attempt that runs, from its reset on.
         pod_name: The pod of the attempt that runs.
         task_uid: UID of the DebugTask that is used.
@@ -273,6 +287,7 @@ class EpisodeStatus(Model, frozen=True, kw_only=True):
     disruptions: Count = 0
     disrupted_attempt: Count = 0
     active_seconds: Count = 0
+    poisoned_steps: Annotated[tuple[PoisonedStep, ...], msgspec.Meta(max_length=8)] = ()
     attempt_seconds: Count = 0
     pod_name: Name | None = None
     task_uid: Token | None = msgspec.field(default=None, name="taskUID")

@@ -53,6 +53,13 @@ class AssignmentState(StrEnum):
     FAILED = "failed"
 
 
+class PoisonedStep(Message, frozen=True, kw_only=True):
+    """A step under which the agent's sandbox, or its sidecar, died; a replay leaves it out. ``reason`` is the cause."""
+
+    step: Count
+    reason: str = ""
+
+
 class Assignment(Message, frozen=True, kw_only=True):
     """One attempt of one episode for one agent.
 
@@ -71,6 +78,8 @@ class Assignment(Message, frozen=True, kw_only=True):
         sample: Number of the sample in its set; shifts the seed.
         remaining_seconds: What is left of the episode's deadline, which begins to run at the first reset.
         mode: What the agent is to do.
+        replay_attempt: The attempt whose recorded steps are replayed into this pod first; 0: the episode begins afresh.
+        poisoned_steps: The episode's steps that no replay runs again.
     """
 
     namespace: str
@@ -88,6 +97,8 @@ class Assignment(Message, frozen=True, kw_only=True):
     sample: Count = 0
     remaining_seconds: float = 3600.0
     mode: AssignmentMode = AssignmentMode.RUN
+    replay_attempt: Count = 0
+    poisoned_steps: tuple[PoisonedStep, ...] = ()
 
     def __repr__(self) -> str:
         """Leave out tokens, solutions and hidden files, because a log may hold the text."""
@@ -99,7 +110,8 @@ class AssignmentStatus(Message, frozen=True, kw_only=True):
 
     ``reason`` and ``outcome`` are set once the assignment is finished or failed, ``message`` also while its result
     waits for the store. ``active_seconds`` is how long the episode's deadline has run under this assignment: from the
-    first reset to the end of the last step, without preparation and scoring.
+    first reset to the end of the last step, without preparation and scoring. ``step_in_flight`` is the number of a
+    step that was sent and not answered; it stays once the assignment has failed.
     """
 
     episode_uid: str
@@ -108,6 +120,7 @@ class AssignmentStatus(Message, frozen=True, kw_only=True):
     state: AssignmentState
     steps: Count = 0
     active_seconds: Count = 0
+    step_in_flight: Count | None = None
     reason: EndReason | None = None
     outcome: Outcome | None = None
     message: str = ""
