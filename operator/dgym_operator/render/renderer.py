@@ -18,6 +18,7 @@ from dgym.documents import read_yaml
 from dgym.errors import FieldPath, nearest, render_path
 from dgym_operator.render.context import PodContext, TemplateError, own_labels, template_variables
 from dgym_operator.render.environment import SUFFIX, TemplateEnvironment, TemplateLoader
+from dgym_operator.render.shapes import ShapeCache
 
 _LARGEST_TEXT = 1024**2
 
@@ -33,6 +34,7 @@ class Renderer:
     def __init__(self, *, directory: Path | None = None, clock: Callable[[], float] = time.thread_time) -> None:
         self._loader = TemplateLoader(directory)
         self._environment = TemplateEnvironment(self._loader, clock=clock)
+        self._shapes = ShapeCache()
 
     def render(self, template: str, context: PodContext) -> dict[str, Any]:
         """The manifest of one attempt's pod.
@@ -54,7 +56,11 @@ class Renderer:
         except Exception as error:
             # Whatever an expression can raise: the template is wrong, not the controller.
             raise TemplateError(f"pod template {template!r}: {_place(error)}{_what(error)}") from error
-        return read_pod(text, context, template=template)
+        try:
+            pod = self._shapes.read(text, lambda text: _document(text, template))
+            return _complete(pod, context)
+        except ValueError as error:
+            raise TemplateError(f"pod template {template!r}: {error}") from None
 
     @property
     def templates(self) -> list[str]:
@@ -104,23 +110,18 @@ _MOST_VALUES = 20_000
 _DEFAULTS = {"restartPolicy": "Never", "automountServiceAccountToken": False, "enableServiceLinks": False}
 
 
-def read_pod(text: str, context: PodContext, *, template: str) -> dict[str, Any]:
-    """The pod that ``text`` describes, with all that an episode needs.
+def _complete(pod: dict[str, Any], context: PodContext) -> dict[str, Any]:
+    """The pod with all that an episode needs.
 
     Raises:
-        TemplateError: The text describes no pod, or one that no episode can run in.
+        ValueError: No episode can run in it.
     """
-    pod = _document(text, template)
-    try:
-        _check_values(pod, (), [_MOST_VALUES])
-        if (pod.get("apiVersion"), pod.get("kind")) != ("v1", "Pod"):
-            raise ValueError("is no Pod; write apiVersion: v1 and kind: Pod")
-        spec, metadata = _mapping(pod, "spec"), _mapping(pod, "metadata")
-        _check_spec(spec)
-        metadata.update(name=context.name, namespace=context.namespace)
-        _mapping(metadata, "labels").update(own_labels(context))
-    except ValueError as error:
-        raise TemplateError(f"pod template {template!r}: {error}") from None
+    if (pod.get("apiVersion"), pod.get("kind")) != ("v1", "Pod"):
+        raise ValueError("is no Pod; write apiVersion: v1 and kind: Pod")
+    spec, metadata = _mapping(pod, "spec"), _mapping(pod, "metadata")
+    _check_spec(spec)
+    metadata.update(name=context.name, namespace=context.namespace)
+    _mapping(metadata, "labels").update(own_labels(context))
     for name, value in _DEFAULTS.items():
         spec.setdefault(name, value)
     spec.setdefault("activeDeadlineSeconds", context.active_deadline_seconds)
@@ -128,6 +129,7 @@ def read_pod(text: str, context: PodContext, *, template: str) -> dict[str, Any]
 
 
 def _document(text: str, template: str) -> dict[str, Any]:
+    """The text's one mapping, of values that JSON has."""
     _check_structure(text, template)
     documents = list(read_yaml(text))
     for document in documents:
@@ -135,7 +137,9 @@ def _document(text: str, template: str) -> dict[str, Any]:
             raise TemplateError(f"pod template {template!r} gives {_located(text, problem)}")
     if len(documents) != 1 or not isinstance(documents[0].value, dict):
         raise TemplateError(f"pod template {template!r} gives {len(documents)} documents or no mapping, not one pod")
-    return documents[0].value
+    value: dict[str, Any] = documents[0].value
+    _check_values(value, (), [_MOST_VALUES])
+    return value
 
 
 def _check_structure(text: str, template: str) -> None:
