@@ -6,25 +6,19 @@ The structs are imported at once; loading, checking and planning when first used
 from typing import TYPE_CHECKING, Any
 
 from dgym.api.episode import (
-    TREATMENTS,
     AgentAssignment,
     AgentSpec,
-    ConditionType,
+    AttemptEnding,
     Episode,
     EpisodeOutcome,
     EpisodeSpec,
-    EpisodeState,
     EpisodeStatus,
     PodOverrides,
     PoisonedStep,
-    ProgressReason,
-    ResolvedReason,
     Stages,
     TaskRef,
-    Termination,
     Toleration,
     ToolSpec,
-    Treatment,
 )
 from dgym.api.episodeset import EpisodeSet, EpisodeSetSpec, EpisodeSetStatus, LabelRequirement, LabelSelector
 from dgym.api.fields import (
@@ -45,6 +39,15 @@ from dgym.api.fields import (
     ObjectMeta,
     OwnerReference,
     parse_quantity,
+)
+from dgym.api.reasons import (
+    TREATMENTS,
+    ConditionType,
+    EndCause,
+    EpisodeState,
+    ProgressReason,
+    ResolvedReason,
+    Treatment,
 )
 from dgym.api.task import (
     DEFAULT_ENTRYPOINT,
@@ -99,11 +102,13 @@ __all__ = [
     "AgentAssignment",
     "AgentSpec",
     "ArchiveSource",
+    "AttemptEnding",
     "Condition",
     "ConditionType",
     "ConfigMapSource",
     "DebugTask",
     "DebugTaskSpec",
+    "EndCause",
     "EnvVar",
     "Episode",
     "EpisodeOutcome",
@@ -132,7 +137,6 @@ __all__ = [
     "SourceSpec",
     "Stages",
     "TaskRef",
-    "Termination",
     "Toleration",
     "ToolSpec",
     "Treatment",

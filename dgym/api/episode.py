@@ -1,6 +1,5 @@
-"""Episode: one agent (or an external driver), one task, one sandbox; and the reasons and conditions of its status."""
+"""Episode: one agent (or an external driver), one task, one sandbox; and its status."""
 
-from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -188,15 +187,21 @@ class AgentAssignment(Model, frozen=True, kw_only=True):
 
     Attributes:
         agent_pod_uid: UID of the agent's pod.
-        epoch: Number of the assignment.
+        epoch: Number of the assignment. It grows over all attempts of the episode and is never used twice.
+        attempt: Number of the attempt.
+        mode: What the agent does: run the episode, prepare it for an external driver, or recover a stored verdict.
         failures: How often another try was due in this pod because the model had failed.
         failed_time: When the model failed last; there until the next assignment.
+        losses: How many agents of this attempt were lost before.
     """
 
     agent_pod_uid: Token = msgspec.field(name="agentPodUID")
     epoch: Count
+    attempt: Count = 0
+    mode: Literal["run", "prepare", "recover"] = "run"
     failures: Count = 0
     failed_time: Timestamp | None = None
+    losses: Count = 0
 
 
 class Stages(Model, frozen=True, kw_only=True):
@@ -222,7 +227,7 @@ class Stages(Model, frozen=True, kw_only=True):
 
 
 class Termination(Model, frozen=True, kw_only=True):
-    """An end that the operator has decided on: the pod is being deleted, and its last message is read first.
+    """An end that an operator of version 0.1 has decided on; ``ending`` has taken its place.
 
     Attributes:
         reason: The reason of Finished, if the pod leaves no verdict.
@@ -231,6 +236,22 @@ class Termination(Model, frozen=True, kw_only=True):
 
     reason: Annotated[str, msgspec.Meta(max_length=64)]
     message: Annotated[str, msgspec.Meta(max_length=1024)] = ""
+
+
+class AttemptEnding(Model, frozen=True, kw_only=True):
+    """An attempt that ends: its pod is deleted, its last message read, and a stored verdict looked for.
+
+    Attributes:
+        cause: Whose doing it is: agent, infrastructure, disruption or user.
+        reason: The reason of the end, if there is no verdict.
+        message: The cause, for people.
+        since: When the end was decided on or observed.
+    """
+
+    cause: Annotated[str, msgspec.Meta(max_length=64)]
+    reason: Annotated[str, msgspec.Meta(max_length=64)]
+    message: Annotated[str, msgspec.Meta(max_length=1024)] = ""
+    since: Timestamp | None = None
 
 
 class PoisonedStep(Model, frozen=True, kw_only=True):
@@ -269,7 +290,9 @@ class EpisodeStatus(Model, frozen=True, kw_only=True):
         pod_name: The pod of the attempt that runs.
         task_uid: UID of the DebugTask that is used.
         assignment: Which agent serves the episode.
-        termination: Why the operator ends the attempt that runs; there until its pod has ended.
+        epoch: The highest epoch of all assignments so far.
+        ending: How the attempt ends; there until its pod has ended and a stored verdict was looked for.
+        termination: What operators of version 0.1 wrote in place of ``ending``; still read.
         start_time: When the first attempt began.
         completion_time: When the episode finished.
         stages: When each stage of the newest attempt was first observed.
@@ -292,6 +315,8 @@ class EpisodeStatus(Model, frozen=True, kw_only=True):
     pod_name: Name | None = None
     task_uid: Token | None = msgspec.field(default=None, name="taskUID")
     assignment: AgentAssignment | None = None
+    epoch: Count = 0
+    ending: AttemptEnding | None = None
     termination: Termination | None = None
     start_time: Timestamp | None = None
     completion_time: Timestamp | None = None
@@ -312,81 +337,3 @@ class Episode(Model, frozen=True, kw_only=True, omit_defaults=False):
     metadata: ObjectMeta
     spec: EpisodeSpec
     status: EpisodeStatus = EpisodeStatus()
-
-
-class ConditionType(StrEnum):
-    """Conditions of an Episode; a set has ``Finished`` and ``Suspended``."""
-
-    SANDBOX_READY = "SandboxReady"
-    FINISHED = "Finished"
-    RESOLVED = "Resolved"
-    SUSPENDED = "Suspended"
-
-
-class ResolvedReason(StrEnum):
-    """Reasons of the condition ``Resolved``: what is not solved was either scored and failed, or never scored."""
-
-    SOLVED = "Solved"
-    UNSOLVED = "Unsolved"
-    NOT_SCORED = "NotScored"
-
-
-class EpisodeState(StrEnum):
-    """``status.state``: whether ``status.reason`` is that of a wait, of an attempt under way or of the end."""
-
-    WAITING = "Waiting"
-    RUNNING = "Running"
-    FINISHED = "Finished"
-
-
-class ProgressReason(StrEnum):
-    """``status.reason`` while an episode is under way."""
-
-    PENDING = "Pending"
-    WAITING_FOR_SLOT = "WaitingForSlot"
-    WAITING_FOR_TASK = "WaitingForTask"
-    POD_NOT_CREATED = "PodNotCreated"
-    SCHEDULING_GATED = "SchedulingGated"
-    STARTING = "Starting"
-    RUNNING = "Running"
-    VERIFYING = "Verifying"
-    STORING = "Storing"
-    RESULT_STORE_UNAVAILABLE = "ResultStoreUnavailable"
-    TERMINATING = "Terminating"
-    SUSPENDED = "Suspended"
-
-
-class Treatment(StrEnum):
-    """The controller's treatment of an episode that stopped; each reason has exactly one."""
-
-    VERDICT = "verdict"
-    WAIT = "wait"
-    REASSIGN = "reassign"
-    NEW_POD = "new pod"
-    TERMINAL = "terminal"
-
-
-TREATMENTS: dict[str, Treatment] = {
-    "Resolved": Treatment.VERDICT,
-    "Unresolved": Treatment.VERDICT,
-    "StepLimitReached": Treatment.VERDICT,
-    "RewriteLimitReached": Treatment.VERDICT,
-    "TokenBudgetExhausted": Treatment.VERDICT,
-    "DeadlineExceeded": Treatment.VERDICT,
-    "SandboxKilled": Treatment.VERDICT,
-    "Cancelled": Treatment.VERDICT,
-    "Unschedulable": Treatment.WAIT,
-    "ImagePullFailed": Treatment.WAIT,
-    "QuotaExceeded": Treatment.WAIT,
-    "TaskNotFound": Treatment.WAIT,
-    "AgentLost": Treatment.REASSIGN,
-    "ModelError": Treatment.REASSIGN,
-    "SandboxLost": Treatment.NEW_POD,
-    "SandboxStartFailed": Treatment.NEW_POD,
-    "InvalidSpec": Treatment.TERMINAL,
-    "PodRejected": Treatment.TERMINAL,
-    "SourceFailed": Treatment.TERMINAL,
-    "SetupFailed": Treatment.TERMINAL,
-    "VerifierFailed": Treatment.TERMINAL,
-    "InternalError": Treatment.TERMINAL,
-}

@@ -10,7 +10,7 @@ from collections import Counter
 import msgspec
 
 from dgym.wire import EndReason
-from dgym.wire.assignments import AgentReport, Assignment, AssignmentState, AssignmentStatus
+from dgym.wire.assignments import AgentReport, Assignment, AssignmentMode, AssignmentState, AssignmentStatus
 from dgym.wire.http import Path
 from dgym.wire.signing import sign_answer
 from dgym_operator.calls import Answer, PodCaller, Unreachable
@@ -101,15 +101,17 @@ class AgentPod:
 
     async def _run(self, assignment):
         try:
-            await self._play(assignment)
-        except Gone:
-            # Another agent may have stored the verdict before its pod ended.
-            if (found := self.world.store.get((assignment.episode_uid, assignment.attempt))) is not None:
+            found = await self._stored(assignment)
+            if found is not None:
+                if assignment.mode is AssignmentMode.RUN:
+                    await self._release(assignment)
                 self._finished(assignment, found)
-                return
-            self._set(
-                assignment, AssignmentState.FAILED, reason=EndReason.SANDBOX_LOST, message="the sidecar does not answer"
-            )
+            elif assignment.mode is AssignmentMode.RECOVER:
+                self._failed(assignment, "the store holds no result of this attempt")
+            else:
+                await self._play(assignment)
+        except Gone:
+            self._failed(assignment, "the sidecar does not answer")
         except Superseded:
             self._assignments.pop(assignment.episode_uid, None)
             self._states.pop(assignment.episode_uid, None)
@@ -126,8 +128,22 @@ class AgentPod:
         result = await self._call(assignment, lambda sidecar: sidecar.close(epoch))
         self._set(assignment, AssignmentState.STORING, steps=STEPS)
         await self._store(assignment, result)
-        await self._call(assignment, lambda sidecar: sidecar.release(epoch, stored=True), ended=True)
+        await self._release(assignment)
         self._finished(assignment, result)
+
+    async def _release(self, assignment):
+        await self._call(assignment, lambda sidecar: sidecar.release(assignment.epoch, stored=True), ended=True)
+
+    async def _stored(self, assignment):
+        """The stored verdict of the attempt, once the store answers."""
+        while True:
+            await asyncio.sleep(self.world.random.uniform(0.05, 2.0))
+            if asyncio.get_running_loop().time() >= self.world.store_away_until:
+                return self.world.store.get((assignment.episode_uid, assignment.attempt))
+            await asyncio.sleep(self.world.random.uniform(5.0, 15.0))
+
+    def _failed(self, assignment, message):
+        self._set(assignment, AssignmentState.FAILED, reason=EndReason.SANDBOX_LOST, message=message)
 
     def _finished(self, assignment, result):
         reason, outcome = result

@@ -134,7 +134,8 @@ class _Run:
             ended = await self._until_finished()
             await asyncio.gather(*others)
             if ended:
-                await asyncio.sleep(120.0)
+                cut = max(agent.cut_until for agent in self._world.agents)
+                await asyncio.sleep(max(0.0, cut - asyncio.get_running_loop().time()) + 120.0)
             found = self._violations(ended=ended)
             for task in replicas:
                 task.cancel()
@@ -229,7 +230,7 @@ class _Run:
         assigned = Counter(
             episode["status"]["assignment"]["agentPodUID"]
             for episode in self._api.items("episodes")
-            if episode.get("status", {}).get("assignment") and not _finished(episode)
+            if _uses_slot(episode)
         )
         slots = {agent.uid: agent.slots for agent in self._world.agents}
         self._observed += [
@@ -357,6 +358,11 @@ def _pick(candidates, choice):
 
 def _after(seconds):
     return asyncio.get_running_loop().time() + seconds
+
+
+def _uses_slot(episode):
+    assignment = episode.get("status", {}).get("assignment")
+    return assignment is not None and assignment.get("mode") != "recover" and not _finished(episode)
 
 
 def _finished(episode):

@@ -139,6 +139,11 @@ class Reconciler:
 
     def _granted_agent(self, key: Key, view: EpisodeInput, request: AgentRequest | None) -> Agent | None:
         """The agent granted to the Episode, if one is requested; else update the request."""
+        if request is not None and request.cause == "Recover" and view.assignment is not None:
+            # It takes no slot.
+            self.dispatcher.request_agent(key, None)
+            self.dispatcher.release_agent(key)
+            return self.cache.agents.recoverer(view.assignment.agent_pod_uid)
         granted = self.dispatcher.granted_agent(key)
         agent = self.cache.agents.get(granted) if request is not None and granted is not None else None
         if agent is not None:
@@ -154,10 +159,11 @@ class Reconciler:
     async def _assign(self, key: Key, view: EpisodeInput, request: AgentRequest, agent: Agent) -> float:
         status = assigned_status(view, request, agent.uid, self.cache.clock.now())
         first = request.cause == "SandboxReady"
+        does = "looks for a stored verdict of" if request.cause == "Recover" else "serves"
         event = Emit(
             type="Normal" if first else "Warning",
             reason="Assigned" if first else request.cause,
-            message=f"agent {agent.name} serves attempt {view.attempt} (epoch {request.epoch})",
+            message=f"agent {agent.name} {does} attempt {view.attempt} (epoch {request.epoch})",
         )
         # A write that failed may have taken effect: the slot stays granted until the next reconcile shows it.
         await self.episodes.apply(view.episode, Plan(actions=(PatchStatus(status=status), event)))

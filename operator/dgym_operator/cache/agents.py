@@ -177,6 +177,11 @@ class Agents:
             return None
         return agent.report.slots
 
+    def recoverer(self, before: str) -> Agent | None:
+        """The agent that looks for a stored verdict: the one before, which may still be storing it, or else any."""
+        able = (agent for agent in self if self.open_slots(agent) is not None)
+        return min(able, key=lambda agent: (agent.uid != before, len(agent.observed), agent.uid), default=None)
+
     def is_silent(self, agent: Agent) -> bool:
         """Whether it has not answered for too long."""
         return self._clock.monotonic() - agent.answered >= self._silence
@@ -226,7 +231,7 @@ class Agents:
         _, gone = self._gone_since(assignment.agent_pod_uid)
         epoch, since = self._lost.get(episode_uid, (0, gone))
         if epoch != assignment.epoch:
-            since = gone if assignment.epoch == 1 else self._clock.now()
+            since = self._clock.now() if assignment.losses else gone
             self._lost[episode_uid] = (assignment.epoch, since)
         return since
 

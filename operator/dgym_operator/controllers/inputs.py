@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from dgym.api import TASK_UID_LABEL, AgentAssignment, EpisodeStatus, Stages
-from dgym.wire.assignments import AssignmentState, AssignmentStatus
+from dgym.api import TASK_UID_LABEL, AgentAssignment, AttemptEnding, EndCause, EpisodeStatus, Stages
+from dgym.wire.assignments import AssignmentMode, AssignmentState, AssignmentStatus
 from dgym_operator.controllers.conditions import observed_generation
 from dgym_operator.controllers.plan import CreateFailure
 from dgym_operator.objects import EpisodeSetView, EpisodeView, Pod, TaskView
@@ -29,6 +29,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         repeat_seconds: Between two requests to a sidecar, and between two checks of a report that is awaited.
         report_seconds: How long a fresh report of an agent may take to arrive.
         ending_seconds: How long a pod may take from its agent's state ``finished`` to its own end.
+        recover_seconds: How long agents may take to look for a stored verdict of an attempt that was lost.
         terminating_seconds: How long a pod may exist past its grace period; then its node is lost.
         preparation_seconds: From the assignment to the first reset, and around the tests at the end.
         backstop_seconds: Above all clocks of the sidecar, before the operator ends the attempt itself.
@@ -47,6 +48,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     repeat_seconds: float = 5.0
     report_seconds: float = 10.0
     ending_seconds: float = 30.0
+    recover_seconds: float = 900.0
     terminating_seconds: float = 30.0
     preparation_seconds: float = 600.0
     backstop_seconds: float = 60.0
@@ -146,6 +148,26 @@ class EpisodeInput(msgspec.Struct, frozen=True, kw_only=True):
     def assignment(self) -> AgentAssignment | None:
         """The assignment of the current attempt to an agent."""
         return self.episode.status.assignment
+
+    @property
+    def ending(self) -> AttemptEnding | None:
+        """How the attempt ends, once that is decided or observed; what an older operator has decided included."""
+        status = self.episode.status
+        if status.ending is not None or status.termination is None:
+            return status.ending
+        decided = status.termination
+        return AttemptEnding(cause=EndCause.INFRASTRUCTURE.value, reason=decided.reason, message=decided.message)
+
+    @property
+    def is_recovering(self) -> bool:
+        """Whether the assigned agent is to look for a stored verdict, and no more."""
+        return self.assignment is not None and self.assignment.mode == AssignmentMode.RECOVER.value
+
+    @property
+    def next_epoch(self) -> int:
+        """The epoch of the next assignment; it grows over all attempts."""
+        status = self.episode.status
+        return max(status.epoch, status.assignment.epoch if status.assignment is not None else 0) + 1
 
     @property
     def report(self) -> AssignmentStatus | None:

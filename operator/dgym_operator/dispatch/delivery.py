@@ -110,7 +110,11 @@ class Deliveries:
             return
         agent, pod = found
         about = fields(
-            namespace=key[0], episode=key[1], attempt=episode.status.attempt, agent=agent.name, pod=pod.metadata.name
+            namespace=key[0],
+            episode=key[1],
+            attempt=episode.status.attempt,
+            agent=agent.name,
+            pod=episode.status.pod_name,
         )
         try:
             await self._send(episode, agent, pod)
@@ -141,7 +145,7 @@ class Deliveries:
             self._events.record(EPISODES, episode, type="Warning", reason=error.reason.value, message=error.message)
             self._enqueue(episode.key)
 
-    async def _send(self, episode: EpisodeView, agent: Agent, pod: Pod) -> None:
+    async def _send(self, episode: EpisodeView, agent: Agent, pod: Pod | None) -> None:
         metadata, assignment = episode.metadata, episode.status.assignment
         assert assignment is not None
         try:
@@ -150,15 +154,17 @@ class Deliveries:
             return
         if read.metadata.uid != metadata.uid or read.status.assignment != assignment:
             return
-        task = await self._with_files(await self._reader.task(full))
         attempt = read.status.attempt
+        # A stored verdict is found without the task, which may be gone by now.
+        recovers = assignment.mode == AssignmentMode.RECOVER.value
+        task = None if recovers else await self._with_files(await self._reader.task(full))
         body = build_assignment(
             full,
             task,
             attempt=attempt,
             epoch=assignment.epoch,
-            pod_name=pod.metadata.name,
-            sidecar_url=sidecar_url(pod),
+            pod_name=read.status.pod_name or "",
+            sidecar_url=sidecar_url(pod) if pod is not None else "",
             remaining_seconds=remaining_seconds(read),
             key=self._key,
         )
@@ -210,21 +216,22 @@ def _is_over(cache: Cache, uid: str) -> bool:
     return episode is not None and episode.is_finished
 
 
-def _assigned(episode: EpisodeView, cache: Cache) -> tuple[Agent, Pod] | None:
-    """Agent and pod of an unfinished Episode that is assigned."""
+def _assigned(episode: EpisodeView, cache: Cache) -> tuple[Agent, Pod | None] | None:
+    """Agent and pod of an unfinished Episode that is assigned; a verdict is recovered without the pod."""
     status = episode.status
     if status.assignment is None or status.pod_name is None or episode.is_finished:
         return None
     agent = cache.agents.get(status.assignment.agent_pod_uid)
     pod = cache.pods.get((episode.metadata.namespace, status.pod_name))
-    if agent is None or not agent.url or pod is None or not pod.status.pod_ip:
+    if agent is None or not agent.url:
         return None
-    return agent, pod
+    reachable = pod is not None and bool(pod.status.pod_ip)
+    return (agent, pod) if reachable or status.assignment.mode == AssignmentMode.RECOVER.value else None
 
 
 def build_assignment(
     episode: Episode,
-    task: DebugTask,
+    task: DebugTask | None,
     *,
     attempt: int,
     epoch: int,
@@ -233,7 +240,7 @@ def build_assignment(
     remaining_seconds: float,
     key: bytes,
 ) -> Assignment:
-    """All that an agent needs for one attempt."""
+    """All that an agent needs for one attempt; without a task it recovers a stored verdict."""
     metadata, spec = episode.metadata, episode.spec
     uid = metadata.uid or ""
     return Assignment(
@@ -246,15 +253,21 @@ def build_assignment(
         sidecar_url=sidecar_url,
         prepare_token=make_token(key, episode_uid=uid, attempt=attempt, role=Role.PREPARE),
         drive_token=make_token(key, episode_uid=uid, attempt=attempt, role=Role.DRIVE),
-        task=msgspec.to_builtins(_with_resources(task, spec.pod_overrides)),
+        task=msgspec.to_builtins(_with_resources(task, spec.pod_overrides)) if task is not None else {},
         agent=msgspec.to_builtins(spec.agent) if spec.agent is not None else None,
         tools=tuple(
             tool if isinstance(tool, str) else NamedTool(name=tool.name, options=tool.options) for tool in spec.tools
         ),
         sample=_sample(metadata.labels),
         remaining_seconds=remaining_seconds,
-        mode=AssignmentMode.RUN if spec.agent is not None else AssignmentMode.PREPARE,
+        mode=_mode(episode, task),
     )
+
+
+def _mode(episode: Episode, task: DebugTask | None) -> AssignmentMode:
+    if task is None:
+        return AssignmentMode.RECOVER
+    return AssignmentMode.RUN if episode.spec.agent is not None else AssignmentMode.PREPARE
 
 
 def _with_resources(task: DebugTask, overrides: PodOverrides) -> DebugTask:

@@ -19,6 +19,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from dgym.kube import Key
+from dgym.wire.assignments import AssignmentMode
 from dgym_operator.cache import Agents, Cache
 from dgym_operator.controllers import EPOCH, attempt_of
 from dgym_operator.controllers.episode import Cause, stuck_cause
@@ -361,7 +362,13 @@ def candidate_of(episode: EpisodeView, *, previous: str | None = None) -> Candid
 
 
 def _uses_slot(episode: EpisodeView) -> bool:
-    return episode.spec.agent is not None and not _model_failed(episode)
+    return episode.spec.agent is not None and not _model_failed(episode) and not _recovers(episode)
+
+
+def _recovers(episode: EpisodeView) -> bool:
+    """Whether the agent only looks for a stored verdict, which takes no slot."""
+    assignment = episode.status.assignment
+    return assignment is not None and assignment.mode == AssignmentMode.RECOVER.value
 
 
 def _model_failed(episode: EpisodeView) -> bool:

@@ -10,13 +10,13 @@ import json
 import os
 import ssl
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ClassVar
 
 import aiohttp
 import msgspec
 from aiohttp import web
 
-from dgym.wire.assignments import AgentReport, Assignment, AssignmentState, AssignmentStatus
+from dgym.wire.assignments import AgentReport, Assignment, AssignmentMode, AssignmentState, AssignmentStatus
 from dgym.wire.http import Role, make_token, token_digest
 from dgym.wire.messages import EndReason, Outcome, Result
 from dgym.wire.signing import SIGNATURE_HEADER, content_digest, read_request, sign_answer, sign_verdict
@@ -228,6 +228,9 @@ def _container(name: str, state: dict[str, Any], *, ready: bool) -> dict[str, An
 class Agent:
     """An agent pod: keeps what it is given, and plays it when the test lets it."""
 
+    results: ClassVar[dict[tuple[str, int], dict[str, Any]]] = {}
+    """The results store of all agents, by UID and attempt."""
+
     def __init__(self, api: Api, namespace: str, kubelet: Kubelet, *, name: str, port: int, slots: int = 8) -> None:
         self._api = api
         self._namespace = namespace
@@ -301,7 +304,8 @@ class Agent:
         )  # fmt: skip
         await self._kubelet.end(held.pod_name, encode_termination(ending).decode() if message else "")
         outcome = await self._signed(held, reason)
-        self.set_state(uid, AssignmentState.FINISHED, reason=reason, steps=3, outcome=outcome)
+        self.results[uid, held.attempt] = {"reason": reason, "steps": 3, "outcome": outcome}
+        self.set_state(uid, AssignmentState.FINISHED, **self.results[uid, held.attempt])
 
     async def _signed(self, held: Assignment, reason: EndReason) -> Outcome:
         """The outcome with the signature of the episode's sidecar."""
@@ -340,13 +344,22 @@ class Agent:
         known = self.held.get(assignment.episode_uid)
         self.given.append(assignment)
         self.held[assignment.episode_uid] = assignment
-        if known is None or known.epoch < assignment.epoch:
+        if assignment.mode is AssignmentMode.RECOVER:
+            self._recover(assignment)
+        elif known is None or known.epoch < assignment.epoch:
             self.set_state(assignment.episode_uid, AssignmentState.RUNNING)
             if self.playing:
                 task = asyncio.ensure_future(self.finish(assignment.episode_uid))
                 self._playing.add(task)
                 task.add_done_callback(self._playing.discard)
         return web.json_response({})
+
+    def _recover(self, assignment: Assignment) -> None:
+        stored = self.results.get((assignment.episode_uid, assignment.attempt))
+        if stored is not None:
+            self.set_state(assignment.episode_uid, AssignmentState.FINISHED, **stored)
+        else:
+            self.set_state(assignment.episode_uid, AssignmentState.FAILED, reason=EndReason.SANDBOX_LOST)
 
     async def _withdraw(self, request: web.Request) -> web.Response:
         await self._authenticated(request)

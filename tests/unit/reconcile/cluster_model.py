@@ -105,6 +105,7 @@ class EpisodeModel:
         self.writes: list[str] = []
         self.served: set[int] = set()
         self.made: list[int] = []
+        self.stored: set[int] = set()
         self.past: list[tuple[EpisodeView, dict[str, Pod]]] = []
         self.seen = self.truth
         self.change_leader(0, 0)
@@ -201,6 +202,11 @@ class EpisodeModel:
         assert not is_true(before.conditions, "Finished"), "a finished episode is written again"
         assert status.attempt >= before.attempt
         assert status.attempt <= before.attempt + 1
+        if status.assignment is not None and status.assignment.epoch != (before.assignment or status.assignment).epoch:
+            assert status.assignment.epoch > before.epoch, "an epoch is used twice"
+        assert status.epoch >= before.epoch
+        if status.pod_name is None and before.pod_name is not None:
+            assert before.attempt not in self.stored, "a stored verdict is discarded"
         if what == "finished":
             assert status.completion_time is not None
         if status.reason == "SandboxLost" and before.pod_name is not None:
@@ -244,7 +250,7 @@ class EpisodeModel:
         status = self.truth.status
         over = is_true(status.conditions, "Finished") or status.attempt > found.attempt
         closed = status.attempt == found.attempt and status.pod_name is None
-        assert over or closed or status.termination is not None, "the pod of an attempt that goes on is deleted"
+        assert over or closed or status.ending is not None, "the pod of an attempt that goes on is deleted"
         self.writes.append("DELETE pod")
         self.delete_pod(found)
         self.seen_pods[action.name] = found.show()
@@ -283,6 +289,8 @@ class EpisodeModel:
         if agent.said is None or (agent.said.attempt, agent.said.epoch) != key:
             first = AssignmentStatus(episode_uid=UID, attempt=key[0], epoch=key[1], state=WORK[0])
             agent.said, agent.since = first, self.now
+        elif status.assignment.mode == "recover":
+            self._recover(agent, status.attempt)
         elif agent.said.state in WORK[:-1]:
             if found is None or found.state not in ("ready", "sandbox ended"):
                 agent.say(AssignmentState.FAILED, self.now, reason=EndReason.SANDBOX_LOST)
@@ -291,8 +299,18 @@ class EpisodeModel:
             result = {"reason": EndReason.RESOLVED, "outcome": Outcome(resolved=True, score=3, max_score=3)}
             agent.say(state, self.now, **(result if state is AssignmentState.FINISHED else {}))
             if state is AssignmentState.FINISHED:
+                self.stored.add(found.attempt)
                 found.text = message(attempt=found.attempt)
                 found.become("ended", self.now)
+
+    def _recover(self, agent: AgentModel, attempt: int) -> None:
+        if agent.said.state not in WORK[:-1]:
+            return
+        if attempt in self.stored:
+            result = {"reason": EndReason.RESOLVED, "outcome": Outcome(resolved=True, score=3, max_score=3)}
+            agent.say(AssignmentState.FINISHED, self.now, **result)
+        else:
+            agent.say(AssignmentState.FAILED, self.now, reason=EndReason.SANDBOX_LOST)
 
     def fail_model(self) -> None:
         agent = self._assigned()

@@ -9,6 +9,7 @@ from dgym.wire import EndReason, Outcome
 from dgym.wire.assignments import AssignmentState, AssignmentStatus
 from dgym.wire.termination import TerminationMessage, encode_termination
 from dgym_operator.controllers import Action, AgentView, Emit, EpisodeInput, PatchStatus, Plan, TaskState
+from dgym_operator.controllers.episode import agent_request, assigned_status, decide
 from dgym_operator.objects import (
     Container,
     ContainerState,
@@ -24,6 +25,7 @@ from dgym_operator.objects import (
     Waiting,
 )
 
+replace = msgspec.structs.replace
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
 UID = "11111111-2222"
 AGENT = "agent-uid-1"
@@ -183,6 +185,32 @@ def written(plan: Plan) -> EpisodeStatus:
     """The one status that the plan writes."""
     (patch,) = [action for action in plan.actions if isinstance(action, PatchStatus)]
     return patch.status
+
+
+def concluded(seen: EpisodeInput, now: datetime = NOW) -> EpisodeStatus:
+    """The status once the attempt's pod is over and an agent has found no verdict in the store."""
+    status = _next_status(seen, now)
+    if status.ending is None:
+        return status
+    seen = replace(seen, episode=replace(seen.episode, status=status))
+    if agent_request(seen, now) is None:
+        seen = replace(seen, pods=(), absent=frozenset({seen.pod_name}))
+        status = _next_status(seen, now)
+        if status.ending is None:
+            return status
+    request = agent_request(seen, now)
+    assert request is not None
+    assert request.cause == "Recover"
+    assigned = assigned_status(seen, request, "another", now)
+    nothing = report(
+        AssignmentState.FAILED, attempt=seen.attempt, epoch=request.epoch, reason=EndReason.SANDBOX_LOST, message="none"
+    )
+    return written(decide(replace(seen, episode=replace(seen.episode, status=assigned), agent=nothing), now))
+
+
+def _next_status(seen: EpisodeInput, now: datetime) -> EpisodeStatus:
+    patches = [action for action in decide(seen, now).actions if isinstance(action, PatchStatus)]
+    return patches[0].status if patches else seen.episode.status
 
 
 def the_condition(status: msgspec.Struct, kind: str) -> Condition | None:

@@ -96,14 +96,16 @@ def test_another_agent_takes_over_under_a_higher_epoch():
     assert (status.assignment.agent_pod_uid, status.assignment.epoch, status.attempt) == ("another", 4, 1)
     assert status.stages.assigned == ago(500)
     assert the_condition(status, "SandboxReady") == the_condition(running(assigned=500), "SandboxReady")
-    assert agent_request(view(running(epoch=11), ready_pod(), agent=lost), NOW) is None
+    assert status.assignment.losses == 1
+    often = running(epoch=11, assignment={"losses": 10})
+    assert agent_request(view(often, ready_pod(), agent=lost), NOW) is None
 
 
 def test_the_first_lost_agent_is_replaced_at_once_and_later_ones_ever_more_slowly():
     lost = AgentView(lost_since=NOW)
     assert agent_request(view(running(epoch=1), ready_pod(), agent=lost), NOW) is not None
     for epoch, seconds in ((2, 10), (3, 20), (4, 40)):
-        seen = view(running(epoch=epoch), ready_pod(), agent=lost)
+        seen = view(running(epoch=epoch, assignment={"losses": epoch - 1}), ready_pod(), agent=lost)
         assert agent_request(seen, in_(seconds - 1)) is None
         assert retry_at(seen) == in_(seconds)
         assert agent_request(seen, in_(seconds)).epoch == epoch + 1

@@ -13,6 +13,7 @@ from dgym_operator.controllers.episode.assignment import backstop
 from tests.unit.reconcile.reconcile_builders import (
     NOW,
     ago,
+    concluded,
     ended_pod,
     in_,
     ready_pod,
@@ -30,7 +31,7 @@ def active(seconds: int, **more) -> AgentView:
 
 
 def test_preparation_is_not_charged():
-    status = written(decide(view(running(assigned=1800), ended_pod(at=60), agent=active(120)), NOW))
+    status = concluded(view(running(assigned=1800), ended_pod(at=60), agent=active(120)))
     assert (status.active_seconds, status.attempt_seconds) == (120, 0)
 
 
@@ -42,7 +43,7 @@ def test_the_absence_of_agents_is_not_charged():
     assert status.attempt_seconds == 100
 
     again = active(50, epoch=2)
-    closed = written(decide(view(status, ended_pod(at=60), agent=again), in_(60)))
+    closed = concluded(view(status, ended_pod(at=60), agent=again), in_(60))
     assert (closed.active_seconds, closed.attempt_seconds) == (150, 0)
 
 
@@ -67,7 +68,7 @@ def test_an_external_driver_may_reset_when_it_likes():
 
 def test_an_agent_that_goes_on_far_beyond_the_deadline_is_ended():
     late = view(running(assigned=6000), ready_pod(), agent=active(3600 + MARGIN))
-    assert written(decide(late, NOW)).termination.reason == "DeadlineExceeded"
+    assert written(decide(late, NOW)).ending.reason == "DeadlineExceeded"
 
 
 def test_the_sidecars_deadline_is_paused_while_the_agent_is_lost():

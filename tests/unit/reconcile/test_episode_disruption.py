@@ -10,6 +10,7 @@ from dgym_operator.controllers.episode import decide
 from tests.unit.reconcile.reconcile_builders import (
     NOW,
     UP,
+    concluded,
     condition,
     ended,
     ended_pod,
@@ -46,7 +47,7 @@ OWN = {
 
 @pytest.mark.parametrize("name", DISRUPTED)
 def test_what_befalls_the_node_counts_as_a_disruption(name):
-    status = written(decide(view(running(), DISRUPTED[name], backoff_limit=0), NOW))
+    status = concluded(view(running(), DISRUPTED[name], backoff_limit=0))
     assert (status.reason, status.failures, status.disruptions) == ("SandboxLost", 0, 1)
 
 
@@ -60,7 +61,7 @@ REFUSED = report(AssignmentState.FAILED, reason=EndReason.SANDBOX_LOST, message=
 )
 def test_a_pod_made_with_another_key_is_lost_without_fault(status, seen):
     replaced = ready_pod(key="old")
-    lost = written(decide(view(status, replaced, key_id="new", **seen), NOW))
+    lost = concluded(view(status, replaced, key_id="new", **seen))
     assert (lost.failures, lost.disruptions) == (0, 1)
     assert "key was replaced" in the_condition(lost, "SandboxReady").message
 
@@ -97,12 +98,12 @@ def test_a_disruption_is_written_down_while_it_shows_and_counts_once_the_pod_is_
     assert written(decide(view(running(), terminating), NOW)).disrupted_attempt == 1
     assert decide(view(status, terminating), NOW) == Plan(requeue_after=35)
 
-    lost = written(decide(view(status, absent=frozenset({"e-1"}), backoff_limit=0), NOW))
+    lost = concluded(view(status, absent=frozenset({"e-1"}), backoff_limit=0))
     assert (lost.reason, lost.attempt, lost.failures, lost.disruptions) == ("SandboxLost", 1, 0, 1)
     assert "disrupted" in the_condition(lost, "SandboxReady").message
     # The next attempt is another pod.
     next_one = running(attempt=2, disrupted_attempt=1)
-    lost = written(decide(view(next_one, absent=frozenset({"e-2"})), NOW))
+    lost = concluded(view(next_one, absent=frozenset({"e-2"})))
     assert (lost.failures, lost.disruptions) == (1, 0)
 
 
@@ -112,13 +113,13 @@ def test_what_an_agent_reports_of_a_disrupted_pod_is_the_disruption(reason):
     status = running(disrupted_attempt=1)
     for pods in ((), (ended_pod(at=60),), (ready_pod(age=100),)):
         given = view(status, *pods, agent=told, absent=frozenset({"e-1"}))
-        lost = written(decide(given, NOW))
+        lost = concluded(given)
         assert (lost.failures, lost.disruptions) == (0, 1)
 
 
 def test_a_disruption_counts_when_the_pod_was_gone_before_it_was_decided_on():
     given = view(running(), absent=frozenset({"e-1"}), disrupted_attempt=1, backoff_limit=0)
-    lost = written(decide(given, NOW))
+    lost = concluded(given)
     assert (lost.failures, lost.disruptions) == (0, 1)
 
 
@@ -138,10 +139,10 @@ def test_a_verdict_that_a_disrupted_pod_left_is_the_verdict():
 def test_disruptions_have_a_limit_of_their_own():
     often = running(attempt=11, disruptions=10)
     lost = pod(11, phase="Failed", reason="Terminated")
-    assert the_condition(written(decide(view(often, lost), NOW)), "Finished").reason == "SandboxLost"
+    assert the_condition(concluded(view(often, lost)), "Finished").reason == "SandboxLost"
 
 
 @pytest.mark.parametrize("name", OWN)
 def test_what_befalls_the_pod_alone_counts_against_the_limit(name):
-    status = written(decide(view(running(), OWN[name]), NOW))
+    status = concluded(view(running(), OWN[name]))
     assert (status.reason, status.failures, status.disruptions) == ("SandboxLost", 1, 0)

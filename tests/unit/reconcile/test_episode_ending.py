@@ -23,6 +23,7 @@ from tests.unit.reconcile.reconcile_builders import (
     UP,
     ago,
     between,
+    concluded,
     condition,
     ended,
     ended_pod,
@@ -105,7 +106,7 @@ FORGED = [
 
 @pytest.mark.parametrize("text", FORGED)
 def test_a_message_that_is_not_whole_or_of_another_attempt_is_no_verdict(text):
-    status = written(decide(view(running(), ended_pod(text, at=60)), NOW))
+    status = concluded(view(running(), ended_pod(text, at=60)))
     assert (status.reason, status.failures) == ("SandboxLost", 1)
 
 
@@ -126,7 +127,7 @@ def test_no_container_but_the_sidecar_has_a_verdict(liar, begun):
 
 def test_a_pod_older_than_all_clocks_ends_by_the_deadline():
     late = pod(phase="Failed", reason="DeadlineExceeded", message="Pod was active too long")
-    assert the_condition(written(decide(view(running(), late), NOW)), "Finished").reason == "DeadlineExceeded"
+    assert the_condition(concluded(view(running(), late)), "Finished").reason == "DeadlineExceeded"
 
 
 def test_a_pod_that_is_being_deleted_may_still_speak():
@@ -200,19 +201,20 @@ def test_backoff_doubles_with_every_failure_and_is_bounded():
 
 
 def test_the_last_attempt_says_that_it_was_the_last():
-    status = written(decide(view(running(attempt=3, failures=2), ended_pod(attempt=3, at=60)), NOW))
+    status = concluded(view(running(attempt=3, failures=2), ended_pod(attempt=3, at=60)))
     finished = the_condition(status, "Finished")
     assert finished.reason == "SandboxLost"
     assert "attempt 3 was the last (backoffLimit 2)" in finished.message
 
 
 def test_an_episode_driven_from_outside_has_one_attempt():
-    status = written(decide(view(running(), ended_pod(at=60), driven=False, backoff_limit=5), NOW))
+    status = concluded(view(running(), ended_pod(at=60), driven=False, backoff_limit=5))
     assert the_condition(status, "Finished").reason == "SandboxLost"
 
 
 def test_a_failed_attempt_leaves_a_pod_that_is_deleted_once_that_is_written():
-    first = decide(view(running(), ended_pod(at=60)), NOW)
+    failed = report(AssignmentState.FAILED, reason=EndReason.SANDBOX_LOST, message="no answer")
+    first = decide(view(running(), ended_pod(at=60), agent=failed), NOW)
     assert [type(action) for action in first.actions] == [PatchStatus, Emit]
     second = decide(view(written(first), ended_pod(at=60)), in_(1))
     assert second.actions == (DeletePod(name="e-1", uid="pod-uid-1"),)
@@ -231,7 +233,7 @@ def test_the_time_agents_have_served_is_not_served_again():
     assert writes(decide(view(before), NOW))
     served = AgentView(active_seconds=10)
     lost = view(running(attempt=2, failures=1, active_seconds=3590), ended_pod(attempt=2, at=60), agent=served)
-    assert the_condition(written(decide(lost, NOW)), "Finished").reason == "DeadlineExceeded"
+    assert the_condition(concluded(lost), "Finished").reason == "DeadlineExceeded"
 
 
 SERVED_TOO_LONG = 3600 + 600 + 300 + 60
@@ -241,7 +243,7 @@ def test_the_backstop_ends_what_its_sidecar_did_not():
     plan = decide(view(running(assigned=SERVED_TOO_LONG - 1), ready_pod()), NOW)
     assert (plan.actions, plan.requeue_after) == ((), pytest.approx(1))
     plan = decide(view(running(assigned=SERVED_TOO_LONG), ready_pod()), NOW)
-    assert written(plan).termination.reason == "DeadlineExceeded"
+    assert written(plan).ending.reason == "DeadlineExceeded"
 
 
 @pytest.mark.parametrize("asked", [{}, {"suspend": True}], ids=["late", "suspended"])
@@ -259,7 +261,7 @@ def test_a_new_leader_waits_for_an_agent_only_until_it_is_lost(asked, reason):
     late = running(assigned=SERVED_TOO_LONG)
     lost = AgentView(lost_since=ago(SERVED_TOO_LONG))
     status = written(decide(view(late, ready_pod(), agent=lost, **asked), NOW))
-    assert (status.termination.reason if status.termination else status.reason) == reason
+    assert status.ending.reason == reason
 
 
 @pytest.mark.parametrize("pods", [(), (ended_pod(at=60),), (ready_pod(deleting=31),)], ids=["gone", "over", "silent"])
@@ -273,7 +275,7 @@ def test_an_attempt_without_a_message_is_not_lost_before_its_agent_was_heard(pod
     assert the_condition(told, "Resolved").status == "True"
 
     lost = AgentView(lost_since=ago(0))
-    assert written(decide(view(running(), *pods, agent=lost, absent=absent), NOW)).reason == "SandboxLost"
+    assert concluded(view(running(), *pods, agent=lost, absent=absent)).reason == "SandboxLost"
 
 
 def test_a_new_leader_takes_the_sidecars_message_without_its_agent():

@@ -12,6 +12,7 @@ from tests.unit.reconcile.reconcile_builders import (
     NOW,
     UID,
     ago,
+    concluded,
     ended_pod,
     in_,
     message,
@@ -47,13 +48,13 @@ def test_cancelling_what_nobody_serves_ends_it_at_once(pods):
 
 
 def test_a_cancelled_attempt_that_is_lost_is_not_tried_again():
-    status = written(decide(view(running(), ended_pod(at=60), cancel=True), NOW))
+    status = concluded(view(running(), ended_pod(at=60), cancel=True))
     assert the_condition(status, "Finished").reason == "Cancelled"
 
 
 def test_suspending_takes_the_sandbox_and_resuming_begins_anew():
     served = AgentView(active_seconds=20)
-    suspended = written(decide(view(running(), ready_pod(), agent=served, suspend=True), NOW))
+    suspended = concluded(view(running(), ready_pod(), agent=served, suspend=True))
     assert (suspended.attempt, suspended.pod_name, suspended.reason, suspended.failures) == (1, None, "Suspended", 0)
     assert suspended.active_seconds == 20
     assert the_condition(suspended, "Suspended").status == "True"
@@ -126,14 +127,14 @@ def test_steps_are_recorded_while_an_attempt_runs_and_not_at_every_step():
 
     over = written(decide(view(status, ended_pod(message(steps=12))), NOW))
     assert over.steps == 12
-    assert written(decide(view(status, ended_pod(at=60)), NOW)).steps == 0
+    assert concluded(view(status, ended_pod(at=60))).steps == 0
 
 
 def test_too_many_lost_agents_end_the_episode():
     lost = AgentView(lost_since=ago(1))
-    (pause,) = writes(decide(view(running(epoch=10), ready_pod(), agent=lost), NOW))
+    (pause,) = writes(decide(view(running(epoch=10, assignment={"losses": 9}), ready_pod(), agent=lost), NOW))
     assert pause.path is Path.PAUSE
-    end = written(decide(view(running(epoch=11), ready_pod(), agent=lost), NOW)).termination
+    end = written(decide(view(running(epoch=11, assignment={"losses": 10}), ready_pod(), agent=lost), NOW)).ending
     assert (end.reason, end.message[:2]) == ("AgentLost", "11")
 
 
@@ -147,5 +148,5 @@ def test_a_failed_model_is_noted_once_and_given_up_after_three_more_tries():
 
     third = running(epoch=4, assignment={"failures": 3})
     agent = report(AssignmentState.FAILED, epoch=4, reason=EndReason.MODEL_ERROR, message="429 from the model")
-    end = written(decide(view(third, ready_pod(), agent=agent), NOW)).termination
+    end = written(decide(view(third, ready_pod(), agent=agent), NOW)).ending
     assert (end.reason, end.message) == ("ModelError", "429 from the model; it was tried 4 times")

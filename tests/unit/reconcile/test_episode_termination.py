@@ -10,6 +10,7 @@ from dgym_operator.controllers.episode import agent_request, decide
 from tests.unit.reconcile.reconcile_builders import (
     NOW,
     ago,
+    concluded,
     ended,
     ended_pod,
     in_,
@@ -34,7 +35,7 @@ DECIDED = {
         "AgentLost",
     ),
     "cancelled at the backstop": (running(assigned=SERVED_TOO_LONG), {"cancel": True}, "Cancelled"),
-    "agents lost": (running(epoch=11), {"agent": AgentView(lost_since=ago(1))}, "AgentLost"),
+    "agents lost": (running(epoch=11, assignment={"losses": 10}), {"agent": AgentView(lost_since=ago(1))}, "AgentLost"),
     "cancelled without an agent": (
         running(),
         {"agent": AgentView(lost_since=ago(1)), "cancel": True, "cancelled": True},
@@ -54,7 +55,7 @@ def test_the_operator_reads_the_pods_last_message_before_it_ends_an_episode(name
     plan = decide(view(status, ready_pod(), **seen), NOW)
 
     decided = written(plan)
-    assert (decided.reason, decided.termination.reason, decided.pod_name) == ("Terminating", reason, "e-1")
+    assert (decided.reason, decided.ending.reason, decided.pod_name) == ("Terminating", reason, "e-1")
     assert the_condition(decided, "Finished") is None
     assert writes(plan)[1:] == (DeletePod(name="e-1", uid="pod-uid-1"),)
 
@@ -64,13 +65,13 @@ def test_the_operator_reads_the_pods_last_message_before_it_ends_an_episode(name
     assert agent_request(view(decided, ready_pod(), **seen), in_(1)) is None
 
     solved_late = written(decide(view(decided, ended_pod(message(), deleting=-5), **seen), in_(2)))
-    assert (the_condition(solved_late, "Resolved").status, solved_late.termination) == ("True", None)
+    assert (the_condition(solved_late, "Resolved").status, solved_late.ending) == ("True", None)
 
     for pods in ((ended_pod(deleting=-5, at=60),), (ready_pod(deleting=31),), ()):
         absent = frozenset() if pods else frozenset({"e-1"})
-        silent = written(decide(view(decided, *pods, absent=absent, **seen), NOW))
+        silent = concluded(view(decided, *pods, absent=absent, **seen))
         finished = the_condition(silent, "Finished")
-        assert (finished.reason, finished.message) == (reason, decided.termination.message)
+        assert (finished.reason, finished.message) == (reason, decided.ending.message)
         assert silent.outcome.resolved is False
 
 

@@ -12,6 +12,7 @@ from tests.unit.reconcile.reconcile_builders import (
     UP,
     ago,
     between,
+    concluded,
     condition,
     ended,
     in_,
@@ -309,6 +310,6 @@ def test_a_pod_that_was_deleted_before_an_agent_had_it_is_made_again_after_a_pau
 def test_an_episode_without_agent_gets_another_pod_only_before_its_driver_could_have_tokens():
     assert written(decide(view(None, ready_pod(deleting=-5), driven=False), NOW)).disruptions == 1
     drained = pod(1, phase="Failed", reason="Terminated", message="node shutdown")
-    finished = the_condition(written(decide(view(running(), drained, driven=False), NOW)), "Finished")
+    finished = the_condition(concluded(view(running(), drained, driven=False)), "Finished")
     assert finished.reason == "SandboxLost"
     assert "driver's tokens" in finished.message

@@ -6,20 +6,23 @@ from typing import Literal
 import msgspec
 
 from dgym.api import AgentAssignment, ConditionType, EpisodeStatus, ProgressReason, Stages
+from dgym.wire.assignments import AssignmentMode
 from dgym_operator.controllers.conditions import EPOCH, set_condition, since
-from dgym_operator.controllers.episode.pods import created, start_failure
+from dgym_operator.controllers.episode.ending import find_ending, recovery_failed
+from dgym_operator.controllers.episode.pods import AttemptEnd, created, start_failure
 from dgym_operator.controllers.inputs import EpisodeInput, Policy, TaskState, backoff
 from dgym_operator.objects import EpisodeView, Pod
 
-RequestCause = Literal["SandboxReady", "AgentLost", "ModelError"]
+RequestCause = Literal["SandboxReady", "AgentLost", "ModelError", "Recover"]
 
 
 class AgentRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The request of an episode for an agent that begins it or resumes it.
+    """The request of an episode for an agent that begins it, resumes it or recovers its verdict.
 
     Attributes:
-        epoch: Of the assignment to make; higher than all before it in this attempt.
-        cause: Why: the sandbox is ready, the agent was lost, or its model failed.
+        epoch: Of the assignment to make; higher than all before it.
+        cause: Why: the sandbox is ready, the agent was lost, its model failed, or a verdict may be in the store. The
+            last one takes no slot.
     """
 
     epoch: int
@@ -29,13 +32,15 @@ class AgentRequest(msgspec.Struct, frozen=True, kw_only=True):
 def agent_request(view: EpisodeInput, now: datetime) -> AgentRequest | None:
     """The request for an agent, if one is due. ``retry_at`` gives the end of a back-off."""
     episode, pod = view.episode, view.pod
-    if pod is None or episode.metadata.deletion_timestamp is not None or not _is_alive(pod):
+    if episode.metadata.deletion_timestamp is not None or episode.is_finished:
         return None
-    if episode.is_finished or episode.spec.suspend or episode.status.termination is not None:
+    if view.ending is not None:
+        return AgentRequest(epoch=view.next_epoch, cause="Recover") if _recovery_is_due(view, now) else None
+    if pod is None or not _is_alive(pod) or episode.spec.suspend:
         return None
     if episode.status.pod_name is None:
         starts = pod.ready and not episode.spec.cancel and start_failure(pod) is None
-        return AgentRequest(epoch=1) if starts else None
+        return AgentRequest(epoch=view.next_epoch) if starts else None
     assignment = view.assignment
     if assignment is None:
         return None
@@ -43,15 +48,40 @@ def agent_request(view: EpisodeInput, now: datetime) -> AgentRequest | None:
     if due is not None and now < due:
         return None
     if assignment.failed_time is not None:
-        return AgentRequest(epoch=assignment.epoch + 1, cause="ModelError")
-    lost = view.agent is not None and view.agent.lost_since is not None
-    if lost and losses(assignment) < view.policy.agent_losses:
-        return AgentRequest(epoch=assignment.epoch + 1, cause="AgentLost")
+        return AgentRequest(epoch=view.next_epoch, cause="ModelError")
+    if _is_lost(view) and assignment.losses < view.policy.agent_losses:
+        return AgentRequest(epoch=view.next_epoch, cause="AgentLost")
     return None
+
+
+def _recovery_is_due(view: EpisodeInput, now: datetime) -> bool:
+    """Whether an agent must look for a stored verdict now: the pod has left none, and the last agent has not looked."""
+    found, deadline = find_ending(view, now), recovery_deadline(view)
+    if view.assignment is None or deadline is None or now >= deadline:
+        return False
+    if not isinstance(found, AttemptEnd) or found.settled:
+        return False
+    if not view.is_recovering:
+        return True
+    due = retry_at(view)
+    return due is not None and now >= due
+
+
+def recovery_deadline(view: EpisodeInput) -> datetime | None:
+    """Until when agents may look for a stored verdict of an attempt that ends; None: of one that does not."""
+    if view.ending is None:
+        return None
+    return (view.ending.since or EPOCH) + timedelta(seconds=view.policy.recover_seconds)
+
+
+def _is_lost(view: EpisodeInput) -> bool:
+    return view.agent is not None and view.agent.lost_since is not None
 
 
 def retry_at(view: EpisodeInput) -> datetime | None:
     """When the episode may be assigned again after its model failed or its agents were lost; None: no back-off.
+
+    A failed recovery is repeated after a while.
 
     The first loss of an agent is followed by another agent at once, later ones after a growing back-off: repeated
     losses are probably no fault of the agents.
@@ -59,18 +89,32 @@ def retry_at(view: EpisodeInput) -> datetime | None:
     assignment, policy = view.assignment, view.policy
     if assignment is None:
         return None
+    if view.is_recovering:
+        return _recovery_failed_at(view)
     if assignment.failed_time is not None:
         since, failures = assignment.failed_time, assignment.failures
-    elif view.agent is not None and view.agent.lost_since is not None and losses(assignment):
-        since, failures = view.agent.lost_since, losses(assignment)
+    elif view.agent is not None and view.agent.lost_since is not None and assignment.losses:
+        since, failures = view.agent.lost_since, assignment.losses
     else:
         return None
     return since + timedelta(seconds=backoff(policy.backoff_seconds, policy.backoff_limit_seconds, failures))
 
 
+def _recovery_failed_at(view: EpisodeInput) -> datetime | None:
+    agent = view.agent
+    failed = agent is not None and (agent.lost_since is not None or recovery_failed(view))
+    if agent is None or not failed:
+        return None
+    return (agent.lost_since or agent.since or EPOCH) + timedelta(seconds=view.policy.backoff_seconds)
+
+
 def assigned_status(view: EpisodeInput, request: AgentRequest, agent_pod_uid: str, now: datetime) -> EpisodeStatus:
     """The status that assigns the episode to this agent, for the single write of an assignment."""
     status, pod = view.episode.status, view.pod
+    assignment = _assignment(view, request, agent_pod_uid)
+    if request.cause == "Recover":
+        seconds = attempt_seconds(view)
+        return view.status_with(assignment=assignment, epoch=request.epoch, attempt_seconds=seconds)
     assert pod is not None
     first = status.pod_name is None
     return view.status_with(
@@ -82,21 +126,25 @@ def assigned_status(view: EpisodeInput, request: AgentRequest, agent_pod_uid: st
         attempt=view.attempt,
         pod_name=pod.metadata.name,
         task_uid=status.task_uid or view.task.uid,
-        assignment=AgentAssignment(
-            agent_pod_uid=agent_pod_uid,
-            epoch=request.epoch,
-            failures=status.assignment.failures if status.assignment is not None else 0,
-        ),
+        assignment=assignment,
+        epoch=request.epoch,
         attempt_seconds=0 if first else attempt_seconds(view),
         start_time=status.start_time or now,
         stages=_stages(pod, now) if first else status.stages,
     )
 
 
-def losses(assignment: AgentAssignment) -> int:
-    """Number of agents lost before the assigned one: all earlier epochs that no model's failure ended."""
-    ended_by_failure = assignment.failures - (assignment.failed_time is not None)
-    return max(0, assignment.epoch - 1 - ended_by_failure)
+def _assignment(view: EpisodeInput, request: AgentRequest, agent_pod_uid: str) -> AgentAssignment:
+    before = view.assignment
+    mode = AssignmentMode.RUN if view.episode.spec.agent is not None else AssignmentMode.PREPARE
+    return AgentAssignment(
+        agent_pod_uid=agent_pod_uid,
+        epoch=request.epoch,
+        attempt=view.attempt,
+        mode=(AssignmentMode.RECOVER if request.cause == "Recover" else mode).value,
+        failures=before.failures if before is not None else 0,
+        losses=(before.losses if before is not None else 0) + (request.cause == "AgentLost"),
+    )
 
 
 def _is_alive(pod: Pod) -> bool:

@@ -5,18 +5,17 @@ from typing import Literal
 
 import msgspec
 
-from dgym.api import ConditionType, ProgressReason, Termination, Treatment
+from dgym.api import ConditionType, EndCause, ProgressReason, Treatment
 from dgym.wire.assignments import AssignmentState, AssignmentStatus
 from dgym.wire.http import Path, PauseRequest, RunningRequest
 from dgym_operator.controllers.conditions import fit, set_condition
 from dgym_operator.controllers.episode.assignment import (
     backstop,
-    losses,
     remaining_seconds,
     requested_since,
     start_deadline,
 )
-from dgym_operator.controllers.episode.conclusion import conclude, delete_pods, finish, next_attempt_at
+from dgym_operator.controllers.episode.conclusion import conclude, finish, next_attempt_at, terminate
 from dgym_operator.controllers.episode.ending import is_retried
 from dgym_operator.controllers.episode.pods import GATED, AttemptEnd, created, slow_at, start_failure, waiting_cause
 from dgym_operator.controllers.inputs import EpisodeInput, backoff, sidecar_url
@@ -40,6 +39,8 @@ _SHOWN = {
     AssignmentState.STORING: ProgressReason.STORING,
     AssignmentState.STORE_UNAVAILABLE: ProgressReason.RESULT_STORE_UNAVAILABLE,
 }
+_CAUSES = {"DeadlineExceeded": EndCause.AGENT, "Cancelled": EndCause.USER}
+"""The causes of ends that the operator decides on; all others are infrastructure."""
 _CREATED_SECONDS = 30.0
 """The watch shows a pod long before; repeating the creation of an existing pod is harmless."""
 
@@ -196,12 +197,10 @@ def _too_late(view: EpisodeInput, reason: str, message: str) -> AttemptEnd:
 
 def run(view: EpisodeInput, now: datetime) -> Plan:
     """Supervise the attempt: its agent, its sandbox, its clocks."""
-    if view.episode.status.termination is not None:
-        return Plan(actions=delete_pods(view), requeue_after=view.policy.repeat_seconds)
     late = backstop(view, now)
     end = _deadline_passed(view, late, now) or _agents_gave_up(view) or _cancelled_without_agent(view)
     if end is not None:
-        return _terminate(view, end)
+        return terminate(view, end, _CAUSES.get(end.reason, EndCause.INFRASTRUCTURE), now)
     failed = _model_failed(view, now)
     if failed is not None:
         return failed
@@ -230,8 +229,8 @@ def _agents_gave_up(view: EpisodeInput) -> AttemptEnd | None:
     assignment, agent, report = view.assignment, view.agent, view.report
     if assignment is None or agent is None:
         return None
-    if agent.lost_since is not None and losses(assignment) >= view.policy.agent_losses:
-        message = f"{losses(assignment) + 1} agents were lost while they served the episode; the last: {agent.lost}"
+    if agent.lost_since is not None and assignment.losses >= view.policy.agent_losses:
+        message = f"{assignment.losses + 1} agents were lost while they served the episode; the last: {agent.lost}"
         return AttemptEnd(reason="AgentLost", message=message)
     if not _has_new_failure(view) or report is None or assignment.failures < view.policy.agent_failures:
         return None
@@ -245,17 +244,6 @@ def _cancelled_without_agent(view: EpisodeInput) -> AttemptEnd | None:
     if not view.episode.spec.cancel or not view.cancelled or agent is None or agent.lost_since is None:
         return None
     return AttemptEnd(reason="Cancelled", message="cancelled while no agent served it; it is not scored")
-
-
-def _terminate(view: EpisodeInput, end: AttemptEnd) -> Plan:
-    """Delete the pod, and read its termination message before finishing: a verdict in it takes precedence."""
-    status = view.status_with(
-        reason=ProgressReason.TERMINATING,
-        message=fit(end.message),
-        termination=Termination(reason=end.reason, message=fit(end.message)),
-    )
-    actions = (PatchStatus(status=status), *delete_pods(view))
-    return Plan(actions=actions, requeue_after=view.policy.repeat_seconds)
 
 
 def _model_failed(view: EpisodeInput, now: datetime) -> Plan | None:

@@ -1,20 +1,75 @@
-"""The status after the end of an attempt or of the episode, and the deletions that follow."""
+"""How an attempt ends: a phase in status, then the status after the end, and the deletions that follow.
+
+``status.ending`` is written first. Then the pod is deleted and its last message read, an agent looks for a verdict in
+the store, and only then the episode is finished, suspended or tried again. A verdict takes precedence over the ending.
+"""
 
 from datetime import datetime, timedelta
 
 import msgspec
 
-from dgym.api import ConditionType, EpisodeOutcome, EpisodeStatus, ResolvedReason, Stages, Treatment
+from dgym.api import (
+    AttemptEnding,
+    ConditionType,
+    EndCause,
+    EpisodeOutcome,
+    EpisodeStatus,
+    ProgressReason,
+    ResolvedReason,
+    Stages,
+    Treatment,
+)
 from dgym_operator.controllers.conditions import Conditions, fit, set_condition, since
-from dgym_operator.controllers.episode.assignment import served_seconds
+from dgym_operator.controllers.episode.assignment import recovery_deadline, served_seconds
 from dgym_operator.controllers.episode.ending import is_disrupted
 from dgym_operator.controllers.episode.pods import AttemptEnd
 from dgym_operator.controllers.inputs import EpisodeInput, backoff
-from dgym_operator.controllers.plan import Action, DeleteEpisode, DeletePod, Emit, PatchStatus, Plan
+from dgym_operator.controllers.plan import Action, DeleteEpisode, DeletePod, Emit, PatchStatus, Plan, soonest, until
+
+
+def end_attempt(view: EpisodeInput, end: AttemptEnd, now: datetime) -> Plan:
+    """Conclude the attempt once its end is settled; until then record the end, and wait for a stored verdict."""
+    if end.settled or view.assignment is None:
+        return conclude(view, _decided(view, end), now)
+    deadline = recovery_deadline(view)
+    if deadline is None:
+        disrupted = end.disruption or is_disrupted(view)
+        cause = EndCause.DISRUPTION if disrupted else EndCause.INFRASTRUCTURE
+        return terminate(view, end, cause, now, reason=end.reason)
+    if now >= deadline:
+        why = f"no agent could look for a stored verdict within {view.policy.recover_seconds:.0f} s"
+        return conclude(view, _last(_decided(view, end), why), now)
+    return soonest(Plan(actions=delete_pods(view), requeue_after=view.policy.repeat_seconds), until(deadline, now))
+
+
+def terminate(
+    view: EpisodeInput, end: AttemptEnd, cause: EndCause, now: datetime, *, reason: str = ProgressReason.TERMINATING
+) -> Plan:
+    """Record the end of the attempt, shown as ``reason``, and delete its pod."""
+    message = fit(end.message)
+    report = view.report
+    status = view.status_with(
+        reason=reason,
+        message=message,
+        steps=max(view.episode.status.steps, report.steps if report is not None else 0),
+        ending=AttemptEnding(cause=cause.value, reason=end.reason, message=message, since=now),
+    )
+    return Plan(actions=(PatchStatus(status=status), *delete_pods(view)), requeue_after=view.policy.repeat_seconds)
+
+
+def _decided(view: EpisodeInput, end: AttemptEnd) -> AttemptEnd:
+    """The end that was recorded, unless sidecar, agent or store have a verdict or a final failure."""
+    ending = view.ending
+    if ending is None or (end.settled and end.treatment is not Treatment.NEW_POD):
+        return end
+    disruption = ending.cause == EndCause.DISRUPTION
+    return AttemptEnd(reason=ending.reason, message=ending.message, disruption=disruption)
 
 
 def conclude(view: EpisodeInput, end: AttemptEnd, now: datetime) -> Plan:
-    """Finish the episode with the end of its attempt, or begin another attempt."""
+    """Finish the episode with the end of its attempt, suspend it, or begin another attempt."""
+    if end.reason == ProgressReason.SUSPENDED:
+        return suspend(view, now)
     if end.treatment is not Treatment.NEW_POD:
         return finish(view, end, now)
     spec, status = view.episode.spec, view.episode.status
@@ -72,9 +127,30 @@ def close_attempt(view: EpisodeInput, now: datetime, *, reason: str, message: st
         attempt_seconds=0,
         pod_name=None,
         assignment=None,
+        epoch=view.next_epoch - 1,
+        ending=None,
         termination=None,
         stages=Stages(),
     )
+
+
+def suspend(view: EpisodeInput, now: datetime) -> Plan:
+    """Suspend the episode, and close the attempt if there is one; its pod is deleted once that is written."""
+    status = view.episode.status
+    if view.pod is not None or status.pod_name is not None:
+        status = close_attempt(view, now, reason=ProgressReason.SUSPENDED, message="")
+    suspended = msgspec.structs.replace(
+        status,
+        conditions=set_condition(
+            status.conditions, ConditionType.SUSPENDED, "True", reason=ProgressReason.SUSPENDED, at=now
+        ),
+        reason=ProgressReason.SUSPENDED,
+        message="",
+        observed_generation=view.status_with().observed_generation,
+    )
+    message = "the sandbox is taken away until suspend is false"
+    event = Emit(type="Normal", reason=ProgressReason.SUSPENDED, message=message)
+    return Plan(actions=(PatchStatus(status=suspended), event))
 
 
 def next_attempt_at(view: EpisodeInput) -> datetime | None:
@@ -110,6 +186,8 @@ def finished_status(view: EpisodeInput, end: AttemptEnd, now: datetime) -> Episo
         outcome=outcome,
         attempt=view.attempt if begun else before.attempt,
         completion_time=now,
+        epoch=view.next_epoch - 1,
+        ending=None,
         termination=None,
         stages=_stages(view, now if outcome is not None and outcome.max_score else None),
     )

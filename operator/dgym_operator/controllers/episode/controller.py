@@ -8,16 +8,18 @@ from datetime import datetime
 
 import msgspec
 
-from dgym.api import ConditionType, EpisodeStatus, ProgressReason
+from dgym.api import ConditionType, EndCause, EpisodeStatus, ProgressReason
 from dgym_operator.controllers.conditions import is_true, set_condition
 from dgym_operator.controllers.episode.attempt import create, run, start
 from dgym_operator.controllers.episode.conclusion import (
     after_finish,
-    close_attempt,
     conclude,
     delete_pods,
+    end_attempt,
     finish,
     record_disruption,
+    suspend,
+    terminate,
 )
 from dgym_operator.controllers.episode.ending import find_ending, is_disrupted
 from dgym_operator.controllers.episode.pods import AttemptEnd, deleted_early
@@ -59,13 +61,15 @@ def _decide_attempt(view: EpisodeInput, now: datetime) -> Plan:
     # A disrupted pod that is gone has used up its attempt, even without an agent: the next pod has another name.
     ending = find_ending(view, now) if begun or view.pod is not None or is_disrupted(view) else None
     if isinstance(ending, AttemptEnd):
-        return conclude(view, ending, now)
+        return end_attempt(view, ending, now)
     disrupted = record_disruption(view)
     if disrupted is not None:
         return disrupted
     if ending is not None:
-        return Plan(requeue_after=ending.seconds)
-    requested = _user_request(view, now) if view.episode.status.termination is None else None
+        return Plan(actions=delete_pods(view) if view.ending is not None else (), requeue_after=ending.seconds)
+    if view.ending is not None:
+        return Plan(actions=delete_pods(view), requeue_after=view.policy.repeat_seconds)
+    requested = _user_request(view, now)
     if requested is not None:
         return requested
     if begun:
@@ -81,29 +85,15 @@ def _user_request(view: EpisodeInput, now: datetime) -> Plan | None:
         # A served episode is ended by its sidecar, which scores what there is.
         return None if begun else finish(view, AttemptEnd(reason="Cancelled", message="cancelled before it began"), now)
     if spec.suspend and not view.is_closing and not view.awaits_report:
-        return _suspend(view, now) if not suspended or view.pod is not None else Plan()
+        if begun:
+            end = AttemptEnd(reason=ProgressReason.SUSPENDED, message="suspended")
+            return terminate(view, end, EndCause.USER, now)
+        return suspend(view, now) if not suspended or view.pod is not None else Plan()
     if suspended and not spec.suspend:
         conditions = set_condition(status.conditions, ConditionType.SUSPENDED, "False", reason="Resumed", at=now)
         resumed = view.status_with(conditions=conditions, reason=ProgressReason.PENDING, message="")
         return _write(resumed, "Resumed", "a new sandbox is made")
     return None
-
-
-def _suspend(view: EpisodeInput, now: datetime) -> Plan:
-    """Close the attempt; its pod is deleted once that is written."""
-    status = view.episode.status
-    if view.pod is not None or status.pod_name is not None:
-        status = close_attempt(view, now, reason=ProgressReason.SUSPENDED, message="")
-    suspended = msgspec.structs.replace(
-        status,
-        conditions=set_condition(
-            status.conditions, ConditionType.SUSPENDED, "True", reason=ProgressReason.SUSPENDED, at=now
-        ),
-        reason=ProgressReason.SUSPENDED,
-        message="",
-        observed_generation=view.status_with().observed_generation,
-    )
-    return _write(suspended, ProgressReason.SUSPENDED, "the sandbox is taken away until suspend is false")
 
 
 def _write(status: EpisodeStatus, reason: str, message: str) -> Plan:

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from dgym.api import EpisodeOutcome, Treatment
-from dgym.wire import Outcome
+from dgym.wire import EndReason, Outcome
 from dgym.wire.assignments import AssignmentState, AssignmentStatus
 from dgym.wire.termination import TerminationMessage, decode_termination
 from dgym_operator.controllers.conditions import fit
@@ -24,15 +24,29 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_ending(view: EpisodeInput, now: datetime) -> AttemptEnd | Wait | None:
-    """How the attempt ended; None while it continues.
+    """How the attempt ended by all evidence so far; None while it continues."""
+    pod = view.pod
+    if pod is None:
+        return _report_or(view, _gone(view), None, now)
+    end = _termination_message(view, pod)
+    if end is not None:
+        return end
+    if pod.is_over:
+        sidecar = pod.terminated("sidecar")
+        return _report_or(view, _traces(view, pod), sidecar.finished_at if sidecar is not None else None, now)
+    if pod.metadata.deletion_timestamp is not None:
+        return _terminating(view, pod, pod.metadata.deletion_timestamp, now)
+    if view.ending is not None:
+        return None  # The pod is deleted first, and its last message read.
+    return _key_replaced(view, pod) or _released(view, now)
 
-    A termination decided by the operator stands in for a verdict that the pod did not leave.
-    """
-    found = _evidence(view, now)
-    decided = view.episode.status.termination
-    if isinstance(found, AttemptEnd) and found.treatment is Treatment.NEW_POD and decided is not None:
-        return AttemptEnd(reason=decided.reason, message=decided.message)
-    return found
+
+def recovery_failed(view: EpisodeInput) -> bool:
+    """Whether the agent that was to look for a stored verdict could not find out whether there is one."""
+    report = view.report
+    if not view.is_recovering or report is None or report.state is not AssignmentState.FAILED:
+        return False
+    return report.reason is not EndReason.SANDBOX_LOST
 
 
 def is_retried(report: AssignmentStatus | None) -> bool:
@@ -47,21 +61,6 @@ def is_disrupted(view: EpisodeInput) -> bool:
     """Whether the attempt's pod was ever observed to be disrupted; status records that, for when the pod is gone."""
     shown = view.pod is not None and loss(view.pod).disruption
     return shown or view.attempt in (view.disrupted_attempt, view.episode.status.disrupted_attempt)
-
-
-def _evidence(view: EpisodeInput, now: datetime) -> AttemptEnd | Wait | None:
-    pod = view.pod
-    if pod is None:
-        return _report_or(view, _gone(view), None, now)
-    end = _termination_message(view, pod)
-    if end is not None:
-        return end
-    if pod.is_over:
-        sidecar = pod.terminated("sidecar")
-        return _report_or(view, _traces(view, pod), sidecar.finished_at if sidecar is not None else None, now)
-    if pod.metadata.deletion_timestamp is not None:
-        return _terminating(view, pod, pod.metadata.deletion_timestamp, now)
-    return _key_replaced(view, pod) or _released(view, now)
 
 
 def _traces(view: EpisodeInput, pod: Pod) -> AttemptEnd:
@@ -85,7 +84,8 @@ def _termination_message(view: EpisodeInput, pod: Pod) -> AttemptEnd | None:
     message = decode_termination(sidecar.message) if sidecar is not None else None
     if message is None or (message.episode_uid, message.attempt) != (view.episode.metadata.uid, view.attempt):
         return None
-    return AttemptEnd(reason=message.reason.value, message=message.message, outcome=outcome_of(message))
+    outcome = outcome_of(message)
+    return AttemptEnd(reason=message.reason.value, message=message.message, outcome=outcome, settled=True)
 
 
 def _report_or(view: EpisodeInput, traces: AttemptEnd, ended_at: datetime | None, now: datetime) -> AttemptEnd | Wait:
@@ -96,10 +96,7 @@ def _report_or(view: EpisodeInput, traces: AttemptEnd, ended_at: datetime | None
     if report is not None and report.state is AssignmentState.FINISHED:
         return _reported(report)
     if report is not None and report.state is AssignmentState.FAILED:
-        end = _reported(report)
-        if is_retried(report) or traces.disruption or is_disrupted(view):
-            return traces
-        return end if end.message else msgspec.structs.replace(end, message=traces.message)
+        return _failed(view, report, traces)
     if view.is_closing:
         return Wait(seconds=view.policy.repeat_seconds)
     if report is not None and ended_at is not None:
@@ -107,6 +104,22 @@ def _report_or(view: EpisodeInput, traces: AttemptEnd, ended_at: datetime | None
         if left > timedelta():
             return Wait(seconds=left.total_seconds())
     return traces
+
+
+def _failed(view: EpisodeInput, report: AssignmentStatus, traces: AttemptEnd) -> AttemptEnd:
+    """The end of an attempt whose pod is over and whose agent reports a failure: it has stored no verdict.
+
+    An agent that was lost before may have stored one.
+    """
+    if view.is_recovering:
+        return msgspec.structs.replace(traces, settled=not recovery_failed(view))
+    settled = view.assignment is not None and not view.assignment.losses
+    if is_retried(report) or traces.disruption or is_disrupted(view):
+        return msgspec.structs.replace(traces, settled=settled)
+    end = _reported(report)
+    return msgspec.structs.replace(
+        end, message=end.message or traces.message, settled=settled or end.treatment is not Treatment.NEW_POD
+    )
 
 
 def _terminating(view: EpisodeInput, pod: Pod, deadline: datetime, now: datetime) -> AttemptEnd | Wait:
@@ -125,7 +138,11 @@ def _released(view: EpisodeInput, now: datetime) -> AttemptEnd | Wait | None:
     if report is None or agent is None or not _has_ended(report):
         return None
     left = (agent.since or now) + timedelta(seconds=view.policy.ending_seconds) - now
-    return Wait(seconds=left.total_seconds()) if left > timedelta() else _reported(report)
+    if left > timedelta():
+        return Wait(seconds=left.total_seconds())
+    end = _reported(report)
+    # The pod goes on. What it holds is read before the attempt counts as lost.
+    return msgspec.structs.replace(end, settled=end.treatment is not Treatment.NEW_POD)
 
 
 def _key_replaced(view: EpisodeInput, pod: Pod) -> AttemptEnd | None:
@@ -154,7 +171,7 @@ def _reported(report: AssignmentStatus) -> AttemptEnd:
     reason = report.reason.value if report.reason is not None else "InternalError"
     outcome = outcome_of(report.outcome) if report.outcome is not None else None
     message = report.message or (report.outcome.message if report.outcome is not None else "")
-    return AttemptEnd(reason=reason, message=message, outcome=outcome)
+    return AttemptEnd(reason=reason, message=message, outcome=outcome, settled=True)
 
 
 def outcome_of(source: Outcome | TerminationMessage) -> EpisodeOutcome:

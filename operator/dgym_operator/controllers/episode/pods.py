@@ -45,12 +45,22 @@ _QUOTE_LIMIT = 600
 
 
 class AttemptEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of an attempt. ``disruption``: the cause is the node, or a removal of the pod from it."""
+    """The end of an attempt.
+
+    Attributes:
+        reason: One of ``TREATMENTS``, or Suspended.
+        message: The cause, for people.
+        outcome: Of a verdict.
+        disruption: Whether the cause is the node, or a removal of the pod from it.
+        settled: Whether no other verdict of the attempt can be stored: the sidecar or the only agent has said so, or
+            the store was asked.
+    """
 
     reason: str
     message: str = ""
     outcome: EpisodeOutcome | None = None
     disruption: bool = False
+    settled: bool = False
 
     @property
     def treatment(self) -> Treatment:
