@@ -130,6 +130,8 @@ class EpisodeSpec(Model, frozen=True, kw_only=True):
         start_timeout_seconds: How long it may take from the creation of the pod until the sandbox is ready.
         active_deadline_seconds: How long the agent may take, over all attempts. It runs from the first reset, and not
             while the episode is suspended or waits.
+        driver_idle_timeout_seconds: How long an episode without ``agent`` waits for a call of its driver, before the
+            first one and between any two; then it ends as DriverIdle and is scored as it is.
         backoff_limit: How many new pods are made after failures of the sandbox that are not the agent's doing.
         max_disruptions: How many new pods are made after the loss of a node, drains and preemptions.
         ttl_seconds_after_finished: How long the Episode is kept once it is finished. Without it, until somebody deletes
@@ -148,6 +150,7 @@ class EpisodeSpec(Model, frozen=True, kw_only=True):
     cancel: bool = False
     start_timeout_seconds: Annotated[int, msgspec.Meta(ge=1, le=7 * 86400)] = 900
     active_deadline_seconds: Annotated[int, msgspec.Meta(ge=1, le=7 * 86400)] = 3600
+    driver_idle_timeout_seconds: Annotated[int, msgspec.Meta(ge=1, le=7 * 86400)] = 3600
     backoff_limit: Annotated[int, msgspec.Meta(ge=0, le=100)] = 2
     max_disruptions: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 10
     ttl_seconds_after_finished: TtlSeconds | None = None

@@ -71,6 +71,7 @@ TREATMENTS: dict[str, Treatment] = {
     "RewriteLimitReached": Treatment.VERDICT,
     "TokenBudgetExhausted": Treatment.VERDICT,
     "DeadlineExceeded": Treatment.VERDICT,
+    "DriverIdle": Treatment.VERDICT,
     "SandboxKilled": Treatment.VERDICT,
     "Cancelled": Treatment.VERDICT,
     "Unschedulable": Treatment.WAIT,

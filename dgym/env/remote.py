@@ -210,11 +210,12 @@ class RemotePreparation:
         source: Path | None,
         tools: Sequence[str | ToolSpec],
         limits: EpisodeLimits,
+        driver_idle_seconds: float | None = None,
     ) -> tuple[str, ...]:
         """Send the repository and the task; returns the names of the tools.
 
         ``source`` is a tar; None: the image holds the repository. ``limits.deadline_seconds`` is the rest of the
-        deadline.
+        deadline, ``driver_idle_seconds`` how long an external driver may make no call.
 
         Raises:
             ManifestError: The task, a tool or a limit is wrong, or the repository too large.
@@ -229,6 +230,7 @@ class RemotePreparation:
             max_steps=limits.max_steps,
             max_rewrites=limits.max_rewrites,
             remaining_seconds=limits.deadline_seconds,
+            driver_idle_seconds=driver_idle_seconds,
         )
         try:
             return await self._prepare(request)
@@ -238,6 +240,14 @@ class RemotePreparation:
                 raise
         await self._upload(source, request.workspace_sha256 or "")
         return await self._prepare(request)
+
+    async def is_prepared(self) -> bool:
+        """Whether the attempt is prepared; False where an earlier version's sidecar does not tell."""
+        try:
+            await self._client.call("GET", CallPath.TOOLS, ToolsResponse)
+        except (ConflictError, AccessRefused):
+            return False
+        return True
 
     async def steps(self, start: int) -> list[Step]:
         """The recorded steps from number ``start`` on, for the trajectory of an episode with an external driver."""

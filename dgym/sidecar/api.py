@@ -5,6 +5,7 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
@@ -93,7 +94,7 @@ class Api:
             ("POST", Path.STEPS + "/{seq}", drive, self._step),
             ("GET", Path.STEPS, prepare + drive, self._steps),
             ("POST", Path.PEEK, drive, self._peek),
-            ("GET", Path.TOOLS, drive, self._tools),
+            ("GET", Path.TOOLS, prepare + drive, self._tools),
             ("GET", Path.DIFF, drive, self._diff),
             ("POST", Path.CLOSE, drive, self._close),
             ("POST", Path.VERIFY, operate, self._verify),
@@ -122,7 +123,8 @@ class Api:
             if self._calls > MAXIMUM_CALLS:
                 raise CallError(ErrorCode.BUSY, f"more than {MAXIMUM_CALLS} calls at once")
             caller = self._access.authorize(signed.role, request.headers, roles)
-            answer = await handler(request)
+            with self._attempt.lease.call() if caller.role is Role.DRIVE else nullcontext():
+                answer = await handler(request)
             self._access.check_current(caller)
             return _json(answer, signed=signed), "ok"
         except StillRunning:

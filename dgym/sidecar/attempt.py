@@ -11,6 +11,7 @@ import msgspec
 from dgym.errors import ConflictError, EpisodeOver, InfrastructureError
 from dgym.session import SandboxTermination, Session
 from dgym.sidecar.access import CallError
+from dgym.sidecar.lease import DriverLease
 from dgym.sidecar.preparation import Uploads, make_session
 from dgym.sidecar.runners import Runners, TerminationReports
 from dgym.sidecar.settings import Settings
@@ -74,6 +75,7 @@ class Attempt:
         self._reports = TerminationReports(
             timeout_seconds=settings.stop_timeout_seconds, patience_seconds=settings.confirmation_seconds
         )
+        self.lease = DriverLease()
         self._uploads = Uploads(settings.directory)
         self._prepared: PrepareRequest | None = None
         self._cancelled = False
@@ -118,6 +120,8 @@ class Attempt:
         self.session = make_session(request, self._uploads, self._runners, termination)
         self._prepared = request
         self._in_background(self._watch(self.session))
+        if request.driver_idle_seconds is not None:
+            self._in_background(self._watch_driver(self.session, request.driver_idle_seconds))
         return tuple(self.session.tools)
 
     async def apply_solution(self) -> Observation:
@@ -212,10 +216,9 @@ class Attempt:
         self._refuse_if_over()
         self._cancelled = True
         if self.session is not None and self.session.reset_requested:
-            self._in_background(self._finish_cancelled(self.session))
+            self._in_background(self._finish_session(self.session, EndReason.CANCELLED))
         elif self.result is None:
-            self._over = "the episode was cancelled before it began"
-            self._conclude(Result(resolved=False, reason=EndReason.CANCELLED, message=self._over))
+            self._end_unbegun(EndReason.CANCELLED, "the episode was cancelled before it began")
         return self.ended.is_set()
 
     async def close(self) -> None:
@@ -256,9 +259,25 @@ class Attempt:
             self.ended.set()
             self._on_end(self)
 
-    async def _finish_cancelled(self, session: Session) -> None:
+    async def _watch_driver(self, session: Session, seconds: float) -> None:
+        """End the episode once its external driver has made no call for ``seconds``."""
+        await self.lease.expired(seconds)
+        if self._ending or self.ended.is_set() or self.released.is_set():
+            return
+        _log.warning("the driver is idle: no call for %g s", seconds)
+        if session.reset_requested:
+            await self._finish_session(session, EndReason.DRIVER_IDLE)
+        else:
+            self._end_unbegun(EndReason.DRIVER_IDLE, f"no driver began the episode within {seconds:g} s")
+
+    async def _finish_session(self, session: Session, reason: EndReason) -> None:
         with contextlib.suppress(Exception):  # ``_watch`` records it.
-            await session.finish(EndReason.CANCELLED)
+            await session.finish(reason)
+
+    def _end_unbegun(self, reason: EndReason, message: str) -> None:
+        """End an episode before its reset: there is nothing to score."""
+        self._over = message
+        self._conclude(Result(resolved=False, reason=reason, message=message))
 
     def _conclude(self, result: Result) -> None:
         self.result = self._signed(result)

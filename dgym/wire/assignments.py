@@ -77,6 +77,7 @@ class Assignment(Message, frozen=True, kw_only=True):
         tools: The Episode's ``spec.tools``; empty: the agent's default ones.
         sample: Number of the sample in its set; shifts the seed.
         remaining_seconds: What is left of the episode's deadline, which begins to run at the first reset.
+        driver_idle_seconds: How long the pod waits for a call of its external driver; with mode "prepare" alone.
         mode: What the agent is to do.
         replay_attempt: The attempt whose recorded steps are replayed into this pod first; 0: the episode begins afresh.
         poisoned_steps: The episode's steps that no replay runs again.
@@ -96,6 +97,7 @@ class Assignment(Message, frozen=True, kw_only=True):
     tools: tuple[str | NamedTool, ...] = ()
     sample: Count = 0
     remaining_seconds: float = 3600.0
+    driver_idle_seconds: float = 3600.0
     mode: AssignmentMode = AssignmentMode.RUN
     replay_attempt: Count = 0
     poisoned_steps: tuple[PoisonedStep, ...] = ()

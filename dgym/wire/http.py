@@ -103,6 +103,7 @@ class PrepareRequest(Message, frozen=True, kw_only=True):
 
     ``task`` is a DebugTask. ``workspace_sha256`` names the tar that was uploaded; None: the image holds the
     repository. ``remaining_seconds`` is what is left of the episode's deadline from the reset on; None: unbounded.
+    ``driver_idle_seconds`` is how long the driver may make no call, from the preparation on; None: unbounded.
     """
 
     task: dict[str, Any]
@@ -111,6 +112,7 @@ class PrepareRequest(Message, frozen=True, kw_only=True):
     max_steps: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 50
     max_rewrites: Annotated[int, msgspec.Meta(ge=0, le=10_000)] | None = None
     remaining_seconds: Annotated[float, msgspec.Meta(ge=0)] | None = 3600.0
+    driver_idle_seconds: Annotated[float, msgspec.Meta(gt=0)] | None = None
 
 
 class PrepareResponse(Message, frozen=True, kw_only=True):

@@ -46,6 +46,7 @@ class EndReason(StrEnum):
     REWRITE_LIMIT_REACHED = "RewriteLimitReached"
     TOKEN_BUDGET_EXHAUSTED = "TokenBudgetExhausted"  # noqa: S105 - tokens of a model, not a secret
     DEADLINE_EXCEEDED = "DeadlineExceeded"
+    DRIVER_IDLE = "DriverIdle"
     SANDBOX_KILLED = "SandboxKilled"
     CANCELLED = "Cancelled"
     UNSCHEDULABLE = "Unschedulable"
@@ -70,7 +71,7 @@ class EndReason(StrEnum):
 
     @property
     def is_truncation(self) -> bool:
-        """True for the limits and the deadline: Gymnasium's ``truncated``."""
+        """True for the limits, the deadline and an idle driver: Gymnasium's ``truncated``."""
         return self in _TRUNCATIONS
 
 
@@ -80,6 +81,7 @@ _TRUNCATIONS = frozenset(
         EndReason.REWRITE_LIMIT_REACHED,
         EndReason.TOKEN_BUDGET_EXHAUSTED,
         EndReason.DEADLINE_EXCEEDED,
+        EndReason.DRIVER_IDLE,
     }
 )
 _VERDICTS = _TRUNCATIONS | {

@@ -275,6 +275,7 @@ class EpisodeSpecView(View, frozen=True, kw_only=True):
     cancel: bool = False
     start_timeout_seconds: int = 900
     active_deadline_seconds: int = 3600
+    driver_idle_timeout_seconds: int = 3600
     backoff_limit: int = 2
     max_disruptions: int = 10
     ttl_seconds_after_finished: int | None = None

@@ -185,12 +185,18 @@ class Pod:
             for path, content in FILES.items():
                 (self.directory / f"{name}-files" / path).write_text(content)
 
-    async def prepare(self, *, tools=TOOLS, limits=None, epoch=None, **spec):
+    async def prepare(self, *, tools=TOOLS, limits=None, epoch=None, driver_idle_seconds=None, **spec):
         task = make_task(self.directory / "workspace", **spec)
         preparation = RemotePreparation(self.url, self.tokens[Role.PREPARE], epoch=epoch, patience=QUICK)
         self._stack.push_async_callback(preparation.close)
         source = await open_source(task)
-        await preparation.prepare(task, source=source, tools=tools, limits=limits or EpisodeLimits())
+        await preparation.prepare(
+            task,
+            source=source,
+            tools=tools,
+            limits=limits or EpisodeLimits(),
+            driver_idle_seconds=driver_idle_seconds,
+        )
         return preparation
 
     def connect(self, url=None, **options):

@@ -16,7 +16,7 @@ from dgym.episodes.player import EpisodeRun, Hooks, Player, failure_cause
 from dgym.episodes.pod.logs import EpisodeLog, logging_into
 from dgym.episodes.pod.progress import Ending, Progress, Report, Shared
 from dgym.episodes.pod.session import LOST, PodSession
-from dgym.errors import ConflictError, DgymError, EpisodeOver, ManifestError, ModelError, SandboxLost, Superseded
+from dgym.errors import DgymError, EpisodeOver, ManifestError, ModelError, Superseded
 from dgym.results import Record, StoredResult, TrajectoryHeader, attempt_path
 from dgym.session import EpisodeLimits
 from dgym.wire import EndReason, Outcome, Result
@@ -29,6 +29,8 @@ _log = logging.getLogger("dgym.episodes.episode")
 
 _MAX_STEPS = 10_000
 """An external driver knows when to stop."""
+_STEPS_SECONDS = 2.0
+"""Between two requests for the new steps of an external driver."""
 
 
 async def run_assignment(assignment: Assignment, shared: Shared, *, report: Report) -> Ending | None:
@@ -124,24 +126,36 @@ class _Attempt:
         return await player.play(self._shared.models), player.price
 
     async def _prepare_for_driver(self) -> Result:
-        """Prepare the pod for an external driver and wait for the verdict."""
+        """Prepare the pod for an external driver, and store its steps until the verdict."""
         task, tools = read_task(self._assignment), read_tools(self._assignment) or STANDARD_TOOLS
         begun = await self._record.load(header_of(self._assignment, task, tools, self._started))
         limits = EpisodeLimits(max_steps=_MAX_STEPS, deadline_seconds=self._assignment.remaining_seconds)
-        try:
-            await self._session.prepare(task, tools, limits)
-        except ConflictError as error:
-            _log.info("prepared before: %s", error)
-            self._progress.resumed()
+        await self._session.prepare_for_driver(task, tools, limits)
         self._progress.enter(AssignmentState.RUNNING)
+        if begun:
+            self._progress.resumed()
         with self._progress.timed("play"):
-            result = await self._session.result()
-        # An episode that was cancelled before it began has no steps.
-        with contextlib.suppress(ConflictError, SandboxLost):
-            for step in await self._session.steps(len(begun)):
-                self._record.write(step)
-                self._progress.step_recorded(step)
-        return result
+            async with self._record.saving():
+                return await self._driven(len(begun))
+
+    async def _driven(self, following: int) -> Result:
+        """The verdict; the driver's steps from number ``following`` on are recorded as they are taken."""
+        verdict = asyncio.create_task(self._session.result(), name="dgym-verdict")
+        try:
+            while not verdict.done():
+                await asyncio.wait((verdict,), timeout=_STEPS_SECONDS)
+                if verdict.done():
+                    verdict.result()
+                # Before the reset there are none; what else is wrong shows in the verdict.
+                with contextlib.suppress(DgymError):
+                    for step in await self._session.steps(following):
+                        self._record.write(step)
+                        self._progress.step_recorded(step)
+                        following = step.seq + 1
+            return verdict.result()
+        finally:
+            verdict.cancel()
+            await asyncio.gather(verdict, return_exceptions=True)
 
     async def _store(self, result: StoredResult) -> StoredResult:
         """Store the result; wait for the store while the pod holds the result too, and for a while after that.

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator
 
 import msgspec
@@ -24,6 +25,8 @@ from dgym.session import EpisodeLimits
 from dgym.wire import EndReason, Result, Step
 from dgym.wire.assignments import Assignment, AssignmentState
 from dgym.wire.http import DRIVER_REASONS, Path, ToolsResponse
+
+_log = logging.getLogger("dgym.episodes.episode")
 
 LOST = (SandboxLost, SandboxStartFailed, AccessRefused)
 """The pod is gone, or is another's. Nothing is stored: another attempt follows."""
@@ -94,7 +97,9 @@ class PodSession:
         except TimeoutError:
             raise SandboxLost(str(over)) from None
 
-    async def prepare(self, task: DebugTask, tools: Tools, limits: EpisodeLimits) -> None:
+    async def prepare(
+        self, task: DebugTask, tools: Tools, limits: EpisodeLimits, *, driver_idle_seconds: float | None = None
+    ) -> None:
         """Deliver the repository and the task.
 
         Raises:
@@ -103,12 +108,27 @@ class PodSession:
             ConflictError: The attempt was prepared otherwise.
         """
         source = task.spec.source
-        with self._progress.timed("prepare"):
-            if source is None:
-                await self._preparation.prepare(task, source=None, tools=tools, limits=limits)
-            else:
-                async with self._shared.sources.packed(source) as path:
-                    await self._preparation.prepare(task, source=path, tools=tools, limits=limits)
+        async with contextlib.AsyncExitStack() as stack:
+            stack.enter_context(self._progress.timed("prepare"))
+            path = None if source is None else await stack.enter_async_context(self._shared.sources.packed(source))
+            await self._preparation.prepare(
+                task, source=path, tools=tools, limits=limits, driver_idle_seconds=driver_idle_seconds
+            )
+
+    async def prepare_for_driver(self, task: DebugTask, tools: Tools, limits: EpisodeLimits) -> None:
+        """Deliver the repository and the task for an external driver, unless an earlier agent has.
+
+        Raises:
+            SourceFailed: The repository could not be obtained.
+            ManifestError: The task, a tool or a limit is wrong.
+        """
+        if await self._preparation.is_prepared():
+            _log.info("an earlier agent has prepared the pod")
+            return
+        try:
+            await self.prepare(task, tools, limits, driver_idle_seconds=self._assignment.driver_idle_seconds)
+        except ConflictError as error:
+            _log.info("prepared before: %s", error)
 
     async def result(self) -> Result:
         """Wait for the verdict, whichever driver ends the episode."""

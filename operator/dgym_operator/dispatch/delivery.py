@@ -260,6 +260,7 @@ def build_assignment(
         ),
         sample=_sample(metadata.labels),
         remaining_seconds=remaining_seconds,
+        driver_idle_seconds=float(spec.driver_idle_timeout_seconds),
         mode=_mode(episode, task),
     )
 

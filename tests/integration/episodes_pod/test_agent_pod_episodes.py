@@ -53,6 +53,26 @@ async def test_an_external_driver_finds_the_pod_prepared_and_its_result_stored(a
     assert pod.termination().result_uri == agent.folder().as_uri()
 
 
+async def test_an_external_drivers_steps_are_stored_as_they_happen(agent, pod, helpers):
+    await agent.put(helpers.assign(pod, mode="prepare"))
+    await agent.until(lambda status: status.state is AssignmentState.RUNNING)
+    env = pod.connect()
+    await env.reset()
+    await env.step(helpers.bash("cat calc.py"))
+    status = await agent.until(lambda status: status.steps == 1)
+    assert status.state is AssignmentState.RUNNING
+    stored = agent.folder() / "trajectory.jsonl"
+    await helpers.wait(lambda: stored.exists() and [step["seq"] for step in agent.steps()] == [0, 1])
+
+
+async def test_an_external_driver_that_stays_away_ends_its_episode(agent, pod, helpers):
+    await agent.put(helpers.assign(pod, mode="prepare", driver_idle_seconds=1.0))
+    over = await agent.over()
+    assert (over.state, over.reason, over.outcome.max_score) == (AssignmentState.FINISHED, EndReason.DRIVER_IDLE, 0)
+    assert agent.result()["reason"] == "DriverIdle"
+    assert pod.termination().result_uri == agent.folder().as_uri()
+
+
 async def test_a_stored_result_answers_for_a_pod_that_is_gone(agent, pod, helpers):
     await agent.put(helpers.assign(pod, helpers.repair, {"tool": "submit"}))
     first = await agent.over()

@@ -3,10 +3,12 @@
 import hashlib
 import io
 import os
+import shutil
 import signal
 import tarfile
 from pathlib import Path as FilePath
 
+import msgspec
 import pytest
 
 from dgym.wire import EndReason
@@ -181,6 +183,30 @@ async def test_sources_come_from_listed_hosts(agent, pod, web, archive, helpers)
     assert over.state is AssignmentState.FINISHED, over.message
     assert "calc.py" in agent.steps()[1]["observation"]["text"]
     assert web.requests == ["/calc.tar.gz"]
+
+
+async def test_an_agent_that_takes_over_from_another_fetches_no_source_for_an_external_driver(
+    new_agent, pod, web, archive, helpers
+):
+    assignment = helpers.assign(pod, mode="prepare", source={"archive": archive})
+    agent = await new_agent(source_hosts="127.0.0.1").start()
+    await agent.put(assignment)
+    await agent.until(lambda status: status.state is AssignmentState.RUNNING)
+    env = pod.connect()
+    await env.reset()
+    agent.kill()
+    (web.root / "calc.tar.gz").unlink()
+    shutil.rmtree(agent.directory / "cache", ignore_errors=True)
+    web.requests.clear()
+    await env.step(helpers.repair)
+    await agent.start()
+    await agent.put(msgspec.structs.replace(assignment, epoch=2))
+    await agent.until(lambda status: status is not None and status.state is AssignmentState.RUNNING)
+    await env.step({"tool": "submit", "arguments": {}})
+    over = await agent.over()
+    assert (over.state, over.reason) == (AssignmentState.FINISHED, EndReason.RESOLVED)
+    assert [step["seq"] for step in agent.steps()] == [0, 1, 2]
+    assert web.requests == []
 
 
 async def test_git_sources_are_fetched_at_their_revision(agent, pod, web, git_repository, helpers):

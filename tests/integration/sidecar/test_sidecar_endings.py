@@ -39,6 +39,49 @@ async def test_the_deadline_stops_the_step_that_runs(pod):
     assert "eadline" in observation["text"]
 
 
+async def test_an_idle_driver_ends_it_and_it_is_scored_as_it_is(pod, helpers):
+    env = await begin(pod, driver_idle_seconds=1.5)
+    await env.step(helpers.repair)
+    said = await helpers.wait(pod.termination)
+    assert (said.reason, said.resolved, said.steps) == ("Resolved", True, 1)
+    await env.step("view calc.py")
+    with pytest.raises(EpisodeOver):
+        await env.step("view calc.py")
+
+
+async def test_an_idle_driver_that_repaired_nothing_is_the_reason_of_the_end(pod, helpers):
+    await begin(pod, driver_idle_seconds=0.5)
+    said = await helpers.wait(pod.termination)
+    assert (said.reason, said.resolved, said.score, said.max_score) == ("DriverIdle", False, 0, 1)
+    assert EndReason.DRIVER_IDLE.is_truncation
+    assert EndReason.DRIVER_IDLE.is_verdict
+
+
+async def test_a_driver_that_never_comes_is_waited_for_no_longer_than_an_idle_one(pod, helpers):
+    await pod.prepare(driver_idle_seconds=0.3)
+    said = await helpers.wait(pod.termination)
+    assert (said.reason, said.max_score, said.steps) == ("DriverIdle", 0, 0)
+    assert "within 0.3 s" in said.message
+    status, body = await pod.raw("POST", "/v1/reset", role=Role.DRIVE, headers={"Idempotency-Key": "late"})
+    assert (status, body["code"]) == (410, "attempt_over")
+
+
+async def test_every_call_of_the_driver_renews_its_lease_and_no_other_role_does(pod, helpers):
+    env = await begin(pod, driver_idle_seconds=1.0)
+    # A call that takes longer than the lease, and calls in between.
+    await env.step("bash sleep 1.5")
+    for _ in range(4):
+        await asyncio.sleep(0.4)
+        assert (await pod.raw("GET", "/v1/tools", role=Role.DRIVE))[0] == 200
+    assert pod.termination() is None
+    async with asyncio.timeout(60):
+        while pod.termination() is None:
+            await pod.raw("GET", "/v1/steps", role=Role.PREPARE)
+            await pod.raw("POST", "/v1/running", role=Role.OPERATE, data=b"{}")
+            await asyncio.sleep(0.05)
+    assert pod.termination().reason == "DriverIdle"
+
+
 async def test_tokens_reported_after_the_end_count_and_are_signed(pod, helpers):
     env = await begin(pod, limits=EpisodeLimits(deadline_seconds=0.5))
     ended = await helpers.wait(pod.termination)

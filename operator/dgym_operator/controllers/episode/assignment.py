@@ -233,9 +233,12 @@ def backstop(view: EpisodeInput, now: datetime) -> datetime | None:
 def pod_deadline_seconds(episode: EpisodeView, task: TaskState, policy: Policy) -> int:
     """The pod's own ``activeDeadlineSeconds``, for when no operator is there to end the pod: above all other clocks.
 
-    A day is added, since a pod may also wait for an agent, and a verdict for its store.
+    A day is added, since a pod may also wait for an agent, and a verdict for its store. An external driver may come
+    as late as its idle time allows.
     """
     seconds = remaining_seconds(episode) + _around(task, policy) + policy.backstop_seconds
+    if episode.spec.agent is None:
+        seconds += episode.spec.driver_idle_timeout_seconds
     return int(episode.spec.start_timeout_seconds + seconds) + _DAY
 
 
