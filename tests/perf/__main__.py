@@ -21,9 +21,11 @@ from tests.perf.resets import reset_figures
 from tests.perf.runtimes import runtime_figures
 from tests.perf.startup import startup_figures
 from tests.perf.steps import step_figures
+from tests.perf.throughput import throughput_figures
 from tests.perf.views import view_figures
 
 CLUSTER = "cluster"
+THROUGHPUT = "throughput"
 BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
     "startup": startup_figures,
     "steps": step_figures,
@@ -34,15 +36,16 @@ BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
     "agents": agent_figures,
     "report": report_figures,
     "views": view_figures,
+    THROUGHPUT: throughput_figures,
     CLUSTER: cluster_figures,
 }
 
 
 def main(names: list[str]) -> None:
-    """Run the named benchmarks (default: all that need no cluster)."""
+    """Run the named benchmarks (default: all that need neither a cluster nor ``make binaries``)."""
     console = Console(stderr=True)
     figures: dict[str, list[Figure]] = {}
-    for name in names or [each for each in BENCHMARKS if each != CLUSTER]:
+    for name in names or [each for each in BENCHMARKS if each not in (CLUSTER, THROUGHPUT)]:
         with console.status(f"measuring {name} …"), tempfile.TemporaryDirectory(prefix="dgym-perf-") as scratch:
             figures[name] = BENCHMARKS[name](Path(scratch))
     Console(width=None if sys.stdout.isatty() else 140).print(_table(figures))
