@@ -8,7 +8,7 @@ from typing import Any
 from dgym.api.episode import Episode, EpisodeSpec
 from dgym.api.episodeset import EpisodeSet, LabelSelector
 from dgym.api.fields import INLINE_LIMIT
-from dgym.api.task import DebugTask, DebugTaskSpec, InlineFile, Scoring, SourceSpec
+from dgym.api.task import DebugTask, DebugTaskSpec, Evaluation, InlineFile, Scoring, SourceSpec
 from dgym.errors import FieldPath, Problem
 
 
@@ -102,6 +102,26 @@ def _scoring(scoring: Scoring, path: FieldPath) -> Iterator[Problem]:
         yield Problem(
             (*path, "parser"), "exitStatus knows no single tests; remove failToPass and passToPass or use pytest"
         )
+    if scoring.evaluation is not None:
+        yield from _evaluation(scoring, scoring.evaluation, (*path, "evaluation"))
+
+
+def _evaluation(scoring: Scoring, evaluation: Evaluation, path: FieldPath) -> Iterator[Problem]:
+    if scoring.fail_to_pass or scoring.pass_to_pass or scoring.parser != "auto":
+        yield Problem(path, "stands beside failToPass, passToPass or parser; name the tests in it")
+    if (evaluation.parser == "code") != (evaluation.parser_code is not None):
+        yield Problem((*path, "parserCode"), "goes with parser 'code', and with no other; give both or neither")
+    exact = evaluation.rule == "exact"
+    if exact != bool(evaluation.outcomes):
+        yield Problem((*path, "outcomes"), "goes with rule 'exact', and with no other; give both or neither")
+    elif bool(evaluation.fail_to_pass or evaluation.pass_to_pass) == exact:
+        remedy = "remove them, the rule exact has outcomes" if exact else "name at least one test"
+        yield Problem((*path, "failToPass"), f"failToPass and passToPass do not fit the rule; {remedy}")
+    yield from _twice(evaluation.fail_to_pass, (*path, "failToPass"), "test")
+    yield from _twice(evaluation.pass_to_pass, (*path, "passToPass"), "test")
+    both = sorted(set(evaluation.fail_to_pass) & set(evaluation.pass_to_pass))
+    if both:
+        yield Problem((*path, "passToPass"), f"{both[0]!r} is in failToPass too; name each test once")
 
 
 def _files(files: Sequence[InlineFile], path: FieldPath) -> Iterator[Problem]:

@@ -25,6 +25,10 @@ from dgym.api.fields import (
 Commands = Annotated[tuple[Text, ...], msgspec.Meta(max_length=64)]
 Patterns = Annotated[tuple[Line, ...], msgspec.Meta(max_length=256)]
 TestIds = Annotated[tuple[TestId, ...], msgspec.Meta(max_length=20_000)]
+TestName = Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
+TestNames = Annotated[tuple[TestName, ...], msgspec.Meta(max_length=20_000)]
+TextOutcome = Literal["PASSED", "FAILED", "SKIPPED", "ERROR", "XFAIL"]
+Parser = Literal["pytest", "pytestOptions", "pytestV2", "django", "seaborn", "sympy", "matplotlib", "code"]
 
 DEFAULT_ENTRYPOINT = "python -m pytest -q"
 
@@ -134,6 +138,34 @@ class EnvVar(Model, frozen=True, kw_only=True):
     value: Text = ""
 
 
+class Evaluation(Model, frozen=True, kw_only=True):
+    """A script that runs the tests, and how the text it prints is read. Both happen in the verifier only.
+
+    Text is weaker evidence than pytest's plugin: code under test can print it. The result says that it was read.
+
+    Attributes:
+        script: The script, for bash. The agent never sees it.
+        parser: How the text is read: by a parser of this release, or by ``parserCode``.
+        parser_code: Python that defines ``parse(log)``, which returns a dict of tests and their outcomes (PASSED,
+            FAILED, SKIPPED, ERROR or XFAIL). It runs as a process of its own in the verifier.
+        rule: ``passAndFail`` counts what is not in the text as failed, ``failOnly`` as passed; ``exact`` counts
+            the tests of ``outcomes`` whose outcome is the one given there, and no others may be in the text.
+        fail_to_pass: Tests that fail before the bug is repaired, and have to pass, as the parser names them.
+        pass_to_pass: Tests that pass already, and have to keep passing, as the parser names them.
+        outcomes: With the rule ``exact``: every test and its outcome.
+    """
+
+    script: LargeText
+    parser: Parser = "pytest"
+    parser_code: Text | None = None
+    rule: Literal["passAndFail", "failOnly", "exact"] = "passAndFail"
+    fail_to_pass: TestNames = ()
+    pass_to_pass: TestNames = ()
+    outcomes: Annotated[dict[TestName, TextOutcome], msgspec.Meta(max_length=20_000)] = msgspec.field(
+        default_factory=dict
+    )
+
+
 class Scoring(Model, frozen=True, kw_only=True):
     """What counts. Without named tests it is the whole suite as collected on the untouched repository.
 
@@ -145,6 +177,8 @@ class Scoring(Model, frozen=True, kw_only=True):
         parser: How the entrypoint's result is read: ``pytest`` by a plugin, ``exitStatus`` by its exit status alone,
             ``auto`` by what the entrypoint is.
         stop_when_eval_passes: End the episode as soon as the agent's own eval passes every test.
+        evaluation: A script whose text is read, in place of the entrypoint, ``failToPass`` and ``passToPass``. The
+            entrypoint is then what the agent's own eval and pdb run.
     """
 
     fail_to_pass: TestIds = ()
@@ -153,6 +187,7 @@ class Scoring(Model, frozen=True, kw_only=True):
     test_patch: LargeText | None = None
     parser: Literal["auto", "pytest", "exitStatus"] = "auto"
     stop_when_eval_passes: bool = False
+    evaluation: Evaluation | None = None
 
 
 class Resources(Model, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dgym.sandbox.entrypoint import (
     EntrypointResult,
+    EvaluationScript,
     Mode,
     TestReport,
     choose_mode,
@@ -39,6 +40,7 @@ __all__ = [
     "DebugResult",
     "EngineName",
     "EntrypointResult",
+    "EvaluationScript",
     "FileStat",
     "FileType",
     "Limits",

@@ -21,7 +21,7 @@ from dgym.sandbox.protocol import RunResult, Sandbox
 OUTPUT_LIMIT_BYTES = 64 * 1024
 
 TestOutcome = Literal["passed", "failed", "skipped", "error", "xfailed", "xpassed"]
-Form = Literal["pytest", "python", "shell"]
+Form = Literal["pytest", "python", "shell", "script"]
 
 _OUTCOMES: tuple[str, ...] = get_args(TestOutcome)
 _FORMS: tuple[str, ...] = get_args(Form)
@@ -46,7 +46,8 @@ class TestReport(msgspec.Struct, kw_only=True):
     end. ``exit_status``: the status the run announced, None when it announced none. ``canary``: the outcome of
     the test that must fail, None when it did not run. ``tampering``: why the run cannot be trusted, in sentences.
     ``overruled``: pytest's own outcome of tests that count as something else. ``pytest_statuses``: the exit status of
-    every session of pytest.
+    every session of pytest. ``parser``: what read the outcomes from the text of an evaluation script, empty for all
+    other runs. ``unread``: why that text is no proof of a whole run.
     """
 
     __test__: ClassVar[bool] = False
@@ -62,6 +63,8 @@ class TestReport(msgspec.Struct, kw_only=True):
     tampering: list[str] = msgspec.field(default_factory=list)
     overruled: dict[str, str] = msgspec.field(default_factory=dict)
     pytest_statuses: list[int] = msgspec.field(default_factory=list)
+    parser: str = ""
+    unread: str = ""
 
     def disagreements(self) -> list[str]:
         """Where the count and pytest's own outcomes or exit status differ, in sentences."""
@@ -134,6 +137,10 @@ class _Reader:
             raise ValueError("unknown outcome")
         self.report.overruled[str(record["id"])] = record["outcome"]
 
+    def _read_reading(self, record: dict[str, Any]) -> None:
+        self.report.parser = str(record["parser"])
+        self.report.unread = str(record.get("why", ""))[:500]
+
     def _read_end(self, record: dict[str, Any]) -> None:
         self.ended += 1
         if "status" in record:
@@ -192,6 +199,14 @@ class EntrypointResult(msgspec.Struct, frozen=True, kw_only=True):
         return self.report.form == "shell" or self.report.exit_status == self.run.exit_status
 
 
+class EvaluationScript(msgspec.Struct, frozen=True, kw_only=True):
+    """A script for bash, the name of the parser of its text, and that parser's code where it comes with the task."""
+
+    script: str
+    parser: str
+    code: str | None = None
+
+
 class _WrapperOptions(msgspec.Struct, frozen=True, kw_only=True):
     token: str
     entrypoint: str
@@ -200,6 +215,7 @@ class _WrapperOptions(msgspec.Struct, frozen=True, kw_only=True):
     setup_only: bool
     workspace: str
     changed: tuple[str, ...] | None
+    evaluation: EvaluationScript | None
 
 
 def mentions_pytest(entrypoint: str) -> bool:
@@ -216,6 +232,7 @@ async def run_entrypoint(
     collect_only: bool = False,
     setup_only: bool = False,
     changed: Collection[str] | None = None,
+    evaluation: EvaluationScript | None = None,
     environment: dict[str, str] | None = None,
     output_limit: int = OUTPUT_LIMIT_BYTES,
 ) -> EntrypointResult:
@@ -230,6 +247,7 @@ async def run_entrypoint(
         setup_only: Run every test's setup and teardown but not the test, which shows what is marked to be skipped.
         changed: Workspace paths whose code is not trusted. When given, a canary test runs last and the machinery of
             pytest is watched for changes that come from these files.
+        evaluation: Run this script in place of the entrypoint and read its text.
         environment: Added to the sandbox's.
         output_limit: Bytes of output to keep.
     """
@@ -241,6 +259,7 @@ async def run_entrypoint(
         setup_only=setup_only,
         workspace=sandbox.workspace,
         changed=None if changed is None else tuple(sorted(changed)),
+        evaluation=evaluation,
     )
     run = await sandbox.run(
         _START_WRAPPER,
@@ -262,6 +281,7 @@ class Mode(StrEnum):
     NAMED_TESTS = "named tests"
     WHOLE_SUITE = "whole suite"
     EXIT_STATUS = "exit status"
+    EVALUATION = "evaluation"
 
 
 def choose_mode(entrypoint: str, named: Sequence[str], parser: str) -> Mode:

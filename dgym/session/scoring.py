@@ -143,6 +143,7 @@ def verification_plan(
         fail_to_pass=spec.scoring.fail_to_pass,
         pass_to_pass=spec.scoring.pass_to_pass,
         parser=spec.scoring.parser,
+        evaluation=spec.scoring.evaluation,
         hidden_files={file.path: FileVersion(file.data(), file.mode) for file in spec.scoring.hidden_files},
         test_patch=spec.scoring.test_patch,
         build_commands=spec.build_commands,

@@ -16,7 +16,7 @@ import msgspec
 from dgym.api.episode import EpisodeSpec, EpisodeStatus
 from dgym.api.episodeset import EpisodeSetSpec, EpisodeSetStatus, LabelRequirement, LabelSelector
 from dgym.api.fields import INLINE_LIMIT
-from dgym.api.task import ConfigMapSource, DebugTaskSpec, InlineFile, KeyToPath, Scoring, SourceSpec
+from dgym.api.task import ConfigMapSource, DebugTaskSpec, Evaluation, InlineFile, KeyToPath, Scoring, SourceSpec
 
 NAME_LIMIT = 58
 """Longest name of an Episode: with the number of the attempt it names a pod, whose host name has 63 characters."""
@@ -44,7 +44,9 @@ LIST_KEYS: dict[tuple[type, str], tuple[str, ...]] = {
 }
 """Lists whose items have a name of their own, and the field that it is in."""
 
-LIST_SETS: frozenset[tuple[type, str]] = frozenset({(Scoring, "fail_to_pass"), (Scoring, "pass_to_pass")})
+LIST_SETS: frozenset[tuple[type, str]] = frozenset(
+    {(kind, name) for kind in (Scoring, Evaluation) for name in ("fail_to_pass", "pass_to_pass")}
+)
 """Lists whose items differ from each other. All other lists are atomic: the order of commands and patterns matters."""
 
 
@@ -110,6 +112,31 @@ RULES: dict[type | tuple[type, str], tuple[Rule, ...]] = {
             " || (has(self.passToPass) && size(self.passToPass) > 0))",
             "exitStatus knows no single tests; remove failToPass and passToPass or use pytest",
             ".parser",
+        ),
+        Rule(
+            "!has(self.evaluation) || (self.parser == 'auto'"
+            " && (!has(self.failToPass) || size(self.failToPass) == 0)"
+            " && (!has(self.passToPass) || size(self.passToPass) == 0))",
+            "stands beside failToPass, passToPass or parser; name the tests in it",
+            ".evaluation",
+        ),
+    ),
+    Evaluation: (
+        Rule(
+            "(self.parser == 'code') == has(self.parserCode)",
+            "goes with parser 'code', and with no other; give both or neither",
+            ".parserCode",
+        ),
+        Rule(
+            "(self.rule == 'exact') == (has(self.outcomes) && size(self.outcomes) > 0)",
+            "goes with rule 'exact', and with no other; give both or neither",
+            ".outcomes",
+        ),
+        Rule(
+            "(self.rule != 'exact') == ((has(self.failToPass) && size(self.failToPass) > 0)"
+            " || (has(self.passToPass) && size(self.passToPass) > 0))",
+            "failToPass and passToPass: name at least one test; with rule 'exact' name none",
+            ".failToPass",
         ),
     ),
     DebugTaskSpec: (

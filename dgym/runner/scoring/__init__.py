@@ -2,5 +2,6 @@
 
 ``wrapper.py`` is started by the trusted side. It starts the entrypoint under ``start``: pytest with a reporting plugin,
 or a script or module whose end is observed; a line that needs a shell gets ``shell_line``. The guards notice when
-code that the agent changed works on the machinery that judges it.
+code that the agent changed works on the machinery that judges it. ``script`` runs an evaluation script, whose text
+``logs`` reads.
 """

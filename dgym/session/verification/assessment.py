@@ -9,7 +9,6 @@ from dgym.session.verification.suite import ExpectedTests, expected_tests, named
 from dgym.session.verification.verdict import (
     ALREADY_PASSES,
     Verdict,
-    judge,
     list_paths,
 )
 from dgym.session.verification.verifier import VerificationPlan
@@ -38,8 +37,8 @@ def assess(
 ) -> Assessment:
     """The assessment by runs of the untouched repository (``before``, at least one) and of the solution (``after``)."""
     expected = _expected(plan, before[0])
-    untouched = [judge(plan.mode, run, expected, plan.timeout_seconds) for run in before]
-    solved = [judge(plan.mode, run, expected, plan.timeout_seconds) for run in after]
+    untouched = [plan.judge(run, expected) for run in before]
+    solved = [plan.judge(run, expected) for run in after]
     passes = all(verdict.resolved for verdict in untouched)
     problems = [ALREADY_PASSES] if passes else []
     problems += _flaky("the untouched repository", before, untouched) + _flaky("the solution", after, solved)
@@ -62,7 +61,7 @@ def assess(
 
 
 def _expected(plan: VerificationPlan, untouched: EntrypointResult) -> ExpectedTests:
-    if plan.mode is Mode.NAMED_TESTS:
+    if plan.mode in (Mode.NAMED_TESTS, Mode.EVALUATION):
         return named_tests(plan.named)
     return expected_tests(untouched) if plan.mode is Mode.WHOLE_SUITE else ExpectedTests()
 

@@ -38,7 +38,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 def judge(mode: Mode, result: EntrypointResult, expected: ExpectedTests, timeout_seconds: float) -> Verdict:
     """The verdict on one run. ``expected`` are the named tests or the suite; unused by exit status."""
-    problems = _problems(result, timeout_seconds)
+    problems = problems_of(result, timeout_seconds)
     if mode is Mode.EXIT_STATUS:
         good = not problems and result.run.exit_status == 0
         message = _first(problems) or f"the entrypoint exited with status {result.run.exit_status}"
@@ -64,7 +64,7 @@ def nothing_ran(mode: Mode, expected: ExpectedTests, why: str) -> Verdict:
     return Verdict(score=Score(score=0, max_score=len(tests)), tests=tests, notes=(why,), message=why)
 
 
-def _problems(result: EntrypointResult, timeout_seconds: float) -> tuple[str, ...]:
+def problems_of(result: EntrypointResult, timeout_seconds: float) -> tuple[str, ...]:
     """Why the run is worth nothing; empty when it can be believed."""
     report, run = result.report, result.run
     tampering = tuple(f"tampered: {why}" for why in report.tampering) if report is not None else ()

@@ -10,9 +10,11 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
+from dgym.api import Evaluation
 from dgym.errors import PatchError, SandboxLost, SandboxStartFailed, SetupFailed, VerifierFailed
 from dgym.sandbox import EntrypointResult, ManifestEntry, Mode, RunResult, Sandbox, choose_mode, run_entrypoint
 from dgym.session.verification.environment import environment_failure, is_doubtful
+from dgym.session.verification.evaluation import counted_tests, evaluation_script, grade
 from dgym.session.verification.files import (
     SavedFiles,
     WorkspaceCopy,
@@ -54,6 +56,7 @@ class VerificationPlan(msgspec.Struct, frozen=True, kw_only=True):
         protected: Whether the task's own policy protects a path; such files are put back after ``build_commands``.
         cache: Where the suite of the untouched repository is remembered; without one it is determined each time.
         solution_paths: The paths that the task's own solution changes, modules that are still missing included.
+        evaluation: A script whose text is read, in place of the entrypoint and the named tests.
         doubted: Whether the untouched repository is tried before the changes, unless its tests are known to run.
     """
 
@@ -63,6 +66,7 @@ class VerificationPlan(msgspec.Struct, frozen=True, kw_only=True):
     fail_to_pass: tuple[str, ...] = ()
     pass_to_pass: tuple[str, ...] = ()
     parser: str = "auto"
+    evaluation: Evaluation | None = None
     hidden_files: Mapping[str, FileVersion] = {}
     test_patch: str | None = None
     build_commands: tuple[str, ...] = ()
@@ -75,12 +79,22 @@ class VerificationPlan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def mode(self) -> Mode:
         """How the task counts."""
+        if self.evaluation is not None:
+            return Mode.EVALUATION
         return choose_mode(self.entrypoint, self.named, self.parser)
 
     @property
     def named(self) -> tuple[str, ...]:
         """The ids of the tests that the task names."""
+        if self.evaluation is not None:
+            return counted_tests(self.evaluation)
         return self.fail_to_pass + self.pass_to_pass
+
+    def judge(self, result: EntrypointResult, expected: ExpectedTests) -> Verdict:
+        """The verdict on one run; ``expected`` are the named tests or the suite."""
+        if self.evaluation is not None:
+            return grade(self.evaluation, result, self.timeout_seconds)
+        return judge(self.mode, result, expected, self.timeout_seconds)
 
 
 async def verify(verifier: Sandbox, plan: VerificationPlan, open_untouched: OpenUntouched | None = None) -> Verdict:
@@ -242,7 +256,7 @@ class _Verification:
 
     async def _expected(self) -> ExpectedTests:
         plan = self._plan
-        if plan.mode is Mode.NAMED_TESTS:
+        if plan.mode in (Mode.NAMED_TESTS, Mode.EVALUATION):
             return named_tests(plan.named)
         if plan.mode is Mode.EXIT_STATUS:
             return ExpectedTests()
@@ -281,7 +295,7 @@ class _Verification:
         if self.doubtful and not changed:
             await self._check_environment(result)
             self.doubtful = False
-        return judge(self._plan.mode, result, expected, self._plan.timeout_seconds)
+        return self._plan.judge(result, expected)
 
     async def _write_and_build(
         self, protection: Protection, changed: Mapping[str, FileVersion | None]
@@ -359,6 +373,7 @@ class _Verification:
             timeout_seconds=self._plan.timeout_seconds,
             changed=changed,
             setup_only=setup_only,
+            evaluation=None if self._plan.evaluation is None else evaluation_script(self._plan.evaluation),
         )
         if result.report is None and result.run.ended_by != "timeout":
             raise VerifierFailed(f"the entrypoint was not started: {_tail(result.run)}")
