@@ -263,10 +263,24 @@ class PoisonedStep(Model, frozen=True, kw_only=True):
     Attributes:
         step: Number of the step.
         reason: The cause, such as OOMKilled.
+        attempt: Number of the attempt that was lost.
     """
 
     step: Count
     reason: Annotated[str, msgspec.Meta(max_length=256)] = ""
+    attempt: Count = 0
+
+
+class ReplaySource(Model, frozen=True, kw_only=True):
+    """The attempt whose recorded steps the next attempt replays in its new pod.
+
+    Attributes:
+        attempt: Number of the attempt.
+        steps: How many steps it had, as last reported.
+    """
+
+    attempt: Count
+    steps: Count = 0
 
 
 class EpisodeStatus(Model, frozen=True, kw_only=True):
@@ -289,6 +303,7 @@ class EpisodeStatus(Model, frozen=True, kw_only=True):
             the deadline.
         poisoned_steps: Steps under which the sandbox or its sidecar died. A new pod replays all others; the second of
             them ends the episode as SandboxKilled.
+        replay: The attempt whose recorded steps the attempt that runs, or the next one, replays.
         attempt_seconds: How long agents before the present one had served the attempt that runs, from its reset on.
         pod_name: The pod of the attempt that runs.
         task_uid: UID of the DebugTask that is used.
@@ -314,6 +329,7 @@ class EpisodeStatus(Model, frozen=True, kw_only=True):
     disrupted_attempt: Count = 0
     active_seconds: Count = 0
     poisoned_steps: Annotated[tuple[PoisonedStep, ...], msgspec.Meta(max_length=8)] = ()
+    replay: ReplaySource | None = None
     attempt_seconds: Count = 0
     pod_name: Name | None = None
     task_uid: Token | None = msgspec.field(default=None, name="taskUID")

@@ -12,9 +12,10 @@ from typing import NamedTuple
 import msgspec
 from prometheus_client import Counter
 
-from dgym.api import SAMPLE_LABEL, DebugTask, Episode, PodOverrides, parse_quantity
+from dgym.api import SAMPLE_LABEL, DebugTask, Episode, PodOverrides, PoisonedStep, parse_quantity
 from dgym.kube import EPISODES, ApiError, EventRecorder, Key, NotFound, WorkQueue
 from dgym.logs import fields
+from dgym.wire import assignments as wire
 from dgym.wire.assignments import AgentReport, Assignment, AssignmentMode, AssignmentState, AssignmentStatus
 from dgym.wire.http import NamedTool, Role, make_token
 from dgym.wire.messages import EndReason
@@ -166,6 +167,8 @@ class Deliveries:
             pod_name=read.status.pod_name or "",
             sidecar_url=sidecar_url(pod) if pod is not None else "",
             remaining_seconds=remaining_seconds(read),
+            replay_attempt=read.status.replay.attempt if read.status.replay is not None else 0,
+            poisoned_steps=read.status.poisoned_steps,
             key=self._key,
         )
         now = self._cache.clock.monotonic()
@@ -238,6 +241,8 @@ def build_assignment(
     pod_name: str,
     sidecar_url: str,
     remaining_seconds: float,
+    replay_attempt: int = 0,
+    poisoned_steps: tuple[PoisonedStep, ...] = (),
     key: bytes,
 ) -> Assignment:
     """All that an agent needs for one attempt; without a task it recovers a stored verdict."""
@@ -262,6 +267,8 @@ def build_assignment(
         remaining_seconds=remaining_seconds,
         driver_idle_seconds=float(spec.driver_idle_timeout_seconds),
         mode=_mode(episode, task),
+        replay_attempt=replay_attempt,
+        poisoned_steps=tuple(wire.PoisonedStep(step=each.step, reason=each.reason) for each in poisoned_steps),
     )
 
 

@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from dgym.api import DebugTask, loads
+from dgym.api import DebugTask, PoisonedStep, loads
 from dgym.wire.assignments import AssignmentMode
 from dgym.wire.http import NamedTool, Role, make_token
 from dgym_operator.actions.pods import ConfigMapContent, Unmet, config_map_source, inline_task, with_files
@@ -72,6 +72,22 @@ def test_the_runner_gets_the_memory_limit_of_its_pod(resources, overrides, limit
     episode = load(f"{text}  podOverrides: {{resources: {overrides}}}\n")
     given = build_assignment(episode, inline_task(episode), **ATTEMPT, key=b"key")
     assert msgspec.convert(given.task, DebugTask).spec.resources.limits == limits
+
+
+def test_a_later_attempt_replays_an_earlier_one_without_its_poisoned_steps():
+    episode = load(EPISODE)
+    poisoned = (PoisonedStep(attempt=1, step=7, reason="OOMKilled"),)
+    task = inline_task(episode)
+    given = build_assignment(episode, task, **ATTEMPT, replay_attempt=1, poisoned_steps=poisoned, key=b"key")
+    assert (given.replay_attempt, [(each.step, each.reason) for each in given.poisoned_steps]) == (
+        1,
+        [(7, "OOMKilled")],
+    )
+
+
+def test_without_a_task_it_recovers_a_stored_verdict():
+    given = build_assignment(load(EPISODE), None, **ATTEMPT, key=b"key")
+    assert (given.mode, given.task) == (AssignmentMode.RECOVER, {})
 
 
 def test_without_an_agent_it_only_prepares():

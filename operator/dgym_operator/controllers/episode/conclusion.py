@@ -15,6 +15,7 @@ from dgym.api import (
     EpisodeOutcome,
     EpisodeStatus,
     ProgressReason,
+    ReplaySource,
     ResolvedReason,
     Stages,
     Treatment,
@@ -23,8 +24,12 @@ from dgym_operator.controllers.conditions import Conditions, fit, set_condition,
 from dgym_operator.controllers.episode.assignment import recovery_deadline, served_seconds
 from dgym_operator.controllers.episode.ending import is_disrupted
 from dgym_operator.controllers.episode.pods import AttemptEnd
+from dgym_operator.controllers.episode.poison import is_poisoned, poisoned_steps
 from dgym_operator.controllers.inputs import EpisodeInput, backoff
 from dgym_operator.controllers.plan import Action, DeleteEpisode, DeletePod, Emit, PatchStatus, Plan, soonest, until
+
+MOST_POISONED = 2
+"""After so many poisoned steps the next attempt only replays and scores; the loss of that one ends the episode."""
 
 
 def end_attempt(view: EpisodeInput, end: AttemptEnd, now: datetime) -> Plan:
@@ -35,7 +40,7 @@ def end_attempt(view: EpisodeInput, end: AttemptEnd, now: datetime) -> Plan:
     if deadline is None:
         disrupted = end.disruption or is_disrupted(view)
         cause = EndCause.DISRUPTION if disrupted else EndCause.INFRASTRUCTURE
-        return terminate(view, end, cause, now, reason=end.reason)
+        return terminate(view, end, EndCause.AGENT if is_poisoned(view) else cause, now, reason=end.reason)
     if now >= deadline:
         why = f"no agent could look for a stored verdict within {view.policy.recover_seconds:.0f} s"
         return conclude(view, _last(_decided(view, end), why), now)
@@ -52,6 +57,7 @@ def terminate(
         reason=reason,
         message=message,
         steps=max(view.episode.status.steps, report.steps if report is not None else 0),
+        poisoned_steps=poisoned_steps(view),
         ending=AttemptEnding(cause=cause.value, reason=end.reason, message=message, since=now),
     )
     return Plan(actions=(PatchStatus(status=status), *delete_pods(view)), requeue_after=view.policy.repeat_seconds)
@@ -75,12 +81,16 @@ def conclude(view: EpisodeInput, end: AttemptEnd, now: datetime) -> Plan:
     spec, status = view.episode.spec, view.episode.status
     if spec.cancel:
         return finish(view, AttemptEnd(reason="Cancelled", message=end.message), now)
-    disrupted = end.disruption or is_disrupted(view)
-    failures = status.failures + (not disrupted)
+    poisoned = is_poisoned(view)
+    disrupted = not poisoned and (end.disruption or is_disrupted(view))
+    failures = status.failures + (not disrupted and not poisoned)
     disruptions = status.disruptions + disrupted
     # An external driver holds tokens of this attempt alone: it could not drive another pod.
     if spec.agent is None and status.pod_name is not None:
         return finish(view, _last(end, "an episode without agent has one attempt: its driver's tokens are of it"), now)
+    if poisoned and len(poisoned_steps(view)) > MOST_POISONED:
+        message = f"the sandbox died under {MOST_POISONED + 1} steps; it is not scored: {end.message}"
+        return finish(view, AttemptEnd(reason="SandboxKilled", message=message), now)
     limit = spec.backoff_limit if spec.agent is not None else 0
     if failures > limit:
         return finish(view, _last(end, f"attempt {view.attempt} was the last (backoffLimit {limit})"), now)
@@ -122,6 +132,8 @@ def close_attempt(view: EpisodeInput, now: datetime, *, reason: str, message: st
         reason=reason,
         message=fit(message),
         steps=0,
+        poisoned_steps=poisoned_steps(view),
+        replay=_replay(view),
         attempt=view.attempt,
         active_seconds=served_seconds(view),
         attempt_seconds=0,
@@ -132,6 +144,18 @@ def close_attempt(view: EpisodeInput, now: datetime, *, reason: str, message: st
         termination=None,
         stages=Stages(),
     )
+
+
+def _replay(view: EpisodeInput) -> ReplaySource | None:
+    """The attempt that the next one replays: the last one that is not known to have fewer steps than one before it.
+
+    The operator learns the number of steps late: a record may have more steps than are known, if none are known.
+    """
+    before, report = view.episode.status.replay, view.report
+    if view.assignment is None or view.episode.spec.agent is None:
+        return before
+    steps = max(view.episode.status.steps, report.steps if report is not None else 0)
+    return ReplaySource(attempt=view.attempt, steps=steps) if before is None or steps >= before.steps else before
 
 
 def suspend(view: EpisodeInput, now: datetime) -> Plan:
@@ -186,6 +210,7 @@ def finished_status(view: EpisodeInput, end: AttemptEnd, now: datetime) -> Episo
         outcome=outcome,
         attempt=view.attempt if begun else before.attempt,
         completion_time=now,
+        poisoned_steps=before.poisoned_steps if end.outcome is not None else poisoned_steps(view),
         epoch=view.next_epoch - 1,
         ending=None,
         termination=None,

@@ -79,13 +79,21 @@ def _gone(view: EpisodeInput) -> AttemptEnd:
 
 
 def _termination_message(view: EpisodeInput, pod: Pod) -> AttemptEnd | None:
-    """The verdict in the sidecar's termination message, if the message is whole and of this very attempt."""
+    """The verdict in the sidecar's termination message."""
+    message = read_termination(view, pod)
+    if message is None:
+        return None
+    outcome = outcome_of(message)
+    return AttemptEnd(reason=message.reason.value, message=message.message, outcome=outcome, settled=True)
+
+
+def read_termination(view: EpisodeInput, pod: Pod) -> TerminationMessage | None:
+    """The sidecar's termination message, if it is whole and of this very attempt."""
     sidecar = pod.terminated("sidecar")
     message = decode_termination(sidecar.message) if sidecar is not None else None
     if message is None or (message.episode_uid, message.attempt) != (view.episode.metadata.uid, view.attempt):
         return None
-    outcome = outcome_of(message)
-    return AttemptEnd(reason=message.reason.value, message=message.message, outcome=outcome, settled=True)
+    return message
 
 
 def _report_or(view: EpisodeInput, traces: AttemptEnd, ended_at: datetime | None, now: datetime) -> AttemptEnd | Wait:
