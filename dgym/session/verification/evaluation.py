@@ -54,10 +54,7 @@ def grade(evaluation: Evaluation, result: EntrypointResult, timeout_seconds: flo
 def _tests(evaluation: Evaluation, outcomes: Mapping[str, str]) -> dict[str, str]:
     """What every test that counts did; ``passed`` also where the rules count it as good."""
     if evaluation.rule == "exact":
-        return {
-            name: "passed" if outcomes.get(name) == _OUTCOMES[wanted] else outcomes.get(name, "missing")
-            for name, wanted in evaluation.outcomes.items()
-        }
+        return {name: _compared(_OUTCOMES[wanted], outcomes.get(name)) for name, wanted in evaluation.outcomes.items()}
     if evaluation.rule == "failOnly":
         named = (*evaluation.fail_to_pass, *evaluation.pass_to_pass)
         return {name: "failed" if outcomes.get(name) == "failed" else "passed" for name in named}
@@ -65,6 +62,12 @@ def _tests(evaluation: Evaluation, outcomes: Mapping[str, str]) -> dict[str, str
     # A test that is skipped is no regression, and no repair either.
     kept = {name: _outcome(name, outcomes, _GOOD | {"skipped"}) for name in evaluation.pass_to_pass}
     return repaired | kept
+
+
+def _compared(wanted: str, outcome: str | None) -> str:
+    if outcome == wanted:
+        return "passed"
+    return "failed" if outcome == "passed" else outcome or "missing"
 
 
 def _outcome(name: str, outcomes: Mapping[str, str], good: frozenset[str]) -> str:
