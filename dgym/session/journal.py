@@ -6,7 +6,7 @@ an answer (a dropped connection, a crash) repeats the request.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, NamedTuple, TypeVar
 
 from dgym.errors import ConflictError
@@ -134,9 +134,9 @@ class Journal:
         """Wait for the end of the step that is being executed, if one is."""
         await self._requests.settled("step")
 
-    def record_reset(self, observation: Observation) -> None:
-        """Record the reset as step 0."""
-        self._steps[:] = [Step(seq=0, call=None, observation=observation)]
+    def restore(self, steps: Iterable[Step]) -> None:
+        """Begin with ``steps``: the reset, number 0, and those that an earlier attempt recorded after it."""
+        self._steps[:] = steps
 
 
 def _retrieve(task: asyncio.Task[Any]) -> None:

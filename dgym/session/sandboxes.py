@@ -1,7 +1,7 @@
 """The two sandboxes of an episode: opened and prepared alike, the agent's replaced after its death, terminated."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -9,15 +9,12 @@ import msgspec
 from dgym.api import DebugTask
 from dgym.errors import EpisodeOver, SandboxLost
 from dgym.sandbox import Sandbox, SandboxProvider
-from dgym.session.execution import execute
+from dgym.session.execution import Execution
 from dgym.session.preparation import Baseline, prepare, tool_settings
+from dgym.session.replay import LAST_DEATH, RecordedHistory, Replayed, ReplayTimeout, divergence, replay
 from dgym.session.scoring import ChangeSet, collect
 from dgym.tools import Tool, ToolContext
-from dgym.wire import Breakpoint, Observation, Step, ToolCall
-
-REPLAY_TIMEOUT_SECONDS = 600.0
-LAST_DEATH = 2
-"""A second sandbox that dies under the agent's steps ends the episode."""
+from dgym.wire import Breakpoint, Step
 
 
 class SandboxTermination(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,14 +55,26 @@ class Sandboxes:
         provider: Opens both.
         tools: Replay the agent's calls in a new sandbox.
         source: A tar of the repository; None when the sandbox's image holds it.
+        poisoned: Numbers of the steps under which sandboxes of earlier attempts died.
     """
 
     def __init__(
-        self, task: DebugTask, provider: SandboxProvider, tools: Mapping[str, Tool], source: Path | None
+        self,
+        task: DebugTask,
+        provider: SandboxProvider,
+        tools: Mapping[str, Tool],
+        source: Path | None,
+        poisoned: Iterable[int] = (),
     ) -> None:
         self.context: ToolContext | None = None
-        self.poisoned: set[int] = set()
-        """Numbers of the steps under which a sandbox died."""
+        self.poisoned = list(poisoned)
+        """Numbers of the steps under which a sandbox died, in the order of the deaths."""
+        self.misaddressed: set[int] = set()
+        """Numbers of the steps whose tool was not available: no replay executes them."""
+        self.divergences: list[str] = []
+        """How replays differed from the record."""
+        self._poisoned_before = len(self.poisoned)
+        self._annotated = 0
         self._task = task
         self._provider = provider
         self._tools = tools
@@ -120,6 +129,49 @@ class Sandboxes:
             raise EpisodeOver("the session was not reset, or is closed")
         return self._sandbox, self._baseline
 
+    @property
+    def poisoned_here(self) -> tuple[int, ...]:
+        """The poisoned steps whose sandbox was opened here."""
+        return tuple(self.poisoned[self._poisoned_before :])
+
+    def annotated(self, execution: Execution) -> Execution:
+        """``execution`` with the divergences that no execution has yet."""
+        new = tuple(self.divergences[self._annotated :])
+        self._annotated += len(new)
+        observation = msgspec.structs.replace(execution.observation, notes=new)
+        return msgspec.structs.replace(execution, observation=observation) if new else execution
+
+    def poison(self, seq: int) -> None:
+        """Record that a sandbox died under step ``seq``."""
+        if seq not in self.poisoned:
+            self.poisoned.append(seq)
+
+    async def resume(
+        self, history: RecordedHistory, available: Callable[[], Mapping[str, Tool]], replayed: Replayed
+    ) -> None:
+        """Replay ``history`` in the sandbox that was opened; ``replayed`` is called after each step.
+
+        A sandbox that dies under it although the last death was counted already leaves nothing to score.
+
+        Raises:
+            SandboxLost: The sandbox died under a step, which is poisoned now, or the replay took too long.
+        """
+        assert self.context is not None
+        try:
+            killer = await self._replay(available, self.context, history.steps, replayed)
+        except ReplayTimeout as timeout:
+            if not self.poisoned:
+                raise SandboxLost(str(timeout)) from None
+            self.poison(timeout.seq)
+            return
+        if killer is not None:
+            self.poison(killer)
+            if len(self.poisoned) <= LAST_DEATH:
+                raise SandboxLost(f"the sandbox died under the replay of step {killer}")
+            return
+        await self.context.table.replace(history.breakpoints)
+        self.context.focus_file = history.focus_file
+
     async def changes(self) -> ChangeSet:
         """The agent's changes so far."""
         sandbox, baseline = self.current()
@@ -140,44 +192,62 @@ class Sandboxes:
             return await collect(sandbox, verifier, baseline)
         except SandboxLost as death:
             await verifier.stat(["."])  # the death of the verifier is no reason to replay
-            if not replays:
+            if not replays or len(self.poisoned) > LAST_DEATH:
                 return ChangeSet(changes={}, unscorable=f"two sandboxes died before their changes were read ({death})")
             if running is not None:
-                self.poisoned.add(running)
-            await self.replace(sandbox, death, steps)
+                self.poison(running)
+            await self.replace(sandbox, steps)
         return await self.final_changes(steps, running, replays=replays - 1)
 
     async def replace(
-        self, dead: Sandbox, death: SandboxLost, steps: Sequence[Step], breakpoints: tuple[Breakpoint, ...] = ()
+        self, dead: Sandbox, steps: Sequence[Step], breakpoints: tuple[Breakpoint, ...] = ()
     ) -> int | None:
         """Replay ``steps`` in a new sandbox, unless ``dead`` has been replaced already.
 
-        Returns the first step that kills the new sandbox, too; the replay ends before it.
-
-        Raises:
-            SandboxLost: No sandbox survived.
+        Returns the first step that kills the new sandbox, too, or takes too long in it; the replay ends before it.
+        Where the last sandbox dies as well, there is none with anything to score.
         """
         async with self._replacing:
             if self._sandbox is not dead:
                 return None
-            return await self._replace(death, steps, breakpoints)
+            return await self._replace(steps, breakpoints)
 
-    async def _replace(
-        self, death: SandboxLost, steps: Sequence[Step], breakpoints: tuple[Breakpoint, ...]
-    ) -> int | None:
-        steps = [step for step in steps if step.seq not in self.poisoned]
+    async def _replace(self, steps: Sequence[Step], breakpoints: tuple[Breakpoint, ...]) -> int | None:
         first_killer = None
         for _ in range(LAST_DEATH):
             if self._sandbox is not None:
                 await self._sandbox.stop()
-            killer = await _replay(self._tools, await self._open_sandbox(), steps, breakpoints)
+            context = await self._open_sandbox()
+            try:
+                killer = await self._replay(lambda: self._tools, context, steps)
+            except ReplayTimeout as timeout:
+                killer = timeout.seq
             if killer is None:
-                return first_killer
+                await context.table.replace(breakpoints)
+                break
             # The calls before that one did not kill it: their changes are scored.
-            self.poisoned.add(killer)
+            self.poison(killer)
             first_killer = first_killer or killer
             steps = [step for step in steps if step.seq < killer]
-        raise SandboxLost(f"three sandboxes died in a row ({death})")
+        return first_killer
+
+    async def _replay(
+        self,
+        available: Callable[[], Mapping[str, Tool]],
+        context: ToolContext,
+        steps: Sequence[Step],
+        replayed: Replayed | None = None,
+    ) -> int | None:
+        left_out = self.misaddressed | set(self.poisoned)
+
+        async def compare(step: Step, execution: Execution | None) -> None:
+            difference = divergence(step, execution)
+            if difference is not None and difference not in self.divergences:
+                self.divergences.append(difference)
+            if replayed is not None:
+                await replayed(step, execution)
+
+        return await replay(available, context, steps, compare, left_out=left_out)
 
     async def terminate(self, termination: SandboxTermination) -> bool:
         """Terminate the agent's sandbox; False where it still runs."""
@@ -198,44 +268,3 @@ class Sandboxes:
         self._baseline = await prepare(self._sandbox, self._task, self._source)
         self.context = ToolContext(self._sandbox, self._baseline.policy, tool_settings(self._task))
         return self.context
-
-
-async def _replay(
-    tools: Mapping[str, Tool], context: ToolContext, steps: Sequence[Step], breakpoints: tuple[Breakpoint, ...]
-) -> int | None:
-    """Execute the calls of ``steps`` again and set ``breakpoints``.
-
-    Returns the number of the step under which this sandbox died, too; None when all were executed.
-
-    Raises:
-        SandboxLost: It took longer than ``REPLAY_TIMEOUT_SECONDS``.
-    """
-    try:
-        async with asyncio.timeout(REPLAY_TIMEOUT_SECONDS):
-            for step in steps:
-                try:
-                    await _execute_again(tools, context, step)
-                except SandboxLost:
-                    return step.seq
-            await context.table.replace(breakpoints)
-    except TimeoutError:
-        raise SandboxLost(f"replaying the episode took longer than {REPLAY_TIMEOUT_SECONDS:.0f} s") from None
-    return None
-
-
-async def _execute_again(tools: Mapping[str, Tool], context: ToolContext, step: Step) -> None:
-    tool = tools.get(step.call.tool) if step.call is not None else None
-    if step.call is not None and tool is not None and tool.mutates:
-        await execute(tools, context, step.call)
-
-
-def death_observation(call: ToolCall, death: SandboxLost, killer: int | None) -> Observation:
-    """The observation of ``call``, under which a sandbox died, and ``killer``, under which the next one did."""
-    if killer is None:
-        text = (
-            f"sandbox killed ({death}). A new one was started and your earlier changes were made again in it; "
-            "this call was not repeated."
-        )
-    else:
-        text = f"sandbox killed ({death}). A new one was killed by step {killer}, which was made again in it."
-    return Observation(text=text, tool=call.tool, ok=False)

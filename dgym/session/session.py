@@ -6,7 +6,7 @@ it in its own process and a sidecar serves it over HTTP; a session knows neither
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -17,21 +17,20 @@ from dgym.sandbox import SandboxProvider
 from dgym.session.execution import (
     Execution,
     bounded,
-    describe_tools,
     execute,
     first_observation,
-    joined,
     read_action,
     reading_tools,
 )
 from dgym.session.journal import Journal, Requests
 from dgym.session.limits import Deadline, EpisodeLimits
 from dgym.session.preparation import apply_solution
-from dgym.session.sandboxes import LAST_DEATH, Sandboxes, SandboxTermination, death_observation
-from dgym.session.scoring import Ending, score, unscored
+from dgym.session.replay import LAST_DEATH, RecordedHistory, death_observation
+from dgym.session.sandboxes import Sandboxes, SandboxTermination
+from dgym.session.scoring import MAXIMUM_NOTES, Ending, score, unscored
+from dgym.session.toolbox import Toolbox
 from dgym.session.verification import SuiteCache, suggests_doubt
 from dgym.tools import Tool, ToolContext
-from dgym.tools.rewrite import Rewrite
 from dgym.wire import EndReason, Observation, Result, Score, Step, ToolCall
 from dgym.wire.episode import Action
 from dgym.wire.http import EpisodeState, ToolsResponse, Usage
@@ -48,6 +47,8 @@ class Session:
         limits: Steps, rewrites, deadline.
         suite_cache: Where the suite of the untouched repository is remembered between episodes of a task.
         termination: How the sandbox is terminated, and how its termination is confirmed.
+        history: The steps of an earlier attempt, which the reset replays; they count against the limits as if they had
+            been taken here. None: the episode begins afresh.
 
     The order of calls is ``reset``, ``step`` with numbers from 1, ``finish``, ``close``. ``finish`` is implied by the
     step that ends the episode and by the deadline; ``close`` without ``finish`` discards the episode. Every call is
@@ -64,29 +65,27 @@ class Session:
         limits: EpisodeLimits,
         suite_cache: SuiteCache | None = None,
         termination: SandboxTermination = SandboxTermination(),  # noqa: B008 - immutable
+        history: RecordedHistory | None = None,
     ) -> None:
         self.task = task
         self.limits = limits
         self.deadline = Deadline(limits.deadline_seconds)
-        self.rewrites = 0
         self.evaluation: str | None = None
         """The output of the task's tests when they ran last."""
-        self.notices: list[str] = []
-        """The texts by which tools introduced themselves."""
         self.usage = Usage()
         self.result: Result | None = None
         self.reset_requested = False
         """Whether a reset was requested, answered or not."""
         self.ending = asyncio.Event()
         """Set once the episode ends, by any cause, a failed reset included; ``finish`` waits for the result."""
-        self._tools = {tool.name: tool for tool in tools if limits.max_rewrites != 0 or not isinstance(tool, Rewrite)}
-        self._sandboxes = Sandboxes(task, provider, self._tools, source)
+        self._toolbox = Toolbox(tools, max_rewrites=limits.max_rewrites)
+        self._sandboxes = Sandboxes(task, provider, self._toolbox.all, source, history.poisoned if history else ())
+        self._recorded = history
         self._suite_cache = suite_cache
         self._termination = termination
         self._requests = Requests()
         self._journal = Journal(self._requests)
         self._reset_key: str | None = None
-        self._misaddressed: set[int] = set()
         self._unexecuted: set[int] = set()
         self._solution: Observation | None = None
         self._started = 0.0
@@ -96,7 +95,12 @@ class Session:
     @property
     def tools(self) -> dict[str, Tool]:
         """The tools that are available now."""
-        return {name: tool for name, tool in self._tools.items() if tool.after_rewrites <= self.rewrites}
+        return self._toolbox.available
+
+    @property
+    def rewrites(self) -> int:
+        """Successful rewrites so far."""
+        return self._toolbox.rewrites
 
     @property
     def steps(self) -> int:
@@ -108,6 +112,11 @@ class Session:
     def poisoned(self) -> frozenset[int]:
         """Numbers of the steps under which a sandbox died."""
         return frozenset(self._sandboxes.poisoned)
+
+    @property
+    def poisoned_here(self) -> tuple[int, ...]:
+        """Those of them whose sandbox was one of this session, in the order of the deaths."""
+        return self._sandboxes.poisoned_here
 
     @property
     def next_seq(self) -> int:
@@ -133,7 +142,7 @@ class Session:
     @property
     def toolset(self) -> ToolsResponse:
         """The task's instructions and the tools that are available now."""
-        return describe_tools(self.task.spec.instructions, self.tools.values(), self.notices)
+        return self._toolbox.describe(self.task.spec.instructions)
 
     def record_usage(self, usage: Usage) -> None:
         """Record the tokens that the agent's model has used so far; the highest counts stay."""
@@ -159,11 +168,11 @@ class Session:
         if self.reset_requested and (key is None or key != self._reset_key):
             raise ConflictError("the session was reset under another key; a new episode needs a new session")
         self.reset_requested, self._reset_key = True, key
-        if self.next_seq:
+        if self.next_seq and not self._requests.running("reset"):
             self.deadline.run()
             await self._journal.settled()
             return self._journal.steps[-1].observation
-        if self._finishing is not None:
+        if self._finishing is not None and not self.next_seq:
             await self.finish()  # raises the error of the first reset
         return await self._requests.once("reset", key, lambda: self._begin(evaluate))
 
@@ -200,10 +209,7 @@ class Session:
         awaited first; its failure is raised here, too.
         """
         await self._requests.settled("reset")
-        if self._finishing is None:
-            self._finishing = asyncio.create_task(self._finish(reason), name="dgym-finish")
-            self.ending.set()
-        return await asyncio.shield(self._finishing)
+        return await self._ended(reason)
 
     async def changes(self) -> str:
         """The agent's changes so far as ``git apply`` takes them; bytes that are not UTF-8 are surrogate escapes."""
@@ -220,7 +226,9 @@ class Session:
             ManifestError: The patch does not apply.
         """
         if self._solution is None:
-            self._solution = await self._requests.once("solution", None, self._apply_solution)
+            sandbox, _ = self._sandboxes.current()
+            applied = self._requests.once("solution", None, lambda: apply_solution(sandbox, self.task))
+            self._solution = await applied
         return self._solution
 
     async def close(self) -> None:
@@ -240,25 +248,42 @@ class Session:
         try:
             context = await self._sandboxes.open()
             self._started = time.monotonic()
-            self.deadline.run()
+            if self._recorded is None:
+                self.deadline.run()
             instructions = self.task.spec.instructions.strip() or "Find and repair the bug."
-            texts = [instructions, *await self._greet(context, self.tools.values())]
+            texts = [instructions, *await self._toolbox.greet(context, self.tools.values())]
             first = await first_observation(self.tools, context, texts, evaluate=evaluate)
+            self.evaluation = first.evaluation
+            if self._recorded is not None:
+                return await self._resume(self._recorded)
         except Exception as error:
             self._finishing = asyncio.get_running_loop().create_future()
             self._finishing.set_exception(error)
             self._finishing.exception()  # Keeps asyncio from reporting it where nothing awaits it.
             self.ending.set()
             raise
-        self.evaluation = first.evaluation
-        self._journal.record_reset(first.observation)
+        self._journal.restore([Step(seq=0, call=None, observation=first.observation)])
         self._deadline_watch = asyncio.create_task(self._watch_deadline())
         return first.observation
 
-    async def _greet(self, context: ToolContext, tools: Iterable[Tool]) -> list[str]:
-        texts = [text for tool in tools if (text := await tool.on_reset(context))]
-        self.notices += texts
-        return texts
+    async def _resume(self, history: RecordedHistory) -> Observation:
+        """Replay ``history``, whose time is not the episode's; returns its last observation."""
+
+        async def replayed(step: Step, execution: Execution | None) -> None:
+            if step.call is not None:
+                await self._count(step.seq, step.call, execution or Execution(observation=step.observation))
+
+        await self._sandboxes.resume(history, lambda: self.tools, replayed)
+        self.deadline.run()
+        self._journal.restore(history.steps)
+        self._deadline_watch = asyncio.create_task(self._watch_deadline())
+        last = history.steps[-1].observation
+        if len(self.poisoned) < LAST_DEATH:
+            return last
+        result = await self._ended(EndReason.SANDBOX_KILLED)
+        last = msgspec.structs.replace(last, end_reason=result.reason)
+        self._journal.restore([*history.steps[:-1], msgspec.structs.replace(history.steps[-1], observation=last)])
+        return last
 
     # How a step is executed
 
@@ -279,7 +304,7 @@ class Session:
             reason = EndReason.DEADLINE_EXCEEDED
             text = "The episode's deadline passed while this ran; it was stopped."
             execution = Execution(observation=Observation(text=text, tool=call.tool, ok=False))
-        execution = await self._count(call, execution)
+        execution = self._sandboxes.annotated(await self._count(self.next_seq, call, execution))
         reason = reason or self._why_it_ends(execution)
         if reason is None and self._finishing is None:
             return execution.observation
@@ -299,29 +324,18 @@ class Session:
 
     async def _recover(self, call: ToolCall, context: ToolContext, death: SandboxLost) -> Execution:
         """Poison the step under which the agent's sandbox died, and replay the others in a new sandbox."""
-        self._sandboxes.poisoned.add(self.next_seq)
-        killer = await self._sandboxes.replace(context.sandbox, death, self._replayed_steps(), context.breakpoints)
+        self._sandboxes.poison(self.next_seq)
+        killer = await self._sandboxes.replace(context.sandbox, self._journal.steps, context.breakpoints)
         observation = death_observation(call, death, killer)
         return Execution(observation=observation, killed_sandbox=len(self.poisoned) >= LAST_DEATH)
 
-    def _replayed_steps(self) -> list[Step]:
-        return [step for step in self._journal.steps if step.seq not in self._misaddressed]
-
-    async def _count(self, call: ToolCall, execution: Execution) -> Execution:
+    async def _count(self, seq: int, call: ToolCall, execution: Execution) -> Execution:
         """Record the effects of the call, and announce the tools that its rewrite brings."""
-        before = self.tools
-        if call.tool not in before:
-            self._misaddressed.add(self.next_seq)
+        if call.tool not in self.tools:
+            self._sandboxes.misaddressed.add(seq)
         self.evaluation = execution.evaluation or self.evaluation
-        self.rewrites += execution.rewrote
-        new = [tool for name, tool in self.tools.items() if name not in before]
-        if not new:
-            return execution
         assert self._sandboxes.context is not None
-        texts = [f"New from now on, the tool {tool.name}: {tool.description.partition(chr(10))[0]}" for tool in new]
-        texts = [execution.observation.text, *texts, *await self._greet(self._sandboxes.context, new)]
-        observation = joined(execution.observation, texts, tool=execution.observation.tool)
-        return msgspec.structs.replace(execution, observation=observation)
+        return await self._toolbox.count(execution, self._sandboxes.context)
 
     async def _look(self, tools: Mapping[str, Tool], call: ToolCall, problem: str) -> Observation:
         context = self._sandboxes.context
@@ -335,10 +349,6 @@ class Session:
             return Observation(text=f"The sandbox does not answer ({death}).", ok=False)
         finally:
             context.focus_file = focus_file
-
-    async def _apply_solution(self) -> Observation:
-        sandbox, _ = self._sandboxes.current()
-        return await apply_solution(sandbox, self.task)
 
     # How an episode ends
 
@@ -357,10 +367,17 @@ class Session:
         if not self._journal.busy:
             await self.finish(EndReason.DEADLINE_EXCEEDED)
 
+    def _ended(self, reason: EndReason) -> asyncio.Future[Result]:
+        """The end of the episode, which begins now if it has not."""
+        if self._finishing is None:
+            self._finishing = asyncio.create_task(self._finish(reason), name="dgym-finish")
+            self.ending.set()
+        return asyncio.shield(self._finishing)
+
     async def _finish(self, reason: EndReason) -> Result:
         running = self.next_seq if self._journal.busy and self.next_seq not in self._unexecuted else None
         verifier = await self._sandboxes.verifier()
-        changes = await self._sandboxes.final_changes(self._replayed_steps(), running)
+        changes = await self._sandboxes.final_changes(self._journal.steps, running)
         _, baseline = self._sandboxes.current()
         # Before the sandbox is terminated: the wait for a confirmation is not the agent's time.
         ending = Ending(
@@ -376,8 +393,6 @@ class Session:
         else:
             message = self._termination.failed
             result = await asyncio.to_thread(unscored, EndReason.SANDBOX_KILLED, message, changes, ending)
-        usage = self.usage
-        self.result = msgspec.structs.replace(
-            result, input_tokens=usage.input_tokens, output_tokens=usage.output_tokens
-        )
+        notes = (*result.notes, *self._sandboxes.divergences[:MAXIMUM_NOTES])
+        self.result = msgspec.structs.replace(result, notes=notes, **msgspec.structs.asdict(self.usage))
         return self.result

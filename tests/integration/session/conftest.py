@@ -30,7 +30,7 @@ async def open_session():
     """Opens reset sessions: ``await open_session(limits=…, **spec)``; every one is closed at the end."""
     async with contextlib.AsyncExitStack() as stack:
 
-        async def open_one(*, limits=None, reset=True, tools=TOOLS, provider=LocalProvider, **spec):
+        async def open_one(*, limits=None, reset=True, tools=TOOLS, provider=LocalProvider, history=None, **spec):
             task = make_task(**spec)
             session = Session(
                 task,
@@ -38,6 +38,7 @@ async def open_session():
                 tools=load_tools(tools),
                 source=await open_source(task),
                 limits=limits or EpisodeLimits(),
+                history=history,
             )
             stack.push_async_callback(session.close)
             if reset:

@@ -10,7 +10,7 @@ import pytest
 
 from dgym.errors import ConflictError, EpisodeOver, ManifestError, SandboxLost
 from dgym.sandbox.local import LocalProvider
-from dgym.session import EpisodeLimits, sandboxes
+from dgym.session import EpisodeLimits, replay
 from dgym.tools import Tool
 from dgym.wire import OBSERVATION_LIMIT, EndReason
 
@@ -344,7 +344,7 @@ async def test_an_end_during_a_recovery_awaits_the_one_new_sandbox(open_session,
 
 
 async def test_setup_commands_do_not_count_against_the_replay(open_session, trap, monkeypatch):
-    monkeypatch.setattr(sandboxes, "REPLAY_TIMEOUT_SECONDS", 0.01)
+    monkeypatch.setattr(replay, "REPLAY_TIMEOUT_SECONDS", 0.01)
     session = await open_session(tools=[trap], setupCommands=["sleep 0.1"])
     observation = await session.step(1, {"tool": "trap", "arguments": {"path": "a.txt", "deadly": 1}})
     assert "A new one was started" in observation.text

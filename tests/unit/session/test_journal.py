@@ -6,7 +6,7 @@ import pytest
 
 from dgym.errors import ConflictError
 from dgym.session.journal import Journal, Requests
-from dgym.wire import Observation, ToolCall
+from dgym.wire import Observation, Step, ToolCall
 
 VIEW = ToolCall(tool="view", arguments={"path": "calc.py"})
 EVAL = ToolCall(tool="eval")
@@ -34,7 +34,7 @@ def requests() -> Requests:
 @pytest.fixture
 def journal(requests) -> Journal:
     journal = Journal(requests)
-    journal.record_reset(Observation(text="hello"))
+    journal.restore([Step(seq=0, call=None, observation=Observation(text="hello"))])
     return journal
 
 
