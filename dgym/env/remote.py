@@ -2,9 +2,10 @@
 
 import asyncio
 import hashlib
+import io
 import logging
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import msgspec
 from dgym.api import DebugTask, ToolSpec
 from dgym.env.http_client import HttpClient, Patience
 from dgym.errors import AccessRefused, ConflictError, EpisodeOver, SandboxLost, Superseded
-from dgym.session import EpisodeLimits
+from dgym.session import EpisodeLimits, RecordedHistory
 from dgym.wire import EndReason, Observation, Result, Step, ToolCall, action_problem
 from dgym.wire.episode import Action
 from dgym.wire.http import (
@@ -33,10 +34,11 @@ from dgym.wire.http import (
     StepResponse,
     StepsResponse,
     ToolsResponse,
+    UploadResponse,
     Usage,
-    WorkspaceResponse,
 )
 from dgym.wire.http import Path as CallPath
+from dgym.wire.signing import content_digest
 
 _log = logging.getLogger(__name__)
 _CHUNK_BYTES = 256 * 1024
@@ -211,16 +213,20 @@ class RemotePreparation:
         tools: Sequence[str | ToolSpec],
         limits: EpisodeLimits,
         driver_idle_seconds: float | None = None,
+        history: RecordedHistory | None = None,
+        usage: Usage | None = None,
     ) -> tuple[str, ...]:
-        """Send the repository and the task; returns the names of the tools.
+        """Send the repository, the history and the task; returns the names of the tools.
 
         ``source`` is a tar; None: the image holds the repository. ``limits.deadline_seconds`` is the rest of the
-        deadline, ``driver_idle_seconds`` how long an external driver may make no call.
+        deadline, ``driver_idle_seconds`` how long an external driver may make no call. The reset replays ``history``,
+        for which the model has used ``usage``.
 
         Raises:
-            ManifestError: The task, a tool or a limit is wrong, or the repository too large.
+            ManifestError: The task, a tool or a limit is wrong, or the repository or the history too large.
             ConflictError: The attempt was prepared otherwise.
         """
+        lines = b"" if history is None else b"\n".join(msgspec.json.encode(step) for step in history.steps)
         request = PrepareRequest(
             task=_without_files(task),
             tools=tuple(
@@ -231,14 +237,20 @@ class RemotePreparation:
             max_rewrites=limits.max_rewrites,
             remaining_seconds=limits.deadline_seconds,
             driver_idle_seconds=driver_idle_seconds,
+            history_sha256=None if history is None else content_digest(lines),
+            poisoned_steps=() if history is None else history.poisoned,
+            usage=usage,
         )
         try:
             return await self._prepare(request)
         except ConflictError:
-            # The repository is not there yet, or the attempt is prepared otherwise, which the upload finds out too.
-            if source is None:
+            # A file is not there yet, or the attempt is prepared otherwise, which the upload finds out too.
+            if source is None and history is None:
                 raise
-        await self._upload(source, request.workspace_sha256 or "")
+        if source is not None:
+            await self._upload(CallPath.WORKSPACE, lambda: _chunks(source), request.workspace_sha256)
+        if history is not None:
+            await self._upload(CallPath.HISTORY, lambda: io.BytesIO(lines), request.history_sha256)
         return await self._prepare(request)
 
     async def is_prepared(self) -> bool:
@@ -278,10 +290,10 @@ class RemotePreparation:
     async def _prepare(self, request: PrepareRequest) -> tuple[str, ...]:
         return (await self._client.call("POST", CallPath.PREPARE, PrepareResponse, body=request)).tools
 
-    async def _upload(self, source: Path, digest: str) -> WorkspaceResponse:
-        return await self._client.send(
-            "PUT", CallPath.WORKSPACE, WorkspaceResponse, content=lambda: _chunks(source), digest=digest
-        )
+    async def _upload(
+        self, path: CallPath, content: Callable[[], io.BytesIO | AsyncIterable[bytes]], digest: str | None
+    ) -> UploadResponse:
+        return await self._client.send("PUT", path, UploadResponse, content=content, digest=digest or "")
 
 
 def _without_files(task: DebugTask) -> dict[str, Any]:

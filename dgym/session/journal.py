@@ -9,8 +9,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, NamedTuple, TypeVar
 
+import msgspec
+
 from dgym.errors import ConflictError
-from dgym.wire import Observation, Step, ToolCall
+from dgym.wire import EndReason, Observation, Step, ToolCall
 
 T = TypeVar("T")
 Execute = Callable[[ToolCall], Awaitable[Observation]]
@@ -133,6 +135,13 @@ class Journal:
     async def settled(self) -> None:
         """Wait for the end of the step that is being executed, if one is."""
         await self._requests.settled("step")
+
+    def end(self, reason: EndReason) -> Observation:
+        """Record that the last step ended the episode; returns its observation."""
+        last = self._steps[-1]
+        observation = msgspec.structs.replace(last.observation, end_reason=reason)
+        self._steps[-1] = msgspec.structs.replace(last, observation=observation)
+        return observation
 
     def restore(self, steps: Iterable[Step]) -> None:
         """Begin with ``steps``: the reset, number 0, and those that an earlier attempt recorded after it."""

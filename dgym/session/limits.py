@@ -37,16 +37,25 @@ class Deadline:
     """
 
     def __init__(self, seconds: float | None) -> None:
-        self._left = seconds
+        self._seconds = seconds
+        self._before = 0.0
         self._since: float | None = None
         self._changed = asyncio.Event()
 
     @property
+    def running(self) -> bool:
+        """Whether the clock runs."""
+        return self._since is not None
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds for which the clock has run."""
+        return self._before + (time.monotonic() - self._since if self._since is not None else 0.0)
+
+    @property
     def remaining(self) -> float | None:
         """Seconds that are left; None: without end."""
-        if self._left is None or self._since is None:
-            return self._left
-        return self._left - (time.monotonic() - self._since)
+        return None if self._seconds is None else self._seconds - self.elapsed
 
     def run(self) -> None:
         """Start the clock, or go on. Idempotent."""
@@ -56,7 +65,7 @@ class Deadline:
 
     def pause(self) -> None:
         """Stop the clock until ``run``. Idempotent."""
-        self._left, self._since = self.remaining, None
+        self._before, self._since = self.elapsed, None
         self._changed.set()
 
     async def passed(self) -> None:

@@ -26,7 +26,7 @@ class RecordedHistory(msgspec.Struct, frozen=True, kw_only=True):
     """The steps of an earlier attempt, the reset first; ``poisoned`` are the numbers of those no replay executes."""
 
     steps: tuple[Step, ...]
-    poisoned: frozenset[int] = frozenset()
+    poisoned: tuple[int, ...] = ()
 
     @property
     def breakpoints(self) -> tuple[Breakpoint, ...]:

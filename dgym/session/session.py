@@ -144,6 +144,11 @@ class Session:
         """The task's instructions and the tools that are available now."""
         return self._toolbox.describe(self.task.spec.instructions)
 
+    @property
+    def step_in_flight(self) -> int | None:
+        """The number of the step that is being executed."""
+        return self.next_seq if self._journal.busy and self.next_seq not in self._unexecuted else None
+
     def record_usage(self, usage: Usage) -> None:
         """Record the tokens that the agent's model has used so far; the highest counts stay."""
         self.usage = self.usage.merged(usage)
@@ -277,13 +282,10 @@ class Session:
         self.deadline.run()
         self._journal.restore(history.steps)
         self._deadline_watch = asyncio.create_task(self._watch_deadline())
-        last = history.steps[-1].observation
         if len(self.poisoned) < LAST_DEATH:
-            return last
+            return history.steps[-1].observation
         result = await self._ended(EndReason.SANDBOX_KILLED)
-        last = msgspec.structs.replace(last, end_reason=result.reason)
-        self._journal.restore([*history.steps[:-1], msgspec.structs.replace(history.steps[-1], observation=last)])
-        return last
+        return self._journal.end(result.reason)
 
     # How a step is executed
 
@@ -326,8 +328,8 @@ class Session:
         """Poison the step under which the agent's sandbox died, and replay the others in a new sandbox."""
         self._sandboxes.poison(self.next_seq)
         killer = await self._sandboxes.replace(context.sandbox, self._journal.steps, context.breakpoints)
-        observation = death_observation(call, death, killer)
-        return Execution(observation=observation, killed_sandbox=len(self.poisoned) >= LAST_DEATH)
+        killed = len(self.poisoned) >= LAST_DEATH
+        return Execution(observation=death_observation(call, death, killer), killed_sandbox=killed)
 
     async def _count(self, seq: int, call: ToolCall, execution: Execution) -> Execution:
         """Record the effects of the call, and announce the tools that its rewrite brings."""
@@ -375,7 +377,7 @@ class Session:
         return asyncio.shield(self._finishing)
 
     async def _finish(self, reason: EndReason) -> Result:
-        running = self.next_seq if self._journal.busy and self.next_seq not in self._unexecuted else None
+        running = self.step_in_flight
         verifier = await self._sandboxes.verifier()
         changes = await self._sandboxes.final_changes(self._journal.steps, running)
         _, baseline = self._sandboxes.current()
@@ -391,8 +393,8 @@ class Session:
             another = self._sandboxes.another_verifier
             result = await score(verifier, self.task, baseline, changes, ending, self._suite_cache, another)
         else:
-            message = self._termination.failed
-            result = await asyncio.to_thread(unscored, EndReason.SANDBOX_KILLED, message, changes, ending)
+            failed = self._termination.failed
+            result = await asyncio.to_thread(unscored, EndReason.SANDBOX_KILLED, failed, changes, ending)
         notes = (*result.notes, *self._sandboxes.divergences[:MAXIMUM_NOTES])
         self.result = msgspec.structs.replace(result, notes=notes, **msgspec.structs.asdict(self.usage))
         return self.result

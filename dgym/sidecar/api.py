@@ -30,6 +30,7 @@ from dgym.wire.http import (
     BODY_LIMIT,
     IDEMPOTENCY_HEADER,
     PREPARE_LIMIT,
+    REPLAY_LIMIT,
     WORKSPACE_LIMIT,
     Accepted,
     CloseRequest,
@@ -47,6 +48,7 @@ from dgym.wire.http import (
     Role,
     RunningRequest,
     StepRequest,
+    UploadResponse,
     error_body,
 )
 from dgym.wire.signing import SIGNATURE_HEADER, SignedRequest, content_digest, sign_answer
@@ -86,6 +88,7 @@ class Api:
         prepare, drive, operate = (Role.PREPARE,), (Role.DRIVE,), (Role.OPERATE,)
         return [
             ("PUT", Path.WORKSPACE, prepare, self._workspace),
+            ("PUT", Path.HISTORY, prepare, self._history),
             ("POST", Path.PREPARE, prepare, self._prepare),
             ("POST", Path.SOLUTION, prepare, self._solution),
             ("GET", Path.RESULT, prepare, self._result),
@@ -101,6 +104,7 @@ class Api:
             ("POST", Path.RUNNING, operate, self._running),
             ("POST", Path.PAUSE, operate, self._pause),
             ("POST", Path.CANCEL, operate, self._cancel),
+            ("GET", Path.STATE, operate, self._state),
         ]
 
     def _guarded(self, roles: Sequence[Role], handler: Handler) -> Callable[[web.Request], Awaitable[web.Response]]:
@@ -143,10 +147,11 @@ class Api:
 
     async def _workspace(self, request: web.Request) -> Any:
         _check_length(request, WORKSPACE_LIMIT)
-        received = await self._attempt.receive_workspace(request.content.iter_chunked(_CHUNK_BYTES))
-        if received.sha256 != _current.get().content:
-            raise _wrong_content()
-        return received
+        return _received(await self._attempt.receive_workspace(request.content.iter_chunked(_CHUNK_BYTES)))
+
+    async def _history(self, request: web.Request) -> Any:
+        _check_length(request, REPLAY_LIMIT)
+        return _received(await self._attempt.receive_history(request.content.iter_chunked(_CHUNK_BYTES)))
 
     async def _prepare(self, request: web.Request) -> Any:
         tools = self._attempt.prepare(await _read(request, PrepareRequest, limit=PREPARE_LIMIT))
@@ -211,6 +216,9 @@ class Api:
             raise StillRunning
         return Accepted()
 
+    async def _state(self, _request: web.Request) -> Any:
+        return self._attempt.state
+
     # open
 
     async def _health(self, _request: web.Request) -> web.Response:
@@ -242,6 +250,12 @@ async def _read(request: web.Request, kind: type[T], *, limit: int = BODY_LIMIT)
         return msgspec.json.decode(bytes(body) or b"{}", type=kind)
     except (msgspec.DecodeError, UnicodeError) as error:
         raise CallError(ErrorCode.INVALID_ARGUMENT, f"the body is wrong: {error}") from None
+
+
+def _received(upload: UploadResponse) -> UploadResponse:
+    if upload.sha256 != _current.get().content:
+        raise _wrong_content()
+    return upload
 
 
 def _wrong_content() -> CallError:

@@ -12,13 +12,14 @@ from dgym.errors import ConflictError, EpisodeOver, InfrastructureError
 from dgym.session import SandboxTermination, Session
 from dgym.sidecar.access import CallError
 from dgym.sidecar.lease import DriverLease
-from dgym.sidecar.preparation import Uploads, make_session
+from dgym.sidecar.preparation import Upload, Uploads, make_session
 from dgym.sidecar.runners import Runners, TerminationReports
 from dgym.sidecar.settings import Settings
 from dgym.wire import EndReason, Observation, Result, Step
 from dgym.wire.http import (
     DRIVER_REASONS,
     HISTORY_LIMIT,
+    AttemptState,
     CloseRequest,
     ErrorCode,
     PrepareRequest,
@@ -29,9 +30,9 @@ from dgym.wire.http import (
     StepResponse,
     StepsResponse,
     ToolsResponse,
+    UploadResponse,
     Usage,
     VerifyResponse,
-    WorkspaceResponse,
 )
 from dgym.wire.signing import sign_verdict
 
@@ -94,16 +95,35 @@ class Attempt:
     @property
     def poisoned_step(self) -> int | None:
         """The last step under which the sandbox died."""
-        return max(self.session.poisoned, default=None) if self.session is not None else None
+        return next(reversed(self.session.poisoned_here), None) if self.session is not None else None
+
+    @property
+    def state(self) -> AttemptState:
+        """The clocks of the attempt."""
+        session = self.session
+        if session is None:
+            return AttemptState(ended=self.ended.is_set())
+        deadline = session.deadline
+        return AttemptState(
+            elapsed_seconds=round(deadline.elapsed, 3),
+            remaining_seconds=None if deadline.remaining is None else round(max(0.0, deadline.remaining), 3),
+            running=deadline.running and not self._ending,
+            steps=session.steps,
+            step_in_flight=session.step_in_flight,
+            poisoned_steps=session.poisoned_here,
+            ending=self._ending,
+            ended=self.ended.is_set(),
+        )
 
     # The role "prepare"
 
-    async def receive_workspace(self, chunks: AsyncIterator[bytes]) -> WorkspaceResponse:
+    async def receive_workspace(self, chunks: AsyncIterator[bytes]) -> UploadResponse:
         """Store the repository."""
-        self._refuse_if_over()
-        if self._prepared is not None:
-            raise CallError(ErrorCode.CONFLICT, "the attempt is prepared: its workspace cannot be changed any more")
-        return await self._uploads.receive(chunks)
+        return await self._receive(self._uploads.workspace, chunks)
+
+    async def receive_history(self, chunks: AsyncIterator[bytes]) -> UploadResponse:
+        """Store the steps of an earlier attempt."""
+        return await self._receive(self._uploads.history, chunks)
 
     def prepare(self, request: PrepareRequest) -> tuple[str, ...]:
         """Make the session for the task; idempotent. Returns the names of the tools."""
@@ -295,6 +315,12 @@ class Attempt:
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+
+    async def _receive(self, upload: Upload, chunks: AsyncIterator[bytes]) -> UploadResponse:
+        self._refuse_if_over()
+        if self._prepared is not None:
+            raise CallError(ErrorCode.CONFLICT, "the attempt is prepared: its workspace cannot be changed any more")
+        return await upload.receive(chunks)
 
     def _refuse_if_over(self) -> None:
         if self._over is not None:

@@ -28,6 +28,8 @@ WORKSPACE_LIMIT = 2 * 1024**3
 """Bytes of an uploaded workspace."""
 PREPARE_LIMIT = 8 * 1024**2
 """Bytes of the body of ``POST /v1/prepare``, which holds the task with its hidden files."""
+REPLAY_LIMIT = 32 * 1024**2
+"""Bytes of the steps of an earlier attempt in ``PUT /v1/history``; the session keeps them in memory."""
 BODY_LIMIT = 2 * 1024**2
 """Bytes of every other body."""
 HISTORY_LIMIT = 4 * 1024**2
@@ -48,6 +50,7 @@ class Path(StrEnum):
     """The path of each call; ``STEPS`` is followed by a slash and the step's number."""
 
     WORKSPACE = "/v1/workspace"
+    HISTORY = "/v1/history"
     PREPARE = "/v1/prepare"
     SOLUTION = "/v1/solution"
     RESULT = "/v1/result"
@@ -62,6 +65,7 @@ class Path(StrEnum):
     RUNNING = "/v1/running"
     PAUSE = "/v1/pause"
     CANCEL = "/v1/cancel"
+    STATE = "/v1/state"
     HEALTH = "/healthz"
     READY = "/readyz"
 
@@ -84,8 +88,8 @@ class Usage(Message, frozen=True, kw_only=True):
         )
 
 
-class WorkspaceResponse(Message, frozen=True, kw_only=True):
-    """What arrived by ``PUT /v1/workspace``, an uncompressed tar."""
+class UploadResponse(Message, frozen=True, kw_only=True):
+    """What arrived by ``PUT /v1/workspace``, an uncompressed tar, or ``PUT /v1/history``, a line of JSON a step."""
 
     bytes: Count
     sha256: str
@@ -104,6 +108,9 @@ class PrepareRequest(Message, frozen=True, kw_only=True):
     ``task`` is a DebugTask. ``workspace_sha256`` names the tar that was uploaded; None: the image holds the
     repository. ``remaining_seconds`` is what is left of the episode's deadline from the reset on; None: unbounded.
     ``driver_idle_seconds`` is how long the driver may make no call, from the preparation on; None: unbounded.
+
+    ``history_sha256`` names the uploaded steps of an earlier attempt, which the reset replays without those of
+    ``poisoned_steps``; None: the episode begins afresh. ``usage`` is what the model has used in them.
     """
 
     task: dict[str, Any]
@@ -113,6 +120,9 @@ class PrepareRequest(Message, frozen=True, kw_only=True):
     max_rewrites: Annotated[int, msgspec.Meta(ge=0, le=10_000)] | None = None
     remaining_seconds: Annotated[float, msgspec.Meta(ge=0)] | None = 3600.0
     driver_idle_seconds: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    history_sha256: str | None = None
+    poisoned_steps: Annotated[tuple[Count, ...], msgspec.Meta(max_length=10_000)] = ()
+    usage: Usage | None = None
 
 
 class PrepareResponse(Message, frozen=True, kw_only=True):
@@ -241,6 +251,25 @@ class VerifyResponse(Message, frozen=True, kw_only=True):
 
     expected: bool
     poisoned_step: int | None = None
+
+
+class AttemptState(Message, frozen=True, kw_only=True):
+    """The clocks of an attempt, for the operator.
+
+    ``elapsed_seconds`` is how long the episode's deadline has run here, ``remaining_seconds`` what is left of it; None:
+    without end. ``running`` is False while it does not run. ``step_in_flight`` is the step that is being executed,
+    ``poisoned_steps`` those under which a sandbox of this attempt died. ``ending`` is True once the episode has ended,
+    scored or not, ``ended`` once there is a verdict or a failure that will not pass.
+    """
+
+    elapsed_seconds: float = 0.0
+    remaining_seconds: float | None = None
+    running: bool = False
+    steps: Count = 0
+    step_in_flight: Count | None = None
+    poisoned_steps: tuple[Count, ...] = ()
+    ending: bool = False
+    ended: bool = False
 
 
 class RunningRequest(Message, frozen=True, kw_only=True):

@@ -185,7 +185,9 @@ class Pod:
             for path, content in FILES.items():
                 (self.directory / f"{name}-files" / path).write_text(content)
 
-    async def prepare(self, *, tools=TOOLS, limits=None, epoch=None, driver_idle_seconds=None, **spec):
+    async def prepare(
+        self, *, tools=TOOLS, limits=None, epoch=None, driver_idle_seconds=None, history=None, usage=None, **spec
+    ):
         task = make_task(self.directory / "workspace", **spec)
         preparation = RemotePreparation(self.url, self.tokens[Role.PREPARE], epoch=epoch, patience=QUICK)
         self._stack.push_async_callback(preparation.close)
@@ -196,6 +198,8 @@ class Pod:
             tools=tools,
             limits=limits or EpisodeLimits(),
             driver_idle_seconds=driver_idle_seconds,
+            history=history,
+            usage=usage,
         )
         return preparation
 
@@ -282,7 +286,7 @@ async def pods_in(directory: Path):
     environment = Path(await ensure_environment(()))
     pods = []
 
-    def make(**settings):
+    def make(*, directory=directory, **settings):
         pods.append(Pod(directory, environment, **settings))
         return pods[-1]
 

@@ -39,7 +39,7 @@ async def take(open_session, *actions, **options):
 
 
 def history(steps, *poisoned):
-    return RecordedHistory(steps=tuple(steps), poisoned=frozenset(poisoned))
+    return RecordedHistory(steps=tuple(steps), poisoned=poisoned)
 
 
 def killed(seq):

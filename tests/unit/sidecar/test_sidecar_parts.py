@@ -84,9 +84,8 @@ def test_an_epoch_is_a_whole_number(epoch):
     assert code(Access(DIGESTS), Role.DRIVE, epoch=epoch) == "invalid_argument"
 
 
-async def test_an_upload_is_in_place_only_when_it_is_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr(preparation, "WORKSPACE_LIMIT", 10)
-    uploads = preparation.Uploads(tmp_path)
+async def test_an_upload_is_in_place_only_when_it_is_whole(tmp_path):
+    upload = preparation.Upload(tmp_path / "workspace.tar", limit=10, what="workspace")
 
     async def chunks(*parts, error=None):
         for part in parts:
@@ -94,13 +93,13 @@ async def test_an_upload_is_in_place_only_when_it_is_whole(tmp_path, monkeypatch
         if error is not None:
             raise error
 
-    assert (await uploads.receive(chunks(b"12345", b"67890"))).bytes == 10
+    assert (await upload.receive(chunks(b"12345", b"67890"))).bytes == 10
     with pytest.raises(CallError):
-        await uploads.receive(chunks(b"12345", b"67890", b"1"))
+        await upload.receive(chunks(b"12345", b"67890", b"1"))
     with pytest.raises(ConnectionError):
-        await uploads.receive(chunks(b"12", error=ConnectionError()))
+        await upload.receive(chunks(b"12", error=ConnectionError()))
     assert [path.name for path in tmp_path.iterdir()] == ["workspace.tar"]
-    assert uploads.path.read_bytes() == b"1234567890"
+    assert upload.path.read_bytes() == b"1234567890"
 
 
 def test_a_log_line_is_json_whatever_is_in_it():

@@ -1,0 +1,108 @@
+"""A second pod goes on with the steps that were taken in a first one."""
+
+import asyncio
+import os
+import signal
+
+import msgspec
+import pytest
+
+from dgym.errors import ConflictError, ManifestError, SandboxLost
+from dgym.session import EpisodeLimits, RecordedHistory
+from dgym.wire import EndReason, Observation, Step
+from dgym.wire.http import AttemptState, Role, Usage
+from dgym.wire.signing import verdict_is_signed
+
+
+async def state(pod):
+    status, body = await pod.raw("GET", "/v1/state", role=Role.OPERATE)
+    assert status == 200
+    return msgspec.convert(body, AttemptState)
+
+
+@pytest.fixture
+async def recorded(tmp_path, new_pod, helpers):
+    """The steps of a first pod."""
+    directory = tmp_path / "first"
+    directory.mkdir()
+    pod = await new_pod(directory=directory).start()
+    await pod.prepare()
+    env = pod.connect()
+    await env.reset()
+    await env.step(helpers.repair)
+    await env.step("bash echo once >> counter.txt")
+    return env.history()
+
+
+async def test_a_second_pod_goes_on_after_the_last_step(pod, recorded):
+    used = Usage(input_tokens=70, output_tokens=3)
+    await pod.prepare(history=RecordedHistory(steps=tuple(recorded)), usage=used)
+    env = pod.connect()
+    observation, info = await env.reset()
+    assert observation["text"] == recorded[-1].observation.text
+    assert env.history() == recorded
+    assert (info["steps"], info["rewrites"], env.usage) == (2, 1, used)
+    assert pod.file("counter.txt") == "once\n"
+    await env.step("bash cat counter.txt")
+    result = await env.finish()
+    assert (result.resolved, result.steps, result.input_tokens, result.output_tokens) == (True, 3, 70, 3)
+    assert verdict_is_signed(b"key", result, result.reason, episode_uid="uid", attempt=1)
+
+
+async def test_the_operator_asks_for_the_clocks(pod, recorded):
+    assert await state(pod) == AttemptState()
+    await pod.prepare(history=RecordedHistory(steps=tuple(recorded)), limits=EpisodeLimits(deadline_seconds=600))
+    assert (await state(pod)).remaining_seconds == 600
+    env = pod.connect()
+    await env.reset()
+    now = await state(pod)
+    assert (now.steps, now.step_in_flight, now.running, now.ending, now.ended) == (2, None, True, False, False)
+    running = asyncio.ensure_future(env.step("bash echo > begun; sleep 600"))
+    while not (pod.directory / "sandbox-files" / "begun").exists():
+        await asyncio.sleep(0.01)
+    during = await state(pod)
+    assert during.step_in_flight == 3
+    assert 0 < during.elapsed_seconds == pytest.approx(600 - during.remaining_seconds, abs=0.002)
+    os.kill(pod.runners["sandbox"].pid, signal.SIGKILL)
+    with pytest.raises(SandboxLost):
+        await running
+    after = await state(pod)
+    assert (after.step_in_flight, after.poisoned_steps, after.ending) == (None, (3,), False)
+
+
+async def test_the_poisoned_step_of_this_pod_is_reported_and_not_those_before(pod, recorded):
+    killed = Step(seq=3, call=recorded[2].call, observation=Observation(text="sandbox killed (OOMKilled)", ok=False))
+    await pod.prepare(history=RecordedHistory(steps=(*recorded, killed), poisoned=(3,)))
+    env = pod.connect()
+    await env.reset()
+    assert (await state(pod)).poisoned_steps == ()
+    running = asyncio.ensure_future(env.step("bash kill -KILL -1; sleep 600"))
+    await asyncio.wait([running], timeout=0.2)
+    os.kill(pod.runners["sandbox"].pid, signal.SIGKILL)
+    with pytest.raises(SandboxLost):
+        await running
+    status, body = await pod.raw("POST", "/v1/verify", role=Role.OPERATE)
+    assert (status, body["poisonedStep"]) == (200, 4)
+
+
+async def test_two_poisoned_steps_end_the_attempt_with_a_signed_verdict(pod, recorded):
+    killed = Step(seq=3, call=recorded[2].call, observation=Observation(text="sandbox killed (OOMKilled)", ok=False))
+    steps = (*recorded[:1], *(msgspec.structs.replace(killed, seq=seq) for seq in (1, 2)))
+    await pod.prepare(history=RecordedHistory(steps=steps, poisoned=(1, 2)), usage=Usage(input_tokens=9))
+    env = pod.connect()
+    observation, _ = await env.reset()
+    assert observation["end_reason"] == "SandboxKilled"
+    result = env.result
+    assert (result.reason, result.score, result.max_score) == (EndReason.SANDBOX_KILLED, 0, 1)
+    assert (result.steps, result.input_tokens) == (2, 9)
+    assert verdict_is_signed(b"key", result, result.reason, episode_uid="uid", attempt=1)
+    assert pod.termination().reason == "SandboxKilled"
+    assert (await state(pod)).ended
+
+
+async def test_a_history_that_is_none_is_refused(pod, recorded):
+    with pytest.raises(ManifestError, match="history"):
+        await pod.prepare(history=RecordedHistory(steps=tuple(recorded[1:])))
+    await pod.prepare(history=RecordedHistory(steps=tuple(recorded)))
+    with pytest.raises(ConflictError):
+        await pod.prepare()
