@@ -70,7 +70,15 @@ if TYPE_CHECKING:
     from dgym.api.crd import custom_resource_definitions
     from dgym.api.loading import KINDS, Loaded, Resource, load, load_documents, loads
     from dgym.api.overrides import apply_overrides
-    from dgym.api.planning import PlannedEpisode, child_name, digest, expand, find_task, label_value
+    from dgym.api.planning import (
+        PlannedEpisode,
+        child_name,
+        digest,
+        driver_secret_name,
+        expand,
+        find_task,
+        label_value,
+    )
     from dgym.api.rules import check_rules
     from dgym.api.schema import known_paths, struct_type
 
@@ -78,7 +86,10 @@ _LAZY = {
     **dict.fromkeys(("KINDS", "Loaded", "Resource", "load", "load_documents", "loads"), "loading"),
     "apply_overrides": "overrides",
     "custom_resource_definitions": "crd",
-    **dict.fromkeys(("PlannedEpisode", "child_name", "digest", "expand", "find_task", "label_value"), "planning"),
+    **dict.fromkeys(
+        ("PlannedEpisode", "child_name", "digest", "driver_secret_name", "expand", "find_task", "label_value"),
+        "planning",
+    ),
     "check_rules": "rules",
     "known_paths": "schema",
     "struct_type": "schema",
@@ -149,6 +160,7 @@ __all__ = [
     "child_name",
     "custom_resource_definitions",
     "digest",
+    "driver_secret_name",
     "expand",
     "find_task",
     "known_paths",

@@ -136,6 +136,11 @@ def child_name(set_name: str, index: int) -> str:
     return _shorten(set_name, NAME_LIMIT - len(f"-{index}")) + f"-{index}"
 
 
+def driver_secret_name(pod_name: str, episode_uid: str) -> str:
+    """The Secret of an external driver of the attempt with that pod."""
+    return f"{pod_name}-driver-{episode_uid[:8]}"
+
+
 def label_value(name: str) -> str:
     """A name as the value of a label, which has at most 63 characters; a longer one is cut as names of children are."""
     return _shorten(name, 63)

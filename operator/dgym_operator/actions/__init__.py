@@ -1,5 +1,6 @@
 """Plans applied: the only code that writes to the API server."""
 
+from dgym_operator.actions.drivers import DriverSecrets
 from dgym_operator.actions.episodes import EpisodeExecutor
 from dgym_operator.actions.episodesets import SetExecutor
 from dgym_operator.actions.networkpolicy import NetworkPolicies
@@ -9,6 +10,7 @@ from dgym_operator.actions.writes import NotLeading, ProgressBudget, Writes, epi
 
 __all__ = [
     "ApiReader",
+    "DriverSecrets",
     "EpisodeExecutor",
     "KeyUnusable",
     "NetworkPolicies",

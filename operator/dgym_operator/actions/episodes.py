@@ -1,4 +1,4 @@
-"""Applies the plans for Episodes: the only code that writes Episodes and their pods.
+"""Applies the plans for Episodes: the only code that writes Episodes, their pods and Secrets.
 
 Actions are applied in order, and none after one that failed or was deferred. The answer to every write is put into the
 cache, so that the next decision sees it.
@@ -13,6 +13,7 @@ import msgspec
 from dgym.kube import EPISODES, PODS, Client, EventRecorder, NotFound
 from dgym.logs import fields
 from dgym.wire.http import Path
+from dgym_operator.actions.drivers import DriverSecrets
 from dgym_operator.actions.pods import ApiReader, Gone, PodMaker, Unmet
 from dgym_operator.actions.writes import ProgressBudget, Writes, episode_patch
 from dgym_operator.cache import Cache, Memory
@@ -20,6 +21,7 @@ from dgym_operator.calls import SidecarCall, SidecarCalls
 from dgym_operator.controllers import (
     Action,
     CallSidecar,
+    CreateDriverSecret,
     CreateFailure,
     CreatePod,
     DeleteEpisode,
@@ -40,13 +42,14 @@ _LONGEST_BLOCKED = timedelta(seconds=120)
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class EpisodeExecutor:
-    """Writes Episodes and their pods."""
+    """Writes Episodes, their pods and Secrets."""
 
     cache: Cache
     client: Client
     writes: Writes
     reader: ApiReader
     pods: PodMaker
+    drivers: DriverSecrets
     sidecars: SidecarCalls
     events: EventRecorder
     progress: ProgressBudget
@@ -84,6 +87,8 @@ class EpisodeExecutor:
                 await self.writes.delete(EPISODES, self.cache.episodes, episode.key, action.uid, decode=EpisodeView)
             case CallSidecar():
                 return self._call_sidecar(episode, action), episode
+            case CreateDriverSecret():
+                await self._create_driver_secret(episode, action)
             case Emit():
                 self.events.record(EPISODES, episode, type=action.type, reason=action.reason, message=action.message)
             case _:
@@ -159,6 +164,16 @@ class EpisodeExecutor:
             return None
         self._memory.cancelled[uid] = action.attempt
         return 0.0
+
+    async def _create_driver_secret(self, episode: EpisodeView, action: CreateDriverSecret) -> None:
+        uid = episode.metadata.uid
+        if self._memory.drivers.get(uid) == action.attempt:
+            return
+        name = await self.drivers.create(episode, action)
+        self._memory.drivers[uid] = action.attempt
+        if name is not None:
+            message = f"the episode may be driven: Secret {name} holds the address and the token"
+            self.events.record(EPISODES, episode, type="Normal", reason="DriverReady", message=message)
 
     def _is_blocked(self, episode: EpisodeView, name: str) -> bool:
         """Whether a pod of a deleted Episode of the same name has this name, and will soon be deleted with it.

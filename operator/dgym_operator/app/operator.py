@@ -29,6 +29,7 @@ from dgym.kube import (
 )
 from dgym_operator.actions import (
     ApiReader,
+    DriverSecrets,
     EpisodeExecutor,
     KeyUnusable,
     NetworkPolicies,
@@ -265,6 +266,7 @@ class Operator:
             writes=writes,
             reader=reader,
             pods=pods,
+            drivers=DriverSecrets(writes=writes, key=key),
             sidecars=sidecars,
             events=self._events,
             progress=ProgressBudget(settings.progress_qps, clock),

@@ -181,6 +181,7 @@ class Memory:
         cancelled: The attempt whose cancellation the sidecar has acknowledged.
         last_pods: The last state of a deleted pod whose termination message no decision has read.
         disrupted: The last attempt whose pod was observed to be disrupted.
+        drivers: The attempt whose external driver has its Secret.
     """
 
     def __init__(self) -> None:
@@ -190,6 +191,7 @@ class Memory:
         self.cancelled: dict[str, int] = {}
         self.last_pods: dict[str, Pod] = {}
         self.disrupted: dict[str, int] = {}
+        self.drivers: dict[str, int] = {}
         self._failures: dict[str, tuple[int, CreateFailure]] = {}
         self._creating: defaultdict[str, dict[int, datetime]] = defaultdict(dict)
 
@@ -231,7 +233,7 @@ class Memory:
     def forget(self, uid: str) -> None:
         """Drop all records of an object that is gone."""
         self.record_created(uid)
-        for records in (self.refused, self.cancelled, self.last_pods, self.disrupted, self._creating):
+        for records in (self.refused, self.cancelled, self.last_pods, self.disrupted, self.drivers, self._creating):
             records.pop(uid, None)
 
 

@@ -18,6 +18,7 @@ from dgym_operator.controllers.inputs import (
 from dgym_operator.controllers.plan import (
     Action,
     CallSidecar,
+    CreateDriverSecret,
     CreateEpisode,
     CreateFailure,
     CreatePod,
@@ -40,6 +41,7 @@ __all__ = [
     "Action",
     "AgentView",
     "CallSidecar",
+    "CreateDriverSecret",
     "CreateEpisode",
     "CreateFailure",
     "CreatePod",

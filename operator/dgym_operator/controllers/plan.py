@@ -129,6 +129,22 @@ class CallSidecar(Action, frozen=True, kw_only=True):
     body: PauseRequest | RunningRequest | None = None
 
 
+class CreateDriverSecret(Action, frozen=True, kw_only=True):
+    """Create the Secret of the attempt's external driver, owned by the attempt's pod. Planned again until the end.
+
+    Attributes:
+        pod_name: The pod's name.
+        pod_uid: Its UID.
+        url: The sidecar's.
+        attempt: The pod's.
+    """
+
+    pod_name: str
+    pod_uid: str
+    url: str
+    attempt: int
+
+
 class Emit(Action, frozen=True, kw_only=True):
     """Record an Event on the object."""
 

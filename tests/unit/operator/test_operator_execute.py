@@ -22,6 +22,7 @@ def executor(cache, client, events, progress):
         writes=writes,
         reader=ApiReader(client),
         pods=None,
+        drivers=None,
         sidecars=None,
         events=events,
         progress=progress,

@@ -76,6 +76,7 @@ async def working(cache, clock, client, api, events, queue, dispatcher):
         writes=Writes(client, lambda: True),
         reader=ApiReader(client),
         pods=None,
+        drivers=None,
         sidecars=None,
         events=events,
         progress=ProgressBudget(1.0, clock),

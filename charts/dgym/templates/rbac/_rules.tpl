@@ -19,6 +19,10 @@
 - apiGroups: [""]
   resources: [configmaps]
   verbs: [get, list, watch, create]
+# Of drivers of Episodes without agent; their pods own them, so that none is read or deleted here.
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [create]
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create, patch]

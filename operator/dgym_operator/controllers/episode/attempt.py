@@ -22,6 +22,7 @@ from dgym_operator.controllers.inputs import EpisodeInput, backoff, sidecar_url
 from dgym_operator.controllers.plan import (
     Action,
     CallSidecar,
+    CreateDriverSecret,
     CreateFailure,
     CreatePod,
     Emit,
@@ -204,7 +205,7 @@ def run(view: EpisodeInput, now: datetime) -> Plan:
     failed = _model_failed(view, now)
     if failed is not None:
         return failed
-    plan = soonest(_sidecar_requests(view), _progress(view, now))
+    plan = soonest(_sidecar_requests(view), _progress(view, now), _driver_secret(view))
     if view.awaits_report:
         plan = soonest(plan, Plan(requeue_after=view.policy.repeat_seconds))
     return soonest(plan, until(late, now)) if late is not None and now < late else plan
@@ -286,6 +287,19 @@ def _sidecar_requests(view: EpisodeInput) -> Plan:
     url, attempt = sidecar_url(pod), view.attempt
     calls = tuple(CallSidecar(path=path, url=url, attempt=attempt, body=body) for path, body in bodies.items())
     return Plan(actions=calls, requeue_after=view.policy.repeat_seconds) if calls else Plan()
+
+
+def _driver_secret(view: EpisodeInput) -> Plan:
+    """Give an external driver its Secret once an agent has prepared the pod."""
+    pod, report = view.pod, view.report
+    prepared = report is not None and report.state is AssignmentState.RUNNING
+    if view.episode.spec.agent is not None or not prepared or pod is None or not pod.status.pod_ip:
+        return Plan()
+    metadata = pod.metadata
+    secret = CreateDriverSecret(
+        pod_name=metadata.name, pod_uid=metadata.uid, url=sidecar_url(pod), attempt=view.attempt
+    )
+    return Plan(actions=(secret,))
 
 
 def _sandbox_running_at(pod: Pod) -> datetime | None:
