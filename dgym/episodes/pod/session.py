@@ -110,7 +110,10 @@ class PodSession:
         source = task.spec.source
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(self._progress.timed("prepare"))
-            path = None if source is None else await stack.enter_async_context(self._shared.sources.packed(source))
+            path = None
+            if source is not None:
+                packed = self._shared.sources.packed(source, self._assignment.namespace)
+                path = await stack.enter_async_context(packed)
             await self._preparation.prepare(
                 task, source=path, tools=tools, limits=limits, driver_idle_seconds=driver_idle_seconds
             )

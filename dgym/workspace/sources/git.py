@@ -8,27 +8,27 @@ say. Submodules are not fetched.
 import contextlib
 import os
 import re
-import resource
-import signal
-import subprocess
-import time
 from pathlib import Path
-from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from dgym.api import GitSource
 from dgym.errors import SourceFailed
 from dgym.workspace.sources.archive import shown_url
+from dgym.workspace.sources.child import OUTPUT_LIMIT, Answer, run_bounded
 from dgym.workspace.sources.fetch import ANY_HOST, Cancellation, SourceHosts
 from dgym.workspace.sources.tree import SIZE_LIMIT
-
-TIMEOUT_SECONDS = 900
-"""For one command of git; a server that sends next to nothing for a minute is abandoned earlier."""
 
 SCRATCH_LIMIT = 3 * SIZE_LIMIT
 """What git may have on disk for one revision: packs, what it makes of them, and the tree."""
 
-_MEASURE_SECONDS = 1.0
+_MEMORY_BYTES = 512 * 1024**2
+"""The address space of each process of git."""
+
+_INODE_BYTES = 4096
+
+_NAMES_BYTES = 32 * 1024**2
+"""Paths of all files of a revision."""
+
 _PROTOCOLS = ("http", "https", "ssh", "git")
 _PASSED_ON = (
     *("PATH", "SSH_AUTH_SOCK", "SSL_CERT_FILE", "SSL_CERT_DIR", "GIT_SSL_CAINFO"),
@@ -44,15 +44,15 @@ _SETTINGS = (
     "advice.detachedHead=false",
     "http.lowSpeedLimit=1000",
     "http.lowSpeedTime=60",
+    # Within the bound on memory: packs are mapped piece by piece, and large files are streamed.
+    "core.packedGitWindowSize=16m",
+    "core.packedGitLimit=128m",
+    "core.bigFileThreshold=16m",
+    "core.deltaBaseCacheLimit=32m",
+    "pack.threads=1",
 )
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _ABBREVIATED = re.compile(r"[0-9a-f]{7,39}")
-
-
-class _Answer(NamedTuple):
-    status: int
-    output: str
-    complaint: str
 
 
 class GitFetch:
@@ -76,7 +76,7 @@ class GitFetch:
         revision = self._source.revision
         if _COMMIT.fullmatch(revision):
             return revision
-        answer = self._git("ls-remote", "--", self._source.url)
+        answer = self._git("ls-remote", "--", self._source.url, revision, f"{revision}^{{}}")
         if answer.status:
             self._fail("the server does not answer", answer)
         rows = (line.split("\t", 1) for line in answer.output.splitlines() if "\t" in line)
@@ -100,52 +100,32 @@ class GitFetch:
         if found.status:
             raise SourceFailed(f"{self._where}: there is no commit {self._source.revision!r}")
         resolved = found.output.strip()
+        # A directory that holds another ten times, which does the same, has more files than git can hold in memory.
+        self._must("ls-tree", "-r", "-t", "-z", "--name-only", resolved, output_limit=_NAMES_BYTES)
         self._must("checkout", "--quiet", "--force", "--detach", resolved)
         return resolved
 
-    def _must(self, *arguments: str) -> None:
-        answer = self._git(*arguments)
+    def _must(self, *arguments: str, output_limit: int = OUTPUT_LIMIT) -> None:
+        answer = self._git(*arguments, output_limit=output_limit)
         if answer.status:
             self._fail(f"git {arguments[0]} failed", answer)
 
-    def _fail(self, what: str, answer: _Answer) -> None:
+    def _fail(self, what: str, answer: Answer) -> None:
         last = answer.complaint.strip().replace(self._source.url, shown_url(self._source.url)).splitlines()[-3:]
         raise SourceFailed(f"{self._where}: {what}: {' / '.join(last) or f'exit status {answer.status}'}")
 
-    def _git(self, *arguments: str) -> _Answer:
+    def _git(self, *arguments: str, output_limit: int = OUTPUT_LIMIT) -> Answer:
         settings = [word for setting in self._settings for word in ("-c", setting)]
-        try:
-            process = subprocess.Popen(
-                ["git", *settings, *arguments],
-                cwd=self._directory,
-                env=_environment(self._directory),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-            )
-        except FileNotFoundError:
-            raise SourceFailed(f"{self._where}: git is not installed on this machine") from None
-        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (SIZE_LIMIT, SIZE_LIMIT))
-        try:
-            output, complaint = self._wait(process)
-        finally:
-            _end(process)
-        return _Answer(process.returncode, output.decode("utf-8", "replace"), complaint.decode("utf-8", "replace"))
-
-    def _wait(self, process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
-        begun = time.monotonic()
-        deadline, measure_at = begun + TIMEOUT_SECONDS, begun + _MEASURE_SECONDS
-        while True:
-            try:
-                return process.communicate(timeout=0.2)
-            except subprocess.TimeoutExpired:
-                self._cancellation.check()
-                if time.monotonic() > deadline:
-                    raise SourceFailed(f"{self._where}: git took longer than {TIMEOUT_SECONDS} s") from None
-                if time.monotonic() >= measure_at:
-                    self._measure()
-                    measure_at = time.monotonic() + _MEASURE_SECONDS
+        return run_bounded(
+            ["git", *settings, *arguments],
+            directory=self._directory,
+            environment=_environment(self._directory),
+            memory_bytes=_MEMORY_BYTES,
+            cancellation=self._cancellation,
+            where=f"{self._where}: {arguments[0]}",
+            watch=self._measure,
+            output_limit=output_limit,
+        )
 
     def _measure(self) -> None:
         size = _size_on_disk(self._directory)
@@ -159,8 +139,8 @@ def _size_on_disk(directory: Path) -> int:
     for parent, _, names in os.walk(directory):
         for name in names:
             with contextlib.suppress(OSError):
-                # Blocks, not lengths: small files take whole ones.
-                size += os.lstat(f"{parent}/{name}").st_blocks * 512
+                # Blocks, not lengths: small files take whole ones, and empty ones an inode.
+                size += max(os.lstat(f"{parent}/{name}").st_blocks * 512, _INODE_BYTES)
     return size
 
 
@@ -191,10 +171,3 @@ def _environment(home: Path) -> dict[str, str]:
         "GIT_ALLOW_PROTOCOL": ":".join(_PROTOCOLS),
         "GIT_LFS_SKIP_SMUDGE": "1",
     }
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill git's process group if git still runs."""
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()

@@ -1,8 +1,8 @@
 """Where a repository comes from: every kind of source becomes one uncompressed tar in a cache directory.
 
-Fetched sources are kept by what they are (an archive's digest, a commit), so that a thousand samples of one task fetch
-it once; packing runs under a lock that other processes respect too. Local sources are packed anew each time, named by
-their content, and go when they have not been used for longer than an episode can last.
+Fetched sources are kept by namespace, address and content (an archive's digest, a commit), so that a thousand samples
+of one task fetch it once; packing runs under a lock that other processes respect too. Local sources are packed anew
+each time, named by their content, and go when they have not been used for longer than an episode can last.
 """
 
 import asyncio
@@ -24,12 +24,13 @@ import msgspec
 from dgym.api import SourceSpec
 from dgym.errors import SourceFailed
 from dgym.locks import try_acquire
-from dgym.workspace.sources.archive import download, repack, shown_url
+from dgym.workspace.sources.archive import download, shown_url
 from dgym.workspace.sources.fetch import ANY_HOST, Cancellation, SourceHosts
 from dgym.workspace.sources.git import GitFetch
 from dgym.workspace.sources.tree import SIZE_LIMIT, TreeWriter, file_digest, write_directory, write_files
+from dgym.workspace.sources.unpack import unpack
 
-_FORMAT = 1
+_FORMAT = 2
 """Part of every key; raised when packing changes, so that older tars are not found."""
 
 _KEPT_SECONDS = 8 * 86400
@@ -38,7 +39,9 @@ _KEPT_SECONDS = 8 * 86400
 _TAR_NAME = re.compile(r"[0-9a-f]{64}\.tar")
 
 
-async def pack_source(source: SourceSpec | None, *, base: Path, cache: Path, hosts: SourceHosts = ANY_HOST) -> Path:
+async def pack_source(
+    source: SourceSpec | None, *, base: Path, cache: Path, hosts: SourceHosts = ANY_HOST, namespace: str = ""
+) -> Path:
     """Give a tar of the repository, without ``.git``, bytecode and special files.
 
     Args:
@@ -46,11 +49,14 @@ async def pack_source(source: SourceSpec | None, *, base: Path, cache: Path, hos
         base: the directory that ``localPath`` is relative to.
         cache: where tars are kept; made if missing. The file given stays valid for at least a week.
         hosts: where archives and git repositories may come from.
+        namespace: of the Episode in a cluster; namespaces share no fetched tar, which one may have had a password for.
 
     Raises:
         SourceFailed: the repository cannot be obtained, or holds something that leads outside.
     """
-    return await _in_thread(lambda cancellation: _pack(source or SourceSpec(), base, cache, hosts, cancellation))
+    return await _in_thread(
+        lambda cancellation: _pack(source or SourceSpec(), base, cache, hosts, namespace, cancellation)
+    )
 
 
 async def _in_thread(pack: Callable[[Cancellation], Path]) -> Path:
@@ -76,7 +82,9 @@ async def _in_thread(pack: Callable[[Cancellation], Path]) -> Path:
         cancellation.cancel()
 
 
-def _pack(source: SourceSpec, base: Path, cache: Path, hosts: SourceHosts, cancellation: Cancellation) -> Path:
+def _pack(
+    source: SourceSpec, base: Path, cache: Path, hosts: SourceHosts, namespace: str, cancellation: Cancellation
+) -> Path:
     if source.config_map_ref is not None:
         raise SourceFailed(
             f"source.configMapRef: the ConfigMap {source.config_map_ref.name!r} exists in a cluster only; a local run "
@@ -85,9 +93,9 @@ def _pack(source: SourceSpec, base: Path, cache: Path, hosts: SourceHosts, cance
     try:
         cache.mkdir(parents=True, exist_ok=True)
         if source.archive is not None:
-            return _pack_archive(source, cache, hosts, cancellation)
+            return _pack_archive(source, cache, hosts, namespace, cancellation)
         if source.git is not None:
-            return _pack_git(source, cache, hosts, cancellation)
+            return _pack_git(source, cache, hosts, namespace, cancellation)
         if source.local_path is not None:
             root = base / Path(source.local_path).expanduser()
             return _pack_local(lambda tree: write_directory(root, tree), f"source.localPath: {root}", cache)
@@ -115,7 +123,9 @@ def _forget_unused(directory: Path) -> None:
                 file.unlink()
 
 
-def _pack_archive(source: SourceSpec, cache: Path, hosts: SourceHosts, cancellation: Cancellation) -> Path:
+def _pack_archive(
+    source: SourceSpec, cache: Path, hosts: SourceHosts, namespace: str, cancellation: Cancellation
+) -> Path:
     assert source.archive is not None
     archive = source.archive
     name = f"source.archive: {shown_url(archive.url)}"
@@ -123,13 +133,13 @@ def _pack_archive(source: SourceSpec, cache: Path, hosts: SourceHosts, cancellat
     def make(scratch: Path, packed: Path) -> None:
         fetched = scratch / "fetched"
         download(archive, fetched, cancellation, hosts)
-        with TreeWriter(packed, name) as tree:
-            repack(fetched, tree, name, cancellation)
+        unpack(fetched, packed, name, cancellation)
 
-    return _cached(cache, f"archive {archive.sha256}", make, cancellation)
+    hosts.check(archive.url, name)
+    return _cached(cache, ("archive", namespace, archive.url, archive.sha256), make, cancellation)
 
 
-def _pack_git(source: SourceSpec, cache: Path, hosts: SourceHosts, cancellation: Cancellation) -> Path:
+def _pack_git(source: SourceSpec, cache: Path, hosts: SourceHosts, namespace: str, cancellation: Cancellation) -> Path:
     assert source.git is not None
     git = source.git
     with _scratch(cache) as scratch:
@@ -142,14 +152,16 @@ def _pack_git(source: SourceSpec, cache: Path, hosts: SourceHosts, cancellation:
         with TreeWriter(packed, f"source.git: {shown_url(git.url)}") as tree:
             write_directory(tree_directory, tree)
 
-    return _cached(cache, f"git {git.url} {commit or git.revision}", make, cancellation)
+    return _cached(cache, ("git", namespace, git.url, commit or git.revision), make, cancellation)
 
 
-def _cached(cache: Path, identity: str, make: Callable[[Path, Path], None], cancellation: Cancellation) -> Path:
+def _cached(
+    cache: Path, identity: tuple[str, ...], make: Callable[[Path, Path], None], cancellation: Cancellation
+) -> Path:
     """The tar of something that never changes, made by ``make(scratch, packed)`` if it is not there yet."""
     directory = cache / "remote"
     directory.mkdir(exist_ok=True)
-    key = hashlib.sha256(f"{_FORMAT} {identity}".encode()).hexdigest()
+    key = hashlib.sha256(msgspec.json.encode((_FORMAT, *identity))).hexdigest()
     kept = directory / f"{key}.tar"
     with _lock(directory / f"{key}.lock", cancellation):
         if not kept.exists():
@@ -217,19 +229,19 @@ class SourceCache:
             shutil.rmtree(left, ignore_errors=True)
 
     @contextlib.asynccontextmanager
-    async def packed(self, source: SourceSpec) -> AsyncIterator[Path]:
-        """The tar of ``source``, which is kept at least until the context ends.
+    async def packed(self, source: SourceSpec, namespace: str) -> AsyncIterator[Path]:
+        """The tar of ``source`` for an Episode in ``namespace``, which is kept at least until the context ends.
 
         Raises:
             SourceFailed: It could not be obtained.
         """
         if source.local_path is not None:
             raise SourceFailed("source.localPath: a directory of one machine is for local runs")
-        entry = self._entry(source)
+        entry = self._entry(source, namespace)
         async with entry.lock, self._packing:
             if entry.path is None or not entry.path.exists():
                 await asyncio.to_thread(self._shrink, self._limit_bytes - min(SIZE_LIMIT, self._limit_bytes // 2))
-            path = entry.path = await self._pack(source)
+            path = entry.path = await self._pack(source, namespace)
         try:
             await asyncio.to_thread(self._shrink, self._limit_bytes)
             yield path
@@ -238,18 +250,24 @@ class SourceCache:
                 self._used[path] -= 1
                 self._used += Counter()
 
-    def _entry(self, source: SourceSpec) -> _Entry:
-        """The entry of a source: concurrent requests for the same source share one fetch."""
+    def _entry(self, source: SourceSpec, namespace: str) -> _Entry:
+        """The entry of a source: concurrent requests of one namespace for the same source share one fetch."""
         if len(self._entries) > _KEPT_ENTRIES:
             self._entries = {key: entry for key, entry in self._entries.items() if entry.lock.locked()}
-        return self._entries.setdefault(msgspec.json.encode(source), _Entry())
+        return self._entries.setdefault(msgspec.json.encode((namespace, source)), _Entry())
 
-    async def _pack(self, source: SourceSpec) -> Path:
+    async def _pack(self, source: SourceSpec, namespace: str) -> Path:
         """The tar, counted as used."""
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 for _ in range(_TRIES):
-                    path = await pack_source(source, base=self._directory, cache=self._directory, hosts=self._hosts)
+                    path = await pack_source(
+                        source,
+                        base=self._directory,
+                        cache=self._directory,
+                        hosts=self._hosts,
+                        namespace=namespace,
+                    )
                     if self._claim(path):
                         return path
         except TimeoutError:

@@ -79,7 +79,7 @@ class TreeWriter:
             return
         entry = self._entry(path, "directory", 0)
         entry.type, entry.mode = tarfile.DIRTYPE, 0o755
-        self._tar.addfile(entry)
+        self._add(entry)
 
     def file(self, path: str, stream: IO[bytes], size: int, *, executable: bool = False) -> None:
         """Add a file of exactly ``size`` bytes."""
@@ -87,7 +87,7 @@ class TreeWriter:
             return
         entry = self._entry(path, "file", size)
         entry.mode = 0o755 if executable else 0o644
-        self._tar.addfile(entry, stream)
+        self._add(entry, stream)
 
     def data(self, path: str, data: bytes, *, executable: bool = False) -> None:
         """Add a file from memory."""
@@ -100,7 +100,11 @@ class TreeWriter:
         entry = self._entry(path, "link", 0)
         entry.type, entry.mode, entry.linkname = tarfile.SYMTYPE, 0o777, target
         self._links[path] = target
-        self._tar.addfile(entry)
+        self._add(entry)
+
+    def _add(self, entry: tarfile.TarInfo, stream: IO[bytes] | None = None) -> None:
+        self._tar.addfile(entry, stream)
+        forget_members(self._tar)
 
     def _entry(self, path: str, kind: Literal["file", "directory", "link"], size: int) -> tarfile.TarInfo:
         if path == "." or path in self._kinds:
@@ -127,6 +131,11 @@ class TreeWriter:
         for path, target in self._links.items():
             if resolve_link(path, target, self._links) is None:
                 raise SourceFailed(f"{self.source}: the symbolic link {path} leads outside the repository ({target})")
+
+
+def forget_members(tar: tarfile.TarFile) -> None:
+    """Drop the members that ``tarfile`` keeps for later access: they take most of the memory of a large archive."""
+    vars(tar)["members"].clear()
 
 
 def file_digest(path: Path) -> str:

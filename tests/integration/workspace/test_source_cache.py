@@ -32,8 +32,8 @@ def archive(web):
     return lambda path="archive": SourceSpec(archive=ArchiveSource(url=f"{web.url}/{path}", sha256=digest))
 
 
-async def pack(cache, source):
-    async with cache.packed(source) as path:
+async def pack(cache, source, namespace="default"):
+    async with cache.packed(source, namespace) as path:
         return path.read_bytes()
 
 
@@ -42,6 +42,22 @@ async def test_a_source_is_fetched_once_however_many_want_it(new_cache, archive,
     packed = await asyncio.gather(*(pack(cache, archive()) for _ in range(8)))
     assert len(set(packed)) == 1
     assert web.requests == ["/archive"]
+
+
+async def test_a_namespace_does_not_get_what_another_has_fetched(new_cache, archive, web):
+    """The address may hold a password that only one of them has."""
+    cache = new_cache("127.0.0.1")
+    first = await pack(cache, archive(), "one")
+    assert await pack(cache, archive(), "two") == first
+    assert web.requests == ["/archive"] * 2
+    with pytest.raises(SourceFailed, match="404"):
+        await pack(cache, archive("nothing"), "one")
+
+
+async def test_hosts_are_checked_before_the_cache(new_cache, archive, web):
+    await pack(new_cache("127.0.0.1"), archive())
+    with pytest.raises(SourceFailed, match=r"may not come from 127\.0\.0\.1"):
+        await pack(new_cache(""), archive())
 
 
 @pytest.mark.parametrize(
@@ -78,7 +94,7 @@ async def test_git_follows_no_redirection(new_cache, web):
 async def test_the_least_recently_used_goes_unless_it_is_in_use(new_cache):
     cache = new_cache("", limit_bytes=25_000)
     sources = [SourceSpec(files=(InlineFile(path=f"{name}.py", content=""),)) for name in "abc"]
-    async with cache.packed(sources[0]) as first:
+    async with cache.packed(sources[0], "default") as first:
         for source in sources[1:]:
             await pack(cache, source)
         assert first.exists()
