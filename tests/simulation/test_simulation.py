@@ -42,6 +42,10 @@ def test_an_agent_that_never_stores_is_found():
     assert any("never ended" in problem for problem in play(away, limit=600.0))
 
 
+def test_a_new_leader_counts_the_slots_that_its_predecessor_has_given():
+    assert play(Schedule(1313, (Fault(25.41, "leader: stopped", 4, 16.4),), 0.15)) == []
+
+
 def test_a_stored_verdict_outlives_agent_and_node():
     lost = Fault(0.0, "cluster: agent and node lost after a verdict", 0, 600.0)
     assert play(Schedule(1, (lost,), 0.0)) == []

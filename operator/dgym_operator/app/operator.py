@@ -201,6 +201,7 @@ class Operator:
             key = await self._obtain_key(writes)
             self.cache.key_id = key_id(key)
             reconciler, work = self._leading_parts(caller, writes, key)
+            await self._informers.catch_up()
             self._handlers.start()
             tasks += [background.create_task(each) for each in work]
             async with asyncio.TaskGroup() as workers:

@@ -4,6 +4,7 @@ Objects are narrow structs: ten thousand episodes with their pods take some tens
 is put into its store at once, so that no decision is made without the writes before it.
 """
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable
 from datetime import datetime, timedelta
@@ -17,9 +18,12 @@ from dgym.kube import (
     EPISODE_SETS,
     EPISODES,
     PODS,
+    ApiError,
+    Backoff,
     Client,
     Clock,
     Forbidden,
+    NotFound,
     Reflector,
     Resource,
     Store,
@@ -39,10 +43,12 @@ from dgym_operator.objects import (
 )
 from dgym_operator.settings import Settings
 
+_log = logging.getLogger(__name__)
 _SET = "EpisodeSet"
 _AGENTS = "agents"
 _UNANSWERED_CREATE = timedelta(seconds=30)
 """How long a create without an answer counts; by then the watch would have shown the object."""
+_BACKOFF = Backoff(base=0.5, limit=5.0)
 STALE_SECONDS = 2 * WatchSettings().silence_seconds
 """A stream that is silent for half of it is opened again; after all of it the store may be out of date."""
 
@@ -247,6 +253,7 @@ class Informers:
         self.changed: Callable[[], None] = lambda: None
         """Called when a list was answered, and when the requests for a namespace begin or cease to be refused."""
         self._client = client
+        self._cache = cache
         self._clock = clock
         self._random = random
         self.by_name: dict[tuple[str, str], Reflector[Any]] = {}
@@ -287,6 +294,30 @@ class Informers:
         """Wait until every store has been filled once, except those of absent namespaces."""
         for (name, namespace), reflector in self.by_name.items():
             await (reflector.answered if _is_optional(name, namespace) else reflector.synced).wait()
+
+    async def catch_up(self) -> None:
+        """Bring the Episodes up to date by a list: watches may lag behind the last writes of the former leader."""
+        failures = 0
+        for (name, _), reflector in self.by_name.items():
+            while name == EPISODES.plural and reflector.refusal is None:
+                try:
+                    await self._catch_up(reflector.namespace)
+                except (Forbidden, NotFound):
+                    break
+                except ApiError as error:
+                    failures += 1
+                    _log.info("the Episodes could not be listed: %s", error)
+                    await self._clock.sleep(_BACKOFF.delay(failures, self._random))
+                else:
+                    break
+
+    async def _catch_up(self, namespace: str | None) -> None:
+        store = self._cache.episodes
+        async for page in self._client.pages(EPISODES, decode=EpisodeView, namespace=namespace):
+            for episode in page.items:
+                known = store.get(episode.key)
+                if known is None or known.metadata.resource_version != episode.metadata.resource_version:
+                    store.assume(episode)
 
     def refusal(self, namespace: str) -> Forbidden | None:
         """The API server's refusal of a namespace of ``watchNamespaces``, which mostly is gone; None: it answers."""
