@@ -8,7 +8,7 @@ affair; any number of players share an event loop.
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from decimal import Decimal
 from pathlib import Path
@@ -72,6 +72,11 @@ class Models:
         """
         async with self._opening:
             return await asyncio.to_thread(lambda: self.catalog(config).open(name))
+
+    def failures(self) -> Iterator[tuple[str, str, int]]:
+        """Model, fault and number of the requests that failed, of every open model."""
+        for catalog in self._catalogs.values():
+            yield from catalog.failures()
 
     async def close(self) -> None:
         """Close every model; opening one again is allowed."""

@@ -63,9 +63,10 @@ class Client:
     ) -> None:
         self.access = access
         self.namespace = access.namespace
+        self._bucket = TokenBucket(qps=qps, burst=burst, clock=clock)
         self._transport = transport(
             access,
-            bucket=TokenBucket(qps=qps, burst=burst, clock=clock),
+            bucket=self._bucket,
             clock=clock,
             random=random,
             resend=resend,
@@ -83,6 +84,11 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._transport.close()
+
+    @property
+    def throttle_seconds(self) -> float:
+        """Seconds that writes have waited for ``qps``, added up."""
+        return self._bucket.waited_seconds
 
     # Reads
 

@@ -26,9 +26,16 @@ class QueueClosed(Exception):
 
 
 class WorkQueue(Generic[K]):
-    """Deduplicated keys with two priorities, delays, and a back-off per key."""
+    """Deduplicated keys with two priorities, delays, and a back-off per key.
+
+    Attributes:
+        adds: Keys added so far, duplicates and delayed ones included.
+        retries: Back-offs so far.
+    """
 
     def __init__(self, *, clock: Clock, random: Random, backoff: Backoff = _BACKOFF) -> None:
+        self.adds = 0
+        self.retries = 0
         self._clock = clock
         self._random = random
         self._backoff = backoff
@@ -48,6 +55,7 @@ class WorkQueue(Generic[K]):
         """Enqueue the key in ``after`` seconds; of several delays the shortest counts."""
         if self._closed:
             return
+        self.adds += 1
         if after > 0:
             self._delay(key, self._clock.monotonic() + after, low_priority)
         elif key in self._active:
@@ -58,6 +66,7 @@ class WorkQueue(Generic[K]):
 
     def retry(self, key: K) -> float:
         """Requeue the key after a back-off that grows with every failure; returns its seconds."""
+        self.retries += 1
         self._failures[key] = self._failures.get(key, 0) + 1
         delay = self._backoff.delay(self._failures[key], self._random)
         self.add(key, delay)

@@ -101,6 +101,7 @@ class Reflector(Generic[T]):
         self.refusal: Forbidden | None = None
         self.lists = 0
         self.watches = 0
+        self.events = 0
         self.unreadable = 0
         self._client = client
         self._kind = decode
@@ -233,6 +234,7 @@ class Reflector(Generic[T]):
             self._version = ""
 
     def _observe(self, line: bytes) -> None:
+        self.events += 1
         try:
             event = self._events.decode(line)
         except UnreadableObject as error:

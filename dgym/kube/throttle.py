@@ -77,11 +77,15 @@ class Backoff(msgspec.Struct, frozen=True):
 
 
 class TokenBucket:
-    """``qps`` tokens a second, ``burst`` of them saved up. Callers get tokens in the order of their calls."""
+    """``qps`` tokens a second, ``burst`` of them saved up. Callers get tokens in the order of their calls.
+
+    ``waited_seconds`` is the sum of all callers' waits.
+    """
 
     def __init__(self, *, qps: float, burst: int, clock: Clock) -> None:
         if qps <= 0 or burst < 1:
             raise ValueError("a token bucket needs a positive rate and room for one token")
+        self.waited_seconds = 0.0
         self._qps = qps
         self._burst = float(burst)
         self._clock = clock
@@ -94,11 +98,13 @@ class TokenBucket:
         self._tokens -= 1.0
         if self._tokens >= 0.0:
             return
+        seconds = -self._tokens / self._qps
         try:
-            await self._clock.sleep(-self._tokens / self._qps)
+            await self._clock.sleep(seconds)
         except asyncio.CancelledError:
             self._tokens += 1.0
             raise
+        self.waited_seconds += seconds
 
     def _fill(self) -> None:
         now = self._clock.monotonic()

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         user_directory,
         write_template,
     )
+    from dgym.llm.faults import Fault
     from dgym.llm.tokens import TokenCounter
 
 _LAZY = {
@@ -26,6 +27,7 @@ _LAZY = {
     **dict.fromkeys(("Check", "ModelCatalog", "check_model", "load_models"), "catalog"),
     **dict.fromkeys(("FILE_NAME", "PATH_VARIABLE", "ModelSettings", "Secret"), "config"),
     **dict.fromkeys(("default_path", "user_directory", "write_template"), "config"),
+    "Fault": "faults",
     "TokenCounter": "tokens",
 }
 
@@ -33,6 +35,7 @@ __all__ = [
     "FILE_NAME",
     "PATH_VARIABLE",
     "Check",
+    "Fault",
     "Message",
     "Model",
     "ModelCall",

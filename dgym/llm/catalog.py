@@ -1,7 +1,7 @@
 """The configured models by name, and ``dgym llm check``: one short request to each endpoint of a model."""
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -79,6 +79,12 @@ class ModelCatalog:
             person = self.is_interactive(name)
             self._open[name] = self._human() if person else open_remote(name, self.settings(name))
         return self._open[name]
+
+    def failures(self) -> Iterator[tuple[str, str, int]]:
+        """Model, fault and number of the requests that failed, of every open model."""
+        for name, model in self._open.items():
+            if isinstance(model, RemoteModel):
+                yield from ((name, fault.value, count) for fault, count in model.failures.items())
 
     async def close(self) -> None:
         """Close every model that was opened."""

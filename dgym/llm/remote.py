@@ -58,6 +58,8 @@ class RemoteModel:
     ) -> None:
         self.name = name
         self.settings = settings
+        self.failures: Counter[Fault] = Counter()
+        """Requests that failed, those that were repeated too."""
         self._connect = connect
         self._connections: dict[str, Connection] = {}
         self._endpoints = Endpoints(settings.urls)
@@ -117,7 +119,11 @@ class RemoteModel:
             headers = {self.settings.session_header: session}
             connection = self._connection(self._endpoints.choose(session))
             started = time.monotonic()
-            reply, reported = read_reply(await connection.send(body, headers), self.settings)
+            try:
+                reply, reported = read_reply(await connection.send(body, headers), self.settings)
+            except RequestFailed as failure:
+                self.failures[failure.fault] += 1
+                raise
             seconds = time.monotonic() - started
         if reported is not None:
             self._limits.correct(reserved, reported.total_tokens)

@@ -26,12 +26,11 @@ def main() -> None:
 @click.option("--context", help="A context of the kubeconfig.")
 def run(kubeconfig: Path | None, context: str | None) -> None:
     """Watch and serve episodes. Settings come from the environment: see `dgym-operator settings`."""
-    from prometheus_client import disable_created_metrics
+    from dgym.metrics import omit_creation_times
 
     settings = _settings()
     _check_templates(settings)
-    # The creation time of every counter as a gauge would double the samples, for no use.
-    disable_created_metrics()  # type: ignore[no-untyped-call]
+    omit_creation_times()
     settings.start_logging()
     sys.exit(asyncio.run(_run(settings, kubeconfig, context)))
 

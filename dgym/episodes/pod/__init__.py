@@ -3,7 +3,17 @@
 from dgym.episodes.pod.api import AgentApi, Tokens
 from dgym.episodes.pod.assignments import Assignments
 from dgym.episodes.pod.logs import EpisodeLog
-from dgym.episodes.pod.progress import Metrics
+from dgym.episodes.pod.metrics import CATALOGUE, Metrics
 from dgym.episodes.pod.server import PREFIX, AgentSettings, serve
 
-__all__ = ["PREFIX", "AgentApi", "AgentSettings", "Assignments", "EpisodeLog", "Metrics", "Tokens", "serve"]
+__all__ = [
+    "CATALOGUE",
+    "PREFIX",
+    "AgentApi",
+    "AgentSettings",
+    "Assignments",
+    "EpisodeLog",
+    "Metrics",
+    "Tokens",
+    "serve",
+]

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from dgym.episodes.pod.logs import configure_logging
 from dgym.episodes.pod.server import PREFIX, AgentSettings, serve
 from dgym.errors import DgymError
+from dgym.metrics import omit_creation_times
 
 
 def main() -> int:
@@ -19,6 +20,7 @@ def main() -> int:
             name = PREFIX + "_".join(str(part) for part in problem["loc"]).upper()
             sys.stderr.write(f"dgym.episodes.pod: {name}: {problem['msg']}\n")
         return 2
+    omit_creation_times()
     configure_logging(level=settings.log_level, pod=settings.pod_name)
     try:
         asyncio.run(serve(settings))

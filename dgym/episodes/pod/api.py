@@ -13,7 +13,7 @@ import msgspec
 from aiohttp import web
 
 from dgym.episodes.pod.assignments import Assignments, NoSlot, Outdated
-from dgym.episodes.pod.progress import CONTENT_TYPE, Metrics
+from dgym.episodes.pod.metrics import CONTENT_TYPE, Metrics
 from dgym.errors import ManifestError
 from dgym.results import FILES, Store, StoreUnavailable, attempt_path, checked_path
 from dgym.wire.assignments import (

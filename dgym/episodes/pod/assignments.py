@@ -11,7 +11,8 @@ from typing import Protocol, Self
 
 import msgspec
 
-from dgym.episodes.pod.progress import Ending, Gauges, Report, Stage
+from dgym.episodes.pod.metrics import Gauges
+from dgym.episodes.pod.progress import Ending, Report, Stage
 from dgym.wire import EndReason
 from dgym.wire.assignments import AgentReport, Assignment, AssignmentMode, AssignmentState, AssignmentStatus
 

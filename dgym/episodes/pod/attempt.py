@@ -46,8 +46,9 @@ async def run_assignment(assignment: Assignment, shared: Shared, *, report: Repo
     )
     with logging_into(log):
         _log.info("assigned: attempt %d, epoch %d, %s", assignment.attempt, assignment.epoch, assignment.mode.value)
+        progress = Progress(report, shared.metrics, model=str((assignment.agent or {}).get("model") or ""))
         try:
-            ending = await _Attempt(assignment, shared, log, Progress(report, shared.metrics)).run()
+            ending = await _Attempt(assignment, shared, log, progress).run()
         except Superseded as error:
             _log.info("dropped: %s", error)
             return None

@@ -21,8 +21,10 @@ from dgym.episodes.player import Models
 from dgym.episodes.pod.api import AgentApi, Tokens
 from dgym.episodes.pod.assignments import Assignments
 from dgym.episodes.pod.attempt import run_assignment
-from dgym.episodes.pod.progress import Ending, Metrics, Report, Shared
+from dgym.episodes.pod.metrics import Metrics
+from dgym.episodes.pod.progress import Ending, Report, Shared
 from dgym.errors import ManifestError
+from dgym.metrics import sampling_lag
 from dgym.results import open_store
 from dgym.wire.assignments import Assignment
 from dgym.workspace.sources import SourceCache, SourceHosts
@@ -119,7 +121,8 @@ async def serve(settings: AgentSettings) -> None:
 
         signals = _Signals()
         assignments = await stack.enter_async_context(Assignments(run, slots=settings.slots))
-        metrics.add_gauges(assignments.gauges)
+        metrics.add_gauges(assignments.gauges, models.failures)
+        await stack.enter_async_context(sampling_lag(metrics.lag_seconds))
         await _listen(stack, settings, AgentApi(assignments, shared.store, Tokens(settings.tokens_directory), metrics))
         await signals.first.wait()
         assignments.draining = True

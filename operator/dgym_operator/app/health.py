@@ -13,6 +13,7 @@ from aiohttp import web
 
 from dgym.kube import EPISODES, PODS, ApiError, EventRecorder, EventType
 from dgym.logs import fields
+from dgym.metrics import sampling_lag
 from dgym_operator.actions import NotLeading, Writes, episode_patch
 from dgym_operator.app.metrics import CONTENT_TYPE, Metrics
 from dgym_operator.cache import Agent, Agents, Cache
@@ -69,7 +70,8 @@ async def serving(
         await web.TCPSite(runner, host, port).start()
         bound = int(runner.addresses[0][1])
         _log.info("listening", extra={"fields": {"port": bound}})
-        yield bound
+        async with sampling_lag(metrics.lag_seconds):
+            yield bound
     finally:
         await runner.cleanup()
 

@@ -1,57 +1,85 @@
-"""The operator's Prometheus metrics.
+"""The operator's Prometheus metrics: what this process observes or does, and the gauges of ``present``.
 
-Gauges describe the present and are computed from the caches at scrape time, so that they are right after a restart and
-a change of leader. Counters ending in ``_total`` count what this process itself observed or did.
+Gauges are exact after any fault. Counters ending in ``_total`` and histograms begin at 0 with each process, and a crash
+loses what was not scraped yet; each transition of an Episode is counted by the replica that leads when it shows.
 """
 
-import collections
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable
+from datetime import datetime
 
-import msgspec
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    GCCollector,
-    Histogram,
-    PlatformCollector,
-    ProcessCollector,
-    generate_latest,
-)
-from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, generate_latest
 
 from dgym.api import ConditionType
 from dgym.kube import Change, Source
-from dgym_operator.cache import Agent, Agents
-from dgym_operator.controllers import find
+from dgym.metrics import LAG_BUCKETS, OTHER, among
+from dgym.wire.messages import EndReason
+from dgym_operator.app.present import CATALOGUE, END_REASONS, Present, Snapshot
+from dgym_operator.controllers import find, is_true
 from dgym_operator.objects import EpisodeView, Pod
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _RECONCILE_BUCKETS = (0.0005, 0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
 _API_BUCKETS = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0)
-_STAGE_BUCKETS = (0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 60.0, 300.0)
+_READY_BUCKETS = (0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 60.0, 300.0)
+_STAGE_BUCKETS = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
+_EPISODE_BUCKETS = (10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0, 7200.0, 14400.0)
 
+_KINDS = ("Episode", "EpisodeSet")
+_RESULTS = ("ok", "conflict", "error", "gone", "not_leading", "not_served", "defect")
+_RESOURCE = "the resources of the operator's rights"
+STAGES = ("created", "scheduled", "sandbox_ready", "assigned", "first_step", "last_step", "verified", "released")
+"""Stages of an Episode; each lasts from the end of the one before."""
 
-class Snapshot(msgspec.Struct, kw_only=True):
-    """The present, as the cache shows it."""
-
-    episodes: Mapping[tuple[str, str], int] = {}
-    """By state (``pending``, ``active``, ``finished``) and ``status.reason``."""
-    agents: Mapping[str, int] = {}
-    """By state: ``ready``, ``starting``, ``draining``, ``silent``, ``refusing``."""
-    slots_used: int = 0
-    slots_free: int = 0
-    queue_depth: int = 0
-    queue_oldest_seconds: float = 0.0
-    watch_staleness_seconds: Mapping[tuple[str, str], float] = {}
-    """By resource and namespace (empty: all namespaces)."""
-    namespaces: Mapping[str, str] = {}
-    """The state of each namespace to be served, on the leader: ``namespaces.State``."""
-    key_usable: bool = True
-    """Whether the leader has the cluster's key; true on the others."""
-    is_leader: bool = False
+_RECONCILES = CATALOGUE.counter("dgym_operator_reconcile_total", "Reconciles.", kind=_KINDS, result=_RESULTS)
+_RECONCILE_SECONDS = CATALOGUE.histogram(
+    "dgym_operator_reconcile_seconds", "Time of a reconcile and its writes.", _RECONCILE_BUCKETS, kind=_KINDS
+)
+_API_REQUESTS = CATALOGUE.counter(
+    "dgym_operator_api_requests_total",
+    "Requests to the API server; code 0: no answer.",
+    verb="get, list, watch, create, patch, delete",
+    resource=_RESOURCE,
+    code="HTTP statuses",
+)
+_API_SECONDS = CATALOGUE.histogram(
+    "dgym_operator_api_request_seconds",
+    "Time of a request to the API server, watches apart.",
+    _API_BUCKETS,
+    verb="get, list, create, patch, delete",
+    resource=_RESOURCE,
+)
+_FINISHED = CATALOGUE.counter("dgym_episodes_finished_total", "Episodes seen to finish.", reason=(*END_REASONS, OTHER))
+_ATTEMPTS_FAILED = CATALOGUE.counter(
+    "dgym_attempts_failed_total",
+    "Attempts that ended without a verdict.",
+    reason=(*END_REASONS, OTHER),
+)
+_EPISODE_SECONDS = CATALOGUE.histogram(
+    "dgym_episode_duration_seconds",
+    "Time from the creation of an Episode to its end.",
+    _EPISODE_BUCKETS,
+    outcome=("resolved", "unresolved", "failed"),
+)
+_STAGE_SECONDS = CATALOGUE.histogram(
+    "dgym_episode_stage_seconds", "Time of each stage of the last attempt of an Episode.", _STAGE_BUCKETS, stage=STAGES
+)
+_STEPS = CATALOGUE.counter("dgym_episode_steps_total", "Steps of the Episodes seen to finish.")
+_TOKENS = CATALOGUE.counter(
+    "dgym_episode_tokens_total", "Tokens that models used in Episodes seen to finish.", direction=("input", "output")
+)
+_ASSIGNMENTS = CATALOGUE.counter(
+    "dgym_assignments_total",
+    "Assignments sent to agents, repeated ones too.",
+    result=("delivered", "failed", "unmet"),
+)
+_READY_SECONDS = CATALOGUE.histogram(
+    "dgym_sandbox_ready_seconds", "Time from the creation of a pod until its sandbox is ready.", _READY_BUCKETS
+)
+_LAG_SECONDS = CATALOGUE.histogram(
+    "dgym_operator_loop_lag_seconds", "Delay of a callback of the event loop, sampled once a second.", LAG_BUCKETS
+)
+_VERDICTS = frozenset(reason.value for reason in EndReason if reason.is_verdict)
 
 
 class Metrics:
@@ -59,117 +87,27 @@ class Metrics:
 
     def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(_Present(snapshot))
+        self.registry.register(Present(snapshot))
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
         GCCollector(registry=self.registry)
-        self.reconciles = self._counter("dgym_operator_reconcile", "Reconciles, by kind and result.", "kind", "result")
-        self.reconcile_seconds = self._histogram(
-            "dgym_operator_reconcile_seconds", "How long a reconcile and its writes took.", _RECONCILE_BUCKETS, "kind"
-        )
-        self.api_requests = self._counter(
-            "dgym_operator_api_requests", "Requests to the API server.", "verb", "resource", "code"
-        )
-        self.api_seconds = self._histogram(
-            "dgym_operator_api_request_seconds", "How long they took, watches apart.", _API_BUCKETS, "verb", "resource"
-        )
-        self.finished = self._counter("dgym_episodes_finished", "Episodes seen to finish, by reason.", "reason")
-        self.attempts_failed = self._counter(
-            "dgym_attempts_failed", "Attempts that ended without a verdict, by reason.", "reason"
-        )
-        self.assignments = self._counter("dgym_assignments", "Assignments sent to agents, repeated ones too.", "result")
-        self.ready_seconds = self._histogram(
-            "dgym_sandbox_ready_seconds", "From the pod's creation until its sandbox is ready.", _STAGE_BUCKETS
-        )
+        self.reconciles = _RECONCILES.register(self.registry)
+        self.reconcile_seconds = _RECONCILE_SECONDS.register(self.registry)
+        self.api_requests = _API_REQUESTS.register(self.registry)
+        self.api_seconds = _API_SECONDS.register(self.registry)
+        self.finished = _FINISHED.register(self.registry)
+        self.attempts_failed = _ATTEMPTS_FAILED.register(self.registry)
+        self.episode_seconds = _EPISODE_SECONDS.register(self.registry)
+        self.stage_seconds = _STAGE_SECONDS.register(self.registry)
+        self.steps = _STEPS.register(self.registry)
+        self.tokens = _TOKENS.register(self.registry)
+        self.assignments = _ASSIGNMENTS.register(self.registry)
+        self.ready_seconds = _READY_SECONDS.register(self.registry)
+        self.lag_seconds = _LAG_SECONDS.register(self.registry)
 
     def text(self) -> bytes:
         """All of them, as Prometheus reads them."""
         return generate_latest(self.registry)
-
-    def _counter(self, name: str, help_text: str, *labels: str) -> Counter:
-        return Counter(name, help_text, labels, registry=self.registry)
-
-    def _histogram(self, name: str, help_text: str, buckets: Iterable[float], *labels: str) -> Histogram:
-        return Histogram(name, help_text, labels, registry=self.registry, buckets=tuple(buckets))
-
-
-class _Present(Collector):
-    """Gauges from a snapshot at scrape time."""
-
-    def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
-        self._snapshot = snapshot
-
-    def describe(self) -> Iterable[Metric]:
-        """No metrics: registration must not take a snapshot of a process that is not complete yet."""
-        return ()
-
-    def collect(self) -> Iterable[Metric]:
-        """The gauges."""
-        now = self._snapshot()
-        yield _gauge("dgym_episodes", "Episodes there are.", ("state", "reason"), now.episodes)
-        yield _gauge("dgym_agents", "Agent pods there are.", ("state",), {(k,): v for k, v in now.agents.items()})
-        slots = {("used",): now.slots_used, ("free",): now.slots_free}
-        yield _gauge("dgym_agent_slots", "Slots of the agents that answer.", ("state",), slots)
-        yield GaugeMetricFamily("dgym_operator_queue_depth", "Objects waiting to be reconciled.", now.queue_depth)
-        yield GaugeMetricFamily(
-            "dgym_operator_queue_oldest_seconds", "How long the oldest of them waits.", now.queue_oldest_seconds
-        )
-        yield _gauge(
-            "dgym_operator_watch_staleness_seconds",
-            "Since a watch last received anything.",
-            ("resource", "namespace"),
-            now.watch_staleness_seconds,
-        )
-        yield _gauge(
-            "dgym_operator_namespaces",
-            "Namespaces to be served, on the leader: 1 for the state that each is in.",
-            ("namespace", "state"),
-            dict.fromkeys(now.namespaces.items(), 1),
-        )
-        yield GaugeMetricFamily(
-            "dgym_operator_key_usable", "0 while this replica leads and has no usable key.", int(now.key_usable)
-        )
-        yield GaugeMetricFamily("dgym_operator_is_leader", "1 while this replica may write.", int(now.is_leader))
-
-
-def _gauge(name: str, text: str, labels: tuple[str, ...], values: Mapping[Any, float]) -> Metric:
-    family = GaugeMetricFamily(name, text, labels=labels)
-    for key, value in sorted(values.items()):
-        family.add_metric(key, value)
-    return family
-
-
-PENDING = "pending"
-ACTIVE = "active"
-FINISHED = "finished"
-_NOT_RECONCILED = "Pending"
-
-
-def state_of(episode: EpisodeView) -> str:
-    """``pending`` before the first assignment of an attempt, ``active`` after it, or ``finished``."""
-    if episode.is_finished:
-        return FINISHED
-    return ACTIVE if episode.status.pod_name else PENDING
-
-
-def count_episodes(episodes: Iterable[EpisodeView]) -> dict[tuple[str, str], int]:
-    """Number of Episodes by state and reason."""
-    return dict(collections.Counter((state_of(each), each.status.reason or _NOT_RECONCILED) for each in episodes))
-
-
-def count_agents(agents: Agents) -> dict[str, int]:
-    """Number of agents by state."""
-    return dict(collections.Counter(_agent_state(agents, agent) for agent in agents))
-
-
-def _agent_state(agents: Agents, agent: Agent) -> str:
-    if agent.refuses_token:
-        return "refusing"
-    if agents.is_silent(agent):
-        return "silent"
-    if agent.report is not None and agent.report.draining:
-        return "draining"
-    return "ready" if agent.takes_more else "starting"
 
 
 class TransitionObserver:
@@ -185,10 +123,26 @@ class TransitionObserver:
         if old is None or new is None or change.source is Source.LIST or not self._leads():
             return
         if new.is_finished and not old.is_finished:
-            self._metrics.finished.labels(reason=new.status.reason).inc()
+            self._finished(new)
         elif new.status.failures + new.status.disruptions > old.status.failures + old.status.disruptions:
             ready = find(new.status.conditions, ConditionType.SANDBOX_READY)
-            self._metrics.attempts_failed.labels(reason=ready.reason if ready is not None else "").inc()
+            reason = among(ready.reason if ready is not None else "", END_REASONS)
+            self._metrics.attempts_failed.labels(reason=reason).inc()
+
+    def _finished(self, episode: EpisodeView) -> None:
+        """Count the end, how long it took to get there, and what the outcome in the status adds up."""
+        status, metrics = episode.status, self._metrics
+        metrics.finished.labels(reason=among(status.reason, END_REASONS)).inc()
+        if status.outcome is not None:
+            metrics.steps.inc(status.outcome.steps)
+            metrics.tokens.labels(direction="input").inc(status.outcome.input_tokens)
+            metrics.tokens.labels(direction="output").inc(status.outcome.output_tokens)
+        for stage, seconds in stage_seconds(episode):
+            metrics.stage_seconds.labels(stage=stage).observe(seconds)
+        created = episode.metadata.creation_timestamp
+        if created is not None and status.completion_time is not None:
+            seconds = max(0.0, (status.completion_time - created).total_seconds())
+            metrics.episode_seconds.labels(outcome=_outcome(episode)).observe(seconds)
 
     def pod(self, change: Change[Pod]) -> None:
         """Measure the time until a pod is ready."""
@@ -198,3 +152,33 @@ class TransitionObserver:
         ready, created = new.condition("Ready"), new.metadata.creation_timestamp
         if ready is not None and ready.last_transition_time is not None and created is not None:
             self._metrics.ready_seconds.observe(max(0.0, (ready.last_transition_time - created).total_seconds()))
+
+
+def stage_seconds(episode: EpisodeView) -> list[tuple[str, float]]:
+    """The duration of each stage whose end, and some end before it, were observed."""
+    status, stages = episode.status, episode.status.stages
+    ends = (
+        stages.pod_created,
+        stages.scheduled,
+        stages.sandbox_ready,
+        stages.assigned,
+        stages.first_step,
+        stages.last_step,
+        stages.verified,
+        status.completion_time,
+    )
+    found: list[tuple[str, float]] = []
+    before: datetime | None = episode.metadata.creation_timestamp
+    for stage, end in zip(STAGES, ends, strict=True):
+        if end is None:
+            continue
+        if before is not None:
+            found.append((stage, max(0.0, (end - before).total_seconds())))
+        before = end
+    return found
+
+
+def _outcome(episode: EpisodeView) -> str:
+    if is_true(episode.status.conditions, ConditionType.RESOLVED):
+        return "resolved"
+    return "unresolved" if episode.status.reason in _VERDICTS else "failed"

@@ -41,8 +41,9 @@ from dgym_operator.actions import (
     key_id,
 )
 from dgym_operator.app.health import Announcer, KeyHealth, Watchdog, serving, show_waiting
-from dgym_operator.app.metrics import Metrics, Snapshot, TransitionObserver, count_agents, count_episodes
+from dgym_operator.app.metrics import Metrics, TransitionObserver
 from dgym_operator.app.namespaces import Claims, Namespaces
+from dgym_operator.app.present import Snapshot, snapshot_of
 from dgym_operator.app.reconciler import EventHandlers, Item, Reconciler
 from dgym_operator.cache import Agents, Cache, Informers
 from dgym_operator.calls import AgentClient, PodCaller, SidecarCalls
@@ -295,17 +296,11 @@ class Operator:
             self.metrics.api_seconds.labels(verb=verb, resource=resource.plural).observe(seconds)
 
     def _snapshot(self) -> Snapshot:
-        used, free = self._dispatcher.slots()
         leads = self.elector.is_leader()
-        return Snapshot(
-            episodes=count_episodes(self.cache.episodes),
-            agents=count_agents(self.cache.agents),
-            slots_used=used,
-            slots_free=free,
-            queue_depth=len(self._queue),
-            queue_oldest_seconds=self._queue.oldest_age,
-            watch_staleness_seconds=self._informers.staleness(),
-            namespaces={name: state.value for name, state in self._namespaces.states().items()} if leads else {},
-            key_usable=not self._key_health.problem,
-            is_leader=leads,
-        )
+        snapshot = snapshot_of(self.cache, self._informers, self._queue, self._dispatcher)
+        snapshot.namespaces = {name: state.value for name, state in self._namespaces.states().items()} if leads else {}
+        snapshot.key_usable = not self._key_health.problem
+        snapshot.is_leader = leads
+        snapshot.events_dropped = self._events.dropped
+        snapshot.throttle_seconds = self._client.throttle_seconds
+        return snapshot

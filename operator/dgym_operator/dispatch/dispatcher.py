@@ -286,6 +286,10 @@ class Dispatcher:
         used = sum(in_use[agent.uid].total() for agent in self._cache.agents if agent.report is not None)
         return used, sum(self._free_slots(in_use).values())
 
+    def requests(self) -> tuple[int, int]:
+        """Episodes that wait for the grant of a pod, and of an agent."""
+        return len(self._pod_requests.keys() - self._pods_granted), len(self._agent_requests)
+
     def _grant_pods(self, free: int, served: Counter[str], holds: Holds) -> None:
         # A namespace that gets no more pods loses its unused grants.
         self._pods_granted = {key for key in self._pods_granted if key[0] not in holds.namespaces}

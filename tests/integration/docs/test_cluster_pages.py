@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 import dgym
 from dgym.api import TREATMENTS, ProgressReason
-from dgym.episodes.pod import PREFIX, AgentSettings, Metrics
+from dgym.episodes.pod import PREFIX, AgentSettings
 from dgym.wire.assignments import (
     ASSIGNMENTS_PATH,
     RESULTS_PATH,
@@ -53,12 +53,6 @@ def test_agents_settings_are_those_there_are():
         shown = f"`{default}`" if default != "" else ""
         assert f"| `{PREFIX}{name.upper()}` | {shown} | {field.description} |" in text
     assert text.count(f"| `{PREFIX}") == len(AgentSettings.model_fields)
-
-
-def test_agents_metrics_are_those_there_are():
-    shown = re.findall(r"`(dgym_agent_\w+)", page("operator.md").partition("metric of agents")[2])
-    ours = {each.name for each in Metrics().registry.collect() if each.name.startswith("dgym_agent_")}
-    assert ours <= {name.removesuffix("_total") for name in shown}
 
 
 def test_the_calls_between_operator_and_agents():

@@ -32,7 +32,7 @@ async def test_an_episode_ends_with_its_verdict(installation):
     lines = (await get(operator, "/metrics"))[1].splitlines()
     assert 'dgym_episodes{reason="Resolved",state="finished"} 1.0' in lines
     assert 'dgym_episodes_finished_total{reason="Resolved"} 1.0' in lines
-    assert 'dgym_agent_slots{state="free"} 8.0' in lines
+    assert 'dgym_slots{state="free"} 8.0' in lines
     assert "dgym_operator_is_leader 1.0" in lines
 
 

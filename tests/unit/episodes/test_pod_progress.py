@@ -2,7 +2,8 @@
 
 import pytest
 
-from dgym.episodes.pod.progress import Metrics, Progress
+from dgym.episodes.pod.metrics import Metrics
+from dgym.episodes.pod.progress import Progress
 from dgym.results import StoreUnavailable
 from dgym.wire import Observation, Step
 from dgym.wire.assignments import AssignmentState

@@ -3,7 +3,8 @@ from random import Random
 import pytest
 
 from dgym.kube import SystemClock, WorkQueue
-from dgym_operator.app.metrics import Metrics, Snapshot, TransitionObserver
+from dgym_operator.app.metrics import Metrics, TransitionObserver
+from dgym_operator.app.present import Snapshot
 from dgym_operator.app.reconciler import EventHandlers, Item, Kind
 from dgym_operator.dispatch import Dispatcher
 

@@ -6,7 +6,8 @@ import pytest
 from dgym.kube import Access, Credentials, SystemClock
 from dgym_operator.app import Operator
 from dgym_operator.app.health import Watchdog, serving
-from dgym_operator.app.metrics import Metrics, Snapshot
+from dgym_operator.app.metrics import Metrics
+from dgym_operator.app.present import Snapshot
 from dgym_operator.settings import Settings
 
 
@@ -69,7 +70,7 @@ async def test_metrics_show_the_present_and_what_happened(metrics):
     assert status == 200
     for line in (
         'dgym_episodes{reason="Running",state="active"} 3.0',
-        'dgym_agent_slots{state="free"} 5.0',
+        'dgym_slots{state="free"} 5.0',
         'dgym_agents{state="ready"} 1.0',
         "dgym_operator_queue_depth 4.0",
         'dgym_operator_watch_staleness_seconds{namespace="",resource="episodes"} 2.0',

@@ -13,7 +13,8 @@ from aiohttp import web
 from dgym.kube import SystemClock, WorkQueue
 from dgym_operator.actions import ApiReader
 from dgym_operator.app.health import Announcer, KeyHealth
-from dgym_operator.app.metrics import Metrics, Snapshot
+from dgym_operator.app.metrics import Metrics
+from dgym_operator.app.present import Snapshot
 from dgym_operator.cache import Agents, Cache
 from dgym_operator.calls import AgentClient, PodCaller
 from dgym_operator.controllers import Policy

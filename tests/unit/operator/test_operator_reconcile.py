@@ -11,7 +11,8 @@ from dgym.kube import ConnectionLost, Forbidden, WorkQueue
 from dgym.wire.assignments import AgentReport
 from dgym_operator.actions import ApiReader, EpisodeExecutor, ProgressBudget, SetExecutor, Writes
 from dgym_operator.app.health import Watchdog
-from dgym_operator.app.metrics import Metrics, Snapshot, TransitionObserver
+from dgym_operator.app.metrics import Metrics, TransitionObserver
+from dgym_operator.app.present import Snapshot
 from dgym_operator.app.reconciler import EventHandlers, Item, Kind, Reconciler
 from dgym_operator.dispatch import Dispatcher
 from dgym_operator.objects import ConfigMapView, EpisodeSetView

@@ -1,0 +1,176 @@
+"""The Prometheus metrics of an agent pod. Labels have few values: a tool that a model invents becomes ``other``."""
+
+import platform
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import version
+
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client.core import Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from dgym.llm import Fault, Reply
+from dgym.metrics import LAG_BUCKETS, OTHER, Catalogue, among
+from dgym.tools import available_tools
+from dgym.wire import EndReason, Step
+from dgym.wire.assignments import AssignmentState
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+CATALOGUE = Catalogue()
+"""All metrics of agents."""
+
+_STAGE_BUCKETS = (0.01, 0.05, 0.2, 1, 5, 20, 60, 300, 1200, 3600)
+_TOOL_BUCKETS = (0.005, 0.02, 0.1, 0.5, 1, 2, 5, 20, 60, 300)
+_MODEL_BUCKETS = (0.2, 0.5, 1, 2, 5, 10, 20, 60, 120, 300)
+_STAGES = ("prepare", "play", "close", "store")
+_MODEL = "the models of llm.yaml that episodes have used"
+_TOOL = f"the installed tools, and `{OTHER}`"
+
+_STEPS = CATALOGUE.counter("dgym_agent_steps_total", "Steps recorded.")
+_CALLS = CATALOGUE.counter("dgym_agent_tool_calls_total", "Calls of tools.", tool=_TOOL, result=("ok", "error"))
+_CALL_SECONDS = CATALOGUE.histogram(
+    "dgym_agent_tool_call_seconds", "Time of a call of a tool in its sandbox.", _TOOL_BUCKETS, tool=_TOOL
+)
+_ENDED = CATALOGUE.counter(
+    "dgym_agent_episodes_ended_total", "Assignments that ended.", reason=tuple(reason.value for reason in EndReason)
+)
+_RESUMED = CATALOGUE.counter("dgym_agent_episodes_resumed_total", "Episodes resumed midway.")
+_TOKENS = CATALOGUE.counter(
+    "dgym_agent_model_tokens_total", "Tokens of models.", model=_MODEL, direction=("input", "output")
+)
+_COST = CATALOGUE.counter(
+    "dgym_agent_model_cost_total", "Price of the tokens, in the currency of llm.yaml; 0 without prices.", model=_MODEL
+)
+_REPLIES = CATALOGUE.counter("dgym_agent_model_replies_total", "Replies of models.", model=_MODEL)
+_MODEL_SECONDS = CATALOGUE.histogram(
+    "dgym_agent_model_request_seconds", "Time of a request that a model replied to.", _MODEL_BUCKETS, model=_MODEL
+)
+_FAILED = CATALOGUE.counter(
+    "dgym_agent_model_failures_total",
+    "Requests to models that failed, those that were repeated too.",
+    model=_MODEL,
+    fault=", ".join(fault.value for fault in Fault),
+)
+_RETRIES = CATALOGUE.counter("dgym_agent_model_retries_total", "Repeated requests before a reply.", model=_MODEL)
+_WAITS = CATALOGUE.counter(
+    "dgym_agent_model_wait_seconds_total", "Time that replies waited for rate limits, places and retries.", model=_MODEL
+)
+_STORE_FAILURES = CATALOGUE.counter("dgym_agent_store_failures_total", "Calls that the results store failed.")
+_STAGE_SECONDS = CATALOGUE.histogram(
+    "dgym_agent_stage_seconds", "Time of each stage of an assignment.", _STAGE_BUCKETS, stage=_STAGES
+)
+_LAG_SECONDS = CATALOGUE.histogram(
+    "dgym_agent_loop_lag_seconds", "Delay of a callback of the event loop, sampled once a second.", LAG_BUCKETS
+)
+_SLOTS = CATALOGUE.gauge("dgym_agent_slots", "Episodes that are played at the same time at most.")
+_USED = CATALOGUE.gauge("dgym_agent_slots_used", "Slots with an episode.")
+_DRAINING = CATALOGUE.gauge("dgym_agent_draining", "1 once no more episodes are accepted.")
+_EPISODES = CATALOGUE.gauge(
+    "dgym_agent_episodes", "Episodes held.", state=tuple(state.value for state in AssignmentState)
+)
+_BUILD = CATALOGUE.gauge(
+    "dgym_agent_build_info", "1; the versions of dgym and Python.", version="dgym's", python="Python's"
+)
+
+Failures = Callable[[], Iterator[tuple[str, str, int]]]
+"""Model, fault and number of the requests that failed."""
+
+
+class Metrics:
+    """The metrics of one worker."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=self.registry)
+        self._tools = frozenset(available_tools())
+        self._steps = _STEPS.register(self.registry)
+        self._calls = _CALLS.register(self.registry)
+        self._call_seconds = _CALL_SECONDS.register(self.registry)
+        self._ended = _ENDED.register(self.registry)
+        self._resumed = _RESUMED.register(self.registry)
+        self._tokens = _TOKENS.register(self.registry)
+        self._cost = _COST.register(self.registry)
+        self._replies = _REPLIES.register(self.registry)
+        self._model_seconds = _MODEL_SECONDS.register(self.registry)
+        self._retries = _RETRIES.register(self.registry)
+        self._waits = _WAITS.register(self.registry)
+        self._store_failures = _STORE_FAILURES.register(self.registry)
+        self._stages = _STAGE_SECONDS.register(self.registry)
+        self.lag_seconds = _LAG_SECONDS.register(self.registry)
+        for tool in (*self._tools, OTHER):
+            for result in ("ok", "error"):
+                self._calls.labels(tool, result)
+
+    def add_gauges(self, now: Callable[[], "Gauges"], failures: Failures = lambda: iter(())) -> None:
+        """Call ``now`` and ``failures`` at every scrape."""
+        self.registry.register(_GaugesCollector(now, failures))
+
+    def step_recorded(self, step: Step) -> None:
+        """Count a step, and the call of a tool that it is; the reset is none."""
+        if step.call is None:
+            return
+        self._steps.inc()
+        tool = among(step.call.tool, self._tools)
+        self._calls.labels(tool, "ok" if step.observation.ok else "error").inc()
+        self._call_seconds.labels(tool).observe(step.observation.duration_seconds)
+
+    def resumed(self) -> None:
+        """Count an episode that resumes where an earlier agent left it."""
+        self._resumed.inc()
+
+    def ended(self, reason: str) -> None:
+        """Count an episode that finished or failed."""
+        self._ended.labels(reason).inc()
+
+    def model_replied(self, model: str, reply: Reply) -> None:
+        """Count the reply of a model that is configured, its time, its tokens and their price."""
+        usage = reply.usage
+        self._tokens.labels(model, "input").inc(usage.input_tokens)
+        self._tokens.labels(model, "output").inc(usage.output_tokens)
+        self._cost.labels(model).inc(float(usage.price or 0))
+        self._replies.labels(model).inc()
+        self._model_seconds.labels(model).observe(reply.seconds_model)
+        self._retries.labels(model).inc(max(0, reply.tries - 1))
+        self._waits.labels(model).inc(reply.seconds_queue)
+
+    def store_failed(self) -> None:
+        """Count a failed call of the store."""
+        self._store_failures.inc()
+
+    def observe_stage(self, stage: str, seconds: float) -> None:
+        """Add the duration of a stage of an episode."""
+        self._stages.labels(stage).observe(seconds)
+
+    def text(self) -> bytes:
+        """All metrics in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+
+class Gauges:
+    """Slots and episodes at one moment."""
+
+    def __init__(self, *, slots: int, used: int, draining: bool, states: Mapping[AssignmentState, int]) -> None:
+        self.slots = slots
+        self.used = used
+        self.draining = draining
+        self.states = Counter(states)
+
+
+class _GaugesCollector:
+    def __init__(self, now: Callable[[], Gauges], failures: Failures) -> None:
+        self._now = now
+        self._failures = failures
+        self._build = (version("dgym"), platform.python_version())
+
+    def collect(self) -> Iterator[Metric]:
+        now = self._now()
+        yield _SLOTS.single(now.slots)
+        yield _USED.single(now.used)
+        yield _DRAINING.single(int(now.draining))
+        yield _EPISODES.family({state.value: now.states[state] for state in AssignmentState})
+        failures: Counter[tuple[str, str]] = Counter()
+        for model, fault, count in self._failures():
+            failures[model, fault] += count
+        yield _FAILED.family(failures)
+        yield _BUILD.family({self._build: 1})

@@ -1,0 +1,175 @@
+"""Descriptions of Prometheus metrics, from which the metrics themselves and docs/metrics.md are made.
+
+A description names every label with all its values, or says in words what bounds them. Known values begin at 0, so that
+a rate over the first failure is no gap.
+"""
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+LAG_BUCKETS = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
+MOST_BUCKETS = 12
+"""Buckets of a histogram at most, the one without a bound included."""
+OTHER = "other"
+"""Value of a label in place of a value that is not known: what programs invent must not make new series."""
+
+Values = tuple[str, ...] | str
+"""All values of a label; or, in words, what bounds them."""
+_UNITS = {"seconds": "seconds", "bytes": "bytes", "tokens": "tokens"}
+
+
+class Metric(msgspec.Struct, frozen=True):
+    """A metric: its name in queries, its help text, and its labels."""
+
+    name: str
+    text: str
+    labels: Mapping[str, Values] = {}
+
+    @property
+    def kind(self) -> str:
+        """The type, as Prometheus names it."""
+        return {CounterMetric: "counter", HistogramMetric: "histogram"}.get(type(self), "gauge")
+
+    @property
+    def unit(self) -> str:
+        """The unit of a value; empty: it is a number of things, or 0 and 1."""
+        return next((_UNITS[part] for part in reversed(self.name.split("_")) if part in _UNITS), "")
+
+    @property
+    def series(self) -> tuple[str, ...]:
+        """The names of its series in queries."""
+        return (self.name,)
+
+    def known(self) -> Iterator[tuple[str, ...]]:
+        """Every combination of label values, if all of them are known and there are labels."""
+        values = tuple(each for each in self.labels.values() if not isinstance(each, str))
+        if values and len(values) == len(self.labels):
+            yield from itertools.product(*values)
+
+
+class GaugeMetric(Metric, frozen=True):
+    """A value of the present, computed at each scrape."""
+
+    def family(self, values: Mapping[Any, float], zeros: Iterable[tuple[str, ...]] | None = None) -> GaugeMetricFamily:
+        """The gauge by label values in the order of ``labels``; ``zeros`` (every known one) are 0 where absent."""
+        family = GaugeMetricFamily(self.name, self.text, labels=tuple(self.labels))
+        _fill(family, values, self.known() if zeros is None else zeros)
+        return family
+
+    def single(self, value: float) -> GaugeMetricFamily:
+        """The gauge of one value, without labels."""
+        return GaugeMetricFamily(self.name, self.text, value)
+
+
+class CounterMetric(Metric, frozen=True):
+    """A count since the process began."""
+
+    def register(self, registry: CollectorRegistry) -> Counter:
+        """A counter to increment."""
+        counter = Counter(self.name, self.text, tuple(self.labels), registry=registry)
+        for values in self.known():
+            counter.labels(*values)
+        return counter
+
+    def family(self, values: Mapping[Any, float]) -> CounterMetricFamily:
+        """The counter, of what is counted elsewhere, by label values in the order of ``labels``."""
+        family = CounterMetricFamily(self.name, self.text, labels=tuple(self.labels))
+        _fill(family, values, self.known())
+        return family
+
+    def single(self, value: float) -> CounterMetricFamily:
+        """The counter without labels, of what is counted elsewhere."""
+        return CounterMetricFamily(self.name, self.text, value)
+
+
+class HistogramMetric(Metric, frozen=True):
+    """Durations in buckets."""
+
+    buckets: tuple[float, ...] = ()
+
+    def register(self, registry: CollectorRegistry) -> Histogram:
+        """A histogram to observe durations with."""
+        histogram = Histogram(self.name, self.text, tuple(self.labels), registry=registry, buckets=self.buckets)
+        for values in self.known():
+            histogram.labels(*values)
+        return histogram
+
+    @property
+    def series(self) -> tuple[str, ...]:
+        """The names of its series in queries."""
+        return tuple(f"{self.name}_{suffix}" for suffix in ("bucket", "sum", "count"))
+
+
+M = TypeVar("M", bound=Metric)
+
+
+class Catalogue:
+    """The metrics of one kind of process, in the order of their declaration."""
+
+    def __init__(self) -> None:
+        self.metrics: dict[str, Metric] = {}
+
+    def gauge(self, name: str, text: str, **labels: Values) -> GaugeMetric:
+        """Declare a gauge."""
+        return self._add(GaugeMetric(name, text, labels))
+
+    def counter(self, name: str, text: str, **labels: Values) -> CounterMetric:
+        """Declare a counter."""
+        if not name.endswith("_total"):
+            raise ValueError(f"the name of the counter {name} does not end in _total")
+        return self._add(CounterMetric(name, text, labels))
+
+    def histogram(self, name: str, text: str, buckets: Sequence[float], **labels: Values) -> HistogramMetric:
+        """Declare a histogram of seconds."""
+        if len(buckets) >= MOST_BUCKETS:
+            raise ValueError(f"{name} has more than {MOST_BUCKETS} buckets")
+        return self._add(HistogramMetric(name, text, labels, tuple(buckets)))
+
+    def _add(self, metric: M) -> M:
+        if metric.name in self.metrics or not metric.name.startswith("dgym_"):
+            raise ValueError(f"{metric.name} is declared twice, or is no name of dgym's")
+        self.metrics[metric.name] = metric
+        return metric
+
+
+def omit_creation_times() -> None:
+    """Export no gauge with the creation time of every counter, in this process: it would double the samples."""
+    disable_created_metrics()  # type: ignore[no-untyped-call]
+
+
+def among(value: str, known: Iterable[str]) -> str:
+    """The value of a label: ``value`` if it is known, else ``OTHER``."""
+    return value if value in known else OTHER
+
+
+@contextlib.asynccontextmanager
+async def sampling_lag(histogram: Histogram, interval_seconds: float = 1.0) -> AsyncIterator[None]:
+    """Observe how late the event loop calls back, once in an interval."""
+    loop = asyncio.get_running_loop()
+
+    async def sample() -> None:
+        while True:
+            due = loop.time() + interval_seconds
+            await asyncio.sleep(interval_seconds)
+            histogram.observe(max(0.0, loop.time() - due))
+
+    sampler = asyncio.ensure_future(sample())
+    try:
+        yield
+    finally:
+        sampler.cancel()
+
+
+def _fill(
+    family: GaugeMetricFamily | CounterMetricFamily, values: Mapping[Any, float], zeros: Iterable[tuple[str, ...]]
+) -> None:
+    given = {(key,) if isinstance(key, str) else tuple(key): value for key, value in values.items()}
+    for key, value in sorted((dict.fromkeys(zeros, 0.0) | given).items()):
+        family.add_metric(key, value)

@@ -1,0 +1,47 @@
+"""docs/metrics.md: every metric of the operator and the agents, from their catalogues."""
+
+from collections.abc import Iterator
+
+from dgym.episodes.pod import CATALOGUE as AGENTS
+from dgym.metrics import Catalogue, HistogramMetric, Metric, Values
+from dgym_operator.app import CATALOGUE as OPERATOR
+
+_HEAD = """\
+# Metrics
+
+Written by `python -m hack.monitoring` from the catalogues beside the code. Names begin with `dgym_`, units are base
+units, counters end in `_total`. Labels have closed sets of values: no Episode, pod, user or error text is in a label;
+values that are listed begin at 0. Both processes also export `process_*` and `python_*` of the Prometheus client.
+
+Gauges are computed from the cache of watched objects at each scrape and equal the objects after any fault; take those
+of the operator from the leader. Counters and histograms begin at 0 with each process: sum rates over replicas. A
+process that is killed loses what it counted since the last scrape, and a transition that happens while no replica leads
+is not counted; `dgym_episodes` and `dgym_set_episodes` stay exact.
+
+"""
+_TABLE = """\
+| metric | type | unit | labels | meaning |
+|---|---|---|---|---|
+"""
+
+
+def page() -> str:
+    """The page."""
+    return "".join((_HEAD, *_section("Operator", "8080", OPERATOR), "\n", *_section("Agents", "8081", AGENTS)))
+
+
+def _section(title: str, port: str, catalogue: Catalogue) -> Iterator[str]:
+    yield f"## {title}\n\n`GET /metrics` on port {port}.\n\n{_TABLE}"
+    for metric in catalogue.metrics.values():
+        labels = "; ".join(f"`{name}`: {_values(values)}" for name, values in metric.labels.items())
+        yield f"| `{metric.name}` | {metric.kind} | {metric.unit} | {labels} | {metric.text}{_buckets(metric)} |\n"
+
+
+def _values(values: Values) -> str:
+    return values if isinstance(values, str) else ", ".join(f"`{value}`" for value in values)
+
+
+def _buckets(metric: Metric) -> str:
+    if not isinstance(metric, HistogramMetric):
+        return ""
+    return f" Buckets up to {', '.join(f'{bound:g}' for bound in metric.buckets)}."

@@ -1,0 +1,282 @@
+"""The gauges of the operator: the present, computed from the caches at scrape time.
+
+So they are right after a restart and a change of leader. A replica that does not lead shows its own cache; queries take
+the leader's.
+"""
+
+import collections
+import heapq
+import platform
+from collections.abc import Callable, Iterable, Mapping, Sized
+from datetime import datetime
+from importlib.metadata import version
+from typing import Any
+
+import msgspec
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from dgym.api import TREATMENTS, ProgressReason, Treatment
+from dgym.kube import WorkQueue
+from dgym.metrics import OTHER, Catalogue, among
+from dgym.wire.messages import EndReason
+from dgym_operator.cache import Agent, Agents, Cache, Informers
+from dgym_operator.controllers import EPOCH
+from dgym_operator.dispatch import Dispatcher
+from dgym_operator.objects import EpisodeSetView, EpisodeView
+
+CATALOGUE = Catalogue()
+"""All metrics of the operator; those counted as it works are declared in ``metrics``."""
+
+PENDING = "pending"
+ACTIVE = "active"
+FINISHED = "finished"
+_NOT_RECONCILED = ProgressReason.PENDING.value
+_AGENT_STATES = ("ready", "starting", "draining", "silent", "refusing")
+_SET_STATES = ("pending", "active", "suspended", "resolved", "unresolved", "failed")
+_NAMESPACE_STATES = ("served", "pending", "absent", "held", "refused")
+_MOST_SETS = 50
+"""Sets with gauges of their own: the unfinished ones, then those that finished last."""
+RESOURCES = ("episodes", "episodesets", "debugtasks", "pods", "configmaps", "agents")
+END_REASONS = tuple(reason.value for reason in EndReason)
+WAIT_REASONS = tuple(
+    dict.fromkeys((*map(str, ProgressReason), *(name for name, how in TREATMENTS.items() if how is Treatment.WAIT)))
+)
+_KNOWN_EPISODES = (
+    *((PENDING, reason) for reason in WAIT_REASONS),
+    *((ACTIVE, str(reason)) for reason in ProgressReason),
+    *((FINISHED, reason) for reason in END_REASONS),
+)
+_REASONS = f"a reason of `status.reason`, or `{OTHER}`"
+_SERVED = "the namespaces of `watchNamespaces`; empty: all namespaces"
+
+_EPISODES = CATALOGUE.gauge("dgym_episodes", "Episodes that exist.", state=(PENDING, ACTIVE, FINISHED), reason=_REASONS)
+_SETS = CATALOGUE.gauge("dgym_sets", "EpisodeSets that exist.", state=("running", "finished"))
+_SET_EPISODES = CATALOGUE.gauge(
+    "dgym_set_episodes",
+    f"Episodes of a set, as its status counts them; of {_MOST_SETS} sets at most, unfinished ones first.",
+    set="namespace and name of a set, with a slash",
+    state=_SET_STATES,
+)
+_AGENTS = CATALOGUE.gauge("dgym_agents", "Agent pods that exist.", state=_AGENT_STATES)
+_SLOTS = CATALOGUE.gauge("dgym_slots", "Slots of the agents that answer.", state=("used", "free"))
+_REQUESTS = CATALOGUE.gauge(
+    "dgym_admission_requests", "Episodes that wait for the grant of a slot.", resource=("pod", "agent")
+)
+_DEPTH = CATALOGUE.gauge("dgym_operator_queue_depth", "Objects waiting to be reconciled.")
+_OLDEST = CATALOGUE.gauge("dgym_operator_queue_oldest_seconds", "Time that the oldest of them has waited.")
+_BUSY = CATALOGUE.gauge("dgym_operator_queue_active", "Objects that a worker reconciles.")
+_DELAYED = CATALOGUE.gauge("dgym_operator_queue_delayed", "Objects that are queued later, after a delay or back-off.")
+_ADDS = CATALOGUE.counter("dgym_operator_queue_adds_total", "Objects added to the queue, duplicates included.")
+_RETRIES = CATALOGUE.counter("dgym_operator_queue_retries_total", "Reconciles to be repeated after a back-off.")
+_STALENESS = CATALOGUE.gauge(
+    "dgym_operator_watch_staleness_seconds",
+    "Time since a watch last received anything; bookmarks come about once a minute.",
+    resource=f"{', '.join(f'`{name}`' for name in RESOURCES)}",
+    namespace=_SERVED,
+)
+_EVENTS = CATALOGUE.counter("dgym_operator_watch_events_total", "Events received by watches.", resource=RESOURCES)
+_WATCHES = CATALOGUE.counter("dgym_operator_watches_total", "Watches begun, the repeated ones too.", resource=RESOURCES)
+_LISTS = CATALOGUE.counter("dgym_operator_lists_total", "Lists of all objects of a resource.", resource=RESOURCES)
+_UNREADABLE = CATALOGUE.counter(
+    "dgym_operator_unreadable_objects_total", "Objects received that could not be read.", resource=RESOURCES
+)
+_OBJECTS = CATALOGUE.gauge("dgym_operator_cache_objects", "Objects in the cache.", resource=RESOURCES)
+_DROPPED = CATALOGUE.counter("dgym_operator_events_dropped_total", "Kubernetes Events that were not sent.")
+_THROTTLED = CATALOGUE.counter(
+    "dgym_operator_api_throttle_seconds_total", "Time that writes waited for the operator's own limit of requests."
+)
+_NAMESPACES = CATALOGUE.gauge(
+    "dgym_operator_namespaces",
+    "1 for the state of each namespace to be served, on the leader.",
+    namespace="the namespaces of `watchNamespaces`, or those with episodes",
+    state=_NAMESPACE_STATES,
+)
+_KEY = CATALOGUE.gauge("dgym_operator_key_usable", "0 while this replica leads and has no usable key.")
+_LEADER = CATALOGUE.gauge("dgym_operator_is_leader", "1 while this replica may write.")
+_BUILD = CATALOGUE.gauge(
+    "dgym_operator_build_info", "1; the versions of dgym and Python.", version="dgym's", python="Python's"
+)
+
+
+class QueueState(msgspec.Struct, kw_only=True, frozen=True):
+    """The work queue's numbers beside its depth."""
+
+    active: int = 0
+    delayed: int = 0
+    adds: int = 0
+    retries: int = 0
+
+
+class WatchState(msgspec.Struct, kw_only=True, frozen=True):
+    """What the watches of one resource have received, over all namespaces, and how many objects the cache has."""
+
+    events: int = 0
+    watches: int = 0
+    lists: int = 0
+    unreadable: int = 0
+    objects: int = 0
+
+
+class Snapshot(msgspec.Struct, kw_only=True):
+    """The present, as the cache shows it."""
+
+    episodes: Mapping[tuple[str, str], int] = {}
+    """By state (``pending``, ``active``, ``finished``) and ``status.reason``."""
+    agents: Mapping[str, int] = {}
+    """By state: ``ready``, ``starting``, ``draining``, ``silent``, ``refusing``."""
+    slots_used: int = 0
+    slots_free: int = 0
+    queue_depth: int = 0
+    queue_oldest_seconds: float = 0.0
+    watch_staleness_seconds: Mapping[tuple[str, str], float] = {}
+    """By resource and namespace (empty: all namespaces)."""
+    namespaces: Mapping[str, str] = {}
+    """The state of each namespace to be served, on the leader: ``namespaces.State``."""
+    key_usable: bool = True
+    """Whether the leader has the cluster's key; true on the others."""
+    is_leader: bool = False
+    sets: Mapping[str, int] = {}
+    """By state (``running``, ``finished``)."""
+    set_episodes: Mapping[tuple[str, str], int] = {}
+    """By set (``namespace/name``) and state of its episodes."""
+    requests: Mapping[str, int] = {}
+    """Episodes that wait for the grant of a ``pod`` or an ``agent``."""
+    queue: QueueState = QueueState()
+    watches: Mapping[str, WatchState] = {}
+    """By resource."""
+    events_dropped: int = 0
+    throttle_seconds: float = 0.0
+
+
+class Present(Collector):
+    """The gauges of a snapshot at scrape time."""
+
+    def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
+        self._snapshot = snapshot
+        self._build = (version("dgym"), platform.python_version())
+
+    def describe(self) -> Iterable[Metric]:
+        """No metrics: registration must not take a snapshot of a process that is not complete yet."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        """The gauges, and the counters that are counted elsewhere."""
+        now = self._snapshot()
+        yield _EPISODES.family(now.episodes, _KNOWN_EPISODES)
+        yield _SETS.family(now.sets)
+        yield _SET_EPISODES.family(now.set_episodes)
+        yield _AGENTS.family(now.agents)
+        yield _SLOTS.family({"used": now.slots_used, "free": now.slots_free})
+        yield _REQUESTS.family(now.requests)
+        yield _DEPTH.single(now.queue_depth)
+        yield _OLDEST.single(now.queue_oldest_seconds)
+        yield _BUSY.single(now.queue.active)
+        yield _DELAYED.single(now.queue.delayed)
+        yield _ADDS.single(now.queue.adds)
+        yield _RETRIES.single(now.queue.retries)
+        yield _STALENESS.family(now.watch_staleness_seconds)
+        yield _EVENTS.family({name: each.events for name, each in now.watches.items()})
+        yield _WATCHES.family({name: each.watches for name, each in now.watches.items()})
+        yield _LISTS.family({name: each.lists for name, each in now.watches.items()})
+        yield _UNREADABLE.family({name: each.unreadable for name, each in now.watches.items()})
+        yield _OBJECTS.family({name: each.objects for name, each in now.watches.items()})
+        yield _DROPPED.single(now.events_dropped)
+        yield _THROTTLED.single(now.throttle_seconds)
+        yield _NAMESPACES.family(dict.fromkeys(now.namespaces.items(), 1))
+        yield _KEY.single(int(now.key_usable))
+        yield _LEADER.single(int(now.is_leader))
+        yield _BUILD.family({self._build: 1})
+
+
+def state_of(episode: EpisodeView) -> str:
+    """``pending`` before the first assignment of an attempt, ``active`` after it, or ``finished``."""
+    if episode.is_finished:
+        return FINISHED
+    return ACTIVE if episode.status.pod_name else PENDING
+
+
+def count_episodes(episodes: Iterable[EpisodeView]) -> dict[tuple[str, str], int]:
+    """Number of Episodes by state and reason."""
+    return dict(collections.Counter((state_of(each), _reason(each.status.reason)) for each in episodes))
+
+
+_REASONS_KNOWN = frozenset((*WAIT_REASONS, *END_REASONS))
+
+
+def _reason(reason: str) -> str:
+    return among(reason or _NOT_RECONCILED, _REASONS_KNOWN)
+
+
+def count_sets(sets: Iterable[EpisodeSetView]) -> dict[str, int]:
+    """Number of EpisodeSets by state."""
+    return dict(collections.Counter("running" if each.status.completion_time is None else FINISHED for each in sets))
+
+
+def count_set_episodes(sets: Iterable[EpisodeSetView]) -> dict[tuple[str, str], int]:
+    """Number of episodes by set and state, of unfinished sets and of those that finished last."""
+    shown = heapq.nlargest(_MOST_SETS, sets, key=_recency)
+    return {("/".join(each.key), state): getattr(each.status, state) for each in shown for state in _SET_STATES}
+
+
+def _recency(each: EpisodeSetView) -> tuple[bool, datetime]:
+    ended = each.status.completion_time
+    return ended is None, ended or each.metadata.creation_timestamp or EPOCH
+
+
+def _watch_states(informers: Informers, cache: Cache) -> dict[str, WatchState]:
+    """What the watches have received, by resource."""
+    stores: tuple[Sized, ...] = (
+        cache.episodes,
+        cache.sets,
+        cache.tasks,
+        cache.pods,
+        cache.config_maps,
+        cache.agent_pods,
+    )
+    found = {}
+    for name, store in zip(RESOURCES, stores, strict=True):
+        reflectors = [each for (resource, _), each in informers.by_name.items() if resource == name]
+        found[name] = WatchState(
+            events=sum(each.events for each in reflectors),
+            watches=sum(each.watches for each in reflectors),
+            lists=sum(each.lists for each in reflectors),
+            unreadable=sum(each.unreadable for each in reflectors),
+            objects=len(store),
+        )
+    return found
+
+
+def count_agents(agents: Agents) -> dict[str, int]:
+    """Number of agents by state."""
+    return dict(collections.Counter(_agent_state(agents, agent) for agent in agents))
+
+
+def _agent_state(agents: Agents, agent: Agent) -> str:
+    if agent.refuses_token:
+        return "refusing"
+    if agents.is_silent(agent):
+        return "silent"
+    if agent.report is not None and agent.report.draining:
+        return "draining"
+    return "ready" if agent.takes_more else "starting"
+
+
+def snapshot_of(cache: Cache, informers: Informers, queue: WorkQueue[Any], dispatcher: Dispatcher) -> Snapshot:
+    """The present as cache, watches, work queue and dispatcher show it."""
+    used, free = dispatcher.slots()
+    pods, agents = dispatcher.requests()
+    return Snapshot(
+        episodes=count_episodes(cache.episodes),
+        sets=count_sets(cache.sets),
+        set_episodes=count_set_episodes(cache.sets),
+        agents=count_agents(cache.agents),
+        slots_used=used,
+        slots_free=free,
+        requests={"pod": pods, "agent": agents},
+        queue_depth=len(queue),
+        queue_oldest_seconds=queue.oldest_age,
+        queue=QueueState(active=queue.active, delayed=queue.delayed, adds=queue.adds, retries=queue.retries),
+        watch_staleness_seconds=informers.staleness(),
+        watches=_watch_states(informers, cache),
+    )

@@ -1,0 +1,127 @@
+"""What the operator counts of Episodes that finish, and of sets, the queue and the watches."""
+
+from datetime import UTC, datetime, timedelta
+from random import Random
+
+import pytest
+
+from dgym.kube import Access, Change, Credentials, Source, SystemClock, WorkQueue
+from dgym_operator.app import Operator
+from dgym_operator.app.metrics import Metrics, TransitionObserver, stage_seconds
+from dgym_operator.app.present import Snapshot, count_episodes, count_set_episodes, count_sets
+from dgym_operator.settings import Settings
+
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def at(seconds):
+    return (BEGIN + timedelta(seconds=seconds)).isoformat()
+
+
+STAGES = {
+    "podCreated": at(1),
+    "scheduled": at(3),
+    "sandboxReady": at(6),
+    "assigned": at(10),
+    "firstStep": at(15),
+    "lastStep": at(75),
+    "verified": at(80),
+}
+
+
+def finished(reason, resolved="True", **status):
+    conditions = [
+        {"type": "Finished", "status": "True", "reason": reason, "lastTransitionTime": at(90)},
+        {"type": "Resolved", "status": resolved, "reason": "Solved", "lastTransitionTime": at(90)},
+    ]
+    return {"conditions": conditions, "reason": reason, "completionTime": at(90), **status}
+
+
+@pytest.fixture
+def metrics():
+    return Metrics(Snapshot)
+
+
+@pytest.fixture
+def finish(metrics, objects):
+    observer = TransitionObserver(metrics, lambda: True)
+
+    def change(status):
+        old = objects.episode("fix")
+        new = objects.episode("fix", **status)
+        observer.episode(Change(key=old.key, old=old, new=new, source=Source.WATCH))
+
+    return change
+
+
+def sample(metrics, name, **labels):
+    return metrics.registry.get_sample_value(name, labels)
+
+
+def test_an_episode_that_finishes_is_counted_with_its_outcome_and_its_stages(metrics, finish):
+    outcome = {"resolved": True, "steps": 12, "inputTokens": 3000, "outputTokens": 40}
+    finish(finished("Resolved", outcome=outcome, stages=STAGES))
+    assert sample(metrics, "dgym_episodes_finished_total", reason="Resolved") == 1
+    assert sample(metrics, "dgym_episode_steps_total") == 12
+    assert sample(metrics, "dgym_episode_tokens_total", direction="input") == 3000
+    assert sample(metrics, "dgym_episode_duration_seconds_sum", outcome="resolved") == 90
+    lasted = {"created": 1, "scheduled": 2, "sandbox_ready": 3, "assigned": 4}
+    lasted |= {"first_step": 5, "last_step": 60, "verified": 5, "released": 10}
+    for stage, seconds in lasted.items():
+        assert sample(metrics, "dgym_episode_stage_seconds_sum", stage=stage) == seconds
+
+
+def test_a_failure_is_no_verdict_and_a_reason_that_is_not_known_is_other(metrics, finish):
+    finish(finished("SandboxLost", "False"))
+    finish(finished("Invented", "False"))
+    finish(finished("Unresolved", "False"))
+    assert sample(metrics, "dgym_episode_duration_seconds_count", outcome="failed") == 2
+    assert sample(metrics, "dgym_episode_duration_seconds_count", outcome="unresolved") == 1
+    assert sample(metrics, "dgym_episodes_finished_total", reason="other") == 1
+    assert b"Invented" not in metrics.text()
+
+
+def test_a_stage_that_was_not_observed_belongs_to_the_next_one(objects):
+    stages = {name: STAGES[name] for name in ("podCreated", "assigned")}
+    episode = objects.episode("fix", **finished("AgentLost", "False", stages=stages))
+    assert stage_seconds(episode) == [("created", 1.0), ("assigned", 9.0), ("released", 80.0)]
+
+
+def test_episodes_with_a_reason_that_is_not_known_are_other(objects):
+    assert count_episodes([objects.episode("fix", reason="Invented")]) == {("pending", "other"): 1}
+
+
+def test_the_sets_that_are_shown_are_the_unfinished_and_the_latest(objects):
+    running = objects.episode_set("running", resolved=3, failed=1, pending=5)
+    done = [objects.episode_set(f"done-{n:03}", resolved=1, completionTime=at(n)) for n in range(100)]
+    shown = count_set_episodes([*done, running])
+    names = {name for name, _ in shown}
+    assert len(names) == 50
+    assert {"team/running", "team/done-099", "team/done-051"} <= names
+    assert "team/done-050" not in names
+    assert shown["team/running", "resolved"] == 3
+    assert shown["team/running", "pending"] == 5
+    assert count_sets([*done, running]) == {"finished": 100, "running": 1}
+
+
+def test_a_queue_counts_what_is_added_and_what_is_retried(clock):
+    queue = WorkQueue(clock=SystemClock(), random=Random(1))
+    queue.add("one")
+    queue.add("one")
+    assert (queue.adds, queue.retries, len(queue)) == (2, 0, 1)
+
+
+def test_a_replica_shows_its_cache():
+    access = Access(server="http://127.0.0.1:1", credentials=Credentials(None))
+    operator = Operator(Settings(), access, clock=SystemClock(), random=Random(1), random_bytes=bytes)
+    text = operator.metrics.text().decode()
+    for line in (
+        'dgym_operator_cache_objects{resource="episodes"} 0.0',
+        'dgym_operator_watch_events_total{resource="pods"} 0.0',
+        'dgym_admission_requests{resource="pod"} 0.0',
+        'dgym_episodes{reason="Unschedulable",state="pending"} 0.0',
+        'dgym_sets{state="running"} 0.0',
+        "dgym_operator_api_throttle_seconds_total 0.0",
+        "dgym_operator_events_dropped_total 0.0",
+    ):
+        assert line in text.splitlines(), line
