@@ -8,7 +8,7 @@ The UID of a deleted object is kept for a while, so that a late answer does not 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from enum import StrEnum
-from typing import Generic
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -43,27 +43,28 @@ class Change(msgspec.Struct, Generic[T], frozen=True):
         return known
 
 
+V = TypeVar("V", bound=Hashable)
 Listener = Callable[[Change[T]], None]
 
 
-class Index(Generic[T]):
+class Index(Generic[T, V]):
     """The objects by values of theirs: their owner, their node."""
 
-    def __init__(self, store: "Store[T]", function: Callable[[T], Iterable[Hashable]]) -> None:
+    def __init__(self, store: "Store[T]", function: Callable[[T], Iterable[V]]) -> None:
         self._store = store
         self._function = function
-        self._keys: dict[Hashable, dict[Key, None]] = {}
+        self._keys: dict[V, dict[Key, None]] = {}
 
-    def __getitem__(self, value: Hashable) -> tuple[T, ...]:
+    def __getitem__(self, value: V) -> tuple[T, ...]:
         """All objects of that value, in the order they appeared; empty where there is none."""
         found = (self._store.get(key) for key in self._keys.get(value, ()))
         return tuple(item for item in found if item is not None)
 
-    def count(self, value: Hashable) -> int:
+    def count(self, value: V) -> int:
         """How many objects have the value."""
         return len(self._keys.get(value, ()))
 
-    def values(self) -> Collection[Hashable]:
+    def values(self) -> Collection[V]:
         """All values that any object has."""
         return self._keys.keys()
 
@@ -89,7 +90,7 @@ class Store(Generic[T]):
         self._own: dict[Key, str] = {}
         self._gone: OrderedDict[str, float] = OrderedDict()
         self._listed: dict[str, str] = {}
-        self._indexes: list[Index[T]] = []
+        self._indexes: list[Index[T, Any]] = []
         self._listeners: list[Listener[T]] = []
 
     def get(self, key: Key) -> T | None:
@@ -103,7 +104,7 @@ class Store(Generic[T]):
         """All objects, as of now, whatever changes meanwhile."""
         return iter(tuple(self._objects.values()))
 
-    def index(self, function: Callable[[T], Iterable[Hashable]]) -> Index[T]:
+    def index(self, function: Callable[[T], Iterable[V]]) -> Index[T, V]:
         """Index the objects by the values that this pure function returns for each."""
         index = Index(self, function)
         for key, item in self._objects.items():

@@ -12,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from dgym.logs import JsonFormatter, TextFormatter, log_to_stderr
+from dgym_operator.policies import NamespacePolicies, decode_policies
 
 PREFIX = "DGYM_OPERATOR_"
 
@@ -21,7 +22,7 @@ Names = Annotated[tuple[str, ...], NoDecode]
 class Settings(BaseSettings):
     """One operator process."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore", arbitrary_types_allowed=True)
 
     namespace: str = Field(default="dgym", description="The operator's own namespace: its Lease, Secrets and agents.")
     pod_name: str = Field(default="dgym-operator", description="Its pod: the identity of its claim to the Lease.")
@@ -60,6 +61,11 @@ class Settings(BaseSettings):
         ge=1,
         description="Pods of a namespace that cannot start (unschedulable, without an image, gated) before it gets no "
         "new ones; they take no slot and no head start.",
+    )
+    namespace_policies: Annotated[NamespacePolicies, NoDecode] = Field(
+        default=NamespacePolicies(),
+        description="What each namespace may use, as JSON: `weight` and `maxActive` as `defaults` and by namespace in "
+        "`overrides`; the chart's value `namespaces`.",
     )
     network_policy: Literal["required", "enabled", "disabled"] = Field(
         default="required",
@@ -107,6 +113,11 @@ class Settings(BaseSettings):
             return tuple(part for part in (part.strip() for part in value.split(",")) if part)
         return value
 
+    @field_validator("namespace_policies", mode="before")
+    @classmethod
+    def _decode_policies(cls, value: Any) -> Any:
+        return decode_policies(value) if isinstance(value, str) else value
+
     @model_validator(mode="after")
     def _lease_times_in_order(self) -> Self:
         # A leader must have stopped before another may begin, and must have tried more than once before it stops.
@@ -143,7 +154,7 @@ def _rows() -> Iterator[str]:
 
 
 def _shown(value: Any) -> str:
-    if value in (None, "", ()):
+    if value in (None, "", (), NamespacePolicies()):
         return ""
     if isinstance(value, float) and value.is_integer():
         value = int(value)

@@ -126,7 +126,11 @@ class Operator:
         self._informers = Informers(self._client, self.cache, settings, clock, random)
         self._queue: WorkQueue[Item] = WorkQueue(clock=clock, random=random)
         self._dispatcher = Dispatcher(
-            self.cache, head_start=settings.head_start, stuck_limit=settings.max_stuck_pods, enqueue=self._enqueue
+            self.cache,
+            head_start=settings.head_start,
+            stuck_limit=settings.max_stuck_pods,
+            policies=settings.namespace_policies,
+            enqueue=self._enqueue,
         )
         self._handlers = EventHandlers(
             self.cache,

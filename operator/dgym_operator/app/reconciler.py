@@ -87,11 +87,13 @@ class Reconciler:
         except NotLeading:
             return "not_leading"
         except NotFound:
+            self._withdraw(item)
             return "gone"
         except Conflict:
             self.queue.retry(item)
             return "conflict"
         except ApiError as error:
+            self._withdraw(item)
             if isinstance(error, Forbidden) and error.namespace_terminating:
                 return "gone"
             seconds = self.queue.retry(item)
@@ -99,6 +101,7 @@ class Reconciler:
             return "error"
         except Exception:
             # An unforeseen object must not keep all others waiting.
+            self._withdraw(item)
             self.queue.retry(item)
             _log.exception("reconcile raised an exception, a defect", extra=about)
             return "defect"
@@ -107,6 +110,11 @@ class Reconciler:
         if requeue_after is not None:
             self.queue.add(item, requeue_after)
         return "ok"
+
+    def _withdraw(self, item: Item) -> None:
+        """Withdraw the grant of a pod that was not used: until the next try it would take others' room."""
+        if item.kind is Kind.EPISODE:
+            self.dispatcher.request_pod(item.key, None)
 
     async def _set(self, key: Key) -> float | None:
         episode_set = self.cache.sets.get(key)

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable
 from datetime import datetime, timedelta
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from dgym.api import SET_LABEL
 from dgym.kube import (
@@ -29,6 +29,7 @@ from dgym.kube import (
     Store,
     WatchSettings,
 )
+from dgym.wire.assignments import AssignmentMode
 from dgym_operator.cache.agents import Agents
 from dgym_operator.controllers import CreateFailure, EpisodeInput, EpisodeSetInput, Policy, TaskState, attempt_of
 from dgym_operator.controllers.episodeset import decode_tasks, is_counted, tasks_name
@@ -72,6 +73,8 @@ class Cache:
         self.episodes_by_uid = self.episodes.index(lambda episode: (episode.metadata.uid,))
         self.episodes_by_namespace = self.episodes.index(lambda episode: (episode.metadata.namespace,))
         self.episodes_by_agent = self.episodes.index(_agent_of)
+        self.episodes_by_slot = self.episodes.index(_slot_of)
+        self.assigned_by_namespace = self.episodes.index(_assigned_in)
         self.episodes_by_task = self.episodes.index(_task_of)
         self.pods_by_owner = self.pods.index(_owner_of)
         self.children = self.episodes.index(_owner_of)
@@ -168,6 +171,27 @@ def _owner_of(item: WatchedObject) -> Iterable[Hashable]:
 def _agent_of(episode: EpisodeView) -> Iterable[Hashable]:
     assignment = episode.status.assignment
     return (assignment.agent_pod_uid,) if assignment is not None and not episode.is_finished else ()
+
+
+class Slot(NamedTuple):
+    """The slots of an agent that episodes of a namespace use."""
+
+    agent_uid: str
+    namespace: str
+
+
+def _slot_of(episode: EpisodeView) -> Iterable[Slot]:
+    assignment = episode.status.assignment
+    if assignment is None or episode.is_finished or episode.spec.agent is None:
+        return ()
+    # An agent has released the slot of an episode whose model failed, and takes none to look for a stored verdict.
+    if assignment.failed_time is not None or assignment.mode == AssignmentMode.RECOVER.value:
+        return ()
+    return (Slot(assignment.agent_pod_uid, episode.metadata.namespace),)
+
+
+def _assigned_in(episode: EpisodeView) -> Iterable[str]:
+    return (episode.metadata.namespace,) if episode.status.pod_name is not None and not episode.is_finished else ()
 
 
 def _task_of(episode: EpisodeView) -> Iterable[tuple[str, str]]:

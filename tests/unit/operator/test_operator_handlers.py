@@ -7,6 +7,7 @@ from dgym_operator.app.metrics import Metrics, TransitionObserver
 from dgym_operator.app.present import Snapshot
 from dgym_operator.app.reconciler import EventHandlers, Item, Kind
 from dgym_operator.dispatch import Dispatcher
+from dgym_operator.policies import NamespacePolicies
 
 
 @pytest.fixture
@@ -16,7 +17,9 @@ def queue():
 
 @pytest.fixture
 def handlers(cache, queue):
-    dispatcher = Dispatcher(cache, head_start=0, stuck_limit=5, enqueue=lambda key, **_: None)
+    dispatcher = Dispatcher(
+        cache, head_start=0, stuck_limit=5, policies=NamespacePolicies(), enqueue=lambda key, **_: None
+    )
     observer = TransitionObserver(Metrics(Snapshot), lambda: False)
     return EventHandlers(cache, queue=queue, dispatcher=dispatcher, observer=observer)
 

@@ -19,6 +19,7 @@ from dgym_operator.cache import Agents, Cache
 from dgym_operator.calls import AgentClient, PodCaller
 from dgym_operator.controllers import Policy
 from dgym_operator.dispatch import AgentPoller, Deliveries, Dispatcher
+from dgym_operator.policies import NamespacePolicies
 from dgym_operator.settings import Settings
 
 KEY = b"k" * 32
@@ -90,7 +91,9 @@ async def polling(cache, client, events, looked_at):
             key=KEY,
             counter=Metrics(Snapshot).assignments,
         )
-        dispatcher = Dispatcher(cache, head_start=0, stuck_limit=5, enqueue=lambda key, **_: None)
+        dispatcher = Dispatcher(
+            cache, head_start=0, stuck_limit=5, policies=NamespacePolicies(), enqueue=lambda key, **_: None
+        )
 
         def start(interval):
             poller = AgentPoller(

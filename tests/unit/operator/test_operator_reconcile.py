@@ -16,6 +16,7 @@ from dgym_operator.app.present import Snapshot
 from dgym_operator.app.reconciler import EventHandlers, Item, Kind, Reconciler
 from dgym_operator.dispatch import Dispatcher
 from dgym_operator.objects import ConfigMapView, EpisodeSetView
+from dgym_operator.policies import NamespacePolicies
 from tests.fakes.kube_clocks import ManualClock, settle
 
 
@@ -61,7 +62,13 @@ def queue(clock):
 
 @pytest.fixture
 def dispatcher(cache, queue):
-    return Dispatcher(cache, head_start=0, stuck_limit=5, enqueue=lambda key, **_: queue.add(Item(Kind.EPISODE, key)))
+    return Dispatcher(
+        cache,
+        head_start=0,
+        stuck_limit=5,
+        policies=NamespacePolicies(),
+        enqueue=lambda key, **_: queue.add(Item(Kind.EPISODE, key)),
+    )
 
 
 @pytest.fixture

@@ -1,0 +1,188 @@
+"""Admission: which of the episodes that wait may start, apart from which agent serves them.
+
+Decided by fair share between namespaces, then priority, then age. The share of a namespace is its used slots divided by
+its weight; the namespace with the lowest share comes first. So no namespace that waits has a lower share than one that
+was granted a slot had before that grant: shares follow the weights within one grant. A namespace with ``maxActive``
+active episodes starts no others.
+
+Pure: no cache, no clock. A grant costs a few comparisons for every namespace that waits, however many episodes do.
+"""
+
+import heapq
+from bisect import bisect_left, insort
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from datetime import datetime
+
+import msgspec
+
+from dgym.kube import Key
+from dgym_operator.policies import NamespacePolicies
+
+Rank = tuple[int, datetime, int, str]
+"""Priority, age, and the name, by which episodes of the same second are in the order of a set's indexes."""
+_Kind = tuple[bool, bool]
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """An episode that requests a sandbox or an agent.
+
+    Attributes:
+        priority: Higher ones come first within a namespace.
+        created: When the Episode was created.
+        needs_slot: False for an episode driven from outside.
+        active: Whether the episode counts as active already: one that loses its agent keeps its place in ``maxActive``.
+        previous: Its last agent; another is preferred.
+    """
+
+    priority: int
+    created: datetime
+    needs_slot: bool = True
+    active: bool = False
+    previous: str | None = None
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """What namespaces use: slots, and active episodes."""
+
+    slots: Mapping[str, int] = {}
+    active: Mapping[str, int] = {}
+
+
+class Requests:
+    """Candidates by the key of their Episode, each namespace's in the order of priority and age."""
+
+    def __init__(self, candidates: Mapping[Key, Candidate] | None = None) -> None:
+        self._candidates: dict[Key, Candidate] = {}
+        self._queues: dict[str, dict[_Kind, list[Rank]]] = {}
+        for key, candidate in (candidates or {}).items():
+            self.put(key, candidate)
+
+    def __len__(self) -> int:
+        return len(self._candidates)
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(tuple(self._candidates))
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._candidates
+
+    def __getitem__(self, key: Key) -> Candidate:
+        return self._candidates[key]
+
+    def get(self, key: Key) -> Candidate | None:
+        """The Episode's candidate, if it requests anything."""
+        return self._candidates.get(key)
+
+    def namespaces(self) -> Collection[str]:
+        """Namespaces with candidates."""
+        return self._queues.keys()
+
+    def count(self, namespace: str) -> int:
+        """Number of the namespace's candidates."""
+        return sum(map(len, self._queues.get(namespace, {}).values()))
+
+    def put(self, key: Key, candidate: Candidate) -> None:
+        """Add the candidate, in place of the one before."""
+        self.discard(key)
+        self._candidates[key] = candidate
+        queues = self._queues.setdefault(key[0], {})
+        insort(queues.setdefault(_kind(candidate), []), _rank(key, candidate))
+
+    def discard(self, key: Key) -> None:
+        """Remove the Episode's candidate, if there is one."""
+        candidate = self._candidates.pop(key, None)
+        if candidate is None:
+            return
+        queues, kind = self._queues[key[0]], _kind(candidate)
+        del queues[kind][bisect_left(queues[kind], _rank(key, candidate))]
+        if not queues[kind]:
+            del queues[kind]
+        if not queues:
+            del self._queues[key[0]]
+
+    def in_turn(
+        self, slots: int, usage: Usage, policies: NamespacePolicies, closed: Collection[str] = ()
+    ) -> Iterator[Key]:
+        """The candidates to grant, in the order of admission, while ``slots`` last; those without need of one too.
+
+        ``closed`` are namespaces of which none is granted. The requests must not change during the iteration.
+        """
+        turns = [_Turn(name, self._queues[name], usage, policies) for name in self._queues if name not in closed]
+        heap = [(head, turn.namespace, turn) for turn in turns if (head := turn.head(slots)) is not None]
+        heapq.heapify(heap)
+        while heap:
+            expected, namespace, turn = heap[0]
+            head = turn.head(slots)
+            if head is None:
+                heapq.heappop(heap)
+            elif head != expected:
+                # Slots ran out or the namespace had its turn: its head only moves back.
+                heapq.heapreplace(heap, (head, namespace, turn))
+            else:
+                yield (namespace, head[1][-1])
+                slots -= turn.take(slots)
+
+
+class _Turn:
+    """A namespace during an iteration: the positions in its queues, and what it uses with all its grants."""
+
+    def __init__(
+        self, namespace: str, queues: Mapping[_Kind, list[Rank]], usage: Usage, policies: NamespacePolicies
+    ) -> None:
+        policy = policies.of(namespace)
+        self.namespace = namespace
+        self._queues = queues
+        self._positions = dict.fromkeys(queues, 0)
+        self._used = usage.slots.get(namespace, 0)
+        self._weight = policy.weight
+        self._room = None if policy.max_active is None else policy.max_active - usage.active.get(namespace, 0)
+
+    def head(self, slots: int) -> tuple[float, Rank] | None:
+        """Share and rank of the next candidate that may be granted."""
+        ranks = [rank for _, rank in self._heads(slots)]
+        # Quotients of integers of this size are equal and in order exactly where the fractions are.
+        return (self._used / self._weight, min(ranks)) if ranks else None
+
+    def take(self, slots: int) -> bool:
+        """Grant the head; returns whether it needs a slot."""
+        kind, _ = min(self._heads(slots), key=lambda each: each[1])
+        needs_slot, active = kind
+        self._positions[kind] += 1
+        self._used += needs_slot
+        if self._room is not None:
+            self._room -= not active
+        return needs_slot
+
+    def _heads(self, slots: int) -> Iterator[tuple[_Kind, Rank]]:
+        has_room = self._room is None or self._room > 0
+        for kind, position in self._positions.items():
+            needs_slot, active = kind
+            if position < len(self._queues[kind]) and (slots > 0 or not needs_slot) and (has_room or active):
+                yield kind, self._queues[kind][position]
+
+
+def choose(requests: Requests, free: Mapping[str, int], usage: Usage, policies: NamespacePolicies) -> dict[Key, str]:
+    """An agent for each request while slots last; ``free`` has every agent that takes more, full ones too.
+
+    Agents with the most free slots come first, so that episodes spread over pods and the loss of one costs the fewest.
+    """
+    left = dict(free)
+    chosen: dict[Key, str] = {}
+    for key in requests.in_turn(sum(left.values()), usage, policies) if left else ():
+        candidate = requests[key]
+        agent = chosen[key] = _best(left, candidate)
+        left[agent] -= candidate.needs_slot
+    return chosen
+
+
+def _best(left: Mapping[str, int], candidate: Candidate) -> str:
+    open_ones: Iterable[str] = (agent for agent in left if left[agent] > 0 or not candidate.needs_slot)
+    return max(open_ones, key=lambda agent: (agent != candidate.previous, left[agent], agent))
+
+
+def _kind(candidate: Candidate) -> _Kind:
+    return candidate.needs_slot, candidate.active
+
+
+def _rank(key: Key, candidate: Candidate) -> Rank:
+    return -candidate.priority, candidate.created, len(key[1]), key[1]

@@ -1,0 +1,91 @@
+"""Why requests are not granted, for the status of the episodes that wait.
+
+The texts change only when the cause does, not with every slot that is taken: each change is a write for every episode
+that waits.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from dgym.kube import Key
+from dgym_operator.cache import Agents
+from dgym_operator.controllers.episode import Cause
+from dgym_operator.dispatch.admission import Candidate
+from dgym_operator.policies import NamespacePolicies
+
+BUSY = (
+    "every slot of the agents is taken, by an episode or for a sandbox that starts; "
+    "more agents or agents.slots serve more episodes at a time"
+)
+_NO_AGENT = "there is no agent pod; see agents.replicas, and the Deployment of the agents"
+
+
+class Stuck(msgspec.Struct, frozen=True):
+    """A pod that cannot start, and why."""
+
+    pod: str
+    cause: Cause
+
+
+class Holds(msgspec.Struct, frozen=True, kw_only=True):
+    """Why requests are not granted: for lack of agents, and in some namespaces for a cause of their own."""
+
+    agents: str = ""
+    pods: Mapping[str, str] = {}
+    ready: Mapping[str, str] = {}
+
+    def of_pod(self, namespace: str) -> str:
+        """Why the namespace's episodes get no pod."""
+        return self.pods.get(namespace, self.agents)
+
+    def of_agent(self, key: Key, candidate: Candidate) -> str:
+        """Why the episode, whose sandbox is ready, gets no agent."""
+        return self.agents if candidate.active else self.ready.get(key[0], self.agents)
+
+
+def find_stuck(stuck: Mapping[Key, Stuck], limit: int) -> dict[str, str]:
+    """Why namespaces with ``limit`` stuck pods get no more of them."""
+    counts = Counter(namespace for namespace, _ in stuck)
+    full = {namespace for namespace, count in counts.items() if count >= limit}
+    oldest: dict[str, Stuck] = {}
+    for (namespace, _), each in sorted(stuck.items(), key=lambda item: (item[1].cause.since, item[0])):
+        if namespace in full:
+            oldest.setdefault(namespace, each)
+    return {namespace: _stuck_text(namespace, each, limit) for namespace, each in oldest.items()}
+
+
+def find_full(namespaces: Iterable[str], active: Mapping[str, int], policies: NamespacePolicies) -> dict[str, str]:
+    """Why those of the namespaces that have ``maxActive`` active episodes start no others."""
+    return {
+        namespace: f"namespace {namespace} has {bound} active episodes (maxActive); "
+        f"{policies.place(namespace, 'maxActive')} in the chart's values allows more"
+        for namespace in namespaces
+        if (bound := policies.of(namespace).max_active) is not None and active.get(namespace, 0) >= bound
+    }
+
+
+def _stuck_text(namespace: str, example: Stuck, limit: int) -> str:
+    return (
+        f"namespace {namespace} has {limit} pods or more that cannot start, such as {example.pod} "
+        f"({example.cause.reason}); correct or cancel their episodes, or raise sandboxes.maxStuckPods"
+    )
+
+
+def find_agents_cause(agents: Agents) -> str:
+    """Why the agents serve no more episodes."""
+    known = sorted(agents, key=lambda agent: agent.name)
+    if any(agents.open_slots(agent) is not None for agent in known):
+        return BUSY
+    if not known:
+        return _NO_AGENT
+    draining = [agent for agent in known if agent.draining_since is not None and not agents.is_silent(agent)]
+    if draining:
+        return f"no agent takes new episodes: pod {draining[0].name} drains"
+    failing = next((agent for agent in known if agent.ready and agent.failure), None)
+    if failing is not None:
+        return f"no agent answers: pod {failing.name}: {failing.failure}"
+    if any(agent.ready for agent in known):
+        return "no agent has answered yet"
+    return f"no agent is ready: see pod {known[0].name} in the namespace of the agents"
