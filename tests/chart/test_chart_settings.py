@@ -27,6 +27,9 @@ def test_the_operator_learns_of_every_value(render, monkeypatch):
     assert settings.sidecar_image == "registry.example/team/dgym/sidecar:0.1.0"
     assert settings.image_pull_secrets == ("registry",)
     assert settings.pod_templates_directory is not None
+    policies = settings.namespace_policies
+    assert [policies.of(name).weight for name in ("research", "own", "other")] == [3, 1, 1]
+    assert [policies.of(name).max_active for name in ("research", "own", "other")] == [200, None, 100]
     assert settings.workers == 32
     assert settings.log_level == "DEBUG"
 

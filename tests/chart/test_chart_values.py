@@ -60,6 +60,9 @@ def test_every_value_is_in_the_schema_and_every_property_of_the_schema_is_a_valu
         ("proxy.https=proxy.example:3128", "/proxy/https"),
         ("agents.cacheSize=10GB", "/agents/cacheSize"),
         ("podTemplates.Bad_Name=x", "Bad_Name"),
+        ("namespaces.defaults.weight=0", "/namespaces/defaults/weight"),
+        ("namespaces.overrides.research.maxactive=2", "additional properties 'maxactive' not allowed"),
+        ("namespaces.overrides.Research.weight=2", "Research"),
     ],
 )
 def test_a_wrong_value_is_refused_with_a_reason(helm, change, reason):

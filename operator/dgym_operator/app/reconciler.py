@@ -87,13 +87,13 @@ class Reconciler:
         except NotLeading:
             return "not_leading"
         except NotFound:
-            self._withdraw(item)
+            self._release_pod(item)
             return "gone"
         except Conflict:
             self.queue.retry(item)
             return "conflict"
         except ApiError as error:
-            self._withdraw(item)
+            self._release_pod(item)
             if isinstance(error, Forbidden) and error.namespace_terminating:
                 return "gone"
             seconds = self.queue.retry(item)
@@ -101,7 +101,7 @@ class Reconciler:
             return "error"
         except Exception:
             # An unforeseen object must not keep all others waiting.
-            self._withdraw(item)
+            self._release_pod(item)
             self.queue.retry(item)
             _log.exception("reconcile raised an exception, a defect", extra=about)
             return "defect"
@@ -111,9 +111,9 @@ class Reconciler:
             self.queue.add(item, requeue_after)
         return "ok"
 
-    def _withdraw(self, item: Item) -> None:
-        """Withdraw the grant of a pod that was not used: until the next try it would take others' room."""
-        if item.kind is Kind.EPISODE:
+    def _release_pod(self, item: Item) -> None:
+        """Release the grant of a pod that was not used: until the next try it would take others' room."""
+        if item.kind is Kind.EPISODE and self.dispatcher.pod_granted(item.key):
             self.dispatcher.request_pod(item.key, None)
 
     async def _set(self, key: Key) -> float | None:

@@ -153,6 +153,29 @@ def _looks(metrics):
     return metrics.registry.get_sample_value("dgym_operator_reconcile_total", {"kind": "Episode", "result": "ok"})
 
 
+async def test_a_pod_that_cannot_be_created_for_now_keeps_no_grant(
+    working, cache, objects, client, dispatcher, monkeypatch
+):
+    """Until the next try its room is that of others."""
+
+    async def lose_the_answer(*_args, **_options):
+        raise ConnectionLost("no answer in time")
+
+    for verb in ("get", "patch"):
+        monkeypatch.setattr(client, verb, lose_the_answer)
+    cache.agents.observe_report(objects.agent("agent"), AgentReport(incarnation="1", slots=1))
+    objects.episode("fix", spec={"task": {}})
+    await settle()
+    dispatcher.round()
+    assert dispatcher.pod_granted(("team", "fix"))
+    await settle()
+    assert not dispatcher.pod_granted(("team", "fix"))
+    objects.episode("next", namespace="other", spec={"task": {}})
+    await settle()
+    dispatcher.round()
+    assert dispatcher.pod_granted(("other", "next"))
+
+
 async def test_a_set_whose_children_are_refused_does_not_keep_the_api_server_busy(working, cache, api, clock):
     manifest = {"metadata": {"name": "all-tasks", "namespace": "team", "uid": "uid-all-tasks", "resourceVersion": "9"}}
     owner = {

@@ -33,6 +33,8 @@
   value: {{ .Values.sandboxes.headStart | quote }}
 - name: DGYM_OPERATOR_MAX_STUCK_PODS
   value: {{ .Values.sandboxes.maxStuckPods | quote }}
+- name: DGYM_OPERATOR_NAMESPACE_POLICIES
+  value: {{ toJson .Values.namespaces | quote }}
 - name: DGYM_OPERATOR_NETWORK_POLICY
   value: {{ .Values.sandboxes.networkPolicy }}
 - name: DGYM_OPERATOR_API_QPS
