@@ -299,8 +299,10 @@ def pending_pod(cache: Cache, episode: EpisodeView) -> PendingPod | None:
 
 
 def _is_displaced(cache: Cache, episode: EpisodeView) -> bool:
-    """Whether its model failed, so that the agent has released the slot, or its agent is lost."""
+    """Whether its model failed, so that the agent has released the slot, or its agent is lost, and it is to go on."""
     assignment = episode.status.assignment
+    if episode.status.ending is not None:
+        return False
     if assignment is not None and assignment.failed_time is not None:
         return True
     agent = cache.agents.view(episode)
