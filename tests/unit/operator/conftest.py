@@ -5,9 +5,12 @@ import msgspec
 import pytest
 
 from dgym.kube import Access, Client, Credentials, EventRecorder, SystemClock
+from dgym.wire.assignments import AgentReport
 from dgym_operator.cache import Agents, Cache
 from dgym_operator.controllers import Policy
+from dgym_operator.dispatch import Dispatcher, candidate_of, pending_pod
 from dgym_operator.objects import EpisodeSetView, EpisodeView, Pod
+from dgym_operator.policies import NamespacePolicies, NamespacePolicy
 
 
 class SteppedClock:
@@ -96,3 +99,60 @@ def client():
 def events(client, clock):
     """It has room for nothing, so that ``dropped`` counts what is recorded."""
     return EventRecorder(client, controller="dgym.dev/test", instance="1", clock=clock, random=Random(1), limit=0)
+
+
+POLICIES = NamespacePolicies(
+    overrides={
+        "few": NamespacePolicy(max_active=2),
+        "none": NamespacePolicy(max_active=0),
+        "heavy": NamespacePolicy(weight=3),
+    }
+)
+
+
+@pytest.fixture
+def looked_at():
+    return []
+
+
+@pytest.fixture
+def again():
+    """Names of those whose cause of waiting has changed."""
+    return []
+
+
+@pytest.fixture
+def dispatcher(cache, looked_at, again):
+    def enqueue(key, *, low_priority=False):
+        (again if low_priority else looked_at).append(key[1])
+
+    return Dispatcher(cache, head_start=1, stuck_limit=3, policies=POLICIES, enqueue=enqueue)
+
+
+def serve(objects, cache, name="agent", slots=2, *, draining=False):
+    cache.agents.observe_report(objects.agent(name), AgentReport(incarnation="1", slots=slots, draining=draining))
+
+
+def wish_pods(dispatcher, objects, *names, namespace="team", **spec):
+    for number, name in enumerate(names):
+        episode = objects.episode(name, namespace=namespace, created=number, spec=spec)
+        dispatcher.request_pod(episode.key, candidate_of(episode))
+
+
+def unschedulable(message="0/1 nodes are available", reason="Unschedulable"):
+    scheduled = {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
+    return {"phase": "Pending", "conditions": [scheduled]}
+
+
+def no_image():
+    waiting = {"reason": "ErrImagePull", "message": "not found"}
+    return {"phase": "Pending", "containerStatuses": [{"name": "sandbox", "state": {"waiting": waiting}}]}
+
+
+def create_pod(dispatcher, objects, cache, name, namespace="team", **status):
+    """The Episode's pod is made, and the watch shows it so."""
+    cache.pods.put(objects.pod(f"{name}-1", owner=name, namespace=namespace, **status))
+    key = (namespace, name)
+    dispatcher.request_pod(key, None)
+    dispatcher.observe_pod(key, pending_pod(cache, cache.episodes.get(key)))
+    dispatcher.round()
