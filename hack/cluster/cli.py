@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from hack.cluster import paths
 from hack.cluster.build import PAUSE, build
 from hack.cluster.choose import Cluster, choose, ours
+from hack.cluster.local import LocalCluster
 from hack.cluster.machine import ClusterError
 
 EPILOG = """\
@@ -26,6 +27,11 @@ def parser() -> argparse.ArgumentParser:
     commands.add_parser("down", help="remove it; an existing one is left as it is")
     load = commands.add_parser("load", help="bring images of podman or docker to its nodes")
     load.add_argument("image", nargs="+")
+    for command, text in (
+        ("stop", "kill a component of a local cluster, such as kubelet"),
+        ("start", "start it again"),
+    ):
+        commands.add_parser(command, help=text).add_argument("component")
     commands.add_parser("status", help="say which one it is and whether it runs; exit code 3 if it does not")
     commands.add_parser("kubeconfig", help="print the path of its kubeconfig")
     commands.add_parser("audit-log", help="print the path of the log of all writes to its API server")
@@ -68,6 +74,12 @@ def _ask(cluster: Cluster, options: argparse.Namespace) -> int:
         print(cluster.kubeconfig)
     elif options.command == "load":
         cluster.load(options.image)
+    elif options.command in {"stop", "start"}:
+        if not isinstance(cluster, LocalCluster):
+            raise ClusterError(
+                f"components of a cluster of kind {cluster.name} cannot be stopped; E2E_CLUSTER=local can"
+            )
+        (cluster.stop if options.command == "stop" else cluster.start)(options.component)
     elif options.command == "status":
         print(f"{cluster.name}: {cluster.status()}")
         return 0 if cluster.running() else 3

@@ -62,6 +62,16 @@ class Files:
         return self.state / "log"
 
     @property
+    def ended(self) -> Path:
+        """The components that ended, and their exit codes."""
+        return self.state / "ended.json"
+
+    @property
+    def stopped(self) -> Path:
+        """The names of the components that are to be stopped; read by the first process on SIGHUP."""
+        return self.state / "stopped.json"
+
+    @property
     def volumes(self) -> Path:
         """The directories behind the persistent volumes."""
         return self.state / "volumes"

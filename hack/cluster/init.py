@@ -7,6 +7,7 @@ them go their mounts, interfaces and packet filter rules: nothing has to be foun
 import ctypes
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -38,6 +39,8 @@ class Init:
         self.report = report
         self.running: dict[int, str] = {}
         self.ended: dict[str, int] = {}
+        self.commands: dict[str, list[str]] = {}
+        self.stopped: set[str] = set()
 
     def say(self, word: str, text: str) -> None:
         """Tell the process that waits for us."""
@@ -47,10 +50,14 @@ class Init:
         """Start programs, each with a log of its own."""
         for name, command in commands.items():
             self.say("step", f"starting {name}")
-            pid = os.fork()
-            if pid == 0:
-                self._become(name, command)
-            self.running[pid] = name
+            self.commands[name] = command
+            self._spawn(name)
+
+    def _spawn(self, name: str) -> None:
+        pid = os.fork()
+        if pid == 0:
+            self._become(name, self.commands[name])
+        self.running[pid] = name
 
     def _become(self, name: str, command: list[str]) -> None:
         try:
@@ -71,7 +78,24 @@ class Init:
         """Remember which component ended and how; orphans of pods end too, and matter to nobody."""
         if name := self.running.pop(pid, None):
             self.ended[name] = os.waitstatus_to_exitcode(status)
-            (self.files.state / "ended.json").write_text(json.dumps(self.ended))
+            self._write_ended()
+
+    def _write_ended(self) -> None:
+        fresh = self.files.ended.with_suffix(".new")
+        fresh.write_text(json.dumps(self.ended))
+        fresh.replace(self.files.ended)
+
+    def apply_stopped(self) -> None:
+        """Kill the components that are to be stopped, and start those that no longer are."""
+        stopped = set(json.loads(self.files.stopped.read_text()))
+        for pid, name in self.running.items():
+            if name in stopped:
+                os.kill(pid, signal.SIGKILL)
+        for name in self.stopped - stopped:
+            self.ended.pop(name, None)
+            self._spawn(name)
+        self.stopped = stopped
+        self._write_ended()
 
     def check(self) -> None:
         """A component that ends while the cluster starts is a failure."""
@@ -110,7 +134,8 @@ class Init:
         self.wait("the node", lambda: components.node_ready(client))
 
     def reap(self) -> None:
-        """Wait for whatever ends, for ever."""
+        """Wait for whatever ends, for ever; on SIGHUP, stop and start components as they are asked for."""
+        signal.signal(signal.SIGHUP, lambda *_: self.apply_stopped())
         while True:
             self.note_ended(*os.waitpid(-1, 0))
 

@@ -31,6 +31,7 @@ from hack.cluster.machine import (
 
 ROOT = Path(__file__).parent.parent.parent
 PROGRAMS = ("containerd", "ctr", "runc", "iptables", "conntrack", "ip", "mount", "sysctl", "openssl")
+COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy")
 OVERLAYFS = "overlayfs"
 # Interfaces and control groups have one name on a machine, wherever the state is.
 LOCK = Path("/run/dgym-cluster.lock")
@@ -85,7 +86,7 @@ class LocalCluster:
         try:
             self._start(binaries)
         except BaseException as error:
-            logs = tails(self.files, ["init", *json_keys(self.files.state / "ended.json"), "kube-apiserver", "kubelet"])
+            logs = tails(self.files, ["init", *json_keys(self.files.ended), "kube-apiserver", "kubelet"])
             self._down(keep_logs=True)
             if isinstance(error, ClusterError):
                 raise ClusterError(f"{error}\n{logs}") from None
@@ -163,7 +164,7 @@ class LocalCluster:
         """Which components run."""
         if not self.running():
             return "not running"
-        ended = json_keys(self.files.state / "ended.json")
+        ended = json_keys(self.files.ended)
         trouble = f"; ended: {', '.join(ended)} (logs in {self.files.logs})" if ended else ""
         try:
             version = self.files.client().request("GET", "/version")["gitVersion"]
@@ -176,6 +177,28 @@ class LocalCluster:
         if not self.running():
             raise ClusterError("there is no cluster to load images into: `make cluster-up` starts it")
         images.load(names, self.files.containerd_socket, self.files.snapshotter, self.files.state / "loaded.json")
+
+    def stop(self, component: str) -> None:
+        """Kill a component; it stays away until it is started."""
+        self._set_stopped(component, stopped=True)
+
+    def start(self, component: str) -> None:
+        """Start a component that was stopped."""
+        self._set_stopped(component, stopped=False)
+
+    def _set_stopped(self, component: str, *, stopped: bool) -> None:
+        if component not in COMPONENTS:
+            raise ClusterError(f"not a component: {component} (there are {', '.join(COMPONENTS)})")
+        with self._exclusive():
+            pid = self._pid()
+            names = {*json_keys(self.files.stopped)} - {component} | ({component} if stopped else set())
+            self.files.stopped.write_text(json.dumps(dict.fromkeys(sorted(names), True)))
+            os.kill(pid, signal.SIGHUP)
+            wait_until(
+                lambda: (component in json_keys(self.files.ended)) is stopped,
+                30,
+                f"the {'end' if stopped else 'start'} of {component}",
+            )
 
 
 def check_machine() -> None:

@@ -19,7 +19,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Answer:
-    """One reply. A ``mistake`` does not count as progress of its policy."""
+    """One reply. A ``mistake`` does not count as progress of its policy; ``seconds`` pass before it is first sent."""
 
     text: str = ""
     calls: tuple[Call, ...] = ()
@@ -27,6 +27,7 @@ class Answer:
     refusal: str | None = None
     finish_reason: str | None = None
     mistake: bool = False
+    seconds: float = 0.0
     extra: dict[str, Any] = field(default_factory=dict)
 
 

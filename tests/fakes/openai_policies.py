@@ -2,15 +2,15 @@
 
 ``debugger`` debugs a task of mini_nightmare with pdb and solves it, by the walkthrough that is shipped with the task.
 ``rewriter`` adds comments to the guilty file and gives up. ``erratic-N`` does any of this and makes every mistake that
-models make, by the seed N. A policy finds out from the messages which task it has and how far it has come, so that it
-goes on where an episode was interrupted.
+models make, by the seed N. ``scripted`` makes the calls that the task's instructions list. A policy finds out from the
+messages which task it has and how far it has come, so that it goes on where an episode was interrupted.
 """
 
 import json
 import random
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -23,6 +23,7 @@ from tests.fakes.openai_answers import Answer, Call
 BENCHMARK = Path(str(files("dgym.benchmarks.mini_nightmare")))
 ATTEMPTS = 6
 
+_SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 _TEXT_CALL = re.compile(r"<call>(\{.*?\})</call>", re.DOTALL)
 
 
@@ -86,8 +87,8 @@ def find_policy(model: str) -> Policy | None:
 
 
 def _policy(model: str) -> Policy | None:
-    if model in ("debugger", "rewriter"):
-        return debugger if model == "debugger" else rewriter
+    if model in _POLICIES:
+        return _POLICIES[model]
     name, _, seed = model.partition("-")
     if name == "erratic" and seed.isdigit():
         return lambda request: erratic(request, int(seed))
@@ -114,6 +115,18 @@ def rewriter(request: Request) -> Answer:
         actions += [Call("rewrite", comment), Call("eval")]
     actions.append(Call("submit", {"message": "I could not find it."}))
     return play([call for call in actions if request.offers(call.tool)], request, "this may do it")
+
+
+def scripted(request: Request) -> Answer:
+    """The calls between ``<script>`` and ``</script>``, JSON; ``think``: seconds before each is first made."""
+    found = _SCRIPT.search(request.text)
+    if found is None:
+        return Answer(text="I see no script.")
+    script = json.loads(found[1])
+    actions = [Call(one["tool"], one["arguments"]) for one in script]
+    position = position_in(actions, request.calls, request.answered)
+    seconds = script[position].get("think", 0.0) if position < len(script) else 0.0
+    return replace(play(actions, request, "it is in the script"), seconds=seconds)
 
 
 def play(actions: Sequence[Call], request: Request, hope: str) -> Answer:
@@ -157,6 +170,8 @@ def erratic(request: Request, seed: int) -> Answer:
     offered = [call for call in calls if request.offers(call.tool)]
     return Answer(text="Perhaps this.", calls=(chance.choice(offered),)) if offered else NO_CALL
 
+
+_POLICIES: dict[str, Policy] = {"debugger": debugger, "rewriter": rewriter, "scripted": scripted}
 
 READY = Answer(calls=(Call("ready"),))
 MALFORMED = Answer(text="One moment.", calls=(Call("view", '{"path": "a.py",, }'),), mistake=True)

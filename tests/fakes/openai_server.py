@@ -3,8 +3,9 @@
     python tests/fakes/openai_server.py --port 0 --fault rate_limit --fault reset
 
 prints its address and serves until it is interrupted. The name of the model in a request chooses the policy
-(``debugger``, ``rewriter``, ``erratic-7``). Tests run it in their own loop (``async with FakeOpenAI() as server``) or,
-for programs that they start, in a thread (``with FakeOpenAI().in_thread() as server``).
+(``debugger``, ``rewriter``, ``scripted``, ``erratic-7``). Tests run it in their own loop
+(``async with FakeOpenAI() as server``) or, for programs that they start, in a thread
+(``with FakeOpenAI().in_thread() as server``).
 """
 
 import argparse
@@ -162,7 +163,7 @@ class FakeOpenAI:
             fault = self._fault(received)
             if fault is not None and fault.kind not in MISTAKES:
                 return await fail(fault, request, limit=self._context_limit)
-            return self._answer(received, MISTAKES[fault.kind] if fault else None)
+            return await self._answer(received, MISTAKES[fault.kind] if fault else None)
 
     @contextlib.asynccontextmanager
     async def _counted(self) -> AsyncIterator[None]:
@@ -187,7 +188,7 @@ class FakeOpenAI:
     def _key_of(self, received: Received) -> str:
         return received.headers.get("api-key") or received.headers.get("authorization", "").removeprefix("Bearer ")
 
-    def _answer(self, received: Received, mistake: Answer | None) -> web.StreamResponse:
+    async def _answer(self, received: Received, mistake: Answer | None) -> web.StreamResponse:
         session = self._sessions.setdefault(received.session, _Session())
         answer = mistake
         if answer is not None:
@@ -201,6 +202,7 @@ class FakeOpenAI:
                 answer = self._decide(received, session.answered)
                 session.last_body, session.last_answer = received.body, answer
                 session.answered += 1
+                await asyncio.sleep(answer.seconds if answer is not None else 0.0)
         if answer is None:
             error = {"message": f"The model {received.body.get('model')!r} does not exist", "code": "model_not_found"}
             return web.json_response({"error": error}, status=404)

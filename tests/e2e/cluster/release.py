@@ -79,7 +79,7 @@ def values_for_tests(*, watch: str | None, agents: int) -> dict[str, Any]:
             "replicas": agents,
             "drainSeconds": 60,
             "sourceHosts": [services[REPOSITORIES]],
-            "llmConfig": {name: {"model": name, **model} for name in ("debugger", "rewriter")},
+            "llmConfig": {name: {"model": name, **model} for name in ("debugger", "rewriter", "scripted")},
             "extraEnv": [{"name": "SCRIPTED_KEY", "value": "no-secret"}],
         },
         "sidecar": {"image": {"tag": _tag("SIDECAR")}},

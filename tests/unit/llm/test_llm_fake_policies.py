@@ -1,9 +1,11 @@
 """The scripted models must be right, or tests of agents prove nothing."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.fakes.openai_answers import Call
-from tests.fakes.openai_policies import Request, all_tasks, debugger, erratic, position_in, rewriter
+from tests.fakes.openai_policies import Request, all_tasks, debugger, erratic, position_in, rewriter, scripted
 
 TOOLS = ("eval", "view", "pdb", "rewrite", "listdir", "submit")
 
@@ -75,3 +77,13 @@ def test_ambiguous_positions_are_decided_by_the_number_of_answers():
     assert position_in(actions, [Call("c")], 4) == 4
     assert position_in(actions, [Call("b"), Call("c")], 0) == 4
     assert position_in(actions, [], 3) == 0
+
+
+def test_the_scripted_model_makes_the_calls_of_the_instructions_and_thinks_before_them():
+    script = '[{"tool": "view", "arguments": {"path": "a.py"}, "think": 5}, {"tool": "eval", "arguments": {}}]'
+    task = replace(all_tasks()[0], instructions=f"Do it. <script>{script}</script>")
+    first = scripted(request(task))
+    assert (first.calls, first.seconds) == ((Call("view", {"path": "a.py"}),), 5)
+    second = scripted(request(task, first.calls))
+    assert (second.calls, second.seconds) == ((Call("eval", {}),), 0)
+    assert scripted(request(task, (*first.calls, *second.calls))).calls == ()

@@ -1,0 +1,127 @@
+"""A cell of the matrix: an episode at a moment, a fault, and what must hold afterwards."""
+
+import json
+import os
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.cluster.faults import kinds, node
+from tests.e2e.cluster.faults.designs import End, Fault, designed
+from tests.e2e.cluster.faults.kinds import Stage
+from tests.e2e.cluster.faults.moments import STEPS, Moment, held_episode, reach
+from tests.e2e.cluster.support import unique, until
+
+FINISH_SECONDS = 600
+FILES = {"trajectory.jsonl", "patch.diff", "result.json", "episode.log"}
+
+
+def run_cell(stage: Stage, fault: Fault, moment: Moment) -> None:
+    """One episode, and a fault of its own."""
+    name = unique("cell")
+    begin(stage, name, moment)
+    seen = pods_of(stage, name)
+    with kinds.of_one(fault)(stage, name):
+        stage.store.open(stage.episodes, name)
+    conclude(stage, name, fault, moment, seen)
+
+
+def run_cells(stage: Stage, fault: Fault, moments: Iterable[Moment] = Moment) -> None:
+    """An episode at each moment, and one fault for all of them."""
+    names = {moment: unique("cell") for moment in moments}
+    with ThreadPoolExecutor(len(names)) as threads:
+        list(threads.map(lambda moment: begin(stage, names[moment], moment), names))
+        seen = {moment: pods_of(stage, name) for moment, name in names.items()}
+        with kinds.of_all(fault)(stage):
+            for name in names.values():
+                stage.store.open(stage.episodes, name)
+        list(threads.map(lambda moment: conclude(stage, names[moment], fault, moment, seen[moment]), names))
+
+
+def begin(stage: Stage, name: str, moment: Moment) -> None:
+    """Run an episode up to the moment."""
+    stage.episodes.apply(held_episode(name, moment))
+    reach(stage.episodes, name, moment, stage.store)
+
+
+def pods_of(stage: Stage, name: str) -> set[str]:
+    """The UIDs of the pods that an episode has now."""
+    return {pod["metadata"]["uid"] for pod in stage.episodes.items("pods", f"dgym.dev/episode={name}")}
+
+
+def conclude(stage: Stage, name: str, fault: Fault, moment: Moment, seen: set[str]) -> None:
+    """Wait for the end, record it, and compare it with the design."""
+    status = stage.episodes.finished(name, FINISH_SECONDS)
+    observed = end_of(status)
+    wanted = designed(fault, moment)
+    record(fault, moment, observed, wanted)
+    assert observed == wanted, f"{status}\n{stage.episodes.explain(name)}"
+    check_invariants(stage, name, status, seen)
+
+
+def end_of(status: dict[str, Any]) -> End:
+    """The end that an Episode's status shows."""
+    return End(
+        reason=status["reason"],
+        attempts=status["attempt"],
+        failures=status.get("failures", 0),
+        disruptions=status.get("disruptions", 0),
+        poisoned=len(status.get("poisonedSteps", ())),
+    )
+
+
+def check_invariants(stage: Stage, name: str, status: dict[str, Any], seen: set[str]) -> None:
+    """One verdict, each step once in its attempt, and nothing left over."""
+    until(lambda: stored(stage, name), what=f"{name}: a stored verdict")
+    attempts, verdicts = stage.store.attempts(stage.episodes.namespace, name), stored(stage, name)
+    assert [path.name for path in verdicts] == [str(status["attempt"])], attempts
+    assert {path.name for path in verdicts[0].iterdir()} == FILES
+    result = json.loads((verdicts[0] / "result.json").read_text())
+    assert (result["reason"], result["score"]) == (status["reason"], status["outcome"]["score"])
+    for attempt in attempts:
+        check_steps(attempt)
+    if status["reason"] == "Resolved":
+        assert numbers(verdicts[0]) == list(range(1, STEPS + 1))
+    until(lambda: not pods_of(stage, name), what="the pods to go")
+    until(lambda: not [each for uid in seen for each in node.remains(stage.cluster, uid)], what="the node to be clean")
+    owners = [owner["name"] for secret in stage.episodes.items("secrets")
+              for owner in secret["metadata"].get("ownerReferences", ())]  # fmt: skip
+    assert name not in owners
+
+
+def stored(stage: Stage, name: str) -> list[Path]:
+    """The attempts that have a stored result."""
+    attempts = stage.store.attempts(stage.episodes.namespace, name)
+    return [path for path in attempts if (path / "result.json").exists()]
+
+
+def check_steps(attempt: Path) -> None:
+    """Steps are numbered without gaps or repetitions."""
+    sequence = [line["seq"] for line in trajectory(attempt)]
+    assert sequence == list(range(len(sequence))), f"{attempt}: {sequence}"
+
+
+def numbers(attempt: Path) -> list[int]:
+    """The lines that the steps have left in the workspace's file, as the last step but two showed it."""
+    (shown,) = (
+        line["observation"]["text"]
+        for line in trajectory(attempt)
+        if line["call"] and line["call"]["arguments"].get("command") == "cat counter.txt"
+    )
+    return [int(word) for word in shown.split() if word.isdecimal()]
+
+
+def trajectory(attempt: Path) -> list[dict[str, Any]]:
+    """The steps of a stored trajectory, which may end in the middle of a line if the attempt was given up."""
+    file = attempt / "trajectory.jsonl"
+    lines = file.read_text().split("\n")[:-1] if file.exists() else []
+    return [json.loads(line) for line in lines[1:]]
+
+
+def record(fault: Fault, moment: Moment, observed: End, wanted: End | None) -> None:
+    """Keep the outcome for the report, if one is to be made."""
+    directory = os.environ.get("DGYM_E2E_FAULT_RECORDS")
+    if directory:
+        cell = {"fault": fault, "moment": moment, **observed.as_json(), "asDesigned": observed == wanted}
+        Path(directory, f"{unique('cell')}.json").write_text(json.dumps(cell))

@@ -1,0 +1,77 @@
+"""What is designed to come of each fault at each moment: the table that the cells of the matrix are compared with."""
+
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from tests.e2e.cluster.faults.moments import Moment
+
+
+class Fault(StrEnum):
+    """What happens."""
+
+    SANDBOX_KILLED = "sandbox container killed"
+    SANDBOX_OOM = "sandbox OOM-killed"
+    POD_DELETED = "pod deleted"
+    POD_EVICTED = "pod evicted"
+    NODE_LOST = "node lost"
+    SIDECAR_KILLED = "sidecar killed"
+    AGENT_DELETED = "agent pod deleted"
+    AGENT_RESTARTED = "agent container restarted"
+    AGENT_PARTITIONED = "agent partitioned and back"
+    LEADER_KILLED = "leader killed"
+    OPERATORS_AWAY = "both operators gone for a minute"
+    API_SERVER_RESTARTED = "kube-apiserver restarted"
+    ETCD_RESTARTED = "etcd restarted"
+    STORE_FULL = "results store full"
+    STORE_SLOW = "results store slow"
+    STORE_AWAY = "results store away"
+
+
+OF_ONE_EPISODE = (Fault.SANDBOX_KILLED, Fault.SANDBOX_OOM, Fault.POD_DELETED, Fault.POD_EVICTED, Fault.SIDECAR_KILLED)
+"""Faults that other episodes do not notice."""
+OF_ONE_AGENT = (Fault.AGENT_DELETED, Fault.AGENT_RESTARTED, Fault.AGENT_PARTITIONED)
+"""Faults that other episodes of the agent survive: one at a time."""
+OF_THE_STORE = (Fault.STORE_FULL, Fault.STORE_SLOW, Fault.STORE_AWAY)
+OF_THE_CLUSTER = (
+    Fault.LEADER_KILLED,
+    Fault.OPERATORS_AWAY,
+    Fault.API_SERVER_RESTARTED,
+    Fault.ETCD_RESTARTED,
+    Fault.NODE_LOST,
+)
+
+
+@dataclass(frozen=True)
+class End:
+    """How an episode ends: the reason, the number of attempts, and what they count against."""
+
+    reason: str = "Resolved"
+    attempts: int = 1
+    failures: int = 0
+    disruptions: int = 0
+    poisoned: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+UNHARMED = End()
+_FAILED = End(attempts=2, failures=1)
+_DISRUPTED = End(attempts=2, disruptions=1)
+_SANDBOX_IS_OVER = (Moment.DURING_CLOSE, Moment.AFTER_CLOSE)
+
+
+def designed(fault: Fault, moment: Moment) -> End | None:
+    """The designed end; None: there is nothing for the fault to hit, as the sandbox has ended."""
+    if fault in (Fault.SANDBOX_KILLED, Fault.SANDBOX_OOM):
+        return None if moment in _SANDBOX_IS_OVER else _FAILED
+    if moment is Moment.AFTER_CLOSE:
+        # The verdict is in the agent's memory: the pod is not needed for it any more.
+        return UNHARMED
+    if fault is Fault.SIDECAR_KILLED or fault is Fault.POD_DELETED:
+        return _FAILED
+    if fault in (Fault.POD_EVICTED, Fault.NODE_LOST):
+        return _DISRUPTED
+    return UNHARMED

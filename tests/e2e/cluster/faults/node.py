@@ -1,0 +1,127 @@
+"""The node of a local cluster, seen from this machine: its containers' processes, its control groups, its volumes."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hack.cluster import network, node_config
+from hack.cluster.choose import choose
+from hack.cluster.local import LocalCluster
+from hack.cluster.machine import cgroup_roots
+from tests.e2e.cluster.support import Kubectl, run, until
+
+# Of the pods' bridge: the kubelet's probes come from there.
+GATEWAY = network.PODS.replace(".0/24", ".1")
+_HOG = """
+import os, sys
+procs, first = sys.argv[1], sys.argv[2]
+open(procs, "w").write(str(os.getpid()))
+held = []
+while os.path.exists("/proc/" + first) and len(held) < 512:
+    held.append(bytearray(os.urandom(4096)) * 256)
+"""
+
+
+def local_cluster() -> LocalCluster | None:
+    """The cluster that runs on this machine without an engine, if that is the one."""
+    try:
+        cluster = choose(os.environ)
+    except Exception:
+        return None
+    return cluster if isinstance(cluster, LocalCluster) and cluster.running() else None
+
+
+def container_status(pod: dict[str, Any], name: str) -> dict[str, Any]:
+    """A container's status."""
+    return next(each for each in pod["status"]["containerStatuses"] if each["name"] == name)
+
+
+def groups(name: str) -> list[Path]:
+    """The control groups of a container or pod, one in each hierarchy."""
+    found = []
+    for root in cgroup_roots():
+        for top, below, _ in os.walk(root / node_config.CGROUP):
+            if name in below:
+                found.append(Path(top, name))
+    return found
+
+
+def first_process(pod: dict[str, Any], name: str) -> int:
+    """The process with id 1 of a container."""
+    identity = container_status(pod, name)["containerID"].rpartition("/")[2]
+    for group in groups(identity):
+        for pid in (group / "cgroup.procs").read_text().split():
+            status = Path("/proc", pid, "status").read_text()
+            (line,) = (line for line in status.splitlines() if line.startswith("NSpid:"))
+            if line.split()[-1] == "1":
+                return int(pid)
+    raise LookupError(f"container {name} has no first process")
+
+
+def kill(pod: dict[str, Any], name: str) -> None:
+    """End a container by the signal that none survives."""
+    pid = first_process(pod, name)
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: not Path(f"/proc/{pid}").exists(), what=f"the end of container {name}")
+
+
+def exhaust_memory(pod: dict[str, Any], name: str) -> None:
+    """Have the kernel kill a container's first process for want of memory: another process joins and takes it all."""
+    pid = first_process(pod, name)
+    identity = container_status(pod, name)["containerID"].rpartition("/")[2]
+    (group,) = (group for group in groups(identity) if (group / _limit_file(group)).exists())
+    usage = group / ("memory.usage_in_bytes" if _limit_file(group) == "memory.limit_in_bytes" else "memory.current")
+    (group / _limit_file(group)).write_text(str(int(usage.read_text()) + 2 * 1024**2))
+
+    def gone() -> bool:
+        subprocess.run([sys.executable, "-c", _HOG, str(group / "cgroup.procs"), str(pid)], check=False, timeout=60)
+        return not Path(f"/proc/{pid}").exists()
+
+    until(gone, what=f"the end of container {name}")
+
+
+def _limit_file(group: Path) -> str:
+    return "memory.max" if (group / "memory.max").exists() else "memory.limit_in_bytes"
+
+
+def kill_pod(pod: dict[str, Any]) -> None:
+    """End every process of a pod, as the loss of its node does."""
+    for group in groups(f"pod{pod['metadata']['uid']}"):
+        for procs in group.rglob("cgroup.procs"):
+            for pid in procs.read_text().split():
+                os.kill(int(pid), signal.SIGKILL)
+
+
+@contextmanager
+def partitioned(pod: dict[str, Any], name: str) -> Iterator[None]:
+    """Drop every packet of a pod but those of the kubelet's probes."""
+    enter = ("nsenter", "--target", str(first_process(pod, name)), "--net", "iptables")
+    rules = [(chain, *each) for chain, flag in (("INPUT", "-s"), ("OUTPUT", "-d")) for each in (
+        (flag, GATEWAY, "-j", "ACCEPT"), ("!", "-i" if chain == "INPUT" else "-o", "lo", "-j", "DROP"),
+    )]  # fmt: skip
+    for rule in rules:
+        run(*enter, "-A", *rule)
+    try:
+        yield
+    finally:
+        for rule in rules:
+            run(*enter, "-D", *rule, check=False)
+
+
+def volume_of(kubectl: Kubectl) -> Path:
+    """The directory behind the one claim of a namespace."""
+    (claim,) = kubectl.items("persistentvolumeclaims")
+    volume = kubectl.get("persistentvolume", claim["spec"]["volumeName"])
+    assert volume is not None
+    return Path(volume["spec"]["local"]["path"])
+
+
+def remains(cluster: LocalCluster, uid: str) -> list[str]:
+    """What is left on the node of a pod: control groups (and so processes) and directories."""
+    directory = cluster.files.state / "lib" / "kubelet" / "pods" / uid
+    return [*map(str, groups(f"pod{uid}")), *([str(directory)] if directory.exists() else [])]
