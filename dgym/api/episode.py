@@ -241,6 +241,18 @@ class Termination(Model, frozen=True, kw_only=True):
     message: Annotated[str, msgspec.Meta(max_length=1024)] = ""
 
 
+class PodRef(Model, frozen=True, kw_only=True):
+    """Exactly one pod.
+
+    Attributes:
+        name: Name of the pod.
+        uid: UID of the pod; another pod may have had the name.
+    """
+
+    name: Name
+    uid: Token
+
+
 class AttemptEnding(Model, frozen=True, kw_only=True):
     """An attempt that ends: its pod is deleted, its last message read, and a stored verdict looked for.
 
@@ -306,6 +318,7 @@ class EpisodeStatus(Model, frozen=True, kw_only=True):
         replay: The attempt whose recorded steps the attempt that runs, or the next one, replays.
         attempt_seconds: How long agents before the present one had served the attempt that runs, from its reset on.
         pod_name: The pod of the attempt that runs.
+        pod_ref: The same pod by name and UID.
         task_uid: UID of the DebugTask that is used.
         assignment: Which agent serves the episode.
         epoch: The highest epoch of all assignments so far.
@@ -332,6 +345,7 @@ class EpisodeStatus(Model, frozen=True, kw_only=True):
     replay: ReplaySource | None = None
     attempt_seconds: Count = 0
     pod_name: Name | None = None
+    pod_ref: PodRef | None = None
     task_uid: Token | None = msgspec.field(default=None, name="taskUID")
     assignment: AgentAssignment | None = None
     epoch: Count = 0

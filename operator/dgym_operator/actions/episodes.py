@@ -195,7 +195,7 @@ class EpisodeExecutor:
         except NotFound:
             self._memory.record_absent(uid, action.name)
             return 0.0
-        if pod.is_controlled_by(uid):
+        if pod.is_controlled_by(uid) and action.uid in ("", pod.metadata.uid):
             self.cache.pods.assume(pod)
         else:
             self._memory.record_absent(uid, action.name)

@@ -142,7 +142,7 @@ class Cache:
 
     def _pods_of(self, uid: str) -> tuple[Pod, ...]:
         pods, last = self.pods_by_owner[uid], self.memory.last_pods.get(uid)
-        return pods if last is None or any(pod.key == last.key for pod in pods) else (*pods, last)
+        return pods if last is None or any(pod.metadata.uid == last.metadata.uid for pod in pods) else (*pods, last)
 
     def is_of_current_attempt(self, episode: EpisodeView, pod: Pod) -> bool:
         """Whether the pod is of the current attempt, or else of the next one, of an unfinished Episode."""

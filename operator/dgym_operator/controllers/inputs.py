@@ -141,8 +141,16 @@ class EpisodeInput(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def pod(self) -> Pod | None:
-        """The pod of ``attempt``."""
-        return next((pod for pod in self.pods if attempt_of(pod) == self.attempt), None)
+        """The pod of ``attempt``; once that is assigned, exactly the pod in status."""
+        reference = self.episode.status.pod_ref
+        return next(
+            (
+                pod
+                for pod in self.pods
+                if attempt_of(pod) == self.attempt and (reference is None or pod.metadata.uid == reference.uid)
+            ),
+            None,
+        )
 
     @property
     def assignment(self) -> AgentAssignment | None:

@@ -45,10 +45,12 @@ class DeletePod(Action, frozen=True, kw_only=True):
 class LookUpPod(Action, frozen=True, kw_only=True):
     """Get the pod that status names and the view lacks from the API server.
 
-    If it does not exist, ``EpisodeInput.absent`` holds its name from the next decision on.
+    If it does not exist, or has another UID, ``EpisodeInput.absent`` holds its name from the next decision on. Without
+    ``uid`` any pod of the Episode is the one.
     """
 
     name: str
+    uid: str = ""
 
 
 class PatchStatus(Action, frozen=True, kw_only=True):

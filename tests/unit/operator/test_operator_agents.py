@@ -3,7 +3,7 @@ import pytest
 
 from dgym.wire.assignments import AgentReport, AssignmentState, AssignmentStatus
 from dgym_operator.controllers.episode import agent_request
-from dgym_operator.dispatch.delivery import compare
+from dgym_operator.dispatch.polling import compare
 
 ASSIGNED = {"attempt": 1, "podName": "fix-1", "assignment": {"agentPodUID": "uid-agent", "epoch": 1}}
 FINISHED = {"conditions": [{"type": "Finished", "status": "True"}]}

@@ -7,7 +7,7 @@ from dgym.api import EndCause, EpisodeStatus
 from dgym.api.episode import Termination
 from dgym.wire import EndReason
 from dgym.wire.assignments import AssignmentState
-from dgym_operator.controllers import AgentView, DeletePod
+from dgym_operator.controllers import AgentView, DeletePod, LookUpPod
 from dgym_operator.controllers.episode import agent_request, assigned_status, decide
 from tests.unit.reconcile.reconcile_builders import (
     AGENT,
@@ -143,3 +143,14 @@ def test_epochs_go_on_over_attempts_and_from_before_they_were_recorded():
     status = assigned_status(view(None, ready_pod()), agent_request(view(None, ready_pod()), NOW), AGENT, NOW)
     assert (status.epoch, status.assignment.epoch, status.assignment.mode) == (1, 1, "run")
     assert agent_request(view(running(epoch=4), ready_pod(), agent=LOST), NOW).epoch == 5
+
+
+def test_a_pod_that_took_the_name_of_the_assigned_one_is_another():
+    status = assigned_status(view(None, ready_pod()), agent_request(view(None, ready_pod()), NOW), AGENT, NOW)
+    assert (status.pod_ref.name, status.pod_ref.uid) == ("e-1", "pod-uid-1")
+    pod = ready_pod()
+    other = replace(pod, metadata=replace(pod.metadata, uid="pod-uid-2"))
+    plan = decide(view(status, other), NOW)
+    assert plan.actions == (DeletePod(name="e-1", uid="pod-uid-2"), LookUpPod(name="e-1", uid="pod-uid-1"))
+    gone = written(decide(view(status, other, agent=LOST, absent=frozenset({"e-1"})), NOW))
+    assert gone.ending.message == "pod e-1 is gone and left no result"

@@ -5,7 +5,7 @@ from typing import Literal
 
 import msgspec
 
-from dgym.api import AgentAssignment, ConditionType, EpisodeStatus, ProgressReason, Stages
+from dgym.api import AgentAssignment, ConditionType, EpisodeStatus, PodRef, ProgressReason, Stages
 from dgym.wire.assignments import AssignmentMode
 from dgym_operator.controllers.conditions import EPOCH, set_condition, since
 from dgym_operator.controllers.episode.ending import find_ending, recovery_failed
@@ -125,6 +125,7 @@ def assigned_status(view: EpisodeInput, request: AgentRequest, agent_pod_uid: st
         message="",
         attempt=view.attempt,
         pod_name=pod.metadata.name,
+        pod_ref=PodRef(name=pod.metadata.name, uid=pod.metadata.uid),
         task_uid=status.task_uid or view.task.uid,
         assignment=assignment,
         epoch=request.epoch,

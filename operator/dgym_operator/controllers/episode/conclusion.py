@@ -138,6 +138,7 @@ def close_attempt(view: EpisodeInput, now: datetime, *, reason: str, message: st
         active_seconds=served_seconds(view),
         attempt_seconds=0,
         pod_name=None,
+        pod_ref=None,
         assignment=None,
         epoch=view.next_epoch - 1,
         ending=None,

@@ -55,7 +55,9 @@ def still_wants(read: EpisodeView, uid: str, attempt: int) -> bool:
 def _decide_attempt(view: EpisodeInput, now: datetime) -> Plan:
     begun = view.episode.status.pod_name is not None
     if begun and view.pod is None and view.pod_name not in view.absent:
-        return Plan(actions=(LookUpPod(name=view.pod_name),), requeue_after=view.policy.repeat_seconds)
+        reference = view.episode.status.pod_ref
+        look_up = LookUpPod(name=view.pod_name, uid=reference.uid if reference is not None else "")
+        return Plan(actions=(look_up,), requeue_after=view.policy.repeat_seconds)
     if not begun and view.pod is not None and view.pod.metadata.deletion_timestamp is not None:
         return conclude(view, deleted_early(view.pod), now)
     # A disrupted pod that is gone has used up its attempt, even without an agent: the next pod has another name.
