@@ -63,6 +63,12 @@ _SLOTS = CATALOGUE.gauge("dgym_slots", "Slots of the agents that answer.", state
 _REQUESTS = CATALOGUE.gauge(
     "dgym_admission_requests", "Episodes that wait for the grant of a slot.", resource=("pod", "agent")
 )
+_OF_NAMESPACES = CATALOGUE.gauge(
+    "dgym_namespace_episodes",
+    "Episodes of a namespace that are active, as `maxActive` counts them, or wait for a grant.",
+    namespace="the namespaces of `namespaces.overrides`",
+    state=("active", "waiting"),
+)
 _DEPTH = CATALOGUE.gauge("dgym_operator_queue_depth", "Objects waiting to be reconciled.")
 _OLDEST = CATALOGUE.gauge("dgym_operator_queue_oldest_seconds", "Time that the oldest of them has waited.")
 _BUSY = CATALOGUE.gauge("dgym_operator_queue_active", "Objects that a worker reconciles.")
@@ -142,6 +148,8 @@ class Snapshot(msgspec.Struct, kw_only=True):
     """By set (``namespace/name``) and state of its episodes."""
     requests: Mapping[str, int] = {}
     """Episodes that wait for the grant of a ``pod`` or an ``agent``."""
+    admission: Mapping[tuple[str, str], int] = {}
+    """Episodes by namespace with a policy of its own, and state (``active``, ``waiting``)."""
     queue: QueueState = QueueState()
     watches: Mapping[str, WatchState] = {}
     """By resource."""
@@ -169,6 +177,7 @@ class Present(Collector):
         yield _AGENTS.family(now.agents)
         yield _SLOTS.family({"used": now.slots_used, "free": now.slots_free})
         yield _REQUESTS.family(now.requests)
+        yield _OF_NAMESPACES.family(now.admission)
         yield _DEPTH.single(now.queue_depth)
         yield _OLDEST.single(now.queue_oldest_seconds)
         yield _BUSY.single(now.queue.active)
@@ -274,6 +283,7 @@ def snapshot_of(cache: Cache, informers: Informers, queue: WorkQueue[Any], dispa
         slots_used=used,
         slots_free=free,
         requests={"pod": pods, "agent": agents},
+        admission=dispatcher.admission(),
         queue_depth=len(queue),
         queue_oldest_seconds=queue.oldest_age,
         queue=QueueState(active=queue.active, delayed=queue.delayed, adds=queue.adds, retries=queue.retries),

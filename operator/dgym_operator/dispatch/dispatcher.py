@@ -126,10 +126,6 @@ class Dispatcher:
         """Start a round soon: slots, agents or requests have changed."""
         self._work.set()
 
-    def waiting(self, namespace: str) -> int:
-        """Number of the namespace's episodes that wait for a grant."""
-        return self._pod_requests.count(namespace) + self._agent_requests.count(namespace)
-
     def _request(self, requests: Requests, key: Key, candidate: Candidate | None) -> None:
         if candidate is None:
             requests.discard(key)
@@ -215,9 +211,13 @@ class Dispatcher:
 
     # Counts
 
-    def active(self, namespace: str) -> int:
-        """Number of the namespace's episodes that have a sandbox, or are about to, as ``maxActive`` bounds it."""
-        return self._active()[namespace]
+    def admission(self) -> dict[tuple[str, str], int]:
+        """Number of episodes by namespace with a policy of its own, and state: ``active`` or ``waiting`` for a grant."""
+        active, found = self._active(), {}
+        for namespace in self._policies.overrides:
+            found[namespace, "active"] = active[namespace]
+            found[namespace, "waiting"] = self._pod_requests.count(namespace) + self._agent_requests.count(namespace)
+        return found
 
     def _reserved(self) -> set[Key]:
         """Episodes for which a slot is reserved: their sandbox starts or is ready, or they wait for another agent."""

@@ -34,7 +34,9 @@ def test_a_namespace_gets_no_more_than_max_active(dispatcher, objects, cache, lo
     assert sorted(again) == ["c", "d", "never"]
     assert dispatcher.held_by(("few", "c")) == FULL
     assert "namespace none has 0 active episodes (maxActive)" in dispatcher.held_by(("none", "never"))
-    assert (dispatcher.active("few"), dispatcher.waiting("few")) == (2, 2)
+    numbers = dispatcher.admission()
+    assert (numbers["few", "active"], numbers["few", "waiting"]) == (2, 2)
+    assert {namespace for namespace, _ in numbers} == set(POLICIES.overrides)
     # The place is taken from the grant to the end: by the pod, and by the assignment.
     create_pod(dispatcher, objects, cache, "a", "few", **READY)
     assigned = {"attempt": 1, "podName": "a-1", "assignment": {"agentPodUID": "uid-agent", "epoch": 1}}
