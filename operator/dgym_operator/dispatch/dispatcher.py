@@ -212,7 +212,7 @@ class Dispatcher:
     # Counts
 
     def admission(self) -> dict[tuple[str, str], int]:
-        """Number of episodes by namespace with a policy of its own, and state: ``active`` or ``waiting`` for a grant."""
+        """Number of ``active`` and ``waiting`` episodes of each namespace with a policy of its own."""
         active, found = self._active(), {}
         for namespace in self._policies.overrides:
             found[namespace, "active"] = active[namespace]

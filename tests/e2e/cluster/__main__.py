@@ -13,7 +13,7 @@ import pytest
 
 from tests.e2e.cluster.release import installed
 from tests.e2e.cluster.services import addresses, deploy
-from tests.e2e.cluster.support import new_namespace
+from tests.e2e.cluster.support import new_namespace, unique
 
 HERE = Path(__file__).parent
 
@@ -27,7 +27,9 @@ def main() -> int:
         os.environ["DGYM_E2E_SERVICES"] = json.dumps(addresses(services))
         sandbox, agent = (os.environ[f"DGYM_E2E_{each}_IMAGE"] for each in ("SANDBOX", "AGENT"))
         deploy(services, sandbox_image=sandbox, agent_image=agent)
-        with installed("system", watch=None, agents=1) as release:
+        bounded = os.environ["DGYM_E2E_BOUNDED_NAMESPACE"] = unique("e2e-bounded")
+        policies = {"overrides": {bounded: {"maxActive": 1}}}
+        with installed("system", watch=None, agents=1, values={"namespaces": policies}) as release:
             os.environ["DGYM_E2E_SYSTEM_NAMESPACE"] = release.kubectl.namespace
             shared = tests("shared")
         return max(shared, tests("own"))

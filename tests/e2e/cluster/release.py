@@ -107,10 +107,11 @@ def merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def installed(name: str, *, watch: str | None, agents: int) -> Iterator[Release]:
-    """A release in a namespace of its own; uninstalled at the end."""
+def installed(name: str, *, watch: str | None, agents: int, values: dict[str, Any] | None = None) -> Iterator[Release]:
+    """A release in a namespace of its own, with some values changed; uninstalled at the end."""
     with new_namespace(f"e2e-{name}") as kubectl:
-        release = Release(name, kubectl.namespace, values_for_tests(watch=watch, agents=agents))
+        every = merged(values_for_tests(watch=watch, agents=agents), values or {})
+        release = Release(name, kubectl.namespace, every)
         release.install()
         try:
             yield release

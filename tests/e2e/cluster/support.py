@@ -111,9 +111,9 @@ def condition(status: dict[str, Any], kind: str) -> dict[str, Any]:
 
 
 @contextmanager
-def new_namespace(stem: str, security: str = "restricted") -> Iterator[Kubectl]:
+def new_namespace(stem: str, security: str = "restricted", *, name: str = "") -> Iterator[Kubectl]:
     """A namespace with Pod Security enforced; it must be possible to delete it afterwards."""
-    name = unique(stem)
+    name = name or unique(stem)
     labels = {f"pod-security.kubernetes.io/{mode}": security for mode in ("enforce", "warn")}
     kubectl = Kubectl(name)
     kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})

@@ -1,0 +1,46 @@
+"""A namespace whose policy lets one episode be active at a time."""
+
+import os
+
+import pytest
+
+from tests.e2e.cluster.episodes import counting, episode, inline_source, task_spec
+from tests.e2e.cluster.support import condition, new_namespace, until
+
+STEPS = 24
+"""Of half a second each: longer than a cause of waiting takes to show."""
+
+
+@pytest.fixture(scope="module")
+def bounded():
+    """The namespace that the release's values name."""
+    with new_namespace("e2e-bounded", name=os.environ["DGYM_E2E_BOUNDED_NAMESPACE"]) as kubectl:
+        yield kubectl
+
+
+def test_no_more_than_max_active_run_and_the_others_say_why_they_wait(bounded):
+    names = ["first", "second"]
+    for name in names:
+        bounded.apply(episode(name, agent=counting(STEPS), task=task_spec(inline_source())))
+    held, most = "", 0
+
+    def look():
+        nonlocal held, most
+        pods = {pod["metadata"]["name"] for pod in bounded.items("pods") if "deletionTimestamp" not in pod["metadata"]}
+        # Listed after the pods: one that is unfinished by now was so when its pod was there.
+        episodes = bounded.items("episodes")
+        unfinished = [each for each in episodes if not is_finished(each)]
+        most = max(most, sum(f"{each['metadata']['name']}-1" in pods for each in unfinished))
+        messages = (each["status"].get("message", "") for each in unfinished if each.get("status"))
+        held = next((text for text in messages if "maxActive" in text), held)
+        return episodes and not unfinished
+
+    until(look, what="both episodes to finish", pause=0.5)
+    assert f"namespace {bounded.namespace} has 1 active episodes (maxActive)" in held
+    assert most == 1
+    assert [bounded.status(name)["reason"] for name in names] == ["Resolved", "Resolved"]
+
+
+def is_finished(each):
+    """Whether the Episode has its verdict."""
+    return condition(each.get("status", {}), "Finished").get("status") == "True"
