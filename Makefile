@@ -53,6 +53,11 @@ binaries: $(STAMP) ## build what tests run against, once, with Go: etcd, kube-ap
 	@$(BIN)/python hack/cluster/cluster build
 	@hack/versitygw
 
+.PHONY: monitoring
+monitoring: $(STAMP) ## rules, alerts and dashboards under the real Prometheus; installs Debian's if root there
+	@hack/system-packages monitoring
+	@$(BIN)/python $(PYTEST) tests/integration/monitoring tests/chart/test_chart_monitoring.py
+
 .PHONY: test-matrix
 test-matrix: $(STAMP) ## the runner and debugger under every Python and pytest version found
 	@hack/system-packages

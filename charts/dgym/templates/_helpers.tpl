@@ -155,3 +155,12 @@ s3://{{ .bucket }}{{ with trimAll "/" .prefix }}/{{ . }}{{ end }}
 {{- fail "agents.existingSecret and agents.llmConfig both say which models there are; set one of them." -}}
 {{- end -}}
 {{- end -}}
+
+{{/* The annotations by which a Prometheus finds pods to scrape. */}}
+{{- define "dgym.scrapeAnnotations" -}}
+{{- if .root.Values.metrics.annotations -}}
+prometheus.io/scrape: "true"
+prometheus.io/port: {{ .port | quote }}
+prometheus.io/path: /metrics
+{{- end -}}
+{{- end -}}

@@ -22,7 +22,7 @@ from hack.cluster.cli import parser as cluster_parser
 from hack.cluster.paths import find_binary
 
 ROOT = Path(__file__).parents[3]
-DOCS = sorted(f"docs/{path.name}" for path in ROOT.glob("docs/*.md"))
+DOCS = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/**/*.md"))
 PAGES = ("README.md", "CONTRIBUTING.md", "charts/dgym/README.md", *DOCS)
 CONSOLE = re.compile(r"^```(?:console|sh)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 VALUES = re.compile(r"^```yaml\n(# values\.yaml\n.*?)^```", re.MULTILINE | re.DOTALL)

@@ -1,0 +1,27 @@
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.required import absent
+
+ROOT = Path(__file__).parents[3]
+FILES = ROOT / "charts" / "dgym" / "files"
+RULES = FILES / "monitoring" / "rules.yaml"
+
+
+def _program(name: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        absent("prometheus", f"no {name} on PATH (`hack/system-packages monitoring` installs it on Debian)")
+    return found
+
+
+@pytest.fixture(scope="session")
+def promtool() -> str:
+    return _program("promtool")
+
+
+@pytest.fixture(scope="session")
+def prometheus_program() -> str:
+    return _program("prometheus")
