@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dgym.api import DebugTask, Episode, EpisodeSet, load
-    from dgym.env import AsyncRepoEnv, RepoEnv
+    from dgym.env import AsyncRepoEnv, RepoEnv, connect
     from dgym.errors import DgymError
     from dgym.tools import Tool, ToolContext, ToolError, ToolResult
 
@@ -32,6 +32,7 @@ __all__ = [
     "ToolContext",
     "ToolError",
     "ToolResult",
+    "connect",
     "load",
 ]
 
@@ -46,6 +47,7 @@ _HOMES = {
     "ToolContext": "dgym.tools",
     "ToolError": "dgym.tools",
     "ToolResult": "dgym.tools",
+    "connect": "dgym.env",
     "load": "dgym.api",
 }
 

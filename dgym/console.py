@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -52,10 +53,12 @@ async def read_block(console: Console, prompt: str, continuation: str) -> str | 
     return line
 
 
-def open_console(tools: Mapping[str, Mapping[str, Any]]) -> Console:
-    """A prompt where both ends are a terminal, else plain lines."""
+def open_console(
+    tools: Mapping[str, Mapping[str, Any]], commands: Mapping[str, str] = MappingProxyType(META_COMMANDS)
+) -> Console:
+    """A prompt where both ends are a terminal, else plain lines; ``commands`` are those that are no tools."""
     if sys.stdin.isatty() and sys.stdout.isatty():
-        return TerminalConsole(tools)
+        return TerminalConsole(tools, commands)
     return PlainConsole()
 
 
@@ -104,7 +107,7 @@ class PlainConsole:
 class TerminalConsole:
     """A prompt_toolkit session: history across runs, completion of tools, arguments and seen paths, colours."""
 
-    def __init__(self, tools: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(self, tools: Mapping[str, Mapping[str, Any]], commands: Mapping[str, str]) -> None:
         from prompt_toolkit import PromptSession
         from prompt_toolkit.history import FileHistory, History, InMemoryHistory
         from prompt_toolkit.output.vt100 import Vt100_Output
@@ -118,7 +121,7 @@ class TerminalConsole:
         output.enable_cpr = False
         self._session: PromptSession[str] = PromptSession(
             history=history,
-            completer=call_completer(tools, self._paths),
+            completer=call_completer(tools, self._paths, commands),
             complete_style=CompleteStyle.READLINE_LIKE,
             complete_while_typing=False,
             output=output,
@@ -142,7 +145,11 @@ class TerminalConsole:
         self._paths.update(_PATH.findall(text))
 
 
-def call_completer(tools: Mapping[str, Mapping[str, Any]], paths: set[str]) -> "Completer":
+def call_completer(
+    tools: Mapping[str, Mapping[str, Any]],
+    paths: set[str],
+    commands: Mapping[str, str] = MappingProxyType(META_COMMANDS),
+) -> "Completer":
     """Completes a line of text at the prompt; ``paths`` may grow meanwhile."""
     from prompt_toolkit.completion import Completer, Completion
 
@@ -150,7 +157,7 @@ def call_completer(tools: Mapping[str, Mapping[str, Any]], paths: set[str]) -> "
         def get_completions(self, document: "Document", complete_event: "CompleteEvent") -> "Iterator[Completion]":  # noqa: ARG002
             """Completions for the word before the cursor."""
             words = document.text_before_cursor.lstrip().split(" ")
-            for candidate, meta in _candidates(words, tools, paths):
+            for candidate, meta in _candidates(words, tools, paths, commands):
                 if candidate.startswith(words[-1]):
                     yield Completion(candidate, start_position=-len(words[-1]), display_meta=meta)
 
@@ -158,14 +165,14 @@ def call_completer(tools: Mapping[str, Mapping[str, Any]], paths: set[str]) -> "
 
 
 def _candidates(
-    words: list[str], tools: Mapping[str, Mapping[str, Any]], paths: Iterable[str]
+    words: list[str], tools: Mapping[str, Mapping[str, Any]], paths: Iterable[str], commands: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
     """What the last of ``words`` may be, each with a few words about it: a tool, a value of its argument, a path."""
     name = words[0]
     if len(words) == 1:
         for tool, about in sorted(tools.items()):
             yield f"{tool} ", _first_sentence(about["description"])
-        yield from META_COMMANDS.items()
+        yield from commands.items()
         return
     if name == "help":
         yield from ((tool, "") for tool in sorted(tools))

@@ -19,10 +19,10 @@ from dgym.agents.base import (
 from dgym.agents.chat import Chat, Exchange, StopEpisode
 
 if TYPE_CHECKING:
-    from dgym.agents.human import HumanModel
+    from dgym.agents.human import HumanAgent, HumanModel
     from dgym.agents.model_agent import ModelAgent
 
-_LAZY = {"HumanModel": "human", "ModelAgent": "model_agent"}
+_LAZY = {"HumanAgent": "human", "HumanModel": "human", "ModelAgent": "model_agent"}
 
 __all__ = [
     "STANDARD_TOOLS",
@@ -33,6 +33,7 @@ __all__ = [
     "Chat",
     "Env",
     "Exchange",
+    "HumanAgent",
     "HumanModel",
     "ModelAgent",
     "StopEpisode",

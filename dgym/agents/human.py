@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from dgym.agents.base import AgentContext, BaseAgent, Env
 from dgym.console import META_COMMANDS, Console, open_console, read_block
@@ -17,12 +17,13 @@ class HumanAgent(BaseAgent):
 
     name = "human"
     interactive = True
+    commands: ClassVar[Mapping[str, str]] = META_COMMANDS
 
     async def run(self, env: Env, context: AgentContext) -> EndReason | None:
         """Show the first observation, then make one call a line until the episode ends."""
         observation, info = await env.reset(seed=context.seed)
         tools = {tool["name"]: tool for tool in info["tools"]}
-        console = open_console(tools)
+        console = open_console(tools, self.commands)
         console.show(f"Episode of task {context.task_name}. Type a call, help, or quit.", "title")
         _show(console, observation)
         while (line := await read_block(console, "dgym> ", "....> ")) is not None:
@@ -32,7 +33,7 @@ class HumanAgent(BaseAgent):
             if command in ("quit", "exit"):
                 return EndReason.CANCELLED
             if command == "help":
-                console.show(_help(rest.strip(), tools, info["instructions"]))
+                console.show(_help(rest.strip(), tools, info["instructions"], self.commands))
                 continue
             observation, _, terminated, truncated, info = await env.step(line.strip())
             _show(console, observation)
@@ -42,7 +43,9 @@ class HumanAgent(BaseAgent):
         return EndReason.CANCELLED
 
 
-def _help(name: str, tools: Mapping[str, Mapping[str, Any]], instructions: Mapping[str, str]) -> str:
+def _help(
+    name: str, tools: Mapping[str, Mapping[str, Any]], instructions: Mapping[str, str], commands: Mapping[str, str]
+) -> str:
     """Every tool in a line, or all about one."""
     if name in tools:
         return instructions.get(name) or str(tools[name]["description"])
@@ -50,7 +53,7 @@ def _help(name: str, tools: Mapping[str, Mapping[str, Any]], instructions: Mappi
     for tool, about in sorted(tools.items()):
         first_line, _, _ = str(about["description"]).strip().partition("\n")
         lines.append(f"  {tool:<10} {first_line}")
-    lines += [f"  {command:<10} {text}" for command, text in META_COMMANDS.items()]
+    lines += [f"  {command:<10} {text}" for command, text in commands.items()]
     return "\n".join(lines)
 
 

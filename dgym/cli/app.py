@@ -11,6 +11,7 @@ from dgym.cli.output import printable_messages, translated
 COMMANDS = {
     "init-llm-config": "Write a commented template of the models' configuration.",
     "llm": "List the configured models, or check that they answer.",
+    "attach": "Debug in the sandbox of an Episode of a cluster, at this terminal.",
     "cancel": "End Episodes and EpisodeSets of a cluster before their time.",
     "check": "Run tasks untouched and solved, and list their problems.",
     "clean": "Remove the leftovers of killed runs.",
@@ -30,7 +31,7 @@ COMMANDS = {
 }
 
 _MODULES = {
-    "cluster": ("cancel", "get", "logs", "results", "submit"),
+    "cluster": ("attach", "cancel", "get", "logs", "results", "submit"),
     "installed": ("clean", "completion", "tools", "version"),
     "llm": ("init-llm-config", "llm"),
     "local": ("check", "init", "migrate", "replay", "report", "run", "validate"),

@@ -8,7 +8,7 @@ from dgym.env.asynchronous import DEFAULT_TOOLS, AsyncRepoEnv, check_choice
 from dgym.env.http_client import HttpClient, Patience
 from dgym.env.local import LocalEpisodes, Opening, check_task, open_source, open_task
 from dgym.env.remote import RemoteEpisode, RemotePreparation
-from dgym.env.synchronous import RepoEnv
+from dgym.env.synchronous import RepoEnv, connect
 from dgym.env.views import BreakpointDict, FrameDict, InfoDict, ObservationDict, ScoreDict, ToolDict, observation_view
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "ToolDict",
     "check_choice",
     "check_task",
+    "connect",
     "observation_view",
     "open_source",
     "open_task",

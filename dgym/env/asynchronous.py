@@ -113,35 +113,69 @@ class AsyncRepoEnv:
     def connect(
         cls,
         url: str,
-        token: str,
+        token: str | None = None,
         *,
         epoch: int | None = None,
         prepare_token: str | None = None,
         reset_key: str | None = None,
         render_mode: str | None = None,
         patience: Patience | None = None,
+        context: str | None = None,
+        wait_seconds: float = 900.0,
     ) -> Self:
         """An episode that runs in a pod, by its sidecar; nothing is sent before ``reset``, which works once.
 
         Args:
-            url: The address of the sidecar, such as ``http://10.0.0.7:8080``.
-            token: The token of the role "drive".
+            url: The address of the sidecar, such as ``http://10.0.0.7:8080``; or, without a token, the Episode without
+                ``agent`` in a cluster, as ``NAMESPACE/NAME``, or ``NAME`` in the namespace of the kubeconfig's context.
+            token: The token of the role "drive". That of an Episode in a cluster is read from its Secret.
             epoch: The number of the assignment under which an agent pod drives it; None for other drivers.
             prepare_token: The token of the role "prepare", for ``apply_solution`` alone.
             reset_key: The idempotency key of the reset. A later driver that resets under the same key resumes the
                 episode: ``history()`` has all of its steps, and ``reset`` returns the last observation.
             render_mode: None or "ansi".
             patience: How long requests without an answer are repeated; None: a minute.
+            context: The context of the kubeconfig; None: the current one.
+            wait_seconds: How long ``reset`` waits until an Episode in a cluster can be driven.
         """
         _check_render_mode(render_mode)
+        _check_seconds("wait_seconds", wait_seconds)
+        patience = patience or Patience()
+        if token is None:
+            return cls._in_cluster(url, context, wait_seconds, reset_key, patience, render_mode)
         episode = RemoteEpisode(
-            url, token, epoch=epoch, prepare_token=prepare_token, reset_key=reset_key, patience=patience or Patience()
+            url, token, epoch=epoch, prepare_token=prepare_token, reset_key=reset_key, patience=patience
         )
 
         async def opener(task: DebugTask | None) -> Episode:
             if task is not None:
                 raise ArgumentError("the task of an episode in a pod cannot be changed")
             return episode
+
+        env = cls.__new__(cls)
+        env._set_up(opener, render_mode)
+        return env
+
+    @classmethod
+    def _in_cluster(
+        cls,
+        name: str,
+        context: str | None,
+        wait_seconds: float,
+        reset_key: str | None,
+        patience: Patience,
+        render_mode: str | None,
+    ) -> Self:
+        if "://" in name:
+            raise ArgumentError(f"token: the sidecar at {name} needs one; an Episode in a cluster is NAMESPACE/NAME")
+
+        async def opener(task: DebugTask | None) -> Episode:
+            if task is not None:
+                raise ArgumentError("the task of an episode in a pod cannot be changed")
+            from dgym.env.cluster import find_sidecar
+
+            found = await find_sidecar(name, context=context, wait_seconds=wait_seconds)
+            return RemoteEpisode(found.route, found.token, reset_key=reset_key or found.reset_key, patience=patience)
 
         env = cls.__new__(cls)
         env._set_up(opener, render_mode)

@@ -10,10 +10,11 @@ import random
 import time
 from collections.abc import AsyncIterable, Callable, Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import msgspec
 
+from dgym.env.route import Route
 from dgym.errors import (
     AccessRefused,
     ConflictError,
@@ -60,15 +61,23 @@ class HttpClient:
     """The client of one sidecar in one role.
 
     Args:
-        url: The address of the sidecar.
+        url: The address of the sidecar, or the route to it.
         token: The role's token.
         epoch: The number of the assignment; None for a driver without one.
         patience: How long requests are repeated.
     """
 
-    def __init__(self, url: str, token: str, *, epoch: int | None = None, patience: Patience = Patience()) -> None:  # noqa: B008
+    def __init__(
+        self,
+        url: str | Route,
+        token: str,
+        *,
+        epoch: int | None = None,
+        patience: Patience = Patience(),  # noqa: B008 - immutable
+    ) -> None:
         _aiohttp()
-        self._url = url.rstrip("/")
+        self._route = Route(url) if isinstance(url, str) else url
+        self._url = self._route.url
         self._token = token
         self._headers = {} if epoch is None else {EPOCH_HEADER: str(epoch)}
         self._patience = patience
@@ -119,7 +128,11 @@ class HttpClient:
             try:
                 status, answer = await self._once(method, path, content(), digest, headers)
             except _connection_errors() as error:
+                await self._route.check()
                 await repeats.pause(f"{self._url} does not answer: {type(error).__name__}: {error}")
+                continue
+            except _Unreached as error:
+                await repeats.pause(str(error))
                 continue
             if status == 202:
                 await repeats.continue_running(f"{method} {path}")
@@ -136,6 +149,7 @@ class HttpClient:
         session, self._session = self._session, None
         if session is not None:
             await session.close()
+        await self._route.close()
 
     async def _once(
         self,
@@ -147,7 +161,8 @@ class HttpClient:
     ) -> tuple[int, bytes]:
         session = self._open()
         sent = self._headers | dict(headers or {})
-        authorization = sent["Authorization"] = sign_request(
+        options = await self._route.options()
+        authorization = sent[self._route.authorization] = sign_request(
             self._token,
             method,
             path,
@@ -156,12 +171,15 @@ class HttpClient:
             content=digest,
         )
         sent["Accept-Encoding"] = "identity"
-        request = session.request(method, self._url + path, data=data, headers=sent, allow_redirects=False)
+        sent |= options.pop("headers", {})
+        request = session.request(method, self._url + path, data=data, headers=sent, allow_redirects=False, **options)
         async with request as response:
             status, answer = response.status, await self._read(response)
             signature = response.headers.get(SIGNATURE_HEADER, "")
         if not answer_is_signed(self._token, authorization, status, answer, signature):
-            _refuse_unsigned(self._url, status, answer)
+            if not await self._route.check(status, answer):
+                _refuse_unsigned(self._url, status, answer)
+            raise _Unreached(str(exception(status, answer)[0]))
         return status, answer
 
     async def _read(self, response: "aiohttp.ClientResponse") -> bytes:
@@ -183,6 +201,10 @@ class HttpClient:
                 ),
             )
         return self._session
+
+
+class _Unreached(Exception):
+    """Something before the sidecar answered that it could not reach it."""
 
 
 class _Repetition:
@@ -211,8 +233,8 @@ class _Repetition:
             await asyncio.sleep(self._pause)
 
 
-def _refuse_unsigned(url: str, status: int, answer: bytes) -> None:
-    """Refuse an answer without the signature of the sidecar, unless a proxy failed and the request is repeated.
+def _refuse_unsigned(url: str, status: int, answer: bytes) -> NoReturn:
+    """Refuse an answer without the signature of the sidecar.
 
     Raises:
         AccessRefused: The sidecar has other tokens, those of another attempt, and cannot sign its refusal.
@@ -220,8 +242,7 @@ def _refuse_unsigned(url: str, status: int, answer: bytes) -> None:
     """
     if status == ErrorCode.UNAUTHENTICATED.status:
         raise AccessRefused(f"{url}: {exception(status, answer)[0]}")
-    if status not in (502, 503, 504):
-        raise SandboxLost(f"{url} answered with status {status} without the signature of the episode's sidecar")
+    raise SandboxLost(f"{url} answered with status {status} without the signature of the episode's sidecar")
 
 
 def exception(status: int, answer: bytes) -> tuple[DgymError, bool]:

@@ -13,6 +13,7 @@ import msgspec
 
 from dgym.api import DebugTask, ToolSpec
 from dgym.env.http_client import HttpClient, Patience
+from dgym.env.route import Route
 from dgym.errors import AccessRefused, ConflictError, EpisodeOver, SandboxLost, Superseded
 from dgym.session import EpisodeLimits, RecordedHistory
 from dgym.wire import EndReason, Observation, Result, Step, ToolCall, action_problem
@@ -50,7 +51,7 @@ class RemoteEpisode:
 
     def __init__(
         self,
-        url: str,
+        url: str | Route,
         token: str,
         *,
         epoch: int | None = None,

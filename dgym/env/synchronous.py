@@ -81,13 +81,15 @@ class RepoEnv:
     def connect(
         cls,
         url: str,
-        token: str,
+        token: str | None = None,
         *,
         epoch: int | None = None,
         prepare_token: str | None = None,
         reset_key: str | None = None,
         render_mode: str | None = None,
         patience: Patience | None = None,
+        context: str | None = None,
+        wait_seconds: float = 900.0,
     ) -> Self:
         """An episode that runs in a pod; see ``AsyncRepoEnv.connect``."""
         options: dict[str, Any] = {
@@ -96,6 +98,8 @@ class RepoEnv:
             "reset_key": reset_key,
             "render_mode": render_mode,
             "patience": patience,
+            "context": context,
+            "wait_seconds": wait_seconds,
         }
         env = cls.__new__(cls)
         env._recipe = (cls.connect, (url, token), options)
@@ -156,6 +160,13 @@ class RepoEnv:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _remake, self._recipe
+
+
+def connect(
+    episode: str, *, context: str | None = None, wait_seconds: float = 900.0, render_mode: str | None = None
+) -> RepoEnv:
+    """The Episode without ``agent`` in a cluster, as ``NAMESPACE/NAME``; see ``AsyncRepoEnv.connect``."""
+    return RepoEnv.connect(episode, context=context, wait_seconds=wait_seconds, render_mode=render_mode)
 
 
 def _remake(make: Callable[..., RepoEnv], arguments: tuple[Any, ...], options: dict[str, Any]) -> RepoEnv:

@@ -18,7 +18,7 @@ from typing import cast
 import msgspec
 
 from dgym.errors import DgymError
-from dgym.wire.http import EPOCH_HEADER, IDEMPOTENCY_HEADER, ErrorCode, Role
+from dgym.wire.http import EPOCH_HEADER, IDEMPOTENCY_HEADER, PROXIED_AUTHORIZATION_HEADER, ErrorCode, Role
 from dgym.wire.signing import WINDOW_SECONDS, SignedRequest, read_request
 
 MAXIMUM_CONNECTIONS = 256
@@ -65,7 +65,7 @@ class Access:
         """
         signed = read_request(
             self._digests,
-            headers.get("Authorization", ""),
+            headers.get(PROXIED_AUTHORIZATION_HEADER) or headers.get("Authorization", ""),
             method,
             target,
             epoch=headers.get(EPOCH_HEADER, ""),

@@ -21,6 +21,8 @@ EPOCH_HEADER = "Dgym-Epoch"
 """The epoch of the caller's assignment; a caller with a lower epoch than the highest seen is superseded."""
 IDEMPOTENCY_HEADER = "Idempotency-Key"
 """The idempotency key of a reset."""
+PROXIED_AUTHORIZATION_HEADER = "Dgym-Authorization"
+"""In place of ``Authorization`` where a proxy takes that for itself, as the Kubernetes API server does."""
 ANSWER_SECONDS = 30.0
 """A call that takes longer answers 202; the client repeats the request."""
 

@@ -22,6 +22,7 @@ def test_the_public_names_are_pinned():
         "ToolContext",
         "ToolError",
         "ToolResult",
+        "connect",
         "load",
     ]
     for name in dgym.__all__:

@@ -1,4 +1,4 @@
-"""The commands that talk to a cluster: `submit`, `get`, `logs`, `results` and `cancel`.
+"""The commands that talk to a cluster: `submit`, `attach`, `get`, `logs`, `results` and `cancel`.
 
 This module has their options and help; implementations are imported when a command runs.
 """
@@ -13,6 +13,34 @@ from dgym.cli.options import (
     system_namespace_option,
     takes_inputs,
 )
+
+
+@click.command("attach")
+@click.argument("name", metavar="EPISODE")
+@click.option(
+    "--wait",
+    type=click.FloatRange(min=0),
+    default=900.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait until the sandbox is prepared.",
+)
+@namespace_option
+@context_option
+def attach_command(name: str, wait: float, namespace: str | None, context: str | None) -> None:
+    """Debug in the sandbox of an Episode of a cluster, at this terminal.
+
+    EPISODE has no agent: it is driven from outside. The calls are those of the agent human. quit and Ctrl-D leave it as
+    it is, and the same command comes back to it; submit ends and scores it.
+
+    Exit status: 0, 1 there is no such Episode, it has an agent or has finished, or the cluster refuses or cannot be
+    reached, 2 usage, 130 Ctrl-C.
+    """
+    import asyncio
+
+    from dgym.cli.cluster.attach import attach
+
+    asyncio.run(attach(name, context=context, namespace=namespace, wait_seconds=wait))
 
 
 @click.command("cancel")

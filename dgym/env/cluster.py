@@ -1,0 +1,251 @@
+"""The sidecar of an Episode in a cluster, found by the kubeconfig and the Secret of the Episode's driver.
+
+From outside the cluster, requests go through the API server's proxy to the pod, not by a port-forward: that ends at the
+pod's loopback, from which the sidecar accepts no connection, since the programs of the sandbox share it. From a pod of
+the cluster they go to the sidecar's address.
+"""
+
+import asyncio
+import base64
+import binascii
+import time
+from contextlib import AsyncExitStack
+from random import Random
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from dgym.api import driver_secret_name
+from dgym.env.route import Route
+from dgym.errors import AccessRefused, ArgumentError, DgymError, EpisodeOver, InfrastructureError, SandboxStartFailed
+from dgym.kube import (
+    EPISODES,
+    PODS,
+    SECRETS,
+    Access,
+    ApiError,
+    Client,
+    Forbidden,
+    NotFound,
+    SystemClock,
+    load_access,
+)
+from dgym.wire.http import PROXIED_AUTHORIZATION_HEADER
+
+_IN_CLUSTER = "in-cluster"
+_POLL_SECONDS = 1.0
+_CHECK_SECONDS = 2.0
+_REFRESH_SECONDS = 30.0
+_RIGHTS = "a driver needs get on episodes and secrets, and get and create on pods/proxy"
+
+
+class Sidecar(msgspec.Struct, frozen=True, kw_only=True):
+    """The route to a sidecar, the token of the role "drive", and the key under which every driver resets it."""
+
+    route: Route
+    token: str
+    reset_key: str
+
+
+async def find_sidecar(name: str, *, context: str | None = None, wait_seconds: float) -> Sidecar:
+    """The sidecar of the Episode ``NAMESPACE/NAME``, once it can be driven.
+
+    Raises:
+        ArgumentError: There is no such Episode, or an agent drives it.
+        AccessRefused: The cluster grants no right to drive it.
+        EpisodeOver: It has finished.
+        SandboxStartFailed: It cannot be driven within ``wait_seconds``.
+        InfrastructureError: The cluster does not answer.
+    """
+    namespace, _, episode = name.rpartition("/")
+    if not episode or "/" in namespace:
+        raise ArgumentError(f"{name!r} is not the name of an Episode: NAMESPACE/NAME, or NAME")
+    access = await _load_access(context)
+    async with AsyncExitStack() as stack:
+        rng = Random()  # noqa: S311 - spreads retries, hides nothing
+        client = Client(access, clock=SystemClock(), random=rng, qps=50, burst=50, resend=False, user_agent="dgym")
+        await stack.enter_async_context(client)
+        lookup = _Lookup(client, namespace or access.namespace, episode)
+        found, secret = await lookup.wait(wait_seconds)
+        stack_of_route = stack.pop_all()
+    url, token = secret.text("url"), secret.text("token")
+    make = DirectRoute if access.context == _IN_CLUSTER else ProxyRoute
+    route = make(lookup, found, access, url, stack_of_route)
+    return Sidecar(route=route, token=token, reset_key=f"{found.metadata.uid}-{found.status.attempt}")
+
+
+async def _load_access(context: str | None) -> Access:
+    try:
+        return await load_access(context=context)
+    except ImportError as error:
+        raise ArgumentError("reading a kubeconfig needs the package kubernetes: pip install 'dgym[cli]'") from error
+
+
+class _View(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Base of the views: unknown fields are ignored."""
+
+
+class _Meta(_View, frozen=True, kw_only=True):
+    uid: str = ""
+
+
+class _Spec(_View, frozen=True, kw_only=True):
+    agent: dict[str, Any] | None = None
+
+
+class _Status(_View, frozen=True, kw_only=True):
+    reason: str = ""
+    state: str = ""
+    message: str = ""
+    attempt: int = 0
+    pod_name: str | None = None
+
+
+class _Episode(_View, frozen=True, kw_only=True):
+    metadata: _Meta
+    spec: _Spec = _Spec()
+    status: _Status = _Status()
+
+
+class _Secret(_View, frozen=True, kw_only=True):
+    data: dict[str, str] = msgspec.field(default_factory=dict)
+
+    def text(self, field: str) -> str:
+        """A field.
+
+        Raises:
+            InfrastructureError: There is none: the Secret is not the operator's.
+        """
+        try:
+            return base64.b64decode(self.data[field]).decode("ascii")
+        except (KeyError, ValueError, binascii.Error):
+            raise InfrastructureError(f"the driver's Secret has no usable field {field!r}") from None
+
+
+class _Lookup:
+    """Reads one Episode and its driver's Secret."""
+
+    def __init__(self, client: Client, namespace: str, name: str) -> None:
+        self._client = client
+        self.namespace = namespace
+        self.name = name
+
+    async def wait(self, seconds: float) -> tuple[_Episode, _Secret]:
+        """The Episode and its Secret, once there is one."""
+        deadline = time.monotonic() + seconds
+        while True:
+            episode = await self.episode()
+            secret = await self._secret(episode)
+            if secret is not None:
+                return episode, secret
+            if time.monotonic() + _POLL_SECONDS > deadline:
+                status = episode.status
+                why = f"{status.reason}: {status.message}" if status.message else status.reason or "no operator saw it"
+                raise SandboxStartFailed(f"{self} cannot be driven within {seconds:g} s: {why}")
+            await asyncio.sleep(_POLL_SECONDS)
+
+    async def episode(self) -> _Episode:
+        """The Episode, if it can be driven, or will be."""
+        try:
+            found = await self._client.get(EPISODES, self.name, namespace=self.namespace, decode=_Episode)
+        except ApiError as error:
+            raise self._explained(error) from error
+        if found.spec.agent is not None:
+            agent = found.spec.agent.get("name", "")
+            raise ArgumentError(f"{self} has an agent ({agent}), which drives it; without spec.agent you may")
+        if found.status.state == "Finished":
+            text = f": {found.status.message}" if found.status.message else ""
+            raise EpisodeOver(f"{self} has finished ({found.status.reason}){text}")
+        return found
+
+    async def _secret(self, episode: _Episode) -> _Secret | None:
+        if episode.status.pod_name is None:
+            return None
+        name = driver_secret_name(episode.status.pod_name, episode.metadata.uid)
+        try:
+            return await self._client.get(SECRETS, name, namespace=self.namespace, decode=_Secret)
+        except NotFound:
+            return None
+        except ApiError as error:
+            raise self._explained(error) from error
+
+    def _explained(self, error: ApiError) -> DgymError:
+        if isinstance(error, NotFound):
+            return ArgumentError(error.message)
+        if isinstance(error, Forbidden):
+            return AccessRefused(f"{error.message}; {_RIGHTS} in namespace {self.namespace}")
+        return InfrastructureError(f"the cluster does not answer for {self}: {error}")
+
+    def __str__(self) -> str:
+        return f"Episode {self.namespace}/{self.name}"
+
+
+class DirectRoute(Route):
+    """The way by the sidecar's address; a request without an answer may mean that the Episode has finished."""
+
+    def __init__(self, lookup: _Lookup, episode: _Episode, access: Access, url: str, resources: AsyncExitStack) -> None:
+        super().__init__(url)
+        self._access = access
+        self._lookup = lookup
+        self._driven = episode
+        self._resources = resources
+        self._checked = 0.0
+
+    async def check(self, status: int | None = None, answer: bytes = b"") -> bool:
+        """Whether a failed request may be repeated: not once the Episode has finished."""
+        if time.monotonic() - self._checked >= _CHECK_SECONDS:
+            self._checked = time.monotonic()
+            try:
+                found = await self._lookup.episode()
+            except (ArgumentError, InfrastructureError):
+                # Deleted, or the cluster is away for now: the request is repeated, and its patience ends.
+                return await super().check(status, answer)
+            if found.metadata.uid != self._driven.metadata.uid or found.status.attempt != self._driven.status.attempt:
+                raise EpisodeOver(f"{self._lookup} is another one, or another attempt, than was driven")
+        return await super().check(status, answer)
+
+    async def close(self) -> None:
+        """Close the connections to the API server."""
+        await self._resources.aclose()
+
+
+class ProxyRoute(DirectRoute):
+    """The way through the API server, which takes the header ``Authorization`` for itself."""
+
+    authorization = PROXIED_AUTHORIZATION_HEADER
+
+    def __init__(self, lookup: _Lookup, episode: _Episode, access: Access, url: str, resources: AsyncExitStack) -> None:
+        pod = f"{episode.status.pod_name}:{urlsplit(url).port or 80}"
+        super().__init__(lookup, episode, access, url, resources)
+        self.url = f"{access.server}{PODS.url(lookup.namespace, pod)}/proxy"
+        self._expired = float("-inf")
+
+    async def options(self) -> dict[str, Any]:
+        """The credentials and the certificate authority of the cluster."""
+        access = self._access
+        header = await access.credentials.header()
+        return {
+            "headers": {"Authorization": header} if header else {},
+            "ssl": access.tls if access.tls is not None else True,
+            "server_hostname": access.server_hostname,
+            "proxy": access.proxy,
+        }
+
+    async def check(self, status: int | None = None, answer: bytes = b"") -> bool:
+        """Whether a failed request may be repeated; the API server's refusals are explained."""
+        if status == 401 and time.monotonic() - self._expired >= _REFRESH_SECONDS:
+            self._expired = time.monotonic()
+            self._access.credentials.expire()
+            return True
+        if status == 403:
+            raise AccessRefused(f"{_message(answer)}; {_RIGHTS} in namespace {self._lookup.namespace}")
+        # The pod may be gone before the Episode shows its end.
+        return await super().check(status, answer) or status in (404, 500)
+
+
+def _message(answer: bytes) -> str:
+    try:
+        return str(msgspec.json.decode(answer)["message"])
+    except (msgspec.MsgspecError, LookupError, TypeError, UnicodeError):
+        return "the API server refuses the proxy to the pod"
