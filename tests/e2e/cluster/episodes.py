@@ -47,6 +47,11 @@ def episode(name: str, *, agent: dict[str, Any] | None = None, **spec: Any) -> d
     }
 
 
+def driven_episode(name: str, **spec: Any) -> dict[str, Any]:
+    """An Episode without agent, driven from outside."""
+    return {**episode(name), "spec": spec}
+
+
 def replay(*calls: dict[str, Any], **fields: Any) -> dict[str, Any]:
     """The agent that makes these calls."""
     return {"name": "replay", "parameters": {"trajectory": "\n".join(json.dumps(call) for call in calls)}, **fields}

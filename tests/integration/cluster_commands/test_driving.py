@@ -3,8 +3,10 @@
 import asyncio
 import base64
 import os
+import runpy
 import socket
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +17,7 @@ from dgym.errors import AccessRefused, ArgumentError, ConflictError, EpisodeOver
 from dgym.wire.http import Role
 from tests.fakes.pods import REPAIR, pods_in
 
+ROOT = Path(__file__).parents[3]
 MERGE = "application/merge-patch+json"
 TASK = {"source": {"files": [{"path": "calc.py", "content": ""}]}, "entrypoint": "python check.py"}
 SUBMIT = {"tool": "submit", "arguments": {}}
@@ -99,6 +102,13 @@ async def test_an_episode_is_driven_through_the_api_server(ready):
         await env.step(REPAIR)
         *_, terminated, _, info = await env.step(SUBMIT)
         assert (terminated, info["resolved"], info["steps"]) == (True, True, 3)
+
+
+async def test_the_example_drives_an_episode_and_the_page_shows_it(ready):
+    path = ROOT / "examples" / "driving" / "drive.py"
+    example = runpy.run_path(str(path))
+    assert await example["drive"](ready.name) == (True, 4)
+    assert path.read_text() in (ROOT / "docs" / "driving-from-outside.md").read_text()
 
 
 def test_the_blocking_environment_connects_by_name_too(ready):
