@@ -5,6 +5,7 @@ The answer of a sidecar is believed with its signature alone: a program of the s
 
 import logging
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 import aiohttp
@@ -22,7 +23,7 @@ from dgym.wire.assignments import (
     AssignmentStatus,
     make_agent_token,
 )
-from dgym.wire.http import Path, Role, make_token
+from dgym.wire.http import Path, Role, VerifyResponse, make_token
 from dgym.wire.signing import SIGNATURE_HEADER, answer_is_signed, content_digest, sign_request, verdict_is_signed
 
 V = TypeVar("V")
@@ -170,9 +171,17 @@ class SidecarCalls:
     A sidecar may be slow or gone, so no decision waits for it. A failed call is requested again by a later decision.
     """
 
-    def __init__(self, caller: PodCaller, key: bytes, queue: WorkQueue[SidecarCall]) -> None:
+    def __init__(
+        self,
+        caller: PodCaller,
+        key: bytes,
+        queue: WorkQueue[SidecarCall],
+        *,
+        poisoned: Callable[[SidecarCall, int], None] = lambda _call, _step: None,
+    ) -> None:
         self._caller = caller
         self._key = key
+        self._poisoned = poisoned
         self._queue = queue
         self._acknowledged: OrderedDict[SidecarCall, None] = OrderedDict()
         self._failures: OrderedDict[SidecarCall, str] = OrderedDict()
@@ -209,7 +218,20 @@ class SidecarCalls:
         if answer.status in (_DONE, _ATTEMPT_OVER):
             _log.info("a sidecar was called", extra=about)
             self._failures.pop(call, None)
-            _remember(self._acknowledged, call, None)
+            if self._is_understood(call, answer):
+                _remember(self._acknowledged, call, None)
+
+    def _is_understood(self, call: SidecarCall, answer: Answer) -> bool:
+        """Whether the call need not be repeated: the sidecar may learn later under which step its sandbox died."""
+        if call.path is not Path.VERIFY or answer.status != _DONE:
+            return True
+        try:
+            verified = msgspec.json.decode(answer.body, type=VerifyResponse)
+        except (msgspec.DecodeError, UnicodeError):
+            return True
+        if not verified.expected and verified.poisoned_step is not None:
+            self._poisoned(call, verified.poisoned_step)
+        return verified.expected or verified.poisoned_step is not None
 
     def _log_failure(self, call: SidecarCall, failure: str, about: dict[str, Any]) -> None:
         """Log each cause once: the call is repeated every few seconds."""

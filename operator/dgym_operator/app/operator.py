@@ -46,7 +46,7 @@ from dgym_operator.app.namespaces import Claims, Namespaces
 from dgym_operator.app.present import Snapshot, snapshot_of
 from dgym_operator.app.reconciler import EventHandlers, Item, Reconciler
 from dgym_operator.cache import Agents, Cache, Informers
-from dgym_operator.calls import AgentClient, PodCaller, SidecarCalls
+from dgym_operator.calls import AgentClient, PodCaller, SidecarCall, SidecarCalls
 from dgym_operator.controllers import Policy
 from dgym_operator.dispatch import AgentPoller, Deliveries, Dispatcher
 from dgym_operator.render import Renderer
@@ -237,7 +237,9 @@ class Operator:
         settings, cache, clock, random = self.settings, self.cache, self._clock, self._random
         reader = ApiReader(self._client)
         agent_client = AgentClient(caller(_AGENT_SECONDS), key)
-        sidecars = SidecarCalls(caller(_SIDECAR_SECONDS), key, WorkQueue(clock=clock, random=random))
+        sidecars = SidecarCalls(
+            caller(_SIDECAR_SECONDS), key, WorkQueue(clock=clock, random=random), poisoned=self._record_poisoned
+        )
         deliveries = Deliveries(
             cache,
             reader=reader,
@@ -293,6 +295,9 @@ class Operator:
 
     def _enqueue(self, key: Key, *, low_priority: bool = False) -> None:
         self._handlers.enqueue(key, low_priority=low_priority)
+
+    def _record_poisoned(self, call: SidecarCall, step: int) -> None:
+        self.cache.memory.poisoned[call.episode_uid] = (call.attempt, step)
 
     def _observe(self, verb: str, resource: Resource, status: int, seconds: float) -> None:
         self.metrics.api_requests.labels(verb=verb, resource=resource.plural, code=str(status)).inc()

@@ -106,6 +106,7 @@ class EpisodeInput(msgspec.Struct, frozen=True, kw_only=True):
         agent: The assigned agent; None before its first report, as after a start of the operator.
         cancelled: Whether the sidecar has acknowledged the cancellation of the attempt.
         absent: Names of pods that the API server has answered 404 for.
+        poisoned_step: The step under which the sandbox of the attempt died, by the sidecar's word.
         disrupted_attempt: The attempt whose pod a watch showed to be disrupted, whether or not that pod still exists.
         owned_by_set: Whether an EpisodeSet controls the Episode.
         counted: Whether that set has written the Episode into its completed indexes.
@@ -122,6 +123,7 @@ class EpisodeInput(msgspec.Struct, frozen=True, kw_only=True):
     agent: AgentView | None = None
     cancelled: bool = False
     absent: frozenset[str] = frozenset()
+    poisoned_step: int | None = None
     disrupted_attempt: int = 0
     owned_by_set: bool = False
     counted: bool = False

@@ -175,6 +175,32 @@ async def test_a_sidecar_is_told_until_it_has_answered(server, caller, status, c
         assert read_request(digests, authorization, *target).role is Role.OPERATE
 
 
+@pytest.mark.parametrize(
+    ("answer", "calls", "found"),
+    [
+        (b'{"expected": false, "poisonedStep": 7}', 1, [7]),
+        (b'{"expected": false}', 2, []),
+        (b'{"expected": true}', 1, []),
+    ],
+    ids=["known", "not known yet", "expected"],
+)
+async def test_a_sidecar_is_asked_until_it_knows_under_which_step_its_sandbox_died(
+    server, caller, answer, calls, found
+):
+    server.body, poisoned = answer, []
+    queue = WorkQueue(clock=SystemClock(), random=Random(1))
+    sidecars = SidecarCalls(caller, KEY, queue, poisoned=lambda call, step: poisoned.append(step))
+    worker = asyncio.ensure_future(sidecars.work())
+    for _ in range(2):
+        sidecars.request(SidecarCall(Path.VERIFY, server.url, "uid", 1))
+        async with asyncio.timeout(90):
+            while len(queue) or queue.active:
+                await asyncio.sleep(0)
+    worker.cancel()
+    await asyncio.gather(worker, return_exceptions=True)
+    assert (len(server.calls), poisoned) == (calls, found)
+
+
 @pytest.mark.parametrize("key", ["", "0" * 64])
 @pytest.mark.parametrize("status", [200, 410])
 async def test_an_answer_without_the_signature_of_the_sidecar_acknowledges_nothing(server, caller, caplog, key, status):

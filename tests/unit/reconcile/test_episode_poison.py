@@ -37,7 +37,6 @@ TARGET = condition("DisruptionTarget", reason="EvictionByEvictionAPI", message="
 DISK = {"phase": "Failed", "reason": "Evicted", "message": "Pod ephemeral local storage usage exceeds the limit"}
 BY_THE_AGENT = {
     "sandbox": (pod(1, OOM, up("sidecar")), "OOMKilled"),
-    "init killed": (pod(1, ended("sandbox", 143, reason="Error"), up("sidecar")), "exit code 143"),
     "sidecar": (pod(1, up("sandbox"), ended("sidecar", 137, reason="OOMKilled", at=60)), "OOMKilled: the sidecar"),
     "disk": (pod(1, **DISK), "Evicted: Pod ephemeral local storage usage exceeds the limit"),
     "message": (
@@ -49,6 +48,8 @@ UNKNOWN = {
     "deleted": pod(1, OOM, ended("sidecar", 137, at=60), deleting=20),
     "drained": pod(1, OOM, up("sidecar"), conditions=[TARGET], phase="Failed"),
     "sidecar killed": pod(1, up("sandbox"), ended("sidecar", 137, reason="Error", at=60), phase="Failed"),
+    "sandbox killed by others": pod(1, ended("sandbox", 137, reason="Error", at=60), up("sidecar")),
+    "sandbox after sidecar": pod(1, ended("sandbox", 1, at=60), ended("sidecar", 137, at=60), phase="Failed"),
     "not seen": pod(1, ended("sandbox", 137, reason="ContainerStatusUnknown"), ended("sidecar", 137, at=60)),
     "node low": pod(1, OOM, phase="Failed", reason="Evicted", message="The node was low on resource: memory."),
 }
@@ -69,6 +70,12 @@ def test_what_may_have_another_cause_is_not_the_agents_doing(name):
     status = concluded(view(running(), UNKNOWN[name], agent=IN_FLIGHT))
     assert (status.poisoned_steps, status.failures + status.disruptions) == ((), 1)
     assert status.replay.attempt == 1
+
+
+def test_the_sidecar_knows_under_which_step_its_sandbox_died():
+    killed = pod(1, ended("sandbox", 143, reason="Error"), up("sidecar"))
+    status = concluded(view(running(), killed, agent=IN_FLIGHT, poisoned_step=7))
+    assert status.poisoned_steps == (PoisonedStep(attempt=1, step=7, reason="exit code 143"),)
 
 
 @pytest.mark.parametrize("flight", [None, 0], ids=["between steps", "reset"])

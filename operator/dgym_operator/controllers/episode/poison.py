@@ -1,8 +1,8 @@
 """Steps under which the agent's sandbox, or its sidecar, died: the agent's doing, if nothing else explains the death.
 
-The step comes from the sidecar's termination message or the agent's report, the death from the kubelet: the sandbox
-ended, the sidecar was OOM-killed, or the pod was evicted for its own use of a disk. A death that a disruption or the
-deletion of the pod may have caused is no evidence.
+The step comes from the sidecar, in an answer or its termination message, or from the agent's report. The death comes
+from the kubelet: the sandbox ended, the sidecar was OOM-killed, or the pod was evicted for its own use of a disk. A
+death that a disruption or the deletion of the pod may have caused is no evidence.
 """
 
 from dgym.api import PoisonedStep
@@ -12,6 +12,7 @@ from dgym_operator.controllers.inputs import EpisodeInput
 from dgym_operator.objects import Pod, Terminated
 
 _REASON_LIMIT = 256
+_OOM = "OOMKilled"
 _UNKNOWN_REASON = "ContainerStatusUnknown"
 """The kubelet's reason for a container whose end it has not observed."""
 
@@ -42,21 +43,33 @@ def _find(view: EpisodeInput) -> PoisonedStep | None:
 
 
 def _step(view: EpisodeInput, pod: Pod) -> int | None:
-    """The step that was in flight. A sidecar may name one that an earlier attempt left out of its replay."""
+    """The step that was in flight: by the sidecar's word, or the agent's if memory or disk were used up.
+
+    After any other death the agent may have sent the step to a sandbox that was dead already. A sidecar may name a step
+    that an earlier attempt has left out of its replay.
+    """
     message, known = read_termination(view, pod), {each.step for each in view.episode.status.poisoned_steps}
-    if message is not None and message.poisoned_step is not None and message.poisoned_step not in known:
-        return message.poisoned_step
-    return view.report.step_in_flight if view.report is not None else None
+    for step in (view.poisoned_step, message.poisoned_step if message is not None else None):
+        if step is not None and step not in known:
+            return step
+    return view.report.step_in_flight if view.report is not None and _is_used_up(pod) else None
+
+
+def _is_used_up(pod: Pod) -> bool:
+    ends = (pod.terminated("sandbox"), pod.terminated("sidecar"))
+    return pod.status.reason == "Evicted" or any(each is not None and each.reason == _OOM for each in ends)
 
 
 def _cause_of_death(view: EpisodeInput, pod: Pod) -> str | None:
     sandbox, sidecar = pod.terminated("sandbox"), pod.terminated("sidecar")
     if pod.metadata.deletion_timestamp is None and pod.status.reason == "Evicted":
         return f"Evicted: {pod.status.message}"
-    if sandbox is not None and _by_itself(view, pod, sandbox):
+    # A sandbox may end because its sidecar did, unless that says itself that a step has killed the sandbox.
+    first = sidecar is None or read_termination(view, pod) is not None
+    if sandbox is not None and (first or sandbox.reason == _OOM) and _by_itself(view, pod, sandbox):
         return sandbox.reason if sandbox.reason not in ("", "Error") else f"exit code {sandbox.exit_code}"
-    if sidecar is not None and sidecar.reason == "OOMKilled" and _by_itself(view, pod, sidecar):
-        return "OOMKilled: the sidecar"
+    if sidecar is not None and sidecar.reason == _OOM and _by_itself(view, pod, sidecar):
+        return f"{_OOM}: the sidecar"
     return None
 
 

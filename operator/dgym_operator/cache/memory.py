@@ -1,0 +1,93 @@
+"""What decisions need of Episodes and EpisodeSets, and the API server does not show."""
+
+from collections import defaultdict
+from datetime import datetime, timedelta
+
+from dgym_operator.controllers import CreateFailure
+from dgym_operator.objects import Pod
+
+_UNANSWERED_CREATE = timedelta(seconds=30)
+"""How long a create without an answer counts; by then the watch would have shown the object."""
+
+
+class Memory:
+    """State by the UIDs of Episodes and EpisodeSets that decisions need and the API server does not show.
+
+    All of it may be lost: a new leader observes it again. Records are dropped with their object.
+
+    Attributes:
+        blocked: Since when a pod of a deleted Episode of the same name blocks the creation of a pod.
+        absent: Names of an Episode's pods, or of a set's list of tasks, that the API server has answered 404 for.
+        refused: Why the API server refused a set's last child; empty: it accepted one.
+        cancelled: The attempt whose cancellation the sidecar has acknowledged.
+        last_pods: The last state of a deleted pod whose termination message no decision has read.
+        disrupted: The last attempt whose pod was observed to be disrupted.
+        poisoned: An attempt, and the step under which its sandbox died, by the sidecar's word.
+        drivers: The attempt whose external driver has its Secret.
+    """
+
+    def __init__(self) -> None:
+        self.blocked: dict[str, datetime] = {}
+        self.absent: dict[str, frozenset[str]] = {}
+        self.refused: dict[str, str] = {}
+        self.cancelled: dict[str, int] = {}
+        self.last_pods: dict[str, Pod] = {}
+        self.disrupted: dict[str, int] = {}
+        self.poisoned: dict[str, tuple[int, int]] = {}
+        self.drivers: dict[str, int] = {}
+        self._failures: dict[str, tuple[int, CreateFailure]] = {}
+        self._creating: defaultdict[str, dict[int, datetime]] = defaultdict(dict)
+
+    def failure(self, uid: str, attempt: int) -> CreateFailure | None:
+        """Why this attempt has no pod; None: its creation has not failed."""
+        number, failure = self._failures.get(uid, (0, None))
+        return failure if number == attempt else None
+
+    def record_failure(self, uid: str, attempt: int, failure: CreateFailure) -> None:
+        """Record a failed creation of the attempt's pod."""
+        before = self.failure(uid, attempt)
+        self._failures[uid] = (attempt, failure if before is None else before.followed_by(failure))
+
+    def poisoned_step(self, uid: str, attempt: int) -> int | None:
+        """The step under which the sandbox of this attempt died; None: none is known."""
+        number, step = self.poisoned.get(uid, (0, None))
+        return step if number == attempt else None
+
+    def record_created(self, uid: str) -> None:
+        """Record that the pod exists."""
+        for records in (self._failures, self.blocked, self.absent):
+            records.pop(uid, None)
+
+    def record_absent(self, uid: str, name: str) -> None:
+        """Record a 404."""
+        self.absent[uid] = self.absent.get(uid, frozenset()) | {name}
+
+    def creating(self, uid: str, now: datetime) -> frozenset[int]:
+        """Indexes of a set's children whose creation had no answer."""
+        known = self._creating.get(uid, {})
+        for index in [index for index, since in known.items() if now - since > _UNANSWERED_CREATE]:
+            del known[index]
+        return frozenset(known)
+
+    def record_creating(self, uid: str, index: int, now: datetime) -> None:
+        """Record that the creation of the child had no answer."""
+        self._creating[uid][index] = now
+
+    def record_observed(self, uid: str, index: int) -> None:
+        """Record that the child was observed."""
+        if uid in self._creating:
+            self._creating[uid].pop(index, None)
+
+    def forget(self, uid: str) -> None:
+        """Drop all records of an object that is gone."""
+        self.record_created(uid)
+        for records in (
+            self.refused,
+            self.cancelled,
+            self.last_pods,
+            self.disrupted,
+            self.poisoned,
+            self.drivers,
+            self._creating,
+        ):
+            records.pop(uid, None)
