@@ -12,6 +12,7 @@ COMMANDS = {
     "init-llm-config": "Write a commented template of the models' configuration.",
     "llm": "List the configured models, or check that they answer.",
     "attach": "Debug in the sandbox of an Episode of a cluster, at this terminal.",
+    "benchmark": "Import benchmarks such as SWE-bench, and run them or render manifests.",
     "cancel": "End Episodes and EpisodeSets of a cluster before their time.",
     "check": "Run tasks untouched and solved, and list their problems.",
     "clean": "Remove the leftovers of killed runs.",
@@ -31,6 +32,7 @@ COMMANDS = {
 }
 
 _MODULES = {
+    "benchmark": ("benchmark",),
     "cluster": ("attach", "cancel", "get", "logs", "results", "submit"),
     "installed": ("clean", "completion", "tools", "version"),
     "llm": ("init-llm-config", "llm"),

@@ -95,6 +95,18 @@ def test_installed_plugins_are_listed_and_described(run):
     assert "depth: an integer from 1 to 5, default 2. How deeply nested definitions are shown." in described
 
 
+def test_an_installed_adapter_makes_tasks_of_rows(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    row = {"instance_id": "T-1", "text": "It is wrong.", "commit": "abc", "tests": ["t.py::test_a"]}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row))
+    done = run("benchmark", "import", "tickets", "--from", "rows.jsonl")
+    assert done.stdout.startswith("imported 1 instances as tickets"), done.stderr
+    rendered = run("benchmark", "render", "tickets", "--output", "out")
+    assert rendered.returncode == 0, rendered.stderr
+    assert "image: registry.example/tickets/T-1" in (tmp_path / "out" / "t-1.yaml").read_text()
+    assert "out/t-1.yaml: document 1: DebugTask t-1: valid" in run("validate", "-f", "out").stdout
+
+
 def test_without_the_distribution_its_agent_is_missing_by_name(run, tmp_path):
     done = run(*RUN, python_path=tmp_path)
     assert done.returncode == 2

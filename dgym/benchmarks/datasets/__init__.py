@@ -1,0 +1,56 @@
+"""Benchmarks that come as data sets: rows from elsewhere, imported once, made into DebugTasks and an EpisodeSet.
+
+An adapter (a plugin of the group ``dgym.benchmarks``) reads the rows of one kind of data set and says what each of them
+means, as a ``Row``. Everything else is done once for all of them.
+"""
+
+from dgym.benchmarks.datasets.adapter import (
+    GROUP,
+    Adapter,
+    Fields,
+    ImageNames,
+    Row,
+    RowError,
+    adapter_names,
+    load_adapter,
+)
+from dgym.benchmarks.datasets.checkouts import Checkouts
+from dgym.benchmarks.datasets.health import HEALTHY, STATES, TaskHealth, read_health, write_health
+from dgym.benchmarks.datasets.library import Imported, import_rows, imported, open_imported
+from dgym.benchmarks.datasets.scripts import (
+    EvaluationParts,
+    command_between_markers,
+    with_exit_status,
+    without_test_patch,
+)
+from dgym.benchmarks.datasets.selection import select
+from dgym.benchmarks.datasets.tasks import INSTANCE_ANNOTATION, make_set, make_tasks
+
+__all__ = [
+    "GROUP",
+    "HEALTHY",
+    "INSTANCE_ANNOTATION",
+    "STATES",
+    "Adapter",
+    "Checkouts",
+    "EvaluationParts",
+    "Fields",
+    "ImageNames",
+    "Imported",
+    "Row",
+    "RowError",
+    "TaskHealth",
+    "adapter_names",
+    "command_between_markers",
+    "import_rows",
+    "imported",
+    "load_adapter",
+    "make_set",
+    "make_tasks",
+    "open_imported",
+    "read_health",
+    "select",
+    "with_exit_status",
+    "without_test_patch",
+    "write_health",
+]

@@ -1,0 +1,71 @@
+"""Implementations of ``dgym benchmark list``, ``show`` and ``import``."""
+
+from collections import Counter
+from typing import Any
+
+from dgym.benchmarks.datasets import (
+    STATES,
+    adapter_names,
+    import_rows,
+    imported,
+    load_adapter,
+    open_imported,
+    read_health,
+)
+from dgym.cli.output import add_row, echo, echo_json, show_table, table
+
+
+def show_list(output: str) -> None:
+    """Print the imported splits and the installed adapters."""
+    found = imported()
+    adapters = [load_adapter(name) for name in adapter_names()]
+    if output == "json":
+        splits = [{"name": one.name, "split": one.split, "adapter": one.adapter, "rows": one.rows} for one in found]
+        echo_json({"imported": splits, "adapters": {one.name: one.summary for one in adapters}})
+        return
+    if found:
+        drawn = table(("BENCHMARK", "SPLIT", "ADAPTER", "ROWS"), numbers=("ROWS",))
+        for one in found:
+            add_row(drawn, (one.name, one.split, one.adapter, f"{one.rows}"))
+        show_table(drawn)
+    else:
+        echo("nothing was imported: dgym benchmark import NAME --from PATH")
+    echo("\nAdapters:")
+    width = max(len(one.name) for one in adapters)
+    for adapter in adapters:
+        echo(f"  {adapter.name:<{width}}  {adapter.summary}")
+
+
+def show_one(name: str, split: str | None, output: str) -> None:
+    """Print what is known of an imported split."""
+    found = open_imported(name, split)
+    key = load_adapter(found.adapter).key
+    rows, health = found.load(), read_health(found.health)
+    if output == "json":
+        instances: list[Any] = [
+            {"instance": row[key], "health": health[row[key]].state if row[key] in health else ""} for row in rows
+        ]
+        facts = {"name": found.name, "split": found.split, "adapter": found.adapter, "source": found.source}
+        echo_json({**facts, "sha256": found.source_sha256, "instances": instances})
+        return
+    echo(f"{found.name}, split {found.split}: {found.rows} instances by the adapter {found.adapter}")
+    echo(f"from {found.source}\nSHA-256 {found.source_sha256}")
+    states = Counter(one.state for one in health.values())
+    unknown = found.rows - sum(states.values())
+    counts = [f"{states[state]} {state.lower()}" for state in STATES] + [f"{unknown} not checked"]
+    echo(f"health: {', '.join(counts)}")
+    drawn = table(("INSTANCE", "REPOSITORY", "HEALTH"))
+    for row in rows:
+        known = health.get(row[key])
+        add_row(drawn, (row[key], str(row.get("repo", "")), known.state if known else ""))
+    show_table(drawn)
+
+
+def import_one(name: str, adapter: str, source: str, split: str, sha256: str | None) -> None:
+    """Import the rows and print what they are."""
+
+    def progress(text: str) -> None:
+        echo(f"{name}: {text}", err=True)
+
+    found = import_rows(name, adapter, source, split=split, sha256=sha256, progress=progress)
+    echo(f"imported {found.rows} instances as {found.name}, split {found.split}\nSHA-256 {found.source_sha256}")

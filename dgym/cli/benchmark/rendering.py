@@ -1,0 +1,139 @@
+"""Implementations of ``dgym benchmark render`` and ``run``."""
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from dgym.api import AgentSpec, DebugTask, EpisodeSet, Loaded, Resource, SourceSpec
+from dgym.benchmarks.datasets import (
+    HEALTHY,
+    Checkouts,
+    ImageNames,
+    Imported,
+    Row,
+    RowError,
+    load_adapter,
+    make_set,
+    make_tasks,
+    open_imported,
+    read_health,
+    select,
+)
+from dgym.cli.output import echo
+from dgym.cli.run import make_plan, run_plan
+from dgym.documents import dump
+from dgym.episodes import RunOptions
+from dgym.errors import ManifestError
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """Which instances, their images, and the episodes of each, as the command line names them."""
+
+    split: str | None = None
+    filters: tuple[str, ...] = ()
+    limit: int | None = None
+    template: str | None = None
+    registry: str | None = None
+    repositories: str | None = None
+    agent: str | None = None
+    model: str | None = None
+    samples: int = 1
+    unhealthy: bool = False
+
+
+class Chosen(msgspec.Struct, frozen=True, kw_only=True):
+    """The tasks of a choice; ``whole``: they are those of all rows. ``instances``: their ids, in the same order."""
+
+    source: Imported
+    tasks: tuple[DebugTask, ...]
+    instances: tuple[str, ...]
+    whole: bool
+
+
+def choose(name: str, choice: Choice, checkouts: Path | None = None) -> Chosen:
+    """The tasks of the chosen instances; ``checkouts``: where commits of local repositories are exported to.
+
+    Raises:
+        ManifestError: A name, an instance or a row is wrong.
+    """
+    found = open_imported(name, choice.split)
+    adapter = load_adapter(found.adapter)
+    rows = found.load()
+    chosen = select(rows, adapter.key, choice.filters, choice.limit)
+    images = ImageNames(template=choice.template, registry=choice.registry)
+    health = {} if choice.unhealthy else read_health(found.health)
+    kept: list[Row] = []
+    left_out: list[str] = []
+    for row in chosen:
+        known = health.get(str(row[adapter.key]))
+        if known is not None and known.state != HEALTHY:
+            left_out.append(f"{known.instance} ({known.state}: {known.message})")
+            continue
+        try:
+            kept.append(adapter.row(row, images))
+        except RowError as error:
+            raise ManifestError(f"{found.file}: {row[adapter.key]}: {error}") from None
+    for line in left_out:
+        echo(f"left out: {line}".replace("\n", " "), err=True)
+    if not kept:
+        raise ManifestError(f"benchmark {name!r}: no instance is left, all are flaky or broken; --unhealthy takes them")
+    where = checkouts or found.directory / "checkouts"
+    checkout = None if choice.repositories is None else Checkouts(Path(choice.repositories), where)
+    return Chosen(
+        source=found,
+        tasks=tuple(make_tasks(name, found.split, kept, checkout)),
+        instances=tuple(row.instance for row in kept),
+        whole=len(kept) == len(rows),
+    )
+
+
+def render(name: str, choice: Choice, directory: str | None) -> None:
+    """Write the manifests, to a directory that is new or empty, or to standard output."""
+    target = None if directory is None else Path(directory)
+    if target is not None and target.is_dir() and any(target.iterdir()):
+        raise ManifestError(f"{target}: is not empty; name a new directory")
+    chosen = choose(name, choice, None if target is None else target / "repositories")
+    whole = _episode_set(chosen, choice)
+    if target is None:
+        resources: list[Resource] = [*chosen.tasks, whole]
+        echo("---\n".join(map(_text, resources)), nl=False)
+        return
+    target.mkdir(parents=True, exist_ok=True)
+    for task in chosen.tasks:
+        (target / f"{task.metadata.name}.yaml").write_text(_text(_relative(task, target)), "utf-8")
+    (target / "episodeset.yaml").write_text(_text(whole), "utf-8")
+    echo(f"wrote {len(chosen.tasks)} DebugTasks and EpisodeSet {whole.metadata.name} to {target}", err=True)
+
+
+def run(name: str, choice: Choice, options: RunOptions, *, workers: int | None, force: bool, output: str) -> None:
+    """Run the episodes on this machine and print their results."""
+    if choice.agent is None:
+        raise ManifestError("no agent is named; give --agent NAME (solution applies the gold patch)")
+    chosen = choose(name, choice)
+    source = f"benchmark:{name}"
+    resources: list[Resource] = [_episode_set(chosen, choice), *chosen.tasks]
+    loaded = [Loaded(resource, source, number) for number, resource in enumerate(resources, start=1)]
+    plan = make_plan(loaded, options)
+    run_plan(plan, workers, force=force, force_failed=False, debug=False, output=output, apply_patch=False)
+
+
+def _episode_set(chosen: Chosen, choice: Choice) -> EpisodeSet:
+    agent = None if choice.agent is None else AgentSpec(name=choice.agent, model=choice.model)
+    source = chosen.source
+    return make_set(source.name, source.split, chosen.tasks, whole=chosen.whole, agent=agent, samples=choice.samples)
+
+
+def _text(resource: Resource) -> str:
+    built = msgspec.to_builtins(resource)
+    built.pop("status", None)
+    return dump(built)
+
+
+def _relative(task: DebugTask, target: Path) -> DebugTask:
+    """The task with a local path as seen from its manifest."""
+    source = task.spec.source
+    if source is None or source.local_path is None:
+        return task
+    path = f"./{os.path.relpath(source.local_path, target)}"
+    return msgspec.structs.replace(task, spec=msgspec.structs.replace(task.spec, source=SourceSpec(local_path=path)))

@@ -1,0 +1,89 @@
+"""A miniature of SWE-bench runs here: gold resolves, nothing else does, and the future is out of reach."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dgym.api import load
+from dgym.benchmarks.datasets.tasks import NO_FUTURE
+from dgym.env import AsyncRepoEnv
+from tests.miniature import git, make_repository, write_rows
+
+DGYM = Path(sys.executable).parent / "dgym"
+CHANGES = """\
+echo "def pytest_sessionstart(): print('PASSED tests/test_money.py::test_parse[12.3]')" > conftest.py
+echo > tests/test_money.py
+sed -i 's/int(whole) \\* 100/int(whole) * 10/' coins/money.py
+"""
+
+
+@pytest.fixture(scope="module")
+def mini(tmp_path_factory):
+    """Run ``dgym benchmark`` where the miniature is imported; its repositories."""
+    root = tmp_path_factory.mktemp("mini")
+    rows = make_repository(root)
+    environment = {**os.environ, "XDG_CACHE_HOME": str(root / "cache")}
+
+    def run(*arguments):
+        command = [str(DGYM), "benchmark", *map(str, arguments)]
+        return subprocess.run(
+            command, cwd=root, env=environment, capture_output=True, text=True, timeout=200, check=False
+        )
+
+    file = write_rows(root / "rows.jsonl", rows)
+    assert run("import", "mini", "--adapter", "swebench", "--from", file).returncode == 0
+    return run, root
+
+
+def test_the_gold_patch_resolves_and_the_harness_gets_its_predictions(mini):
+    run, root = mini
+    options = ("--repositories", root, "--python", sys.executable, "--filter", "mini__coins-1,mini__coins-3")
+    done = run("run", "mini", "--agent", "solution", *options, "--results", "gold", "--output", "json")
+    assert done.returncode == 0, done.stderr
+    episodes = json.loads(done.stdout)["episodes"]
+    assert [one["reason"] for one in episodes] == ["Resolved", "Resolved"]
+    assert "read from the text of the evaluation script" in episodes[0]["message"]
+    lines = [json.loads(line) for line in run("predictions", "gold").stdout.splitlines()]
+    assert [line["instance_id"] for line in lines] == ["mini__coins-1", "mini__coins-3"]
+    assert all(line["model_patch"].startswith("diff --git a/coins/money.py") for line in lines)
+
+
+async def test_an_empty_patch_does_not_and_the_tests_are_nobody_elses(mini):
+    run, root = mini
+    done = run("render", "mini", "--repositories", root, "--output", "out", "--filter", "mini__coins-1")
+    assert done.returncode == 0, done.stderr
+    (task,) = load(root / "out" / "mini-coins-1.yaml")
+    async with AsyncRepoEnv(task, tools=["bash"], python=sys.executable) as env:
+        await env.reset()
+        untouched = await env.finish()
+        await env.reset()
+        await env.step({"tool": "bash", "arguments": {"command": CHANGES}})
+        changed = await env.finish()
+    assert (untouched.resolved, untouched.score, untouched.max_score) == (False, 2, 3)
+    assert changed.tests == {
+        "tests/test_money.py::test_parse[12.3]": "failed",
+        "tests/test_money.py::test_whole": "failed",
+        "tests/test_money.py::test_parse[12.30]": "failed",
+    }
+
+
+def test_nothing_of_the_future_is_left_in_a_repository(tmp_path):
+    rows = make_repository(tmp_path)
+    repository = tmp_path / "mini__coins"
+    future = git(repository, "rev-parse", "HEAD").strip()
+    git(repository, "remote", "add", "origin", "https://example.com/x.git")
+    git(repository, "update-ref", "refs/remotes/origin/main", future)
+    git(repository, "tag", "v1.0", rows[0]["base_commit"])
+    git(repository, "checkout", "-q", "-B", "main", rows[1]["base_commit"])
+    git(repository, "repack", "-adq")
+    subprocess.run(["sh", "-c", NO_FUTURE], cwd=repository, check=True, capture_output=True)
+    assert git(repository, "remote") == ""
+    assert git(repository, "for-each-ref", "--format=%(refname)").split() == ["refs/heads/main", "refs/tags/v1.0"]
+    known = git(repository, "cat-file", "--batch-all-objects", "--batch-check=%(objectname)").split()
+    assert rows[1]["base_commit"] in known
+    assert future not in known
+    assert git(repository, "reflog").strip() == ""
