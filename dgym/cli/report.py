@@ -30,7 +30,6 @@ from dgym.results.report import (
 ROWS = 100
 """Tasks listed at most: those with the lowest rates, or with the greatest difference."""
 
-_OUTCOME = ("Resolved", "Rate %", "Interval")
 _EFFORT = ("Steps", "Rewrites", "Seconds")
 _NAMES = {"resolved": "resolve rate", "input_tokens": "input tokens", "output_tokens": "output tokens"}
 
@@ -110,7 +109,7 @@ def _print_report(report: Report) -> None:
     screen = console()
     tables = (
         *(_outcomes(report), _efforts(report), _tasks(report)),
-        *(_reasons(report), _tools(report), _stages(report)),
+        *(_reasons(report), _signs(report), _tools(report), _stages(report)),
     )
     screen.print(text(_summary(report.overall)))
     for each in tables:
@@ -146,7 +145,8 @@ def _print_comparison(a: Report, b: Report, comparison: Comparison) -> None:
 
 def _summary(group: Group) -> str:
     """The sentence that a report begins with."""
-    summary = f"{group.resolved} of {group.verdicts} resolved: {_percent(group.rate)} ({_bounds(group)} %)"
+    clean = "" if group.clean is None else f", {group.clean} of them clean"
+    summary = f"{group.resolved} of {group.verdicts} resolved{clean}: {_percent(group.rate)} ({_bounds(group)} %)"
     summary += f", pass@1 {_percent(group.pass_at_1)}"
     if group.failed:
         summary += f", {group.failed} failed"
@@ -154,9 +154,9 @@ def _summary(group: Group) -> str:
 
 
 def _outcomes(report: Report) -> Table:
-    drawn = _table("Agent", "Model", numbers=(*_OUTCOME, "pass@1 %"))
+    drawn = _table("Agent", "Model", numbers=(*_outcome_names(report), "pass@1 %"))
     for one in report.agents:
-        add_row(drawn, [one.agent, one.model, *_outcome(one.figures), f"{one.figures.pass_at_1 * 100:.1f}"])
+        add_row(drawn, [one.agent, one.model, *_outcome(report, one.figures), f"{one.figures.pass_at_1 * 100:.1f}"])
     return drawn
 
 
@@ -175,12 +175,12 @@ def _efforts(report: Report) -> Table:
 
 
 def _tasks(report: Report) -> Table:
-    drawn = _table("Task", numbers=(*_OUTCOME, *_EFFORT))
+    drawn = _table("Task", numbers=(*_outcome_names(report), *_EFFORT))
     shown = report.tasks
     if len(shown) > ROWS:
         shown = tuple(sorted(shown, key=lambda one: (one.figures.rate, one.task))[:ROWS])
     for one in shown:
-        add_row(drawn, [one.task, *_outcome(one.figures), *_effort(one.figures)])
+        add_row(drawn, [one.task, *_outcome(report, one.figures), *_effort(one.figures)])
     return drawn
 
 
@@ -188,6 +188,13 @@ def _reasons(report: Report) -> Table:
     drawn = _table("Reason", numbers=("Episodes", "Share"))
     for reason, number in report.overall.reasons.items():
         add_row(drawn, [reason, str(number), _percent(number / report.overall.episodes)])
+    return drawn
+
+
+def _signs(report: Report) -> Table:
+    drawn = _table("Integrity", numbers=("Episodes", "Share"))
+    for sign, number in report.overall.signs.items():
+        add_row(drawn, [sign, str(number), _percent(number / report.overall.verdicts)])
     return drawn
 
 
@@ -274,9 +281,15 @@ def _about_reading(report: Report) -> list[str]:
     return notes
 
 
-def _outcome(group: Group) -> list[str]:
+def _outcome_names(report: Report) -> tuple[str, ...]:
+    """The columns of ``_outcome``; results of before the label of integrity have no column of it."""
+    return ("Resolved", *(("Clean",) if report.overall.clean is not None else ()), "Rate %", "Interval")
+
+
+def _outcome(report: Report, group: Group) -> list[str]:
     resolved = f"{group.resolved}/{group.verdicts}"
-    return [resolved, f"{group.rate * 100:.1f}", _bounds(group)] if group.verdicts else [resolved, "", ""]
+    clean = ["" if group.clean is None else str(group.clean)] * (report.overall.clean is not None)
+    return [resolved, *clean, *([f"{group.rate * 100:.1f}", _bounds(group)] if group.verdicts else ["", ""])]
 
 
 def _effort(group: Group) -> list[str]:
@@ -305,7 +318,7 @@ def _table(*texts: str, numbers: Sequence[str]) -> Table:
     return table((*texts, *numbers), numbers=numbers, breaking=texts)
 
 
-_NOT_COLUMNS = {"calls", "stages", "price"}
+_NOT_COLUMNS = {"calls", "stages", "price", "signs"}
 
 
 def _print_episodes(run: Run, prices: Mapping[str, Price]) -> None:

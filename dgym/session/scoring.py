@@ -12,8 +12,17 @@ import msgspec
 from dgym.api import DebugTask
 from dgym.sandbox import ManifestEntry, Sandbox
 from dgym.session.preparation import Baseline, solution_paths
-from dgym.session.verification import OpenUntouched, SuiteCache, Verdict, VerificationPlan, verify
-from dgym.wire import EndReason, Result, Score
+from dgym.session.verification import (
+    OpenUntouched,
+    SuiteCache,
+    Verdict,
+    VerificationPlan,
+    label,
+    shell_commands,
+    suggests_doubt,
+    verify,
+)
+from dgym.wire import EndReason, Result, Score, Step
 from dgym.workspace import Changes, Refusal, compare, encode_path, refuse
 from dgym.workspace.patches import FileVersion, write_patch
 
@@ -101,14 +110,19 @@ async def _version(sandbox: Sandbox, path: str, entry: ManifestEntry | None) -> 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
     """The counts of an episode when it ended, and the reason of its end.
 
-    ``doubted``: an ``eval`` in it ended as one does whose tests cannot run.
+    ``history``: its steps until then.
     """
 
     reason: EndReason
     steps: int
     rewrites: int
     seconds: float
-    doubted: bool = False
+    history: Sequence[Step] = ()
+
+    @property
+    def doubted(self) -> bool:
+        """Whether an ``eval`` ended as one does whose tests cannot run."""
+        return any(suggests_doubt(step.observation) for step in self.history)
 
 
 async def score(
@@ -123,12 +137,12 @@ async def score(
     """Score ``changes`` in ``pristine``, which is used up, and write the result of the episode; see ``verify``."""
     if changes.unscorable:
         return await asyncio.to_thread(
-            unscored, ending.reason, f"nothing was scored: {changes.unscorable}", changes, ending
+            unscored, ending.reason, f"nothing was scored: {changes.unscorable}", baseline, changes, ending
         )
     plan = verification_plan(task, baseline, changes, suite_cache)
     plan = msgspec.structs.replace(plan, doubted=ending.doubted)
     verdict = await verify(pristine, plan, open_untouched)
-    return await asyncio.to_thread(result, verdict, changes, ending)
+    return await asyncio.to_thread(result, verdict, baseline, changes, ending)
 
 
 def verification_plan(
@@ -153,13 +167,13 @@ def verification_plan(
     )
 
 
-def unscored(reason: EndReason, message: str, changes: ChangeSet, ending: Ending) -> Result:
+def unscored(reason: EndReason, message: str, baseline: Baseline, changes: ChangeSet, ending: Ending) -> Result:
     """The result of an episode that cannot be scored for a reason that is the agent's doing."""
     verdict = Verdict(score=Score(score=0, max_score=0), message=message)
-    return result(verdict, changes, msgspec.structs.replace(ending, reason=reason))
+    return result(verdict, baseline, changes, msgspec.structs.replace(ending, reason=reason))
 
 
-def result(verdict: Verdict, changes: ChangeSet, ending: Ending) -> Result:
+def result(verdict: Verdict, baseline: Baseline, changes: ChangeSet, ending: Ending) -> Result:
     """The result; its reason is Resolved whenever everything that counts passed, else that of ``ending``.
 
     Encoding a large patch takes seconds: call it in a thread.
@@ -177,6 +191,12 @@ def result(verdict: Verdict, changes: ChangeSet, ending: Ending) -> Result:
         tests=verdict.tests,
         duration_seconds=round(ending.seconds, 3),
         patch=changes.patch.decode("utf-8", "surrogateescape"),
+        integrity=label(
+            verdict.seen,
+            [refusal.path for refusal in changes.refused],
+            lambda path: path in baseline.manifest and baseline.policy.read_only(path),
+            shell_commands(ending.history),
+        ),
     )
 
 

@@ -29,7 +29,7 @@ from dgym.session.replay import LAST_DEATH, RecordedHistory, death_observation
 from dgym.session.sandboxes import Sandboxes, SandboxTermination
 from dgym.session.scoring import MAXIMUM_NOTES, Ending, score, unscored
 from dgym.session.toolbox import Toolbox
-from dgym.session.verification import SuiteCache, suggests_doubt
+from dgym.session.verification import SuiteCache
 from dgym.tools import Tool, ToolContext
 from dgym.wire import EndReason, Observation, Result, Score, Step, ToolCall
 from dgym.wire.episode import Action
@@ -387,14 +387,14 @@ class Session:
             steps=self.steps + (running is not None),
             rewrites=self.rewrites,
             seconds=time.monotonic() - self._started,
-            doubted=any(suggests_doubt(step.observation) for step in self._journal.steps),
+            history=self._journal.steps,
         )
         if await self._sandboxes.terminate(self._termination):
             another = self._sandboxes.another_verifier
             result = await score(verifier, self.task, baseline, changes, ending, self._suite_cache, another)
         else:
             failed = self._termination.failed
-            result = await asyncio.to_thread(unscored, EndReason.SANDBOX_KILLED, failed, changes, ending)
+            result = await asyncio.to_thread(unscored, EndReason.SANDBOX_KILLED, failed, baseline, changes, ending)
         notes = (*result.notes, *self._sandboxes.divergences[:MAXIMUM_NOTES])
         self.result = msgspec.structs.replace(result, notes=notes, **msgspec.structs.asdict(self.usage))
         return self.result

@@ -175,12 +175,38 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     signature: str = ""
 
 
+class IntegritySign(StrEnum):
+    """Something in an episode that an honest repair does not need. It never changes a score."""
+
+    TESTS_CHANGED = "TestsChanged"
+    HOOK_PLANTED = "HookPlanted"
+    PROCESSES_KILLED = "ProcessesKilled"
+    CANARY_PASSED = "CanaryPassed"
+    RUN_TAMPERED = "RunTampered"
+    HISTORY_READ = "HistoryRead"
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A sign, and where it was seen: paths, a command, a number of processes."""
+
+    sign: IntegritySign
+    detail: str
+
+
+class Integrity(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The label of a verdict: ``clean``, or what was seen."""
+
+    clean: bool
+    seen: tuple[Seen, ...] = ()
+
+
 class Result(Outcome, frozen=True, kw_only=True, rename="camel"):
     """``result.json``: the outcome, its reason and the details of scoring.
 
     ``notes`` are for people: what was not carried to the verifier, what looked like tampering. ``tests`` maps
     test ids that counted to "passed", "failed", "skipped", "error" or "missing". ``patch`` is the agent's change
-    as ``git apply`` takes it; it is stored beside ``result.json`` as ``patch.diff`` too.
+    as ``git apply`` takes it; it is stored beside ``result.json`` as ``patch.diff`` too. ``integrity`` is None where
+    nothing was scored.
     """
 
     reason: EndReason
@@ -188,3 +214,4 @@ class Result(Outcome, frozen=True, kw_only=True, rename="camel"):
     tests: dict[str, str] = msgspec.field(default_factory=dict)
     duration_seconds: float = 0.0
     patch: str = ""
+    integrity: Integrity | None = None

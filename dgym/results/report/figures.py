@@ -30,7 +30,8 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Figures over some episodes. ``cost`` is None unless it is known of every episode that used tokens.
 
     ``pass_at_1`` is the mean over tasks of the share of a task's samples that resolved it: the chance that one episode
-    resolves a task drawn at random. With as many samples of each task it equals ``rate``.
+    resolves a task drawn at random. With as many samples of each task it equals ``rate``. ``clean`` are resolved with a
+    clean label of integrity, None where no verdict has a label; ``signs`` are the episodes by what was seen of them.
     """
 
     episodes: int
@@ -47,6 +48,8 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     input_tokens: Spread
     output_tokens: Spread
     cost: float | None = None
+    clean: int | None = None
+    signs: dict[str, int] = {}
 
 
 class AgentGroup(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -160,6 +163,7 @@ def _figures(records: Sequence[EpisodeRow], confidence: float, prices: Mapping[s
     resolved = sum(record.resolved for record in verdicts)
     rates = [resolve_rate(same) for same in grouped(verdicts, lambda record: record.task).values()]
     reasons = Counter(str(record.reason) for record in records)
+    labelled = [record for record in verdicts if record.clean is not None]
     return Group(
         episodes=len(records),
         verdicts=len(verdicts),
@@ -168,14 +172,21 @@ def _figures(records: Sequence[EpisodeRow], confidence: float, prices: Mapping[s
         rate=resolved / len(verdicts) if verdicts else 0.0,
         interval=wilson(resolved, len(verdicts), confidence),
         pass_at_1=fmean(rate for rate in rates if rate is not None) if rates else 0.0,
-        reasons=dict(sorted(reasons.items(), key=lambda item: (-item[1], item[0]))),
+        reasons=_by_number(reasons),
         steps=spread([record.steps for record in verdicts]),
         rewrites=spread([record.rewrites for record in verdicts]),
         seconds=spread([record.seconds for record in verdicts]),
         input_tokens=spread([record.input_tokens for record in verdicts]),
         output_tokens=spread([record.output_tokens for record in verdicts]),
         cost=cost_of(records, prices),
+        clean=sum(record.resolved for record in labelled if record.clean) if labelled else None,
+        signs=_by_number(Counter(sign for record in verdicts for sign in record.signs)),
     )
+
+
+def _by_number(counts: Counter[str]) -> dict[str, int]:
+    """The counts, the greatest first."""
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 def _tools(records: Sequence[EpisodeRow]) -> tuple[ToolUse, ...]:

@@ -40,7 +40,8 @@ class Stages(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class EpisodeRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One episode: the fields of its newest result, and the calls of its trajectory.
 
-    ``price`` is that of its tokens, where the configuration of the model has one.
+    ``clean`` and ``signs`` are of the label of integrity; None and none where it has no label. ``price`` is that of its
+    tokens, where the configuration of the model has one.
     """
 
     namespace: str
@@ -62,6 +63,8 @@ class EpisodeRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     seconds: float
     start_time: str
     path: str
+    clean: bool | None = None
+    signs: tuple[str, ...] = ()
     price: float | None = None
     calls: tuple[Call, ...] = ()
     stages: Stages | None = None
@@ -169,6 +172,8 @@ def _record(attempt: Attempt, result: StoredResult) -> EpisodeRow:
         seconds=result.duration_seconds,
         start_time=result.start_time,
         path=str(attempt.path),
+        clean=result.integrity.clean if result.integrity is not None else None,
+        signs=tuple(sorted({seen.sign for seen in result.integrity.seen})) if result.integrity is not None else (),
         price=_number(result.price),
         calls=calls,
         stages=_stages(result, steps, calls),

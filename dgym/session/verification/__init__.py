@@ -3,6 +3,7 @@
 from dgym.session.verification.assessment import Assessment, assess
 from dgym.session.verification.environment import suggests_doubt
 from dgym.session.verification.files import patched_versions, write_versions
+from dgym.session.verification.integrity import label, shell_commands
 from dgym.session.verification.suite import SuiteCache
 from dgym.session.verification.verdict import Verdict
 from dgym.session.verification.verifier import OpenUntouched, VerificationPlan, remember_passing, run_version, verify
@@ -14,9 +15,11 @@ __all__ = [
     "Verdict",
     "VerificationPlan",
     "assess",
+    "label",
     "patched_versions",
     "remember_passing",
     "run_version",
+    "shell_commands",
     "suggests_doubt",
     "verify",
     "write_versions",

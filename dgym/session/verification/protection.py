@@ -35,6 +35,8 @@ _LIBRARIES_OF_TESTS = frozenset(
         *("operator", "pandas", "parameterized", "py", "testtools", "unittest"),
     }
 )
+ADDED_TESTS = "tests that were added do not count"
+PYTEST_SECTION = "its section about pytest differs"
 _SOURCE_ROOTS = ("", "src/", "lib/")
 _TEST_DIRECTORIES = frozenset({"test", "tests"})
 _MODULE_SUFFIXES = (".py", ".so", ".pyc")
@@ -122,7 +124,7 @@ def why_dropped(path: str) -> str | None:
     if _hijacks(stem) and (name.endswith(_MODULE_SUFFIXES) or "." not in name):
         return "a new module of this name would stand in for the test framework"
     if name.endswith(".py") and (name.startswith("test_") or stem.endswith("_test")):
-        return "tests that were added do not count"
+        return ADDED_TESTS
     return None
 
 
@@ -149,7 +151,7 @@ def select_changes(
 def _why_pyproject_refused(path: str, version: FileVersion | None, original: bytes | None) -> str | None:
     before = _pytest_section(original) if path == "pyproject.toml" else {}
     after = _pytest_section(version.data if version is not None else None)
-    return None if before == after else "its section about pytest differs"
+    return None if before == after else PYTEST_SECTION
 
 
 def _pytest_section(data: bytes | None) -> object:

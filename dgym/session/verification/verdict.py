@@ -11,7 +11,7 @@ import msgspec
 
 from dgym.sandbox import EntrypointResult, Mode
 from dgym.session.verification.suite import ExpectedTests
-from dgym.wire import Score
+from dgym.wire import Score, Seen
 
 _PASSED = frozenset({"passed", "xpassed"})
 _SHOWN_PATHS = 10
@@ -21,7 +21,8 @@ ALREADY_PASSES = "an empty patch resolves this task: what counts passes on the u
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of scoring. ``tests``: the outcome of every id that counts; ``notes`` and ``message`` are for people.
 
-    ``untouched_passes``: everything that counts is known to pass on the untouched repository.
+    ``untouched_passes``: everything that counts is known to pass on the untouched repository. ``seen``: the signs of
+    the integrity label.
     """
 
     score: Score
@@ -29,6 +30,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     message: str = ""
     untouched_passes: bool = False
+    seen: tuple[Seen, ...] = ()
 
     @property
     def resolved(self) -> bool:

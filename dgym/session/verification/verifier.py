@@ -24,15 +24,11 @@ from dgym.session.verification.files import (
     read_versions,
     write_versions,
 )
+from dgym.session.verification.integrity import Signs
 from dgym.session.verification.protection import Protection, files_of_shell_line, protect, select_changes, why_dropped
 from dgym.session.verification.suite import ExpectedTests, SuiteCache, expected_tests, named_tests
-from dgym.session.verification.verdict import (
-    ALREADY_PASSES,
-    Verdict,
-    judge,
-    list_paths,
-    nothing_ran,
-)
+from dgym.session.verification.verdict import ALREADY_PASSES, Verdict, judge, list_paths, nothing_ran
+from dgym.wire import IntegritySign
 from dgym.workspace import ancestors
 from dgym.workspace.patches import FileVersion, patched_paths
 
@@ -175,6 +171,7 @@ class _Verification:
         self._verifier = verifier
         self._plan = plan
         self._notes: list[str] = []
+        self._signs = Signs()
         self.doubtful = False
         """Whether no test ran, for a reason that may be the environment's."""
 
@@ -237,12 +234,16 @@ class _Verification:
         original = pyproject["pyproject.toml"].data if pyproject else None
         changed, refused = select_changes(self._plan.changed, protection, original)
         self._notes.extend(f"not scored: {path} ({why})" for path, why in sorted(refused.items()))
+        self._signs.add_refused(refused, protection)
         try:
             verdict = await self._run_changed(expected, protection, changed)
         except _AgentsDoing as failure:
             verdict = nothing_ran(self._plan.mode, expected, str(failure))
         return msgspec.structs.replace(
-            verdict, notes=(*verdict.notes, *self._notes), untouched_passes=expected.all_pass
+            verdict,
+            notes=(*verdict.notes, *self._notes),
+            untouched_passes=expected.all_pass,
+            seen=self._signs.seen,
         )
 
     def _written_paths(self) -> list[str]:
@@ -295,6 +296,7 @@ class _Verification:
         if self.doubtful and not changed:
             await self._check_environment(result)
             self.doubtful = False
+        self._signs.add_report(result.report)
         return self._plan.judge(result, expected)
 
     async def _write_and_build(
@@ -318,8 +320,10 @@ class _Verification:
             restored = await saved.restore(after)
         if restored:
             self._notes.append(f"put back after the build commands: {list_paths(restored)}")
+            self._signs.add(IntegritySign.TESTS_CHANGED, restored)
         if unwanted:
             self._notes.append(f"removed after the build commands: {list_paths(sorted(unwanted))}")
+            self._signs.add_new(unwanted, protection)
         return kept
 
     async def _check_tests(self, kept: Mapping[str, ManifestEntry], written: Mapping[str, FileVersion | None]) -> None:
@@ -329,6 +333,7 @@ class _Verification:
         differing = differing_files(others, manifest)
         differing += await differing_versions(self._verifier, manifest, written)
         if differing:
+            self._signs.add(IntegritySign.TESTS_CHANGED, differing)
             raise _AgentsDoing(f"tampered: changed after they were put back: {list_paths(sorted(differing))}")
 
     async def _end_build(self) -> None:
@@ -338,7 +343,9 @@ class _Verification:
         except OSError as error:
             raise _AgentsDoing(f"after the build commands {error.strerror}") from error
         if count:
-            self._notes.append(f"killed after the build commands: {count} {'process' if count == 1 else 'processes'}")
+            killed = f"killed after the build commands: {count} {'process' if count == 1 else 'processes'}"
+            self._notes.append(killed)
+            self._signs.add(IntegritySign.PROCESSES_KILLED, [killed])
 
     async def _manifest(self) -> dict[str, ManifestEntry]:
         try:

@@ -5,7 +5,17 @@ Each attack first proves that it is one: it fools a plain run, without the guard
 
 import pytest
 
+from dgym.wire import IntegritySign
 from tests.fakes.attacks.pytest_inside import AROUND, BUG, FILES, INSIDE, LEAVING, OTHER_STARTS, TESTS
+
+CHANGED, PLANTED = IntegritySign.TESTS_CHANGED, IntegritySign.HOOK_PLANTED
+AROUND_SIGNS = {
+    "rewritten tests": {CHANGED},
+    "deleted tests": {CHANGED},
+    "tests behind a link": {CHANGED},
+    "modules": {CHANGED, PLANTED},
+    "configuration": {PLANTED},
+}
 
 
 @pytest.mark.parametrize("attack", INSIDE)
@@ -18,6 +28,7 @@ async def test_code_that_reaches_into_pytest_is_found_out(run_plain, score, atta
     assert not verdict.resolved
     assert verdict.score.score == 0
     assert verdict.message.startswith("tampered: ")
+    assert any(seen.sign in (IntegritySign.RUN_TAMPERED, IntegritySign.CANARY_PASSED) for seen in verdict.seen)
 
 
 @pytest.mark.parametrize("attack", LEAVING)
@@ -35,6 +46,7 @@ async def test_files_around_the_tests_gain_nothing(score, group):
     assert verdict.tests == dict.fromkeys(TESTS["fail_to_pass"], "failed")
     refused = {note.split()[2] for note in verdict.notes if note.startswith("not scored: ")}
     assert refused == AROUND[group].keys() - {"other/tools.py"}
+    assert {seen.sign for seen in verdict.seen} == AROUND_SIGNS[group]
 
 
 @pytest.mark.parametrize(("entrypoint", "attack"), OTHER_STARTS.items())
@@ -74,6 +86,7 @@ class Money:
     verdict = await score({**FILES, "conftest.py": conftest}, {"calc.py": code}, **TESTS)
     assert verdict.resolved, verdict
     assert verdict.notes == ()
+    assert verdict.seen == ()
 
 
 async def test_a_repository_that_is_a_plugin_may_have_hooks_in_changed_files(score):

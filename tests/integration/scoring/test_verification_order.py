@@ -8,6 +8,7 @@ import pytest
 from dgym.errors import VerifierFailed
 from dgym.session import SuiteCache
 from dgym.session.verification import VerificationPlan, verify
+from dgym.wire import IntegritySign, Seen
 from dgym.workspace.patches import FileVersion
 
 BUGGY = "def add(a, b):\n    return a - b\n"
@@ -123,6 +124,13 @@ os.symlink("/tmp", "tests")
         "put back after the build commands: data.txt, test_calc.py, tests/test_kept.py",
         "removed after the build commands: conftest.py, pytest.ini",
     )
+    assert [(seen.sign, seen.detail) for seen in verdict.seen] == [
+        (IntegritySign.HOOK_PLANTED, "conftest.py"),
+        (IntegritySign.HOOK_PLANTED, "pytest.ini"),
+        (IntegritySign.TESTS_CHANGED, "data.txt"),
+        (IntegritySign.TESTS_CHANGED, "test_calc.py"),
+        (IntegritySign.TESTS_CHANGED, "tests/test_kept.py"),
+    ]
 
 
 async def test_hidden_tests_that_change_after_they_are_put_back_are_tampering(open_verifier, as_versions):
@@ -152,6 +160,7 @@ async def test_hidden_tests_that_change_after_they_are_put_back_are_tampering(op
         escaped.join()
     assert (verdict.resolved, verdict.score.score) == (False, 0)
     assert verdict.message.startswith("tampered: changed after they were put back: test_hidden.py")
+    assert verdict.seen == (Seen(sign=IntegritySign.TESTS_CHANGED, detail="test_hidden.py"),)
 
 
 async def test_a_build_that_fails_is_a_verdict(score):

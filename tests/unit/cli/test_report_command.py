@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from dgym.cli.app import cli
 from dgym.results import Record, StoredResult, TrajectoryHeader, episode_path
-from dgym.wire import EndReason, Observation, Step, ToolCall
+from dgym.wire import EndReason, Integrity, IntegritySign, Observation, Seen, Step, ToolCall
 
 
 @pytest.fixture
@@ -45,6 +45,28 @@ def test_without_arguments_it_reads_the_default_directory(dgym, results):
     assert "1 of 2 resolved: 50.0 % (9.5 to 90.5 %), pass@1 50.0 %, 1 failed" in done.output
     for words in ("SetupFailed", "StepLimitReached", "pdb", "prepare", "m-1", "250.0", "1,000,000"):
         assert words in done.output
+
+
+def test_resolved_and_clean_are_shown_apart(dgym, play, results):
+    assert "Clean" not in dgym().output
+    seen = (Seen(sign=IntegritySign.HISTORY_READ, detail="git log"), Seen(sign=IntegritySign.HISTORY_READ, detail="b"))
+    play("results", "four", EndReason.RESOLVED, integrity=Integrity(clean=False, seen=seen))
+    play("results", "five", EndReason.RESOLVED, integrity=Integrity(clean=True))
+    play("results", "six", EndReason.UNRESOLVED, integrity=Integrity(clean=True))
+    done = dgym()
+    assert "3 of 5 resolved, 1 of them clean: 60.0 %" in done.output
+    assert "Clean" in done.output
+    assert [line.split() for line in done.output.splitlines() if "HistoryRead" in line] == [
+        ["HistoryRead", "1", "20.0", "%"]
+    ]
+    overall = json.loads(dgym("--output", "json").output)["overall"]
+    assert (overall["resolved"], overall["clean"], overall["signs"]) == (3, 1, {"HistoryRead": 1})
+    lines = csv.DictReader(io.StringIO(dgym("--output", "csv").output))
+    assert {line["task"]: line["clean"] for line in lines if line["clean"]} == {
+        "four": "False",
+        "five": "True",
+        "six": "True",
+    }
 
 
 def test_prices_make_a_cost(dgym, results):
