@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from hack.monitoring.dashboards import dashboards
 from hack.monitoring.page import page
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -16,6 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 def outputs() -> Iterator[tuple[Path, str]]:
     """Every file and what it ought to hold."""
     yield ROOT / "docs" / "metrics.md", page()
+    for name, text in dashboards():
+        yield ROOT / "charts" / "dgym" / "files" / "dashboards" / f"{name}.json", text
 
 
 def main(arguments: list[str]) -> int:

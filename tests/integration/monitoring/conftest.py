@@ -7,6 +7,7 @@ from tests.required import absent
 
 ROOT = Path(__file__).parents[3]
 FILES = ROOT / "charts" / "dgym" / "files"
+DASHBOARDS = FILES / "dashboards"
 RULES = FILES / "monitoring" / "rules.yaml"
 
 
