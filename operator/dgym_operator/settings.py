@@ -42,6 +42,9 @@ class Settings(BaseSettings):
         default=None, description="Holds further pod manifests, `<name>.yaml.j2`; unset: the shipped ones alone."
     )
     default_pod_template: str = Field(default="restricted", description="Pod manifest of episodes that name none.")
+    runtime_class_name: str = Field(
+        default="", description="RuntimeClass of all sandbox pods whose template names none. Empty: the nodes' default."
+    )
     agent_selector: str = Field(
         default="app.kubernetes.io/name=dgym,app.kubernetes.io/component=agent",
         description="Labels of agent pods, in the operator's own namespace.",
@@ -64,8 +67,8 @@ class Settings(BaseSettings):
     )
     namespace_policies: Annotated[NamespacePolicies, NoDecode] = Field(
         default=NamespacePolicies(),
-        description="What each namespace may use, as JSON: `weight` and `maxActive` as `defaults` and by namespace in "
-        "`overrides`; the chart's value `namespaces`.",
+        description="What each namespace may use, as JSON: `weight`, `maxActive`, `allowed` and `limits` as `defaults` "
+        "and by namespace in `overrides`; the chart's value `namespaces`.",
     )
     network_policy: Literal["required", "enabled", "disabled"] = Field(
         default="required",

@@ -30,6 +30,11 @@ def test_the_operator_learns_of_every_value(render, monkeypatch):
     policies = settings.namespace_policies
     assert [policies.of(name).weight for name in ("research", "own", "other")] == [3, 1, 1]
     assert [policies.of(name).max_active for name in ("research", "own", "other")] == [200, None, 100]
+    research, other = policies.of("research"), policies.of("other")
+    assert (research.allowed.images, other.allowed.images) == (None, ("registry.example/team/*",))
+    assert research.allowed.labels == other.allowed.labels == ("kueue.x-k8s.io/queue-name",)
+    assert (research.limits.priority, research.limits.token_budget) == (5, 2_000_000)
+    assert settings.runtime_class_name == "gvisor"
     assert settings.workers == 32
     assert settings.log_level == "DEBUG"
 

@@ -62,6 +62,9 @@ def test_every_value_is_in_the_schema_and_every_property_of_the_schema_is_a_valu
         ("podTemplates.Bad_Name=x", "Bad_Name"),
         ("namespaces.defaults.weight=0", "/namespaces/defaults/weight"),
         ("namespaces.overrides.research.maxactive=2", "additional properties 'maxactive' not allowed"),
+        ("namespaces.defaults.allowed.images=a", "/namespaces/defaults/allowed/images"),
+        ("namespaces.defaults.limits.maxSteps=-1", "/namespaces/defaults/limits/maxSteps"),
+        ("sandboxes.runtimeClassName=Kata", "/sandboxes/runtimeClassName"),
         ("namespaces.overrides.Research.weight=2", "Research"),
     ],
 )

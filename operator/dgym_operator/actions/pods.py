@@ -44,6 +44,7 @@ from dgym.kube import (
 )
 from dgym.wire.messages import EndReason
 from dgym_operator.actions.networkpolicy import NetworkPolicies
+from dgym_operator.actions.permissions import find_refusal_by_policy
 from dgym_operator.actions.secrets import key_id
 from dgym_operator.actions.writes import Writes, controller_reference
 from dgym_operator.objects import EpisodeView, Pod
@@ -221,6 +222,9 @@ class PodMaker:
         """
         namespace = episode.metadata.namespace or ""
         task = await self.reader.task(episode)
+        refused = find_refusal_by_policy(episode, task, self.settings)
+        if refused is not None:
+            raise Unmet(EndReason.INVALID_SPEC, refused)
         # What the agent will be sent is checked now: an attempt without sources must not take a node.
         await self.reader.with_files(task)
         template = episode.spec.pod_template or task.spec.pod_template or self.settings.default_pod_template

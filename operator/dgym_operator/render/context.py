@@ -128,7 +128,7 @@ def _pod(context: PodContext) -> dict[str, Any]:
         "activeDeadlineSeconds": context.active_deadline_seconds,
         "nodeSelector": dict(overrides.node_selector),
         "tolerations": _tolerations(overrides),
-        "runtimeClassName": overrides.runtime_class_name,
+        "runtimeClassName": overrides.runtime_class_name or context.settings.runtime_class_name or None,
     }
 
 

@@ -125,6 +125,8 @@ def _complete(pod: dict[str, Any], context: PodContext) -> dict[str, Any]:
     for name, value in _DEFAULTS.items():
         spec.setdefault(name, value)
     spec.setdefault("activeDeadlineSeconds", context.active_deadline_seconds)
+    if context.settings.runtime_class_name and not spec.get("runtimeClassName"):
+        spec["runtimeClassName"] = context.settings.runtime_class_name
     return pod
 
 

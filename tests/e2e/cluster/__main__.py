@@ -28,7 +28,7 @@ def main() -> int:
         sandbox, agent = (os.environ[f"DGYM_E2E_{each}_IMAGE"] for each in ("SANDBOX", "AGENT"))
         deploy(services, sandbox_image=sandbox, agent_image=agent)
         bounded = os.environ["DGYM_E2E_BOUNDED_NAMESPACE"] = unique("e2e-bounded")
-        policies = {"overrides": {bounded: {"maxActive": 1}}}
+        policies = {"overrides": {bounded: {"maxActive": 1, "limits": {"maxSteps": 100}}}}
         with installed("system", watch=None, agents=1, values={"namespaces": policies}) as release:
             os.environ["DGYM_E2E_SYSTEM_NAMESPACE"] = release.kubectl.namespace
             shared = tests("shared")

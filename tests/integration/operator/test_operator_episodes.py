@@ -131,7 +131,11 @@ async def test_what_can_never_run_ends_at_once(installation):
     await installation.episode("taken")
     await installation.episode("unknown-template", podTemplate="retsricted")
     await installation.episode("local", task={"source": {"localPath": "repository"}})
+    await installation.episode("labelled", podOverrides={"labels": {"team": "research"}})
     taken, unknown, local = [await installation.finished(name) for name in ("taken", "unknown-template", "local")]
+    labelled = await installation.finished("labelled")
+    assert labelled["status"]["reason"] == "InvalidSpec"
+    assert "spec.podOverrides.labels: 'team' is not allowed" in str(labelled["status"]["conditions"])
     assert taken["status"]["reason"] == "PodRejected"
     assert unknown["status"]["reason"] == "InvalidSpec"
     assert "did you mean 'restricted'" in str(unknown["status"]["conditions"])

@@ -75,6 +75,22 @@ def test_an_override_inherits_what_it_leaves_out(monkeypatch):
             '{"overrides": {"research": {"maxactive": 5}}}',
             "namespaces.overrides.research: Object contains unknown field `maxactive`; its fields are weight, ",
         ),
+        (
+            '{"defaults": {"allowed": {"images": "registry.example/*"}}}',
+            "namespaces.defaults.allowed.images: Expected `array | null`, got `str`, got 'registry.example/*'; give",
+        ),
+        (
+            '{"defaults": {"allowed": {"image": []}}}',
+            "namespaces.defaults.allowed: Object contains unknown field `image`; its fields are annotations, labels,",
+        ),
+        (
+            '{"overrides": {"research": {"limits": {"maxSteps": -1}}}}',
+            "namespaces.overrides.research.limits.maxSteps: Expected `int` >= 0, got -1; give a whole number",
+        ),
+        (
+            '{"defaults": {"limits": 5}}',
+            "namespaces.defaults.limits: Expected `object`, got `int`; its fields are priority",
+        ),
         ('{"override": {}}', "it has the fields defaults and overrides"),
         ("weight: 1", "not JSON"),
     ],

@@ -8,6 +8,8 @@ from dgym.api import PodOverrides, Resources, Toleration
 from dgym.sidecar.settings import read_settings
 from dgym.wire.http import Path
 from dgym_operator.render.context import InvalidOverride
+from dgym_operator.render.environment import SHIPPED
+from dgym_operator.render.renderer import Renderer
 from dgym_operator.settings import Settings
 
 SHAPES = [
@@ -275,3 +277,15 @@ def test_nothing_of_the_verdict_is_in_the_pod(renderer, make_context):
     }
     pod = renderer.render("restricted", make_context(task=task, delivered=False))
     assert secret not in msgspec.json.encode(pod).decode()
+
+
+def test_every_pod_has_the_runtime_class_of_the_installation(renderer, make_context, tmp_path):
+    settings = Settings(sandbox_image="s", sidecar_image="s", runtime_class_name="kata")
+    for template in ("restricted", "baseline"):
+        assert renderer.render(template, make_context(settings=settings))["spec"]["runtimeClassName"] == "kata"
+    text = (SHIPPED / "restricted.yaml.j2").read_text().replace("  runtimeClassName: {{ pod.runtimeClassName }}\n", "")
+    (tmp_path / "plain.yaml.j2").write_text(text)
+    (tmp_path / "own.yaml.j2").write_text(text.replace("spec:\n", "spec:\n  runtimeClassName: gvisor\n", 1))
+    own = Renderer(directory=tmp_path)
+    assert own.render("plain", make_context(settings=settings))["spec"]["runtimeClassName"] == "kata"
+    assert own.render("own", make_context(settings=settings))["spec"]["runtimeClassName"] == "gvisor"

@@ -27,6 +27,8 @@
 {{- end }}
 - name: DGYM_OPERATOR_DEFAULT_POD_TEMPLATE
   value: {{ .Values.sandboxes.defaultPodTemplate }}
+- name: DGYM_OPERATOR_RUNTIME_CLASS_NAME
+  value: {{ .Values.sandboxes.runtimeClassName | quote }}
 - name: DGYM_OPERATOR_AGENT_SELECTOR
   value: app.kubernetes.io/name=dgym,app.kubernetes.io/instance={{ .Release.Name }},app.kubernetes.io/component=agent
 - name: DGYM_OPERATOR_HEAD_START

@@ -1,4 +1,4 @@
-"""A namespace whose policy lets one episode be active at a time."""
+"""A namespace whose policy lets one episode be active at a time, and bounds what Episodes ask for."""
 
 import os
 
@@ -39,6 +39,18 @@ def test_no_more_than_max_active_run_and_the_others_say_why_they_wait(bounded):
     assert f"namespace {bounded.namespace} has 1 active episodes (maxActive)" in held
     assert most == 1
     assert [bounded.status(name)["reason"] for name in names] == ["Resolved", "Resolved"]
+
+
+def test_an_episode_that_asks_for_more_than_is_allowed_gets_no_pod(bounded):
+    overrides = {"podOverrides": {"tolerations": [{"operator": "Exists"}]}}
+    agent = {"name": "solution", "maxSteps": 101}
+    bounded.apply(episode("everywhere", task=task_spec(inline_source()), **overrides))
+    bounded.apply(episode("long", agent=agent, task=task_spec(inline_source())))
+    for name, field in (("everywhere", "spec.podOverrides.tolerations"), ("long", "spec.agent.maxSteps: is 101")):
+        status = bounded.finished(name)
+        assert status["reason"] == "InvalidSpec"
+        assert field in condition(status, "Finished")["message"]
+        assert bounded.get("pod", f"{name}-1") is None
 
 
 def is_finished(each):

@@ -1,0 +1,84 @@
+"""What an Episode asks for and its namespace does not allow.
+
+Roles decide who may create Episodes; the policy of the namespace, in the chart's values, what these may ask for.
+Pure: the Episode and its task as they were read for the pod, and the settings of the operator.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+
+from dgym.api import DebugTask, Episode
+from dgym_operator.policies import Allowed, Limits
+from dgym_operator.settings import Settings
+
+
+def find_refusal_by_policy(episode: Episode, task: DebugTask, settings: Settings) -> str | None:
+    """The first request that the policy of the namespace refuses: field, value and remedy; None: all are allowed."""
+    return next(_refusals(episode, task, settings), None)
+
+
+def _refusals(episode: Episode, task: DebugTask, settings: Settings) -> Iterator[str]:
+    namespace = episode.metadata.namespace or ""
+    policies = settings.namespace_policies
+    policy = policies.of(namespace)
+    for field, name, value, patterns in _requests(episode, task, settings, policy.allowed):
+        if patterns is not None and not _matches(value, patterns):
+            yield (
+                f"{field}: {value!r} is not allowed in namespace {namespace}; remove it, or let the administrator add "
+                f"it to {policies.place(namespace, f'allowed.{name}')} in the chart's values"
+            )
+    for field, name, number, limit in _numbers(episode, policy.limits):
+        if limit is None or (number is not None and number <= limit):
+            continue
+        given = "is missing, and" if number is None else f"is {number}, and"
+        yield (
+            f"{field}: {given} may be {limit} at most in namespace {namespace}; give a lower number, or let the "
+            f"administrator raise {policies.place(namespace, f'limits.{name}')} in the chart's values"
+        )
+
+
+def _requests(
+    episode: Episode, task: DebugTask, settings: Settings, allowed: Allowed
+) -> Iterator[tuple[str, str, str, Iterable[str] | None]]:
+    """Field, name of the list, value, and the list."""
+    spec, overrides = episode.spec, episode.spec.pod_overrides
+    for key in overrides.annotations:
+        yield "spec.podOverrides.annotations", "annotations", key, allowed.annotations
+    for key in overrides.labels:
+        yield "spec.podOverrides.labels", "labels", key, allowed.labels
+    for toleration in overrides.tolerations:
+        yield "spec.podOverrides.tolerations", "tolerations", toleration.key or "", allowed.tolerations
+    runtime = overrides.runtime_class_name
+    if runtime is not None and runtime != settings.runtime_class_name:
+        yield "spec.podOverrides.runtimeClassName", "runtimeClassNames", runtime, allowed.runtime_class_names
+    owner = "spec" if spec.pod_template else f"DebugTask {task.metadata.name}: spec"
+    template = spec.pod_template or task.spec.pod_template
+    if template is not None and template != settings.default_pod_template:
+        yield f"{owner}.podTemplate", "podTemplates", template, allowed.pod_templates
+    if task.spec.image is not None and task.spec.image != settings.sandbox_image:
+        where = "spec.task" if spec.task is not None else f"DebugTask {task.metadata.name}: spec"
+        yield f"{where}.image", "images", task.spec.image, allowed.images
+    if spec.agent is not None and spec.agent.model is not None:
+        yield "spec.agent.model", "models", spec.agent.model, allowed.models
+
+
+def _numbers(episode: Episode, limits: Limits) -> Iterator[tuple[str, str, int | None, int | None]]:
+    """Field, name of the limit, number, and the limit."""
+    spec = episode.spec
+    yield "spec.priority", "priority", spec.priority, limits.priority
+    yield (
+        "spec.activeDeadlineSeconds",
+        "activeDeadlineSeconds",
+        spec.active_deadline_seconds,
+        limits.active_deadline_seconds,
+    )
+    if spec.agent is None:
+        return
+    yield "spec.agent.maxSteps", "maxSteps", spec.agent.max_steps, limits.max_steps
+    if spec.agent.model is not None or spec.agent.token_budget is not None:
+        yield "spec.agent.tokenBudget", "tokenBudget", spec.agent.token_budget, limits.token_budget
+
+
+def _matches(text: str, patterns: Iterable[str]) -> bool:
+    """Whether one of the patterns is the whole text; ``*`` stands for any characters."""
+    return any(re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), text, re.DOTALL) for pattern in patterns)

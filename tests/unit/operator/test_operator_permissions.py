@@ -1,0 +1,134 @@
+import json
+
+import msgspec
+import pytest
+
+from dgym.api import DebugTask, DebugTaskSpec, Episode, ObjectMeta
+from dgym_operator.actions.permissions import find_refusal_by_policy
+from dgym_operator.settings import Settings
+
+DEFAULTS = {
+    "allowed": {"images": ["registry.example/team/*"], "models": ["small-*"], "podTemplates": ["baseline"]},
+    "limits": {"priority": 10, "maxSteps": 100, "tokenBudget": 5000, "activeDeadlineSeconds": 7200},
+}
+TRUSTED = {
+    "allowed": {
+        "annotations": ["example.com/*"],
+        "labels": ["kueue.x-k8s.io/queue-name"],
+        "tolerations": ["gpu", "*"],
+        "runtimeClassNames": ["kata"],
+        "images": ["*"],
+    },
+    "limits": {"maxSteps": None},
+}
+
+
+def settings(defaults=None, **fields):
+    policies = {"defaults": DEFAULTS if defaults is None else defaults, "overrides": {"trusted": TRUSTED}}
+    given = {"namespace_policies": json.dumps(policies), "sandbox_image": "dgym/sandbox-python:1", **fields}
+    return Settings(**given)
+
+
+def refusal(spec=None, task=None, namespace="team", installation=None, **more):
+    task = msgspec.convert(task or {}, DebugTaskSpec)
+    manifest = {
+        "metadata": {"name": "fix", "namespace": namespace},
+        "spec": {"taskRef": {"name": "bug"}, **(spec or {}), **more},
+    }
+    metadata = ObjectMeta(name="bug", namespace=namespace)
+    return find_refusal_by_policy(
+        msgspec.convert(manifest, Episode), DebugTask(metadata=metadata, spec=task), installation or settings()
+    )
+
+
+def test_what_is_allowed_by_default():
+    anything = settings({})
+    agent = {"name": "debug_agent", "model": "huge", "maxSteps": 9999, "tokenBudget": 10**9}
+    overrides = {"nodeSelector": {"pool": "fast"}, "resources": {"limits": {"memory": "4Gi"}}}
+    spec = {"agent": agent, "priority": 10**9, "podOverrides": overrides, "podTemplate": "own"}
+    assert refusal(spec, {"image": "anything"}, installation=anything) is None
+    assert refusal({"agent": {"name": "solution"}}) is None
+    assert refusal({}, {"image": "dgym/sandbox-python:1"}) is None
+    assert refusal({}, {"podTemplate": "restricted"}) is None
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            {"annotations": {"a/b": "c"}},
+            "spec.podOverrides.annotations: 'a/b' is not allowed in namespace team; remove it",
+        ),
+        ({"labels": {"team": "a"}}, "spec.podOverrides.labels: 'team'"),
+        ({"tolerations": [{"key": "gpu", "operator": "Exists"}]}, "spec.podOverrides.tolerations: 'gpu'"),
+        ({"tolerations": [{"operator": "Exists"}]}, "spec.podOverrides.tolerations: ''"),
+        ({"runtimeClassName": "runc"}, "spec.podOverrides.runtimeClassName: 'runc'"),
+    ],
+)
+def test_nothing_of_the_cluster_is_allowed_by_default(overrides, message):
+    found = refusal(podOverrides=overrides, installation=settings({}))
+    assert found.startswith(message)
+    (name,) = overrides
+    field = {"runtimeClassName": "runtimeClassNames"}.get(name, name)
+    assert f"let the administrator add it to namespaces.defaults.allowed.{field} in the chart's values" in found
+
+
+def test_an_override_allows_a_namespace_more_and_inherits_the_rest():
+    overrides = {
+        "annotations": {"example.com/note": "x"},
+        "labels": {"kueue.x-k8s.io/queue-name": "team"},
+        "tolerations": [{"key": "gpu"}, {"operator": "Exists"}],
+        "runtimeClassName": "kata",
+    }
+    agent = {"name": "debug_agent", "model": "small-1", "maxSteps": 9999, "tokenBudget": 5000}
+    spec = {"agent": agent, "podOverrides": overrides}
+    assert refusal(spec, {"image": "anything"}, namespace="trusted") is None
+    found = refusal({"agent": {**agent, "model": "large"}}, namespace="trusted")
+    assert found.startswith("spec.agent.model: 'large' is not allowed in namespace trusted")
+    assert "namespaces.overrides.trusted.allowed.models" in found
+
+
+@pytest.mark.parametrize("image", ["registry.example/team", "evil/registry.example/team/x", "registry.example/teams/x"])
+def test_a_pattern_is_the_whole_name(image):
+    assert refusal({}, {"image": "registry.example/team/a/b:1"}) is None
+    assert refusal({}, {"image": image}).startswith(f"DebugTask bug: spec.image: {image!r} is not allowed")
+
+
+def test_a_dot_is_a_dot_and_lines_do_not_end_a_name():
+    assert refusal({}, {"image": "registryxexample/team/x"}) is not None
+    multiline = settings({"allowed": {"models": ["a*"]}})
+    assert refusal({"agent": {"name": "debug_agent", "model": "b"}}, installation=multiline) is not None
+
+
+def test_templates_of_the_episode_and_of_its_task_are_checked():
+    assert refusal({"podTemplate": "baseline"}) is None
+    assert refusal({"podTemplate": "privileged"}).startswith("spec.podTemplate: 'privileged'")
+    assert refusal({}, {"podTemplate": "privileged"}).startswith("DebugTask bug: spec.podTemplate: 'privileged'")
+
+
+def test_the_runtime_class_of_the_installation_is_always_allowed():
+    gvisor = settings({}, runtime_class_name="gvisor")
+    assert refusal(podOverrides={"runtimeClassName": "gvisor"}, installation=gvisor) is None
+    assert refusal(podOverrides={"runtimeClassName": "runc"}, installation=gvisor) is not None
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"priority": 11}, "spec.priority: is 11, and may be 10 at most in namespace team; give a lower number"),
+        ({"activeDeadlineSeconds": 7201}, "spec.activeDeadlineSeconds: is 7201, and may be 7200 at most"),
+        ({"agent": {"name": "solution", "maxSteps": 101}}, "spec.agent.maxSteps: is 101, and may be 100 at most"),
+        (
+            {"agent": {"name": "debug_agent", "model": "small-1", "tokenBudget": 5001}},
+            "spec.agent.tokenBudget: is 5001, and may be 5000 at most",
+        ),
+        (
+            {"agent": {"name": "debug_agent", "model": "small-1"}},
+            "spec.agent.tokenBudget: is missing, and may be 5000 at most",
+        ),
+    ],
+)
+def test_numbers_have_limits(spec, message):
+    found = refusal(spec)
+    assert found.startswith(message)
+    assert "let the administrator raise namespaces.defaults.limits." in found
