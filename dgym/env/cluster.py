@@ -10,6 +10,7 @@ import base64
 import binascii
 import time
 from contextlib import AsyncExitStack
+from pathlib import Path
 from random import Random
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,6 +24,7 @@ from dgym.kube import (
     EPISODES,
     PODS,
     SECRETS,
+    SERVICE_ACCOUNT,
     Access,
     ApiError,
     Client,
@@ -33,7 +35,6 @@ from dgym.kube import (
 )
 from dgym.wire.http import PROXIED_AUTHORIZATION_HEADER
 
-_IN_CLUSTER = "in-cluster"
 _POLL_SECONDS = 1.0
 _CHECK_SECONDS = 2.0
 _REFRESH_SECONDS = 30.0
@@ -48,7 +49,9 @@ class Sidecar(msgspec.Struct, frozen=True, kw_only=True):
     reset_key: str
 
 
-async def find_sidecar(name: str, *, context: str | None = None, wait_seconds: float) -> Sidecar:
+async def find_sidecar(
+    name: str, *, context: str | None = None, wait_seconds: float, service_account: Path = SERVICE_ACCOUNT
+) -> Sidecar:
     """The sidecar of the Episode ``NAMESPACE/NAME``, once it can be driven.
 
     Raises:
@@ -61,7 +64,7 @@ async def find_sidecar(name: str, *, context: str | None = None, wait_seconds: f
     namespace, _, episode = name.rpartition("/")
     if not episode or "/" in namespace:
         raise ArgumentError(f"{name!r} is not the name of an Episode: NAMESPACE/NAME, or NAME")
-    access = await _load_access(context)
+    access = await _load_access(context, service_account)
     async with AsyncExitStack() as stack:
         rng = Random()  # noqa: S311 - spreads retries, hides nothing
         client = Client(access, clock=SystemClock(), random=rng, qps=50, burst=50, resend=False, user_agent="dgym")
@@ -70,14 +73,14 @@ async def find_sidecar(name: str, *, context: str | None = None, wait_seconds: f
         found, secret = await lookup.wait(wait_seconds)
         stack_of_route = stack.pop_all()
     url, token = secret.text("url"), secret.text("token")
-    make = DirectRoute if access.context == _IN_CLUSTER else ProxyRoute
+    make = DirectRoute if access.in_cluster else ProxyRoute
     route = make(lookup, found, access, url, stack_of_route)
     return Sidecar(route=route, token=token, reset_key=f"{found.metadata.uid}-{found.status.attempt}")
 
 
-async def _load_access(context: str | None) -> Access:
+async def _load_access(context: str | None, service_account: Path) -> Access:
     try:
-        return await load_access(context=context)
+        return await load_access(context=context, service_account=service_account)
     except ImportError as error:
         raise ArgumentError("reading a kubeconfig needs the package kubernetes: pip install 'dgym[cli]'") from error
 

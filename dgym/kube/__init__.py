@@ -3,7 +3,7 @@
 Of episodes it holds the resources alone. Clock and random are arguments; every wait has an end.
 """
 
-from dgym.kube.auth import Access, AccessError, Credentials, load_access
+from dgym.kube.auth import SERVICE_ACCOUNT, Access, AccessError, Credentials, load_access
 from dgym.kube.client import Client
 from dgym.kube.errors import (
     AlreadyExists,
@@ -57,6 +57,7 @@ __all__ = [
     "NETWORK_POLICIES",
     "PODS",
     "SECRETS",
+    "SERVICE_ACCOUNT",
     "Access",
     "AccessError",
     "AlreadyExists",

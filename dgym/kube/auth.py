@@ -42,7 +42,7 @@ class Credentials:
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):
-    """An API server and the credentials for it. ``tls`` is None for plain HTTP."""
+    """An API server and the credentials for it. ``tls`` is None for plain HTTP; ``in_cluster``: of this pod."""
 
     server: str
     credentials: Credentials
@@ -51,6 +51,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     server_hostname: str | None = None
     proxy: str | None = None
     namespace: str = "default"
+    in_cluster: bool = False
 
 
 class TokenFile(Credentials):
@@ -146,6 +147,7 @@ def _from_service_account(directory: Path) -> Access:
             server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
             credentials=TokenFile(directory / "token"),
             context="in-cluster",
+            in_cluster=True,
             tls=_tls_context(ca_file=str(directory / "ca.crt")),
             namespace=namespace.read_text(encoding="ascii").strip() if namespace.exists() else "default",
         )

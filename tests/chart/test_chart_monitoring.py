@@ -6,6 +6,7 @@ import re
 import pytest
 import yaml
 
+from dgym.wire import EndReason
 from tests.chart.conftest import CHART
 
 RULES = CHART / "files" / "monitoring" / "rules.yaml"
@@ -63,3 +64,8 @@ def test_the_scrape_job_finds_the_annotated_pods(render, name, port):
 
 def _escaped(name: str) -> str:
     return "".join(letter if letter.isalnum() else "_" for letter in name)
+
+
+def test_no_verdict_counts_as_a_failed_episode():
+    (reasons,) = re.findall(r'reason!~"([^"]+)"', RULES.read_text("utf-8"))
+    assert reasons.split("|") == [reason.value for reason in EndReason if reason.is_verdict]

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import os
 import runpy
+import shutil
 import socket
 import sys
 from pathlib import Path
@@ -12,7 +13,8 @@ import pytest
 
 import dgym as library
 from dgym.api import driver_secret_name
-from dgym.env import Patience
+from dgym.env import Patience, RemoteEpisode
+from dgym.env.cluster import find_sidecar
 from dgym.errors import AccessRefused, ArgumentError, ConflictError, EpisodeOver, SandboxStartFailed
 from dgym.wire.http import Role
 from tests.fakes.pods import REPAIR, pods_in
@@ -163,10 +165,48 @@ async def test_the_end_of_the_episode_ends_a_driver_whose_pod_is_gone(ready):
             await env.step("view calc.py")
 
 
+async def test_a_pod_of_the_cluster_goes_to_the_sidecars_address(ready, tmp_path, monkeypatch):
+    server, namespace = ready.server, ready.namespace.name
+    directory = tmp_path / "service-account"
+    directory.mkdir()
+    (directory / "token").write_text(service_account_token(server, namespace))
+    (directory / "namespace").write_text(namespace)
+    shutil.copy(server.directory / "pki" / "ca.crt", directory)
+    rules = [
+        {"apiGroups": ["dgym.dev"], "resources": ["episodes"], "verbs": ["get"]},
+        {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]},
+    ]
+    grant(server, namespace, "driver", rules)
+    host, port = server.url.removeprefix("https://").split(":")
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", port)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                found = await find_sidecar("fix", wait_seconds=5.0, service_account=directory)
+                break
+            except AccessRefused:
+                await asyncio.sleep(0.1)
+    assert found.route.url == f"http://{own_address()}:{found.route.url.rpartition(':')[2]}"
+    driver = RemoteEpisode(found.route, found.token, reset_key=found.reset_key)
+    try:
+        assert (await driver.reset()).text
+        ready.finish("Cancelled")
+        with pytest.raises(EpisodeOver, match="Cancelled"):
+            await found.route.check()
+    finally:
+        await driver.close()
+
+
+def service_account_token(server, namespace):
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/default/token"
+    return server.request("POST", path, {"spec": {"expirationSeconds": 3600}})["status"]["token"]
+
+
 async def test_missing_rights_are_named(ready, kubeconfig):
     server, namespace = ready.server, ready.namespace.name
-    account = f"/api/v1/namespaces/{namespace}/serviceaccounts/default/token"
-    token = server.request("POST", account, {"spec": {"expirationSeconds": 3600}})["status"]["token"]
+    token = service_account_token(server, namespace)
     kubeconfig(server.url, ca_file=server.directory / "pki" / "ca.crt", token=token)
     env = library.AsyncRepoEnv.connect(ready.name)
     with pytest.raises(AccessRefused, match='cannot get resource "episodes"'):
