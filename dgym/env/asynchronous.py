@@ -106,6 +106,7 @@ class AsyncRepoEnv:
         self._episode: Episode | None = None
         self._last: Observation | None = None
         self._observers: list[Callable[[Step], None]] = []
+        self._senders: list[Callable[[int, Action], None]] = []
         self._observed = 0
         self._offered: tuple[str, ...] = ()
 
@@ -215,8 +216,11 @@ class AsyncRepoEnv:
             InfrastructureError: Something that is not the agent's doing.
         """
         episode = self._running()
+        seq = len(episode.history())
+        for sending in self._senders:
+            sending(seq, action)
         try:
-            self._last = await episode.step(len(episode.history()), action)
+            self._last = await episode.step(seq, action)
         finally:
             self._report()
         ended = self._last.end_reason
@@ -263,13 +267,16 @@ class AsyncRepoEnv:
             raise EpisodeOver("call reset() first")
         return await self._episode.apply_solution()
 
-    def observe(self, observer: Callable[[Step], None]) -> None:
+    def observe(
+        self, observer: Callable[[Step], None], *, sending: Callable[[int, Action], None] | None = None
+    ) -> None:
         """Call ``observer`` with every step that is recorded from now on; number 0 is the reset.
 
         A step that the episode recorded by itself, such as one that its deadline ended, is reported by the next call.
-        Steps of drivers before this one are reported by the reset.
+        Steps of drivers before this one are reported by the reset. ``sending`` gets each step before it is executed.
         """
         self._observers.append(observer)
+        self._senders += [sending] if sending is not None else []
 
     @property
     def usage(self) -> Usage:

@@ -8,11 +8,12 @@ affair; any number of players share an event loop.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -30,7 +31,8 @@ from dgym.errors import (
 )
 from dgym.llm import Model, load_models
 from dgym.results import Record, TimedStep
-from dgym.wire import EndReason, Result, Step
+from dgym.wire import EndReason, Result, Step, ToolCall, action_problem
+from dgym.wire.episode import Action
 
 if TYPE_CHECKING:
     from dgym.llm import ModelCatalog
@@ -85,9 +87,13 @@ class Models:
 
 
 class Hooks(msgspec.Struct, frozen=True, kw_only=True):
-    """Called in the player's process: after each step, and after each reply of a model before it is acted on."""
+    """Called in the player's process: after each step, and after each reply of a model before it is acted on.
+
+    ``on_sending`` is called with the number of a step before it is sent, and with None once it is answered.
+    """
 
     on_step: Callable[[Step], None] | None = None
+    on_sending: Callable[[int | None], None] | None = None
     on_exchange: Callable[[Exchange, list[Step]], None] | None = None
 
 
@@ -140,6 +146,7 @@ class Player:
         log: The episode's log.
         hooks: Observers of steps and exchanges.
         begun: The steps that an earlier player recorded of the same attempt; the agent resumes after them.
+        said: What was said before later steps, by their number: no player has recorded these.
     """
 
     def __init__(
@@ -151,6 +158,7 @@ class Player:
         log: logging.Logger,
         hooks: Hooks = Hooks(),  # noqa: B008 - immutable
         begun: tuple[TimedStep, ...] = (),
+        said: Mapping[int, tuple[Any, ...]] = MappingProxyType({}),
     ) -> None:
         self._run = run
         self._session = session
@@ -163,6 +171,12 @@ class Player:
             for line in begun
             if line.exchanges
         }
+        self._said = {
+            seq: tuple(msgspec.convert(each, Exchange) for each in exchanges)
+            for seq, exchanges in said.items()
+            if exchanges and seq >= len(begun)
+        }
+        self._exchanges |= self._said
         self._unrecorded: list[Exchange] = []
         self._env: AsyncRepoEnv | None = None
         self._chat: Chat | None = None
@@ -201,7 +215,7 @@ class Player:
         try:
             async with self._session.open(self._run) as env:
                 self._env = env
-                env.observe(self._observe)
+                env.observe(self._observe, sending=self._sending)
                 result = await self._session.finish(env, await self._run_agent(env))
         except EpisodeOver as over:
             result = await self._session.result_after(over)
@@ -276,14 +290,22 @@ class Player:
         if self._hooks.on_exchange is not None:
             self._hooks.on_exchange(exchange, self._recorded)
 
+    def _sending(self, seq: int, action: Action) -> None:
+        """Record what leads to a step before it is sent: whatever it does to its sandbox, that stays."""
+        self._record.sending(seq, _recorded_call(action), [*self._said.get(seq, ()), *self._unrecorded])
+        if self._hooks.on_sending is not None:
+            self._hooks.on_sending(seq)
+
     def _observe(self, step: Step) -> None:
         """Record a step, unless an earlier player has, with the exchanges that led to it."""
         if step.seq == 0:
             self._resume_chat()
+        if self._hooks.on_sending is not None:
+            self._hooks.on_sending(None)
         if step.seq < len(self._recorded):
             return
         exchanges, self._unrecorded = self._unrecorded, []
-        self._record.write(step, exchanges)
+        self._record.write(step, [*self._said.pop(step.seq, ()), *exchanges])
         self._recorded.append(step)
         observation = step.observation
         tool = "reset" if step.call is None else step.call.tool or "no call"
@@ -305,6 +327,18 @@ class Player:
         return msgspec.structs.replace(
             result, input_tokens=self._chat.input_tokens, output_tokens=self._chat.output_tokens
         )
+
+
+def _recorded_call(action: Action) -> ToolCall:
+    """``action`` as a call, before the session has read it."""
+    if problem := action_problem(action):
+        return ToolCall.mistake(problem)
+    if isinstance(action, ToolCall):
+        return action
+    try:
+        return msgspec.convert(action, ToolCall)
+    except msgspec.ValidationError:
+        return ToolCall(tool="", arguments={"action": action})
 
 
 def failure_cause(error: Exception, log: logging.Logger) -> tuple[EndReason, str]:

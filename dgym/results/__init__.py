@@ -14,6 +14,7 @@ from dgym.results.attempts import (
     TimedStep,
     Trajectory,
     TrajectoryHeader,
+    UnansweredStep,
     episode_path,
     read_trajectory,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "TimedStep",
     "Trajectory",
     "TrajectoryHeader",
+    "UnansweredStep",
     "attempt_path",
     "checked_path",
     "episode_path",

@@ -17,7 +17,7 @@ import msgspec
 
 from dgym.errors import ManifestError
 from dgym.results.store import LOG, PATCH, RESULT, TRAJECTORY
-from dgym.wire import Result, Step
+from dgym.wire import Result, Step, ToolCall
 
 INLINE_PATCH_LIMIT = 1024**2
 """Bytes of patch kept inside ``result.json``; a larger one stands in ``patch.diff`` alone."""
@@ -111,7 +111,8 @@ class TrajectoryHeader(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     """The first line: what was run, so that the steps below it can be understood and run again.
 
     ``manifest`` is the file the episode came from, or ``bundled:NAME``; ``tools`` and ``agent`` are as the manifest
-    gives them after overrides. Neither the solution nor anything that scores is in a trajectory.
+    gives them after overrides. Neither the solution nor anything that scores is in a trajectory. The first steps of an
+    attempt that goes on after a lost one are those of ``replayed_attempt``.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -128,6 +129,7 @@ class TrajectoryHeader(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     tools: tuple[Any, ...] = ()
     sandbox: str = "auto"
     start_time: str = ""
+    replayed_attempt: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class TimedStep(Step, frozen=True, kw_only=True, rename="camel"):
@@ -139,6 +141,14 @@ class TimedStep(Step, frozen=True, kw_only=True, rename="camel"):
 
     elapsed_seconds: float
     exchanges: tuple[Any, ...] | msgspec.UnsetType = msgspec.UNSET
+
+
+class UnansweredStep(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A step as its agent sends it, with the exchanges that led to it; there is no observation yet."""
+
+    seq: int
+    call: ToolCall
+    exchanges: tuple[Any, ...] = ()
 
 
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True):

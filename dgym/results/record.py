@@ -11,10 +11,17 @@ from typing import Any, Protocol, Self, TypeVar
 
 import msgspec
 
-from dgym.results.attempts import INLINE_PATCH_LIMIT, StoredResult, TimedStep, TrajectoryHeader, decode_result
+from dgym.results.attempts import (
+    INLINE_PATCH_LIMIT,
+    StoredResult,
+    TimedStep,
+    TrajectoryHeader,
+    UnansweredStep,
+    decode_result,
+)
 from dgym.results.directory import DirectoryStore
-from dgym.results.store import LOG, PATCH, RESULT, TRAJECTORY, Store, StoreUnavailable
-from dgym.wire import Step
+from dgym.results.store import IN_FLIGHT, LOG, PATCH, RESULT, TRAJECTORY, Store, StoreUnavailable
+from dgym.wire import Step, ToolCall
 
 _log = logging.getLogger(__name__)
 
@@ -23,6 +30,8 @@ T = TypeVar("T")
 _FIRST_PAUSE_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 30.0
 _LAST_SAVE_SECONDS = 2.0
+_IN_FLIGHT_SECONDS = 0.5
+"""A step that takes longer is saved before it is answered; most are answered sooner, and cost no file."""
 
 
 class Log(Protocol):
@@ -70,6 +79,11 @@ class Record:
         self._version: str | None = None
         self._unsaved_steps = 0
         self._changed = asyncio.Event()
+        self.unanswered: UnansweredStep | None = None
+        """The step that an earlier worker had sent after those that ``load`` returned."""
+        self._in_flight: UnansweredStep | None = None
+        self._in_flight_saved = 0
+        self._saving_soon: asyncio.TimerHandle | None = None
         self._saving = asyncio.Lock()
         self._began = time.monotonic()
         self._encoder = msgspec.json.Encoder()
@@ -107,23 +121,53 @@ class Record:
         self._timed = True
         self._line(header)
 
-    async def load(self, header: TrajectoryHeader) -> tuple[TimedStep, ...]:
-        """The steps that an earlier worker wrote; without any, the trajectory begins with ``header``."""
-        data = await self._patiently(lambda: self._store.read(self._place(TRAJECTORY))) or b""
-        whole = data[: data.rfind(b"\n") + 1]
-        steps = _decode(whole)
+    async def load(self, header: TrajectoryHeader, earlier: Sequence[TimedStep] = ()) -> tuple[TimedStep, ...]:
+        """The steps that an earlier worker wrote; ``unanswered`` is the one that it had sent after them.
+
+        Without any the trajectory begins with ``header`` and the steps of an ``earlier`` attempt.
+        """
+        data, steps, self.unanswered = await self._read()
         if steps is None:
             self._line(header)
-            return ()
+            for step in earlier:
+                self._line(step)
+            self._went_on(earlier)
+            return tuple(earlier)
+        whole = data[: data.rfind(b"\n") + 1]
         self._lines += whole
         # A torn last line is there to be replaced.
         self._saved = len(whole) if len(whole) == len(data) else 0
+        self._went_on(steps)
+        return steps
+
+    async def steps(self) -> tuple[tuple[TimedStep, ...], UnansweredStep | None]:
+        """The steps that are stored, and the one that was sent after them; for another attempt, which goes on."""
+        _, steps, in_flight = await self._read()
+        return steps or (), in_flight
+
+    async def _read(self) -> tuple[bytes, tuple[TimedStep, ...] | None, UnansweredStep | None]:
+        data = await self._patiently(lambda: self._store.read(self._place(TRAJECTORY))) or b""
+        steps = _decode(data[: data.rfind(b"\n") + 1])
+        last = await self._patiently(lambda: self._store.read(self._place(IN_FLIGHT))) if steps else None
+        return data, steps, _decode_in_flight(last, len(steps or ()))
+
+    def _went_on(self, steps: Sequence[TimedStep]) -> None:
         if steps:
             self._began -= steps[-1].elapsed_seconds
-        return steps
+
+    def sending(self, seq: int, call: ToolCall, exchanges: Sequence[Any] = ()) -> None:
+        """Record a step that is about to be sent, with the exchanges that led to it, until ``write`` has its answer."""
+        if not self._lines:
+            return
+        self._in_flight = UnansweredStep(seq=seq, call=call, exchanges=tuple(exchanges))
+        if self._store.checkpoint_steps == 1:
+            self._saving_soon = asyncio.get_running_loop().call_later(_IN_FLIGHT_SECONDS, self._changed.set)
 
     def write(self, step: Step, exchanges: Sequence[Any] = ()) -> None:
         """Append one step, with the exchanges that led to it."""
+        if self._saving_soon is not None:
+            self._saving_soon.cancel()
+        self._in_flight = None
         self._line(
             TimedStep(
                 seq=step.seq,
@@ -178,11 +222,22 @@ class Record:
         await asyncio.wait([saving])
         saving.result()
 
+    async def save_within(self, seconds: float) -> None:
+        """Save, and try again for ``seconds`` where the store does not answer."""
+        with contextlib.suppress(TimeoutError, StoreUnavailable):
+            async with asyncio.timeout(seconds):
+                await self._patiently(self.save)
+
     async def _save(self) -> None:
         async with self._saving:
-            end, self._unsaved_steps = len(self._lines), 0
-            if end == self._saved:
-                return
+            end, self._unsaved_steps, in_flight = len(self._lines), 0, self._in_flight
+            await self._save_lines(end)
+            if in_flight is not None and in_flight.seq != self._in_flight_saved:
+                await self._store.write(self._place(IN_FLIGHT), msgspec.json.encode(in_flight, enc_hook=repr))
+                self._in_flight_saved = in_flight.seq
+
+    async def _save_lines(self, end: int) -> None:
+        if end != self._saved:
             place = self._place(TRAJECTORY)
             fresh = bytes(self._lines[self._saved : end])
             appended = await self._store.append(place, fresh, size=self._saved)
@@ -260,6 +315,15 @@ def _retrieve_exception(task: asyncio.Task[None]) -> None:
     """Keep asyncio from logging the failure of a save that was cancelled: the next save meets it as well."""
     if not task.cancelled():
         task.exception()
+
+
+def _decode_in_flight(data: bytes | None, following: int) -> UnansweredStep | None:
+    """The step in flight, where it is the one that follows."""
+    try:
+        step = msgspec.json.decode(data or b"", type=UnansweredStep)
+    except (msgspec.MsgspecError, UnicodeError):
+        return None
+    return step if step.seq == following else None
 
 
 def _is_longer(stored: bytes, data: bytes) -> bool:

@@ -13,6 +13,8 @@ from dgym.errors import DgymError, ManifestError
 
 TRAJECTORY, PATCH, RESULT, LOG = "trajectory.jsonl", "patch.diff", "result.json", "episode.log"
 FILES = (TRAJECTORY, PATCH, RESULT, LOG)
+IN_FLIGHT = "step-in-flight.json"
+"""The step that was sent and not answered yet, for the agent pod that goes on: not for readers of results."""
 
 _SEGMENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,252}")
 

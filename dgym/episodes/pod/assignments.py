@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 _KEPT = 2_000
 """Ended episodes in the report; the operator deletes them long before there are so many."""
-_ENDED = (AssignmentState.FINISHED, AssignmentState.FAILED)
+_FAILED = AssignmentState.FAILED
 
 
 class AssignmentRunner(Protocol):
@@ -90,6 +90,7 @@ class _Held:
             state=self.stage.state if ending is None else ending.state,
             steps=self.stage.steps,
             active_seconds=int(self.active_seconds),
+            step_in_flight=self.stage.step_in_flight if ending is None or ending.state is _FAILED else None,
             reason=None if ending is None else ending.reason,
             outcome=None if ending is None else ending.outcome,
             message=self.stage.cause if ending is None else ending.message,
@@ -202,7 +203,7 @@ class Assignments:
         if ending is not None:
             # Nothing of the episode is needed any more but how it ended.
             held.assignment = msgspec.structs.replace(held.assignment, task={}, agent=None)
-            held.enter(Stage(held.stage.state, held.stage.steps))
+            held.enter(msgspec.structs.replace(held.stage, cause="", active=False))
             held.ending = ending
         elif self._held.get(uid) is held:
             del self._held[uid]

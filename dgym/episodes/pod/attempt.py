@@ -14,6 +14,7 @@ from dgym.api import AgentSpec, DebugTask, ToolSpec, digest
 from dgym.episodes.job import effective_tools
 from dgym.episodes.player import EpisodeRun, Hooks, Player, failure_cause
 from dgym.episodes.pod.logs import EpisodeLog, logging_into
+from dgym.episodes.pod.past import Past, make_past
 from dgym.episodes.pod.progress import Ending, Progress, Report, Shared
 from dgym.episodes.pod.session import LOST, PodSession
 from dgym.errors import DgymError, EpisodeOver, ManifestError, ModelError, Superseded
@@ -67,13 +68,7 @@ class _Attempt:
         self._shared = shared
         self._progress = progress
         self._session = PodSession(assignment, shared, progress)
-        self._record = Record(
-            shared.store,
-            attempt_path(assignment.namespace, assignment.episode, assignment.episode_uid, assignment.attempt),
-            log,
-            unavailable=progress.store_unavailable,
-            longest_pause_seconds=shared.store_retry_seconds,
-        )
+        self._record = self._record_of(assignment.attempt, log)
         self._started = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
     async def run(self) -> Ending:
@@ -108,6 +103,10 @@ class _Attempt:
                 return await self._prepare_for_driver(), None
             except EpisodeOver as over:
                 return await self._session.result_after(over), None
+        except LOST:
+            # Another pod goes on with what is recorded.
+            await self._record.save_within(self._shared.store_patience_seconds)
+            raise
         except self._session.retryable:
             raise
         except Exception as error:
@@ -117,14 +116,41 @@ class _Attempt:
     async def _play(self) -> tuple[Result, str | None]:
         """Let the episode's agent drive."""
         run = read_run(self._assignment)
-        header = header_of(self._assignment, run.task, run.tools, self._started, agent=run.spec)
-        begun = await self._record.load(header)
+        past = self._session.past = await self._past()
+        replayed = self._assignment.replay_attempt if past is not None else 0
+        header = header_of(self._assignment, run.task, run.tools, self._started, agent=run.spec, replayed=replayed)
+        begun = await self._record.load(header, past.copied if past is not None else ())
+        said = past.unrecorded if past is not None else {}
+        if (unanswered := self._record.unanswered) is not None:
+            said = {**said, unanswered.seq: unanswered.exchanges}
+        self._progress.went_on(begun)
         hooks = Hooks(
             on_step=self._progress.step_recorded,
+            on_sending=self._progress.sending,
             on_exchange=lambda exchange, _steps: self._progress.model_replied(exchange),
         )
-        player = Player(run, self._session, self._record, log=_log, hooks=hooks, begun=begun)
+        player = Player(run, self._session, self._record, log=_log, hooks=hooks, begun=begun, said=said)
         return await player.play(self._shared.models), player.price
+
+    async def _past(self) -> Past | None:
+        """The steps of the attempt that this one goes on from; None: the episode begins afresh."""
+        if not self._assignment.replay_attempt:
+            return None
+        steps, in_flight = await self._record_of(self._assignment.replay_attempt).steps()
+        past = make_past(steps, in_flight, self._assignment.poisoned_steps)
+        if past is None:
+            _log.warning("attempt %d has no record to replay", self._assignment.replay_attempt)
+        return past
+
+    def _record_of(self, attempt: int, log: EpisodeLog | None = None) -> Record:
+        assignment, shared = self._assignment, self._shared
+        return Record(
+            shared.store,
+            attempt_path(assignment.namespace, assignment.episode, assignment.episode_uid, attempt),
+            log,
+            unavailable=self._progress.store_unavailable,
+            longest_pause_seconds=shared.store_retry_seconds,
+        )
 
     async def _prepare_for_driver(self) -> Result:
         """Prepare the pod for an external driver, and store its steps until the verdict."""
@@ -244,7 +270,13 @@ def read_tools(assignment: Assignment) -> Tools:
 
 
 def header_of(
-    assignment: Assignment, task: DebugTask, tools: Tools, started: str, *, agent: AgentSpec | None = None
+    assignment: Assignment,
+    task: DebugTask,
+    tools: Tools,
+    started: str,
+    *,
+    agent: AgentSpec | None = None,
+    replayed: int = 0,
 ) -> TrajectoryHeader:
     """The first line of the attempt's trajectory; without ``agent`` an external driver's."""
     return TrajectoryHeader(
@@ -260,6 +292,7 @@ def header_of(
         tools=tuple(msgspec.to_builtins(tools)),
         sandbox="pod",
         start_time=started,
+        replayed_attempt=replayed or msgspec.UNSET,
     )
 
 

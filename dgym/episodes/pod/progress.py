@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -22,12 +22,16 @@ _CAUSE_CHARACTERS = 1000
 
 
 class Stage(msgspec.Struct, frozen=True):
-    """How far an assignment is: its state, the steps taken, the cause of a wait, and whether its deadline runs."""
+    """How far an assignment is: its state, the steps taken, the cause of a wait, and whether its deadline runs.
+
+    ``step_in_flight`` is the number of a step that was sent and is not answered.
+    """
 
     state: AssignmentState
     steps: int = 0
     cause: str = ""
     active: bool = False
+    step_in_flight: int | None = None
 
 
 Report = Callable[[Stage], None]
@@ -65,6 +69,7 @@ class Progress:
         self._state = AssignmentState.PREPARING
         self._begun = False
         self._steps = 0
+        self._step_in_flight: int | None = None
         self.store_problem: StoreUnavailable | None = None
 
     def enter(self, state: AssignmentState) -> None:
@@ -79,9 +84,19 @@ class Progress:
         self._metrics.step_recorded(step)
         self._report(self._state)
 
+    def sending(self, seq: int | None) -> None:
+        """Report a step that is about to be sent; None: it is answered."""
+        if seq != self._step_in_flight:
+            self._step_in_flight = seq
+            self._report(self._state)
+
     def model_replied(self, exchange: Exchange) -> None:
         """Count a reply, its tokens and its price."""
         self._metrics.model_replied(self._model, exchange)
+
+    def went_on(self, steps: Sequence[Step]) -> None:
+        """Report the steps that earlier agents recorded."""
+        self._steps = max(0, len(steps) - 1)
 
     def resumed(self) -> None:
         """Report that an earlier agent had begun."""
@@ -106,7 +121,7 @@ class Progress:
 
     def _report(self, state: AssignmentState, cause: str = "") -> None:
         active = self._begun and state is AssignmentState.RUNNING
-        self._report_stage(Stage(state, self._steps, cause, active))
+        self._report_stage(Stage(state, self._steps, cause, active, self._step_in_flight))
 
     @contextlib.contextmanager
     def timed(self, stage: str) -> Iterator[None]:

@@ -11,6 +11,7 @@ from dgym.agents import Tools
 from dgym.api import DebugTask
 from dgym.env import AsyncRepoEnv, HttpClient, RemotePreparation
 from dgym.episodes.player import EpisodeRun
+from dgym.episodes.pod.past import Past
 from dgym.episodes.pod.progress import Progress, Shared
 from dgym.errors import (
     AccessRefused,
@@ -47,6 +48,8 @@ class PodSession:
         self._assignment = assignment
         self._shared = shared
         self._progress = progress
+        self.past: Past | None = None
+        """What the reset of a pod that is not prepared yet replays first."""
         waiting = msgspec.structs.replace(
             shared.patience, running_seconds=assignment.remaining_seconds + _MARGIN_SECONDS
         )
@@ -115,7 +118,13 @@ class PodSession:
                 packed = self._shared.sources.packed(source, self._assignment.namespace)
                 path = await stack.enter_async_context(packed)
             await self._preparation.prepare(
-                task, source=path, tools=tools, limits=limits, driver_idle_seconds=driver_idle_seconds
+                task,
+                source=path,
+                tools=tools,
+                limits=limits,
+                driver_idle_seconds=driver_idle_seconds,
+                history=self.past.history if self.past is not None else None,
+                usage=self.past.usage if self.past is not None else None,
             )
 
     async def prepare_for_driver(self, task: DebugTask, tools: Tools, limits: EpisodeLimits) -> None:

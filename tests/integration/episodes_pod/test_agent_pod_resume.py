@@ -164,6 +164,7 @@ async def test_an_agent_that_thinks_goes_on_with_what_was_said(new_agent, pod, c
         await agent.put(helpers.assign(pod, agent=debugging))
         await counter.reaches("1", "2")
         await helpers.wait(lambda: agent.folder().exists() and len(agent.steps()) == 2)
+        await helpers.wait((agent.folder() / "step-in-flight.json").exists)
         agent.kill()
         await agent.start()
         await agent.put(helpers.assign(pod, agent=debugging))
@@ -174,14 +175,15 @@ async def test_an_agent_that_thinks_goes_on_with_what_was_said(new_agent, pod, c
     assert counter.lines() == ["1", "2"]
     steps = agent.steps()
     assert [step["seq"] for step in steps] == [0, 1, 2, 3, 4]
-    # What was said before the step in flight died with the worker; all else is in the second worker's prompt.
+    # What was said before the step in flight is in the second worker's prompt, and in the trajectory.
     said = [message.get("content") for message in bodies[2]["messages"] if message["role"] == "assistant"]
-    assert said == ["I look around.", ""] or said == ["I look around.", None]
+    assert said == ["I look around.", "I wait."]
+    assert [each["text"] for step in steps for each in step.get("exchanges", [])] == [text.text for text in SCRIPT]
     exchanges = [exchange for step in steps for exchange in step.get("exchanges", [])]
     numbers = [number for exchange in exchanges for first, last in exchange["sent"] for number in (first, last)]
     assert max(numbers) == sum(len(exchange.get("messages", [])) for exchange in exchanges) - 1
     spent = sum(exchange["usage"]["inputTokens"] for exchange in exchanges)
-    assert over.outcome.input_tokens > spent > 0
+    assert over.outcome.input_tokens == spent > 0
     assert over.outcome.input_tokens == agent.result()["inputTokens"] == pod.attempt.result.input_tokens
 
 
