@@ -21,6 +21,10 @@ $(VENV)-perf/.ready: requirements/perf.txt hack/venv
 	@hack/venv $(VENV)-perf requirements/perf.txt
 	@touch $@
 
+$(VENV)-conformance/.ready: requirements/conformance.txt hack/venv
+	@hack/venv $(VENV)-conformance requirements/conformance.txt --no-deps
+	@touch $@
+
 .PHONY: venv
 venv: $(STAMP) ## make .venv with the locked dependencies
 
@@ -62,6 +66,10 @@ monitoring: $(STAMP) ## rules, alerts and dashboards under the real Prometheus; 
 test-matrix: $(STAMP) ## the runner and debugger under every Python and pytest version found
 	@hack/system-packages
 	@$(BIN)/python -m pytest -m "" tests/integration/runner tests/integration/debugger tests/integration/scoring
+
+.PHONY: conformance
+conformance: $(STAMP) $(VENV)-conformance/.ready ## verdicts compared with SWE-bench's own harness: COUNT=2000, RECORD=--record
+	@$(BIN)/python -m tests.conformance $(VENV)-conformance/lib/python3*/site-packages --count $(or $(COUNT),2000) $(RECORD)
 
 .PHONY: simulate
 simulate: $(STAMP) ## the operator in simulated clusters under faults: SCHEDULES=1000, FIRST=0 (a sample is in make test)
@@ -127,4 +135,4 @@ lock: ## resolve the dependencies again (needs uv)
 
 .PHONY: clean
 clean: ## remove what the other targets made
-	rm -rf $(VENV) $(VENV)-perf build dist .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis perf-results
+	rm -rf $(VENV) $(VENV)-perf $(VENV)-conformance build dist .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis perf-results

@@ -35,6 +35,7 @@ def read_log(text, parse, marked=True):
 
     ``marked``: the script prints the markers around the tests' output.
     """
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
     for fault in _FAULTS:
         if fault in text:
             return {}, "the script reports %r" % fault.lstrip("> ")

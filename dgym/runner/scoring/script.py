@@ -13,8 +13,6 @@ import sys
 import tempfile
 import threading
 
-from dgym_runner.descriptors import write_all
-
 LIMIT_BYTES = 64 * 1024 * 1024
 PARSING_SECONDS = 300
 _AFTER_SECONDS = 5.0
@@ -36,17 +34,22 @@ def run(orders, write):
     """Run the script of ``orders``, report each test and end the process."""
     _hide()
     status, data, complete = _run_script(orders["script"])
-    text = data.decode("utf-8", "replace").replace("\r\n", "\n")
+    text = data.decode("utf-8", "replace")
     if complete:
         outcomes, why = _read(text, orders)
     else:
         outcomes, why = {}, "the script printed more than %d MiB" % (LIMIT_BYTES // 1024**2)
     for name, outcome in outcomes.items():
-        write("test", id=name, outcome=_OUTCOMES.get(outcome, "error"))
+        write("test", id=name, outcome=reported(outcome))
     write("reading", parser=orders["parser"], **({} if why is None else {"why": why}))
     write("status", status=status)
     sys.stdout.flush()
     sys.exit(status)
+
+
+def reported(outcome):
+    """The outcome as reports name it; one that no parser should give is an error."""
+    return _OUTCOMES.get(outcome, "error")
 
 
 def _hide():
@@ -85,6 +88,8 @@ def _run_script(script):
 
 
 def _read_output(stream, pieces):
+    from dgym_runner.descriptors import write_all
+
     size = 0
     while True:
         data = os.read(stream.fileno(), 65536)

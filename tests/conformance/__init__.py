@@ -1,0 +1,5 @@
+"""The verdicts of dgym compared with those of SWE-bench's own harness, on the same generated texts and rows.
+
+``cases`` makes them, ``ours`` and ``official`` judge them. ``make conformance`` compares a thousand; a sample with the
+official verdicts, recorded together with the harness's version, is in ``make test``.
+"""

@@ -1,0 +1,34 @@
+"""A sample of the comparison with SWE-bench's own harness. ``make conformance RECORD=--record`` writes it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.cases import REPOSITORIES, Case
+from tests.conformance.judges import Judged, ours
+
+SAMPLE = Path(__file__).parents[2] / "conformance" / "sample.jsonl"
+HEADER, *RECORDED = [json.loads(line) for line in SAMPLE.read_text("utf-8").splitlines()]
+
+
+@pytest.mark.parametrize("parser", sorted(REPOSITORIES))
+def test_verdicts_are_those_of_the_official_harness(parser):
+    found = [dict(one) for one in RECORDED if one["parser"] == parser]
+    assert len(found) >= 10
+    for one in found:
+        official = Judged(*one.pop("official"))
+        assert ours(Case(**one)) == official, (HEADER, one)
+
+
+def test_the_sample_says_what_judged_it_and_has_every_kind_of_verdict():
+    assert HEADER == {"swebench": "5.0.2"}
+    verdicts = [Judged(*one["official"]) for one in RECORDED]
+    assert {(one.resolved, one.graded) for one in verdicts} == {(True, True), (False, True), (False, False)}
+
+
+def test_where_dgym_differs():
+    """An outcome with a colon is none: the harness counts the test in neither list, and may resolve without it."""
+    text = "+ : '>>>>> Start Test Output'\nFAILED: t::a\nPASSED t::b\n+ : '>>>>> End Test Output'\n"
+    verdict = ours(Case(0, "pytest", "pass_and_fail", text, ["t::a"], ["t::b"]))
+    assert (verdict.resolved, verdict.good) == (False, ["t::b"])
