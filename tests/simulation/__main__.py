@@ -1,13 +1,20 @@
-"""``python -m tests.simulation [COUNT] [FIRST]``: play schedules in all processors, and shrink the first that fails."""
+"""Play schedules in all processors.
+
+python -m tests.simulation [COUNT] [FIRST]              shrink the first that fails
+python -m tests.simulation --mutations [COUNT] [FIRST]  revert fixes of the operator, one at a time: each must be found
+"""
 
 import logging
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
+from tests.simulation.mutations import MUTATIONS
 from tests.simulation.schedule import draw, play, shrink
 
 _CHUNK = 25
+_MUTATED_CHUNK = 4
+_MUTATED = 400
 _SHOWN_SECONDS = 10.0
 
 
@@ -41,6 +48,38 @@ def main(count, first):
     return 1 if failures else 0
 
 
+def _first_failure(mutation, first, last):
+    """The first schedule that fails under the mutation, and how; None: all pass."""
+    with MUTATIONS[mutation]():
+        logging.disable(logging.CRITICAL)
+        return next(((seed, found[0]) for seed in range(first, last) if (found := play(draw(seed)))), None)
+
+
+def find(mutation, count, first):
+    """The first schedule of ``count`` that a mutation fails, and how; None: it is not found."""
+    with ProcessPoolExecutor() as pool:
+        chunks = [
+            pool.submit(_first_failure, mutation, begin, min(begin + _MUTATED_CHUNK, first + count))
+            for begin in range(first, first + count, _MUTATED_CHUNK)
+        ]
+        try:
+            return next((chunk.result() for chunk in chunks if chunk.result() is not None), None)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def prove(count, first):
+    """Exit status 1 if a mutation is not found."""
+    results = {}
+    for mutation in MUTATIONS:
+        results[mutation] = find(mutation, count, first)
+        seed, problem = results[mutation] or ("not found", f"{count} schedules pass")
+        print(f"{mutation:55} {seed!s:>10}  {problem}", flush=True)
+    return 1 if None in results.values() else 0
+
+
 if __name__ == "__main__":
-    numbers = [int(each) for each in sys.argv[1:3]]
-    raise SystemExit(main(*(numbers + [1000, 0][len(numbers) :])))
+    proves = "--mutations" in sys.argv
+    numbers = [int(each) for each in sys.argv[1:] if each != "--mutations"]
+    count, first = numbers + [_MUTATED if proves else 1000, 0][len(numbers) :]
+    raise SystemExit(prove(count, first) if proves else main(count, first))

@@ -16,8 +16,17 @@ from dgym.kube.errors import error_from_answer
 from tests.simulation.virtual import VirtualClock
 
 _BOOKMARK_SECONDS = 60.0
-_REASONS = {404: "NotFound", 409: "Conflict", 410: "Expired", 429: "TooManyRequests", 503: "ServiceUnavailable"}
+_REASONS = {
+    404: "NotFound",
+    409: "Conflict",
+    410: "Expired",
+    429: "TooManyRequests",
+    500: "InternalError",
+    503: "ServiceUnavailable",
+}
 _GRACEFUL = "pods"
+_PASSING = {"GET": (410, 429, 503), "PATCH": (409, 429, 500, 503), "DELETE": (409, 429, 500, 503)}
+"""Errors that a server may answer whatever the request is, by its method."""
 
 
 class Refusal(Exception):
@@ -40,6 +49,8 @@ class ApiServer:
     def __init__(self, random, *, faults=0.0):
         self.faults = faults
         self.away_until = 0.0
+        self.lags_until = 0.0
+        """Until then watches are 10 s behind."""
         self.writes = 0
         self._random = random
         self._clock = VirtualClock()
@@ -163,7 +174,7 @@ class ApiServer:
         if fault < self.faults / 4:
             raise ConnectionLost("lost before it had an effect")
         if fault < self.faults / 2:
-            return self._refused(Refusal(self._random.choice((429, 503))))
+            return self._refused(Refusal(self._random.choice(_PASSING.get(request.method, (429, 503)))))
         code, body = self._served(request)
         await asyncio.sleep(self._random.expovariate(1 / 0.02))
         if fault < self.faults:
@@ -232,16 +243,22 @@ class ApiServer:
             try:
                 async with asyncio.timeout(min(left, _BOOKMARK_SECONDS)):
                     await changed.wait()
-                    await asyncio.sleep(self._random.expovariate(1 / lag))
+                    late = 10.0 if self._clock.monotonic() < self.lags_until else 0.0
+                    await asyncio.sleep(self._random.expovariate(1 / lag) + late)
             except TimeoutError:
                 yield {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": str(seen)}}}
 
 
 class ReplicaTransport(Transport):
-    """One replica's connection to the API server, which a partition cuts."""
+    """One replica's connection to the API server, which a partition cuts. Each replica has a subclass of its own."""
 
     server = None
     cut_until = 0.0
+    frozen_until = 0.0
+    """Until then the process is stopped: answers wait, and so do its timers."""
+    fuse = None
+    """How many more times a request may be sent or answered before ``blow`` kills the process; None: for ever."""
+    blow = None
     slow_until = 0.0
     """Until then requests arrive 20 s late: a leader's writes may follow the end of its Lease."""
 
@@ -252,11 +269,13 @@ class ReplicaTransport(Transport):
         """Nothing to close."""
 
     async def send_once(self, request):
-        self._check()
+        await self.thaw()
+        self._burn()
         if asyncio.get_running_loop().time() < self.slow_until:
             await asyncio.sleep(20.0)
         code, body = await self.server.answer(request)
-        self._check()
+        await self.thaw()
+        self._burn()
         encoded = json.dumps(body).encode()
         if code >= 300:
             raise error_from_answer(code, encoded, {})
@@ -271,11 +290,28 @@ class ReplicaTransport(Transport):
 
     async def _lines(self, request):
         async for event in self.server.events(request):
+            await self.thaw()
             self._check()
             yield json.dumps(event).encode()
 
-    def _check(self):
-        if asyncio.get_running_loop().time() < self.cut_until:
+    @classmethod
+    async def thaw(cls):
+        """Wait until the process runs."""
+        while (left := cls.frozen_until - asyncio.get_running_loop().time()) > 0:
+            await asyncio.sleep(left)
+
+    @classmethod
+    def _burn(cls):
+        if cls.fuse is not None:
+            cls.fuse -= 1
+            if not cls.fuse:
+                cls.fuse = None
+                cls.blow()
+        cls._check()
+
+    @classmethod
+    def _check(cls):
+        if asyncio.get_running_loop().time() < cls.cut_until:
             raise ConnectionLost("this replica is partitioned from the API server")
 
 

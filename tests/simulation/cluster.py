@@ -14,7 +14,7 @@ from dgym.wire.assignments import AgentReport, Assignment, AssignmentMode, Assig
 from dgym.wire.http import Path
 from dgym.wire.signing import sign_answer
 from dgym_operator.calls import Answer, PodCaller, Unreachable
-from tests.simulation.pods import NAMESPACE, Kubelet, Sidecar, Superseded
+from tests.simulation.pods import NAMESPACE, Kubelet, SandboxDied, Sidecar, Superseded
 
 AGENT_LABELS = {"app.kubernetes.io/name": "dgym", "app.kubernetes.io/component": "agent"}
 STEPS = 4
@@ -78,6 +78,7 @@ class AgentPod:
 
     def assign(self, assignment):
         """``PUT``: a higher term supersedes the present one."""
+        self.world.record_assignment(assignment, self.uid)
         known = self._assignments.get(assignment.episode_uid)
         if known is not None and (known.attempt, known.epoch) >= (assignment.attempt, assignment.epoch):
             return
@@ -112,6 +113,8 @@ class AgentPod:
                 await self._play(assignment)
         except Gone:
             self._failed(assignment, "the sidecar does not answer")
+        except SandboxDied:
+            self._failed(assignment, "the sandbox is gone")
         except Superseded:
             self._assignments.pop(assignment.episode_uid, None)
             self._states.pop(assignment.episode_uid, None)
@@ -119,11 +122,15 @@ class AgentPod:
     async def _play(self, assignment):
         epoch, result = assignment.epoch, None
         for number in range(1, STEPS + 1):
-            result = await self._call(assignment, lambda sidecar, number=number: sidecar.step(epoch, number))
+            seconds = {"steps": number - 1, "active_seconds": number}
+            self._set(assignment, AssignmentState.RUNNING, step_in_flight=number, **seconds)
+            await self._call(assignment, lambda sidecar, number=number: sidecar.step(epoch, number))
+            await asyncio.sleep(self.world.random.uniform(0.05, 4.0))
+            result = await self._call(assignment, lambda sidecar: sidecar.observe(epoch))
             self._set(assignment, AssignmentState.RUNNING, steps=number, active_seconds=number)
             if result is not None:
                 break
-            await asyncio.sleep(self.world.random.uniform(0.5, 10.0))
+            await asyncio.sleep(self.world.random.uniform(0.5, 6.0))
         self._set(assignment, AssignmentState.CLOSING, steps=STEPS)
         result = await self._call(assignment, lambda sidecar: sidecar.close(epoch))
         self._set(assignment, AssignmentState.STORING, steps=STEPS)
@@ -143,7 +150,9 @@ class AgentPod:
             await asyncio.sleep(self.world.random.uniform(5.0, 15.0))
 
     def _failed(self, assignment, message):
-        self._set(assignment, AssignmentState.FAILED, reason=EndReason.SANDBOX_LOST, message=message)
+        flight = self._states[assignment.episode_uid].step_in_flight
+        reason = EndReason.SANDBOX_LOST
+        self._set(assignment, AssignmentState.FAILED, reason=reason, message=message, step_in_flight=flight)
 
     def _finished(self, assignment, result):
         reason, outcome = result
@@ -187,6 +196,11 @@ class World:
         self.stored_first = asyncio.get_running_loop().create_future()
         """The agent that stored the first result, and its assignment."""
         self.executed = Counter()
+        self.poisoned = set()
+        """Steps under which a sandbox died, by UID and attempt."""
+        self.used_twice = []
+        """Epochs that were given to two agents."""
+        self._agents_by_epoch = {}
         self.verdicts = {}
         self.peers = {}
         self.agents = []
@@ -214,6 +228,12 @@ class World:
     def sidecar_of(self, pod):
         """The sidecar of the pod, if it runs."""
         return next((each for each in self.peers.values() if isinstance(each, Sidecar) and each.pod == pod), None)
+
+    def record_assignment(self, assignment, agent):
+        """Record which agent got this epoch of the episode."""
+        key = (assignment.episode_uid, assignment.epoch)
+        if self._agents_by_epoch.setdefault(key, (assignment.attempt, agent)) != (assignment.attempt, agent):
+            self.used_twice.append(f"epoch {assignment.epoch} of {assignment.episode} was used twice")
 
     def start_agent(self):
         """A new agent pod, as a Deployment makes one."""
@@ -245,6 +265,7 @@ class Caller(PodCaller):
 
     async def call(self, method, url, *, authorization, body=None):
         random, loop = self._world.random, asyncio.get_running_loop()
+        await self._transport.thaw()
         await asyncio.sleep(random.expovariate(1 / 0.02))
         base, slash, path = url.removeprefix("http://").partition("/")
         peer = self._world.peers.get(f"http://{base}")
@@ -254,6 +275,7 @@ class Caller(PodCaller):
         status, content = self._answered(peer, method, slash + path, body, loop.time())
         signature = sign_answer(peer.key, authorization, status, content) if isinstance(peer, Sidecar) else ""
         await asyncio.sleep(random.expovariate(1 / 0.02))
+        await self._transport.thaw()
         if lost:
             await asyncio.sleep(self._deadline_seconds)
             raise Unreachable("the answer was lost")
@@ -265,6 +287,8 @@ class Caller(PodCaller):
                 raise Unreachable("no sidecar")
             if path == Path.CANCEL:
                 peer.cancel()
+            if path == Path.VERIFY:
+                return 200, json.dumps({"expected": peer.result is not None, "poisonedStep": peer.poisoned}).encode()
             return 200, b"{}"
         if peer is None or not peer.alive or now < peer.cut_until:
             raise Unreachable("no agent")

@@ -18,6 +18,10 @@ TOLERATION_SECONDS = 40.0
 """After so long the pods of a lost node are deleted; nothing on the node confirms it."""
 
 
+class SandboxDied(Exception):
+    """The sandbox is gone; the sidecar's answer says so."""
+
+
 class Superseded(Exception):
     """The sidecar has seen a higher epoch."""
 
@@ -36,19 +40,47 @@ class Sidecar:
         self.reachable = True
         self.ended = asyncio.Event()
         self.message = ""
+        self.running = None
+        """The step that is being executed."""
+        self.poisoned = None
+        """The step under which the sandbox died."""
+        self.sandbox = {"running": {}}
+        """The state of the sandbox's container."""
 
     def step(self, epoch, number):
-        """Execute a step, or answer it again."""
+        """Begin a step, unless it was begun before."""
         self._fence(epoch)
         if number > self.steps and self.result is None:
-            self.steps = number
+            self._check_sandbox()
+            self.steps = self.running = number
             self.world.executed[self.uid, self.attempt, number] += 1
+
+    def observe(self, epoch):
+        """The end of the step; the verdict if there is one."""
+        self._fence(epoch)
+        if self.result is None:
+            self._check_sandbox()
+        self.running = None
         return self.result
+
+    def kill_sandbox(self, reason):
+        """The sandbox's container ends."""
+        if "running" in self.sandbox and self.result is None:
+            self.sandbox = {"terminated": {"exitCode": 137, "reason": reason, "finishedAt": now_text()}}
+            self.poisoned = self.running
+            if self.poisoned is not None:
+                self.world.poisoned.add((self.uid, self.attempt, self.poisoned))
+            self.world.kubelet.report_running(self)
+
+    def _check_sandbox(self):
+        if "terminated" in self.sandbox:
+            raise SandboxDied
 
     def close(self, epoch, reason=EndReason.RESOLVED):
         """The verdict, made once."""
         self._fence(epoch)
         if self.result is None:
+            self._check_sandbox()
             self.result = self._signed(reason)
             self.world.verdicts[self.uid].append((self.attempt, reason))
         return self.result
@@ -62,7 +94,7 @@ class Sidecar:
 
     def cancel(self):
         """End the steps."""
-        if self.result is None:
+        if self.result is None and "running" in self.sandbox:
             self.close(self.epoch, EndReason.CANCELLED)
 
     def end(self):
@@ -125,6 +157,15 @@ class Kubelet:
         if self._world.api.get("pods", NAMESPACE, name) is not None:
             self._world.api.patch("pods", NAMESPACE, name, {"status": status}, status=True)
 
+    def report_running(self, sidecar):
+        """Write the state of the sandbox's container, in a pod whose other containers run."""
+        states = {"sandbox": sidecar.sandbox, "verifier": {"running": {}}, "sidecar": {"running": {}}}
+        if sidecar.reachable and sidecar.pod not in self._lost:
+            self.report(
+                sidecar.pod, conditions=[self._condition("PodScheduled"), self._condition("Ready", "False")],
+                containerStatuses=[{"name": name, "state": state} for name, state in states.items()],
+            )  # fmt: skip
+
     def _observe(self, kind, plural, pod):
         metadata = pod["metadata"]
         if plural != "pods" or metadata.get("labels", {}).get("app.kubernetes.io/component") != SANDBOX:
@@ -165,7 +206,7 @@ class Kubelet:
         self.report(
             name, phase="Succeeded" if sidecar.message else "Failed",
             containerStatuses=[
-                {"name": each, "state": {"terminated": state if each == "sidecar" else {"exitCode": 0}}}
+                {"name": each, "state": _last_state(sidecar, each, state)}
                 for each in ("sandbox", "verifier", "sidecar")
             ],
             conditions=[self._condition("PodScheduled"), self._condition("Ready", "False")],
@@ -195,4 +236,18 @@ class Kubelet:
         return {"type": kind, "status": status, "lastTransitionTime": self._now()}
 
     def _now(self):
-        return VirtualClock().now().strftime("%Y-%m-%dT%H:%M:%SZ")
+        return now_text()
+
+
+def now_text():
+    """The present time as objects have it."""
+    return VirtualClock().now().strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _last_state(sidecar, container, ended):
+    """The state of a container in a pod whose sidecar has ended: others run on, unless the pod is deleted."""
+    if container == "sidecar":
+        return {"terminated": ended}
+    if container == "sandbox" and "terminated" in sidecar.sandbox:
+        return sidecar.sandbox
+    return {"terminated": {"exitCode": 0, "finishedAt": ended["finishedAt"]}}

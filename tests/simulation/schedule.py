@@ -1,22 +1,21 @@
-"""Runs of the simulation: replicas of the operator, episodes, faults drawn from a seed, and what must hold.
+"""Runs of the simulation: replicas of the operator, episodes, and faults drawn from a seed.
 
 A run depends on its schedule alone. A schedule that fails is shrunk to the faults that it needs to fail.
 """
 
 import asyncio
-from collections import Counter
 from contextlib import asynccontextmanager
 from random import Random
 from typing import NamedTuple
 
 from dgym.kube import Access, Credentials
-from dgym.wire import EndReason
 from dgym_operator.app import Operator
 from dgym_operator.app.operator import Network
 from dgym_operator.settings import Settings
 from tests.simulation import virtual
 from tests.simulation.api_server import ApiServer, ReplicaTransport
-from tests.simulation.cluster import STEPS, Caller, World
+from tests.simulation.cluster import Caller, World
+from tests.simulation.invariants import Invariants, is_finished
 from tests.simulation.pods import NAMESPACE
 
 EPISODES = 4
@@ -55,16 +54,22 @@ KINDS = (
     "leader: stopped",
     "leader: partitioned",
     "leader: slowed",
+    "leader: frozen",
+    "leader: killed at a request",
     "agent: restarted",
     "agent: deleted",
     "agent: partitioned",
     "pod: deleted",
     "pod: without its sidecar",
+    "pod: out of memory",
+    "pod: without its sandbox",
     "pod: on a lost node",
     "cluster: server away",
     "cluster: watches cut off",
+    "cluster: watches lag",
     "cluster: history compacted",
     "cluster: store away",
+    "episode: suspended",
 )
 
 
@@ -118,8 +123,7 @@ class _Run:
         self._random = random
         self._api = ApiServer(random, faults=schedule.lossy)
         self._world = World(self._api, random)
-        self._observed = []
-        self._api.observers.append(self._observe)
+        self._invariants = Invariants(self._api, self._world)
         self._replicas = [_Replica(self._world, number) for number in range(REPLICAS)]
 
     async def run(self):
@@ -136,7 +140,7 @@ class _Run:
             if ended:
                 cut = max(agent.cut_until for agent in self._world.agents)
                 await asyncio.sleep(max(0.0, cut - asyncio.get_running_loop().time()) + 120.0)
-            found = self._violations(ended=ended)
+            found = self._invariants.violations(ended=ended)
             for task in replicas:
                 task.cancel()
             await asyncio.wait(replicas)
@@ -150,7 +154,7 @@ class _Run:
             await asyncio.sleep(5.0)
             if loop.time() > FAULTY_SECONDS:
                 self._api.faults = 0.0
-            if loop.time() > FAULTY_SECONDS and all(_finished(each) for each in self._api.items("episodes")):
+            if loop.time() > FAULTY_SECONDS and all(is_finished(each) for each in self._api.items("episodes")):
                 return True
         return False
 
@@ -168,6 +172,7 @@ class _Run:
             "agent": lambda: _pick(agents, fault.choice),
             "pod": lambda: _pick(pods, fault.choice),
             "cluster": lambda: self._world,
+            "episode": lambda: _pick(self._api.items("episodes"), fault.choice),
         }[subject]()
         if target is not None:
             await getattr(self, f"_{subject}_{verb.replace(' ', '_')}")(target, fault.seconds)
@@ -183,6 +188,12 @@ class _Run:
 
     async def _leader_slowed(self, leader, seconds):
         leader.transport.slow_until = _after(seconds)
+
+    async def _leader_frozen(self, leader, seconds):
+        leader.transport.frozen_until = _after(seconds)
+
+    async def _leader_killed_at_a_request(self, leader, seconds):
+        leader.transport.blow, leader.transport.fuse = leader.kill, 1 + int(seconds) // 4
 
     async def _agent_restarted(self, agent, _seconds):
         agent.restart()
@@ -203,6 +214,23 @@ class _Run:
         if sidecar is not None:
             sidecar.kill()
 
+    async def _pod_out_of_memory(self, pod, _seconds):
+        self._kill_sandbox(pod, "OOMKilled")
+
+    async def _pod_without_its_sandbox(self, pod, _seconds):
+        self._kill_sandbox(pod, "Error")
+
+    def _kill_sandbox(self, pod, reason):
+        sidecar = self._world.sidecar_of(pod)
+        if sidecar is not None and sidecar.reachable:
+            sidecar.kill_sandbox(reason)
+
+    async def _episode_suspended(self, episode, seconds):
+        name = episode["metadata"]["name"]
+        self._api.patch("episodes", NAMESPACE, name, {"spec": {"suspend": True}}, status=False)
+        await asyncio.sleep(seconds)
+        self._api.patch("episodes", NAMESPACE, name, {"spec": {"suspend": False}}, status=False)
+
     async def _pod_on_a_lost_node(self, pod, _seconds):
         self._world.kubelet.lose_node(pod)
 
@@ -211,6 +239,9 @@ class _Run:
 
     async def _cluster_watches_cut_off(self, _world, _seconds):
         self._api.drop_watches()
+
+    async def _cluster_watches_lag(self, _world, seconds):
+        self._api.lags_until = _after(seconds)
 
     async def _cluster_history_compacted(self, _world, _seconds):
         self._api.compact()
@@ -222,65 +253,6 @@ class _Run:
         agent, assignment = await world.stored_first
         agent.cut_until = _after(seconds)
         world.kubelet.lose_node(assignment.pod_name)
-
-    def _observe(self, _kind, plural, _item):
-        """What must hold at every write."""
-        if plural != "episodes":
-            return
-        assigned = Counter(
-            episode["status"]["assignment"]["agentPodUID"]
-            for episode in self._api.items("episodes")
-            if _uses_slot(episode)
-        )
-        slots = {agent.uid: agent.slots for agent in self._world.agents}
-        self._observed += [
-            f"agent {uid} has {slots.get(uid)} slots, and {number} episodes are assigned to it"
-            for uid, number in assigned.items()
-            if number > slots.get(uid, 0)
-        ]
-
-    def _violations(self, *, ended):
-        """What must hold when all faults are over."""
-        found = sorted(set(self._observed))
-        for episode in self._api.items("episodes"):
-            name, uid = episode["metadata"]["name"], episode["metadata"]["uid"]
-            status = episode.get("status", {})
-            if not ended and not _finished(episode):
-                found.append(f"{name} never ended: {status.get('reason')}: {status.get('message')}")
-                continue
-            found += [f"{name}: {problem}" for problem in self._wrong(uid, status)]
-        found += [
-            f"step {number} of attempt {attempt} was executed {times} times"
-            for (_, attempt, number), times in self._world.executed.items()
-            if times > 1
-        ]
-        if ended:
-            found += self._left_over()
-        return found
-
-    def _wrong(self, uid, status):
-        made = self._world.verdicts[uid]
-        stored = [attempt for (owner, attempt) in self._world.store if owner == uid]
-        if len(stored) > 1:
-            yield f"{len(stored)} verdicts were stored, of attempts {stored}"
-        reason = status.get("reason")
-        if reason == EndReason.RESOLVED:
-            if (status.get("attempt"), EndReason.RESOLVED) not in made:
-                yield f"Resolved in attempt {status.get('attempt')}, and no sidecar said so: {made}"
-            elif status["outcome"]["steps"] != STEPS:
-                yield f"resolved after {status['outcome']['steps']} steps"
-        elif stored:
-            yield f"a verdict of attempt {stored} is stored, and the episode ended as {reason}: {status.get('message')}"
-        if reason in (EndReason.UNRESOLVED, EndReason.DEADLINE_EXCEEDED, EndReason.SANDBOX_KILLED, EndReason.CANCELLED):
-            yield f"the agent is blamed for a fault of the infrastructure: {reason}: {status.get('message')}"
-
-    def _left_over(self):
-        for pod in self._api.items("pods"):
-            if pod["metadata"].get("labels", {}).get("app.kubernetes.io/component") == "sandbox":
-                yield f"pod {pod['metadata']['name']} is left over"
-        for agent in self._world.agents:
-            if agent.alive and agent.held:
-                yield f"{agent.name} still has {sorted(agent.held)}"
 
 
 class _Replica:
@@ -330,7 +302,7 @@ class _Replica:
                 pod_name=f"operator-{self._number}",
             ),
             Access(server="http://api", namespace=NAMESPACE, credentials=Credentials()),
-            clock=virtual.VirtualClock(), random=random, random_bytes=random.randbytes,
+            clock=virtual.ProcessClock(self.transport.thaw), random=random, random_bytes=random.randbytes,
             network=_network(self._world, self.transport),
         )  # fmt: skip
         self._task = asyncio.ensure_future(self._operator.run(self._stop))
@@ -358,16 +330,6 @@ def _pick(candidates, choice):
 
 def _after(seconds):
     return asyncio.get_running_loop().time() + seconds
-
-
-def _uses_slot(episode):
-    assignment = episode.get("status", {}).get("assignment")
-    return assignment is not None and assignment.get("mode") != "recover" and not _finished(episode)
-
-
-def _finished(episode):
-    conditions = episode.get("status", {}).get("conditions", [])
-    return any(each["type"] == "Finished" and each["status"] == "True" for each in conditions)
 
 
 __all__ = ["Fault", "Schedule", "draw", "play", "shrink"]

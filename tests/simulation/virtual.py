@@ -56,6 +56,17 @@ class VirtualClock:
         return asyncio.get_running_loop().call_later(seconds, callback)
 
 
+class ProcessClock(VirtualClock):
+    """The clock of one process; ``thaw`` waits while that is stopped."""
+
+    def __init__(self, thaw):
+        self._thaw = thaw
+
+    async def sleep(self, seconds):
+        await super().sleep(seconds)
+        await self._thaw()
+
+
 def run(main):
     """Run the coroutine in virtual time; returns its result."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:

@@ -58,12 +58,25 @@ class Writes:
         namespace, name = key
         try:
             left = await self._client.delete(resource, name, decode=decode, namespace=namespace, uid=uid)
-        except (NotFound, Conflict):
+        except NotFound:
+            left = None
+        except Conflict:
+            # Another object has the name by now, unless the conflict is one that passes.
+            if await self._exists(resource, key, uid, decode=decode):
+                raise
             left = None
         if left is None:
             store.assume_deleted(key, uid)
         else:
             store.assume(left)
+
+    async def _exists(self, resource: Resource, key: Key, uid: str, *, decode: type[T]) -> bool:
+        namespace, name = key
+        try:
+            found = await self._client.get(resource, name, decode=decode, namespace=namespace)
+        except NotFound:
+            return False
+        return found.metadata.uid == uid
 
     def _check(self) -> None:
         if not self._leads():

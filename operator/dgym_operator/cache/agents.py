@@ -24,11 +24,12 @@ Term = tuple[int, int]
 
 
 class ObservedStatus(msgspec.Struct, frozen=True):
-    """An agent's status of one episode, the time since which it has that state, and the times of observed steps."""
+    """An agent's status of one episode, since when it has that state and that step in flight, and the steps' times."""
 
     status: AssignmentStatus
     since: datetime
     stages: Stages = Stages()
+    flight_since: datetime | None = None
 
     @property
     def term(self) -> Term:
@@ -218,7 +219,9 @@ class Agents:
             return AgentView(lost_since=agent.draining_since, lost=lost)
         if observed is None:
             return AgentView()
-        return AgentView(status=observed.status, since=observed.since, stages=observed.stages)
+        return AgentView(
+            status=observed.status, since=observed.since, stages=observed.stages, flight_since=observed.flight_since
+        )
 
     def _observed(self, agent: Agent, uid: str, term: Term) -> ObservedStatus | None:
         failed = self._undeliverable.get(uid)
@@ -250,7 +253,10 @@ def _observe(before: ObservedStatus | None, status: AssignmentStatus, now: datet
     stages = before.stages if before is not None and before.status.attempt == status.attempt else Stages()
     if status.steps and (before is None or before.status.steps != status.steps):
         stages = msgspec.structs.replace(stages, first_step=stages.first_step or now, last_step=now)
-    observed = ObservedStatus(status, now, stages)
+    flight = None if status.step_in_flight is None else now
+    if flight is not None and before is not None and before.status.step_in_flight == status.step_in_flight:
+        flight = before.flight_since
+    observed = ObservedStatus(status, now, stages, flight)
     if before is None or (before.term, before.status.state) != (observed.term, status.state):
         return observed
     return msgspec.structs.replace(observed, since=before.since)

@@ -1,11 +1,12 @@
 import msgspec
 import pytest
 
-from dgym.kube import ConnectionLost
+from dgym.kube import PODS, Conflict, ConnectionLost, NotFound
 from dgym_operator.actions import ApiReader, EpisodeExecutor, NotLeading, ProgressBudget, Writes
 from dgym_operator.actions.episodes import DEFER_SECONDS
 from dgym_operator.app.health import show_waiting
 from dgym_operator.controllers import Emit, PatchStatus, Plan
+from dgym_operator.objects import Pod, PodMeta
 
 
 @pytest.fixture
@@ -86,3 +87,32 @@ async def test_what_a_leader_without_a_key_shows_is_shown_as_a_wait(cache, objec
     await show_waiting(cache, writes, lambda _namespace: True, "the operator has no usable key")
     (status,) = writes.statuses
     assert (status["reason"], status.get("state")) == ("WaitingForSlot", "Waiting")
+
+
+class Conflicting:
+    """Answers 409 to a deletion; ``uid`` is that of the object that has the name, if there is one."""
+
+    def __init__(self, uid):
+        self._uid = uid
+
+    async def delete(self, *_args, **_options):
+        raise Conflict("conflict", status=409)
+
+    async def get(self, _resource, name, *, namespace, **_options):
+        if self._uid is None:
+            raise NotFound(f"{namespace}/{name}")
+        return Pod(metadata=PodMeta(name=name, namespace=namespace, uid=self._uid, resource_version="9"))
+
+
+@pytest.mark.parametrize("uid", [None, "another", "uid-fix-1"])
+async def test_a_conflict_at_a_deletion_is_no_proof_that_the_object_is_gone(cache, objects, uid):
+    pod = objects.pod("fix-1")
+    cache.pods.put(pod)
+    writes = Writes(Conflicting(uid), lambda: True)
+    if uid == "uid-fix-1":
+        with pytest.raises(Conflict):
+            await writes.delete(PODS, cache.pods, pod.key, "uid-fix-1", decode=Pod)
+        assert cache.pods.get(pod.key) is not None
+    else:
+        await writes.delete(PODS, cache.pods, pod.key, "uid-fix-1", decode=Pod)
+        assert cache.pods.get(pod.key) is None

@@ -11,6 +11,7 @@ from dgym_operator.controllers import CreatePod
 from dgym_operator.controllers.episode import decide
 from tests.unit.reconcile.reconcile_builders import (
     NOW,
+    ago,
     concluded,
     condition,
     ended,
@@ -32,6 +33,7 @@ replace = msgspec.structs.replace
 IN_FLIGHT = report(
     AssignmentState.FAILED, reason=EndReason.SANDBOX_LOST, message="no answer", steps=6, step_in_flight=7, since=60
 )
+IN_FLIGHT = replace(IN_FLIGHT, flight_since=ago(60))
 OOM = ended("sandbox", 137, reason="OOMKilled", at=30)
 TARGET = condition("DisruptionTarget", reason="EvictionByEvictionAPI", message="drained")
 DISK = {"phase": "Failed", "reason": "Evicted", "message": "Pod ephemeral local storage usage exceeds the limit"}
@@ -70,6 +72,12 @@ def test_what_may_have_another_cause_is_not_the_agents_doing(name):
     status = concluded(view(running(), UNKNOWN[name], agent=IN_FLIGHT))
     assert (status.poisoned_steps, status.failures + status.disruptions) == ((), 1)
     assert status.replay.attempt == 1
+
+
+def test_a_step_sent_after_the_sandbox_was_killed_has_not_killed_it():
+    late = replace(IN_FLIGHT, flight_since=ago(29))
+    status = concluded(view(running(), pod(1, OOM, up("sidecar")), agent=late))
+    assert (status.poisoned_steps, status.failures) == ((), 1)
 
 
 def test_the_sidecar_knows_under_which_step_its_sandbox_died():

@@ -45,19 +45,27 @@ def _find(view: EpisodeInput) -> PoisonedStep | None:
 def _step(view: EpisodeInput, pod: Pod) -> int | None:
     """The step that was in flight: by the sidecar's word, or the agent's if memory or disk were used up.
 
-    After any other death the agent may have sent the step to a sandbox that was dead already. A sidecar may name a step
-    that an earlier attempt has left out of its replay.
+    A sidecar may name a step that an earlier attempt has left out of its replay.
     """
     message, known = read_termination(view, pod), {each.step for each in view.episode.status.poisoned_steps}
     for step in (view.poisoned_step, message.poisoned_step if message is not None else None):
         if step is not None and step not in known:
             return step
-    return view.report.step_in_flight if view.report is not None and _is_used_up(pod) else None
+    return view.report.step_in_flight if view.report is not None and _is_used_up(view, pod) else None
 
 
-def _is_used_up(pod: Pod) -> bool:
-    ends = (pod.terminated("sandbox"), pod.terminated("sidecar"))
-    return pod.status.reason == "Evicted" or any(each is not None and each.reason == _OOM for each in ends)
+def _is_used_up(view: EpisodeInput, pod: Pod) -> bool:
+    """Whether memory or disk were used up while the agent's step was in flight.
+
+    A step may be sent to a sandbox that is dead already: it must have been observed before the death.
+    """
+    sandbox, sidecar = pod.terminated("sandbox"), pod.terminated("sidecar")
+    if pod.status.reason == "Evicted" or (sidecar is not None and sidecar.reason == _OOM):
+        return True
+    sent = view.agent.flight_since if view.agent is not None else None
+    if sandbox is None or sandbox.reason != _OOM or sandbox.finished_at is None or sent is None:
+        return False
+    return sent < sandbox.finished_at
 
 
 def _cause_of_death(view: EpisodeInput, pod: Pod) -> str | None:

@@ -1,0 +1,67 @@
+"""Fixes of the operator, reverted one at a time: the simulation must find each of them."""
+
+from unittest.mock import patch
+
+from dgym_operator.actions import episodes, writes
+from dgym_operator.app.reconciler import Reconciler
+from dgym_operator.cache import Informers
+from dgym_operator.controllers import EpisodeInput
+from dgym_operator.controllers.episode import conclusion, controller, ending, poison
+
+_assign = Reconciler._assign
+_status_patch = writes.status_patch
+
+
+def _conclude_at_once(view, end, now):
+    return conclusion.conclude(view, conclusion._decided(view, end), now)
+
+
+def _without_version(old, new, _version):
+    difference = _status_patch(old, new, "")
+    return {"status": difference["status"]} if difference is not None else None
+
+
+async def _release_first(self, key, view, request, agent):
+    self.dispatcher.release_agent(key)
+    return await _assign(self, key, view, request, agent)
+
+
+async def _nothing(_self):
+    """Does nothing."""
+
+
+def _epoch_of_attempt(view):
+    return (view.assignment.epoch if view.assignment is not None else 0) + 1
+
+
+def _same_epoch(view):
+    return max(1, view.episode.status.epoch)
+
+
+def _lost_at_once(view, pod, _deadline, now):
+    return ending._report_or(view, ending.loss(pod), None, now)
+
+
+async def _absent(*_args, **_options):
+    return False
+
+
+MUTATIONS = {
+    "no agent looks for a stored verdict": lambda: patch.object(controller, "end_attempt", _conclude_at_once),
+    "leadership is not checked before writes": lambda: patch.object(writes.Writes, "_check", lambda _self: None),
+    "epochs begin anew with each attempt": lambda: patch.object(
+        EpisodeInput, "next_epoch", property(_epoch_of_attempt)
+    ),
+    "another agent gets the same epoch": lambda: patch.object(EpisodeInput, "next_epoch", property(_same_epoch)),
+    "status is written whatever its version is": lambda: patch.object(writes, "status_patch", _without_version),
+    "a slot is released before its assignment is written": lambda: patch.object(Reconciler, "_assign", _release_first),
+    "a new leader trusts its watch": lambda: patch.object(Informers, "catch_up", _nothing),
+    "an attempt is lost before its agent has reported": lambda: patch.object(
+        EpisodeInput, "awaits_report", property(lambda _view: False)
+    ),
+    "the last message of a deleted pod is not awaited": lambda: patch.object(ending, "_terminating", _lost_at_once),
+    "a step sent to a dead sandbox is poisoned": lambda: patch.object(poison, "_is_used_up", lambda *_args: True),
+    "a conflict at a deletion counts as done": lambda: patch.object(writes.Writes, "_exists", _absent),
+    "a pod is created from an old view": lambda: patch.object(episodes, "still_wants", lambda *_args: True),
+}
+"""Patches by what they revert."""
