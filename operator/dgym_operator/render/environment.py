@@ -7,13 +7,23 @@ nested loops and ``"x" * 10**9``.
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from jinja2 import BaseLoader, Environment, StrictUndefined, TemplateNotFound
+from jinja2 import (
+    BaseLoader,
+    Environment,
+    StrictUndefined,
+    TemplateNotFound,
+    TemplateSyntaxError,
+    nodes,
+    pass_eval_context,
+)
 from jinja2.exceptions import SecurityError
-from jinja2.runtime import Context
+from jinja2.filters import do_join
+from jinja2.nodes import EvalContext
+from jinja2.runtime import BlockReference, Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from markupsafe import Markup
 
@@ -23,10 +33,27 @@ _LONGEST_SEQUENCE = 64 * 1024
 _LARGEST_NUMBER = 2**63
 # Left out are those that make long texts of short ones, pass by the quoting, or answer otherwise each time.
 _FILTERS = (
-    *("abs", "attr", "count", "d", "default", "dictsort", "first", "float", "groupby", "int", "items", "join", "last"),
+    *("abs", "attr", "count", "d", "default", "dictsort", "first", "float", "groupby", "int", "items", "last"),
     *("length", "list", "lower", "map", "max", "min", "reject", "rejectattr", "replace", "reverse", "round", "select"),
     *("selectattr", "sort", "string", "sum", "title", "trim", "unique", "upper"),
 )
+
+
+_NOT_QUOTED: dict[type[nodes.Node], str] = {
+    nodes.FilterBlock: "{% filter %} blocks are not quoted; use a filter in {{ … }}",
+    nodes.AssignBlock: "{% set %} blocks are not quoted; use a macro",
+    nodes.EvalContextModifier: "{% autoescape %} does not quote; remove it",
+}
+
+
+class Quoted(str):
+    """JSON, or the output of a macro, a block or a loop: text of the template with quoted values in it.
+
+    Whatever is made of it is plain text again, which is quoted. Markup would not do: what is joined to markup becomes
+    markup itself, escaped for pages and not for YAML.
+    """
+
+    __slots__ = ()
 
 
 class TemplateEnvironment(ImmutableSandboxedEnvironment):
@@ -39,7 +66,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
             loader=loader,
             undefined=StrictUndefined,
             finalize=quoted,
-            autoescape=True,
+            autoescape=False,
             trim_blocks=True,
             lstrip_blocks=True,
             cache_size=64,
@@ -47,7 +74,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         self._clock = clock
         self._deadline = float("inf")
         self.filters = {name: self.filters[name] for name in _FILTERS}
-        self.filters.update(json=quoted, tojson=quoted, literal=literal)
+        self.filters.update(json=quoted, tojson=quoted, literal=literal, join=_join)
         self.globals.clear()
         self.globals.update(range=_range, dict=dict)
 
@@ -63,7 +90,27 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - as Jinja has it
         """Call a function or a macro, if there is time left."""
         __self.check_clock()
-        return super().call(__context, __obj, *args, **kwargs)
+        makes_text = isinstance(__obj, Macro | BlockReference | LoopContext)
+        if "caller" in kwargs and not makes_text:
+            # Jinja writes what a {% call %} returns without finalize.
+            raise SecurityError("{% call %} takes a macro")
+        result = super().call(__context, __obj, *args, **kwargs)
+        return Quoted(result) if makes_text else result
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """No method of quoted text: ``format`` would return quoted text with what is not."""
+        return not isinstance(obj, Quoted) and super().is_safe_attribute(obj, attr, value)
+
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        """``format`` of plain text; Jinja asks this before ``is_safe_attribute``."""
+        return None if isinstance(getattr(value, "__self__", None), Quoted) else super().wrap_str_format(value)
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+        tree = super()._parse(source, name, filename)
+        for node in tree.find_all(tuple(_NOT_QUOTED)):
+            why = next(text for kind, text in _NOT_QUOTED.items() if isinstance(node, kind))
+            raise TemplateSyntaxError(why, node.lineno, name, filename)
+        return tree
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """Multiply, unless what comes of it is large."""
@@ -91,17 +138,27 @@ def _range(*bounds: int) -> range:
 _UNSAFE = re.compile(r"[^\x20-\x7e]")
 
 
-def quoted(value: Any) -> Markup:
+def quoted(value: Any) -> Quoted:
     """The value as JSON of one line of ASCII; what is quoted already (a macro, a parent's block) stays as it is.
 
     Every ``{{ … }}`` of a template passes through here, so none can be forgotten.
     """
-    if isinstance(value, Markup):
+    if isinstance(value, Quoted):
         return value
+    if isinstance(value, Markup):
+        raise SecurityError("markup is not quoted")
     if isinstance(value, StrictUndefined):
         str(value)  # Raises an error that names what is undefined.
-    # Not markup of a page: Markup marks what is quoted.
-    return Markup(_UNSAFE.sub(_escape, json.dumps(value, ensure_ascii=False, allow_nan=False)))  # noqa: S704
+    return Quoted(_UNSAFE.sub(_escape, json.dumps(value, ensure_ascii=False, allow_nan=False)))
+
+
+@pass_eval_context
+def _join(context: EvalContext, value: Iterable[Any], d: str = "", attribute: str | int | None = None) -> str:
+    """The values as one text; a list of JSON with commas between stays JSON."""
+    items = list(value)
+    text = do_join(context, items, d, attribute)
+    are_quoted = bool(items) and attribute is None and all(isinstance(each, Quoted) for each in items)
+    return Quoted(text) if are_quoted and not str(d).strip(" ,") else text
 
 
 def literal(value: Any) -> Any:
