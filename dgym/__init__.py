@@ -11,7 +11,9 @@
 Names are loaded on first use, so that ``import dgym`` costs next to nothing.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dgym.lazy import lazy_names
 
 if TYPE_CHECKING:
     from dgym.api import DebugTask, Episode, EpisodeSet, load
@@ -36,30 +38,15 @@ __all__ = [
     "load",
 ]
 
-_HOMES = {
-    "AsyncRepoEnv": "dgym.env",
-    "DebugTask": "dgym.api",
-    "DgymError": "dgym.errors",
-    "Episode": "dgym.api",
-    "EpisodeSet": "dgym.api",
-    "RepoEnv": "dgym.env",
-    "Tool": "dgym.tools",
-    "ToolContext": "dgym.tools",
-    "ToolError": "dgym.tools",
-    "ToolResult": "dgym.tools",
-    "connect": "dgym.env",
-    "load": "dgym.api",
-}
-
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'dgym' has no attribute {name!r}")
-    from importlib import import_module
-
-    value = globals()[name] = getattr(import_module(home), name)
-    return value
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "dgym.api": ("DebugTask", "Episode", "EpisodeSet", "load"),
+        "dgym.env": ("AsyncRepoEnv", "RepoEnv", "connect"),
+        "dgym.errors": ("DgymError",),
+        "dgym.tools": ("Tool", "ToolContext", "ToolError", "ToolResult"),
+    },
+)
 
 
 def __dir__() -> list[str]:

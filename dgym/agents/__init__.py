@@ -3,7 +3,7 @@
 The interface is imported at once; the agents that come with dgym when first used.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dgym.agents.base import (
     STANDARD_TOOLS,
@@ -17,12 +17,11 @@ from dgym.agents.base import (
     load_agent,
 )
 from dgym.agents.chat import Chat, Exchange, StopEpisode
+from dgym.lazy import lazy_names
 
 if TYPE_CHECKING:
     from dgym.agents.human import HumanAgent, HumanModel
     from dgym.agents.model_agent import ModelAgent
-
-_LAZY = {"HumanAgent": "human", "HumanModel": "human", "ModelAgent": "model_agent"}
 
 __all__ = [
     "STANDARD_TOOLS",
@@ -42,10 +41,7 @@ __all__ = [
     "load_agent",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    return getattr(importlib.import_module(f"dgym.agents.{_LAZY[name]}"), name)
+__getattr__ = lazy_names(
+    __name__,
+    {"dgym.agents.human": ("HumanAgent", "HumanModel"), "dgym.agents.model_agent": ("ModelAgent",)},
+)

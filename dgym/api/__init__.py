@@ -3,7 +3,7 @@
 The structs are imported at once; loading, checking and planning when first used.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dgym.api.episode import (
     AgentAssignment,
@@ -67,6 +67,7 @@ from dgym.api.task import (
     Scoring,
     SourceSpec,
 )
+from dgym.lazy import lazy_names
 
 if TYPE_CHECKING:
     from dgym.api.crd import custom_resource_definitions
@@ -83,19 +84,6 @@ if TYPE_CHECKING:
     )
     from dgym.api.rules import check_rules
     from dgym.api.schema import known_paths, struct_type
-
-_LAZY = {
-    **dict.fromkeys(("KINDS", "Loaded", "Resource", "load", "load_documents", "loads"), "loading"),
-    "apply_overrides": "overrides",
-    "custom_resource_definitions": "crd",
-    **dict.fromkeys(
-        ("PlannedEpisode", "child_name", "digest", "driver_secret_name", "expand", "find_task", "label_value"),
-        "planning",
-    ),
-    "check_rules": "rules",
-    "known_paths": "schema",
-    "struct_type": "schema",
-}
 
 __all__ = [
     "API_VERSION",
@@ -176,10 +164,17 @@ __all__ = [
     "struct_type",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    return getattr(importlib.import_module(f"dgym.api.{_LAZY[name]}"), name)
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "dgym.api.crd": ("custom_resource_definitions",),
+        "dgym.api.loading": ("KINDS", "Loaded", "Resource", "load", "load_documents", "loads"),
+        "dgym.api.overrides": ("apply_overrides",),
+        "dgym.api.planning": (
+            *("PlannedEpisode", "child_name", "digest", "driver_secret_name"),
+            *("expand", "find_task", "label_value"),
+        ),
+        "dgym.api.rules": ("check_rules",),
+        "dgym.api.schema": ("known_paths", "struct_type"),
+    },
+)

@@ -1,6 +1,8 @@
 """Runs episodes: plans them from manifests, plays each one, many in an event loop, on a laptop and in agent pods."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dgym.lazy import lazy_names
 
 if TYPE_CHECKING:
     from dgym.episodes.comparison import Comparison, Difference, compare, normalize, run_again
@@ -50,32 +52,19 @@ __all__ = [
     "unfinished",
 ]
 
-# Imported at their first use: reading manifests needs no processes, and an agent pod no plan.
-_MODULES = {
-    "comparison": ("Comparison", "Difference", "compare", "normalize", "run_again"),
-    "events": ("Event", "Finished", "Logged", "Narrated", "Started", "Stepped", "describe_exchange"),
-    "job": ("Job", "effective_tools"),
-    "local": ("run_episode",),
-    "plan": (
-        "Plan",
-        "RunOptions",
-        "any_interactive",
-        "episodes_for",
-        "make_plan",
-        "stored_results",
-        "task_digest",
-        "unfinished",
-    ),
-    "player": ("Hooks", "Models"),
-    "pool": ("Pool", "run_inline"),
-}
-
-
-def __getattr__(name: str) -> Any:
-    from importlib import import_module
-
-    for module, names in _MODULES.items():
-        if name in names:
-            value = globals()[name] = getattr(import_module(f"dgym.episodes.{module}"), name)
-            return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# Reading manifests needs no processes, and an agent pod no plan.
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "dgym.episodes.comparison": ("Comparison", "Difference", "compare", "normalize", "run_again"),
+        "dgym.episodes.events": ("Event", "Finished", "Logged", "Narrated", "Started", "Stepped", "describe_exchange"),
+        "dgym.episodes.job": ("Job", "effective_tools"),
+        "dgym.episodes.local": ("run_episode",),
+        "dgym.episodes.plan": (
+            *("Plan", "RunOptions", "any_interactive", "episodes_for"),
+            *("make_plan", "stored_results", "task_digest", "unfinished"),
+        ),
+        "dgym.episodes.player": ("Hooks", "Models"),
+        "dgym.episodes.pool": ("Pool", "run_inline"),
+    },
+)

@@ -3,8 +3,9 @@
 The protocol is imported at once; the reading of configurations and the clients when first used.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from dgym.lazy import lazy_names
 from dgym.llm.protocol import Message, Model, ModelCall, Reply, Role, ToolDefinition, Usage
 
 if TYPE_CHECKING:
@@ -21,15 +22,6 @@ if TYPE_CHECKING:
     )
     from dgym.llm.faults import Fault
     from dgym.llm.tokens import TokenCounter
-
-_LAZY = {
-    "describe_tools": "calls",
-    **dict.fromkeys(("Check", "ModelCatalog", "check_model", "load_models"), "catalog"),
-    **dict.fromkeys(("FILE_NAME", "PATH_VARIABLE", "ModelSettings", "Secret"), "config"),
-    **dict.fromkeys(("default_path", "user_directory", "write_template"), "config"),
-    "Fault": "faults",
-    "TokenCounter": "tokens",
-}
 
 __all__ = [
     "FILE_NAME",
@@ -55,10 +47,16 @@ __all__ = [
     "write_template",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    return getattr(importlib.import_module(f"dgym.llm.{_LAZY[name]}"), name)
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "dgym.llm.calls": ("describe_tools",),
+        "dgym.llm.catalog": ("Check", "ModelCatalog", "check_model", "load_models"),
+        "dgym.llm.config": (
+            *("FILE_NAME", "PATH_VARIABLE", "ModelSettings", "Secret"),
+            *("default_path", "user_directory", "write_template"),
+        ),
+        "dgym.llm.faults": ("Fault",),
+        "dgym.llm.tokens": ("TokenCounter",),
+    },
+)

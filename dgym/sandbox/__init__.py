@@ -4,8 +4,9 @@
 docker or podman containers; a pod's sandbox is opened by the sidecar with ``RunnerClient`` alone.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from dgym.lazy import lazy_names
 from dgym.sandbox.entrypoint import (
     EntrypointResult,
     EvaluationScript,
@@ -61,12 +62,5 @@ __all__ = [
     "without_escapes",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    # Imported at its first use: the runner's client needs asyncio, which most users of the protocol's nouns do not.
-    if name not in ("RunnerClient", "RunnerInfo"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    value = globals()[name] = getattr(import_module("dgym.sandbox.client"), name)
-    return value
+# The runner's client needs asyncio, which most users of the protocol's nouns do not.
+__getattr__ = lazy_names(__name__, {"dgym.sandbox.client": ("RunnerClient", "RunnerInfo")})

@@ -54,7 +54,7 @@ HEAVY = {
     *("aiohttp", "asyncio", "httpx", "kubernetes", "msgspec", "multiprocessing", "openai", "pathlib", "pathspec"),
     *("prompt_toolkit", "rich", "yaml"),
 }
-LIGHT = {"dgym", "dgym.cli", "dgym.errors", "dgym.terminal"}
+LIGHT = {"dgym", "dgym.cli", "dgym.errors", "dgym.lazy", "dgym.terminal"}
 
 
 @pytest.mark.parametrize("name", ["", *sorted(COMMANDS)])
