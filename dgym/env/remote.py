@@ -255,10 +255,10 @@ class RemotePreparation:
         return await self._prepare(request)
 
     async def is_prepared(self) -> bool:
-        """Whether the attempt is prepared; False where an earlier version's sidecar does not tell."""
+        """Whether the attempt is prepared; of an earlier version's sidecar only once it was reset."""
         try:
-            await self._client.call("GET", CallPath.TOOLS, ToolsResponse)
-        except (ConflictError, AccessRefused):
+            await self._client.call("GET", f"{CallPath.STEPS}?from=0", StepsResponse)
+        except ConflictError:
             return False
         return True
 

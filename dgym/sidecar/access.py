@@ -56,6 +56,7 @@ class Access:
         self._nonces = {role: _Nonces() for role in Role}
         self._epoch = 0
         self._assigned: set[Role] = set()
+        self._without_epoch = {Role.OPERATE}
 
     def identify(self, method: str, target: str, headers: Mapping[str, str]) -> SignedRequest:
         """The request, if it is signed with the key of a role and was not received before.
@@ -90,7 +91,7 @@ class Access:
         if role not in allowed:
             needed = " or ".join(allowed)
             raise CallError(ErrorCode.FORBIDDEN, f"this call needs the token of the role {needed}, not of {role}")
-        if role is Role.OPERATE or EPOCH_HEADER not in headers:
+        if role in self._without_epoch or EPOCH_HEADER not in headers:
             caller = Caller(role=role, epoch=None)
         else:
             caller = Caller(role=role, epoch=_read_epoch(headers[EPOCH_HEADER]))
@@ -110,6 +111,10 @@ class Access:
             which = "no epoch" if caller.epoch is None else f"epoch {caller.epoch}"
             message = f"{which} is superseded by {self._epoch}: another has this episode"
             raise CallError(ErrorCode.SUPERSEDED, message)
+
+    def ignore_epochs(self, role: Role) -> None:
+        """Read no epoch of this role any more: an external driver could supersede the agent that stores its steps."""
+        self._without_epoch.add(role)
 
     def has_newer(self, epoch: int) -> bool:
         """Whether a later assignment than ``epoch`` has called."""

@@ -97,7 +97,7 @@ class Api:
             ("POST", Path.STEPS + "/{seq}", drive, self._step),
             ("GET", Path.STEPS, prepare + drive, self._steps),
             ("POST", Path.PEEK, drive, self._peek),
-            ("GET", Path.TOOLS, prepare + drive, self._tools),
+            ("GET", Path.TOOLS, drive, self._tools),
             ("GET", Path.DIFF, drive, self._diff),
             ("POST", Path.CLOSE, drive, self._close),
             ("POST", Path.VERIFY, operate, self._verify),
@@ -154,7 +154,10 @@ class Api:
         return _received(await self._attempt.receive_history(request.content.iter_chunked(_CHUNK_BYTES)))
 
     async def _prepare(self, request: web.Request) -> Any:
-        tools = self._attempt.prepare(await _read(request, PrepareRequest, limit=PREPARE_LIMIT))
+        prepared = await _read(request, PrepareRequest, limit=PREPARE_LIMIT)
+        tools = self._attempt.prepare(prepared)
+        if prepared.driver_idle_seconds is not None:
+            self._access.ignore_epochs(Role.DRIVE)
         return PrepareResponse(tools=tools)
 
     async def _solution(self, _request: web.Request) -> Any:

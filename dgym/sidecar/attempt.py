@@ -191,8 +191,11 @@ class Attempt:
         return await self._in_time(self._running().peek(request.call))
 
     def steps(self, start: int) -> StepsResponse:
-        """Recorded steps from number ``start`` on, as many as one answer takes."""
-        return history_page(self._running(), start)
+        """Recorded steps from number ``start`` on, as many as one answer takes; none before the reset."""
+        self._refuse_if_over()
+        session = self._prepared_session()
+        begun = session.next_seq > 0 or self.failure is not None
+        return history_page(self._running() if begun else session, start)
 
     def tools(self) -> ToolsResponse:
         """The tools that are available now."""

@@ -110,6 +110,8 @@ async def test_the_example_drives_an_episode_and_the_page_shows_it(ready):
     path = ROOT / "examples" / "driving" / "drive.py"
     example = runpy.run_path(str(path))
     assert await example["drive"](ready.name) == (True, 4)
+    manifest = library.load(path.with_name("episodes.yaml"))
+    assert [each.metadata.name for each in manifest if each.kind == "Episode"] == example["EPISODES"]
     assert path.read_text() in (ROOT / "docs" / "driving-from-outside.md").read_text()
 
 

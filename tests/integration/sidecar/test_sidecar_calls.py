@@ -159,6 +159,14 @@ async def test_a_superseded_driver_is_told_so_even_while_its_call_runs(pod, help
     assert new.history()[-1].call.tool == "bash"
 
 
+async def test_an_external_driver_supersedes_no_agent(pod):
+    preparation = await pod.prepare(epoch=1, driver_idle_seconds=60.0)
+    env = pod.connect(epoch=2**53)
+    await env.reset()
+    assert await preparation.is_prepared()
+    assert [step.seq for step in await preparation.steps(0)] == [0]
+
+
 async def test_another_reset_is_a_conflict(pod):
     await begin(pod)
     with pytest.raises(ConflictError, match="another key"):
