@@ -7,7 +7,7 @@ import pytest
 
 from tests.e2e.cluster.faults.kinds import Stage
 from tests.e2e.cluster.faults.moments import Gate
-from tests.e2e.cluster.faults.node import local_cluster, volume_of
+from tests.e2e.cluster.faults.node import inside, local_cluster, volume_of
 from tests.e2e.cluster.release import Release, values_for_tests
 from tests.e2e.cluster.support import Kubectl
 from tests.required import absent
@@ -25,4 +25,4 @@ def stage():
         absent("local-cluster", "faults need a cluster of this machine's own processes (E2E_CLUSTER=local)")
     name, namespace, watched = json.loads(os.environ["DGYM_E2E_FAULT_STAGE"])
     release = Release(name, namespace, values_for_tests(watch=watched, agents=0))
-    return Stage(cluster, release, Kubectl(watched), Gate(volume_of(release.kubectl)))
+    return Stage(cluster, release, Kubectl(watched), Gate(inside(cluster, volume_of(release.kubectl))))

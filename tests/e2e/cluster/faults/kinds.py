@@ -1,5 +1,6 @@
 """Each fault as a context: it is in effect inside, and over afterwards."""
 
+import contextlib
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ AGENT = "app.kubernetes.io/name=dgym,app.kubernetes.io/component=agent"
 _FORCE = ("--grace-period=0", "--force", "--wait=false")
 AWAY_SECONDS = 60.0
 RESTART_SECONDS = 5.0
+STORE_SECONDS = 45.0
 
 
 @dataclass(frozen=True)
@@ -142,6 +144,31 @@ def node_lost(stage: Stage) -> Iterator[None]:
     stage.release.wait()
 
 
+@contextmanager
+def store_full(stage: Stage) -> Iterator[None]:
+    filler = stage.store.root / "filler"
+    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    try:
+        yield
+        time.sleep(STORE_SECONDS)
+    finally:
+        filler.unlink()
+
+
+@contextmanager
+def store_away(stage: Stage) -> Iterator[None]:
+    """The agents may do nothing in it."""
+    mode = stage.store.root.stat().st_mode
+    stage.store.root.chmod(0)
+    try:
+        yield
+        time.sleep(STORE_SECONDS)
+    finally:
+        stage.store.root.chmod(mode)
+
+
 def of_one(fault: Fault) -> Callable[[Stage, str], AbstractContextManager[None]]:
     """The fault of one episode or its agent."""
     return {
@@ -164,6 +191,8 @@ def of_all(fault: Fault) -> Callable[[Stage], AbstractContextManager[None]]:
         Fault.API_SERVER_RESTARTED: lambda stage: component_restarted(stage, "kube-apiserver"),
         Fault.ETCD_RESTARTED: lambda stage: component_restarted(stage, "etcd"),
         Fault.NODE_LOST: node_lost,
+        Fault.STORE_FULL: store_full,
+        Fault.STORE_AWAY: store_away,
     }[fault]
 
 

@@ -113,6 +113,17 @@ def partitioned(pod: dict[str, Any], name: str) -> Iterator[None]:
             run(*enter, "-D", *rule, check=False)
 
 
+def inside(cluster: LocalCluster, path: Path) -> Path:
+    """A path of the cluster's mount namespace, from outside."""
+    return Path(f"/proc/{cluster.running()}/root{path}")
+
+
+def mount_small(cluster: LocalCluster, path: Path) -> None:
+    """Put a file system of a few megabytes over a directory of the cluster; it goes with the cluster."""
+    enter = ("nsenter", "--target", str(cluster.running()), "--mount")
+    run(*enter, "mount", "-t", "tmpfs", "-o", "size=48m,mode=777", "tmpfs", str(path))
+
+
 def volume_of(kubectl: Kubectl) -> Path:
     """The directory behind the one claim of a namespace."""
     (claim,) = kubectl.items("persistentvolumeclaims")
