@@ -91,6 +91,11 @@ e2e-containers: $(STAMP) ## episodes in real containers, every attack on the ver
 e2e-cluster: $(STAMP) ## episodes on a real cluster: E2E_CLUSTER=existing and KUBECONFIG, else kind, else hack/cluster
 	@hack/e2e $(BIN)/python -m tests.e2e.cluster -q -n 3 --dist loadfile
 
+.PHONY: e2e-faults
+e2e-faults: $(STAMP) ## faults at every moment of an episode, and a soak: SOAK_SEED=, E2E_FAULTS=sample; docs/faults.md
+	@hack/e2e $(BIN)/python -m tests.e2e.cluster.faults
+	@$(BIN)/python hack/faults.py
+
 .PHONY: cluster-up cluster-down cluster-load
 cluster-up: $(STAMP) ## start a cluster: E2E_CLUSTER=existing|kind|local chooses; prints its kubeconfig
 	@hack/system-packages cluster
@@ -116,6 +121,7 @@ lint: $(STAMP) ## ruff, mypy --strict, import-linter, the runner's own checks
 	@$(BIN)/python hack/check_sizes.py
 	@$(BIN)/python hack/chart.py --check
 	@$(BIN)/python hack/rooms.py --check
+	@$(BIN)/python hack/faults.py --check
 	@$(BIN)/python -m hack.monitoring --check
 
 .PHONY: format

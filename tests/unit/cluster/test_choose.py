@@ -8,7 +8,9 @@ import pytest
 
 from hack.cluster import paths
 from hack.cluster.choose import choose, ours
+from hack.cluster.cli import main
 from hack.cluster.existing import ExistingCluster
+from hack.cluster.local import LocalCluster
 from hack.cluster.machine import ClusterError
 
 
@@ -98,3 +100,16 @@ def test_down_reaches_a_cluster_of_kind_that_we_made() -> None:
     made.touch()
     assert "kind" in [cluster.name for cluster in ours({}, yes)]
     assert "kind" not in [cluster.name for cluster in ours({}, no)]
+
+
+def test_components_of_another_cluster_are_not_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.touch()
+    monkeypatch.setenv("E2E_CLUSTER", "existing")
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+    assert main(["stop", "kubelet"]) == 1
+    assert "E2E_CLUSTER=local can" in capsys.readouterr().err
+    with pytest.raises(ClusterError, match=r"not a component: dockerd \(there are etcd, "):
+        LocalCluster(tmp_path).stop("dockerd")

@@ -61,17 +61,23 @@ class End:
 UNHARMED = End()
 _FAILED = End(attempts=2, failures=1)
 _DISRUPTED = End(attempts=2, disruptions=1)
+_POISONED = End(attempts=2, poisoned=1)
 _SANDBOX_IS_OVER = (Moment.DURING_CLOSE, Moment.AFTER_CLOSE)
 
 
 def designed(fault: Fault, moment: Moment) -> End | None:
     """The designed end; None: there is nothing for the fault to hit, as the sandbox has ended."""
-    if fault in (Fault.SANDBOX_KILLED, Fault.SANDBOX_OOM):
-        return None if moment in _SANDBOX_IS_OVER else _FAILED
+    if fault in (Fault.SANDBOX_KILLED, Fault.SANDBOX_OOM) and moment in _SANDBOX_IS_OVER:
+        return None
     if moment is Moment.AFTER_CLOSE:
         # The verdict is in the agent's memory: the pod is not needed for it any more.
         return UNHARMED
-    if fault is Fault.SIDECAR_KILLED or fault is Fault.POD_DELETED:
+    if fault is Fault.SANDBOX_OOM:
+        # Memory is used up by what the agent has started, whenever that is.
+        return _POISONED
+    if fault in (Fault.SANDBOX_KILLED, Fault.SIDECAR_KILLED):
+        return _POISONED if moment is Moment.DURING_STEP else _FAILED
+    if fault is Fault.POD_DELETED:
         return _FAILED
     if fault in (Fault.POD_EVICTED, Fault.NODE_LOST):
         return _DISRUPTED
