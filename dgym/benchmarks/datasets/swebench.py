@@ -82,7 +82,7 @@ class SweBench(Adapter):
         return _PARSERS[repository]
 
 
-def evaluation(fields: Fields, script: str, parser: str, rule: str) -> Evaluation:
+def evaluation(fields: Fields, script: str, parser: str, rule: str, code: str | None = None) -> Evaluation:
     """The evaluation of a row that names its tests in FAIL_TO_PASS and PASS_TO_PASS."""
     fail_to_pass, pass_to_pass = fields.names("FAIL_TO_PASS"), fields.names("PASS_TO_PASS")
     if not fail_to_pass:
@@ -91,6 +91,7 @@ def evaluation(fields: Fields, script: str, parser: str, rule: str) -> Evaluatio
     return Evaluation(
         script=with_exit_status(script),
         parser=parser,  # type: ignore[arg-type]
+        parser_code=code,
         rule=rule,  # type: ignore[arg-type]
         fail_to_pass=fail_to_pass,
         pass_to_pass=tuple(test for test in pass_to_pass if test not in both),
