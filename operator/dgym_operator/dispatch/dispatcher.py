@@ -129,7 +129,12 @@ class Dispatcher:
     def _request(self, requests: Requests, key: Key, candidate: Candidate | None) -> None:
         if candidate is None:
             requests.discard(key)
-        elif requests.get(key) != candidate:
+            return
+        # A priority may be raised after the pod's creation, at which the limit is checked.
+        limit = self._policies.of(key[0]).limits.priority
+        if limit is not None and candidate.priority > limit:
+            candidate = msgspec.structs.replace(candidate, priority=limit)
+        if requests.get(key) != candidate:
             requests.put(key, candidate)
             self.wake()
 

@@ -10,7 +10,7 @@ from dgym_operator.cache import Agents, Cache
 from dgym_operator.controllers import Policy
 from dgym_operator.dispatch import Dispatcher, candidate_of, pending_pod
 from dgym_operator.objects import EpisodeSetView, EpisodeView, Pod
-from dgym_operator.policies import NamespacePolicies, NamespacePolicy
+from dgym_operator.policies import Limits, NamespacePolicies, NamespacePolicy
 
 
 class SteppedClock:
@@ -106,6 +106,7 @@ POLICIES = NamespacePolicies(
         "few": NamespacePolicy(max_active=2),
         "none": NamespacePolicy(max_active=0),
         "heavy": NamespacePolicy(weight=3),
+        "modest": NamespacePolicy(limits=Limits(priority=5)),
     }
 )
 

@@ -115,6 +115,14 @@ def test_weights_decide_who_gets_the_room(dispatcher, objects, cache, looked_at)
     assert [sum(name.startswith(team) for name in looked_at) for team in ("heavy", "light")] == [6, 2]
 
 
+def test_a_priority_above_the_limit_counts_as_the_limit(dispatcher, objects, looked_at):
+    wish_pods(dispatcher, objects, "old", namespace="modest", priority=5)
+    wish_pods(dispatcher, objects, "x", "young", namespace="modest", priority=1000)
+    dispatcher.request_pod(("modest", "x"), None)
+    dispatcher.round()
+    assert looked_at == ["old"]
+
+
 def fail_model(dispatcher, objects, cache, name):
     """The episode runs, its model fails, and it backs off."""
     assignment = {"agentPodUID": "uid-agent", "epoch": 1, "failures": 1, "failedTime": "2026-01-01T00:10:00Z"}
