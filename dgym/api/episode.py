@@ -134,8 +134,8 @@ class EpisodeSpec(Model, frozen=True, kw_only=True):
             first one and between any two; then it ends as DriverIdle and is scored as it is.
         backoff_limit: How many new pods are made after failures of the sandbox that are not the agent's doing.
         max_disruptions: How many new pods are made after the loss of a node, drains and preemptions.
-        ttl_seconds_after_finished: How long the Episode is kept once it is finished. Without it, until somebody deletes
-            it. Stored results stay.
+        ttl_seconds_after_finished: How long the Episode is kept once it is finished. Without it, until it is
+            deleted. Stored results stay.
         pod_template: Which of the cluster's pod templates makes the pod, in place of the task's.
         pod_overrides: What this episode changes of its pod.
         priority: Of the episodes in a namespace those with a higher number are started first. Nothing that runs is

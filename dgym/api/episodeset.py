@@ -84,7 +84,7 @@ class EpisodeSetSpec(Model, frozen=True, kw_only=True):
         max_failed: Make no more episodes once so many have failed for reasons that are no verdict; those under way
             finish. Without it, any number may fail.
         ttl_seconds_after_finished: How long the EpisodeSet is kept, with its Episodes, once it is finished. Without it,
-            until somebody deletes it. Stored results stay.
+            until it is deleted. Stored results stay.
     """
 
     task_selector: LabelSelector | None = None

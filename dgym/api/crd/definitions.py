@@ -86,7 +86,7 @@ def _episodes() -> dict[str, Any]:
 
 def _episode_sets() -> dict[str, Any]:
     spec = struct_schema(EpisodeSetSpec, rules=SET_RULES)
-    # Only there to be refused with a message that tells where tasks belong.
+    # A known field, so that a rule refuses it with a message on where tasks belong.
     refused = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     spec["properties"]["template"] = struct_schema(EpisodeSpec, leave_out=("task", "taskRef"))
     spec["properties"]["template"]["description"] = describe_fields(EpisodeSetSpec)["template"]

@@ -216,7 +216,8 @@ def _report(proposal: Proposal, target: Path) -> None:
     """Print the findings, the warnings and the next commands."""
     found, requirements = proposal.found, proposal.requirements
     echo(printable_line(f"tests: {proposal.entrypoint.command} ({proposal.entrypoint.why})"))
-    echo(printable_line(f"requirements: {len(requirements.lines)} from {', '.join(requirements.files) or 'nowhere'}"))
+    declared = f"{len(requirements.lines)} from {', '.join(requirements.files)}" if requirements.files else "none found"
+    echo(printable_line(f"requirements: {declared}"))
     for warning in _warnings(proposal, target):
         echo(printable_line(f"Warning: {warning}"), err=True)
     results = f" --results {_quoted(found.root.parent / 'results')}" if Path.cwd().is_relative_to(found.root) else ""

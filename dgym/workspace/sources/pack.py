@@ -272,7 +272,7 @@ class SourceCache:
                         return path
         except TimeoutError:
             raise SourceFailed(f"source: it could not be obtained within {self._timeout_seconds:.0f} s") from None
-        raise SourceFailed("source: other sources displace it from the cache again and again")
+        raise SourceFailed("source: the cache is too small for the sources in use at the same time")
 
     def _claim(self, path: Path) -> bool:
         """Keep a tar from being removed; False when it is gone already."""
