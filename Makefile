@@ -60,7 +60,7 @@ binaries: $(STAMP) ## build what tests run against, once, with Go: etcd, kube-ap
 .PHONY: monitoring
 monitoring: $(STAMP) ## rules, alerts and dashboards under the real Prometheus; installs Debian's if root there
 	@hack/system-packages monitoring
-	@$(BIN)/python $(PYTEST) tests/integration/monitoring tests/chart/test_chart_monitoring.py
+	@$(BIN)/python $(PYTEST) -m "" tests/integration/monitoring tests/chart/test_chart_monitoring.py tests/integration/operator/test_operator_prometheus.py
 
 .PHONY: test-matrix
 test-matrix: $(STAMP) ## the runner and debugger under every Python and pytest version found

@@ -334,7 +334,7 @@ OPERATOR = Board(
             "short",
             (
                 Query(rate("dgym_operator_api_throttle_seconds_total"), "own limit"),
-                Query(rate("dgym_operator_api_requests_total", code="429"), "429"),
+                Query(f"{rate('dgym_operator_api_requests_total', code='429')} or vector(0)", "429"),
             ),
         ),
         Panel(

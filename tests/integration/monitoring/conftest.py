@@ -11,7 +11,8 @@ DASHBOARDS = FILES / "dashboards"
 RULES = FILES / "monitoring" / "rules.yaml"
 
 
-def _program(name: str) -> str:
+def program(name: str) -> str:
+    """The path of Prometheus or promtool."""
     found = shutil.which(name)
     if found is None:
         absent("prometheus", f"no {name} on PATH (`hack/system-packages monitoring` installs it on Debian)")
@@ -20,9 +21,4 @@ def _program(name: str) -> str:
 
 @pytest.fixture(scope="session")
 def promtool() -> str:
-    return _program("promtool")
-
-
-@pytest.fixture(scope="session")
-def prometheus_program() -> str:
-    return _program("prometheus")
+    return program("promtool")
