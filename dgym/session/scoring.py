@@ -26,8 +26,9 @@ from dgym.wire import EndReason, Result, Score, Step
 from dgym.workspace import Changes, Refusal, compare, encode_path, refuse
 from dgym.workspace.patches import FileVersion, write_patch
 
-MAXIMUM_FILE_BYTES = 16 * 1024**2
-MAXIMUM_TOTAL_BYTES = 32 * 1024**2
+MAXIMUM_BYTES = 6 * 1024**2
+"""Of both versions of the changed files together: patch, result and answer are several copies of them in the memory of
+a sidecar, which has 128 MiB."""
 MAXIMUM_CHANGED_FILES = 25_000
 MAXIMUM_PATH_BYTES = 8 * 1024**2
 MAXIMUM_NOTES = 200
@@ -71,18 +72,19 @@ async def collect(sandbox: Sandbox, pristine: Sandbox, baseline: Baseline) -> Ch
     total = 0
     for path in allowed.paths:
         before, entry = baseline.manifest.get(path), after.get(path)
-        size = max(version.size if version is not None else 0 for version in (before, entry))
-        if size > MAXIMUM_FILE_BYTES or total + size > MAXIMUM_TOTAL_BYTES:
-            refusals.append(Refusal(path, f"it is too large to carry ({size:,} bytes)"))
+        old_size, size = (version.size if version is not None else 0 for version in (before, entry))
+        limit = MAXIMUM_BYTES - total - old_size
+        if size > limit:
+            refusals.append(Refusal(path, f"it is too large to carry ({max(old_size, size):,} bytes)"))
             continue
         try:
-            new = await _version(sandbox, path, entry)
+            new = await _version(sandbox, path, entry, limit)
         except OSError as error:
             # Without permissions, or changed by a program that still runs: the agent's doing, never a fault of ours.
             refusals.append(Refusal(path, f"it cannot be read ({error.strerror or error})"))
             continue
-        total += size
-        changes[path] = (await _version(pristine, path, before), new)
+        total += old_size + (len(new.data) if new is not None else 0)
+        changes[path] = (await _version(pristine, path, before, MAXIMUM_BYTES), new)
     return ChangeSet(changes=changes, refused=refusals)
 
 
@@ -99,12 +101,12 @@ def _excess(paths: Sequence[str]) -> str:
     return ""
 
 
-async def _version(sandbox: Sandbox, path: str, entry: ManifestEntry | None) -> FileVersion | None:
+async def _version(sandbox: Sandbox, path: str, entry: ManifestEntry | None, limit: int) -> FileVersion | None:
     if entry is None:
         return None
     if entry.type == "symlink":
         return FileVersion(encode_path(entry.target), is_symlink=True)
-    return FileVersion(await sandbox.read_file(path, limit=MAXIMUM_FILE_BYTES), stat.S_IMODE(entry.mode))
+    return FileVersion(await sandbox.read_file(path, limit=limit), stat.S_IMODE(entry.mode))
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):

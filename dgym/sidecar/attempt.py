@@ -372,4 +372,4 @@ def history_page(session: Session, start: int) -> StepsResponse:
 
 def utf8(text: str) -> str:
     """``text`` without what UTF-8 cannot encode."""
-    return text.encode("utf-8", "replace").decode()
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()

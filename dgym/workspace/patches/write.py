@@ -19,6 +19,8 @@ from dgym.workspace.text import LineMatcher, decode_text
 __all__ = ["FileVersion", "unified_diff", "write_patch"]
 
 _CONTEXT = 3
+_COMPARED_LINES = 150_000
+"""Text of more lines travels as binary: comparing takes many times the memory of the text."""
 _NO_NEWLINE = b"\\ No newline at end of file\n"
 _NO_OBJECT = "0" * 40
 _BINARY_LINE = 52
@@ -109,8 +111,8 @@ def _index_line(old: FileVersion | None, new: FileVersion | None) -> bytes:
 
 def _content(path: str, old: FileVersion | None, new: FileVersion | None) -> bytes:
     before, after = old.data if old else b"", new.data if new else b""
-    if any(version and version.is_binary for version in (old, new)):
-        return b"GIT binary patch\n" + _literal(after) + _literal(before)
+    if any(version and (version.is_binary or version.data.count(b"\n") > _COMPARED_LINES) for version in (old, new)):
+        return b"".join((b"GIT binary patch\n", _literal(after), _literal(before)))
     hunks = b"".join(_hunks(before, after))
     if not hunks:
         return b""
@@ -118,14 +120,15 @@ def _content(path: str, old: FileVersion | None, new: FileVersion | None) -> byt
     return b"--- %s\n+++ %s\n" % names + hunks
 
 
-def _literal(data: bytes) -> bytes:
+def _literal(data: bytes) -> bytearray:
     packed = zlib.compress(data)
-    lines = [b"literal %d\n" % len(data)]
+    lines = bytearray(b"literal %d\n" % len(data))
     for start in range(0, len(packed), _BINARY_LINE):
         chunk = packed[start : start + _BINARY_LINE]
         size = len(chunk) + (ord("A") - 1 if len(chunk) <= 26 else ord("a") - 27)
-        lines.append(bytes([size]) + base64.b85encode(chunk, pad=True) + b"\n")
-    return b"".join(lines) + b"\n"
+        lines += bytes([size]) + base64.b85encode(chunk, pad=True) + b"\n"
+    lines += b"\n"
+    return lines
 
 
 def split_on_newline(data: bytes) -> list[bytes]:

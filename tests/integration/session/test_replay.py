@@ -197,3 +197,26 @@ async def test_a_replay_without_end_is_no_way_out_for_one_who_has_killed_a_sandb
     innocent = await open_session(reset=False, provider=OneSandbox, history=history(steps[:3]))
     with pytest.raises(SandboxLost, match="took longer"):
         await innocent.reset(key="k")
+
+
+async def test_many_changed_bytes_are_a_verdict(open_session):
+    session = await open_session()
+    await session.step(1, "bash for i in $(seq 300); do head -c 1000000 /dev/zero > f$i; done")
+    await session.step(2, "submit")
+    assert (session.result.reason, session.result.max_score) == (EndReason.UNRESOLVED, 1)
+    assert sum("too large to carry" in note for note in session.result.notes) == 199
+    assert session.result.notes[-1] == "and 95 more notes"
+
+
+async def test_a_step_that_ends_its_sandbox_by_a_signal_is_poisoned_and_the_second_is_the_verdict(open_session):
+    session = await open_session()
+    await session.step(1, "bash echo 1 > kept.txt")
+    end = "bash kill -TERM 1; kill -TERM $PPID; kill -TERM 2; sleep 60"
+    first = await session.step(2, end)
+    assert "sandbox killed" in first.text
+    assert first.end_reason is None
+    last = await session.step(3, end)
+    assert last.end_reason == EndReason.SANDBOX_KILLED
+    assert session.poisoned == {2, 3}
+    assert "kept.txt" in session.result.patch
+    assert session.result.max_score == 1

@@ -106,3 +106,16 @@ async def test_a_history_that_is_none_is_refused(pod, recorded):
     await pod.prepare(history=RecordedHistory(steps=tuple(recorded)))
     with pytest.raises(ConflictError):
         await pod.prepare()
+
+
+async def test_a_step_that_ends_its_sandbox_by_a_signal_is_poisoned(new_pod):
+    pod = await new_pod().start(operated=False)
+    await pod.prepare()
+    env = pod.connect()
+    await env.reset()
+    with pytest.raises(SandboxLost):
+        await env.step("bash kill -TERM 1; kill -TERM $PPID; kill -TERM 2; sleep 60")
+    await pod.sandbox_ended()
+    assert (await state(pod)).poisoned_steps == (1,)
+    status, body = await pod.raw("POST", "/v1/verify", role=Role.OPERATE)
+    assert (status, body) == (200, {"expected": False, "poisonedStep": 1})
