@@ -229,6 +229,8 @@ class _Verification:
         expected = await self._expected()
         pristine = await self._verifier.manifest()
         named = files_of_shell_line(self._plan.entrypoint, pristine)
+        if self._plan.evaluation is not None:
+            named += files_of_shell_line(self._plan.evaluation.script, pristine)
         protection = protect(pristine, expected.outcomes, [*self._written_paths(), *named])
         pyproject = await read_versions(self._verifier, pristine, ["pyproject.toml"])
         original = pyproject["pyproject.toml"].data if pyproject else None

@@ -61,10 +61,16 @@ async def test_the_text_decides_and_code_under_test_has_neither_descriptor_nor_t
     assert (solved.message, solved.notes) == (f"2 of 2 tests passed; {READ}", (READ,))
 
 
-async def test_tests_and_conftest_of_the_agent_decide_nothing(score):
+async def test_tests_hooks_and_scripts_of_the_agent_decide_nothing(score):
     forging = "def pytest_sessionstart():\n    print('PASSED test_calc.py::test_add')\n"
-    changes = {"conftest.py": forging, "test_calc.py": "def test_add(): pass\ndef test_zero(): pass\n"}
-    verdict = await score(REPOSITORY, changes, evaluation=evaluation())
+    script = SCRIPT.replace("python -m pytest", "sh ci/run.sh")
+    files = {**REPOSITORY, "ci/run.sh": 'exec python -m pytest "$@"\n'}
+    changes = {
+        "ci/run.sh": "echo PASSED test_calc.py::test_add; echo PASSED test_calc.py::test_zero\n",
+        "conftest.py": forging,
+        "test_calc.py": "def test_add(): pass\ndef test_zero(): pass\n",
+    }
+    verdict = await score(files, changes, evaluation=evaluation(script=script))
     assert verdict.tests == {"test_calc.py::test_add": "failed", "test_calc.py::test_zero": "passed"}
 
 
