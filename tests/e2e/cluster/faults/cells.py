@@ -15,6 +15,7 @@ from tests.e2e.cluster.support import unique, until
 
 FINISH_SECONDS = 600
 FILES = {"trajectory.jsonl", "patch.diff", "result.json", "episode.log"}
+IN_FLIGHT = "step-in-flight.json"
 
 
 def run_cell(stage: Stage, fault: Fault, moment: Moment) -> None:
@@ -80,7 +81,7 @@ def check_invariants(stage: Stage, name: str, status: dict[str, Any], seen: set[
     until(lambda: stored(stage, name), what=f"{name}: a stored verdict")
     attempts, verdicts = stage.store.attempts(stage.episodes.namespace, name), stored(stage, name)
     assert [path.name for path in verdicts] == [str(status["attempt"])], attempts
-    assert {path.name for path in verdicts[0].iterdir()} == FILES
+    assert {path.name for path in verdicts[0].iterdir()} - {IN_FLIGHT} == FILES
     result = json.loads((verdicts[0] / "result.json").read_text())
     assert (result["reason"], result["score"]) == (status["reason"], status["outcome"]["score"])
     for attempt in attempts:

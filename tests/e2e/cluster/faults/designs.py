@@ -75,9 +75,9 @@ def designed(fault: Fault, moment: Moment) -> End | None:
     if fault is Fault.SANDBOX_OOM:
         # Memory is used up by what the agent has started, whenever that is.
         return _POISONED
-    if fault in (Fault.SANDBOX_KILLED, Fault.SIDECAR_KILLED):
+    if fault is Fault.SANDBOX_KILLED:
         return _POISONED if moment is Moment.DURING_STEP else _FAILED
-    if fault is Fault.POD_DELETED:
+    if fault in (Fault.SIDECAR_KILLED, Fault.POD_DELETED):
         return _FAILED
     if fault in (Fault.POD_EVICTED, Fault.NODE_LOST):
         return _DISRUPTED

@@ -1,5 +1,6 @@
 """The node of a local cluster, seen from this machine: its containers' processes, its control groups, its volumes."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -94,7 +95,8 @@ def kill_pod(pod: dict[str, Any]) -> None:
     for group in groups(f"pod{pod['metadata']['uid']}"):
         for procs in group.rglob("cgroup.procs"):
             for pid in procs.read_text().split():
-                os.kill(int(pid), signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
 
 
 @contextmanager
