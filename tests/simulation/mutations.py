@@ -60,7 +60,9 @@ MUTATIONS = {
         EpisodeInput, "awaits_report", property(lambda _view: False)
     ),
     "the last message of a deleted pod is not awaited": lambda: patch.object(ending, "_terminating", _lost_at_once),
-    "a step sent to a dead sandbox is poisoned": lambda: patch.object(poison, "_is_used_up", lambda *_args: True),
+    "a step sent to a dead sandbox is poisoned": lambda: patch.object(
+        poison, "_step", lambda view, _pod, _death: view.report and view.report.step_in_flight
+    ),
     "a conflict at a deletion counts as done": lambda: patch.object(writes.Writes, "_exists", _absent),
     "a pod is created from an old view": lambda: patch.object(episodes, "still_wants", lambda *_args: True),
 }

@@ -40,6 +40,7 @@ class Sidecar:
         self.reachable = True
         self.ended = asyncio.Event()
         self.message = ""
+        self.ended_at = ""
         self.running = None
         """The step that is being executed."""
         self.poisoned = None
@@ -110,6 +111,9 @@ class Sidecar:
 
     def kill(self):
         """SIGKILL, if not ended yet: the message stays as it is."""
+        self.ended_at = self.ended_at or now_text()
+        if self.running is not None:
+            self.world.poisoned.add((self.uid, self.attempt, self.running))
         self.reachable = False
         self.ended.set()
 
@@ -202,7 +206,7 @@ class Kubelet:
         await asyncio.sleep(self._random.uniform(0.1, 3.0))
         if name in self._lost:
             return
-        state = {"exitCode": 0 if sidecar.message else 137, "message": sidecar.message, "finishedAt": self._now()}
+        state = {"exitCode": 0 if sidecar.message else 137, "message": sidecar.message, "finishedAt": sidecar.ended_at}
         self.report(
             name, phase="Succeeded" if sidecar.message else "Failed",
             containerStatuses=[

@@ -253,7 +253,7 @@ def _observe(before: ObservedStatus | None, status: AssignmentStatus, now: datet
     stages = before.stages if before is not None and before.status.attempt == status.attempt else Stages()
     if status.steps and (before is None or before.status.steps != status.steps):
         stages = msgspec.structs.replace(stages, first_step=stages.first_step or now, last_step=now)
-    flight = None if status.step_in_flight is None else now
+    flight = None if status.step_in_flight is None else now - timedelta(seconds=status.in_flight_seconds)
     if flight is not None and before is not None and before.status.step_in_flight == status.step_in_flight:
         flight = before.flight_since
     observed = ObservedStatus(status, now, stages, flight)

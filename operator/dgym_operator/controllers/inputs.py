@@ -79,7 +79,7 @@ class AgentView(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         status: The episode's status in the agent's last report; None: not in it, or there was no report yet.
         since: When ``status.state`` was first observed.
-        flight_since: When ``status.step_in_flight`` was first observed.
+        flight_since: When ``status.step_in_flight`` was sent, by its first report.
         lost_since: Since when the agent is silent for too long or its pod is gone; None: the agent is not lost.
         lost: Which agent pod is lost, and by what evidence, for people.
         stages: Times of the first and the last step, as observed.

@@ -193,11 +193,12 @@ def concluded(seen: EpisodeInput, now: datetime = NOW) -> EpisodeStatus:
     if status.ending is None:
         return status
     seen = replace(seen, episode=replace(seen.episode, status=status))
-    if agent_request(seen, now) is None:
+    if agent_request(seen, now + timedelta(seconds=seen.policy.report_seconds)) is None:
         seen = replace(seen, pods=(), absent=frozenset({seen.pod_name}))
         status = _next_status(seen, now)
         if status.ending is None:
             return status
+    now += timedelta(seconds=seen.policy.report_seconds)
     request = agent_request(seen, now)
     assert request is not None
     assert request.cause == "Recover"

@@ -40,6 +40,11 @@ DISK = {"phase": "Failed", "reason": "Evicted", "message": "Pod ephemeral local 
 BY_THE_AGENT = {
     "sandbox": (pod(1, OOM, up("sidecar")), "OOMKilled"),
     "sidecar": (pod(1, up("sandbox"), ended("sidecar", 137, reason="OOMKilled", at=60)), "OOMKilled: the sidecar"),
+    "sidecar killed": (
+        pod(1, up("sandbox"), ended("sidecar", 137, reason="Error", at=30), phase="Failed"),
+        "exit code 137: the sidecar",
+    ),
+    "sandbox killed": (pod(1, ended("sandbox", 137, reason="Error", at=30), up("sidecar")), "exit code 137"),
     "disk": (pod(1, **DISK), "Evicted: Pod ephemeral local storage usage exceeds the limit"),
     "message": (
         pod(1, OOM, ended("sidecar", 1, message=message(EndReason.SANDBOX_LOST, poisoned_step=7)), phase="Failed"),
@@ -49,8 +54,7 @@ BY_THE_AGENT = {
 UNKNOWN = {
     "deleted": pod(1, OOM, ended("sidecar", 137, at=60), deleting=20),
     "drained": pod(1, OOM, up("sidecar"), conditions=[TARGET], phase="Failed"),
-    "sidecar killed": pod(1, up("sandbox"), ended("sidecar", 137, reason="Error", at=60), phase="Failed"),
-    "sandbox killed by others": pod(1, ended("sandbox", 137, reason="Error", at=60), up("sidecar")),
+    "killed before": pod(1, up("sandbox"), ended("sidecar", 137, reason="Error", at=61), phase="Failed"),
     "sandbox after sidecar": pod(1, ended("sandbox", 1, at=60), ended("sidecar", 137, at=60), phase="Failed"),
     "not seen": pod(1, ended("sandbox", 137, reason="ContainerStatusUnknown"), ended("sidecar", 137, at=60)),
     "node low": pod(1, OOM, phase="Failed", reason="Evicted", message="The node was low on resource: memory."),

@@ -96,6 +96,17 @@ def test_the_store_is_not_waited_for_without_end():
     assert agent_request(seen, in_(900)) is None
 
 
+def test_an_agent_that_answers_may_show_a_verdict_in_its_next_report():
+    serving = report(AssignmentState.RUNNING)
+    first = view(running(), agent=serving, absent=frozenset({"e-1"}))
+    ending = replace(first, episode=replace(first.episode, status=written(decide(first, NOW))))
+    assert agent_request(ending, in_(9)) is None
+    assert agent_request(ending, in_(10)).cause == "Recover"
+    storing = replace(ending, agent=report(AssignmentState.STORING))
+    assert agent_request(storing, in_(800)) is None
+    assert not decide(storing, in_(800)).actions
+
+
 def test_the_pods_last_message_is_read_before_an_agent_is_asked():
     failed = report(AssignmentState.FAILED, reason=EndReason.SANDBOX_LOST, message="no answer", since=31)
     seen = view(running(), ready_pod(), agent=failed)

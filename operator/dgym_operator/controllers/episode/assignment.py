@@ -62,7 +62,10 @@ def _recovery_is_due(view: EpisodeInput, now: datetime) -> bool:
     if not isinstance(found, AttemptEnd) or found.settled:
         return False
     if not view.is_recovering:
-        return True
+        # An agent that answers may hold a verdict that its next report shows.
+        since = view.ending.since if view.ending is not None else None
+        fresh = (since or EPOCH) + timedelta(seconds=view.policy.report_seconds)
+        return view.report is None or now >= fresh
     due = retry_at(view)
     return due is not None and now >= due
 

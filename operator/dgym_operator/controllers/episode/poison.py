@@ -1,9 +1,12 @@
 """Steps under which the agent's sandbox, or its sidecar, died: the agent's doing, if nothing else explains the death.
 
 The step comes from the sidecar, in an answer or its termination message, or from the agent's report. The death comes
-from the kubelet: the sandbox ended, the sidecar was OOM-killed, or the pod was evicted for its own use of a disk. A
-death that a disruption or the deletion of the pod may have caused is no evidence.
+from the kubelet: the sandbox or the sidecar ended, or the pod was evicted for its own use of a disk. A death that a
+disruption or the deletion of the pod may have caused is no evidence.
 """
+
+from datetime import datetime
+from typing import NamedTuple
 
 from dgym.api import PoisonedStep
 from dgym_operator.controllers.conditions import fit
@@ -35,50 +38,53 @@ def _find(view: EpisodeInput) -> PoisonedStep | None:
     pod = view.pod
     if pod is None or view.assignment is None or is_disrupted(view):
         return None
-    step, cause = _step(view, pod), _cause_of_death(view, pod)
+    death = _death(view, pod)
+    step = _step(view, pod, death) if death is not None else None
     # The reset, which is step 0, runs the task's commands, not the agent's.
-    if not step or cause is None:
+    if death is None or not step:
         return None
-    return PoisonedStep(attempt=view.attempt, step=step, reason=fit(cause, _REASON_LIMIT))
+    return PoisonedStep(attempt=view.attempt, step=step, reason=fit(death.cause, _REASON_LIMIT))
 
 
-def _step(view: EpisodeInput, pod: Pod) -> int | None:
-    """The step that was in flight: by the sidecar's word, or the agent's if memory or disk were used up.
+class _Death(NamedTuple):
+    """The cause of a death, and its time; None: whenever it was, the agent has used up memory or disk."""
 
-    A sidecar may name a step that an earlier attempt has left out of its replay.
+    cause: str
+    at: datetime | None
+
+
+def _death(view: EpisodeInput, pod: Pod) -> _Death | None:
+    sandbox, sidecar = pod.terminated("sandbox"), pod.terminated("sidecar")
+    if pod.metadata.deletion_timestamp is None and pod.status.reason == "Evicted":
+        return _Death(f"Evicted: {pod.status.message}", None)
+    # A sandbox may end because its sidecar did, unless that says itself that a step has killed the sandbox.
+    first = sidecar is None or read_termination(view, pod) is not None
+    if sandbox is not None and (first or sandbox.reason == _OOM) and _by_itself(view, pod, sandbox):
+        return _Death(_how(sandbox), sandbox.finished_at)
+    if sidecar is not None and _by_itself(view, pod, sidecar):
+        return _Death(f"{_how(sidecar)}: the sidecar", None if sidecar.reason == _OOM else sidecar.finished_at)
+    return None
+
+
+def _how(ended: Terminated) -> str:
+    return ended.reason if ended.reason not in ("", "Error") else f"exit code {ended.exit_code}"
+
+
+def _step(view: EpisodeInput, pod: Pod, death: _Death) -> int | None:
+    """The step that was in flight: by the sidecar's word, or else the agent's.
+
+    A sidecar may name a step that an earlier attempt has left out of its replay. An agent may have sent the step to a
+    sandbox or sidecar that was dead already.
     """
     message, known = read_termination(view, pod), {each.step for each in view.episode.status.poisoned_steps}
     for step in (view.poisoned_step, message.poisoned_step if message is not None else None):
         if step is not None and step not in known:
             return step
-    return view.report.step_in_flight if view.report is not None and _is_used_up(view, pod) else None
-
-
-def _is_used_up(view: EpisodeInput, pod: Pod) -> bool:
-    """Whether memory or disk were used up while the agent's step was in flight.
-
-    A step may be sent to a sandbox that is dead already: it must have been observed before the death.
-    """
-    sandbox, sidecar = pod.terminated("sandbox"), pod.terminated("sidecar")
-    if pod.status.reason == "Evicted" or (sidecar is not None and sidecar.reason == _OOM):
-        return True
-    sent = view.agent.flight_since if view.agent is not None else None
-    if sandbox is None or sandbox.reason != _OOM or sandbox.finished_at is None or sent is None:
-        return False
-    return sent < sandbox.finished_at
-
-
-def _cause_of_death(view: EpisodeInput, pod: Pod) -> str | None:
-    sandbox, sidecar = pod.terminated("sandbox"), pod.terminated("sidecar")
-    if pod.metadata.deletion_timestamp is None and pod.status.reason == "Evicted":
-        return f"Evicted: {pod.status.message}"
-    # A sandbox may end because its sidecar did, unless that says itself that a step has killed the sandbox.
-    first = sidecar is None or read_termination(view, pod) is not None
-    if sandbox is not None and (first or sandbox.reason == _OOM) and _by_itself(view, pod, sandbox):
-        return sandbox.reason if sandbox.reason not in ("", "Error") else f"exit code {sandbox.exit_code}"
-    if sidecar is not None and sidecar.reason == _OOM and _by_itself(view, pod, sidecar):
-        return f"{_OOM}: the sidecar"
-    return None
+    if message is not None or view.agent is None or view.report is None:
+        return None
+    sent = view.agent.flight_since
+    before = death.at is None or (sent is not None and sent < death.at)
+    return view.report.step_in_flight if before else None
 
 
 def _by_itself(view: EpisodeInput, pod: Pod, ended: Terminated) -> bool:
