@@ -220,6 +220,7 @@ async def test_a_wrong_preparation_names_what_is_wrong(new_pod, change, words):
 
 CALLS = [
     ("PUT", "/v1/workspace", Role.PREPARE),
+    ("PUT", "/v1/history", Role.PREPARE),
     ("POST", "/v1/prepare", Role.PREPARE),
     ("POST", "/v1/solution", Role.PREPARE),
     ("POST", "/v1/release", Role.PREPARE),
@@ -227,24 +228,26 @@ CALLS = [
     ("POST", "/v1/reset", Role.DRIVE),
     ("POST", "/v1/steps/1", Role.DRIVE),
     ("POST", "/v1/peek", Role.DRIVE),
-    ("GET", "/v1/tools", Role.DRIVE),
+    ("GET", "/v1/tools", Role.DRIVE, Role.PREPARE),
+    ("GET", "/v1/steps", Role.DRIVE, Role.PREPARE),
     ("GET", "/v1/diff", Role.DRIVE),
     ("POST", "/v1/close", Role.DRIVE),
     ("POST", "/v1/verify", Role.OPERATE),
     ("POST", "/v1/running", Role.OPERATE),
     ("POST", "/v1/pause", Role.OPERATE),
     ("POST", "/v1/cancel", Role.OPERATE),
+    ("GET", "/v1/state", Role.OPERATE),
 ]
 
 
 async def test_each_call_is_for_the_token_of_its_role_alone(new_pod):
     pod = await new_pod().start(runners=False, operated=False)
-    for method, path, role in CALLS:
+    for method, path, *roles in CALLS:
         assert (await pod.raw(method, path))[1]["code"] == "unauthenticated"
         assert (await pod.raw(method, path, token="guess"))[1]["code"] == "unauthenticated"
         assert (await pod.raw(method, path, headers={"Authorization": "Basic eDp5"}))[0] == 401
         for other in Role:
-            if other is not role:
+            if other not in roles:
                 assert (await pod.raw(method, path, role=other))[1]["code"] == "forbidden"
     env = AsyncRepoEnv.connect(pod.url, "guess")
     with pytest.raises(AccessRefused):
