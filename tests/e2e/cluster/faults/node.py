@@ -80,7 +80,8 @@ def exhaust_memory(pod: dict[str, Any], name: str) -> None:
     (group / _limit_file(group)).write_text(str(int(usage.read_text()) + 2 * 1024**2))
 
     def gone() -> bool:
-        subprocess.run([sys.executable, "-c", _HOG, str(group / "cgroup.procs"), str(pid)], check=False, timeout=60)
+        command = [sys.executable, "-c", _HOG, str(group / "cgroup.procs"), str(pid)]
+        subprocess.run(command, capture_output=True, check=False, timeout=60)
         return not Path(f"/proc/{pid}").exists()
 
     until(gone, what=f"the end of container {name}")
