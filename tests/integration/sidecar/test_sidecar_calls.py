@@ -228,7 +228,7 @@ CALLS = [
     ("POST", "/v1/reset", Role.DRIVE),
     ("POST", "/v1/steps/1", Role.DRIVE),
     ("POST", "/v1/peek", Role.DRIVE),
-    ("GET", "/v1/tools", Role.DRIVE, Role.PREPARE),
+    ("GET", "/v1/tools", Role.DRIVE),
     ("GET", "/v1/steps", Role.DRIVE, Role.PREPARE),
     ("GET", "/v1/diff", Role.DRIVE),
     ("POST", "/v1/close", Role.DRIVE),
