@@ -21,6 +21,7 @@ _log = logging.getLogger(__name__)
 _KEPT = 2_000
 """Ended episodes in the report; the operator deletes them long before there are so many."""
 _FAILED = AssignmentState.FAILED
+_STORING = (AssignmentState.STORING, AssignmentState.STORE_UNAVAILABLE)
 
 
 class AssignmentRunner(Protocol):
@@ -83,6 +84,11 @@ class _Held:
         return self.ending is None and self.assignment.mode is AssignmentMode.RUN
 
     @property
+    def is_storing(self) -> bool:
+        """Whether there is a result that the store does not hold yet."""
+        return self.ending is None and self.stage.state in _STORING
+
+    @property
     def status(self) -> AssignmentStatus:
         """The assignment's line in the report."""
         ending = self.ending
@@ -111,6 +117,7 @@ class Assignments:
         self.incarnation = uuid.uuid4().hex
         self._run_assignment = runner
         self._held: dict[str, _Held] = {}
+        self._storing: dict[str, asyncio.Task[None]] = {}
         self._group = asyncio.TaskGroup()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -122,9 +129,9 @@ class Assignments:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for held in self._held.values():
-            if held.task is not None:
-                held.task.cancel()
+        for task in (*(held.task for held in self._held.values()), *self._storing.values()):
+            if task is not None:
+                task.cancel()
         await self._group.__aexit__(kind, error, trace)
 
     def report(self) -> AgentReport:
@@ -149,6 +156,8 @@ class Assignments:
     def put(self, assignment: Assignment) -> AssignmentStatus:
         """Accept an assignment; returns the status of one of the same attempt and epoch. A newer one replaces an older.
 
+        A recovery lets a result be stored that is being stored here, and looks for it then.
+
         Raises:
             Refusal: There is no free slot, or a newer assignment of the episode is known.
         """
@@ -164,8 +173,9 @@ class Assignments:
         freed = before is not None and before.takes_slot
         if assignment.mode is AssignmentMode.RUN and self._used - freed >= self.slots:
             raise NoSlot(f"all {self.slots} slots are taken")
-        outdated = before.task if before is not None else None
-        if outdated is not None:
+        outdated = before.task if before is not None else self._storing.get(uid)
+        stored = before is None or before.is_storing
+        if outdated is not None and not (stored and assignment.mode is AssignmentMode.RECOVER):
             outdated.cancel()
         held = self._held[uid] = _Held(assignment)
         held.task = self._group.create_task(self._play(held, outdated), name=f"dgym-episode-{uid}")
@@ -174,14 +184,26 @@ class Assignments:
         return held.status
 
     def delete(self, episode_uid: str) -> bool:
-        """Remove an episode; one that runs is cancelled, its pod untouched. False: it was not known."""
+        """Remove an episode; one that runs is cancelled, its pod untouched. False: it was not known.
+
+        A result that is being stored is stored all the same: the operator may have read the verdict from the pod, and
+        nothing else holds patch and trajectory.
+        """
         held = self._held.pop(episode_uid, None)
         if held is None:
             return False
-        if held.task is not None:
+        if held.task is not None and held.is_storing:
+            self._storing[episode_uid] = held.task
+            held.task.add_done_callback(lambda task: self._forget_storing(episode_uid, task))
+        elif held.task is not None:
             held.task.cancel()
         self._update_idle()
         return True
+
+    def _forget_storing(self, episode_uid: str, task: asyncio.Task[None]) -> None:
+        if self._storing.get(episode_uid) is task:
+            del self._storing[episode_uid]
+        self._update_idle()
 
     async def drained(self) -> None:
         """Wait until no assignment runs."""
@@ -215,7 +237,7 @@ class Assignments:
         self._update_idle()
 
     def _update_idle(self) -> None:
-        if all(held.ending is not None for held in self._held.values()):
+        if not self._storing and all(held.ending is not None for held in self._held.values()):
             self._idle.set()
 
     def _evict_oldest(self) -> None:
@@ -225,5 +247,5 @@ class Assignments:
 
 
 def _rank(assignment: Assignment) -> tuple[int, int]:
-    # Epochs begin anew with each attempt, since each attempt has a sidecar of its own to fence.
+    # Each attempt has a sidecar of its own to fence, so that epochs may begin anew with it.
     return assignment.attempt, assignment.epoch

@@ -32,11 +32,13 @@ class Player:
 
     def __init__(self):
         self.futures = {}
+        self.reports = {}
         self.playing = []
         self.most = 0
 
     async def __call__(self, assignment, report):
         key = (assignment.episode_uid, assignment.epoch)
+        self.reports[key] = report
         self.playing.append(key)
         self.most = max(self.most, len([each for each in self.playing if each[0] == key[0]]))
         report(Stage(AssignmentState.RUNNING, 2))
@@ -119,6 +121,59 @@ async def test_an_assignment_that_is_deleted_before_it_begins_takes_the_one_befo
     await settle()
     assert held.player.playing == []
     assert not held.delete("one")
+
+
+@pytest.mark.parametrize("state", [AssignmentState.STORING, AssignmentState.STORE_UNAVAILABLE])
+async def test_a_result_is_stored_though_its_assignment_is_deleted(held, state):
+    """The operator finishes an episode by the verdict that it reads from the pod, and deletes its assignment."""
+    held.put(make())
+    await settle()
+    held.player.reports["one", 1](Stage(state))
+    assert held.delete("one")
+    await settle()
+    assert held.player.playing == [("one", 1)]
+    assert held.report().assignments == ()
+    held.draining = True
+    drained = asyncio.ensure_future(held.drained())
+    await settle()
+    assert not drained.done()
+    await held.player.end("one", DONE)
+    assert drained.done()
+    assert held.player.playing == []
+
+
+async def test_the_end_of_the_process_does_not_wait_for_a_deleted_one():
+    player = Player()
+    async with asyncio.timeout(10), Assignments(player, slots=1) as assignments:
+        assignments.put(make())
+        await settle()
+        player.reports["one", 1](Stage(AssignmentState.STORING))
+        assignments.delete("one")
+    assert player.playing == []
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+async def test_a_recovery_waits_for_a_result_that_is_being_stored(held, deleted):
+    held.put(make())
+    await settle()
+    held.player.reports["one", 1](Stage(AssignmentState.STORE_UNAVAILABLE))
+    if deleted:
+        held.delete("one")
+    held.put(make(epoch=2, mode=AssignmentMode.RECOVER))
+    await settle()
+    assert held.player.playing == [("one", 1)]
+    await held.player.end("one", DONE)
+    assert held.player.playing == [("one", 2)]
+
+
+async def test_a_new_attempt_does_not_wait_for_the_result_of_the_one_before(held):
+    held.put(make())
+    await settle()
+    held.player.reports["one", 1](Stage(AssignmentState.STORING))
+    held.delete("one")
+    held.put(make(attempt=2, epoch=2))
+    await settle()
+    assert held.player.playing == [("one", 2)]
 
 
 async def test_slots_are_for_what_is_played_here(held):
