@@ -4,11 +4,13 @@ Debian's Prometheus has no discovery of Kubernetes: it scrapes the pods through 
 """
 
 import asyncio
-import re
+import os
+import signal
+import socket
 import time
 from collections import Counter
 from contextlib import ExitStack, asynccontextmanager, contextmanager
-from subprocess import PIPE, Popen
+from subprocess import Popen
 
 import pytest
 
@@ -32,14 +34,15 @@ def release(namespace):
 
 @contextmanager
 def forwarded(kubectl, pod, port):
-    """A port of this machine that leads to the pod's."""
-    command = ("kubectl", "--namespace", kubectl.namespace, "port-forward", f"pod/{pod}", f":{port}")
-    with Popen(command, stdout=PIPE, text=True) as process:
+    """A port of this machine that leads to the pod's, again after the pod's container was restarted."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        local = free.getsockname()[1]
+    command = ("kubectl", "--namespace", kubectl.namespace, "port-forward", f"pod/{pod}", f"{local}:{port}")
+    with Popen(("sh", "-c", 'while :; do "$@"; sleep 0.2; done', "sh", *command), start_new_session=True) as process:
         try:
-            line = process.stdout.readline()
-            yield int(re.search(r"127\.0\.0\.1:(\d+)", line)[1])
+            yield local
         finally:
-            process.terminate()
+            os.killpg(process.pid, signal.SIGTERM)
 
 
 def pods(kubectl, component):
