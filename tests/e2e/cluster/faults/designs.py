@@ -72,12 +72,10 @@ def designed(fault: Fault, moment: Moment) -> End | None:
     if moment is Moment.AFTER_CLOSE:
         # The verdict is in the agent's memory: the pod is not needed for it any more.
         return UNHARMED
-    if fault is Fault.SANDBOX_OOM:
-        # Memory is used up by what the agent has started, whenever that is.
-        return _POISONED
-    if fault is Fault.SANDBOX_KILLED:
+    if fault in (Fault.SANDBOX_KILLED, Fault.SANDBOX_OOM, Fault.SIDECAR_KILLED):
+        # A step is blamed only if it was in flight.
         return _POISONED if moment is Moment.DURING_STEP else _FAILED
-    if fault in (Fault.SIDECAR_KILLED, Fault.POD_DELETED):
+    if fault is Fault.POD_DELETED:
         return _FAILED
     if fault in (Fault.POD_EVICTED, Fault.NODE_LOST):
         return _DISRUPTED
