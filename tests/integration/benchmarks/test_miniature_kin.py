@@ -1,7 +1,7 @@
 """Miniatures of other benchmarks run here: gold resolves, empty does not."""
 
+import subprocess
 import sys
-import tarfile
 
 import pytest
 
@@ -30,8 +30,7 @@ def tree(root, commit):
     target.mkdir()
     archive = git(root / "mini__coins", "archive", "--format=tar", f"--output={target}.tar", commit)
     assert archive == ""
-    with tarfile.open(f"{target}.tar") as files:
-        files.extractall(target, filter="data")
+    subprocess.run(["tar", "-xf", f"{target}.tar", "-C", str(target)], check=True)
     return target
 
 
