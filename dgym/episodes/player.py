@@ -291,7 +291,7 @@ class Player:
             self._hooks.on_exchange(exchange, self._recorded)
 
     def _sending(self, seq: int, action: Action) -> None:
-        """Record what leads to a step before it is sent: whatever it does to its sandbox, that stays."""
+        """Record the exchanges before a step when it is sent: they stay even if the step kills its sandbox."""
         self._record.sending(seq, _recorded_call(action), [*self._said.get(seq, ()), *self._unrecorded])
         if self._hooks.on_sending is not None:
             self._hooks.on_sending(seq)

@@ -127,7 +127,7 @@ FAILURES = Board(
         ),
         Panel(
             "Stuck episodes",
-            "Unfinished episodes with a reason that needs somebody.",
+            "Unfinished episodes with a reason that needs an administrator.",
             "short",
             (
                 Query(

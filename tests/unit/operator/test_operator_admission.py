@@ -210,7 +210,7 @@ def test_shares_follow_the_weights_within_one_grant(weights, slots):
 
 @given(st.dictionaries(KEYS, CANDIDATES, min_size=1), st.integers(1, 5), POLICIES)
 def test_every_candidate_is_granted_after_finitely_many_ends(candidates, slots, policies):
-    """Slots end in the order they were granted; whoever is granted needs a slot or room in its namespace."""
+    """Slots end in the order they were granted; a grant needs a slot or room in its namespace."""
     for name in {key[0] for key in candidates}:
         assume(policies.of(name).max_active != 0)
     requests, running, ends = Requests(candidates), [], 0
