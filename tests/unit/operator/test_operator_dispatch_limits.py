@@ -200,7 +200,7 @@ def test_the_episodes_of_a_lost_agent_come_before_new_sandboxes(dispatcher, obje
     st.integers(0, 4),
     st.sampled_from([unschedulable(), no_image(), unschedulable(reason="SchedulingGated")]),
 )
-def test_stuck_pods_change_nothing_for_other_namespaces(wishes, slots, number, status):
+def test_stuck_pods_change_nothing_for_other_namespaces(candidates, slots, number, status):
     """Whatever waits, however many are stuck: the others are granted what they would be granted without them."""
 
     def granted(number):
@@ -216,7 +216,7 @@ def test_stuck_pods_change_nothing_for_other_namespaces(wishes, slots, number, s
         for each in range(number):
             objects.episode(f"bad-{each}", namespace="loud")
             create_pod(dispatcher, objects, cache, f"bad-{each}", "loud", **status)
-        for each, (namespace, priority) in enumerate(wishes):
+        for each, (namespace, priority) in enumerate(candidates):
             wish_pods(dispatcher, objects, f"fix-{each}", namespace=namespace, priority=priority)
         dispatcher.round()
         return found
