@@ -22,7 +22,7 @@ $(VENV)-perf/.ready: requirements/perf.txt hack/venv
 	@touch $@
 
 $(VENV)-conformance/.ready: requirements/conformance.txt hack/venv
-	@hack/venv $(VENV)-conformance requirements/conformance.txt --no-deps
+	@hack/venv $(VENV)-conformance requirements/conformance.txt
 	@touch $@
 
 .PHONY: venv
