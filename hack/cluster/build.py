@@ -1,6 +1,7 @@
 """Builds the binaries of a cluster from the Go modules beside this file, once for a user and a version."""
 
 import os
+import random
 import shutil
 import subprocess
 import tempfile
@@ -17,6 +18,9 @@ from hack.cluster.machine import ClusterError, exclusive, say
 MODULES = Path(__file__).parent
 PAUSE = "pause"
 PROGRESS_SECONDS = 15.0
+ATTEMPTS = 3
+RETRY_SECONDS = (2.0, 10.0)
+"""Least and longest pause before another attempt: what failed may be the fetching of a module."""
 
 
 @dataclass(frozen=True)
@@ -88,14 +92,19 @@ def _build(what: Recipe, directory: Path) -> None:
     log = directory.parent / f"build-{what.names[0]}.log"
     with tempfile.TemporaryDirectory(prefix=".build-", dir=directory.parent) as temporary:
         command, extra = what.command(Path(temporary))
-        with log.open("wb") as output, _progress(log):
-            done = subprocess.run(
-                command, cwd=what.module or temporary, env={**os.environ, **extra}, stdin=subprocess.DEVNULL,
-                stdout=output, stderr=output, check=False,
-            )  # fmt: skip
-        if done.returncode:
+        for attempt in range(1, ATTEMPTS + 1):
+            with log.open("wb") as output, _progress(log):
+                done = subprocess.run(
+                    command, cwd=what.module or temporary, env={**os.environ, **extra}, stdin=subprocess.DEVNULL,
+                    stdout=output, stderr=output, check=False,
+                )  # fmt: skip
+            if not done.returncode:
+                break
             tail = "\n".join(log.read_text(errors="replace").splitlines()[-25:])
-            raise ClusterError(f"building {label} failed; the end of {log}:\n{tail}")
+            if attempt == ATTEMPTS:
+                raise ClusterError(f"building {label} failed {ATTEMPTS} times; the end of {log}:\n{tail}")
+            say(f"building {label} failed and is tried again:\n{tail}")
+            time.sleep(random.uniform(*RETRY_SECONDS))  # noqa: S311 - jitter
         for name in what.names:
             (Path(temporary) / name).replace(directory / name)
     say(f"built {label} in {time.monotonic() - started:.0f} s")
