@@ -66,7 +66,7 @@ class Rules:
     """The ignore files of one kind, by the directory they stand in ("" for the workspace)."""
 
     def __init__(self, files: Mapping[str, str], extra: Sequence[str] = ()) -> None:
-        self._lines = {directory: _parse(text, directory) for directory, text in files.items()}
+        self._lines = {directory: _parse(text, _in_one_line(directory)) for directory, text in files.items()}
         self._extra = _parse("\n".join(extra), "")
         self._specs: dict[tuple[str | None, bool], GitIgnoreSpec] = {}
         # Thousands of files share a directory, and its own verdict depends on nothing else.
@@ -85,7 +85,15 @@ class Rules:
         if key not in self._specs:
             lines = [*chain.from_iterable(self._lines[home] for home in homes), *self._extra]
             self._specs[key] = _compile(lines, of_directories=is_dir)
-        return self._specs[key].match_file(path, separators=())
+        return self._specs[key].match_file(_in_one_line(path), separators=())
+
+
+def _in_one_line(path: str) -> str:
+    """The path with another character for each line break, which pathspec's expressions take for the end.
+
+    No path and no pattern has this character, and whatever matches any character matches it.
+    """
+    return path.replace("\n", "\0")
 
 
 def _compile(lines: Iterable[str], *, of_directories: bool) -> "GitIgnoreSpec":
@@ -114,7 +122,9 @@ def _patterns(line: str) -> "Sequence[GitIgnoreSpecPattern]":
 def _parse(text: str, directory: str) -> list[str]:
     """The lines of the ignore file in ``directory``, as lines of one at the root; comments and blank ones left out."""
     lines = []
-    for line in text.removeprefix("\ufeff").split("\n"):
+    for row in text.removeprefix("\ufeff").split("\n"):
+        # Git reads no further than to a zero byte.
+        line = row.partition("\0")[0]
         bare = line if line.endswith("\\ ") else line.rstrip()
         sign = "!" if bare.startswith("!") else ""
         body = "/".join(map(_normal_stars, bare.removeprefix(sign).split("/")))

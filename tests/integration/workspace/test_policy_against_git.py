@@ -179,6 +179,8 @@ def scratch():
 @example(root_text="*.py\n!/b/\n", deeper={"b": "!/ab/\n"}, extra=["b/ab/a.py"])
 @example(root_text="\ufeffa\n", deeper={}, extra=[])
 @example(root_text="a\\ \na  \n", deeper={}, extra=[])
+@example(root_text="**/a\n!?\n", deeper={}, extra=["new\nline/a", "new\nline/b"])
+@example(root_text="a\0b\n", deeper={}, extra=[])
 @example(root_text="**//\n//a\nb//a\n/**//ab//\n", deeper={}, extra=[])
 def test_policy_agrees_with_git(root_text, deeper, extra, git, scratch):
     root = scratch()

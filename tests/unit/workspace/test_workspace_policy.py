@@ -80,6 +80,26 @@ def test_policy_files_of_a_tree():
 
 
 @pytest.mark.parametrize(
+    "line", ["a.py", "/new?line/a.py", "new?line", "*", "**", "new*/*.py", "**/*.py", "*/", "n[!x]*"]
+)
+def test_a_line_break_in_a_name_is_a_character_as_any_other(line):
+    assert Policy.parse({".debugignore": line + "\n"}).ignored("new\nline/a.py")
+
+
+def test_a_line_break_at_the_end_of_a_name_belongs_to_it():
+    policy = Policy.parse({".debugignore": "/a\n", "b\n/.debugignore": "c\n"})
+    assert not policy.ignored("a\n")
+    assert policy.ignored("b\n/c")
+    assert not policy.ignored("b/c")
+
+
+def test_a_line_ends_at_a_zero_byte_as_in_git():
+    policy = Policy.parse({".debugignore": "a\0b\n"})
+    assert policy.ignored("a")
+    assert not policy.ignored("a\nb")
+
+
+@pytest.mark.parametrize(
     "pattern", ["*a" * 200 + "b", "**/a/" * 60 + "b", "/" + "*a" * 40 + "/" + "**/*a*" * 40 + "/b"]
 )
 def test_hostile_patterns_take_no_time(pattern):
