@@ -148,7 +148,8 @@ class Page:
         await self.evaluate(f"document.querySelector({selector!r}).click()")
 
     async def press(self, key: str) -> None:
-        """Press a key."""
+        """Press a key, once the page takes keys: its elements are there before its script has run."""
+        await self.until("'ready' in document.documentElement.dataset")
         text, code = _KEYS.get(key, (key, ord(key[0])))
         about = {"key": key, "windowsVirtualKeyCode": code}
         await self.call("Input.dispatchKeyEvent", type="keyDown", text=text, **about)

@@ -57,6 +57,8 @@
   document.getElementById("keys-button").addEventListener("click", () => dialog.showModal());
   addEventListener("hashchange", () => all(".step.now").forEach((step) => step.classList.remove("now")));
   all(".filters select").forEach((box) => box.addEventListener("change", () => box.form.requestSubmit()));
+  // From now on the page takes keys: who presses them by a program waits for this.
+  document.documentElement.dataset.ready = "";
 
   // Live pages: the page is asked for again, and what is new in it replaces what is shown.
   if (!("live" in document.body.dataset)) return;
