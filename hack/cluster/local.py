@@ -10,9 +10,8 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
-from hack.cluster import images, network, node_config, paths
+from hack.cluster import images, network, node_config, paths, record
 from hack.cluster.build import PAUSE, build
 from hack.cluster.components import Files, find_cni_plugins, tails
 from hack.cluster.init import MOUNT_POINTS
@@ -20,12 +19,9 @@ from hack.cluster.machine import (
     ClusterError,
     exclusive,
     missing_programs,
-    read_tunables,
     remove_cgroups,
-    restore_tunables,
     run,
     say,
-    start_time,
     wait_until,
 )
 
@@ -33,6 +29,11 @@ ROOT = Path(__file__).parent.parent.parent
 PROGRAMS = ("containerd", "ctr", "runc", "iptables", "conntrack", "ip", "mount", "sysctl", "openssl")
 COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy")
 OVERLAYFS = "overlayfs"
+ANOTHER = (
+    f"the interface {network.INTERFACE} is there: a cluster whose state is in another directory, or whose record is "
+    "damaged, runs on this machine; take it down first, with its directory as DGYM_CLUSTER_STATE, or end its first "
+    "process (python -m hack.cluster.init)"
+)
 # Interfaces and control groups have one name on a machine, wherever the state is.
 LOCK = Path("/run/dgym-cluster.lock")
 
@@ -55,16 +56,10 @@ class LocalCluster:
         """Every write since the start."""
         return self.files.api_server.audit_log
 
-    @property
-    def _record(self) -> Path:
-        return self.files.state / "init.json"
-
     def running(self) -> int | None:
         """The first process of the cluster, if it is the one that was started and still runs."""
-        if not self._record.exists():
-            return None
-        record: dict[str, Any] = json.loads(self._record.read_text())
-        return record["pid"] if start_time(record["pid"]) == record["started"] else None
+        found = record.read(self.files.state)
+        return found.running() if found else None
 
     def up(self) -> None:
         """Start the cluster, unless it runs."""
@@ -82,6 +77,8 @@ class LocalCluster:
         if self.files.state.exists():
             say("removing what an earlier cluster left")
             self._down()
+        if network.connected():
+            raise ClusterError(ANOTHER)
         started = time.monotonic()
         try:
             self._start(binaries)
@@ -94,13 +91,8 @@ class LocalCluster:
         say(f"ready in {time.monotonic() - started:.1f} s")
 
     def _start(self, binaries: Path) -> None:
-        self.files.state.mkdir(parents=True, mode=0o755)
+        begun = record.begin(self.files.state, MOUNT_POINTS)
         self.files.write(snapshotter_for(self.files.state))
-        made = [str(point) for point in MOUNT_POINTS if not point.exists()]
-        for point in made:
-            Path(point).mkdir(parents=True)
-        before = {"made": made, "tunables": read_tunables()}
-        self._record.write_text(json.dumps({"pid": 0, "started": "", **before}))
         reading, writing = os.pipe()
         command = [sys.executable, "-m", "hack.cluster.init", str(self.files.state), str(binaries), str(writing)]
         with (self.files.logs / "init.log").open("wb") as log:
@@ -113,8 +105,7 @@ class LocalCluster:
             for line in report:
                 word, _, text = line.rstrip("\n").partition(" ")
                 if word == "pid":
-                    record = {"pid": int(text), "started": start_time(int(text)), **before}
-                    self._record.write_text(json.dumps(record))
+                    begun.with_process(int(text)).write(self.files.state)
                 elif word == "namespaces":
                     network.connect(self._pid())
                 elif word == "failed":
@@ -138,27 +129,23 @@ class LocalCluster:
             self._down()
 
     def _down(self, *, keep_logs: bool = False) -> None:
-        if pid := self.running():
+        found = record.read(self.files.state)
+        if pid := found and found.running():
             os.kill(pid, signal.SIGKILL)
             wait_until(lambda: self.running() is None, 60, "the end of the cluster's processes")
-        wait_until(self._disconnected, 30, "the end of the cluster's network")
-        if self._record.exists():
-            record = json.loads(self._record.read_text())
-            restore_tunables(record["tunables"])
-            for point in record["made"]:
-                Path(point).rmdir()
-        wait_until(lambda: _removed(node_config.CGROUP), 30, "the end of the cluster's control groups")
+            wait_until(_disconnected, 30, "the end of the cluster's network")
+        elif found is None and self.files.state.exists() and network.connected():
+            raise ClusterError(ANOTHER)
+        if found:
+            found.undo()
+        if not network.connected():
+            wait_until(lambda: _removed(node_config.CGROUP), 30, "the end of the cluster's control groups")
         if keep_logs and self.files.logs.exists():
             kept = paths.cache_directory() / "failed-start"
             shutil.rmtree(kept, ignore_errors=True)
             shutil.copytree(self.files.logs, kept, ignore=shutil.ignore_patterns("pods", "containers"))
             say(f"all logs are in {kept}")
-        if self.files.state.exists():
-            shutil.rmtree(self.files.state)
-
-    def _disconnected(self) -> bool:
-        network.disconnect()
-        return network.INTERFACE not in network.inside_names()
+        record.remove(self.files.state)
 
     def status(self) -> str:
         """Which components run."""
@@ -217,6 +204,11 @@ def snapshotter_for(directory: Path) -> str:
 def json_keys(path: Path) -> list[str]:
     """The names in a JSON object, if the file is there."""
     return list(json.loads(path.read_text())) if path.exists() else []
+
+
+def _disconnected() -> bool:
+    network.disconnect()
+    return not network.connected()
 
 
 def _removed(cgroup: str) -> bool:

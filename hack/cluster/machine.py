@@ -19,6 +19,7 @@ TUNABLES = (
     "kernel/keys/root_maxkeys",
     "kernel/keys/root_maxbytes",
 )
+SETTINGS = Path("/proc/sys")
 CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -71,18 +72,23 @@ def start_time(pid: int) -> str | None:
     return None if fields[0] in "ZX" else fields[19]
 
 
+def boot() -> str:
+    """The name of this life of the machine."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
 def missing_programs(names: Sequence[str]) -> list[str]:
     """Those that are not on PATH, where that of a user may lack the administrator's directories."""
     path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
     return [name for name in names if shutil.which(name, path=path) is None]
 
 
-def read_tunables(root: Path = Path("/proc/sys")) -> dict[str, str]:
+def read_tunables(root: Path = SETTINGS) -> dict[str, str]:
     """The machine's settings before kubelet changes them."""
     return {name: (root / name).read_text().strip() for name in TUNABLES if (root / name).exists()}
 
 
-def restore_tunables(values: Mapping[str, str], root: Path = Path("/proc/sys")) -> None:
+def restore_tunables(values: Mapping[str, str], root: Path = SETTINGS) -> None:
     """Put back what differs."""
     for name, value in values.items():
         if (root / name).read_text().strip() != value:

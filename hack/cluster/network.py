@@ -32,9 +32,14 @@ def connect(pid: int) -> None:
         run("ip", "route", "replace", subnet, "via", NODE, "dev", INTERFACE)
 
 
+def connected() -> bool:
+    """On the machine: whether the interface is there, as it is while a cluster runs."""
+    return INTERFACE in inside_names()
+
+
 def disconnect() -> None:
     """On the machine: remove the interface, and with it its routes; the kernel does so with the namespace."""
-    if INTERFACE in inside_names():
+    if connected():
         run("ip", "link", "delete", INTERFACE, check=False)
 
 
