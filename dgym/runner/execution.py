@@ -61,9 +61,10 @@ class Job(object):
             self._drain()
             self._close()
         text, cut = self._output.finish()
+        entry = popen.dgym_entry
         result = {
             "exit_status": popen.returncode,
-            "ended_by": popen.dgym_entry.ended_by or self._ended_by or "exit",
+            "ended_by": entry.ended_by or self._ended_by or ("memory" if entry.out_of_memory else "exit"),
             "truncated_bytes": cut,
             "duration_seconds": time.monotonic() - begin,
         }

@@ -33,16 +33,23 @@ _SHARE = 0.9
 # How fast a program can fill memory: the next check comes before the room left could be used up at this rate.
 _BYTES_PER_SECOND = 2e9
 _SHORTEST, _LONGEST = 0.02, 0.25
+# The status of a program that was killed, and that of a shell which ran one.
+_KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
 
 
 class Entry(object):
-    """One process that the runner started: ``done`` is set once it is reaped, ``ended_by`` names what killed it."""
+    """One process that the runner started: ``done`` is set once it is reaped, ``ended_by`` names what killed it.
 
-    def __init__(self, popen, tag):
+    ``out_of_memory`` says that the kernel killed it, or a program that a shell waited for, for want of memory.
+    """
+
+    def __init__(self, popen, tag, memory_kills):
         self.popen = popen
         self.tag = tag
         self.done = threading.Event()
         self.ended_by = None
+        self.out_of_memory = False
+        self.memory_kills = memory_kills
 
 
 class ProcessTable(object):
@@ -50,6 +57,7 @@ class ProcessTable(object):
 
     def __init__(self):
         self.token = os.urandom(8).hex()
+        self._memory_kills = proctree.find_memory_kills()
         self._rlimits = [_below_hard_limit(resource.RLIMIT_CORE, 0)]
         self._entries = {}
         self._count = 0
@@ -113,8 +121,9 @@ class ProcessTable(object):
                 raise OSError("the runner is shutting down")
             self._count += 1
             tag = "%s.%d" % (self.token, self._count)
+            memory_kills = self._memory_kills()
             popen = start(tag)
-            self._entries[popen.pid] = Entry(popen, tag)
+            self._entries[popen.pid] = Entry(popen, tag, memory_kills)
             # When the machine runs out of memory the command goes before the runner does. Written from here: until it
             # executes a program, a child of a process that is not dumpable may not open the file.
             proctree.prefer_for_oom_kill(popen.pid)
@@ -248,6 +257,9 @@ class ProcessTable(object):
         entry = self._entries.pop(pid, None) if reaped else None
         if entry is not None:
             entry.popen.returncode = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+            # A program that fills the memory faster than the watchdog looks is the kernel's to kill.
+            if entry.popen.returncode in _KILLED:
+                entry.out_of_memory = self._memory_kills() > entry.memory_kills
             entry.done.set()
         elif reaped and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
             self._orphans_killed += 1

@@ -184,20 +184,41 @@ class MemoryGroup(object):
 
 def find_group():
     """The innermost control group of this process with a memory limit; None where there is none."""
-    own = _own_paths()
-    for root, mount, version in _mounts():
-        path = own.get(version)
-        if path is None:
-            continue
+    for directory, mount, version in _own_groups():
         files = _V1 if version == 1 else _V2
-        relative = os.path.relpath(path, root) if (path + "/").startswith(root.rstrip("/") + "/") else "."
-        directory = os.path.normpath(os.path.join(mount, relative))
         while directory.startswith(mount):
             limit = _number(os.path.join(directory, files[0]))
             if limit is not None and limit < _UNLIMITED:
                 return MemoryGroup(directory, files, limit)
             directory = os.path.dirname(directory)
     return None
+
+
+def find_memory_kills():
+    """A function that counts the processes of this control group that the kernel has killed for want of memory."""
+    for directory, _, version in _own_groups():
+        path = os.path.join(directory, "memory.oom_control" if version == 1 else "memory.events")
+        if _memory_kills(path) is not None:
+            return lambda: _memory_kills(path) or 0
+    return lambda: 0
+
+
+def _memory_kills(path):
+    for line in _lines(path):
+        name, _, value = line.partition(" ")
+        if name == "oom_kill":
+            return int(value)
+    return None
+
+
+def _own_groups():
+    """The control groups of this process that account for memory: directory, mount, version."""
+    own = _own_paths()
+    for root, mount, version in _mounts():
+        path = own.get(version)
+        if path is not None:
+            relative = os.path.relpath(path, root) if (path + "/").startswith(root.rstrip("/") + "/") else "."
+            yield os.path.normpath(os.path.join(mount, relative)), mount, version
 
 
 def _own_paths():

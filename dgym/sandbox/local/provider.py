@@ -7,6 +7,7 @@ import asyncio
 import logging
 import os
 import shutil
+import signal
 import tempfile
 import threading
 import time
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -27,7 +28,7 @@ from dgym.sandbox.local.environments import ensure_environment, resolve_python
 from dgym.sandbox.local.interpreter import Interpreter, inspect_interpreter
 from dgym.sandbox.local.process import RunnerProcess, descendants, kill_leftovers
 from dgym.sandbox.local.resources import ControlGroup, PrivateDirectory, remove_abandoned
-from dgym.sandbox.protocol import Sandbox, SandboxProvider, SandboxSpec
+from dgym.sandbox.protocol import RunResult, Sandbox, SandboxProvider, SandboxSpec
 
 __all__ = ["LocalProvider", "LocalSandbox", "bubblewrap_works"]
 
@@ -38,6 +39,8 @@ _START_SECONDS = 60.0
 _POLITE_SECONDS = 10.0
 _GROUP_SECONDS = 2.0
 _LOOK_SECONDS = 0.005
+_KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
+"""The status of a program that was killed, and that of a shell which ran one."""
 _SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 
 
@@ -110,6 +113,17 @@ class LocalSandbox(RunnerClient):
     def main_process(self) -> int:
         """The id, on this machine, of the process whose death ends the sandbox."""
         return self._process.main_process
+
+    async def _command(
+        self, op: str, arguments: dict[str, Any], stdin: bytes = b"", *, limit: int, deadline: float
+    ) -> RunResult:
+        """Name what the kernel killed for want of memory: the runner sees no control groups under bubblewrap."""
+        group = self._prepared.group
+        before = group.memory_kills() if group else 0
+        result = await super()._command(op, arguments, stdin, limit=limit, deadline=deadline)
+        if group and result.ended_by == "exit" and result.exit_status in _KILLED and group.memory_kills() > before:
+            return msgspec.structs.replace(result, ended_by="memory")
+        return result
 
     async def stop(self) -> None:
         """Terminate everything inside, and remove the workspace once termination is confirmed. Idempotent."""

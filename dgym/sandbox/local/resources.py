@@ -146,6 +146,16 @@ class ControlGroup:
                 found.update(map(int, (directory / "cgroup.procs").read_text().split()))
         return found
 
+    def memory_kills(self) -> int:
+        """How many processes of the group the kernel has killed for want of memory."""
+        killed = 0
+        for directory in self.directories:
+            for name in ("memory.events", "memory.oom_control"):
+                with suppress(OSError):
+                    lines = (directory / name).read_text().splitlines()
+                    killed += sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
+        return killed
+
     def remove(self) -> bool:
         """Remove the group; False while the kernel still counts a dying process in it."""
         removed = True

@@ -10,6 +10,7 @@ from dgym.sandbox import Limits
 from dgym.sandbox.local.resources import ControlGroup
 
 MEGABYTE = 1024**2
+BOUNDS = ("memory.max", "memory.limit_in_bytes")
 
 
 async def still_works(sandbox):
@@ -38,6 +39,25 @@ async def test_a_program_cannot_have_more_memory_than_its_limit(open_sandbox, ki
     result = await sandbox.run(["python", "-c", hungry], timeout_seconds=100)
     assert "had it all" not in result.text
     assert result.exit_status != 0
+    assert await still_works(sandbox)
+
+
+@pytest.mark.parametrize("by_shell", [False, True])
+async def test_a_program_that_the_kernel_kills_for_its_memory_is_named_so(open_sandbox, kind, by_shell):
+    sandbox = await open_sandbox(kind, limits=Limits(memory_bytes=None))
+    group = sandbox._prepared.group
+    bounds = [each / name for each in (group.directories if group else ()) for name in BOUNDS if (each / name).exists()]
+    if not bounds:
+        pytest.skip("this machine lets us make no control group that bounds memory")
+    # Known to the kernel alone: the runner has looked for its bounds already.
+    for bound in bounds:
+        bound.write_text(str(100 * MEGABYTE))
+    hungry = "held = [bytearray(4 * 1024 ** 2) for _ in range(1000)]"
+    command = sandbox.shell(f'python -c "{hungry}"') if by_shell else sandbox.run(["python", "-c", hungry])
+    result = await command
+    assert (result.ended_by, result.exit_status) == ("memory", 137 if by_shell else -9)
+    killed = await sandbox.run("kill -9 $$")
+    assert (killed.ended_by, killed.exit_status) == ("exit", -9)
     assert await still_works(sandbox)
 
 

@@ -1,10 +1,16 @@
-"""Memory in use is what the kernel cannot simply drop, in both versions of control groups."""
+"""Memory in use is what the kernel cannot simply drop, and kills for want of it are counted, in both versions."""
 
 import os
 
 import pytest
 
 from dgym.runner import proctree
+from dgym.sandbox.local.resources import ControlGroup
+
+KILLS = {
+    "memory.events": "low 0\nhigh 0\nmax 9\noom 3\noom_kill 2\noom_group_kill 0\n",
+    "memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
+}
 
 
 @pytest.mark.parametrize(
@@ -28,6 +34,15 @@ def test_a_group_that_cannot_be_read_uses_nothing(tmp_path):
 def test_the_group_found_has_a_limit_and_holds_us():
     group = proctree.find_group()
     assert group is None or 0 < group.usage() <= group.limit
+
+
+@pytest.mark.parametrize("name", KILLS)
+def test_kills_for_want_of_memory_are_counted(tmp_path, name):
+    assert ControlGroup([tmp_path]).memory_kills() == 0
+    assert proctree._memory_kills(str(tmp_path / name)) is None
+    (tmp_path / name).write_text(KILLS[name])
+    assert ControlGroup([tmp_path]).memory_kills() == 2
+    assert proctree._memory_kills(str(tmp_path / name)) == 2
 
 
 def test_this_process_is_measured_by_both_figures():
