@@ -6,11 +6,12 @@ import sys
 from collections.abc import Sequence
 
 from hack.cluster import paths
-from hack.cluster.build import PAUSE, build
+from hack.cluster.build import PAUSE, PROMETHEUS, build
 from hack.cluster.choose import Cluster, choose, ours
 from hack.cluster.local import LocalCluster
 from hack.cluster.machine import ClusterError
 
+ALL = (*paths.BINARIES, PAUSE, PROMETHEUS)
 EPILOG = """\
 Which cluster: E2E_CLUSTER=existing (with KUBECONFIG), kind or local; without it, kind where Docker answers,
 else local: one node on this machine (Linux, root), from binaries that are built once into the user's cache.
@@ -36,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
     commands.add_parser("kubeconfig", help="print the path of its kubeconfig")
     commands.add_parser("audit-log", help="print the path of the log of all writes to its API server")
     builder = commands.add_parser("build", help="build binaries that are not in the cache; all without a name")
-    builder.add_argument("binary", nargs="*", metavar="BINARY", help=", ".join((*paths.BINARIES, PAUSE, "kind")))
+    builder.add_argument("binary", nargs="*", metavar="BINARY", help=", ".join((*ALL, "kind")))
     commands.add_parser("path", help="print the directory of the binaries, kubectl and helm among them")
     return result
 
@@ -55,9 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     if options.command == "build":
-        if unknown := set(options.binary) - {*paths.BINARIES, PAUSE, "kind"}:
+        if unknown := set(options.binary) - {*ALL, "kind"}:
             raise ClusterError(f"not one of ours: {', '.join(sorted(unknown))}")
-        print(build(options.binary or (*paths.BINARIES, PAUSE)))
+        print(build(options.binary or ALL))
     elif options.command == "path":
         print(paths.binaries_directory())
     elif options.command == "down":

@@ -1,12 +1,11 @@
 """A cluster that KUBECONFIG names, with dgym installed by Helm; hack/e2e prepares both."""
 
-import json
 import os
 from types import SimpleNamespace
 
 import pytest
 
-from tests.e2e.cluster.services import REPOSITORIES, make_archives
+from tests.e2e.cluster.services import REPOSITORIES, address, make_archives
 from tests.e2e.cluster.support import Kubectl, new_namespace
 from tests.required import absent
 
@@ -48,7 +47,7 @@ def system():
 @pytest.fixture(scope="session")
 def sources():
     """The buggy repository in git and in an archive, where the agents may fetch it."""
-    place = json.loads(os.environ["DGYM_E2E_SERVICES"])[REPOSITORIES]
+    place = address(REPOSITORIES)
     archives = make_archives()
     git = {"url": f"http://{place}/sums.git", "revision": "main"}
     return SimpleNamespace(git=git, archive={"url": f"http://{place}/sums.tar", "sha256": archives.sha256})

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tests.e2e.cluster.services import MODEL, REPOSITORIES
+from tests.e2e.cluster.services import MODEL, REPOSITORIES, address
 from tests.e2e.cluster.support import DEADLINE, ROOT, Kubectl, new_namespace, run, until
 
 REGISTRY = "localhost"
@@ -67,8 +67,7 @@ class Release:
 
 def values_for_tests(*, watch: str | None, agents: int) -> dict[str, Any]:
     """The chart's values: the images that were loaded, small requests, a volume that two agents can share."""
-    services = json.loads(os.environ["DGYM_E2E_SERVICES"])
-    model = {"endpoint": f"http://{services[MODEL]}/v1", "api_key": "${SCRIPTED_KEY}"}
+    model = {"endpoint": f"http://{address(MODEL)}/v1", "api_key": "${SCRIPTED_KEY}"}
     little = {"requests": {"cpu": "10m", "memory": "64Mi"}}
     values: dict[str, Any] = {
         "imageRegistry": REGISTRY,
@@ -78,7 +77,7 @@ def values_for_tests(*, watch: str | None, agents: int) -> dict[str, Any]:
             "resources": little,
             "replicas": agents,
             "drainSeconds": 60,
-            "sourceHosts": [services[REPOSITORIES]],
+            "sourceHosts": [address(REPOSITORIES)],
             "llmConfig": {name: {"model": name, **model} for name in ("debugger", "rewriter", "scripted")},
             "extraEnv": [{"name": "SCRIPTED_KEY", "value": "no-secret"}],
         },

@@ -3,6 +3,8 @@
 import base64
 import hashlib
 import io
+import json
+import os
 import subprocess
 import tarfile
 import tempfile
@@ -17,7 +19,7 @@ MODEL = "model"
 PORTS = {REPOSITORIES: 8000, MODEL: 8000}
 MODEL_SECONDS = 0.3
 """How long the model thinks about each answer: an agent that is killed is killed in the middle."""
-_SECURITY = {
+SECURITY = {
     "runAsNonRoot": True,
     "runAsUser": 10003,
     "allowPrivilegeEscalation": False,
@@ -77,6 +79,12 @@ def deploy(kubectl: Kubectl, *, sandbox_image: str, agent_image: str) -> None:
     kubectl("wait", "--for=condition=Ready", "pod", "--all", f"--timeout={DEADLINE:g}s")
 
 
+def address(name: str) -> str:
+    """``host:port`` of a Service that serves all tests of this run."""
+    found: str = json.loads(os.environ["DGYM_E2E_SERVICES"])[name]
+    return found
+
+
 def addresses(kubectl: Kubectl) -> dict[str, str]:
     """``host:port`` of each Service, which are made if need be."""
     kubectl.apply(*(_service(name) for name in PORTS))
@@ -117,7 +125,7 @@ def _pod(name: str, image: str, command: list[str], mount: str) -> dict[str, Any
         "name": "server",
         "image": image,
         "command": command,
-        "securityContext": _SECURITY,
+        "securityContext": SECURITY,
         "readinessProbe": {"tcpSocket": {"port": PORTS[name]}, "periodSeconds": 1},
         "volumeMounts": [{"name": "data", "mountPath": mount}, {"name": "www", "mountPath": "/srv/www"}],
     }

@@ -1,4 +1,4 @@
-"""Prometheus itself, scraping on loopback: its answers to queries, and the alerts that fire."""
+"""Prometheus itself, scraping on loopback or in a cluster: its answers to queries, and the alerts that fire."""
 
 import asyncio
 import re
@@ -15,6 +15,13 @@ import yaml
 from tests.integration.monitoring.conftest import RULES, program
 
 DEADLINE = 90.0
+TIMING = {"scrape_interval": "500ms", "scrape_timeout": "500ms", "evaluation_interval": "500ms"}
+
+
+def hasty_rules() -> str:
+    """The chart's rules, whose alerts fire after seconds."""
+    text = re.sub(r"for: \d+m", "for: 1s", RULES.read_text("utf-8"))
+    return text.replace("[15m]", "[5s]")
 
 
 class Prometheus:
@@ -56,8 +63,7 @@ async def running(directory: Path, targets: dict[str, int], *, namespace: str) -
         port = free.getsockname()[1]
     directory.mkdir()
     rules = directory / "rules.yaml"
-    text = re.sub(r"for: \d+m", "for: 1s", RULES.read_text("utf-8"))
-    rules.write_text(text.replace("[15m]", "[5s]"))
+    rules.write_text(hasty_rules())
     jobs = [
         {
             "job_name": component,
@@ -70,9 +76,8 @@ async def running(directory: Path, targets: dict[str, int], *, namespace: str) -
         }
         for component, number in targets.items()
     ]
-    timing = {"scrape_interval": "500ms", "scrape_timeout": "500ms", "evaluation_interval": "500ms"}
     config = directory / "prometheus.yaml"
-    config.write_text(yaml.safe_dump({"global": timing, "rule_files": [str(rules)], "scrape_configs": jobs}))
+    config.write_text(yaml.safe_dump({"global": TIMING, "rule_files": [str(rules)], "scrape_configs": jobs}))
     log = (directory / "log").open("wb")
     process = await asyncio.create_subprocess_exec(
         program("prometheus"),

@@ -1,96 +1,92 @@
-"""A real Prometheus scrapes a release: its gauges equal the objects, panels have data, and an alert fires.
-
-Debian's Prometheus has no discovery of Kubernetes: it scrapes the pods through port-forwards.
-"""
+"""A real Prometheus finds a release: its gauges equal the objects, every panel has data, and failures fire alerts."""
 
 import asyncio
-import os
-import signal
-import socket
-import time
+import json
 from collections import Counter
-from contextlib import ExitStack, asynccontextmanager, contextmanager
-from subprocess import Popen
 
 import pytest
 
-from tests.e2e.cluster.episodes import SUBMIT, debug_task, episode, episode_set, inline_source, replay, task_spec
+from tests.e2e.cluster.episodes import (
+    REPAIR,
+    SUBMIT,
+    counting,
+    debug_task,
+    episode,
+    episode_set,
+    inline_source,
+    replay,
+    task_spec,
+)
 from tests.e2e.cluster.release import installed
-from tests.e2e.cluster.support import DEADLINE
-from tests.integration.monitoring import server
-from tests.integration.monitoring.conftest import program
+from tests.e2e.cluster.scraper import eventually, scraping
+from tests.e2e.cluster.services import REPOSITORIES, address
+from tests.e2e.cluster.support import new_namespace
 from tests.integration.monitoring.expressions import queries
 
-NEEDS_TROUBLE = ("model: ", "Failed attempts")
-"""Panels whose series begin with a failure or a model."""
+FAILING = "failing"
+ALERTS = {("DgymEpisodesStuck", "WaitingForTask"), ("DgymModelErrors", "")}
+QUIET = {"DgymOperatorDown", "DgymNoLeader", "DgymKeyUnusable", "DgymNoSlots", "DgymStoreFailing"}
 
 
 @pytest.fixture
-def release(namespace):
-    values = {"metrics": {"annotations": True}}
+def monitoring():
+    """The namespace of Prometheus."""
+    with new_namespace("e2e-monitoring") as kubectl:
+        yield kubectl
+
+
+@pytest.fixture
+def release(namespace, monitoring):
+    """With the values of docs/observability.md, and a model whose server answers each request with an error."""
+    failing = {"model": FAILING, "endpoint": f"http://{address(REPOSITORIES)}/v1", "max_tries": 3}
+    values = {
+        "metrics": {"annotations": True},
+        "networkPolicy": {"metricsNamespace": monitoring.namespace},
+        "agents": {"llmConfig": {FAILING: failing}},
+    }
     with installed("monitored", watch=namespace.namespace, agents=1, values=values) as release:
         yield release
 
 
-@contextmanager
-def forwarded(kubectl, pod, port):
-    """A port of this machine that leads to the pod's, again after the pod's container was restarted."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        local = free.getsockname()[1]
-    command = ("kubectl", "--namespace", kubectl.namespace, "port-forward", f"pod/{pod}", f"{local}:{port}")
-    with Popen(("sh", "-c", 'while :; do "$@"; sleep 0.2; done', "sh", *command), start_new_session=True) as process:
-        try:
-            yield local
-        finally:
-            os.killpg(process.pid, signal.SIGTERM)
-
-
-def pods(kubectl, component):
-    return [each["metadata"]["name"] for each in kubectl.items("pods", f"app.kubernetes.io/component={component}")]
-
-
-async def eventually(look, what):
-    end = time.monotonic() + DEADLINE
-    while not await look():
-        assert time.monotonic() < end, what
-        await asyncio.sleep(0.5)
-
-
-@asynccontextmanager
-async def scraping(release, directory):
-    """Prometheus, once it has scraped all pods of operator and agents."""
-    found = [(name, 8080) for name in pods(release.kubectl, "operator")]
-    found += [(name, 8081) for name in pods(release.kubectl, "agent")]
-    with ExitStack() as stack:
-        targets = {name: stack.enter_context(forwarded(release.kubectl, name, port)) for name, port in found}
-        async with server.running(directory, targets, namespace="dgym") as prometheus:
-
-            async def scraped():
-                return len(await prometheus.query("up == 1")) == len(targets)
-
-            await eventually(scraped, "all pods are scraped")
-            yield prometheus
-
-
-async def play_set(namespace):
+def play(namespace):
+    """A set with two arms; beside it an episode of each kind whose trouble panels and alerts show."""
     namespace.apply(*(debug_task(name, task_spec(inline_source()), watched="yes") for name in ("one", "two")))
     chosen = {"taskSelector": {"matchLabels": {"watched": "yes"}}, "parallelism": 2}
     arms = [{"name": "gold", "agent": {"name": "solution"}}, {"name": "none", "agent": replay(SUBMIT)}]
-    namespace.apply(episode_set("watched", **chosen, arms=arms, template={}))
-    wait = ("wait", "--for=condition=Finished", "episodeset/watched", "--timeout=180s")
-    await asyncio.to_thread(namespace, *wait, timeout=240)
+    script = json.dumps([REPAIR, SUBMIT])
+    namespace.apply(
+        episode_set("watched", **chosen, arms=arms, template={}),
+        episode("stuck", taskRef={"name": "nowhere"}),
+        episode("failing", agent={"name": "debug_agent", "model": FAILING}, task=task_spec(inline_source())),
+        episode(
+            "thinking",
+            agent={"name": "debug_agent", "model": "scripted", "maxSteps": 5},
+            task=task_spec(inline_source(), instructions=f"<script>{script}</script>"),
+        ),
+        episode("lost", agent=counting(20), task=task_spec(inline_source())),
+    )
+    namespace.reason("lost", "Running")
+    namespace("delete", "pod", namespace.status("lost")["podName"], "--wait=false")
+    namespace("wait", "--for=condition=Finished", "episodeset/watched", "--timeout=180s", timeout=240)
     assert namespace.get("episodeset", "watched")["status"]["resolvedByArm"] == "gold 2/2, none 0/2"
     names = {each["metadata"]["name"] for each in namespace.items("episodes", "dgym.dev/arm=gold")}
     assert names == {"watched-gold-0", "watched-gold-1"}
+    assert namespace.finished("thinking")["reason"] == "Resolved"
 
 
-async def test_a_release_under_a_real_prometheus(release, namespace, tmp_path):
-    program("prometheus")
-    async with scraping(release, tmp_path / "prometheus") as prometheus:
-        await play_set(namespace)
+async def test_a_release_under_a_real_prometheus(release, namespace, monitoring):
+    async with scraping(monitoring) as prometheus:
+
+        async def found():
+            up = {each["metric"]["pod"] for each in await prometheus.query("up == 1")}
+            return up == {each["metadata"]["name"] for each in release.kubectl.items("pods")}
+
+        await eventually(found, "every pod of the release is found and scraped, and no other")
+        await asyncio.to_thread(play, namespace)
 
         async def exact():
-            states = Counter(each["status"]["reason"] for each in namespace.items("episodes"))
+            statuses = [each["status"] for each in namespace.items("episodes")]
+            states = Counter(status["reason"] for status in statuses if status["state"] == "Finished")
             shown = await prometheus.query('namespace_state_reason:dgym_episodes:sum{state="finished"} > 0')
             counts = {each["metric"]["reason"]: int(each["value"][1]) for each in shown}
             sets = await prometheus.query('namespace_set_state:dgym_set_episodes:sum{state="resolved"}')
@@ -101,15 +97,15 @@ async def test_a_release_under_a_real_prometheus(release, namespace, tmp_path):
             return counts == states and named
 
         await eventually(exact, "the gauges equal the objects")
-        namespace.apply(episode("stuck", taskRef={"name": "nowhere"}))
+        missing = set(ALERTS)
 
-        async def stuck():
-            return ("DgymEpisodesStuck", "WaitingForTask") in await prometheus.firing()
+        async def all_fire():
+            missing.difference_update(await prometheus.firing())
+            return not missing
 
-        await eventually(stuck, "the alert of the stuck episode fires")
-        assert not {"DgymOperatorDown", "DgymNoLeader"} & {name for name, _ in await prometheus.firing()}
-        wanted = [each for each in queries() if not any(part in each.where for part in NEEDS_TROUBLE)]
-        without = {each.text: each.where for each in wanted}
+        await eventually(all_fire, missing)
+        assert not QUIET & {name for name, _ in await prometheus.firing()}
+        without = {each.text: each.where for each in queries(namespace=release.kubectl.namespace)}
 
         async def all_have_data():
             for text in tuple(without):
