@@ -53,7 +53,7 @@ else
 endif
 
 .PHONY: binaries
-binaries: $(STAMP) ## build what tests run against, once, with Go: etcd, kube-apiserver, kubectl, helm, an S3 server, a node
+binaries: $(STAMP) ## build what tests run against, once, with Go: a cluster's programs, helm, an S3 server, Prometheus
 	@$(BIN)/python hack/cluster/cluster build
 	@hack/versitygw
 
@@ -97,9 +97,9 @@ e2e-cluster: $(STAMP) ## episodes on a real cluster: E2E_CLUSTER=existing and KU
 	@hack/e2e $(BIN)/python -m tests.e2e.cluster -q -n 3 --dist loadfile
 
 .PHONY: e2e-faults
-e2e-faults: $(STAMP) ## faults at every moment of an episode, and a soak: SOAK_SEED=, E2E_FAULTS=sample; docs/faults.md
-	@hack/e2e $(BIN)/python -m tests.e2e.cluster.faults
-	@$(BIN)/python hack/faults.py
+e2e-faults: $(STAMP) ## faults at every moment of an episode, and a soak: RUNS=3, SOAK_SEED=, E2E_FAULTS=sample; docs/faults.md
+	@status=0; E2E_FAULT_RUNS=$(RUNS) hack/e2e $(BIN)/python -m tests.e2e.cluster.faults || status=$$?; \
+	  $(BIN)/python hack/faults.py; exit $$status
 
 .PHONY: cluster-up cluster-down cluster-load
 cluster-up: $(STAMP) ## start a cluster: E2E_CLUSTER=existing|kind|local chooses; prints its kubeconfig

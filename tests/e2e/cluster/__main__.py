@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.cluster.faults.runs import run_staged
 from tests.e2e.cluster.release import installed
 from tests.e2e.cluster.services import addresses, deploy
 from tests.e2e.cluster.support import new_namespace, unique
@@ -19,9 +20,10 @@ HERE = Path(__file__).parent
 
 
 def main() -> int:
-    """The exit status of pytest; 1 when either part failed.
+    """The exit status of pytest; that of a part that failed.
 
-    Two operators must not serve one namespace: the release that serves all is gone before others serve theirs.
+    Two operators must not serve one namespace: the release that serves all is gone before others serve theirs. Faults
+    come last, since they stop the API server.
     """
     with new_namespace("e2e-services") as services:
         os.environ["DGYM_E2E_SERVICES"] = json.dumps(addresses(services))
@@ -32,7 +34,7 @@ def main() -> int:
         with installed("system", watch=None, agents=1, values={"namespaces": policies}) as release:
             os.environ["DGYM_E2E_SYSTEM_NAMESPACE"] = release.kubectl.namespace
             shared = tests("shared")
-        return max(shared, tests("own"))
+        return max(shared, tests("own"), run_staged(sys.argv[1:], sample=True))
 
 
 def tests(folder: str) -> int:

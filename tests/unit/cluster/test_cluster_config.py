@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hack.cluster import network, node_config, paths
-from hack.cluster.build import PAUSE, build, recipes
+from hack.cluster.build import MODULES, PAUSE, PROMETHEUS, build, recipes
 from hack.cluster.controlplane import ApiServerFiles, api_server_command, etcd_command, kubeconfig
 from hack.cluster.images import pause_archive
 from hack.cluster.kind import NODE_IMAGE, configuration
@@ -97,6 +97,14 @@ def test_kubernetes_is_built_by_one_command_and_stamped() -> None:
     helm, environment = next(what for what in found if what.names == ("helm",)).command(Path("/o"))
     assert helm[-1].endswith(paths.HELM_VERSION)
     assert environment["GOBIN"] == "/o"
+
+
+def test_prometheus_is_built_with_the_discovery_of_kubernetes() -> None:
+    (recipe,) = recipes((PROMETHEUS,))
+    command, _ = recipe.command(Path("/o"))
+    assert "enable_kubernetes_sd" in " ".join(command)
+    assert "/o/prometheus" in command
+    assert "prometheus/cmd/prometheus" in (MODULES / PROMETHEUS / "tools.go").read_text()
 
 
 @pytest.fixture

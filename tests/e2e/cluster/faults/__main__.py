@@ -1,106 +1,30 @@
 """Faults on a real cluster: ``python -m tests.e2e.cluster.faults PYTEST-ARGUMENTS``.
 
 hack/e2e prepares the cluster and the images. The ends of the matrix's cells go to ``results.json``.
-``E2E_FAULTS=sample`` runs six cells and a minute of the soak.
+``E2E_FAULTS=sample`` runs six cells and a minute of the soak, as ``make e2e`` does; ``E2E_FAULT_RUNS`` repeats all.
 """
 
 import json
 import os
-import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
-import pytest
-
-from tests.e2e.cluster.faults.kinds import AGENT, AGENTS, scale_agents
-from tests.e2e.cluster.faults.node import local_cluster, small_file_system, volume_of
-from tests.e2e.cluster.release import Release, merged, values_for_tests
+from tests.e2e.cluster.faults.runs import run_staged
 from tests.e2e.cluster.services import addresses, deploy
-from tests.e2e.cluster.support import new_namespace, until
-
-HERE = Path(__file__).parent
-RESULTS = HERE / "results.json"
-# Slots of an agent: it serves an episode at each moment.
-SLOTS = 5
+from tests.e2e.cluster.support import new_namespace
 
 
 def main(arguments: list[str]) -> int:
-    """The exit status of pytest."""
-    if local_cluster() is None:
-        print("no faults: they need a cluster of this machine's own processes (E2E_CLUSTER=local)", flush=True)
-        return 0
-    sample = os.environ.get("E2E_FAULTS") == "sample"
+    """The exit status of pytest; the runs end with the first that fails."""
+    runs = int(os.environ.get("E2E_FAULT_RUNS") or 1)
     with new_namespace("e2e-services") as services:
         os.environ["DGYM_E2E_SERVICES"] = json.dumps(addresses(services))
         sandbox, agent = (os.environ[f"DGYM_E2E_{each}_IMAGE"] for each in ("SANDBOX", "AGENT"))
         deploy(services, sandbox_image=sandbox, agent_image=agent)
-        with new_namespace("e2e-faulty") as watched, staged(watched.namespace, sample=sample):
-            return run_sample(arguments) if sample else run_all(arguments)
-
-
-@contextmanager
-def staged(watched: str, *, sample: bool) -> Iterator[None]:
-    """A release with agents of a few slots; but for a sample, their results are on a file system of their own."""
-    with new_namespace("e2e-faults") as kubectl, ExitStack() as mounts:
-        values = {"crds": {"enabled": True}, "agents": {"slots": SLOTS}}
-        release = Release("faults", kubectl.namespace, merged(values_for_tests(watch=watched, agents=AGENTS), values))
-        release.install()
-        try:
-            if not sample:
-                mounts.enter_context(small_store(release))
-            os.environ["DGYM_E2E_FAULT_STAGE"] = json.dumps([release.name, kubectl.namespace, watched])
-            yield
-        finally:
-            release.uninstall()
-
-
-@contextmanager
-def small_store(release: Release) -> Iterator[None]:
-    """Have the agents see a small file system as their volume."""
-    cluster = local_cluster()
-    assert cluster is not None
-    release.kubectl("scale", "deployment", "--selector", AGENT, "--replicas=0")
-    until(lambda: not release.kubectl.items("pods", AGENT), what="the agents to go")
-    with small_file_system(cluster, volume_of(release.kubectl)):
-        scale_agents(release, AGENTS)
-        yield
-
-
-def run_all(arguments: list[str]) -> int:
-    """The matrix and the soak; what concerns one episode in parallel, what concerns many one by one."""
-    with tempfile.TemporaryDirectory() as records:
-        os.environ["DGYM_E2E_FAULT_RECORDS"] = records
-        parallel = run_pytest("test_matrix.py", "-n", "6", *arguments)
-        alone = run_pytest("test_everybody.py", *arguments)
-        merge([json.loads(file.read_text()) for file in Path(records).iterdir()])
-    return max(parallel, alone, run_pytest("test_soak.py", "-s", *arguments))
-
-
-def run_sample(arguments: list[str]) -> int:
-    """A few cells at a time, and a minute of the soak."""
-    for name, value in (("SOAK_EPISODES", "24"), ("SOAK_SECONDS", "60")):
-        os.environ.setdefault(name, value)
-    cells = run_pytest("test_sample.py", "-n", "6", *arguments)
-    return max(cells, run_pytest("test_soak.py", "-s", *arguments))
-
-
-def run_pytest(file: str, *arguments: str) -> int:
-    """The exit status; that the arguments choose none of the tests is no failure."""
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "--tb=short", str(HERE / file), *arguments], check=False
-    )
-    return 0 if done.returncode == pytest.ExitCode.NO_TESTS_COLLECTED else done.returncode
-
-
-def merge(cells: list[dict[str, object]]) -> None:
-    """Write the cells over those of earlier runs, sorted: what was not run now stays as it was."""
-    before = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
-    table = {(cell["fault"], cell["moment"]): cell for cell in (*before, *cells)}
-    ordered = [table[key] for key in sorted(table)]
-    RESULTS.write_text(json.dumps(ordered, indent=1) + "\n")
+        for run in range(1, runs + 1):
+            print(f"faults: run {run} of {runs} …", flush=True)
+            if status := run_staged(arguments, sample=os.environ.get("E2E_FAULTS") == "sample"):
+                return status
+    return 0
 
 
 if __name__ == "__main__":

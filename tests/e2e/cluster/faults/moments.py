@@ -15,6 +15,10 @@ from tests.e2e.cluster.support import Kubectl, until
 
 STEPS = 4
 HOLD_SECONDS = 25
+STEP_SECONDS = 5
+"""How long each step takes of an episode that stays nowhere."""
+STEP_PROGRAM = "sleep"
+"""What runs in the sandbox meanwhile."""
 _HELD_STEP = 2
 _SCORING = "/dev/shm/scoring"
 
@@ -31,14 +35,14 @@ class Moment(StrEnum):
 
 def held_episode(name: str, moment: Moment | None, **spec: Any) -> dict[str, Any]:
     """An episode whose every step leaves a line in a file, and that stays at the moment; None: at each step a bit."""
-    pause = "; sleep 2" if moment is None else ""
+    pause = f"; {STEP_PROGRAM} {STEP_SECONDS}" if moment is None else ""
     calls = [shell(f"echo {number} >> counter.txt{pause}") for number in range(1, STEPS + 1)]
     if moment is Moment.BEFORE_FIRST_STEP:
         calls[0]["think"] = HOLD_SECONDS
     elif moment is Moment.BETWEEN_STEPS:
         calls[_HELD_STEP]["think"] = HOLD_SECONDS
     elif moment is Moment.DURING_STEP:
-        calls[_HELD_STEP - 1] = shell(f"echo {_HELD_STEP} >> counter.txt; sleep {HOLD_SECONDS}")
+        calls[_HELD_STEP - 1] = shell(f"echo {_HELD_STEP} >> counter.txt; {STEP_PROGRAM} {HOLD_SECONDS}")
     script = json.dumps([*calls, shell("cat counter.txt"), REPAIR, SUBMIT])
     files = {"calc.py": BUGGY, "test_calc.py": _test(HOLD_SECONDS if moment is Moment.DURING_CLOSE else 0)}
     source = {"files": [{"path": path, "content": content} for path, content in files.items()]}

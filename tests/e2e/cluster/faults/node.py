@@ -1,6 +1,7 @@
 """The node of a local cluster, seen from this machine: its containers' processes, its control groups, its volumes."""
 
 import contextlib
+import itertools
 import os
 import signal
 import subprocess
@@ -59,13 +60,25 @@ def container_status(pod: dict[str, Any], name: str) -> dict[str, Any]:
     return next(each for each in pod["status"]["containerStatuses"] if each["name"] == name)
 
 
-def groups(name: str) -> list[Path]:
+def groups(name: str) -> Iterator[Path]:
     """The control groups of a container or pod, one in each hierarchy."""
-    found = []
     for root in cgroup_roots():
         for top, below, _ in os.walk(root / node_config.CGROUP):
             if name in below:
-                found.append(Path(top, name))
+                yield Path(top, name)
+                break
+
+
+def programs(pod: dict[str, Any], name: str) -> set[str]:
+    """The names of the programs that run in a container; empty once it has ended."""
+    identity = container_status(pod, name)["containerID"].rpartition("/")[2]
+    found = set()
+    # A group goes with its last process, and a process at any time.
+    with contextlib.suppress(OSError):
+        for group in itertools.islice(groups(identity), 1):
+            for pid in (group / "cgroup.procs").read_text().split():
+                with contextlib.suppress(OSError):
+                    found.add(Path("/proc", pid, "comm").read_text().strip())
     return found
 
 

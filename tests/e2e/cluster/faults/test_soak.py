@@ -4,11 +4,13 @@ import os
 import random
 import time
 from collections import Counter
+from contextlib import ExitStack
+from typing import NamedTuple
 
-from tests.e2e.cluster.faults import kinds
+from tests.e2e.cluster.faults import kinds, node
 from tests.e2e.cluster.faults.cells import check_record, check_removed
 from tests.e2e.cluster.faults.designs import OF_ONE_AGENT, OF_ONE_EPISODE, Fault
-from tests.e2e.cluster.faults.moments import held_episode
+from tests.e2e.cluster.faults.moments import STEP_PROGRAM, held_episode
 from tests.e2e.cluster.support import Failed, unique, until
 
 EPISODES = int(os.environ.get("SOAK_EPISODES", "200"))
@@ -21,8 +23,26 @@ FAULTS = (
     Fault.API_SERVER_RESTARTED,
     Fault.ETCD_RESTARTED,
 )
-YOUNGEST = 4
 WEIGHTS = [4] * len(OF_ONE_EPISODE) + [1] * (len(FAULTS) - len(OF_ONE_EPISODE))
+VICTIM_SECONDS = 120.0
+OVER = ("over",)
+MISSED = (Failed, AssertionError, LookupError, OSError, StopIteration)
+"""How a fault fails whose victim has gone meanwhile."""
+
+
+class Strike(NamedTuple):
+    """A fault that was made, and which episode was in which attempt then; "" for one that all episodes meet."""
+
+    fault: Fault
+    name: str = ""
+    attempt: int = 0
+
+    def in_time(self, statuses):
+        """Whether it cost the attempt that it was aimed at; the other faults always meet somebody."""
+        if self.fault not in OF_ONE_EPISODE:
+            return True
+        status = statuses[self.name]
+        return status["attempt"] > self.attempt or status["reason"] == "SandboxKilled"
 
 
 def test_soak(stage):
@@ -32,43 +52,61 @@ def test_soak(stage):
     patient = {"backoffLimit": 100, "maxDisruptions": 1000}
     stage.episodes.apply(*(held_episode(f"{prefix}-{index:03}", None, **patient) for index in range(EPISODES)))
     pods = set()
-    made = strike(stage, prefix, chance, pods)
+    made, missed = strike(stage, prefix, chance, pods)
     statuses = until(lambda: all_finished(stage, prefix, pods), what="all episodes", seconds=1200, pause=3)
     ends = Counter(status["reason"] for status in statuses.values())
-    print(f"SOAK_SEED={SEED}: {dict(made)}; {len(pods)} pods seen; ends: {dict(ends)}", flush=True)
+    in_time = Counter(each.fault.value for each in made if each.in_time(statuses))
+    late = Counter(each.fault.value for each in made if not each.in_time(statuses)) + missed
+    print(
+        f"SOAK_SEED={SEED}: {len(pods)} pods; ends: {dict(ends)}\n{in_time.total()} faults in time: {dict(in_time)}\n"
+        f"{late.total()} too late, the victim had ended: {dict(late)}",
+        flush=True,
+    )
     for name, status in statuses.items():
         # A step under which the sandbox died twice is a verdict about the agent.
         assert status["reason"] in ("Resolved", "SandboxKilled"), status
         check_record(stage, name, status)
     check_removed(stage, set(statuses), pods)
+    assert in_time.total() >= late.total(), "most faults came too late to mean anything"
 
 
 def strike(stage, prefix, chance, pods):
-    """Faults until the time is over or the episodes are; how many of each, and how many came too late."""
-    made = Counter()
+    """Faults until the time is over or the episodes are: those made, and the number of each that missed its victim."""
+    made, missed = [], Counter()
     end = time.monotonic() + SECONDS
     while time.monotonic() < end:
         time.sleep(chance.uniform(0.5, 3))
+        victims = until(lambda: find_victims(stage, prefix, pods), what="a step", seconds=VICTIM_SECONDS)
+        if victims is OVER:
+            break
         (fault,) = chance.choices(FAULTS, WEIGHTS)
-        try:
-            if is_over(observe(stage, prefix, pods)):
-                break
-            if fault in (*OF_ONE_EPISODE, *OF_ONE_AGENT):
-                context = kinds.of_one(fault)(stage, chance.choice(victims(stage)))
+        name, attempt = chance.choice(victims)
+        with ExitStack() as stack:
+            try:
+                if fault in (*OF_ONE_EPISODE, *OF_ONE_AGENT):
+                    context, each = kinds.of_one(fault)(stage, name), Strike(fault, name, attempt)
+                else:
+                    context, each = kinds.of_all(fault)(stage), Strike(fault)
+                stack.enter_context(context)
+            except MISSED:
+                missed[fault.value] += 1
             else:
-                context = kinds.of_all(fault)(stage)
-            with context:
-                made[fault.value] += 1
-        except (Failed, AssertionError, LookupError, OSError, StopIteration):
-            made["too late: the victim had ended, or its sandbox"] += 1
-    return made
+                made.append(each)
+    return made, missed
 
 
-def victims(stage):
-    """The names of the episodes whose sandboxes run, the youngest of them: those that will run for a while."""
-    living = [pod for pod in stage.episodes.items("pods") if pod_runs(pod)]
-    living.sort(key=lambda pod: pod["metadata"]["creationTimestamp"], reverse=True)
-    return [pod["metadata"]["labels"]["dgym.dev/episode"] for pod in living[:YOUNGEST]]
+def find_victims(stage, prefix, pods):
+    """The episodes, by name and attempt, in whose sandboxes a step runs now; ``OVER`` once all have finished."""
+    running = {pod["metadata"]["name"]: pod for pod in stage.episodes.items("pods") if pod_runs(pod)}
+    found, statuses = [], observe(stage, prefix, pods)
+    if is_over(statuses):
+        return OVER
+    for name, status in statuses.items():
+        # Other pods may be started ahead, and have no agent yet.
+        pod = running.get(status.get("podName"))
+        if pod is not None and status.get("state") != "Finished" and STEP_PROGRAM in node.programs(pod, "sandbox"):
+            found.append((name, status["attempt"]))
+    return sorted(found)
 
 
 def pod_runs(pod):
