@@ -10,6 +10,7 @@ import traceback
 from . import configuration
 from . import execution
 from . import files
+from . import ipc
 from . import processes
 from . import trees
 from .connection import FrameError, Invalid, Request, RequestError
@@ -286,6 +287,10 @@ class Operations(object):
         if not clean:
             raise OSError(errno.EBUSY, "processes are left that cannot be killed")
         request.answer(count)
+
+    def do_clear_ipc(self, request):
+        removed, left = ipc.clear()
+        request.answer({"removed": removed, "left": left})
 
     @staticmethod
     def _send(request, chunks):

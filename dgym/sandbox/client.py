@@ -58,6 +58,20 @@ class RunnerInfo(msgspec.Struct, frozen=True, kw_only=True):
     environment: dict[str, str]
 
 
+class ClearedIpc(msgspec.Struct, frozen=True, kw_only=True):
+    """How many objects of an IPC namespace were removed, and how many could not be."""
+
+    removed: int
+    left: int
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """For the result of an episode: what its sandbox left to the verifier."""
+        what = "System V objects and message queues that the sandbox left"
+        removed = (f"removed before the tests: {self.removed} {what}",) if self.removed else ()
+        return (*removed, f"not to be removed before the tests: {self.left} {what}") if self.left else removed
+
+
 class RunnerClient:
     """All operations of one runner. Calls may be concurrent; debugger calls queue."""
 
@@ -209,6 +223,14 @@ class RunnerClient:
         """Kill every process inside; returns their number; ``OSError`` (EBUSY) when some cannot be killed."""
         result, _ = await self._channel.call("end_processes", {}, limit=_MiB, deadline=_SMALL)
         return _convert(result, int)
+
+    async def clear_ipc(self) -> ClearedIpc:
+        """Remove all System V objects and POSIX message queues of the runner's IPC namespace, whoever made them.
+
+        For containers that share a namespace of their own. Without one it would be the machine's.
+        """
+        result, _ = await self._channel.call("clear_ipc", {}, limit=_MiB, deadline=_SMALL)
+        return _convert(result, ClearedIpc)
 
     async def close(self) -> None:
         """Ask the runner to exit, which kills everything it started, and close the connection. Idempotent."""

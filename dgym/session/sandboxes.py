@@ -26,10 +26,13 @@ class SandboxTermination(msgspec.Struct, frozen=True, kw_only=True):
     Without ``confirmed`` stopping the sandbox observes its end, within the bounds of that sandbox.
     ``confirmed`` observes the end of the sandbox where stopping it is only an order: True for one that has terminated,
     False for one that was seen running ``timeout_seconds`` after the order.
+    ``clear_shared`` removes what a terminated sandbox left where the verifier would find it, before the verifier runs
+    anything; it returns notes for the result. None: they share nothing.
     """
 
     confirmed: Callable[[], Awaitable[bool]] | None = None
     timeout_seconds: float = 30.0
+    clear_shared: Callable[[], Awaitable[Sequence[str]]] | None = None
 
     async def terminate(self, sandbox: Sandbox) -> bool:
         """Terminate the sandbox; False where it was seen running ``timeout_seconds`` later.
@@ -78,6 +81,8 @@ class Sandboxes:
         """Numbers of the steps whose tool was not available: no replay executes them."""
         self.divergences: list[str] = []
         """How replays differed from the record."""
+        self.cleared: tuple[str, ...] = ()
+        """What the terminated sandbox had left to the verifier."""
         self._poisoned_before = len(self.poisoned)
         self._annotated = 0
         self._task = task
@@ -265,11 +270,13 @@ class Sandboxes:
         return await replay(available, context, steps, compare, left_out=left_out)
 
     async def terminate(self, termination: SandboxTermination) -> bool:
-        """Terminate the agent's sandbox; False where it still runs."""
+        """Terminate the agent's sandbox and clear what it shared with the verifier; False where it still runs."""
         sandbox, _ = self.current()
         with span("terminate sandbox"):
             terminated = await termination.terminate(sandbox)
         self._sandbox = None
+        if terminated and termination.clear_shared is not None:
+            self.cleared = tuple(await termination.clear_shared())
         return terminated
 
     async def stop(self) -> None:

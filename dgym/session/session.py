@@ -379,6 +379,6 @@ class Session:
         else:
             failed = self._termination.failed
             result = await asyncio.to_thread(unscored, EndReason.SANDBOX_KILLED, failed, baseline, changes, ending)
-        notes = (*result.notes, *self._sandboxes.divergences[:MAXIMUM_NOTES])
+        notes = (*result.notes, *self._sandboxes.cleared, *self._sandboxes.divergences[:MAXIMUM_NOTES])
         self.result = msgspec.structs.replace(result, notes=notes, **msgspec.structs.asdict(self.usage))
         return self.result

@@ -135,7 +135,9 @@ class Attempt:
                 raise CallError(ErrorCode.CONFLICT, "the attempt was prepared for another task, or otherwise")
             return tuple(self.session.tools)
         termination = SandboxTermination(
-            confirmed=self._reports.confirmed, timeout_seconds=self._settings.stop_timeout_seconds
+            confirmed=self._reports.confirmed,
+            timeout_seconds=self._settings.stop_timeout_seconds,
+            clear_shared=self._runners.clear_shared,
         )
         self.session = make_session(request, self._uploads, self._runners, termination)
         self._prepared = request

@@ -7,6 +7,7 @@ Silence of the operator is no evidence about the agent: without a report the att
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -69,6 +70,13 @@ class Runners:
         if runner is None or runner.lost:
             raise SandboxLost(f"the {name}'s runner is gone")
         return runner
+
+    async def clear_shared(self) -> Sequence[str]:
+        """Remove what the sandbox left in the pod's IPC namespace; returns notes for the result.
+
+        The rest of what the two share goes with processes (sockets), or cannot be written (names of hosts).
+        """
+        return (await self.get("verifier").clear_ipc()).notes
 
     async def close(self) -> None:
         """Order both to exit. Idempotent."""

@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from dgym.sandbox import Limits
+from tests.fakes.shared_objects import COUNT, FOUND, LEAVE
 
 MiB = 1024**2
 
@@ -118,6 +119,13 @@ async def test_two_sandboxes_share_nothing(open_sandbox):
     first, second = await open_sandbox(), await open_sandbox()
     await said(first, "echo mine > /workspace/file; echo mine > /tmp/file; sleep 1000 >/dev/null 2>&1 & echo $!")
     assert await said(second, "ls /workspace; cat /tmp/file 2>/dev/null; pgrep sleep 2>/dev/null || true") == ""
+
+
+async def test_what_one_leaves_in_its_ipc_namespace_the_other_does_not_find(open_sandbox):
+    first, second = await open_sandbox(), await open_sandbox()
+    await said(first, ["python", "-c", LEAVE])
+    assert await said(first, ["python", "-c", FOUND]) == f"found {COUNT}"
+    assert await said(second, ["python", "-c", FOUND]) == "found 0"
 
 
 async def test_prints_the_same_in_every_container(open_sandbox):

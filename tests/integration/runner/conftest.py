@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -100,12 +100,12 @@ Start = Callable[..., Awaitable[RunningRunner]]
 
 @pytest.fixture
 def run_plain() -> Iterator[Callable[..., tuple[subprocess.Popen[bytes], socket.socket]]]:
-    """Start a runner and get its process and the raw socket to it."""
+    """Start a runner, below another program if need be, and get its process and the raw socket to it."""
     started: list[tuple[subprocess.Popen[bytes], socket.socket]] = []
 
-    def start(interpreter: str) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    def start(interpreter: str, below: Sequence[str] = ()) -> tuple[subprocess.Popen[bytes], socket.socket]:
         ours, theirs = socket.socketpair()
-        argv = ["env", "-i", interpreter, "-I", "-S", "-B", str(MAIN), "--fd", str(theirs.fileno())]
+        argv = [*below, "env", "-i", interpreter, "-I", "-S", "-B", str(MAIN), "--fd", str(theirs.fileno())]
         process = subprocess.Popen(argv, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True)
         theirs.close()
         started.append((process, ours))
@@ -126,8 +126,10 @@ async def start_runner(run_plain, tmp_path: Path) -> AsyncIterator[Start]:
     """Start a runner and configure it; every one is told to exit at the end, and does."""
     running: list[RunningRunner] = []
 
-    async def start(interpreter: str, *, configure: bool = True, **spec: object) -> RunningRunner:
-        process, ours = run_plain(interpreter)
+    async def start(
+        interpreter: str, *, below: Sequence[str] = (), configure: bool = True, **spec: object
+    ) -> RunningRunner:
+        process, ours = run_plain(interpreter, below)
         reader, writer = await asyncio.open_connection(sock=ours)
         runner = RunningRunner(process, RunnerClient(reader, writer))
         running.append(runner)

@@ -10,6 +10,7 @@ import pytest
 
 import dgym
 from dgym.sandbox.local.bubblewrap import RUNNER_INSIDE
+from tests.fakes.shared_objects import COUNT, FOUND, LEAVE
 
 TRY_TO_WRITE = """
 import json, os, sys
@@ -150,3 +151,11 @@ async def test_ordinary_programs_work(sandbox):
     )
     assert result.exit_status == 0, result.text
     assert result.text.splitlines()[-3:] == ["Europe/Berlin", "served", "out"]
+
+
+async def test_what_one_sandbox_leaves_in_its_ipc_namespace_the_other_does_not_find(open_sandbox, isolated):
+    sandbox, verifier = await open_sandbox(isolated), await open_sandbox(isolated)
+    left = await sandbox.run(["python", "-c", LEAVE])
+    assert left.exit_status == 0, left.text
+    assert (await sandbox.run(["python", "-c", FOUND])).text == f"found {COUNT}\n"
+    assert (await verifier.run(["python", "-c", FOUND])).text == "found 0\n"

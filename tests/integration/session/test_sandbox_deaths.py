@@ -185,3 +185,45 @@ async def test_a_sandbox_that_takes_long_to_remove_costs_no_verdict(open_session
     session = await open_session(termination=SandboxTermination(timeout_seconds=0.0))
     await session.step(1, REPAIR)
     assert (await session.step(2, "submit")).end_reason == EndReason.RESOLVED
+
+
+async def test_what_a_sandbox_shares_is_cleared_after_its_end_and_before_the_verifier_runs_anything(open_session):
+    order = []
+
+    class Watched(LocalProvider):
+        async def verifier(self):
+            verifier = await super().verifier()
+            run = verifier.run
+
+            async def recorded(*arguments, **options):
+                order.append("run")
+                return await run(*arguments, **options)
+
+            verifier.run = recorded
+            return verifier
+
+    async def confirmed():
+        order.append("ended")
+        return True
+
+    async def clear():
+        order.append("cleared")
+        return ["cleared 3 objects"]
+
+    termination = SandboxTermination(confirmed=confirmed, clear_shared=clear)
+    session = await open_session(provider=Watched, termination=termination)
+    await session.step(1, REPAIR)
+    result = await session.finish()
+    assert order[:3] == ["ended", "cleared", "run"]
+    assert (result.resolved, "cleared 3 objects" in result.notes) == (True, True)
+
+
+async def test_nothing_is_cleared_under_a_sandbox_that_still_runs(open_session):
+    async def confirmed():
+        return False
+
+    async def clear():
+        raise AssertionError("the verifier is not asked")
+
+    session = await open_session(termination=SandboxTermination(confirmed=confirmed, clear_shared=clear))
+    assert (await session.finish()).reason == EndReason.SANDBOX_KILLED
