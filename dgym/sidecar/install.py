@@ -1,4 +1,7 @@
-"""``python -m dgym.sidecar.install DIRECTORY``: put the runner where the user's containers start it from.
+"""``python -m dgym.sidecar.install RUNNER ETC``: put the runner where the user's containers start it from.
+
+ETC gets copies of the files with the names of hosts, which the containers of a pod would share: programs of root could
+write in the sandbox what the verifier reads.
 
 A pod's init container runs this from the sidecar's image. An init container costs a second as it is, so this imports
 next to nothing and nothing of the rest of dgym.
@@ -10,6 +13,7 @@ from pathlib import Path
 
 _RUNNER = Path(__file__).resolve().parents[1] / "runner"
 _LAST = "__main__.py"
+_NAMES = ("hosts", "hostname", "resolv.conf")
 
 
 def install(directory: Path, source: Path = _RUNNER) -> None:
@@ -28,6 +32,17 @@ def install(directory: Path, source: Path = _RUNNER) -> None:
         building.replace(target)
 
 
+def copy_names(directory: Path, source: Path = Path("/etc")) -> None:
+    """Copy the pod's names of hosts, as the kubelet and the runtime have made them, readable for every user.
+
+    A file that a runtime does not make is empty: a mount of what does not exist would be one of a directory.
+    """
+    for name in _NAMES:
+        target = directory / name
+        target.write_bytes((source / name).read_bytes() if (source / name).is_file() else b"")
+        target.chmod(0o644)
+
+
 def _make_directory(path: Path, root: Path) -> None:
     path.mkdir(parents=True, exist_ok=True)
     # The mount point itself belongs to the kubelet.
@@ -37,11 +52,12 @@ def _make_directory(path: Path, root: Path) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """1 when the files cannot be installed, 2 without a directory."""
-    if len(arguments) != 1 or arguments[0].startswith("-"):
+    """1 when the files cannot be installed, 2 without both directories."""
+    if len(arguments) != 2 or arguments[0].startswith("-"):
         sys.stderr.write(f"{__doc__}\n")
         return 2
     try:
+        copy_names(Path(arguments[1]))
         install(Path(arguments[0]))
     except OSError as error:
         sys.stderr.write(f"the runner could not be installed: {error}\n")

@@ -46,6 +46,16 @@ class Settings(BaseSettings):
     runtime_class_name: str = Field(
         default="", description="RuntimeClass of all sandbox pods whose template names none. Empty: the nodes' default."
     )
+    user_namespaces: bool = Field(
+        default=False,
+        description="Whether every sandbox pod has a user namespace of its own (`hostUsers: false`); needs Kubernetes "
+        "1.33 and a runtime and file systems that can.",
+    )
+    read_only_root_filesystem: bool = Field(
+        default=True,
+        description="Whether programs of the pod template `restricted` can write nothing of their image's, only the "
+        "repository, `/tmp`, `/dev/shm` and their home.",
+    )
     agent_selector: str = Field(
         default="app.kubernetes.io/name=dgym,app.kubernetes.io/component=agent",
         description="Labels of agent pods, in the operator's own namespace.",

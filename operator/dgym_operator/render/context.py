@@ -131,6 +131,7 @@ def _pod(context: PodContext) -> dict[str, Any]:
         "nodeSelector": dict(overrides.node_selector),
         "tolerations": _tolerations(overrides),
         "runtimeClassName": overrides.runtime_class_name or context.settings.runtime_class_name or None,
+        "readOnlyRootFilesystem": context.settings.read_only_root_filesystem,
     }
 
 

@@ -127,6 +127,8 @@ def _complete(pod: dict[str, Any], context: PodContext) -> dict[str, Any]:
     spec.setdefault("activeDeadlineSeconds", context.active_deadline_seconds)
     if context.settings.runtime_class_name and not spec.get("runtimeClassName"):
         spec["runtimeClassName"] = context.settings.runtime_class_name
+    if context.settings.user_namespaces:
+        spec["hostUsers"] = False
     return pod
 
 
@@ -210,5 +212,8 @@ def _check_spec(spec: dict[str, Any]) -> None:
         )
     if spec.get("restartPolicy", "Never") != "Never":
         raise ValueError(f"spec.restartPolicy: is {spec['restartPolicy']!r}; an attempt has one pod that ends: Never")
+    for name in ("hostNetwork", "hostPID", "hostIPC"):
+        if spec.get(name):
+            raise ValueError(f"spec.{name}: the sandbox would share the node's; remove it")
     if spec.get("shareProcessNamespace"):
         raise ValueError("spec.shareProcessNamespace: the sandbox could end the verifier; remove it")

@@ -92,6 +92,6 @@ def open_directory():
 def installed(open_directory):
     """The directory of a runner, as the init container leaves it."""
     directory = open_directory("runner")
-    command = [sys.executable, "-m", "dgym.sidecar.install", str(directory)]
+    command = [sys.executable, "-m", "dgym.sidecar.install", str(directory), str(open_directory("etc"))]
     subprocess.run(command, check=True, timeout=90)
     return directory

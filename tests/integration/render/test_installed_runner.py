@@ -14,7 +14,7 @@ import pytest
 import dgym.runner
 from dgym.sandbox import RunnerClient, SandboxSpec
 from dgym.session.verification.files import WorkspaceCopy
-from dgym.sidecar.install import install
+from dgym.sidecar.install import copy_names, install
 from dgym_operator.render import Renderer
 
 SOURCE = Path(dgym.runner.__file__).parent
@@ -58,20 +58,35 @@ def test_what_starts_it_comes_last(tmp_path):
     assert not (target / "__main__.py").exists()
 
 
-@pytest.mark.parametrize("arguments", [[], ["--help"], ["a", "b"]])
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["a"], ["a", "b", "c"]])
 def test_usage(arguments):
     command = [sys.executable, "-m", "dgym.sidecar.install", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=90)
     assert done.returncode == 2
-    assert "python -m dgym.sidecar.install DIRECTORY" in done.stderr
+    assert "python -m dgym.sidecar.install RUNNER ETC" in done.stderr
 
 
 def test_a_directory_that_cannot_be_written_is_said(tmp_path):
     (tmp_path / "file").write_text("")
-    command = [sys.executable, "-m", "dgym.sidecar.install", str(tmp_path / "file")]
+    command = [sys.executable, "-m", "dgym.sidecar.install", str(tmp_path / "file"), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=90)
     assert done.returncode == 1
     assert "the runner could not be installed" in done.stderr
+
+
+def test_the_names_of_hosts_are_copied_and_readable_for_everybody(tmp_path):
+    source, target = tmp_path / "etc", tmp_path / "copies"
+    source.mkdir()
+    target.mkdir()
+    (source / "hosts").write_text("10.0.0.7 dgym\n")
+    (source / "hosts").chmod(0o600)
+    (source / "resolv.conf").symlink_to("../elsewhere")
+    for _ in range(2):
+        copy_names(target, source)
+    copies = {path.name: path.read_text() for path in target.iterdir()}
+    # A mount of a file that is not there would be one of a directory.
+    assert copies == {"hosts": "10.0.0.7 dgym\n", "hostname": "", "resolv.conf": ""}
+    assert {path.stat().st_mode & 0o777 for path in target.iterdir()} == {0o644}
 
 
 def test_the_installer_imports_nothing_heavy():

@@ -7,7 +7,7 @@ import pytest
 from dgym.api import PodOverrides, Resources, Toleration
 from dgym.sidecar.settings import read_settings
 from dgym.wire.http import Path
-from dgym_operator.render.context import InvalidOverride
+from dgym_operator.render.context import InvalidOverride, TemplateError
 from dgym_operator.render.environment import SHIPPED
 from dgym_operator.render.renderer import Renderer
 from dgym_operator.settings import Settings
@@ -85,11 +85,26 @@ def test_runners_see_their_own_socket_and_never_that_of_the_other(
 
 
 @pytest.mark.parametrize(("template", "delivered"), SHAPES)
-def test_only_the_installer_can_write_the_runner(renderer, make_context, template, delivered):
+def test_sandbox_and_verifier_share_no_file_that_the_runtime_makes_for_the_pod(
+    renderer, make_context, container, template, delivered
+):
+    pod = renderer.render(template, make_context(delivered=delivered))
+    for name in ("sandbox", "verifier"):
+        copies = {
+            each["mountPath"]: (each["subPath"], each["readOnly"])
+            for each in container(pod, name)["volumeMounts"]
+            if each["name"] == "etc"
+        }
+        assert copies == {f"/etc/{file}": (file, True) for file in ("hosts", "hostname", "resolv.conf")}
+    assert mounts(container(pod, "install"))["/run/dgym/etc"] == "etc"
+
+
+@pytest.mark.parametrize(("template", "delivered"), SHAPES)
+def test_only_the_installer_can_write_the_runner_and_the_names_of_hosts(renderer, make_context, template, delivered):
     spec = renderer.render(template, make_context(delivered=delivered))["spec"]
     for each in [*spec["containers"], *spec["initContainers"]]:
         for mount in each["volumeMounts"]:
-            if mount["name"] == "runner":
+            if mount["name"] in ("runner", "etc"):
                 assert mount.get("readOnly", False) is (each["name"] != "install")
 
 
@@ -122,7 +137,43 @@ def test_restricted_runs_everything_as_an_ordinary_user(renderer, make_context, 
         assert (context["runAsUser"], context["runAsGroup"]) == (user, 10000)
         assert context["capabilities"] == {"drop": ["ALL"]}
         assert context["allowPrivilegeEscalation"] is False
-        assert context.get("readOnlyRootFilesystem", False) is (user == 10002)
+        assert context["readOnlyRootFilesystem"] is True
+
+
+@pytest.mark.parametrize("directory", ["/workspace", "/tmp", "/tmp/repository"])
+def test_restricted_gives_programs_a_place_for_temporary_files_of_their_own(
+    renderer, make_context, container, directory
+):
+    pod = renderer.render("restricted", make_context(task={"working_directory": directory}))
+    for name in ("sandbox", "verifier"):
+        expected = f"{name}-tmp" if directory != "/tmp" else {"sandbox": "workspace"}.get(name, "verifier-workspace")
+        assert mounts(container(pod, name))["/tmp"] == expected
+        paths = [each["mountPath"] for each in container(pod, name)["volumeMounts"]]
+        assert len(paths) == len(set(paths))
+
+
+def test_the_installation_may_let_programs_write_their_image(renderer, make_context, container):
+    settings = Settings(sandbox_image="sandbox:1", sidecar_image="sidecar:1", read_only_root_filesystem=False)
+    pod = renderer.render("restricted", make_context(settings=settings, delivered=False))
+    for name in ("sandbox", "verifier", "copy"):
+        assert "readOnlyRootFilesystem" not in container(pod, name)["securityContext"]
+    assert "/tmp" not in mounts(container(pod, "sandbox"))
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_every_pod_has_a_user_namespace_where_the_installation_asks_for_it(renderer, make_context, templates, asked):
+    settings = Settings(sandbox_image="sandbox:1", sidecar_image="sidecar:1", user_namespaces=asked)
+    own = templates("own", '{% extends "restricted" %}{% block more %}\n  hostUsers: true\n{% endblock %}')
+    for template in ("restricted", "baseline", "own"):
+        spec = Renderer(directory=own).render(template, make_context(settings=settings))["spec"]
+        assert spec.get("hostUsers", True) is not asked
+
+
+@pytest.mark.parametrize("field", ["hostNetwork", "hostPID", "hostIPC"])
+def test_no_template_shares_a_namespace_of_the_node(make_context, templates, field):
+    own = templates("own", f'{{% extends "restricted" %}}{{% block more %}}\n  {field}: true\n{{% endblock %}}')
+    with pytest.raises(TemplateError, match=f"spec.{field}: the sandbox would share the node's; remove it"):
+        Renderer(directory=own).render("own", make_context())
 
 
 def test_baseline_leaves_the_user_to_the_image_and_capabilities_to_nobody(renderer, make_context, container):

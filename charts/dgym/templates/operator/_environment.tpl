@@ -29,6 +29,10 @@
   value: {{ .Values.sandboxes.defaultPodTemplate }}
 - name: DGYM_OPERATOR_RUNTIME_CLASS_NAME
   value: {{ .Values.sandboxes.runtimeClassName | quote }}
+- name: DGYM_OPERATOR_USER_NAMESPACES
+  value: {{ .Values.sandboxes.userNamespaces | quote }}
+- name: DGYM_OPERATOR_READ_ONLY_ROOT_FILESYSTEM
+  value: {{ .Values.sandboxes.readOnlyRootFilesystem | quote }}
 - name: DGYM_OPERATOR_AGENT_SELECTOR
   value: app.kubernetes.io/name=dgym,app.kubernetes.io/instance={{ .Release.Name }},app.kubernetes.io/component=agent
 - name: DGYM_OPERATOR_HEAD_START
