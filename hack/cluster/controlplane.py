@@ -96,6 +96,8 @@ def api_server_command(
         f"--service-account-signing-key-file={pki / 'service-accounts.key'}",
         "--service-account-issuer=https://kubernetes.default.svc",
         "--authorization-mode=Node,RBAC",
+        # As in most clusters: what confines pods is admission.
+        "--allow-privileged=true",
         "--enable-admission-plugins=NodeRestriction,OwnerReferencesPermissionEnforcement",
         f"--audit-policy-file={files.directory / 'audit-policy.json'}",
         f"--audit-log-path={files.audit_log}",

@@ -113,10 +113,12 @@ def api_namespace(api_server: ApiServer) -> str:
 
 @pytest.fixture
 def accounts(helm, api_server, api_namespace, definitions):
-    """Render a release in the test's namespace that serves some, and apply its accounts and roles; gives its objects.
+    """Render a release in the test's namespace that serves some; apply its accounts, roles and admission policies.
 
-    Objects of a namespace that is not there are passed over, as those of an upgrade.
+    Gives its objects. Those of a namespace that is not there are passed over, as by an upgrade.
     """
+    of_the_cluster = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+    applied = []
 
     def apply(*served):
         answer = helm.template("--namespace", api_namespace, "--set", f"watchNamespaces={{{','.join(served)}}}")
@@ -124,12 +126,16 @@ def accounts(helm, api_server, api_namespace, definitions):
         objects = [each for each in yaml.load_all(answer.stdout, yaml.CSafeLoader) if each]
         kinds = ("ServiceAccount", "Role", "RoleBinding")
         there = {each["metadata"]["name"] for each in api_server.request("GET", "/api/v1/namespaces")["items"]}
-        documents = (each for each in objects if each["kind"] in kinds and each["metadata"]["namespace"] in there)
+        documents = [each for each in objects if each["kind"] in kinds and each["metadata"]["namespace"] in there]
+        applied.extend(each for each in objects if each["kind"] in of_the_cluster)
+        documents += applied
         done = api_server.kubectl("apply", "--server-side", "-f", "-", stdin=yaml.dump_all(documents))
         assert done.returncode == 0, done.stderr
         return objects
 
-    return apply
+    yield apply
+    if applied:
+        api_server.kubectl("delete", "--ignore-not-found", "-f", "-", stdin=yaml.dump_all(applied))
 
 
 @pytest.fixture

@@ -60,6 +60,11 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- end }}
 {{- end -}}
 
+{{/* The Secrets that the operator makes in the release's namespace, as a JSON list. */}}
+{{- define "dgym.ownSecrets" -}}
+{{- list "dgym-key" "dgym-agent-tokens" "dgym-results-token" | toJson -}}
+{{- end -}}
+
 {{/* A dict of root and image gives the reference. */}}
 {{- define "dgym.image" -}}
 {{- $name := .image.repository -}}

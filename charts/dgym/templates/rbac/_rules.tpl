@@ -197,7 +197,7 @@ subjects:
   verbs: [create]
 - apiGroups: [""]
   resources: [secrets]
-  resourceNames: [dgym-key, dgym-agent-tokens, dgym-results-token]
+  resourceNames: {{ include "dgym.ownSecrets" . }}
   verbs: [get]
 # Agents.
 - apiGroups: [""]
@@ -222,7 +222,7 @@ subjects:
   verbs: [list, delete]
 - apiGroups: [""]
   resources: [secrets]
-  resourceNames: [dgym-key, dgym-agent-tokens, dgym-results-token]
+  resourceNames: {{ include "dgym.ownSecrets" . }}
   verbs: [delete]
 - apiGroups: [coordination.k8s.io]
   resources: [leases]

@@ -1,0 +1,347 @@
+"""The chart's admission policies on a real API server: what the operator makes passes, and nothing that it must not."""
+
+import copy
+import json
+import time
+import urllib.error
+import uuid
+
+import pytest
+import yaml
+
+from dgym.api import DebugTaskSpec, driver_secret_name
+from dgym.wire.http import Role, make_token, token_digest
+from dgym_operator.actions.networkpolicy import sandbox_policy
+from dgym_operator.actions.secrets import secret_manifest
+from dgym_operator.objects import MANAGED_BY
+from dgym_operator.render import PodContext, Renderer
+from dgym_operator.settings import Settings
+from hack.cluster.client import Client
+
+DEADLINE = 90.0
+EPISODE_UID = "5e0c7f0e-0000-4000-8000-000000000001"
+KINDS = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+EPISODE = {"apiVersion": "dgym.dev/v1alpha1", "kind": "Episode", "name": "fix", "uid": EPISODE_UID, "controller": True}
+
+
+class Operator:
+    """Requests as the operator's account. Nothing is stored."""
+
+    def __init__(self, client, namespace):
+        self.namespace = namespace
+        self._client = client
+
+    def refusal(self, path, manifest, method="POST", **options):
+        """Why the API server refuses the object; empty: it takes it."""
+        place = f"{path.format(self.namespace)}?dryRun=All&fieldValidation=Strict"
+        try:
+            self._client.request(method, place, manifest, **options)
+        except urllib.error.HTTPError as error:
+            return json.loads(error.read())["message"]
+        return ""
+
+    def pod(self, manifest):
+        return self.refusal("/api/v1/namespaces/{}/pods", manifest)
+
+    def secret(self, manifest):
+        return self.refusal("/api/v1/namespaces/{}/secrets", manifest)
+
+    def policy(self, manifest):
+        return self.refusal("/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies", manifest)
+
+
+@pytest.fixture(scope="module")
+def install(helm, api_server, definitions):
+    """Apply accounts and policies of a release with these values; gives the operator once the policies are in force."""
+    installed = {}
+    applied = []
+
+    def made(*changes):
+        if changes not in installed:
+            namespace = f"test-{uuid.uuid4().hex[:10]}"
+            api_server.request("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+            sets = [part for change in (f"watchNamespaces={{{namespace}}}", *changes) for part in ("--set", change)]
+            answer = helm.template("--namespace", namespace, *sets)
+            assert answer.returncode == 0, answer.stderr
+            kinds = ("ServiceAccount", "Role", "RoleBinding", *KINDS)
+            loaded = yaml.load_all(answer.stdout, yaml.CSafeLoader)
+            objects = [each for each in loaded if each and each["kind"] in kinds]
+            applied.extend(each for each in objects if each["kind"] in KINDS)
+            done = api_server.kubectl("apply", "--server-side", "-f", "-", stdin=yaml.dump_all(objects))
+            assert done.returncode == 0, done.stderr
+            token = api_server.kubectl("create", "token", "dgym-operator", "--namespace", namespace).stdout.strip()
+            installed[changes] = Operator(Client(api_server.url, api_server.ca_file, token), namespace)
+            wait_for_policies(installed[changes])
+        return installed[changes]
+
+    yield made
+    # Policies are of the whole cluster, which other tests share.
+    api_server.kubectl("delete", "--ignore-not-found", "-f", "-", stdin=yaml.dump_all(applied))
+
+
+def wait_for_policies(operator):
+    """Policies take effect some time after they are stored, each by itself."""
+    bad = {"metadata": {"name": "no"}}
+    probes = {
+        "/api/v1/namespaces/{}/pods": {**bad, "spec": {"containers": [{"name": "no", "image": "no"}]}},
+        "/api/v1/namespaces/{}/secrets": bad,
+        "/api/v1/namespaces/{}/configmaps": bad,
+        "/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies": {**bad, "spec": {"podSelector": {}}},
+        "/apis/coordination.k8s.io/v1/namespaces/{}/leases": bad,
+    }
+    end = time.monotonic() + DEADLINE
+    for path, probe in probes.items():
+        while "ValidatingAdmissionPolicy" not in (refusal := operator.refusal(path, probe)):
+            assert time.monotonic() < end, (path, refusal)
+            time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def operator(install):
+    """The operator of a release with default values."""
+    return install()
+
+
+def sandbox_pod(namespace, template="restricted", *, delivered=True, **settings):
+    """A pod as the operator creates it."""
+    context = PodContext(
+        name="fix-1",
+        namespace=namespace,
+        episode="fix",
+        episode_uid=EPISODE_UID,
+        attempt=1,
+        task=DebugTaskSpec(),
+        delivered=delivered,
+        digests={
+            role.value: token_digest(make_token(b"key", episode_uid=EPISODE_UID, attempt=1, role=role)) for role in Role
+        },
+        active_deadline_seconds=7200,
+        settings=Settings(sandbox_image="localhost/sandbox:1", sidecar_image="localhost/sidecar:1", **settings),
+    )
+    pod = Renderer().render(template, context)
+    pod["metadata"]["ownerReferences"] = [dict(EPISODE)]
+    return pod
+
+
+def driver_secret(namespace):
+    """A driver's Secret as the operator creates it."""
+    manifest = secret_manifest(driver_secret_name("fix-1", EPISODE_UID), namespace, {"url": b"http://a", "token": b"t"})
+    manifest["metadata"]["labels"]["dgym.dev/episode"] = "fix"
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "fix-1", "uid": EPISODE_UID, "controller": True}
+    manifest["metadata"]["ownerReferences"] = [owner]
+    return manifest | {"immutable": True}
+
+
+def network_policy(namespace):
+    """The sandboxes' NetworkPolicy as the operator applies it."""
+    labels = {"app.kubernetes.io/component": "agent"}
+    return sandbox_policy(namespace, operator_namespace=namespace, agent_labels=labels, port=8080)
+
+
+def changed(manifest, **places):
+    """A copy with other values: ``spec__volumes__0`` is the first volume."""
+    result = copy.deepcopy(manifest)
+    for place, value in places.items():
+        *path, last = (int(part) if part.isdigit() else part for part in place.split("__"))
+        holder = result
+        for part in path:
+            holder = holder[part]
+        if value is None:
+            holder.pop(last)
+        elif isinstance(holder, list) and last == len(holder):
+            holder.append(value)
+        else:
+            holder[last] = value
+    return result
+
+
+# Pods
+
+
+@pytest.mark.parametrize("delivered", [True, False], ids=["delivered", "baked"])
+@pytest.mark.parametrize("template", ["restricted", "baseline"])
+def test_every_shipped_pod_passes(operator, template, delivered):
+    assert operator.pod(sandbox_pod(operator.namespace, template, delivered=delivered)) == ""
+
+
+PRIVILEGED = {"privileged": True, "allowPrivilegeEscalation": True, "capabilities": {"drop": ["ALL"]}}
+SECRET_VARIABLE = {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "dgym-key", "key": "key"}}}
+TOKEN = {"name": "token", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}
+POD_CHANGES = {
+    "no owner": ({"metadata__ownerReferences": None}, "controlled by one Episode"),
+    "another owner": (
+        {"metadata__ownerReferences__0": {**EPISODE, "kind": "Job", "apiVersion": "batch/v1"}},
+        "controlled by one Episode",
+    ),
+    "two owners": ({"metadata__ownerReferences__1": {**EPISODE, "controller": False}}, "controlled by one Episode"),
+    "no label that the NetworkPolicy selects": ({"metadata__labels__app.kubernetes.io/component": "x"}, "the labels"),
+    "the label of drivers": ({"metadata__labels__dgym.dev/driver": ""}, "none that opens other sandboxes"),
+    "the node's network": ({"spec__hostNetwork": True}, "no namespace of its node"),
+    "the node's processes": ({"spec__hostPID": True}, "no namespace of its node"),
+    "the node's IPC": ({"spec__hostIPC": True}, "no namespace of its node"),
+    "shared processes": ({"spec__shareProcessNamespace": True}, "its containers no processes"),
+    "an account's token": ({"spec__automountServiceAccountToken": True}, "automountServiceAccountToken: false"),
+    "a projected token": (
+        {"spec__serviceAccountName": "default", "spec__volumes__0": {**TOKEN, "name": "runner"}},
+        "volumes of these kinds only",
+    ),
+    "a directory of the node": (
+        {"spec__volumes__0": {"name": "runner", "hostPath": {"path": "/"}}},
+        "volumes of these kinds only: emptyDir",
+    ),
+    "a Secret as a volume": (
+        {"spec__volumes__0": {"name": "runner", "secret": {"secretName": "dgym-key"}}},
+        "volumes of these kinds only",
+    ),
+    "a Secret in the environment": ({"spec__containers__0__env__0": SECRET_VARIABLE}, "comes from no Secret"),
+    "all of a Secret in the environment": (
+        {"spec__initContainers__0__envFrom": [{"secretRef": {"name": "dgym-key"}}]},
+        "comes from no Secret",
+    ),
+    "a privileged container": ({"spec__containers__1__securityContext": PRIVILEGED}, "none is privileged"),
+    "a privileged init container": ({"spec__initContainers__0__securityContext": PRIVILEGED}, "none is privileged"),
+    "a container without security context": ({"spec__containers__2__securityContext": None}, "none is privileged"),
+    "privileges by programs of root": (
+        {"spec__containers__0__securityContext__allowPrivilegeEscalation": None},
+        "allowPrivilegeEscalation: false",
+    ),
+    "a capability": (
+        {"spec__containers__0__securityContext__capabilities": {"drop": ["ALL"], "add": ["NET_BIND_SERVICE"]}},
+        "drops ALL capabilities and adds none",
+    ),
+    "the image's capabilities": (
+        {"spec__containers__0__securityContext__capabilities": {}},
+        "drops ALL capabilities and adds none",
+    ),
+    "no seccomp": ({"spec__securityContext__seccompProfile": None}, "RuntimeDefault or Localhost"),
+    "no seccomp in one container": (
+        {"spec__containers__0__securityContext__seccompProfile": {"type": "Unconfined"}},
+        "no container of it is unconfined",
+    ),
+    "a sysctl": ({"spec__securityContext__sysctls": [{"name": "kernel.shm_rmid_forced", "value": "0"}]}, "no sysctl"),
+    "an annotation that confines less": (
+        # The API server writes it into the field, too.
+        {"metadata__annotations": {"container.apparmor.security.beta.kubernetes.io/sandbox": "unconfined"}},
+        "no container of it is unconfined",
+    ),
+    "a port of the node": (
+        {"spec__containers__2__ports__0": {"containerPort": 8080, "hostPort": 8080}},
+        "no port and no block device",
+    ),
+    "a node of its choice": ({"spec__nodeName": "node"}, "placed by the scheduler"),
+    "no end": ({"spec__activeDeadlineSeconds": None}, "activeDeadlineSeconds"),
+    "another restart policy": ({"spec__restartPolicy": "Always"}, "restartPolicy: Never"),
+}
+
+
+@pytest.mark.parametrize("change", POD_CHANGES)
+def test_a_pod_with_more_rights_is_refused(operator, change):
+    places, expected = POD_CHANGES[change]
+    refusal = operator.pod(changed(sandbox_pod(operator.namespace), **places))
+    assert "ValidatingAdmissionPolicy" in refusal
+    assert expected in refusal
+
+
+def test_other_users_are_not_asked(operator, api_server):
+    pod = changed(sandbox_pod(operator.namespace), metadata__ownerReferences=None, spec__nodeName="node")
+    api_server.request("POST", f"/api/v1/namespaces/{operator.namespace}/pods?dryRun=All", pod)
+
+
+def test_what_the_installation_allows_and_requires(install, api_server):
+    runtime = f"runtime-{uuid.uuid4().hex[:10]}"
+    api_server.request("POST", "/apis/node.k8s.io/v1/runtimeclasses", {"metadata": {"name": runtime}, "handler": "x"})
+    volumes = "operator.admissionPolicy.volumes={emptyDir,persistentVolumeClaim,projected}"
+    operator = install(volumes, "sandboxes.userNamespaces=true", f"sandboxes.runtimeClassName={runtime}")
+    required = {"user_namespaces": True, "runtime_class_name": runtime}
+    pod = sandbox_pod(operator.namespace, **required)
+    assert operator.pod(pod) == ""
+    assert "has hostUsers: false" in operator.pod(sandbox_pod(operator.namespace, runtime_class_name=runtime))
+    assert "has a RuntimeClass" in operator.pod(sandbox_pod(operator.namespace, user_namespaces=True))
+
+    another = f"spec__volumes__{len(pod['spec']['volumes'])}"
+    claim = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}
+    assert operator.pod(changed(pod, **{another: claim})) == ""
+    with_token = {"spec__serviceAccountName": "default", another: TOKEN}
+    assert "no token of a service account" in operator.pod(changed(pod, **with_token))
+
+
+# Secrets, NetworkPolicies, ConfigMaps, Leases
+
+
+def test_secrets_other_than_the_operators_are_refused(operator):
+    good = driver_secret(operator.namespace)
+    assert operator.secret(good) == ""
+    for name in ("dgym-key", "dgym-agent-tokens", "dgym-results-token"):
+        assert operator.secret(secret_manifest(name, operator.namespace, {"key": b"x" * 32})) == ""
+    account = {"kubernetes.io/service-account.name": "default"}
+    changes = {
+        "an account's token": {"type": "kubernetes.io/service-account-token", "metadata__annotations": account},
+        "no owner": {"metadata__ownerReferences": None},
+        "another name": {"metadata__name": "sh.helm.release.v1.dgym.v1"},
+        "another field": {"data__key": "eA=="},
+        "one that can be changed": {"immutable": None},
+        "no episode": {"metadata__labels__dgym.dev/episode": ""},
+    }
+    for name, places in changes.items():
+        assert "ValidatingAdmissionPolicy" in operator.secret(changed(good, **places)), name
+
+
+def test_network_policies_other_than_the_sandboxes_are_refused(operator):
+    good = network_policy(operator.namespace)
+    assert operator.policy(good) == ""
+    anybody = {"from": [{"podSelector": {}}], "ports": [{"port": 8080}]}
+    changes = {
+        "another name": {"metadata__name": "allow-all"},
+        "other pods": {"spec__podSelector": {}},
+        "more pods": {"spec__podSelector": {"matchLabels": {"app.kubernetes.io/name": "dgym"}}},
+        "no egress policy": {"spec__policyTypes": ["Ingress"], "spec__egress": []},
+        "a way out": {"spec__egress": [{}]},
+        "from everywhere": {"spec__ingress": [{"ports": [{"port": 8080}]}]},
+        "from every pod": {"spec__ingress": [anybody]},
+        "from addresses": {"spec__ingress": [{**anybody, "from": [{"ipBlock": {"cidr": "0.0.0.0/0"}}]}]},
+        "to every port": {"spec__ingress__0__ports": []},
+    }
+    for name, places in changes.items():
+        assert "ValidatingAdmissionPolicy" in operator.policy(changed(good, **places)), name
+
+
+def test_an_applied_network_policy_is_asked_about_as_well(operator, api_server):
+    place = f"/apis/networking.k8s.io/v1/namespaces/{operator.namespace}/networkpolicies"
+    api_server.request("POST", place, network_policy(operator.namespace))
+    widened = changed(network_policy(operator.namespace), spec__egress=[{}])
+    refused = operator.refusal(
+        "/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies/dgym-sandbox",
+        widened,
+        "PATCH",
+        content_type="application/merge-patch+json",
+    )
+    assert "lets sandboxes reach nobody" in refused
+
+
+def test_config_maps_and_leases_other_than_the_operators_are_refused(operator):
+    maps, leases = "/api/v1/namespaces/{}/configmaps", "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
+    owner = {**EPISODE, "kind": "EpisodeSet"}
+    tasks = {"metadata": {"name": "tasks", "ownerReferences": [owner], "labels": dict(MANAGED_BY)}, "immutable": True}
+    assert operator.refusal(maps, tasks) == ""
+    for places in ({"metadata__ownerReferences": None}, {"immutable": None}):
+        assert "an EpisodeSet owns it" in operator.refusal(maps, changed(tasks, **places))
+    for name, taken in (("dgym-owner", True), ("dgym-operator", True), ("kube-scheduler", False)):
+        assert (operator.refusal(leases, {"metadata": {"name": name}}) == "") is taken
+
+
+# The chart
+
+
+def test_without_the_value_there_is_no_policy(render):
+    assert not any(render("default", "operator.admissionPolicy.enabled=false").of(kind) for kind in KINDS)
+    assert len(render("default").of(KINDS[0])) == len(render("default").of(KINDS[1])) == 5
+
+
+def test_policies_of_two_releases_have_names_of_their_own(helm, render):
+    def names(namespace):
+        answer = helm.template("--namespace", namespace)
+        assert answer.returncode == 0, answer.stderr
+        made = [each for each in yaml.load_all(answer.stdout, yaml.CSafeLoader) if each]
+        return {each["metadata"]["name"] for each in made if each["kind"] in KINDS}
+
+    assert names("one").isdisjoint(names("two"))
