@@ -3,6 +3,7 @@
 import json
 import ssl
 import urllib.request
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,15 +19,27 @@ class Client:
 
     def request(self, method: str, path: str, body: Any = None, *, content_type: str = "application/json") -> Any:
         """One request; the JSON or text it was answered with."""
-        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": content_type, "Accept": "application/json"}
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.url + path, data, headers, method=method)  # noqa: S310
+        request = urllib.request.Request(self.url + path, data, self._headers(content_type), method=method)  # noqa: S310
+        with self._opener().open(request, timeout=30) as response:
+            text = response.read()
+        return json.loads(text) if text.startswith(b"{") else text.decode()
+
+    def _headers(self, content_type: str) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.token}", "Content-Type": content_type, "Accept": "application/json"}
+
+    def _opener(self) -> urllib.request.OpenerDirector:
         context = ssl.create_default_context(cafile=self.ca_file)
         # Proxies of the environment are not for this machine.
         handlers = (urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
-        with urllib.request.build_opener(*handlers).open(request, timeout=30) as response:
-            text = response.read()
-        return json.loads(text) if text.startswith(b"{") else text.decode()
+        return urllib.request.build_opener(*handlers)
+
+    def watch(self, path: str) -> Iterator[Any]:
+        """The events of a watch, until the server ends it."""
+        request = urllib.request.Request(self.url + path, headers=self._headers("application/json"))  # noqa: S310
+        with self._opener().open(request, timeout=300) as response:
+            for line in response:
+                yield json.loads(line)
 
     def ready(self) -> bool:
         """Whether the server answers, its first objects included."""

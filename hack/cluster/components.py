@@ -13,6 +13,8 @@ from hack.cluster.objects import VOLUMES, storage_class, volume
 
 API_SERVER = f"https://{network.NODE}:6443"
 ETCD_PORT = 2379
+POLICIES = "policies"
+"""The component that enforces NetworkPolicies."""
 CNI_PLUGINS = tuple(map(Path, ("/usr/lib/cni", "/opt/cni/bin", "/usr/libexec/cni", "/usr/lib/cni/bin")))
 USERS = {
     "kube-controller-manager": "/CN=system:kube-controller-manager",

@@ -90,7 +90,8 @@ class Init:
         stopped = set(json.loads(self.files.stopped.read_text()))
         for pid, name in self.running.items():
             if name in stopped:
-                os.kill(pid, signal.SIGKILL)
+                # Rules of a packet filter outlive the process that made them: this one removes them at its end.
+                os.kill(pid, signal.SIGTERM if name == components.POLICIES else signal.SIGKILL)
         for name in self.stopped - stopped:
             self.ended.pop(name, None)
             self._spawn(name)
@@ -130,6 +131,7 @@ class Init:
         self.wait("the API server", client.ready)
         self.start(components.second(self.files, self.binaries))
         self.start({"dns": [sys.executable, "-m", "hack.cluster.dns", str(self.files.state)]})
+        self.start({components.POLICIES: [sys.executable, "-m", "hack.cluster.enforcer", str(self.files.state)]})
         components.create_objects(client, self.files)
         self.wait("the node", lambda: components.node_ready(client))
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hack.cluster import images, network, node_config, paths, record
 from hack.cluster.build import PAUSE, build
-from hack.cluster.components import Files, find_cni_plugins, tails
+from hack.cluster.components import POLICIES, Files, find_cni_plugins, tails
 from hack.cluster.init import MOUNT_POINTS
 from hack.cluster.machine import (
     ClusterError,
@@ -27,7 +27,7 @@ from hack.cluster.machine import (
 
 ROOT = Path(__file__).parent.parent.parent
 PROGRAMS = ("containerd", "ctr", "runc", "iptables", "conntrack", "ip", "mount", "sysctl", "openssl")
-COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy")
+COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", POLICIES)
 OVERLAYFS = "overlayfs"
 ANOTHER = (
     f"the interface {network.INTERFACE} is there: a cluster whose state is in another directory, or whose record is "
