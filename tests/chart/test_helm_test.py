@@ -1,6 +1,8 @@
 """The program of ``helm test``, against a real API server on which the test plays the operator."""
 
+import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -38,7 +40,7 @@ def operator_port():
 def start(definitions, api_server, api_namespace, operator_port, tmp_path):
     running = []
 
-    def started(seconds=DEADLINE):
+    def started(seconds=DEADLINE, **changes):
         (tmp_path / "token").write_text(api_server.token)
         (tmp_path / "ca.crt").write_bytes(api_server.ca_file.read_bytes())
         place = urlsplit(api_server.url)
@@ -52,6 +54,10 @@ def start(definitions, api_server, api_namespace, operator_port, tmp_path):
             "TEST_OPERATOR_HOST": "127.0.0.1",
             "TEST_OPERATOR_PORT": str(operator_port),
             "TEST_TIMEOUT_SECONDS": str(seconds),
+            "TEST_NETWORK": "true",
+            "TEST_NETWORK_FILE": str(FILES / "test_network.py"),
+            "TEST_POD_IP": "127.0.0.1",
+            **changes,
         }
         command = [sys.executable, FILES / "test_episode.py"]
         program = subprocess.Popen(
@@ -84,6 +90,58 @@ def test_any_other_end_is_a_failure_that_says_why(start, api_server, api_namespa
     assert not _episodes(api_server, api_namespace)
 
 
+def test_a_sandbox_that_reaches_the_pod_is_a_failure_whatever_its_verdict(start, api_server, api_namespace):
+    program = start()
+    task = _begun(api_server, api_namespace)["spec"]["task"]
+    (host, port), _ = places = json.loads(task["env"][0]["value"])
+    assert places[1] == [urlsplit(api_server.url).hostname, urlsplit(api_server.url).port]
+    socket.create_connection((host, port), DEADLINE).close()
+    _finish(api_server, api_namespace, "Resolved", resolved=True, score=2, maxScore=2)
+    output, _ = program.communicate(timeout=DEADLINE)
+    assert program.returncode == 1
+    assert "a program of the sandbox has connected to this pod from 127.0.0.1" in output
+    assert "does not enforce NetworkPolicies" in output
+
+
+def test_a_sandbox_that_reaches_the_api_server_fails_the_test_of_its_episode(start, api_server, api_namespace):
+    program = start()
+    task = _begun(api_server, api_namespace)["spec"]["task"]
+    (test,) = task["scoring"]["passToPass"]
+    files = {each["path"]: each["content"] for each in task["source"]["files"]}
+    reached = _run_test(files[test.partition("::")[0]], task["env"][0]["value"])
+    assert "does not enforce NetworkPolicies: reached" in reached
+    _finish(api_server, api_namespace, "Unresolved", resolved=False, score=1, maxScore=2)
+    output, _ = program.communicate(timeout=DEADLINE)
+    assert program.returncode == 1
+    assert test in output
+
+
+def test_an_episode_that_reaches_nobody_passes_its_test(start, api_server, api_namespace):
+    start()
+    task = _begun(api_server, api_namespace)["spec"]["task"]
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        nobody = json.dumps([bound.getsockname()])
+        assert _run_test(task["source"]["files"][-1]["content"], nobody) == ""
+
+
+def test_where_policies_are_not_asked_for_the_network_is_not_tried(start, api_server, api_namespace):
+    program = start(TEST_NETWORK="false")
+    assert "env" not in _begun(api_server, api_namespace)["spec"]["task"]
+    _finish(api_server, api_namespace, "Resolved", resolved=True, score=1, maxScore=1)
+    output, _ = program.communicate(timeout=DEADLINE)
+    assert program.returncode == 0, output
+
+
+@pytest.mark.parametrize(
+    ("changes", "tried"),
+    [((), "true"), (("sandboxes.networkPolicy=disabled",), "false"), (("test.networkPolicies=false",), "false")],
+)
+def test_the_chart_says_whether_the_network_is_tried(render, changes, tried):
+    (container,) = render("default", *changes).one("Pod", "dgym-test")["spec"]["containers"]
+    assert {each["name"]: each.get("value") for each in container["env"]}["TEST_NETWORK"] == tried
+
+
 def test_an_episode_that_does_not_end_is_deleted(start, api_server, api_namespace):
     program = start(seconds=5)
     output, _ = program.communicate(timeout=DEADLINE)
@@ -96,11 +154,26 @@ def _episodes(server, namespace):
     return server.request("GET", f"/apis/dgym.dev/v1alpha1/namespaces/{namespace}/episodes")["items"]
 
 
-def _finish(server, namespace, reason, **outcome):
+def _begun(server, namespace):
     end = time.monotonic() + DEADLINE
     while not (found := _episodes(server, namespace)):
         assert time.monotonic() < end
-    name = found[0]["metadata"]["name"]
+        time.sleep(0.05)
+    return found[0]
+
+
+def _run_test(code, places):
+    """What the test of the episode says; empty: it passes."""
+    program = f"{code}\n\ntest_a_program_of_a_sandbox_reaches_nobody()\n"
+    environment = {"PATH": os.environ["PATH"], "PLACES": places}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=DEADLINE, check=False
+    )
+    return done.stderr
+
+
+def _finish(server, namespace, reason, **outcome):
+    name = _begun(server, namespace)["metadata"]["name"]
     condition = {
         "type": "Finished",
         "status": "True",

@@ -1,12 +1,17 @@
-"""``helm test``: the operator answers, and one episode comes to its end, with its bug repaired.
+"""``helm test``: the operator answers, one episode comes to its end with its bug repaired, and it reaches nobody.
+
+A program of the episode tries to connect to this pod, which listens, and to the API server: a cluster whose network
+does not enforce NetworkPolicies takes them without a word. That both can be reached is seen here first.
 
 Runs in the operator's image, with nothing but the standard library and the pod's own token.
 """
 
 import json
 import os
+import socket
 import ssl
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -18,12 +23,17 @@ ACCOUNT = Path(os.environ.get("TEST_ACCOUNT", "/var/run/secrets/kubernetes.io/se
 NAMESPACE = os.environ["TEST_NAMESPACE"]
 EPISODES = f"/apis/dgym.dev/v1alpha1/namespaces/{NAMESPACE}/episodes"
 END = time.monotonic() + float(os.environ["TEST_TIMEOUT_SECONDS"])
+NETWORK_TEST = "test_network.py::test_a_program_of_a_sandbox_reaches_nobody"
 
 
 def main() -> int:
-    """0 when the episode is resolved."""
+    """0 when the episode is resolved, and has reached nobody."""
     until("the operator is ready", operator_is_ready)
     manifest = json.loads(Path(os.environ["TEST_EPISODE_FILE"]).read_text("utf-8"))
+    listener = None
+    if os.environ.get("TEST_NETWORK") == "true":
+        listener = Listener()
+        watch_network(manifest["spec"]["task"], listener)
     episode = call("POST", EPISODES, manifest)["metadata"]["name"]
     print(f"episode {episode} in {NAMESPACE}", flush=True)
     shown: list[str] = []
@@ -33,7 +43,46 @@ def main() -> int:
         call("DELETE", f"{EPISODES}/{episode}")
     outcome = status.get("outcome") or {}
     print(f"{status['reason']}: {outcome.get('message') or 'score {score} of {maxScore}'.format(**outcome)}")
-    return 0 if outcome.get("resolved") else 1
+    if listener is not None and listener.reached:
+        print(f"a program of the sandbox has connected to this pod from {listener.reached[0]}")
+    if listener is not None and (listener.reached or outcome.get("score") != outcome.get("maxScore")):
+        print(
+            f"If {NETWORK_TEST} has failed, sandboxes reach other pods: the network of this cluster does not enforce "
+            "NetworkPolicies. Use one that does, or set test.networkPolicies=false to accept it."
+        )
+    return 0 if outcome.get("resolved") and not (listener and listener.reached) else 1
+
+
+class Listener:
+    """Listens at this pod's address, and records who connects."""
+
+    def __init__(self) -> None:
+        family = socket.AF_INET6 if ":" in os.environ["TEST_POD_IP"] else socket.AF_INET
+        self._server = socket.create_server((os.environ["TEST_POD_IP"], 0), family=family)
+        self.port: int = self._server.getsockname()[1]
+        self.reached: list[str] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            connection, address = self._server.accept()
+            connection.close()
+            self.reached.append(address[0])
+
+
+def watch_network(task: dict[str, Any], listener: Listener) -> None:
+    """Let the episode's tests try to connect to places that this pod has connected to."""
+    api = (os.environ["KUBERNETES_SERVICE_HOST"], int(os.environ["KUBERNETES_SERVICE_PORT"]))
+    places = [(os.environ["TEST_POD_IP"], listener.port), api]
+    for host, port in places:
+        socket.create_connection((host, port), 15).close()
+    until("this pod has reached itself", lambda: listener.reached)
+    listener.reached.clear()
+    task["env"] = [{"name": "PLACES", "value": json.dumps(places)}]
+    code = Path(os.environ["TEST_NETWORK_FILE"]).read_text("utf-8")
+    path, _, _ = NETWORK_TEST.partition("::")
+    task["source"]["files"].append({"path": path, "content": code})
+    task["scoring"]["passToPass"] = [NETWORK_TEST]
 
 
 def operator_is_ready() -> bool:
