@@ -83,6 +83,6 @@ def _rows(table):
     try:
         with open(os.path.join(_SYSTEM_V, table)) as lines:
             columns = lines.readline().split()
-            return [dict(zip(columns, line.split())) for line in lines]
+            return [dict(zip(columns, line.split())) for line in lines]  # noqa: B905 - Python 3.6 has no strict
     except OSError:
         return []
