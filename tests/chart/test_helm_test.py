@@ -95,11 +95,13 @@ def test_a_sandbox_that_reaches_the_pod_is_a_failure_whatever_its_verdict(start,
     task = _begun(api_server, api_namespace)["spec"]["task"]
     (host, port), _ = places = json.loads(task["env"][0]["value"])
     assert places[1] == [urlsplit(api_server.url).hostname, urlsplit(api_server.url).port]
+    # Somebody else who connects is no sandbox.
     socket.create_connection((host, port), DEADLINE).close()
+    assert "reached" in _run_test(task, json.dumps([[host, port]]))
     _finish(api_server, api_namespace, "Resolved", resolved=True, score=2, maxScore=2)
     output, _ = program.communicate(timeout=DEADLINE)
     assert program.returncode == 1
-    assert "a program of the sandbox has connected to this pod from 127.0.0.1" in output
+    assert output.count("a program of the sandbox has connected to this pod from 127.0.0.1") == 1
     assert "does not enforce NetworkPolicies" in output
 
 
@@ -107,8 +109,7 @@ def test_a_sandbox_that_reaches_the_api_server_fails_the_test_of_its_episode(sta
     program = start()
     task = _begun(api_server, api_namespace)["spec"]["task"]
     (test,) = task["scoring"]["passToPass"]
-    files = {each["path"]: each["content"] for each in task["source"]["files"]}
-    reached = _run_test(files[test.partition("::")[0]], task["env"][0]["value"])
+    reached = _run_test(task, json.dumps(json.loads(task["env"][0]["value"])[1:]))
     assert "does not enforce NetworkPolicies: reached" in reached
     _finish(api_server, api_namespace, "Unresolved", resolved=False, score=1, maxScore=2)
     output, _ = program.communicate(timeout=DEADLINE)
@@ -122,7 +123,7 @@ def test_an_episode_that_reaches_nobody_passes_its_test(start, api_server, api_n
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         nobody = json.dumps([bound.getsockname()])
-        assert _run_test(task["source"]["files"][-1]["content"], nobody) == ""
+        assert _run_test(task, nobody) == ""
 
 
 def test_where_policies_are_not_asked_for_the_network_is_not_tried(start, api_server, api_namespace):
@@ -162,10 +163,13 @@ def _begun(server, namespace):
     return found[0]
 
 
-def _run_test(code, places):
-    """What the test of the episode says; empty: it passes."""
-    program = f"{code}\n\ntest_a_program_of_a_sandbox_reaches_nobody()\n"
-    environment = {"PATH": os.environ["PATH"], "PLACES": places}
+def _run_test(task, places):
+    """What the task's test of the network says with these places; empty: it passes."""
+    path, _, name = task["scoring"]["passToPass"][0].partition("::")
+    (code,) = (each["content"] for each in task["source"]["files"] if each["path"] == path)
+    variables = {each["name"]: each["value"] for each in task["env"]}
+    environment = {"PATH": os.environ["PATH"], **variables, "PLACES": places}
+    program = f"{code}\n\n{name}()\n"
     done = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=DEADLINE, check=False
     )

@@ -6,8 +6,10 @@ does not enforce NetworkPolicies takes them without a word. That both can be rea
 Runs in the operator's image, with nothing but the standard library and the pod's own token.
 """
 
+import contextlib
 import json
 import os
+import secrets
 import socket
 import ssl
 import sys
@@ -54,20 +56,24 @@ def main() -> int:
 
 
 class Listener:
-    """Listens at this pod's address, and records who connects."""
+    """Listens at this pod's address, and records who connects and knows the word."""
 
     def __init__(self) -> None:
         family = socket.AF_INET6 if ":" in os.environ["TEST_POD_IP"] else socket.AF_INET
         self._server = socket.create_server((os.environ["TEST_POD_IP"], 0), family=family)
         self.port: int = self._server.getsockname()[1]
+        self.word = secrets.token_hex(8)
         self.reached: list[str] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
         while True:
             connection, address = self._server.accept()
-            connection.close()
-            self.reached.append(address[0])
+            with contextlib.suppress(OSError), connection:
+                connection.settimeout(5)
+                # Scanners of ports connect as well.
+                if connection.recv(64).decode(errors="replace") == self.word:
+                    self.reached.append(address[0])
 
 
 def watch_network(task: dict[str, Any], listener: Listener) -> None:
@@ -75,10 +81,11 @@ def watch_network(task: dict[str, Any], listener: Listener) -> None:
     api = (os.environ["KUBERNETES_SERVICE_HOST"], int(os.environ["KUBERNETES_SERVICE_PORT"]))
     places = [(os.environ["TEST_POD_IP"], listener.port), api]
     for host, port in places:
-        socket.create_connection((host, port), 15).close()
+        with socket.create_connection((host, port), 15) as connection:
+            connection.sendall(listener.word.encode())
     until("this pod has reached itself", lambda: listener.reached)
     listener.reached.clear()
-    task["env"] = [{"name": "PLACES", "value": json.dumps(places)}]
+    task["env"] = [{"name": "PLACES", "value": json.dumps(places)}, {"name": "WORD", "value": listener.word}]
     code = Path(os.environ["TEST_NETWORK_FILE"]).read_text("utf-8")
     path, _, _ = NETWORK_TEST.partition("::")
     task["source"]["files"].append({"path": path, "content": code})

@@ -14,7 +14,8 @@ def test_a_program_of_a_sandbox_reaches_nobody() -> None:
 def reaches(host: str, port: int) -> bool:
     """Whether the place takes a connection."""
     try:
-        socket.create_connection((host, port), 5).close()
+        with socket.create_connection((host, port), 5) as connection:
+            connection.sendall(os.environ["WORD"].encode())
     except OSError:
         return False
     return True
