@@ -229,6 +229,24 @@ def test_run_and_replay_read_a_repository_outside_of_the_manifests_directory_onl
     assert again.returncode == 0, again.stderr
 
 
+def test_no_interpreter_of_the_repository_is_started(folder, tmp_path):
+    repository, canary = tmp_path / "hostile", tmp_path / "canary"
+    for place in (".venv/bin", "venv/bin", "bin", "."):
+        (repository / place).mkdir(parents=True, exist_ok=True)
+        (repository / place / "pyvenv.cfg").write_text("home = /usr/bin\n")
+        for name in ("python", "python3", "uv", "pip"):
+            (repository / place / name).write_text(f'#!/bin/sh\necho $0 >> {canary}\nexec python3 "$@"\n')
+            (repository / place / name).chmod(0o755)
+    (repository / "test_one.py").write_text("def test_one():\n    assert True\n")
+    (tmp_path / "short.jsonl").write_text('{"tool": "submit"}')
+    options = ["--sandbox", "none", "--agent", "replay", "-p", "agent.parameters.trajectory=short.jsonl"]
+    done = folder.dgym("run", str(repository), *options)
+    assert "1 resolved" in done.stdout, done.stderr
+    assert not canary.exists(), canary.read_text()
+    folder.dgym("run", str(repository), *options, "--force", "--python", str(repository / ".venv"))
+    assert canary.exists()
+
+
 def test_an_agent_that_steps_after_the_end_keeps_its_verdict(folder):
     done = folder.run("--agent", "agents_for_tests:Deaf")
     assert done.returncode == 0, done.stderr
