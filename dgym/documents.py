@@ -54,7 +54,11 @@ class Document(msgspec.Struct):
 
 def read_yaml(text: str) -> Iterator[Document]:
     """Every document that is not empty; the first with a syntax error or above a limit is the last."""
-    loader = _Loader(text)
+    try:
+        loader = _Loader(text)
+    except (yaml.YAMLError, UnicodeError) as error:
+        yield Document(1, None, problems=[Problem((), f"not text: {error}; save it as UTF-8")])
+        return
     # In step with the loader: the limits of each document are checked before it is built.
     excesses = yaml_excesses(yaml.parse(text, _Loader))
     number = 1
@@ -68,7 +72,7 @@ def read_yaml(text: str) -> Iterator[Document]:
             document = Document(number, None)
             _Survey(document).visit(node, (), ())
             if not document.problems:
-                document.value = loader.construct_document(node)
+                document.value = _constructed(loader, node)
             if document.value is not None or document.problems:
                 yield document
             number += 1
@@ -78,6 +82,18 @@ def read_yaml(text: str) -> Iterator[Document]:
         yield Document(number, None, problems=[Problem((), f"not valid YAML: {error}; correct the syntax")])
     finally:
         loader.dispose()
+
+
+def _constructed(loader: _Loader, node: yaml.Node) -> Any:
+    """The value of a document.
+
+    Raises:
+        ValueError: A tag does not fit its value, such as ``!!timestamp soon``, which PyYAML trips over.
+    """
+    try:
+        return loader.construct_document(node)
+    except (AttributeError, LookupError, TypeError, OverflowError):
+        raise ValueError("a tag (!!timestamp, !!int, …) does not fit the value behind it") from None
 
 
 class _Survey:

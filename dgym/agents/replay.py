@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from dgym.agents.base import AgentContext, BaseAgent, Env, find_file
+from dgym.decoding import DECODE_ERRORS
 from dgym.errors import ManifestError
 from dgym.wire import EndReason, ToolCall
 
@@ -75,7 +76,7 @@ def parse_calls(text: str, *, source: str) -> list[ToolCall]:
             continue
         try:
             call = _parse_line(msgspec.json.decode(line))
-        except (msgspec.MsgspecError, TypeError) as error:
+        except (*DECODE_ERRORS, TypeError) as error:
             if number == len(lines) and number > 1:
                 break
             raise ManifestError(f"{source}:{number}: not a call or a step: {error}") from None

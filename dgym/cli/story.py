@@ -8,6 +8,7 @@ import msgspec
 
 from dgym.agents import Exchange
 from dgym.cli.output import UsageFailure, echo
+from dgym.decoding import DECODE_ERRORS
 from dgym.episodes import describe_exchange, describe_step
 from dgym.results import Attempt, EpisodeFolder, StoredResult, TrajectoryHeader, read_trajectory
 from dgym.terminal import printable_line
@@ -70,7 +71,7 @@ def _steps(path: Path, count: int) -> Iterator[_ToldStep]:
     for line in lines[:count]:
         try:
             yield msgspec.json.decode(line, type=_ToldStep)
-        except msgspec.ValidationError:
+        except DECODE_ERRORS:
             step = msgspec.json.decode(line, type=Step)
             yield _ToldStep(seq=step.seq, call=step.call, observation=step.observation)
 

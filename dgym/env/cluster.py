@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from dgym.api import driver_secret_name
+from dgym.decoding import DECODE_ERRORS
 from dgym.env.route import Route
 from dgym.errors import AccessRefused, ArgumentError, DgymError, EpisodeOver, InfrastructureError, SandboxStartFailed
 from dgym.kube import (
@@ -250,5 +251,5 @@ class ProxyRoute(DirectRoute):
 def _message(answer: bytes) -> str:
     try:
         return str(msgspec.json.decode(answer)["message"])
-    except (msgspec.MsgspecError, LookupError, TypeError, UnicodeError):
+    except (*DECODE_ERRORS, LookupError, TypeError):
         return "the API server refuses the proxy to the pod"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import msgspec
 
+from dgym.decoding import DECODE_ERRORS
 from dgym.env.route import Route
 from dgym.errors import (
     AccessRefused,
@@ -259,7 +260,7 @@ def exception(status: int, answer: bytes) -> tuple[DgymError, bool]:
     """The exception that an answer with an error means, and whether repeating the request may help."""
     try:
         body = msgspec.json.decode(answer, type=ErrorBody)
-    except (msgspec.DecodeError, UnicodeError):
+    except DECODE_ERRORS:
         # Not a sidecar's answer: a proxy's, or one of a later version.
         text = answer[:_SHOWN_CHARACTERS].decode("utf-8", "replace")
         return InfrastructureError(f"the sidecar answered with status {status}: {text}"), status in (502, 503, 504)
@@ -302,5 +303,5 @@ def _connection_errors() -> tuple[type[Exception], ...]:
 def _decode(answer: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(answer, type=kind)
-    except (msgspec.DecodeError, UnicodeError) as error:
+    except DECODE_ERRORS as error:
         raise InfrastructureError(f"the sidecar's answer makes no sense: {error}") from None

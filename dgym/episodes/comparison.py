@@ -10,7 +10,7 @@ import msgspec
 from dgym.api import DebugTask, ToolSpec
 from dgym.env import AsyncRepoEnv
 from dgym.errors import ManifestError
-from dgym.results import Trajectory
+from dgym.results import Trajectory, TrajectoryHeader
 from dgym.sandbox import EngineName, SandboxKind
 from dgym.wire import Observation, Step
 
@@ -33,6 +33,13 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     differences: tuple[Difference, ...]
 
 
+def _tools(header: TrajectoryHeader) -> tuple[str | ToolSpec, ...]:
+    try:
+        return msgspec.convert(header.tools, tuple[str | ToolSpec, ...])
+    except msgspec.ValidationError as error:
+        raise ManifestError(f"the trajectory of {header.episode}: its tools are not a list of tools: {error}") from None
+
+
 async def run_again(
     trajectory: Trajectory, task: DebugTask, *, sandbox: str, python: str | None, engine: str = "auto"
 ) -> Comparison:
@@ -51,7 +58,7 @@ async def run_again(
         )
     async with AsyncRepoEnv(
         task,
-        tools=msgspec.convert(header.tools, tuple[str | ToolSpec, ...]),
+        tools=_tools(header),
         sandbox=cast("SandboxKind", sandbox),
         engine=cast("EngineName", engine),
         python=python,

@@ -12,6 +12,7 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
+from dgym.decoding import DECODE_ERRORS
 from dgym.kube.auth import Access
 from dgym.kube.errors import ConnectionLost, Forbidden, ServerUnavailable, TooManyRequests, UnreadableAnswer
 from dgym.kube.resources import PODS, Page, PageDecoder, Resource
@@ -122,7 +123,7 @@ class Client:
             )
             try:
                 page = decoder.decode(answer.body)
-            except msgspec.DecodeError as error:
+            except DECODE_ERRORS as error:
                 raise UnreadableAnswer(str(error), status=answer.status) from error
             yield page
             token = page.meta.next
@@ -322,7 +323,7 @@ def _decoded(answer: Answer, kind: type[V]) -> V:
         return answer.body  # type: ignore[return-value]
     try:
         return msgspec.json.decode(answer.body, type=kind)
-    except msgspec.DecodeError as error:
+    except DECODE_ERRORS as error:
         raise UnreadableAnswer(str(error), status=answer.status) from error
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+from dgym.decoding import DECODE_ERRORS
+
 
 class StatusCause(msgspec.Struct, frozen=True):
     """One fault: of a field, or of the namespace."""
@@ -168,7 +170,7 @@ def _make(status: int, answer: Status, message: str, retry_after: float | None) 
 def _decode_status(body: bytes) -> Status:
     try:
         return msgspec.json.decode(body, type=Status)
-    except msgspec.DecodeError:
+    except DECODE_ERRORS:
         return Status()
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from dgym.decoding import DECODE_ERRORS
 from dgym.locks import acquire, try_acquire
 
 _MINUTE = 60.0
@@ -135,7 +136,7 @@ def _decode(data: bytes) -> _State:
     offset = time.time() - time.monotonic()
     try:
         state = msgspec.json.decode(data, type=_State)
-    except msgspec.DecodeError:
+    except DECODE_ERRORS:
         return _State(offset=offset)
     return state if abs(state.offset - offset) < _CLOCK_SLACK_SECONDS else _State(offset=offset)
 

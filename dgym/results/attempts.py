@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from dgym.decoding import DECODE_ERRORS
 from dgym.errors import ManifestError
 from dgym.results.store import LOG, PATCH, RESULT, TRAJECTORY
 from dgym.wire import Result, Step, ToolCall
@@ -95,7 +96,7 @@ def decode_result(data: bytes) -> StoredResult | None:
     """The result in ``result.json``; None when it is not readable as one."""
     try:
         return msgspec.json.decode(data, type=StoredResult)
-    except msgspec.MsgspecError:
+    except DECODE_ERRORS:
         return None
 
 
@@ -194,12 +195,12 @@ def _decode_header(line: bytes, path: Path) -> TrajectoryHeader:
                 " (a list of calls runs with --agent replay -p agent.parameters.trajectory=FILE)"
             )
         return msgspec.json.decode(line, type=TrajectoryHeader)
-    except msgspec.MsgspecError as error:
+    except DECODE_ERRORS as error:
         raise ManifestError(f"{path}:1: not a trajectory: {error}") from None
 
 
 def _decode_step(line: bytes, path: Path, number: int) -> Step:
     try:
         return msgspec.json.decode(line, type=Step)
-    except msgspec.MsgspecError as error:
+    except DECODE_ERRORS as error:
         raise ManifestError(f"{path}:{number}: not a step: {error}") from None

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 
 from dgym.api import LEFT_OUT_ANNOTATION
+from dgym.decoding import DECODE_ERRORS
 
 _FILE = ".dgym-left-out.json"
 
@@ -17,7 +18,7 @@ def record_left_out(directory: Path, set_name: str, annotations: Mapping[str, st
     """Keep what the annotation of an EpisodeSet says beside its results; nothing where it says nothing."""
     try:
         counts = msgspec.json.decode(annotations.get(LEFT_OUT_ANNOTATION, "{}"), type=dict[str, int])
-    except msgspec.MsgspecError:
+    except DECODE_ERRORS:
         return
     known = read_left_out(directory)
     if counts != known.get(set_name, {}):
@@ -32,5 +33,5 @@ def read_left_out(directory: Path) -> LeftOut:
     """What is kept beside the results in ``directory``; empty where nothing is."""
     try:
         return msgspec.json.decode((directory / _FILE).read_bytes(), type=LeftOut)
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, *DECODE_ERRORS):
         return {}

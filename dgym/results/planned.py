@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from dgym.decoding import DECODE_ERRORS
 from dgym.workspace.sources import RESULTS_MARKER
 
 _NAME = re.compile(r"\.dgym-plan-[0-9a-f]{16}\.json")
@@ -53,5 +54,5 @@ def read_plan(data: bytes) -> Planned | None:
     """The plan in a file's bytes; None where it is none."""
     try:
         return msgspec.json.decode(data, type=Planned)
-    except msgspec.MsgspecError:
+    except DECODE_ERRORS:
         return None

@@ -11,6 +11,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 import msgspec
 
+from dgym.decoding import DECODE_ERRORS
 from dgym.errors import Superseded
 from dgym.results.attempts import (
     GIVEN_UP,
@@ -347,7 +348,7 @@ def _decode_in_flight(data: bytes | None, following: int) -> UnansweredStep | No
     """The step in flight, where it is the one that follows."""
     try:
         step = msgspec.json.decode(data or b"", type=UnansweredStep)
-    except (msgspec.MsgspecError, UnicodeError):
+    except DECODE_ERRORS:
         return None
     return step if step.seq == following else None
 
@@ -364,6 +365,6 @@ def _decode(data: bytes) -> tuple[TimedStep, ...] | None:
     try:
         msgspec.json.decode(first, type=TrajectoryHeader)
         steps = tuple(msgspec.json.decode(line, type=TimedStep) for line in lines)
-    except (msgspec.MsgspecError, UnicodeError):
+    except DECODE_ERRORS:
         return None
     return steps if [step.seq for step in steps] == list(range(len(steps))) else None

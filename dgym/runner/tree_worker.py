@@ -24,6 +24,7 @@ _LEFT_OUT = {".git", "__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache
 _BYTECODE = (".pyc", ".pyo")
 SETTLED_NS = 100 * 1000 * 1000
 MAX_BYTES = 64 * 1024 * 1024
+MAX_MEMBER = 2 * 1024 * 1024 * 1024
 
 
 # Tars
@@ -64,6 +65,9 @@ class Unpacker(object):
 
     def extract(self, archive):
         for member in archive:
+            if member.size > MAX_MEMBER:
+                # A header may announce any size; to skip that much would take for ever.
+                raise Unsafe("%r has more than %d bytes" % (member.name, MAX_MEMBER))
             parts = parts_of(member.name)
             if parts:
                 self._extract(archive, member, parts)
@@ -133,8 +137,8 @@ def unpack(root):
     try:
         with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as archive:
             Unpacker(root).extract(archive)
-    except tarfile.TarError as problem:
-        raise Unsafe(str(problem))
+    except (tarfile.TarError, ValueError, OverflowError, EOFError) as problem:
+        raise Unsafe("the archive cannot be read: %s" % problem)
     # What follows the end mark is padding: read it, so that the sender does not meet a closed pipe.
     while sys.stdin.buffer.read(64 * 1024):
         pass

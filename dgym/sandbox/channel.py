@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from dgym.decoding import DECODE_ERRORS
 from dgym.errors import InfrastructureError, SandboxLost, SetupFailed
 
 T = TypeVar("T")
@@ -27,6 +28,8 @@ PREFIX = struct.Struct("!II")
 MAX_HEADER = 1024 * 1024
 MAX_PAYLOAD = 256 * 1024
 CHUNK = 64 * 1024
+_MOST_ERRORS = 4096
+"""Above every number of an error on Linux."""
 
 
 class Call:
@@ -234,7 +237,7 @@ class Channel:
         if final.get("encoded"):
             try:
                 return msgspec.json.decode(payload), b""
-            except msgspec.DecodeError as error:
+            except DECODE_ERRORS as error:
                 raise SandboxLost(f"the runner's answer is not JSON: {error}") from None
         return final.get("result"), payload
 
@@ -257,8 +260,9 @@ def raise_for_error(final: dict[str, Any]) -> None:
     if not isinstance(error, dict):
         raise SandboxLost("the runner's error is not one")
     kind, message = error.get("type"), str(error.get("message", ""))
-    if kind == "os" and isinstance(error.get("errno"), int):
-        raise OSError(error["errno"], message or os.strerror(error["errno"]), str(error.get("path", "")))
+    number = error.get("errno")
+    if kind == "os" and isinstance(number, int) and 0 < number < _MOST_ERRORS:
+        raise OSError(number, message or os.strerror(number), str(error.get("path", "")))
     if kind == "tree":
         raise OSError(errno.EIO, message)
     if kind == "setup":
@@ -295,5 +299,5 @@ async def read_frame(reader: asyncio.StreamReader) -> tuple[dict[str, Any], byte
         return msgspec.json.decode(encoded, type=dict[str, Any]), payload
     except asyncio.IncompleteReadError:
         raise FrameError("the connection ended within a frame") from None
-    except (msgspec.DecodeError, RecursionError) as error:
+    except DECODE_ERRORS as error:
         raise FrameError(f"a frame's header is not a JSON object: {error}") from None

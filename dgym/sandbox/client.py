@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from dgym.decoding import DECODE_ERRORS
 from dgym.errors import SandboxLost
 from dgym.sandbox.channel import Channel
 from dgym.sandbox.protocol import (
@@ -291,7 +292,7 @@ def names(paths: Iterable[str]) -> bytes:
 def _manifest_lines(lines: bytes) -> list[tuple[str, ManifestEntry]]:
     try:
         entries = _MANIFEST_LINE.decode_lines(lines)
-    except msgspec.DecodeError as error:
+    except DECODE_ERRORS as error:
         raise SandboxLost(f"the runner's manifest is not one: {error}") from None
     for path, _ in entries:
         if path.startswith("/") or "\0" in path or not {"", ".", ".."}.isdisjoint(path.split("/")):

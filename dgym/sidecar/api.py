@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 from aiohttp import web
 
+from dgym.decoding import DECODE_ERRORS
 from dgym.errors import (
     ConflictError,
     DgymError,
@@ -267,7 +268,7 @@ async def _read(request: web.Request, kind: type[T], *, limit: int = BODY_LIMIT)
         raise _wrong_content()
     try:
         return msgspec.json.decode(bytes(body) or b"{}", type=kind)
-    except (msgspec.DecodeError, UnicodeError) as error:
+    except DECODE_ERRORS as error:
         raise CallError(ErrorCode.INVALID_ARGUMENT, f"the body is wrong: {error}") from None
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from dgym.api import DebugTask
+from dgym.decoding import DECODE_ERRORS
 from dgym.session import EpisodeLimits, RecordedHistory, SandboxTermination, Session, sandbox_spec
 from dgym.sidecar.access import CallError
 from dgym.sidecar.runners import PodProvider, Runners
@@ -133,7 +134,7 @@ def read_steps(lines: Iterable[bytes]) -> tuple[Step, ...]:
     steps: list[Step] = []
     try:
         steps += (msgspec.json.decode(line, type=Step) for line in lines)
-    except (msgspec.MsgspecError, UnicodeError) as error:
+    except DECODE_ERRORS as error:
         raise CallError(ErrorCode.INVALID_ARGUMENT, f"history: line {len(steps) + 1} is no step: {error}") from None
     if not steps or any(step.seq != seq or (step.call is None) != (seq == 0) for seq, step in enumerate(steps)):
         raise CallError(ErrorCode.INVALID_ARGUMENT, "history: it is not the reset and then calls numbered from 1")

@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from dgym.decoding import DECODE_ERRORS
 from dgym.tools.context import ToolContext, ToolError, ToolResult
 from dgym.tools.schema import Signature, describe_signature, read_signature
 from dgym.tools.text import nearest, split_words
@@ -140,7 +141,7 @@ def _parse_line(line: str, tools: Mapping[str, Tool]) -> ToolCall:
     if line.startswith("{"):
         try:
             decoded = msgspec.json.decode(line.encode("utf-8", "replace"), type=dict[str, Any])
-        except (msgspec.DecodeError, RecursionError) as error:
+        except DECODE_ERRORS as error:
             raise ToolError(f"The action begins with a brace but is not JSON: {error}. {_FORM}") from None
         return _parse_mapping(decoded, tools)
     words = line.split(maxsplit=1)

@@ -6,6 +6,7 @@ from typing import Protocol
 
 import msgspec
 
+from dgym.decoding import DECODE_ERRORS
 from dgym.results import StoredResult, TrajectoryHeader
 from dgym.results.report import EpisodeRow, row_of
 
@@ -117,7 +118,7 @@ def decode_header(line: bytes) -> TrajectoryHeader:
     """The header in the first line of a trajectory; an empty one where it is none."""
     try:
         return msgspec.json.decode(line, type=TrajectoryHeader)
-    except msgspec.MsgspecError:
+    except DECODE_ERRORS:
         return TrajectoryHeader()
 
 

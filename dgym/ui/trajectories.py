@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from dgym.decoding import DECODE_ERRORS
 from dgym.results import TrajectoryHeader
 from dgym.ui.library import decode_header
 from dgym.wire import Breakpoint, Frame, Observation, ToolCall
@@ -98,7 +99,7 @@ def read_story(data: bytes | None) -> Story:
     for number, line in enumerate(lines[1:], start=2):
         try:
             turns.append(_DECODER.decode(line))
-        except (msgspec.MsgspecError, UnicodeError) as error:
+        except DECODE_ERRORS as error:
             problem = f"Line {number} of the trajectory is not a step: {error}"
             break
     return Story(header=decode_header(lines[0]), turns=tuple(turns), problem=problem)

@@ -8,6 +8,7 @@ import hashlib
 
 import msgspec
 
+from dgym.decoding import DECODE_ERRORS
 from dgym.wire.messages import EndReason, Result
 
 TERMINATION_LIMIT = 1024
@@ -83,7 +84,7 @@ def decode_termination(data: bytes | str) -> TerminationMessage | None:
     """The message, or None when it is not whole."""
     try:
         message = msgspec.json.decode(data, type=TerminationMessage)
-    except (msgspec.DecodeError, UnicodeError):
+    except DECODE_ERRORS:
         return None
     return message if message.checksum and message.checksum == _checksum(message) else None
 

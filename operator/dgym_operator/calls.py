@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import aiohttp
 import msgspec
 
+from dgym.decoding import DECODE_ERRORS
 from dgym.kube import WorkQueue
 from dgym.logs import fields
 from dgym.wire import EndReason
@@ -113,7 +114,7 @@ class AgentClient:
         answer = await self._call("GET", url + ASSIGNMENTS_PATH)
         try:
             report = msgspec.json.decode(answer.body, type=AgentReport)
-        except (msgspec.DecodeError, UnicodeError) as error:
+        except DECODE_ERRORS as error:
             raise Refused(answer.status, f"its report cannot be read: {error}") from None
         believed = tuple(self._believed(status) for status in report.assignments)
         return msgspec.structs.replace(report, assignments=believed)
@@ -227,7 +228,7 @@ class SidecarCalls:
             return True
         try:
             verified = msgspec.json.decode(answer.body, type=VerifyResponse)
-        except (msgspec.DecodeError, UnicodeError):
+        except DECODE_ERRORS:
             return True
         if not verified.expected and verified.poisoned_step is not None:
             self._poisoned(call, verified.poisoned_step)

@@ -72,10 +72,10 @@ def _checked_out(url: str, revision: str, directory: Path, progress: Progress) -
     git = SourceSpec(git=GitSource(url=url, revision=revision))
     try:
         packed = asyncio.run(pack_source(git, base=Path.cwd(), cache=cache_directory() / "sources"))
+        directory.mkdir()
+        extract(packed, directory)
     except SourceFailed as error:
         raise ManifestError(str(error)) from None
-    directory.mkdir()
-    extract(packed, directory)
     return directory
 
 

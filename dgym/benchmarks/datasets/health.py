@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from dgym.api import TREATMENTS, Treatment
+from dgym.decoding import DECODE_ERRORS
 from dgym.session.verification import list_paths, unsteady_tests
 from dgym.wire import EndReason
 
@@ -81,7 +82,7 @@ def read_health(file: Path) -> dict[str, TaskHealth]:
     """By instance; empty where nothing is known."""
     try:
         found = msgspec.json.decode(file.read_bytes(), type=list[TaskHealth])
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, *DECODE_ERRORS):
         return {}
     return {one.instance: one for one in found}
 

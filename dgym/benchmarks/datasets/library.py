@@ -12,6 +12,7 @@ import msgspec
 
 from dgym.benchmarks.datasets.adapter import Adapter, ImageNames, RowError, load_adapter
 from dgym.benchmarks.datasets.fetching import Progress, fetch, named, unpacked
+from dgym.decoding import DECODE_ERRORS
 from dgym.errors import ManifestError, nearest
 from dgym.sandbox.local import cache_directory
 
@@ -202,7 +203,7 @@ def _root() -> Path:
 def _read_index(file: Path) -> _Index | None:
     try:
         return msgspec.json.decode(file.read_bytes(), type=_Index)
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, *DECODE_ERRORS):
         return None
 
 

@@ -9,6 +9,7 @@ from collections.abc import Collection
 import msgspec
 
 from dgym.benchmarks.datasets.adapter import RowError
+from dgym.decoding import DECODE_ERRORS
 from dgym.errors import PatchError
 from dgym.workspace.patches import parse_patch
 
@@ -70,7 +71,7 @@ def patch_of(content: str, paths: Collection[str]) -> str:
     """
     try:
         commit = msgspec.json.decode(content, type=_Commit)
-    except msgspec.DecodeError as error:
+    except DECODE_ERRORS as error:
         raise RowError(f"{_FIELD}: {error}") from None
     chosen = [each for each in commit.file_diffs if _is_chosen(each, paths)]
     patch = "".join(_section(each) for each in chosen)

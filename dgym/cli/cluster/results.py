@@ -18,6 +18,7 @@ from dgym.cli.cluster.connection import ClusterError, connect, find_all, selecto
 from dgym.cli.cluster.views import ConditionView, EpisodeView, Meta, SetView, View
 from dgym.cli.output import FAILED, UsageFailure, echo
 from dgym.cli.story import show_stories
+from dgym.decoding import DECODE_ERRORS
 from dgym.kube import EPISODES, PODS, SECRETS, Client, Forbidden, NotFound, PortForward, PortUnreachable
 from dgym.results import FILES, Attempt, StoredResult, record_left_out
 from dgym.wire.assignments import RESULTS_PATH, ResultsList, StoredFile
@@ -48,7 +49,7 @@ class ResultsReader:
         body = b"".join([chunk async for chunk in self._get(f"{namespace}/{episode}")])
         try:
             found = msgspec.json.decode(body, type=ResultsList).files
-        except msgspec.MsgspecError as error:
+        except DECODE_ERRORS as error:
             raise ClusterError(f"pod {self._forward.pod} sent no list of results: {error}") from error
         return [file for file in found if _is_below(file.path, namespace, episode)]
 
@@ -150,7 +151,7 @@ def _not_installed(what: str, namespace: str) -> ClusterError:
 def _refusal(status: int, body: str, pod: str) -> ClusterError:
     try:
         text = str(msgspec.json.decode(body)["message"])
-    except (msgspec.MsgspecError, LookupError, TypeError):
+    except (*DECODE_ERRORS, LookupError, TypeError):
         text = f"HTTP status {status}"
     return ClusterError(f"agent {pod} does not give the results: {text}")
 

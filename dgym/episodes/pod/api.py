@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from dgym.decoding import DECODE_ERRORS
 from dgym.episodes.pod.assignments import Assignments, NoSlot, Outdated
 from dgym.episodes.pod.metrics import CONTENT_TYPE, Metrics
 from dgym.errors import ManifestError
@@ -208,7 +209,7 @@ async def _read(request: web.Request) -> Assignment:
         raise _CallError(ErrorCode.INVALID_ARGUMENT, "the body did not arrive") from None
     except web.HTTPRequestEntityTooLarge:
         raise _CallError(ErrorCode.TOO_LARGE, f"an assignment has at most {ASSIGNMENT_LIMIT:,} bytes") from None
-    except (msgspec.DecodeError, UnicodeError) as error:
+    except DECODE_ERRORS as error:
         raise _CallError(ErrorCode.INVALID_ARGUMENT, f"the body is wrong: {error}") from None
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from dgym.decoding import DECODE_ERRORS
 from dgym.errors import ManifestError
 from dgym.results.attempts import Attempt, EpisodeFolder, StoredResult
 from dgym.results.left_out import LeftOut, read_left_out
@@ -237,7 +238,7 @@ def _read_steps(path: Path) -> list[_Step]:
     for line in lines[1:-1]:
         try:
             steps.append(_DECODER.decode(line))
-        except msgspec.MsgspecError:
+        except DECODE_ERRORS:
             break
     return steps
 

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from dgym.decoding import DECODE_ERRORS
 from dgym.errors import SandboxStartFailed
 from dgym.locks import only_one
 from dgym.sandbox.cache import cache_directory
@@ -160,7 +161,7 @@ async def _ask(name: Flavor) -> Engine:
     answer = await call(program, ("info", "--format", "{{json .}}"), _INFO_SECONDS)
     try:
         facts = msgspec.json.decode(answer.output, type=dict[str, Any])
-    except msgspec.DecodeError:
+    except DECODE_ERRORS:
         raise SandboxStartFailed(f"{name} does not answer: {answer.why}") from None
     errors = facts.get("ServerErrors")
     if errors or answer.status != 0:
@@ -286,7 +287,7 @@ def _image(name: str, answer: Answer) -> Image:
         facts: dict[str, Any] = said[0] if isinstance(said, list) else said
         config = facts.get("Config") or {}
         return Image(name=name, id=str(facts["Id"]), user=str(config.get("User") or ""))
-    except (msgspec.DecodeError, LookupError, AttributeError, TypeError):
+    except (*DECODE_ERRORS, LookupError, AttributeError, TypeError):
         raise SandboxStartFailed(
             f"the engine's answer about image {name!r} makes no sense: {answer.output[:200]}"
         ) from None

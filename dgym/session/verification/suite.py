@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from dgym.decoding import DECODE_ERRORS
 from dgym.sandbox import EntrypointResult
 
 _PASSED = frozenset({"passed", "xpassed", "xfailed"})
@@ -71,7 +72,7 @@ class SuiteCache(msgspec.Struct, frozen=True):
         """The suite, if it is known and readable."""
         try:
             return msgspec.json.decode(self._path("json").read_bytes(), type=ExpectedTests)
-        except (OSError, msgspec.DecodeError):
+        except (OSError, *DECODE_ERRORS):
             return None
 
     def put(self, expected: ExpectedTests) -> None:

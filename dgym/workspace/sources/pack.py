@@ -74,11 +74,18 @@ def unpack_archive(archive: Path, directory: Path) -> None:
 
 
 def extract(packed: Path, directory: Path) -> None:
-    """Write the files of a tar that ``pack_source`` gave into ``directory``."""
+    """Write the files of a tar that ``pack_source`` gave into ``directory``.
+
+    Raises:
+        SourceFailed: This machine cannot hold one of its files.
+    """
     # Nothing in a tar of ours leads outside; Debian's Python 3.11.2 knows no filters.
     options: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-    with tarfile.open(packed, encoding="utf-8", errors="surrogateescape") as tar:
-        tar.extractall(directory, **options)  # noqa: S202 - see above
+    try:
+        with tarfile.open(packed, encoding="utf-8", errors="surrogateescape") as tar:
+            tar.extractall(directory, **options)  # noqa: S202 - see above
+    except (tarfile.TarError, OSError) as error:
+        raise SourceFailed(f"source: the repository cannot be unpacked: {error}") from error
 
 
 async def _in_thread(pack: Callable[[Cancellation], Path]) -> Path:

@@ -16,7 +16,7 @@ from typing import IO, Final, Literal, Self
 
 from dgym.api import InlineFile
 from dgym.errors import SourceFailed
-from dgym.workspace.paths import ancestors, resolve_link
+from dgym.workspace.paths import PATH_LIMIT, ancestors, resolve_link
 
 SIZE_LIMIT: Final = 2 * 1024**3
 """Bytes of one workspace."""
@@ -26,6 +26,9 @@ ENTRY_LIMIT: Final = 500_000
 
 HEADERS_LIMIT: Final = 1024**3
 """Bytes of a tar beyond the contents: headers and padding take half of it, names of absurd length would take all."""
+
+NAME_LIMIT: Final = 255
+"""Bytes of one part of a path: Linux's NAME_MAX."""
 
 _MTIME: Final = 1_000_000_000
 """One time for everything, so that packing is reproducible; zip archives cannot hold times before 1980."""
@@ -48,6 +51,8 @@ def entry_path(name: str, source: str) -> str:
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if name.startswith("/") or ".." in parts or "\0" in name:
         raise SourceFailed(f"{source}: {name!r} leads outside the repository")
+    if len(os.fsencode(name)) > PATH_LIMIT or any(len(os.fsencode(part)) > NAME_LIMIT for part in parts):
+        raise SourceFailed(f"{source}: {name[:80]!r}… is longer than the name of a file can be")
     return "/".join(parts) or "."
 
 

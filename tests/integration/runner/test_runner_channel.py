@@ -77,6 +77,9 @@ HOSTILE_ANSWERS = {
     "the end": b"",
     "half a frame": frame({"id": 1, "result": {}})[:9],
     "deep nesting": struct.pack("!II", 100_006, 0) + b'{"id":' + b"[" * 100_000,
+    "not UTF-8": struct.pack("!II", 24, 0) + b'{"id": 1, "result": "\xff"}',
+    "not UTF-8, encoded": frame({"id": 1, "result": None, "encoded": True}, b'{"cwd": "\xff"}'),
+    "deep nesting, encoded": frame({"id": 1, "result": None, "encoded": True}, b"[" * 100_000),
     "JSON that is none, encoded": frame({"id": 1, "result": None, "encoded": True}, b"{"),
 }
 
@@ -102,18 +105,36 @@ async def test_a_hostile_runner_loses_the_sandbox_and_nothing_else(answer):
     writer.close()
 
 
+@pytest.mark.parametrize("number", [2**70, -1, 0])
+async def test_a_number_of_no_error_is_a_fault_of_the_runner(number):
+    with pytest.raises(InfrastructureError, match="the runner failed"):
+        channel.raise_for_error({"error": {"type": "os", "errno": number}})
+
+
+async def test_a_manifest_that_is_not_utf_8_is_refused():
+    with pytest.raises(SandboxLost, match="manifest is not one"):
+        await manifest_of(b'["\xff", {"type": "file"}]\n')
+
+
 @pytest.mark.parametrize("name", ["../evil", "/etc/passwd", "a//b", ".", "a/./b", ""])
 async def test_a_manifest_that_names_other_places_is_refused(name):
+    with pytest.raises(SandboxLost, match="names"):
+        await manifest_of(json.dumps([name, {"type": "file"}]).encode() + b"\n")
+
+
+async def manifest_of(answer):
+    """What the client makes of a manifest with these bytes."""
     ours, theirs = socket.socketpair()
     client = RunnerClient(*await asyncio.open_connection(sock=ours))
     reader, writer = await asyncio.open_connection(sock=theirs)
     pending = asyncio.create_task(client.manifest())
     await channel.read_frame(reader)
-    writer.write(frame({"id": 1, "result": {}}, json.dumps([name, {"type": "file"}]).encode() + b"\n"))
-    with pytest.raises(SandboxLost, match="names"):
-        await pending
-    await client.close()
-    writer.close()
+    writer.write(frame({"id": 1, "result": {}}, answer))
+    try:
+        return await pending
+    finally:
+        await client.close()
+        writer.close()
 
 
 async def test_a_manifest_without_end_is_refused():

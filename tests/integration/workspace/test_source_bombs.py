@@ -16,6 +16,7 @@ import pytest
 from dgym.errors import SourceFailed
 from dgym.workspace.sources import tree as source_tree
 from dgym.workspace.sources import unpack as source_unpack
+from dgym.workspace.sources import unpack_archive
 
 MIB = 1024**2
 
@@ -149,3 +150,23 @@ def test_names_count_towards_the_size_of_a_tar(tmp_path, monkeypatch):
         source_tree.TreeWriter(tmp_path / "packed.tar", "source.archive") as tree,
     ):
         source_unpack.repack(tmp_path / "archive", tree, "source.archive")
+
+
+@pytest.mark.parametrize("name", ["x" * 256, "ä" * 128, "/".join(["d"] * 2049)])
+def test_names_that_no_file_can_have_are_refused(name, tmp_path):
+    archive = tmp_path / "names.zip"
+    with zipfile.ZipFile(archive, "w") as out:
+        out.writestr("a", "")
+        out.writestr(name, "")
+    with pytest.raises(SourceFailed, match="longer than the name of a file can be"):
+        unpack_archive(archive, tmp_path / "directory")
+
+
+def test_a_link_that_leads_through_itself_is_refused(tmp_path):
+    archive = tmp_path / "links.tar"
+    with tarfile.open(archive, "w") as out:
+        link = tarfile.TarInfo("a")
+        link.type, link.linkname = tarfile.SYMTYPE, "a/../.."
+        out.addfile(link)
+    with pytest.raises(SourceFailed, match="cannot be unpacked"):
+        unpack_archive(archive, tmp_path / "directory")

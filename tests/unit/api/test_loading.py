@@ -290,6 +290,20 @@ def test_files_that_cannot_be_read(tmp_path):
         load(tmp_path / "latin.yaml")
 
 
+@pytest.mark.parametrize("name", ["a.yaml", "a.json"])
+def test_halves_of_surrogate_pairs_are_refused(name):
+    with pytest.raises(ManifestError, match="a\\."):
+        loads('{"apiVersion": "dgym.dev/v1alpha1", "kind": "\ud800"}', source=name)
+
+
+@pytest.mark.parametrize(
+    "value", ["!!timestamp soon", "!!int ''", "!!bool soon", "!!float ''", "!!timestamp 2001-99-99"]
+)
+def test_tags_that_do_not_fit_their_value_are_refused(value):
+    with pytest.raises(ManifestError, match="not valid YAML"):
+        loads(f"kind: {value}")
+
+
 def test_times_and_colons_stay_text():
     (task,) = loads(TASK + "  env: [{name: A, value: 12:30}, {name: B, value: 2026-01-31}]\n")
     assert isinstance(task, DebugTask)

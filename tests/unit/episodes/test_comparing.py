@@ -1,4 +1,9 @@
-from dgym.episodes import compare
+import pytest
+
+from dgym.api import loads
+from dgym.episodes import compare, run_again
+from dgym.errors import ManifestError
+from dgym.results import Trajectory, TrajectoryHeader
 from dgym.wire import EndReason, Observation, Step, ToolCall
 
 
@@ -32,3 +37,10 @@ def test_a_large_difference_is_cut():
     (difference,) = compare((step(1, "\n".join(map(str, range(500)))),), [step(1, "x")])
     assert difference.text.count("\n") < 50
     assert "more lines" in difference.text
+
+
+async def test_a_trajectory_that_names_no_tools_is_refused():
+    (task,) = loads("{apiVersion: dgym.dev/v1alpha1, kind: DebugTask, metadata: {name: calc}, spec: {}}")
+    trajectory = Trajectory(header=TrajectoryHeader(episode="calc", tools=(5,)), steps=())
+    with pytest.raises(ManifestError, match="calc: its tools are not a list of tools"):
+        await run_again(trajectory, task, sandbox="none", python=None)

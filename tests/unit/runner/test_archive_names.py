@@ -2,6 +2,7 @@
 
 import io
 import os
+import sys
 import tarfile
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dgym.runner import tree_worker
 from dgym.runner.tree_worker import Unpacker, Unsafe, check_link, parts_of
 
 _PART = st.sampled_from(["a", "b", "..", ".", "", "...", "a b"])
@@ -84,3 +86,19 @@ def test_nothing_is_written_through_a_link_that_stood_there(tmp_path):
 def test_set_user_id_bits_are_dropped_and_the_mode_is_kept(tmp_path):
     unpack(tmp_path, ("program", tarfile.REGTYPE, "", b"x"))
     assert (tmp_path / "program").stat().st_mode & 0o7777 == 0o755
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"size": "9" * 30}, {"GNU.sparse.major": "1", "GNU.sparse.minor": "0"}, {"mtime": "1e300"}],
+    ids=["a size without end", "a sparse file without a map", "a time out of bounds"],
+)
+def test_headers_that_make_no_sense_are_refused(headers, tmp_path, monkeypatch):
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        member = tarfile.TarInfo("a")
+        member.pax_headers = headers
+        archive.addfile(member)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(out.getvalue())))
+    with pytest.raises(Unsafe):
+        tree_worker.unpack(str(tmp_path))
