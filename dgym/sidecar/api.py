@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -28,31 +28,27 @@ from dgym.errors import (
 from dgym.sidecar.access import Access, CallError
 from dgym.sidecar.attempt import Attempt, StillRunning
 from dgym.tracing import Recorder, continue_trace
+from dgym.wire import calls
+from dgym.wire.calls import Call
 from dgym.wire.http import (
-    BODY_LIMIT,
     IDEMPOTENCY_HEADER,
-    PREPARE_LIMIT,
-    REPLAY_LIMIT,
     TRACEPARENT_HEADER,
-    WORKSPACE_LIMIT,
     Accepted,
-    CloseRequest,
+    AttemptState,
     CloseResponse,
     DiffResponse,
     ErrorBody,
     ErrorCode,
     Path,
-    PauseRequest,
     PeekResponse,
-    PrepareRequest,
     PrepareResponse,
-    ReleaseRequest,
-    ResetRequest,
     Role,
-    RunningRequest,
     SpansResponse,
-    StepRequest,
+    StepResponse,
+    StepsResponse,
+    ToolsResponse,
     UploadResponse,
+    VerifyResponse,
     error_body,
 )
 from dgym.wire.signing import SIGNATURE_HEADER, SignedRequest, content_digest, sign_answer
@@ -60,7 +56,15 @@ from dgym.wire.signing import SIGNATURE_HEADER, SignedRequest, content_digest, s
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Handler = Callable[[web.Request], Awaitable[Any]]
+Handler = Callable[[web.Request], Awaitable[T]]
+
+
+class _Route(NamedTuple, Generic[T]):
+    """A call and the method that serves it, whose answer has the call's type."""
+
+    call: Call[Any, T]
+    handler: Handler[T]
+
 
 MAXIMUM_CALLS = 64
 _BODY_SECONDS = 60.0
@@ -82,38 +86,39 @@ class Api:
         """The application with all routes."""
         application = web.Application()
         router = application.router
-        for method, path, roles, handler in self._routes():
-            router.add_route(method, path, self._guarded(roles, handler))
+        for route in self._routes():
+            router.add_route(route.call.method, route.call.path, self._guarded(route.call.roles, route.handler))
         router.add_get(Path.HEALTH, self._health)
         router.add_get(Path.READY, self._ready)
         router.add_route("*", "/{path:.*}", self._unknown)
         return application
 
-    def _routes(self) -> list[tuple[str, str, Sequence[Role], Handler]]:
-        prepare, drive, operate = (Role.PREPARE,), (Role.DRIVE,), (Role.OPERATE,)
+    def _routes(self) -> list["_Route[Any]"]:
         return [
-            ("PUT", Path.WORKSPACE, prepare, self._workspace),
-            ("PUT", Path.HISTORY, prepare, self._history),
-            ("POST", Path.PREPARE, prepare, self._prepare),
-            ("POST", Path.SOLUTION, prepare, self._solution),
-            ("GET", Path.RESULT, prepare, self._result),
-            ("GET", Path.SPANS, prepare, self._spans),
-            ("POST", Path.RELEASE, prepare, self._release),
-            ("POST", Path.RESET, drive, self._reset),
-            ("POST", Path.STEPS + "/{seq}", drive, self._step),
-            ("GET", Path.STEPS, prepare + drive, self._steps),
-            ("POST", Path.PEEK, drive, self._peek),
-            ("GET", Path.TOOLS, drive, self._tools),
-            ("GET", Path.DIFF, drive, self._diff),
-            ("POST", Path.CLOSE, drive, self._close),
-            ("POST", Path.VERIFY, operate, self._verify),
-            ("POST", Path.RUNNING, operate, self._running),
-            ("POST", Path.PAUSE, operate, self._pause),
-            ("POST", Path.CANCEL, operate, self._cancel),
-            ("GET", Path.STATE, operate, self._state),
+            _Route(calls.WORKSPACE, self._workspace),
+            _Route(calls.HISTORY, self._history),
+            _Route(calls.PREPARE, self._prepare),
+            _Route(calls.SOLUTION, self._solution),
+            _Route(calls.RESULT, self._result),
+            _Route(calls.SPANS, self._spans),
+            _Route(calls.RELEASE, self._release),
+            _Route(calls.RESET, self._reset),
+            _Route(calls.STEP, self._step),
+            _Route(calls.STEPS, self._steps),
+            _Route(calls.PEEK, self._peek),
+            _Route(calls.TOOLS, self._tools),
+            _Route(calls.DIFF, self._diff),
+            _Route(calls.CLOSE, self._close),
+            _Route(calls.VERIFY, self._verify),
+            _Route(calls.RUNNING, self._running),
+            _Route(calls.PAUSE, self._pause),
+            _Route(calls.CANCEL, self._cancel),
+            _Route(calls.STATE, self._state),
         ]
 
-    def _guarded(self, roles: Sequence[Role], handler: Handler) -> Callable[[web.Request], Awaitable[web.Response]]:
+    def _guarded(
+        self, roles: Sequence[Role], handler: Handler[Any]
+    ) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def handle(request: web.Request) -> web.Response:
             started = time.monotonic()
             response, code = await self._answer(request, roles, handler)
@@ -124,7 +129,9 @@ class Api:
 
         return handle
 
-    async def _answer(self, request: web.Request, roles: Sequence[Role], handler: Handler) -> tuple[web.Response, str]:
+    async def _answer(
+        self, request: web.Request, roles: Sequence[Role], handler: Handler[Any]
+    ) -> tuple[web.Response, str]:
         self._calls += 1
         signed = None
         try:
@@ -159,84 +166,84 @@ class Api:
 
     # prepare
 
-    async def _workspace(self, request: web.Request) -> Any:
-        _check_length(request, WORKSPACE_LIMIT)
+    async def _workspace(self, request: web.Request) -> UploadResponse:
+        _check_length(request, calls.WORKSPACE.limit)
         return _received(await self._attempt.receive_workspace(request.content.iter_chunked(_CHUNK_BYTES)))
 
-    async def _history(self, request: web.Request) -> Any:
-        _check_length(request, REPLAY_LIMIT)
+    async def _history(self, request: web.Request) -> UploadResponse:
+        _check_length(request, calls.HISTORY.limit)
         return _received(await self._attempt.receive_history(request.content.iter_chunked(_CHUNK_BYTES)))
 
-    async def _prepare(self, request: web.Request) -> Any:
-        prepared = await _read(request, PrepareRequest, limit=PREPARE_LIMIT)
+    async def _prepare(self, request: web.Request) -> PrepareResponse:
+        prepared = await _read(request, calls.PREPARE)
         tools = self._attempt.prepare(prepared)
         if prepared.driver_idle_seconds is not None:
             self._access.ignore_epochs(Role.DRIVE)
         return PrepareResponse(tools=tools)
 
-    async def _solution(self, _request: web.Request) -> Any:
+    async def _solution(self, _request: web.Request) -> PeekResponse:
         return PeekResponse(observation=await self._attempt.apply_solution())
 
-    async def _result(self, _request: web.Request) -> Any:
+    async def _result(self, _request: web.Request) -> CloseResponse:
         return CloseResponse(result=await self._attempt.wait_for_result())
 
-    async def _spans(self, _request: web.Request) -> Any:
+    async def _spans(self, _request: web.Request) -> SpansResponse:
         return SpansResponse(spans=self._recorder.spans())
 
-    async def _release(self, request: web.Request) -> Any:
-        self._attempt.record_release(await _read(request, ReleaseRequest))
+    async def _release(self, request: web.Request) -> Accepted:
+        self._attempt.record_release(await _read(request, calls.RELEASE))
         return Accepted()
 
     # drive
 
-    async def _reset(self, request: web.Request) -> Any:
+    async def _reset(self, request: web.Request) -> StepResponse:
         key = request.headers.get(IDEMPOTENCY_HEADER, "")
         if not 0 < len(key) <= _KEY_LENGTH:
             message = f"the header {IDEMPOTENCY_HEADER} must have 1 to {_KEY_LENGTH} characters"
             raise CallError(ErrorCode.INVALID_ARGUMENT, message)
-        return await self._attempt.reset(key, await _read(request, ResetRequest))
+        return await self._attempt.reset(key, await _read(request, calls.RESET))
 
-    async def _step(self, request: web.Request) -> Any:
+    async def _step(self, request: web.Request) -> StepResponse:
         seq = _number(request.match_info["seq"], "the step's number")
-        return await self._attempt.step(seq, await _read(request, StepRequest))
+        return await self._attempt.step(seq, await _read(request, calls.STEP))
 
-    async def _steps(self, request: web.Request) -> Any:
+    async def _steps(self, request: web.Request) -> StepsResponse:
         return self._attempt.steps(_number(request.query.get("from", "0"), "from"))
 
-    async def _peek(self, request: web.Request) -> Any:
-        return PeekResponse(observation=await self._attempt.peek(await _read(request, StepRequest)))
+    async def _peek(self, request: web.Request) -> PeekResponse:
+        return PeekResponse(observation=await self._attempt.peek(await _read(request, calls.PEEK)))
 
-    async def _tools(self, _request: web.Request) -> Any:
+    async def _tools(self, _request: web.Request) -> ToolsResponse:
         return self._attempt.tools()
 
-    async def _diff(self, _request: web.Request) -> Any:
+    async def _diff(self, _request: web.Request) -> DiffResponse:
         return DiffResponse(patch=await self._attempt.diff())
 
-    async def _close(self, request: web.Request) -> Any:
-        return CloseResponse(result=await self._attempt.close_episode(await _read(request, CloseRequest)))
+    async def _close(self, request: web.Request) -> CloseResponse:
+        return CloseResponse(result=await self._attempt.close_episode(await _read(request, calls.CLOSE)))
 
     # operate
 
-    async def _verify(self, _request: web.Request) -> Any:
+    async def _verify(self, _request: web.Request) -> VerifyResponse:
         return self._attempt.sandbox_has_ended()
 
-    async def _running(self, request: web.Request) -> Any:
-        if not self._attempt.sandbox_still_runs(await _read(request, RunningRequest)):
+    async def _running(self, request: web.Request) -> Accepted:
+        if not self._attempt.sandbox_still_runs(await _read(request, calls.RUNNING)):
             raise StillRunning
         return Accepted()
 
-    async def _pause(self, request: web.Request) -> Any:
-        lost = await _read(request, PauseRequest)
+    async def _pause(self, request: web.Request) -> Accepted:
+        lost = await _read(request, calls.PAUSE)
         if not self._access.has_newer(lost.epoch):
             self._attempt.pause()
         return Accepted()
 
-    async def _cancel(self, _request: web.Request) -> Any:
+    async def _cancel(self, _request: web.Request) -> Accepted:
         if not self._attempt.cancel():
             raise StillRunning
         return Accepted()
 
-    async def _state(self, _request: web.Request) -> Any:
+    async def _state(self, _request: web.Request) -> AttemptState:
         return self._attempt.state
 
     # open
@@ -252,22 +259,23 @@ class Api:
         return _refusal(describe(CallError(ErrorCode.NOT_FOUND, f"there is no {request.method} here")))
 
 
-async def _read(request: web.Request, kind: type[T], *, limit: int = BODY_LIMIT) -> T:
+async def _read(request: web.Request, call: Call[T, Any]) -> T:
     """The body; an empty one is ``{}``."""
-    _check_length(request, limit)
+    assert call.request is not None
+    _check_length(request, call.limit)
     body = bytearray()
     try:
         async with asyncio.timeout(_BODY_SECONDS):
             async for chunk in request.content.iter_any():
                 body += chunk
-                if len(body) > limit:
-                    raise _too_large(limit)
+                if len(body) > call.limit:
+                    raise _too_large(call.limit)
     except TimeoutError:
         raise CallError(ErrorCode.INVALID_ARGUMENT, "the body did not arrive") from None
     if content_digest(body) != _current.get().content:
         raise _wrong_content()
     try:
-        return msgspec.json.decode(bytes(body) or b"{}", type=kind)
+        return msgspec.json.decode(bytes(body) or b"{}", type=call.request)
     except DECODE_ERRORS as error:
         raise CallError(ErrorCode.INVALID_ARGUMENT, f"the body is wrong: {error}") from None
 

@@ -84,7 +84,9 @@ async def test_unfinished_headers_by_the_thousand_take_no_memory(new_pod, allow_
                 except OSError:
                     await asyncio.sleep(0.01)
     messages = [json.loads(line)["message"] for line in (pod.directory / "sidecar.log").read_text().splitlines()]
-    assert sum("refused" in message for message in messages) == 1
+    # Each cause is logged once: too many connections, and on a slow machine headers that took too long as well.
+    refusals = [message for message in messages if "refused" in message]
+    assert 1 <= len(refusals) == len(set(refusals)) <= 2, refusals
 
 
 async def test_the_pod_itself_is_refused_before_a_byte_is_read(serve):

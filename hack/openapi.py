@@ -1,0 +1,189 @@
+"""Writes docs/openapi.json: the sidecar's calls, from the table that it serves them by and the types of their messages.
+
+python hack/openapi.py            write it
+python hack/openapi.py --check    exit status 1 if that would change anything
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dgym import __version__
+from dgym.api import DebugTask
+from dgym.wire import calls
+from dgym.wire.calls import EVERYWHERE, Call
+from dgym.wire.http import EPOCH_HEADER, IDEMPOTENCY_HEADER, TRACEPARENT_HEADER, Accepted, ErrorBody, ErrorCode
+from dgym.wire.http import Path as CallPath
+from dgym.wire.signing import SIGNATURE_HEADER
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "openapi.json"
+_REFERENCE = "#/components/schemas/{name}"
+_JSON = "application/json"
+_HIGHEST = 2**53
+_SCHEME = "signed"
+_ABOUT = (
+    "The HTTP protocol of an episode's sidecar, the only port of its pod. docs/wire.md explains it: the roles and how"
+    " their tokens sign requests and answers, repeated requests, errors, and how an episode ends."
+)
+_AUTHORIZATION = "Dgym TIME.NONCE.CONTENT.PROOF.SIGNATURE, as docs/wire.md makes it; the token itself never travels."
+_EPOCH = {
+    "name": EPOCH_HEADER,
+    "in": "header",
+    "description": "The number of the caller's assignment; a lower one than was seen is superseded.",
+    "schema": {"type": "integer", "minimum": 0, "maximum": _HIGHEST},
+}
+_TRACEPARENT = {
+    "name": TRACEPARENT_HEADER,
+    "in": "header",
+    "description": "The caller's span, as the W3C's Trace Context names it.",
+    "schema": {"type": "string"},
+}
+_KEY = {
+    "name": IDEMPOTENCY_HEADER,
+    "in": "header",
+    "required": True,
+    "description": "The same key resumes the episode, another is a conflict.",
+    "schema": {"type": "string", "minLength": 1, "maxLength": 200, "pattern": "^[!-~]+$"},
+}
+_SEQ = {
+    "name": "seq",
+    "in": "path",
+    "required": True,
+    "description": "The step's number, from 1.",
+    "schema": {"type": "integer", "minimum": 0, "maximum": 999_999_999},
+}
+_FROM = {
+    "name": "from",
+    "in": "query",
+    "description": "The number of the first step; 0 is the reset.",
+    "schema": {"type": "integer", "minimum": 0, "maximum": 999_999_999, "default": 0},
+}
+_OF_ONE_CALL: dict[int, list[dict[str, Any]]] = {
+    id(calls.RESET): [_KEY],
+    id(calls.STEP): [_SEQ],
+    id(calls.STEPS): [_FROM],
+}
+
+
+def main(arguments: list[str]) -> int:
+    """Write, or with ``--check`` say that the file is out of date."""
+    wanted = json.dumps(document(), indent=1, ensure_ascii=False) + "\n"
+    if PAGE.exists() and PAGE.read_text("utf-8") == wanted:
+        return 0
+    if arguments != ["--check"]:
+        PAGE.write_text(wanted, "utf-8")
+    print(f"docs/{PAGE.name} {'is out of date' if arguments else 'written'}")
+    return 1 if arguments else 0
+
+
+def document() -> dict[str, Any]:
+    """The whole document, of OpenAPI 3.1."""
+    found = {name: call for name, call in vars(calls).items() if isinstance(call, Call)}
+    paths: dict[str, dict[str, Any]] = {}
+    for name, call in found.items():
+        paths.setdefault(call.path, {})[call.method.lower()] = _operation(name, call)
+    for path, summary in (
+        (CallPath.HEALTH, "Whether the process answers"),
+        (CallPath.READY, "Whether it can be driven"),
+    ):
+        paths[path] = {"get": _open(path, summary)}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "dgym sidecar", "version": __version__, "description": _ABOUT, "license": {"name": "MIT"}},
+        "servers": [{"url": "/", "description": "The episode's pod"}],
+        "paths": paths,
+        "components": {
+            "schemas": _schemas(found.values()),
+            "securitySchemes": {
+                _SCHEME: {"type": "apiKey", "in": "header", "name": "Authorization", "description": _AUTHORIZATION}
+            },
+        },
+    }
+
+
+def _operation(name: str, call: Call[Any, Any]) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "operationId": name.lower(),
+        "summary": call.summary,
+        "tags": list(call.roles),
+        "security": [{_SCHEME: []}],
+        "parameters": [*_OF_ONE_CALL.get(id(call), ()), _EPOCH, _TRACEPARENT],
+    }
+    if call.request is not None:
+        content = {_JSON: {"schema": _reference(call.request)}}
+        operation["requestBody"] = {"required": _needs_body(call.request), "content": content}
+    elif call.content_type:
+        content = {call.content_type: {"schema": {"type": "string", "format": "binary"}}}
+        operation["requestBody"] = {"required": True, "content": content}
+    return {**operation, "responses": _responses(call)}
+
+
+def _responses(call: Call[Any, Any]) -> dict[str, Any]:
+    responses = {"200": _response("The answer", _reference(call.response))}
+    if call.repeated:
+        responses["202"] = _response("It runs still: repeat the request", _reference(Accepted))
+    codes = {*EVERYWHERE, *call.errors}
+    if call.request is not None or call.content_type:
+        codes.add(ErrorCode.TOO_LARGE)
+    by_status: dict[int, list[str]] = {}
+    for code in ErrorCode:
+        if code in codes:
+            by_status.setdefault(code.status, []).append(code.value)
+    for status in sorted(by_status):
+        responses[str(status)] = _response(", ".join(by_status[status]), _reference(ErrorBody))
+    return responses
+
+
+def _response(description: str, schema: dict[str, Any]) -> dict[str, Any]:
+    signature = {"description": "The sidecar's signature of this answer.", "schema": {"type": "string"}}
+    return {
+        "description": description,
+        "headers": {SIGNATURE_HEADER: signature},
+        "content": {_JSON: {"schema": schema}},
+    }
+
+
+def _open(path: str, summary: str) -> dict[str, Any]:
+    """A call of the kubelet's, which nobody signs."""
+    text = {"content": {"text/plain": {"schema": {"type": "string"}}}}
+    responses = {"200": {"description": "Yes", **text}}
+    if path == CallPath.READY:
+        responses["503"] = {"description": "No; the text says why", **text}
+    return {"operationId": path.strip("/"), "summary": summary, "security": [], "responses": responses}
+
+
+def _schemas(found: Any) -> dict[str, Any]:
+    types = {DebugTask, Accepted, ErrorBody}
+    types |= {kind for call in found for kind in (call.request, call.response) if kind is not None}
+    ordered = sorted(types, key=lambda kind: str(kind.__name__))
+    _, schemas = msgspec.json.schema_components(ordered, ref_template=_REFERENCE)
+    for schema in schemas.values():
+        if "description" in schema:
+            schema["description"] = re.sub(r"\n +", "\n", schema["description"])
+        if schema.get("required") == []:
+            del schema["required"]
+    # What the types do not say: the code checks it when it reads them.
+    schemas["StepRequest"]["anyOf"] = [{"required": ["tool"]}, {"required": ["action"]}]
+    schemas["PrepareRequest"]["properties"]["task"] = _reference(DebugTask)
+    return dict(sorted(schemas.items()))
+
+
+def _reference(kind: Any) -> dict[str, Any]:
+    return {"$ref": _REFERENCE.format(name=kind.__name__)}
+
+
+def _needs_body(kind: Any) -> bool:
+    """An empty body is ``{}``."""
+    try:
+        msgspec.json.decode(b"{}", type=kind)
+    except msgspec.ValidationError:
+        return True
+    return False
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,72 @@
+"""docs/openapi.json is what the sidecar serves, and OpenAPI by the word of somebody else's validator."""
+
+import importlib.util
+import json
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+from openapi_spec_validator import OpenAPIV31SpecValidator
+from openapi_spec_validator.validation.exceptions import OpenAPIValidationError
+
+from dgym.sidecar.access import Access
+from dgym.sidecar.api import Api
+from dgym.wire import calls
+from dgym.wire.calls import Call
+from dgym.wire.http import ErrorCode
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def document():
+    return json.loads((ROOT / "docs" / "openapi.json").read_text("utf-8"))
+
+
+@pytest.fixture(scope="module")
+def writer():
+    spec = importlib.util.spec_from_file_location("openapi", ROOT / "hack" / "openapi.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def operations(document):
+    return {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
+
+
+def test_it_is_valid(document):
+    OpenAPIV31SpecValidator(document).validate()
+    del document["paths"]["/v1/steps"]["get"]["responses"]["200"]["description"]
+    with pytest.raises(OpenAPIValidationError):
+        OpenAPIV31SpecValidator(document).validate()
+
+
+def test_it_is_as_its_program_writes_it(writer):
+    assert json.loads(writer.PAGE.read_text("utf-8")) == json.loads(json.dumps(writer.document()))
+
+
+def test_every_route_is_there_and_no_other(writer):
+    application = Api(Mock(), Access({})).application()
+    served = {
+        (route.method, route.resource.canonical)
+        for route in application.router.routes()
+        if route.method not in ("HEAD", "*")
+    }
+    assert operations(writer.document()) == served
+
+
+def test_every_call_of_the_table_is_on_the_page_of_the_wire():
+    page = (ROOT / "docs" / "wire.md").read_text("utf-8")
+    roles = {line.split("|")[1].strip(): line for line in page.splitlines() if line.startswith("| ")}
+    for call in vars(calls).values():
+        if isinstance(call, Call):
+            for role in call.roles:
+                assert f"`{call.method} {call.path}`" in roles[role], (role, call.path)
+
+
+def test_every_error_is_one_of_some_call(writer):
+    text = json.dumps(writer.document()["paths"])
+    unanswered = {ErrorCode.NOT_FOUND}  # no path of the document
+    for code in set(ErrorCode) - unanswered:
+        assert code.value in text
