@@ -21,6 +21,10 @@ $(VENV)-perf/.ready: requirements/perf.txt hack/venv
 	@hack/venv $(VENV)-perf requirements/perf.txt
 	@touch $@
 
+$(VENV)-fuzz/.ready: requirements/fuzz.txt hack/venv
+	@hack/venv $(VENV)-fuzz requirements/fuzz.txt
+	@touch $@
+
 $(VENV)-conformance/.ready: requirements/conformance.txt hack/venv
 	@hack/venv $(VENV)-conformance requirements/conformance.txt
 	@touch $@
@@ -80,6 +84,12 @@ conformance: $(STAMP) $(VENV)-conformance/.ready ## verdicts compared with SWE-b
 simulate: $(STAMP) ## the operator in simulated clusters under faults, by seeds: SCHEDULES=10000, FIRST=0 (30 are in make test)
 	@$(BIN)/python -m tests.simulation $(or $(SCHEDULES),10000) $(or $(FIRST),0)
 
+.PHONY: fuzz
+fuzz: $(STAMP) $(VENV)-fuzz/.ready ## hostile input for a sidecar and every reader: SECONDS=60 for all together, TARGETS=, SEED=
+	@hack/system-packages
+	@FUZZ_PYTHON=$(abspath $(VENV)-fuzz/bin/python) $(BIN)/python -m tests.fuzz --together $(or $(SECONDS),60) \
+	  $(if $(SEED),--seed $(SEED)) $(TARGETS)
+
 .PHONY: images
 images: $(STAMP) ## build the image that tasks without one run in, with podman or docker
 	@hack/images
@@ -120,11 +130,12 @@ lint: $(STAMP) ## ruff, mypy --strict, import-linter, the runner's own checks
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@$(BIN)/mypy hack/cluster hack/monitoring hack/chart.py hack/nightmare.py hack/rooms.py
+	@$(BIN)/mypy hack/cluster hack/monitoring hack/chart.py hack/nightmare.py hack/openapi.py hack/rooms.py
 	@$(BIN)/lint-imports
 	@$(BIN)/python hack/check_runner.py
 	@$(BIN)/python hack/check_sizes.py
 	@$(BIN)/python hack/chart.py --check
+	@$(BIN)/python hack/openapi.py --check
 	@$(BIN)/python hack/rooms.py --check
 	@$(BIN)/python hack/faults.py --check
 	@$(BIN)/python -m hack.nightmare --check
@@ -147,4 +158,4 @@ lock: ## resolve the dependencies again (needs uv)
 
 .PHONY: clean
 clean: ## remove what the other targets made
-	rm -rf $(VENV) $(VENV)-perf $(VENV)-conformance build dist .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis perf-results
+	rm -rf $(VENV) $(VENV)-perf $(VENV)-fuzz $(VENV)-conformance build dist .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis perf-results

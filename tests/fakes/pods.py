@@ -55,6 +55,9 @@ TOOLS = ("bash", "view", "eval", "pdb", "rewrite", "submit")
 class Pod:
     """One attempt: ``await pod.start()``, and it is all there but prepared."""
 
+    view = ("--dev-bind", "/", "/")
+    """What of this machine its containers see, as arguments of bwrap."""
+
     def __init__(self, directory: Path, environment: Path, **settings):
         self.directory = directory
         self.environment = environment
@@ -112,7 +115,7 @@ class Pod:
         for name in ("sandbox", "verifier"):
             files = self.directory / f"{name}-files"
             files.mkdir()
-            command = ["bwrap", "--dev-bind", "/", "/", "--bind", str(files), str(workspace), "--proc", "/proc"]
+            command = ["bwrap", *self.view, "--bind", str(files), str(workspace), "--proc", "/proc"]
             command += ["--unshare-pid", "--die-with-parent", "--chdir", "/", "--clearenv"]
             command += ["--setenv", "PATH", f"{self.environment}/bin:/usr/bin:/bin", "--"]
             command += [sys.executable, "-I", "-S", "-B", str(MAIN), "--socket", str(self.directory / f"{name}.sock")]

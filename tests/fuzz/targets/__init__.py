@@ -1,0 +1,13 @@
+"""What is fuzzed: each module has a ``TARGET``; modules are imported when their target runs."""
+
+import importlib
+
+from tests.fuzz.engine import Target
+
+NAMES = ("frames", "reports", "manifests", "archives", "patches", "policies", "trajectories")
+
+
+def load(name: str) -> Target:
+    """The target of that name."""
+    target: Target = importlib.import_module(f"{__name__}.{name}").TARGET
+    return target

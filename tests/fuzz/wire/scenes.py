@@ -1,0 +1,100 @@
+"""Where an episode stands while its sidecar is fuzzed, and the sidecars that stand there."""
+
+import asyncio
+import contextlib
+import shutil
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import psutil
+
+from dgym.sandbox.local import ensure_environment
+from dgym.session import EpisodeLimits
+from dgym.wire.http import Role
+from tests.fakes.pods import TOOLS, Pod
+
+Scene = Literal["unprepared", "begun", "ending", "ended"]
+SHARES: dict[Scene, float] = {"unprepared": 0.2, "begun": 0.5, "ending": 0.2, "ended": 0.1}
+"""How much of the time each has."""
+MEMORY_BYTES = 128 * 1024**2
+"""What the container of a sidecar may use; the peak of one that is fuzzed stays below."""
+_ANSWER_SECONDS = 2.0
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """A sidecar to call: its address, the token of each role, and where its episode stands."""
+
+    url: str
+    tokens: dict[str, str]
+    scene: Scene
+
+
+class FuzzedPod(Pod):
+    """A pod whose containers can write nothing of this machine: what they run was not written by anybody."""
+
+    def __init__(self, directory: Path, environment: Path, **settings: Any) -> None:
+        super().__init__(directory, environment, **settings)
+        self.view = (
+            *("--ro-bind", "/", "/", "--dev", "/dev", "--tmpfs", "/tmp", "--unshare-net"),
+            *("--bind", str(directory), str(directory)),
+        )
+
+
+class Sidecar(msgspec.Struct, frozen=True):
+    """A sidecar's process, and the place that it serves."""
+
+    place: Place
+    process: psutil.Process
+
+    def peak_bytes(self) -> int:
+        """The most memory that the process has had."""
+        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+        return 0
+
+
+@contextlib.asynccontextmanager
+async def sidecar(scene: Scene) -> AsyncIterator[Sidecar]:
+    """A sidecar in a process of its own, with an episode that stands where ``scene`` says."""
+    if shutil.which("bwrap") is None:
+        raise SystemExit("tests.fuzz: install bubblewrap; the calls of steps run in it")
+    environment = Path(await ensure_environment(()))
+    with tempfile.TemporaryDirectory(prefix="dgym-fuzz-", ignore_cleanup_errors=True) as name:
+        pod = FuzzedPod(Path(name), environment, answer_seconds=_ANSWER_SECONDS)
+        try:
+            pod.settings.directory.mkdir()
+            pod.start_runners()
+            process = pod.start_process()
+            await pod.listening()
+            await pod.ready()
+            if scene != "unprepared":
+                await _begin(pod)
+            if scene == "ended":
+                await _end(pod)
+            place = Place(url=pod.url, tokens={role.value: token for role, token in pod.tokens.items()}, scene=scene)
+            yield Sidecar(place, psutil.Process(process.pid))
+        finally:
+            await pod.close()
+
+
+async def _begin(pod: Pod) -> None:
+    await pod.prepare(tools=TOOLS, limits=EpisodeLimits(max_steps=10_000))
+    env = pod.connect()
+    await env.reset()
+
+
+async def _end(pod: Pod) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        status, _ = await pod.raw("POST", "/v1/close", role=Role.DRIVE)
+        if pod.runners["sandbox"].poll() is not None:
+            await pod.raw("POST", "/v1/verify", role=Role.OPERATE)
+        if status == 200:
+            return
+        await asyncio.sleep(0.1)
+    raise TimeoutError("the episode does not end")
