@@ -94,6 +94,18 @@ fuzz: $(STAMP) $(VENV)-fuzz/.ready ## hostile input for a sidecar and every read
 images: $(STAMP) ## build the image that tasks without one run in, with podman or docker
 	@hack/images
 
+.PHONY: release release-check
+release: $(STAMP) ## wheel, source distribution, chart, images, bills of materials and checksums, into dist/: IMAGES=, REGISTRY=
+	@hack/system-packages containers
+	@$(BIN)/python -m hack.release $(RELEASE)
+
+release-check: $(STAMP) ## the same twice, in other circumstances, compared byte by byte; the wheel is installed and used
+	@hack/system-packages containers
+	@rm -rf build/release-check
+	@$(BIN)/python -m hack.release --check --output build/release-check $(RELEASE)
+
+RELEASE = $(if $(filter undefined,$(origin IMAGES)),,--images '$(IMAGES)') $(if $(REGISTRY),--registry $(REGISTRY))
+
 .PHONY: e2e
 e2e: e2e-containers e2e-cluster ## episodes in real containers and on a real cluster, which it makes if need be
 
@@ -130,8 +142,9 @@ lint: $(STAMP) ## ruff, mypy --strict, import-linter, the runner's own checks
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@$(BIN)/mypy hack/cluster hack/monitoring hack/chart.py hack/nightmare.py hack/openapi.py hack/rooms.py
+	@$(BIN)/mypy hack/cluster hack/monitoring hack/chart.py hack/nightmare.py hack/openapi.py hack/release hack/rooms.py
 	@$(BIN)/lint-imports
+	@$(BIN)/zizmor --offline --pedantic --quiet --no-progress .github/workflows
 	@$(BIN)/python hack/check_runner.py
 	@$(BIN)/python hack/check_sizes.py
 	@$(BIN)/python hack/chart.py --check

@@ -1,5 +1,9 @@
 # For hack/images: the image that the others are built on.
-base=${BASE:-python:3.12-slim}
+
+# The base that a Dockerfile names, by its digest.
+base_of() { sed -n 's/^ARG BASE=//p' "images/$1/Dockerfile"; }
+
+base=${BASE:-$(base_of sandbox-python)}
 suite=trixie
 debian=localhost/dgym/base:$suite
 
@@ -50,13 +54,14 @@ mirror() {
   apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 2>/dev/null | grep -v security | head -n 1 || true
 }
 
-# The base for an image that needs git. It is added here, once for each base and with a network, so that the build of
-# the image itself needs none.
+# The base for an image that needs git: AGENT_BASE, or the one that its Dockerfile names where the other base is such a
+# one as well. To any other base git is added here, once and with a network, so that the build of the image needs none.
 base_with_git() {
-  local with_git
-  if [ -n "${AGENT_BASE:-}" ]; then
-    has "$AGENT_BASE" || timeout 600 "$engine" pull --quiet "$AGENT_BASE" >&2 || return 1
-    echo "$AGENT_BASE"
+  local with_git named=${AGENT_BASE:-}
+  [ -n "$named" ] || [ "$base" != "$(base_of sandbox-python)" ] || named=$(base_of agent)
+  if [ -n "$named" ]; then
+    has "$named" || timeout 600 "$engine" pull --quiet "$named" >&2 || return 1
+    echo "$named"
     return
   fi
   with_git=localhost/dgym/base-git:$(image_id "$base" | digest)

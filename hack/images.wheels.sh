@@ -1,8 +1,10 @@
 # For hack/images: what is installed in the images, downloaded or built before.
 
-# The interpreter that wheels are fetched and built with. An environment that uv made has no pip.
+# The interpreter that wheels are fetched and built with: HOST_PYTHON, or the checkout's. An environment that uv made
+# has no pip.
 host_python() {
-  .venv/bin/python -m "$1" --help >/dev/null 2>&1 && echo .venv/bin/python || echo python3
+  local python=${HOST_PYTHON:-.venv/bin/python}
+  "$python" -m "$1" --help >/dev/null 2>&1 && echo "$python" || echo python3
 }
 
 # Sets python and platforms to what the base's interpreter can install: it is seldom this machine's own.

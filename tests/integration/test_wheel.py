@@ -42,3 +42,34 @@ def test_a_typed_program_passes_mypy_strict(installed, tmp_path):
     (tmp_path / "user.py").write_text("from dgym import RepoEnv\nRepoEnv(1, max_steps='many')\n")
     refused = run(*mypy, "user.py", cwd=tmp_path)
     assert refused.stdout.count("[arg-type]") == 2, refused.stdout
+
+
+EPISODES = """
+apiVersion: dgym.dev/v1alpha1
+kind: EpisodeSet
+metadata: {name: two}
+spec:
+  tasks: [{name: formula}, {name: sheet-undo}]
+  template:
+    agent: {name: replay, parameters: {trajectory: "package:dgym.benchmarks.mini_nightmare"}}
+"""
+
+
+def test_tasks_of_the_demo_are_resolved_from_the_wheel_alone(installed, tmp_path):
+    # make release-check plays all ten, with what pip installs beside the wheel.
+    (tmp_path / "two.yaml").write_text(EPISODES)
+    where = run(str(installed), "-c", "import dgym, dgym_operator; print(dgym.__file__)", cwd=tmp_path)
+    assert where.stdout.startswith(str(installed.parents[1])), where.stderr
+    command = (
+        str(installed),
+        "-c",
+        "from dgym.cli import main; main()",
+        "run",
+        "two.yaml",
+        "--results",
+        "results",
+        "--sandbox",
+        "none",
+    )
+    played = run(*command, cwd=tmp_path)
+    assert "2 episodes: 2 resolved" in played.stdout, played.stdout + played.stderr

@@ -138,7 +138,7 @@ class Caller:
                 return
             if chance % 4 and "seq" in (case.path_parameters or {}):
                 case.path_parameters["seq"] = self._next
-            if chance < 98 and case.headers:
+            if case.headers and (chance < 98 or self._scene not in ("ending", "ended")):
                 # A high epoch supersedes every call after it.
                 case.headers.pop("Dgym-Epoch", None)
             self._call(case, role, change if chance % 5 == 0 else None)

@@ -284,8 +284,9 @@ async def test_bodies_that_are_too_large_or_no_json_are_refused(new_pod):
     with contextlib.suppress(aiohttp.ClientConnectionError):
         status, body = await pod.raw("PUT", "/v1/workspace", role=Role.PREPARE, headers=headers, data=b"tar")
         assert (status, body["code"]) == (413, "too_large")
-    status, body = await pod.raw("POST", "/v1/close", role=Role.DRIVE, data=b"{")
-    assert (status, body["code"]) == (400, "invalid_argument")
+    for data in (b"{", b'{"reason": "\xff"}', b'{"reason": ' + b"[" * 100_000):
+        status, body = await pod.raw("POST", "/v1/close", role=Role.DRIVE, data=data)
+        assert (status, body["code"]) == (400, "invalid_argument")
     status, body = await pod.raw("POST", "/v1/steps/one", role=Role.DRIVE)
     assert (status, body["code"]) == (400, "invalid_argument")
     status, body = await pod.raw("GET", "/v1/steps?from=-1", role=Role.DRIVE)

@@ -119,7 +119,7 @@ def test_the_default_image_is_this_releases():
 
 def test_the_dockerfile_needs_no_network_and_ends_as_an_ordinary_user():
     text = Path(__file__).parents[3].joinpath("images/sandbox-python/Dockerfile").read_text()
-    assert "ARG BASE=python:3.12-slim" in text
+    assert "ARG BASE=python:3.12-slim@sha256:" in text
     assert "--no-index" in text
     assert re.findall(r"^USER (.*)$", text, re.MULTILINE) == ["1000:1000"]
     assert not re.search(r"apt|curl|wget|git clone", text)

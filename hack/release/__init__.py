@@ -1,0 +1,1 @@
+"""What a release consists of, the same bytes whenever and wherever it is built: ``python -m hack.release``."""
