@@ -168,10 +168,16 @@ def main() -> None:
     os.set_inheritable(report, False)
     init = Init(Files(state), binaries, report)
     unshare(CLONE_NEWPID)
+    # The child goes on once its id is known: only then can its network be tied to the machine.
+    known, tell = os.pipe()
     pid = os.fork()
     if pid:
         init.say("pid", str(pid))
+        os.write(tell, b"\n")
         os._exit(0)
+    os.close(tell)
+    os.read(known, 1)
+    os.close(known)
     try:
         os.setsid()
         unshare(CLONE_NEWNS | CLONE_NEWNET)
