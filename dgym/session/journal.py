@@ -77,11 +77,15 @@ class Journal:
 
     Args:
         requests: Executes the steps.
+        changed: Called when a step begins to be executed, and when that is over.
     """
 
-    def __init__(self, requests: Requests) -> None:
+    def __init__(self, requests: Requests, changed: Callable[[], None] = lambda: None) -> None:
         self._requests = requests
+        self._changed = changed
         self._steps: list[Step] = []
+        self.in_flight: int | None = None
+        """The number of the step that is being executed."""
 
     @property
     def steps(self) -> list[Step]:
@@ -128,8 +132,14 @@ class Journal:
         return await self._requests.once("step", (seq, call), lambda: self._execute(seq, call, execute))
 
     async def _execute(self, seq: int, call: ToolCall, execute: Execute) -> Observation:
-        observation = await execute(call)
-        self._steps.append(Step(seq=seq, call=call, observation=observation))
+        self.in_flight = seq
+        self._changed()
+        try:
+            observation = await execute(call)
+            self._steps.append(Step(seq=seq, call=call, observation=observation))
+        finally:
+            self.in_flight = None
+            self._changed()
         return observation
 
     async def settled(self) -> None:

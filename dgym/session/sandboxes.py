@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -77,6 +78,8 @@ class Sandboxes:
         self.context: ToolContext | None = None
         self.poisoned = list(poisoned)
         """Numbers of the steps under which a sandbox died, in the order of the deaths."""
+        self.last_death: float | None = None
+        """When the last of them was found dead, by ``time.monotonic``."""
         self.misaddressed: set[int] = set()
         """Numbers of the steps whose tool was not available: no replay executes them."""
         self.divergences: list[str] = []
@@ -163,6 +166,7 @@ class Sandboxes:
 
     def poison(self, seq: int) -> None:
         """Record that a sandbox died under step ``seq``."""
+        self.last_death = time.monotonic()
         if seq not in self.poisoned:
             self.poisoned.append(seq)
 

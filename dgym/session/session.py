@@ -6,7 +6,7 @@ it in its own process and a sidecar serves it over HTTP; a session knows neither
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -50,6 +50,7 @@ class Session:
         termination: How the sandbox is terminated, and how its termination is confirmed.
         history: The steps of an earlier attempt, which the reset replays; they count against the limits as if they had
             been taken here. None: the episode begins afresh.
+        changed: Called when a step begins to be executed, and when that is over.
 
     The order of calls is ``reset``, ``step`` with numbers from 1, ``finish``, ``close``. ``finish`` is implied by the
     step that ends the episode and by the deadline; ``close`` without ``finish`` discards the episode. Every call is
@@ -67,6 +68,7 @@ class Session:
         suite_cache: SuiteCache | None = None,
         termination: SandboxTermination = SandboxTermination(),  # noqa: B008 - immutable
         history: RecordedHistory | None = None,
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
         self.task = task
         self.limits = limits
@@ -86,7 +88,7 @@ class Session:
         self._suite_cache = suite_cache
         self._termination = termination
         self._requests = Requests()
-        self._journal = Journal(self._requests)
+        self._journal = Journal(self._requests, changed)
         self._reset_key: str | None = None
         self._unexecuted: set[int] = set()
         self._solution: Observation | None = None
@@ -121,6 +123,11 @@ class Session:
         return self._sandboxes.poisoned_here
 
     @property
+    def last_death(self) -> float | None:
+        """When a sandbox was last found to have died under a step, by ``time.monotonic``."""
+        return self._sandboxes.last_death
+
+    @property
     def next_seq(self) -> int:
         """The number of the next step; 0 before the reset has been answered."""
         return self._journal.next_seq
@@ -149,7 +156,13 @@ class Session:
     @property
     def step_in_flight(self) -> int | None:
         """The number of the step that is being executed."""
-        return self.next_seq if self._journal.busy and self.next_seq not in self._unexecuted else None
+        seq = self._journal.in_flight
+        return None if seq in self._unexecuted else seq
+
+    @property
+    def busy(self) -> bool:
+        """Whether the reset or a step is being executed."""
+        return self._journal.busy or bool(self._requests.running("reset"))
 
     def record_usage(self, usage: Usage) -> None:
         """Record the tokens that the agent's model has used so far; the highest counts stay."""

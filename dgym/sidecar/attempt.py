@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from dgym.errors import ConflictError, EpisodeOver, InfrastructureError
+from dgym.errors import ConflictError, EpisodeOver, InfrastructureError, SandboxLost, SandboxStartFailed
 from dgym.session import SandboxTermination, Session
 from dgym.sidecar.access import CallError
+from dgym.sidecar.evidence import Evidence, evidence_of, last_evidence, state_of
 from dgym.sidecar.lease import DriverLease
 from dgym.sidecar.preparation import Upload, Uploads, make_session
 from dgym.sidecar.runners import Runners, TerminationReports
@@ -40,6 +41,9 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_RECORDED_SECONDS = 15.0
+"""How old the clock in the termination message may be: a sidecar that is killed says no more."""
+
 
 class StillRunning(Exception):
     """The call has not ended yet; a repetition joins it."""
@@ -52,7 +56,7 @@ class Attempt:
         settings: Directories and time limits.
         runners: The pod's two runners.
         over: Why the attempt accepts no calls any more; None: it does.
-        on_end: Called when there is a result, or a failure that will not pass.
+        record: Called whenever the evidence, the result or the failure has changed.
     """
 
     def __init__(
@@ -61,7 +65,7 @@ class Attempt:
         runners: Runners,
         *,
         over: str | None = None,
-        on_end: Callable[["Attempt"], None],
+        record: Callable[["Attempt"], None],
     ) -> None:
         self.failure: Exception | None = None
         self.result: Result | None = None
@@ -72,7 +76,7 @@ class Attempt:
         self._settings = settings
         self._runners = runners
         self._over = over
-        self._on_end = on_end
+        self._record = record
         self._reports = TerminationReports(
             timeout_seconds=settings.stop_timeout_seconds, patience_seconds=settings.confirmation_seconds
         )
@@ -80,6 +84,7 @@ class Attempt:
         self._uploads = Uploads(settings.directory)
         self._prepared: PrepareRequest | None = None
         self._cancelled = False
+        self._last_evidence: Evidence | None = None
         self._background: set[asyncio.Task[None]] = set()
 
     @property
@@ -93,27 +98,16 @@ class Attempt:
         return None if self._ending else self._runners.missing
 
     @property
-    def poisoned_step(self) -> int | None:
-        """The last step under which the sandbox died."""
-        return next(reversed(self.session.poisoned_here), None) if self.session is not None else None
+    def evidence(self) -> Evidence:
+        """The sidecar's word about the attempt; once it is told to end, that of then."""
+        if self._last_evidence is not None or self.session is None:
+            return self._last_evidence or Evidence()
+        return evidence_of(self.session)
 
     @property
     def state(self) -> AttemptState:
         """The clocks of the attempt."""
-        session = self.session
-        if session is None:
-            return AttemptState(ended=self.ended.is_set())
-        deadline = session.deadline
-        return AttemptState(
-            elapsed_seconds=round(deadline.elapsed, 3),
-            remaining_seconds=None if deadline.remaining is None else round(max(0.0, deadline.remaining), 3),
-            running=deadline.running and not self._ending,
-            steps=session.steps,
-            step_in_flight=session.step_in_flight,
-            poisoned_steps=session.poisoned_here,
-            ending=self._ending,
-            ended=self.ended.is_set(),
-        )
+        return state_of(self.session, ended=self.ended.is_set())
 
     # The role "prepare"
 
@@ -139,9 +133,11 @@ class Attempt:
             timeout_seconds=self._settings.stop_timeout_seconds,
             clear_shared=self._runners.clear_shared,
         )
-        self.session = make_session(request, self._uploads, self._runners, termination)
+        record = lambda: self._record(self)  # noqa: E731
+        self.session = make_session(request, self._uploads, self._runners, termination, record)
         self._prepared = request
         self._in_background(self._watch(self.session))
+        self._in_background(self._keep_record())
         if request.driver_idle_seconds is not None:
             self._in_background(self._watch_driver(self.session, request.driver_idle_seconds))
         return tuple(self.session.tools)
@@ -161,7 +157,7 @@ class Attempt:
     def record_release(self, request: ReleaseRequest) -> None:
         """Release the pod: the result is stored."""
         self.release = self.release or request
-        self._on_end(self)
+        self._record(self)
         self.released.set()
 
     # The role "drive"
@@ -226,7 +222,12 @@ class Attempt:
     def sandbox_has_ended(self) -> VerifyResponse:
         """Record the report that the sandbox's container has terminated."""
         self._reports.report_terminated()
-        return VerifyResponse(expected=self.result is not None or self._ending, poisoned_step=self.poisoned_step)
+        lost = isinstance(self.failure, SandboxLost | SandboxStartFailed)
+        expected = self.result is not None or (self._ending and not lost)
+        step = self.evidence.poisoned_step
+        # The call in flight fails, and shows by that whether the sandbox has died under it.
+        over = self._runners.is_lost("sandbox") and (self.session is None or not self.session.busy)
+        return VerifyResponse(expected=expected, poisoned_step=step, known=expected or over or step is not None)
 
     def sandbox_still_runs(self, request: RunningRequest) -> bool:
         """Record the report that the sandbox's container was running; False while the report is no evidence."""
@@ -248,6 +249,13 @@ class Attempt:
         elif self.result is None:
             self._end_unbegun(EndReason.CANCELLED, "the episode was cancelled before it began")
         return self.ended.is_set()
+
+    # The end of the sidecar
+
+    def tell_to_end(self) -> None:
+        """Fix the evidence: whatever ends from now on ends with the pod."""
+        self._last_evidence = last_evidence(self.session)
+        self._record(self)
 
     async def close(self) -> None:
         """Close the session and both runners, without scoring."""
@@ -279,13 +287,20 @@ class Attempt:
     async def _watch(self, session: Session) -> None:
         """Record the result or the failure, whatever ends the episode."""
         await session.ending.wait()
+        self._record(self)
         try:
             self._conclude(await session.finish())
         except Exception as error:
             _log.error("the attempt failed: %s", error, exc_info=not isinstance(error, InfrastructureError))
             self.failure = error
             self.ended.set()
-            self._on_end(self)
+            self._record(self)
+
+    async def _keep_record(self) -> None:
+        """Record the clock every few seconds, for when the sidecar is killed."""
+        while not self.ended.is_set():
+            self._record(self)
+            await asyncio.sleep(_RECORDED_SECONDS)
 
     async def _watch_driver(self, session: Session, seconds: float) -> None:
         """End the episode once its external driver has made no call for ``seconds``."""
@@ -310,7 +325,7 @@ class Attempt:
     def _conclude(self, result: Result) -> None:
         self.result = self._signed(result)
         self.ended.set()
-        self._on_end(self)
+        self._record(self)
 
     def _count_tokens(self, result: Result, usage: Usage) -> None:
         """Count the tokens that a driver reports after the end: an episode may end while its model answers."""

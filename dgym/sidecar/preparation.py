@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import os
 import tempfile
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -75,9 +75,13 @@ class Uploads:
 
 
 def make_session(
-    request: PrepareRequest, uploads: Uploads, runners: Runners, termination: SandboxTermination
+    request: PrepareRequest,
+    uploads: Uploads,
+    runners: Runners,
+    termination: SandboxTermination,
+    changed: Callable[[], None],
 ) -> Session:
-    """The session of the task, over the pod's two runners.
+    """The session of the task, over the pod's two runners; ``changed`` is called around each step.
 
     Raises:
         CallError: The task or the history is wrong, or an uploaded file is another.
@@ -97,6 +101,7 @@ def make_session(
         ),
         termination=termination,
         history=_history(request, uploads.history),
+        changed=changed,
     )
     if request.usage is not None:
         session.record_usage(request.usage)

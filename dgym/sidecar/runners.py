@@ -58,6 +58,11 @@ class Runners:
         """Whether a runner has not come up yet."""
         return len(self._connected) < len(self._paths)
 
+    def is_lost(self, name: str) -> bool:
+        """Whether one of the two has come up and is gone."""
+        runner = self._connected.get(name)
+        return runner is not None and runner.lost
+
     async def connect(self) -> None:
         """Wait for both runners, however long images take to arrive."""
         async with asyncio.TaskGroup() as group:

@@ -6,19 +6,15 @@ import logging
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from aiohttp import web
 
-from dgym.errors import InfrastructureError, SandboxLost, SandboxStartFailed
 from dgym.sidecar.access import Access, Connections
 from dgym.sidecar.api import Api
 from dgym.sidecar.attempt import Attempt
 from dgym.sidecar.runners import Runners
 from dgym.sidecar.settings import Settings
-from dgym.wire import EndReason
-from dgym.wire.http import Usage
-from dgym.wire.termination import TerminationMessage, encode_termination, termination_message
+from dgym.sidecar.termination import TerminationLog
 
 _log = logging.getLogger("dgym.sidecar")
 _MARKER = "begun"
@@ -33,7 +29,7 @@ async def serve(settings: Settings) -> None:
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_THREADS))
     runners = Runners(settings.sandbox_socket, settings.verifier_socket)
     over = None if _is_first(settings) else "the sidecar was restarted and has no history of this attempt"
-    attempt = Attempt(settings, runners, over=over, on_end=lambda ended: write_ending(settings, ended))
+    attempt = Attempt(settings, runners, over=over, record=TerminationLog(settings).record)
     runner = web.AppRunner(
         Api(attempt, Access(settings.digests)).application(),
         access_log=None,
@@ -55,6 +51,8 @@ async def serve(settings: Settings) -> None:
         addresses = [list(each.getsockname()[:2]) for each in server.sockets]
         _log.info("listening", extra={"fields": {"addresses": addresses}})
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        if stop.is_set():
+            attempt.tell_to_end()
         _log.info("refused connections", extra={"fields": {"refused": connections.refused}})
     finally:
         stack.close()
@@ -83,59 +81,3 @@ def _signals() -> asyncio.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     return stop
-
-
-def write_ending(settings: Settings, attempt: Attempt) -> None:
-    """Write the termination message once something is final, and again when more is known."""
-    message = final_message(settings, attempt)
-    if message is None:
-        return
-    try:
-        _overwrite(settings.termination_log, encode_termination(message))
-    except OSError as error:
-        _log.error("the termination message could not be written: %s", error)
-
-
-def final_message(settings: Settings, attempt: Attempt) -> TerminationMessage | None:
-    """The termination message, once something about the attempt is final.
-
-    A lost sandbox is not final: another pod resumes the episode, and a message would count as its result.
-    """
-    release = attempt.release
-    uri = release.result_uri if release is not None else ""
-    if attempt.result is not None:
-        return termination_message(
-            attempt.result, episode_uid=settings.episode_uid, attempt=settings.attempt, result_uri=uri
-        )
-    reason, text = None, ""
-    failure = attempt.failure
-    if failure is not None and not isinstance(failure, SandboxLost | SandboxStartFailed):
-        reason = EndReason(failure.reason) if isinstance(failure, InfrastructureError) else EndReason.INTERNAL_ERROR
-        text = str(failure)
-    elif release is not None and release.reason is not None:
-        reason, text = release.reason, release.message
-    if reason is None:
-        return None
-    session = attempt.session
-    usage = session.usage if session is not None else Usage()
-    return TerminationMessage(
-        episode_uid=settings.episode_uid,
-        attempt=settings.attempt,
-        reason=reason,
-        steps=session.steps if session is not None else 0,
-        rewrites=session.rewrites if session is not None else 0,
-        input_tokens=usage.input_tokens,
-        output_tokens=usage.output_tokens,
-        poisoned_step=attempt.poisoned_step,
-        result_uri=uri,
-        message=text,
-    )
-
-
-def _overwrite(path: Path, data: bytes) -> None:
-    """Not by renaming: the kubelet has mounted this very file. One write, so that it is never seen half."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    try:
-        os.write(descriptor, data)
-    finally:
-        os.close(descriptor)

@@ -259,10 +259,12 @@ class VerifyResponse(Message, frozen=True, kw_only=True):
     """The cause of the end of the sandbox's container.
 
     ``expected`` is False when no call had ordered the end; ``poisoned_step`` is the step in flight at that time.
+    ``known`` is False while that is not certain: the call in flight will show it, and the answer of a later repetition.
     """
 
     expected: bool
     poisoned_step: int | None = None
+    known: bool = False
 
 
 class AttemptState(Message, frozen=True, kw_only=True):

@@ -1,7 +1,8 @@
-"""The termination message of a sidecar's container, from which the operator reads the verdict. Pure.
+"""The termination message of a sidecar's container, from which the operator reads how the attempt ended. Pure.
 
-The message is short, because the kubelet silently truncates longer ones. Its checksum keeps a truncated or foreign
-message from becoming a verdict. Patch, log and trajectory are in the results store.
+The sidecar writes it at each step, so that one that is killed leaves its clock and the step that it was executing; a
+verdict takes its place. The message is short, because the kubelet silently truncates longer ones. Its checksum keeps a
+truncated or foreign message from being believed. Patch, log and trajectory are in the results store.
 """
 
 import hashlib
@@ -19,12 +20,21 @@ _CUT = " … "
 
 
 class TerminationMessage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """How an attempt ended. ``message`` is for people and is cut to fit; ``poisoned_step`` killed the sandbox."""
+    """How an attempt ended, or where it was when its sidecar ended.
+
+    Attributes:
+        reason: Of the verdict, or of a failure that will not pass; None: there was neither when the sidecar ended.
+        elapsed_seconds: How long the episode's deadline has run in this attempt.
+        step_in_flight: The step that was being executed.
+        poisoned_step: The step under which the sandbox died by itself.
+        told_to_end: Whether the sidecar was told to end: the pod is deleted, or its node shuts down.
+        message: For people; cut to fit.
+    """
 
     version: int = 1
     episode_uid: str = msgspec.field(default="", name="episodeUID")
     attempt: int = 0
-    reason: EndReason
+    reason: EndReason | None = None
     resolved: bool = False
     score: int = 0
     max_score: int = 0
@@ -32,17 +42,19 @@ class TerminationMessage(msgspec.Struct, frozen=True, kw_only=True, rename="came
     rewrites: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
+    elapsed_seconds: float = 0.0
+    step_in_flight: int | None = None
     poisoned_step: int | None = None
+    told_to_end: bool = False
     result_uri: str = msgspec.field(default="", name="resultURI")
     message: str = ""
     checksum: str = ""
 
 
-def termination_message(result: Result, *, episode_uid: str, attempt: int, result_uri: str = "") -> TerminationMessage:
-    """The message for an attempt that ended with a verdict."""
-    return TerminationMessage(
-        episode_uid=episode_uid,
-        attempt=attempt,
+def with_verdict(message: TerminationMessage, result: Result) -> TerminationMessage:
+    """``message`` with the verdict of the attempt."""
+    return msgspec.structs.replace(
+        message,
         reason=result.reason,
         resolved=result.resolved,
         score=result.score,
@@ -51,7 +63,6 @@ def termination_message(result: Result, *, episode_uid: str, attempt: int, resul
         rewrites=result.rewrites,
         input_tokens=result.input_tokens,
         output_tokens=result.output_tokens,
-        result_uri=result_uri,
         message=result.message,
     )
 

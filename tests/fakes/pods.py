@@ -25,8 +25,8 @@ from dgym.sidecar.access import Access
 from dgym.sidecar.api import Api
 from dgym.sidecar.attempt import Attempt
 from dgym.sidecar.runners import Runners
-from dgym.sidecar.serving import write_ending
 from dgym.sidecar.settings import PREFIX, Settings
+from dgym.sidecar.termination import TerminationLog
 from dgym.wire.http import (
     EPOCH_HEADER,
     IDEMPOTENCY_HEADER,
@@ -94,7 +94,7 @@ class Pod:
         self.settings.directory.mkdir(exist_ok=True)
         connected = Runners(self.settings.sandbox_socket, self.settings.verifier_socket)
         connecting = asyncio.ensure_future(connected.connect())
-        self.attempt = Attempt(self.settings, connected, on_end=lambda attempt: write_ending(self.settings, attempt))
+        self.attempt = Attempt(self.settings, connected, record=TerminationLog(self.settings).record)
         application = Api(self.attempt, Access(self.settings.digests)).application()
         server = web.AppRunner(application, access_log=None, shutdown_timeout=1)
         await server.setup()
@@ -243,6 +243,12 @@ class Pod:
     # Looking
 
     def termination(self):
+        """The last message of a sidecar whose attempt is over; None: it is not."""
+        message = self.last_words()
+        return message if message is not None and message.reason is not None else None
+
+    def last_words(self):
+        """The termination message as it is now."""
         path = self.settings.termination_log
         return decode_termination(path.read_bytes()) if path.exists() else None
 

@@ -171,7 +171,7 @@ async def test_a_sandbox_that_dies_under_a_step_is_no_observation_and_no_end(new
     with pytest.raises(SandboxLost):
         await running
     status, body = await pod.raw("POST", "/v1/verify", role=Role.OPERATE)
-    assert (status, body) == (200, {"expected": False, "poisonedStep": 2})
+    assert (status, body) == (200, {"expected": False, "poisonedStep": 2, "known": True})
     assert (await pod.raw("GET", "/readyz"))[0] == 503
     assert [step.seq for step in env.history()] == [0, 1]
     with pytest.raises(SandboxLost):
@@ -190,7 +190,7 @@ async def test_a_step_that_was_sent_after_the_death_of_the_sandbox_is_not_poison
     with pytest.raises(SandboxLost):
         await env.step("bash echo late > late.txt")
     status, body = await pod.raw("POST", "/v1/verify", role=Role.OPERATE)
-    assert (status, body) == (200, {"expected": False, "poisonedStep": None})
+    assert (status, body) == (200, {"expected": False, "poisonedStep": None, "known": True})
     assert [step.seq for step in env.history()] == [0, 1]
 
 

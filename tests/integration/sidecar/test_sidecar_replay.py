@@ -120,7 +120,7 @@ async def test_a_step_that_ends_its_sandbox_by_a_signal_is_poisoned(new_pod):
     await pod.sandbox_ended()
     assert (await state(pod)).poisoned_steps == (1,)
     status, body = await pod.raw("POST", "/v1/verify", role=Role.OPERATE)
-    assert (status, body) == (200, {"expected": False, "poisonedStep": 1})
+    assert (status, body) == (200, {"expected": False, "poisonedStep": 1, "known": True})
 
 
 async def test_a_step_that_is_sent_to_a_dead_sandbox_is_not_poisoned(new_pod):
@@ -138,4 +138,4 @@ async def test_a_step_that_is_sent_to_a_dead_sandbox_is_not_poisoned(new_pod):
         await step
     assert (await state(pod)).poisoned_steps == ()
     status, body = await pod.raw("POST", "/v1/verify", role=Role.OPERATE)
-    assert (status, body) == (200, {"expected": False, "poisonedStep": None})
+    assert (status, body) == (200, {"expected": False, "poisonedStep": None, "known": True})

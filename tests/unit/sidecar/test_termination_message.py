@@ -10,7 +10,7 @@ from dgym.wire.termination import (
     TerminationMessage,
     decode_termination,
     encode_termination,
-    termination_message,
+    with_verdict,
 )
 
 text = st.text(st.characters(exclude_categories=["Cs"]))
@@ -52,13 +52,22 @@ def test_a_verdict_in_another_hand_is_not_believed():
     assert decode_termination(b"") is None
 
 
+def test_spaces_behind_it_change_nothing():
+    """A shorter message is written over a longer one."""
+    data = encode_termination(TerminationMessage(attempt=1, step_in_flight=7, elapsed_seconds=12.5))
+    received = decode_termination(data + b"   ")
+    assert (received.reason, received.step_in_flight, received.elapsed_seconds) == (None, 7, 12.5)
+
+
 def test_it_says_what_the_result_says():
     result = Result(
         resolved=True, score=3, max_score=3, steps=7, rewrites=2, input_tokens=10, output_tokens=5,
         reason=EndReason.RESOLVED, message="all passed", patch="x" * 10_000,
     )  # fmt: skip
     said = decode_termination(
-        encode_termination(termination_message(result, episode_uid="uid", attempt=2, result_uri="s3://bucket/1"))
+        encode_termination(
+            with_verdict(TerminationMessage(episode_uid="uid", attempt=2, result_uri="s3://bucket/1"), result)
+        )
     )
     for name in ("resolved", "score", "max_score", "steps", "rewrites", "input_tokens", "output_tokens", "reason"):
         assert getattr(said, name) == getattr(result, name)

@@ -79,15 +79,15 @@ def _gone(view: EpisodeInput) -> AttemptEnd:
 
 
 def _termination_message(view: EpisodeInput, pod: Pod) -> AttemptEnd | None:
-    """The verdict in the sidecar's termination message."""
-    message = read_termination(view, pod)
-    if message is None:
+    """The verdict, or the failure that will not pass, in the sidecar's termination message."""
+    message = last_words(view, pod)
+    if message is None or message.reason is None:
         return None
     outcome = outcome_of(message)
     return AttemptEnd(reason=message.reason.value, message=message.message, outcome=outcome, settled=True)
 
 
-def read_termination(view: EpisodeInput, pod: Pod) -> TerminationMessage | None:
+def last_words(view: EpisodeInput, pod: Pod) -> TerminationMessage | None:
     """The sidecar's termination message, if it is whole and of this very attempt."""
     sidecar = pod.terminated("sidecar")
     message = decode_termination(sidecar.message) if sidecar is not None else None

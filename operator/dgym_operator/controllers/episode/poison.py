@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from dgym.api import PoisonedStep
 from dgym_operator.controllers.conditions import fit
-from dgym_operator.controllers.episode.ending import is_disrupted, read_termination
+from dgym_operator.controllers.episode.ending import is_disrupted, last_words
 from dgym_operator.controllers.inputs import EpisodeInput
 from dgym_operator.objects import Pod, Terminated
 
@@ -62,7 +62,8 @@ def _death(view: EpisodeInput, pod: Pod) -> _Death | None:
     if pod.metadata.deletion_timestamp is None and pod.status.reason == "Evicted":
         return _Death(f"Evicted: {pod.status.message}", None)
     # A sandbox may end because its sidecar did, unless that says itself that a step has killed the sandbox.
-    first = sidecar is None or read_termination(view, pod) is not None
+    message = last_words(view, pod)
+    first = sidecar is None or (message is not None and message.reason is not None)
     if sandbox is not None and (first or sandbox.reason == _OOM) and _by_itself(view, pod, sandbox):
         return _Death(_how(sandbox), sandbox.finished_at, ordered=sandbox.exit_code == 0 and sandbox.reason != _OOM)
     if sidecar is not None and _died(sidecar, sandbox) and _by_itself(view, pod, sidecar):
@@ -92,11 +93,11 @@ def _step(view: EpisodeInput, pod: Pod, death: _Death) -> int | None:
     A sidecar may name a step that an earlier attempt has left out of its replay. An agent may have sent the step to a
     sandbox or sidecar that was dead already.
     """
-    message, known = read_termination(view, pod), {each.step for each in view.episode.status.poisoned_steps}
+    message, known = last_words(view, pod), {each.step for each in view.episode.status.poisoned_steps}
     for step in (view.poisoned_step, message.poisoned_step if message is not None else None):
         if step is not None and step not in known:
             return step
-    if message is not None or death.ordered or view.agent is None or view.report is None:
+    if (message is not None and message.reason is not None) or death.ordered or view.agent is None or view.report is None:
         return None
     sent = view.agent.flight_since
     before = death.at is None or (sent is not None and sent < death.at)
