@@ -6,6 +6,8 @@ import errno
 import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import IO, TypeVar
 
@@ -15,6 +17,7 @@ from dgym.workspace.sources import RESULTS_MARKER
 T = TypeVar("T")
 
 _CHUNK_BYTES = 256 * 1024
+_THREADS = 16
 _PROBE = ".dgym-probe"
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
@@ -23,7 +26,8 @@ class DirectoryStore:
     """Appends each step to the trajectory at once, and replaces other files by renaming.
 
     ``local``: the directory is on this machine's own disk, so that appending a line is worth no thread. A volume of the
-    network may hang for long, and must not hold up other episodes.
+    network may hang for long, and must hold up neither other episodes nor what else asyncio's threads do: it has
+    threads of its own.
     """
 
     checkpoint_steps = 1
@@ -31,6 +35,7 @@ class DirectoryStore:
     def __init__(self, root: Path, *, local: bool = False) -> None:
         self._root = root
         self._local = local
+        self._threads: ThreadPoolExecutor | None = None
 
     def new_attempt(self, path: str) -> int:
         """Make the directory of the next attempt of the episode at ``path``; no two processes get the same number."""
@@ -64,7 +69,7 @@ class DirectoryStore:
         if file is None:
             return None
         size = os.fstat(file.fileno()).st_size
-        return Content(size, _chunks(file, size))
+        return Content(size, self._chunks(file, size))
 
     async def write(self, path: str, data: bytes) -> None:
         """Replace the file by renaming."""
@@ -103,9 +108,23 @@ class DirectoryStore:
 
     async def _do(self, work: Callable[[], T]) -> T:
         try:
-            return await asyncio.to_thread(work)
+            return await self._in_thread(work)
         except OSError as error:
             raise StoreUnavailable(f"the results directory {self._root}: {error}") from error
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="dgym-results")
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    async def _chunks(self, file: IO[bytes], size: int) -> AsyncIterator[bytes]:
+        """``size`` bytes of the file: what is appended meanwhile is for the next reader."""
+        try:
+            while size > 0 and (chunk := await self._in_thread(partial(file.read, min(_CHUNK_BYTES, size)))):
+                size -= len(chunk)
+                yield chunk
+        finally:
+            file.close()
 
     def _place(self, path: str) -> Path:
         return self._root / checked_path(path)
@@ -211,13 +230,3 @@ def _create_plainly(place: Path, data: bytes) -> bool:
     except FileExistsError:
         return False
     return True
-
-
-async def _chunks(file: IO[bytes], size: int) -> AsyncIterator[bytes]:
-    """``size`` bytes of the file: what is appended meanwhile is for the next reader."""
-    try:
-        while size > 0 and (chunk := await asyncio.to_thread(file.read, min(_CHUNK_BYTES, size))):
-            size -= len(chunk)
-            yield chunk
-    finally:
-        file.close()

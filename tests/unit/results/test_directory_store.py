@@ -1,5 +1,9 @@
 """A results store in a directory."""
 
+import asyncio
+import os
+import threading
+
 import pytest
 
 from dgym.errors import ManifestError
@@ -30,6 +34,26 @@ async def test_files_are_written_read_and_listed(store, tmp_path):
     assert (content.size, b"".join([chunk async for chunk in content.chunks])) == (3, b"one")
     assert listed(await store.files("n/e")) == [("n/e/uid/1/result.json", 2), (PATH, 3)]
     assert store.uri("n/e/uid/1") == (tmp_path / "results/n/e/uid/1").as_uri()
+
+
+async def test_a_directory_that_hangs_holds_up_nothing_but_its_callers(store, tmp_path):
+    """Every model, source and result of an agent pod shares asyncio's threads."""
+    directory = tmp_path / "results/n/e/uid"
+    directory.mkdir(parents=True)
+    fifos = [directory / str(number) for number in range(60)]
+    for fifo in fifos:
+        os.mkfifo(fifo)
+    reads = [asyncio.create_task(store.read(f"n/e/uid/{number}")) for number in range(60)]
+    async with asyncio.timeout(60):
+        while not any(thread.name.startswith("dgym-results") for thread in threading.enumerate()):
+            await asyncio.sleep(0)
+        assert await asyncio.gather(*(asyncio.to_thread(str, number) for number in range(100)))
+        assert sum(thread.name.startswith("dgym-results") for thread in threading.enumerate()) <= 16
+        assert not any(read.done() for read in reads)
+        # The last to be asked for is answered once those before it are: nothing is lost.
+        for fifo, read in zip(fifos, reads, strict=True):
+            await asyncio.to_thread(fifo.write_bytes, b"late")
+            assert await read == b"late"
 
 
 async def test_the_first_writer_of_a_result_wins(store):
