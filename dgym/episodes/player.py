@@ -88,13 +88,9 @@ class Models:
 
 
 class Hooks(msgspec.Struct, frozen=True, kw_only=True):
-    """Called in the player's process: after each step, and after each reply of a model before it is acted on.
-
-    ``on_sending`` is called with the number of a step before it is sent, and with None once it is answered.
-    """
+    """Called in the player's process: after each step, and after each reply of a model before it is acted on."""
 
     on_step: Callable[[Step], None] | None = None
-    on_sending: Callable[[int | None], None] | None = None
     on_exchange: Callable[[Exchange, list[Step]], None] | None = None
 
 
@@ -299,15 +295,11 @@ class Player:
     def _sending(self, seq: int, action: Action) -> None:
         """Record the exchanges before a step when it is sent: they stay even if the step kills its sandbox."""
         self._record.sending(seq, _recorded_call(action), [*self._said.get(seq, ()), *self._unrecorded])
-        if self._hooks.on_sending is not None:
-            self._hooks.on_sending(seq)
 
     def _observe(self, step: Step) -> None:
         """Record a step, unless an earlier player has, with the exchanges that led to it."""
         if step.seq == 0:
             self._resume_chat()
-        if self._hooks.on_sending is not None:
-            self._hooks.on_sending(None)
         if step.seq < len(self._recorded):
             return
         exchanges, self._unrecorded = self._unrecorded, []

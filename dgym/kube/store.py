@@ -138,6 +138,16 @@ class Store(Generic[T]):
             self._own[key] = known.metadata.resource_version
             self._remove(key, Source.OWN)
 
+    def assume_ended(self, key: Key, uid: str, last: Callable[[T], T]) -> None:
+        """Replace an object that the API server does not have any more by what ``last`` makes of it.
+
+        The watch will show its end, and with it a state that may be news.
+        """
+        known = self._objects.get(key)
+        if known is not None and known.metadata.uid == uid:
+            self._objects[key] = last(known)
+            self._changed(key, known, self._objects[key], Source.OWN)
+
     # The watch
 
     def put(self, item: T) -> None:

@@ -116,9 +116,7 @@ class AssignmentStatus(Message, frozen=True, kw_only=True):
 
     ``reason`` and ``outcome`` are set once the assignment is finished or failed, ``message`` also while its result
     waits for the store. ``active_seconds`` is how long the episode's deadline has run under this assignment: from the
-    first reset to the end of the last step, without preparation and scoring. ``step_in_flight`` is the number of a
-    step that was sent and not answered; it stays once the assignment has failed. ``in_flight_seconds`` is how long ago
-    it was sent.
+    first reset to the end of the last step, without preparation and scoring.
     """
 
     episode_uid: str
@@ -127,8 +125,6 @@ class AssignmentStatus(Message, frozen=True, kw_only=True):
     state: AssignmentState
     steps: Count = 0
     active_seconds: Count = 0
-    step_in_flight: Count | None = None
-    in_flight_seconds: float = 0.0
     reason: EndReason | None = None
     outcome: Outcome | None = None
     message: str = ""

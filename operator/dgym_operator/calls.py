@@ -6,13 +6,14 @@ The answer of a sidecar is believed with its signature alone: a program of the s
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
 import aiohttp
 import msgspec
 
 from dgym.decoding import DECODE_ERRORS
-from dgym.kube import WorkQueue
+from dgym.kube import Clock, WorkQueue
 from dgym.logs import fields
 from dgym.wire import EndReason
 from dgym.wire.assignments import (
@@ -24,7 +25,7 @@ from dgym.wire.assignments import (
     AssignmentStatus,
     make_agent_token,
 )
-from dgym.wire.http import Path, Role, VerifyResponse, make_token
+from dgym.wire.http import AttemptState, Path, Role, VerifyResponse, make_token
 from dgym.wire.signing import SIGNATURE_HEADER, answer_is_signed, content_digest, sign_request, verdict_is_signed
 
 V = TypeVar("V")
@@ -165,11 +166,25 @@ class SidecarCall(NamedTuple):
     attempt: int
     body: bytes | None = None
 
+    @property
+    def method(self) -> str:
+        """The method of the request."""
+        return "GET" if self.path is Path.STATE else "POST"
+
+
+class SidecarAnswer(NamedTuple):
+    """What a sidecar has answered, and when it was asked. Without ``content`` it has acknowledged the call."""
+
+    call: SidecarCall
+    asked: datetime
+    content: VerifyResponse | AttemptState | None = None
+
 
 class SidecarCalls:
     """Calls to sidecars: queued once, made by a few workers with a short deadline, and not repeated once acknowledged.
 
-    A sidecar may be slow or gone, so no decision waits for it. A failed call is requested again by a later decision.
+    A sidecar may be slow or gone, so no decision waits for it: ``answered`` gets its answer. A failed call is requested
+    again by a later decision, and so are those that ask for clocks.
     """
 
     def __init__(
@@ -178,21 +193,21 @@ class SidecarCalls:
         key: bytes,
         queue: WorkQueue[SidecarCall],
         *,
-        poisoned: Callable[[SidecarCall, int], None] = lambda _call, _step: None,
+        clock: Clock,
+        answered: Callable[[SidecarAnswer], None] = lambda _answer: None,
     ) -> None:
         self._caller = caller
         self._key = key
-        self._poisoned = poisoned
+        self._answered = answered
         self._queue = queue
+        self._clock = clock
         self._acknowledged: OrderedDict[SidecarCall, None] = OrderedDict()
         self._failures: OrderedDict[SidecarCall, str] = OrderedDict()
 
-    def request(self, call: SidecarCall) -> bool:
-        """Queue the call unless it is acknowledged; returns whether it is."""
-        if call in self._acknowledged:
-            return True
-        self._queue.add(call)
-        return False
+    def request(self, call: SidecarCall) -> None:
+        """Queue the call unless it is acknowledged."""
+        if call not in self._acknowledged:
+            self._queue.add(call)
 
     async def work(self) -> None:
         """Make calls until cancelled. Several workers may run."""
@@ -206,39 +221,50 @@ class SidecarCalls:
         about = fields(episode_uid=call.episode_uid, attempt=call.attempt, url=call.url, call=call.path.value)
         token = make_token(self._key, episode_uid=call.episode_uid, attempt=call.attempt, role=Role.OPERATE)
         # The token signs the request and does not travel: a program of the sandbox may have the port by now.
-        authorization = sign_request(token, "POST", call.path, content=content_digest(call.body or b""))
+        authorization = sign_request(token, call.method, call.path, content=content_digest(call.body or b""))
+        asked = self._clock.now()
         try:
-            answer = await self._caller.call("POST", call.url + call.path, authorization=authorization, body=call.body)
+            answer = await self._caller.call(
+                call.method, call.url + call.path, authorization=authorization, body=call.body
+            )
             if not answer_is_signed(token, authorization, answer.status, answer.body, answer.signature):
                 raise Unreachable(f"{answer.status} without the signature of the episode's sidecar: {answer.text}")
             if answer.status >= 300 and answer.status != _ATTEMPT_OVER:
                 raise Refused(answer.status, answer.text)
+            content = _content(call, answer)
         except CallFailed as error:
             self._log_failure(call, str(error), about)
             return
         if answer.status in (_DONE, _ATTEMPT_OVER):
             _log.info("a sidecar was called", extra=about)
             self._failures.pop(call, None)
-            if self._is_understood(call, answer):
+            if _is_acknowledged(content):
                 _remember(self._acknowledged, call, None)
-
-    def _is_understood(self, call: SidecarCall, answer: Answer) -> bool:
-        """Whether the call need not be repeated: the sidecar may learn later under which step its sandbox died."""
-        if call.path is not Path.VERIFY or answer.status != _DONE:
-            return True
-        try:
-            verified = msgspec.json.decode(answer.body, type=VerifyResponse)
-        except DECODE_ERRORS:
-            return True
-        if not verified.expected and verified.poisoned_step is not None:
-            self._poisoned(call, verified.poisoned_step)
-        return verified.expected or verified.poisoned_step is not None
+            self._answered(SidecarAnswer(call, asked, content))
 
     def _log_failure(self, call: SidecarCall, failure: str, about: dict[str, Any]) -> None:
         """Log each cause once: the call is repeated every few seconds."""
         if self._failures.get(call) != failure:
             _log.warning("a call to a sidecar failed: %s", failure, extra=about)
         _remember(self._failures, call, failure)
+
+
+def _content(call: SidecarCall, answer: Answer) -> VerifyResponse | AttemptState | None:
+    kind = {Path.VERIFY: VerifyResponse, Path.STATE: AttemptState}.get(call.path)
+    if kind is None or answer.status != _DONE:
+        return None
+    try:
+        content: VerifyResponse | AttemptState = msgspec.json.decode(answer.body, type=kind)
+    except DECODE_ERRORS as error:
+        raise Refused(answer.status, f"its answer cannot be read: {error}") from None
+    return content
+
+
+def _is_acknowledged(content: VerifyResponse | AttemptState | None) -> bool:
+    """Whether the call need not be repeated: a sidecar may not know yet under which step its sandbox died."""
+    if isinstance(content, VerifyResponse):
+        return content.expected or content.known or content.poisoned_step is not None
+    return content is None
 
 
 def _remember(records: OrderedDict[SidecarCall, V], call: SidecarCall, value: V) -> None:

@@ -7,7 +7,7 @@ server when it is needed.
 Texts that thousands of pods share are kept once: words of a known vocabulary as enums, names interned.
 """
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from sys import intern
 
@@ -111,7 +111,15 @@ class PodLabels(View, frozen=True, kw_only=True):
 class PodMeta(Identity, frozen=True, kw_only=True):
     """A pod's metadata."""
 
+    deletion_grace_period_seconds: int | None = None
     labels: PodLabels = PodLabels()
+
+    @property
+    def deleted_at(self) -> datetime | None:
+        """When the deletion was requested, by the API server's clock; None: it was not, or the time is not known."""
+        if self.deletion_timestamp is None or self.deletion_grace_period_seconds is None:
+            return None
+        return self.deletion_timestamp - timedelta(seconds=self.deletion_grace_period_seconds)
 
 
 class Terminated(View, frozen=True, kw_only=True):

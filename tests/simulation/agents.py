@@ -10,7 +10,7 @@ import contextlib
 from dgym.api import EPISODE_LABEL
 from dgym.wire import EndReason
 from dgym.wire.assignments import AgentReport, AssignmentMode, AssignmentState, AssignmentStatus
-from tests.simulation.pods import NAMESPACE, SandboxDied, Superseded
+from tests.simulation.sidecar import NAMESPACE, SandboxDied, Superseded
 from tests.simulation.store import GivenUp
 
 AGENT_LABELS = {"app.kubernetes.io/name": "dgym", "app.kubernetes.io/component": "agent"}
@@ -59,6 +59,8 @@ class AgentPod:
         self._states = {}
         self._tasks = {}
         self._storing = {}
+        self._running = {}
+        """When the deadlines of its episodes began to run, as far as it has seen."""
         pod = world.api.create(
             "pods", NAMESPACE, {"metadata": {"name": name, "labels": dict(AGENT_LABELS)}, "spec": {}}
         )
@@ -90,12 +92,6 @@ class AgentPod:
         state = self._states.get(uid)
         return state is not None and state.attempt == attempt and state.state in _STORING
 
-    def step_sent(self, uid, attempt):
-        """The attempt's step that it has sent, and that is not answered."""
-        state = self._states.get(uid)
-        running = state is not None and (state.attempt, state.state) == (attempt, AssignmentState.RUNNING)
-        return state.step_in_flight if running else None
-
     @property
     def storing_pod(self):
         """The pod of an episode whose verdict it is about to store; None: there is none."""
@@ -112,7 +108,7 @@ class AgentPod:
         """The process dies and starts again, without memory."""
         for task in (*self._tasks.values(), *self._storing.values()):
             task.cancel()
-        for memory in (self._assignments, self._states, self._tasks, self._storing):
+        for memory in (self._assignments, self._states, self._tasks, self._storing, self._running):
             memory.clear()
         self.incarnation += 1
 
@@ -144,6 +140,7 @@ class AgentPod:
         if before is not None and not (storing and assignment.mode is AssignmentMode.RECOVER):
             before.cancel()
         self._assignments[uid] = assignment
+        self._running.pop(uid, None)
         self._set(assignment, AssignmentState.PREPARING)
         self._tasks[uid] = self.world.spawn(self._run(assignment, before))
         return True
@@ -164,10 +161,13 @@ class AgentPod:
         return assignment.mode is AssignmentMode.RUN and (state is None or state.state not in _OVER)
 
     def _set(self, assignment, state, **more):
-        if self._assignments.get(assignment.episode_uid) is assignment:
-            self._states[assignment.episode_uid] = AssignmentStatus(
-                episode_uid=assignment.episode_uid, attempt=assignment.attempt, epoch=assignment.epoch, state=state,
-                **more,
+        uid = assignment.episode_uid
+        if self._assignments.get(uid) is assignment:
+            begun = self._running.get(uid)
+            seconds = 0 if begun is None else int(asyncio.get_running_loop().time() - begun)
+            self._states[uid] = AssignmentStatus(
+                episode_uid=uid, attempt=assignment.attempt, epoch=assignment.epoch, state=state,
+                active_seconds=seconds, **more,
             )  # fmt: skip
 
     async def _run(self, assignment, before):
@@ -214,17 +214,21 @@ class AgentPod:
         poisoned = len(assignment.poisoned_steps)
         if past and self._store_answers:
             self.world.store.record(key, past)
-        begun, result = await self._call(assignment, lambda sidecar: sidecar.prepare(epoch, past, poisoned))
+        remaining = assignment.remaining_seconds
+        begun, result = await self._call(
+            assignment, lambda sidecar: sidecar.prepare(epoch, past, poisoned, remaining=remaining)
+        )
+        self._running[assignment.episode_uid] = asyncio.get_running_loop().time()
         for number in range(begun, STEPS + 1):
             if result is not None:
                 break
-            self._set(
-                assignment, AssignmentState.RUNNING, step_in_flight=number, steps=number - 1, active_seconds=number
-            )
+            self._set(assignment, AssignmentState.RUNNING, steps=number - 1)
             await self._call(assignment, lambda sidecar, number=number: sidecar.step(epoch, number))
-            await asyncio.sleep(self.world.random.uniform(0.05, 4.0))
-            result = await self._call(assignment, lambda sidecar: sidecar.observe(epoch))
-            self._set(assignment, AssignmentState.RUNNING, steps=number, active_seconds=number)
+            ended = False
+            while not ended:
+                await asyncio.sleep(self.world.random.uniform(0.05, 4.0))
+                ended, result = await self._call(assignment, lambda sidecar: sidecar.observe(epoch))
+            self._set(assignment, AssignmentState.RUNNING, steps=number)
             if self._store_answers:
                 self.world.store.record(key, number)
             await asyncio.sleep(self.world.random.uniform(0.5, 6.0))
@@ -243,7 +247,10 @@ class AgentPod:
 
     async def _serve_driver(self, assignment):
         epoch, idle = assignment.epoch, assignment.driver_idle_seconds
-        _, result = await self._call(assignment, lambda sidecar: sidecar.prepare(epoch, 0, 0, driver_idle=idle))
+        _, result = await self._call(
+            assignment,
+            lambda sidecar: sidecar.prepare(epoch, 0, 0, remaining=assignment.remaining_seconds, driver_idle=idle),
+        )
         self._set(assignment, AssignmentState.RUNNING)
         while result is None:
             await asyncio.sleep(self.world.random.uniform(1.0, 4.0))
@@ -251,7 +258,7 @@ class AgentPod:
         return result
 
     async def _release(self, assignment):
-        await self._call(assignment, lambda sidecar: sidecar.release(assignment.epoch, stored=True), ended=True)
+        await self._call(assignment, lambda sidecar: sidecar.release(assignment.epoch), ended=True)
 
     @property
     def _store_answers(self):
@@ -264,10 +271,7 @@ class AgentPod:
             await asyncio.sleep(self.world.random.uniform(5.0, 15.0))
 
     def _failed(self, assignment, message):
-        state = self._states.get(assignment.episode_uid)
-        flight = state.step_in_flight if state is not None else None
-        reason = EndReason.SANDBOX_LOST
-        self._set(assignment, AssignmentState.FAILED, reason=reason, message=message, step_in_flight=flight)
+        self._set(assignment, AssignmentState.FAILED, reason=EndReason.SANDBOX_LOST, message=message)
 
     async def _call(self, assignment, ask, *, ended=False):
         loop = asyncio.get_running_loop()
@@ -302,7 +306,8 @@ class Driver:
                 return
             await reach(self._world, url, lambda sidecar, number=number: sidecar.step(None, number))
             await asyncio.sleep(random.uniform(0.05, 4.0))
-            if await reach(self._world, url, lambda sidecar: sidecar.observe(None)) is not None:
+            _, result = await reach(self._world, url, lambda sidecar: sidecar.observe(None))
+            if result is not None:
                 return
             await asyncio.sleep(random.uniform(0.5, 6.0))
         if not self.crashed:

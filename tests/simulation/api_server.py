@@ -8,7 +8,7 @@ import asyncio
 from bisect import bisect_right
 from collections import defaultdict
 from contextlib import asynccontextmanager, suppress
-from datetime import UTC
+from datetime import UTC, timedelta
 from operator import itemgetter
 from urllib.parse import unquote
 
@@ -28,6 +28,7 @@ _REASONS = {
     503: "ServiceUnavailable",
 }
 _GRACEFUL = "pods"
+_GRACE_SECONDS = 5
 _PASSING = {"GET": (410, 429, 503), "PATCH": (409, 429, 500, 503), "DELETE": (409, 429, 500, 503)}
 """Errors that a server may answer whatever the request is, by its method."""
 
@@ -117,10 +118,15 @@ class ApiServer:
         item = self._existing(plural, namespace, name)
         if uid and uid != item["metadata"]["uid"]:
             raise Refusal(409, f"the UID of {name} is another")
-        if plural == _GRACEFUL and grace:
+        # A pod that is over has nobody to wait for.
+        over = item.get("status", {}).get("phase") in ("Succeeded", "Failed")
+        if plural == _GRACEFUL and grace and not over:
             if "deletionTimestamp" in item["metadata"]:
                 return item
-            return self._store("MODIFIED", plural, item, deletionTimestamp=_time(self._clock.now()))
+            ends = _time(self._clock.now() + timedelta(seconds=_GRACE_SECONDS))
+            return self._store(
+                "MODIFIED", plural, item, deletionTimestamp=ends, deletionGracePeriodSeconds=_GRACE_SECONDS
+            )
         del self._objects[plural, namespace, name]
         self._store("DELETED", plural, item)
         self._collect(item["metadata"]["uid"])

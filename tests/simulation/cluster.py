@@ -11,10 +11,13 @@ from dgym.wire.http import Path
 from dgym.wire.signing import sign_answer
 from dgym_operator.calls import Answer, PodCaller, Unreachable
 from tests.simulation.agents import AgentPod, Driver
-from tests.simulation.pods import NAMESPACE, Kubelet, Sidecar
+from tests.simulation.kubelet import Kubelet
+from tests.simulation.sidecar import NAMESPACE, Sidecar
 from tests.simulation.store import ResultsStore
 
 DRIVER_IDLE_SECONDS = 150
+DEADLINE_SECONDS = 60
+"""Of episodes that do not end by themselves."""
 _SILENT_SECONDS = 20.0
 """An agent that was cut off for less is not lost."""
 
@@ -31,8 +34,14 @@ class World:
         self.executed = Counter()
         self.poisoned = set()
         """Steps under which a sandbox or sidecar died, by UID and attempt."""
+        self.sandbox_died = {}
+        """When the sandbox of an attempt has died by itself, by UID and attempt."""
         self.deadly = {}
         """Steps that kill the sandbox, by UID."""
+        self.endless = {}
+        """Episodes with a step that does not end, by UID; whether their sidecars forget the deadline."""
+        self.clocks = {}
+        """How long the deadline has run in each attempt whose sidecar has ended, by UID and attempt."""
         self.cancelled = set()
         self.drivers = {}
         """External drivers, by UID of their episode."""
@@ -90,10 +99,6 @@ class World:
         ]
         return found
 
-    def steps_sent(self, uid, attempt):
-        """Steps of the attempt that agents have sent, and that are not answered."""
-        return [step for agent in self.agents if (step := agent.step_sent(uid, attempt)) is not None]
-
     def start_agent(self, slots):
         """A new agent pod, as a Deployment makes one."""
         self._agents_made += 1
@@ -102,9 +107,15 @@ class World:
         return agent
 
     def add_episode(self, name, kind):
-        """An Episode, as a user applies it: for an ``agent`` or a ``driver``; ``deadly`` steps kill their sandbox."""
+        """An Episode, as a user applies it: for an ``agent`` or a ``driver``.
+
+        Steps that are ``deadly`` kill their sandbox. One is ``endless``, and ``stuck`` where the sidecar does not end
+        it, either, when the deadline has passed.
+        """
         task = {"entrypoint": "pytest", "source": {"files": [{"path": "a.py", "content": "x = 1\n"}]}}
         spec = {"task": task, "driverIdleTimeoutSeconds": DRIVER_IDLE_SECONDS}
+        if kind in ("endless", "stuck"):
+            spec["activeDeadlineSeconds"] = DEADLINE_SECONDS
         if kind != "driver":
             spec["agent"] = {"name": "solution"}
         body = {"apiVersion": "dgym.dev/v1alpha1", "kind": "Episode", "metadata": {"name": name}, "spec": spec}
@@ -112,6 +123,8 @@ class World:
         self.verdicts[uid] = []
         if kind.startswith("deadly"):
             self.deadly[uid] = (2,) if kind == "deadly once" else (2, 3)
+        if kind in ("endless", "stuck"):
+            self.endless[uid] = kind == "stuck"
         if kind == "driver":
             self.drivers[uid] = Driver(self, name)
             self.spawn(self.drivers[uid].run())
@@ -147,11 +160,12 @@ class Caller(PodCaller):
         if isinstance(peer, Sidecar):
             if not peer.reachable:
                 raise Unreachable("no sidecar")
-            if path == Path.CANCEL:
-                peer.cancel()
-            if path == Path.VERIFY:
-                return 200, json.dumps({"expected": peer.result is not None, "poisonedStep": peer.poisoned}).encode()
-            return 200, b"{}"
+            if path == Path.CANCEL and not peer.cancel():
+                return 202, b"{}"
+            if path == Path.PAUSE and json.loads(body)["epoch"] >= peer.epoch:
+                peer.pause()
+            answers = {Path.VERIFY: peer.verify, Path.STATE: peer.state}
+            return 200, json.dumps(answers[path]() if path in answers else {}).encode()
         if peer is None or not peer.alive or now < peer.cut_until:
             raise Unreachable("no agent")
         if method == "GET":

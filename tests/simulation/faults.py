@@ -3,7 +3,7 @@
 import asyncio
 from typing import NamedTuple
 
-from tests.simulation.pods import NAMESPACE
+from tests.simulation.sidecar import NAMESPACE
 
 KINDS = (
     "leader: killed",
@@ -26,6 +26,8 @@ KINDS = (
     "pod: out of memory",
     "pod: without its sandbox",
     "pod: on a lost node",
+    "pod: on a rebooted node",
+    "pod: with a sidecar that hangs",
     "cluster: server away",
     "cluster: watches cut off",
     "cluster: watches lag",
@@ -187,11 +189,19 @@ class Injector:
 
     def _kill_sandbox(self, pod, reason):
         sidecar = self._world.sidecar_of(pod)
-        if sidecar is not None and sidecar.reachable:
+        if sidecar is not None and sidecar.ending is None:
             sidecar.kill_sandbox(reason)
 
     async def _pod_on_a_lost_node(self, pod, _seconds):
         self._world.kubelet.lose_node(pod)
+
+    async def _pod_on_a_rebooted_node(self, pod, seconds):
+        await self._world.kubelet.reboot_node(pod, seconds)
+
+    async def _pod_with_a_sidecar_that_hangs(self, pod, seconds):
+        sidecar = self._world.sidecar_of(pod)
+        if sidecar is not None:
+            sidecar.hung_until = max(sidecar.hung_until, _after(seconds))
 
     async def _episode_suspended(self, episode, seconds):
         self._patch(episode, {"suspend": True})

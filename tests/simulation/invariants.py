@@ -8,7 +8,7 @@ from dgym.wire import EndReason
 from dgym_operator.controllers.episode.conclusion import MOST_POISONED
 from tests.simulation.agents import STEPS
 from tests.simulation.api_server import parse_path
-from tests.simulation.pods import NAMESPACE
+from tests.simulation.sidecar import NAMESPACE
 from tests.simulation.virtual import VirtualClock
 
 LEASE = "dgym-operator"
@@ -17,7 +17,20 @@ _READ_SECONDS = 5.0
 _SLOW_SECONDS = 40.0
 _UNLED = ("leases", "events")
 """Writes that a replica may make without leading."""
-_NEVER = (EndReason.UNRESOLVED, EndReason.DEADLINE_EXCEEDED)
+_LOCAL = (
+    "pod: deleted",
+    "pod: without its sidecar",
+    "pod: out of memory",
+    "pod: without its sandbox",
+    "pod: with a sidecar that hangs",
+    "agent: restarted",
+)
+"""Faults after which each attempt leaves its clock."""
+_OF_SANDBOXES = ("pod: out of memory", "pod: without its sandbox")
+_NOTICED_SECONDS = 15.0
+"""A watch may lag for seconds, and a sidecar that does not know the cause yet is asked again."""
+_CUT_SECONDS = 1.0
+"""Seconds that are cut from the clock of an attempt."""
 
 
 class Invariants:
@@ -31,6 +44,7 @@ class Invariants:
         self._epochs = {}
         self._wanted = {}
         self._ends = {}
+        self._ending = {}
         self._leaders = set()
         self._clock = VirtualClock()
         api.observers.append(self._observe)
@@ -48,6 +62,7 @@ class Invariants:
             return
         self._observe_epoch(item["metadata"]["name"], item.get("status", {}))
         self._observe_end(item)
+        self._observe_loss(item)
         self._observe_wanted(item)
         assigned = Counter(
             episode["status"]["assignment"]["agentPodUID"] for episode in episodes if _uses_slot(episode)
@@ -81,6 +96,16 @@ class Invariants:
         ]
         if len(active) > most:
             self._observed.append(f"{', '.join(active)} are active, of at most {most}")
+
+    def _observe_loss(self, episode):
+        """An attempt ends soon after its sandbox, whatever its agent does meanwhile."""
+        uid, status = episode["metadata"]["uid"], episode.get("status", {})
+        died = self._world.sandbox_died.get((uid, status.get("attempt")))
+        calm = not self._schedule.lossy and all(fault.kind in _OF_SANDBOXES for fault in self._schedule.faults)
+        if calm and died is not None and (status.get("ending") or {}).get("reason") == EndReason.SANDBOX_LOST:
+            late = self._ending.setdefault((uid, status["attempt"]), self._clock.monotonic()) - died
+            if late > _NOTICED_SECONDS:
+                self._observed.append(f"{episode['metadata']['name']} lost its sandbox {late:.0f} s before its end")
 
     def _observe_end(self, episode):
         name, reason = episode["metadata"]["name"], episode.get("status", {}).get("reason")
@@ -161,10 +186,12 @@ class Invariants:
             if shown:
                 yield f"pods of attempts {shown} have shown verdicts, and attempt {attempt} ended as {reason}"
         yield from self._blame(uid, status, made)
+        yield from self._clocks(uid, status)
 
     def _blame(self, uid, status, made):
         """Whether the end has the cause that it names."""
         reason, attempt = status.get("reason"), status.get("attempt")
+        yield from self._cancelled(uid, status, made)
         poisoned = [(uid, each.get("attempt"), each["step"]) for each in status.get("poisonedSteps", ())]
         for unproven in set(poisoned) - self._world.poisoned:
             yield f"step {unproven[2]} of attempt {unproven[1]} is poisoned, and no sandbox died under it"
@@ -175,7 +202,8 @@ class Invariants:
             elif status["outcome"]["steps"] != STEPS:
                 yield f"resolved after {status['outcome']['steps']} steps"
         blamed = (
-            reason in _NEVER
+            reason == EndReason.UNRESOLVED
+            or (reason == EndReason.DEADLINE_EXCEEDED and uid not in self._world.endless)
             or (reason == EndReason.CANCELLED and not cancelled)
             or (reason == EndReason.DRIVER_IDLE and not (driver is not None and driver.crashed))
             or (reason == EndReason.SANDBOX_KILLED and len(poisoned) < MOST_POISONED)
@@ -185,9 +213,30 @@ class Invariants:
         if all(fault.is_harmless for fault in self._schedule.faults):
             deadly = len(self._world.deadly.get(uid, ())) >= MOST_POISONED
             expected = EndReason.SANDBOX_KILLED if deadly else EndReason.RESOLVED
+            if uid in self._world.endless:
+                expected = EndReason.DEADLINE_EXCEEDED
             lost = status.get("failures", 0) + status.get("disruptions", 0)
             if reason != expected or lost:
                 yield f"not {expected} but {reason} after {lost} lost attempts, and no fault hit the episode"
+
+    def _cancelled(self, uid, status, made):
+        """Whether an episode that was cancelled while its pod ran was scored by its sidecar."""
+        calm = all(fault.is_harmless or fault.kind == "episode: cancelled" for fault in self._schedule.faults)
+        begun, deadly = status.get("podName"), uid in self._world.deadly
+        if not calm or not begun or deadly or status.get("reason") != EndReason.CANCELLED:
+            return
+        if (status["attempt"], EndReason.CANCELLED) not in made or not status["outcome"].get("maxScore"):
+            yield "cancelled, and not scored"
+
+    def _clocks(self, uid, status):
+        """Whether the time that an episode is charged is the time that its attempts were active."""
+        if self._schedule.lossy or not all(fault.kind in _LOCAL for fault in self._schedule.faults):
+            return
+        known = {attempt: seconds for (owner, attempt), seconds in self._world.clocks.items() if owner == uid}
+        over = [seconds for attempt, seconds in known.items() if attempt < status.get("attempt", 0)]
+        charged = status.get("activeSeconds", 0)
+        if not sum(over) - _CUT_SECONDS * len(over) <= charged <= sum(over):
+            yield f"{charged} s are charged for {over}"
 
     def left_over(self):
         """What should be gone by now."""

@@ -2,11 +2,12 @@
 
 from unittest.mock import patch
 
+from dgym.kube import Store
 from dgym_operator.actions import episodes, writes
 from dgym_operator.app.reconciler import Reconciler
 from dgym_operator.cache import Informers
 from dgym_operator.controllers import EpisodeInput, Plan
-from dgym_operator.controllers.episode import conclusion, controller, ending, poison
+from dgym_operator.controllers.episode import clocks, conclusion, controller, ending, poison, terminating
 from tests.simulation.faults import Fault
 from tests.simulation.schedule import Schedule
 from tests.simulation.store import ResultsStore
@@ -49,6 +50,10 @@ def _no_plan(_view):
     return Plan()
 
 
+def _assume_deleted(self, key, uid, _last):
+    self.assume_deleted(key, uid)
+
+
 async def _absent(*_args, **_options):
     return False
 
@@ -67,19 +72,23 @@ MUTATIONS = {
         EpisodeInput, "awaits_report", property(lambda _view: False)
     ),
     "the last message of a deleted pod is not awaited": lambda: patch.object(ending, "_terminating", _lost_at_once),
-    "a step sent to a dead sandbox is poisoned": lambda: patch.object(
-        poison, "_step", lambda view, _pod, _death: view.report and view.report.step_in_flight
-    ),
     "a conflict at a deletion counts as done": lambda: patch.object(writes.Writes, "_exists", _absent),
     "a pod is created from an old view": lambda: patch.object(episodes, "still_wants", lambda *_args: True),
     "an attempt is not given up before the next": lambda: patch.object(ResultsStore, "give_up", ResultsStore.get),
-    "a sidecar's death is its last step's doing": lambda: patch.object(poison, "_died", lambda *_ends: True),
     "the sidecar is not asked while an end is awaited": lambda: patch.object(controller, "sidecar_requests", _no_plan),
-    "an unanswered assignment is not read again": lambda: patch.object(Reconciler, "_refresh", _nothing),
+    "an end of all containers is the agent's doing": lambda: patch.multiple(
+        poison, _UNOBSERVED_REASONS=(), _UNOBSERVED_CODE=-1, _together=lambda *_ends: False
+    ),
+    "a death with its pod is the agent's doing": lambda: patch.object(poison, "_by_itself", lambda *_death: True),
+    "a cancelled attempt is not scored": lambda: patch.object(terminating, "_cancelling", lambda *_view: None),
+    "a pod that is gone at its deletion is not awaited": lambda: patch.object(Store, "assume_ended", _assume_deleted),
+    "an attempt has the clock of its agents": lambda: patch.object(clocks, "last_words", lambda *_view: None),
+    "a lost sandbox waits for its agent": lambda: patch.object(controller, "lose_sandbox", lambda *_view: None),
 }
 """Patches by what they revert."""
 
 _LOST = Schedule(0, (Fault(20.0, "cluster: agent and pod lost as it stores", 0, 50.0),), 0.0)
+_REBOOTS = tuple(Fault(20.0 + 6.0 * number, "pod: on a rebooted node", number, 3.0 + number) for number in range(2))
 _SANDBOXES = tuple(Fault(14.0 + 6.0 * number, "pod: without its sandbox", number, 50.0) for number in range(2))
 
 FOUND_BY = {
@@ -88,7 +97,10 @@ FOUND_BY = {
     "epochs begin anew with each attempt": _LOST,
     "another agent gets the same epoch": Schedule(0, (Fault(20.0, "agent: deleted", 0, 50.0),), 0.0),
     "a slot is released before its assignment is written": Schedule(0, (), 0.15, slots=1),
-    "a step sent to a dead sandbox is poisoned": Schedule(0, _SANDBOXES, 0.0),
+    "an end of all containers is the agent's doing": Schedule(0, _REBOOTS, 0.0),
+    "a cancelled attempt is not scored": Schedule(0, (Fault(25.0, "episode: cancelled", 0, 0.0),), 0.0),
+    "an attempt has the clock of its agents": Schedule(0, (Fault(25.0, "pod: deleted", 0, 0.0),), 0.0),
+    "a lost sandbox waits for its agent": Schedule(0, _SANDBOXES, 0.0),
     "the sidecar is not asked while an end is awaited": Schedule(0, (), 0.0, ("deadly once",) * 4),
 }
 """Schedules that find a reverted fix under most seeds, or some, whatever else changes in the operator."""

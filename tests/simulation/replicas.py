@@ -13,7 +13,7 @@ from dgym_operator.settings import Settings
 from tests.simulation import virtual
 from tests.simulation.api_server import ReplicaTransport
 from tests.simulation.cluster import Caller
-from tests.simulation.pods import NAMESPACE
+from tests.simulation.sidecar import NAMESPACE
 
 
 class Replica:

@@ -15,6 +15,8 @@ from tests.simulation.invariants import Invariants, is_finished
 from tests.simulation.replicas import Replica
 
 EPISODES = 4
+KINDS_OF_EPISODES = {"agent": 24, "driver": 4, "deadly once": 2, "deadly twice": 2, "endless": 1, "stuck": 1}
+"""And how often each is drawn."""
 REPLICAS = 2
 AGENTS = 2
 FAULTY_SECONDS = 60.0
@@ -56,7 +58,7 @@ def draw(seed):
             Fault(at + random.uniform(0.0, 8.0), random.choice(KINDS), random.randrange(8), random.uniform(1.0, 60.0))
             for _ in range(random.randint(1, 3))
         ]
-    kinds = random.choices(("agent", "driver", "deadly once", "deadly twice"), (12, 2, 1, 1), k=EPISODES)
+    kinds = random.choices(tuple(KINDS_OF_EPISODES), tuple(KINDS_OF_EPISODES.values()), k=EPISODES)
     return Schedule(
         seed, tuple(sorted(faults)), random.choice((0.0, 0.02, 0.15)), tuple(kinds), random.choice((1, 2)),
         random.choice((None, 2, 3)),

@@ -20,7 +20,6 @@ _log = logging.getLogger(__name__)
 
 _KEPT = 2_000
 """Ended episodes in the report; the operator deletes them long before there are so many."""
-_FAILED = AssignmentState.FAILED
 _STORING = (AssignmentState.STORING, AssignmentState.STORE_UNAVAILABLE)
 
 
@@ -54,13 +53,10 @@ class _Held:
         self.task: asyncio.Task[None] | None = None
         self._active_seconds = 0.0
         self._active_since: float | None = None
-        self._sent = 0.0
 
     def enter(self, stage: Stage) -> None:
         """Begin a stage; the deadline's clock runs in active ones."""
         now = time.monotonic()
-        if stage.step_in_flight != self.stage.step_in_flight:
-            self._sent = now
         self.stage = stage
         if stage.active and self._active_since is None:
             self._active_since = now
@@ -92,7 +88,6 @@ class _Held:
     def status(self) -> AssignmentStatus:
         """The assignment's line in the report."""
         ending = self.ending
-        in_flight = self.stage.step_in_flight if ending is None or ending.state is _FAILED else None
         return AssignmentStatus(
             episode_uid=self.assignment.episode_uid,
             attempt=self.assignment.attempt,
@@ -100,8 +95,6 @@ class _Held:
             state=self.stage.state if ending is None else ending.state,
             steps=self.stage.steps,
             active_seconds=int(self.active_seconds),
-            step_in_flight=in_flight,
-            in_flight_seconds=0.0 if in_flight is None else round(time.monotonic() - self._sent, 1),
             reason=None if ending is None else ending.reason,
             outcome=None if ending is None else ending.outcome,
             message=self.stage.cause if ending is None else ending.message,

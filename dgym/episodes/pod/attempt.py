@@ -138,7 +138,6 @@ class _Attempt:
         self._progress.went_on(begun)
         hooks = Hooks(
             on_step=self._progress.step_recorded,
-            on_sending=self._progress.sending,
             on_exchange=lambda exchange, _steps: self._progress.model_replied(exchange),
         )
         player = Player(run, self._session, self._record, log=_log, hooks=hooks, begun=begun, said=said)

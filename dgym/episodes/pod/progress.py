@@ -23,16 +23,12 @@ _CAUSE_CHARACTERS = 1000
 
 
 class Stage(msgspec.Struct, frozen=True):
-    """How far an assignment is: its state, the steps taken, the cause of a wait, and whether its deadline runs.
-
-    ``step_in_flight`` is the number of a step that was sent and is not answered.
-    """
+    """How far an assignment is: its state, the steps taken, the cause of a wait, and whether its deadline runs."""
 
     state: AssignmentState
     steps: int = 0
     cause: str = ""
     active: bool = False
-    step_in_flight: int | None = None
 
 
 Report = Callable[[Stage], None]
@@ -71,7 +67,6 @@ class Progress:
         self._state = AssignmentState.PREPARING
         self._begun = False
         self._steps = 0
-        self._step_in_flight: int | None = None
         self.store_problem: StoreUnavailable | None = None
 
     def enter(self, state: AssignmentState) -> None:
@@ -85,12 +80,6 @@ class Progress:
         self._steps = step.seq
         self._metrics.step_recorded(step)
         self._report(self._state)
-
-    def sending(self, seq: int | None) -> None:
-        """Report a step that is about to be sent; None: it is answered."""
-        if seq != self._step_in_flight:
-            self._step_in_flight = seq
-            self._report(self._state)
 
     def model_replied(self, exchange: Exchange) -> None:
         """Count a reply, its tokens and its price."""
@@ -123,7 +112,7 @@ class Progress:
 
     def _report(self, state: AssignmentState, cause: str = "") -> None:
         active = self._begun and state is AssignmentState.RUNNING
-        self._report_stage(Stage(state, self._steps, cause, active, self._step_in_flight))
+        self._report_stage(Stage(state, self._steps, cause, active))
 
     @contextlib.contextmanager
     def timed(self, stage: str) -> Iterator[None]:

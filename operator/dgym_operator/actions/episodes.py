@@ -12,7 +12,6 @@ import msgspec
 
 from dgym.kube import EPISODES, PODS, Client, EventRecorder, NotFound
 from dgym.logs import fields
-from dgym.wire.http import Path
 from dgym_operator.actions.drivers import DriverSecrets
 from dgym_operator.actions.pods import ApiReader, Gone, PodMaker, Unmet
 from dgym_operator.actions.writes import ProgressBudget, Writes, episode_patch
@@ -80,13 +79,14 @@ class EpisodeExecutor:
                 return await self._create_pod(episode, action), episode
             case DeletePod():
                 key = (episode.metadata.namespace, action.name)
-                await self.writes.delete(PODS, self.cache.pods, key, action.uid, decode=Pod)
+                last = self._as_deleted
+                await self.writes.delete(PODS, self.cache.pods, key, action.uid, decode=Pod, last=last)
             case LookUpPod():
                 return await self._look_up(episode, action), episode
             case DeleteEpisode():
                 await self.writes.delete(EPISODES, self.cache.episodes, episode.key, action.uid, decode=EpisodeView)
             case CallSidecar():
-                return self._call_sidecar(episode, action), episode
+                self._call_sidecar(episode, action)
             case CreateDriverSecret():
                 await self._create_driver_secret(episode, action)
             case Emit():
@@ -94,6 +94,13 @@ class EpisodeExecutor:
             case _:
                 raise TypeError(f"not an action on an Episode: {action!r}")
         return None, episode
+
+    def _as_deleted(self, pod: Pod) -> Pod:
+        """The pod as being deleted: its termination message comes with the end that the watch shows."""
+        if pod.metadata.deletion_timestamp is not None:
+            return pod
+        metadata = msgspec.structs.replace(pod.metadata, deletion_timestamp=self.cache.clock.now())
+        return msgspec.structs.replace(pod, metadata=metadata)
 
     async def _patch(self, episode: EpisodeView, action: PatchStatus) -> tuple[float | None, EpisodeView]:
         metadata = episode.metadata
@@ -156,14 +163,9 @@ class EpisodeExecutor:
         _log.info("created the pod", extra=fields(**about))
         return None
 
-    def _call_sidecar(self, episode: EpisodeView, action: CallSidecar) -> float | None:
-        uid = episode.metadata.uid
+    def _call_sidecar(self, episode: EpisodeView, action: CallSidecar) -> None:
         body = msgspec.json.encode(action.body) if action.body is not None else None
-        acknowledged = self.sidecars.request(SidecarCall(action.path, action.url, uid, action.attempt, body))
-        if action.path is not Path.CANCEL or not acknowledged or self._memory.cancelled.get(uid) == action.attempt:
-            return None
-        self._memory.cancelled[uid] = action.attempt
-        return 0.0
+        self.sidecars.request(SidecarCall(action.path, action.url, episode.metadata.uid, action.attempt, body))
 
     async def _create_driver_secret(self, episode: EpisodeView, action: CreateDriverSecret) -> None:
         uid = episode.metadata.uid

@@ -52,8 +52,20 @@ class Writes:
         self._check()
         await self._client.apply(resource, name, body, namespace=namespace, field_manager=MANAGER)
 
-    async def delete(self, resource: Resource, store: Store[T], key: Key, uid: str, *, decode: type[T]) -> None:
-        """Delete exactly this object and update its store; an object that is gone is no failure."""
+    async def delete(
+        self,
+        resource: Resource,
+        store: Store[T],
+        key: Key,
+        uid: str,
+        *,
+        decode: type[T],
+        last: Callable[[T], T] | None = None,
+    ) -> None:
+        """Delete exactly this object and update its store; an object that is gone is no failure.
+
+        With ``last`` an object that is gone stays in the store, as that makes it, until the watch shows its end.
+        """
         self._check()
         namespace, name = key
         try:
@@ -65,10 +77,12 @@ class Writes:
             if await self._exists(resource, key, uid, decode=decode):
                 raise
             left = None
-        if left is None:
-            store.assume_deleted(key, uid)
-        else:
+        if left is not None:
             store.assume(left)
+        elif last is not None:
+            store.assume_ended(key, uid, last)
+        else:
+            store.assume_deleted(key, uid)
 
     async def _exists(self, resource: Resource, key: Key, uid: str, *, decode: type[T]) -> bool:
         namespace, name = key

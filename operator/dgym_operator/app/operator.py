@@ -41,14 +41,15 @@ from dgym_operator.actions import (
     ensure_secrets,
     key_id,
 )
+from dgym_operator.app.handlers import EventHandlers
 from dgym_operator.app.health import Announcer, KeyHealth, Watchdog, serving, show_waiting
 from dgym_operator.app.metrics import Metrics, TransitionObserver
 from dgym_operator.app.namespaces import Claims, Namespaces
 from dgym_operator.app.present import Snapshot, snapshot_of
-from dgym_operator.app.reconciler import EventHandlers, Item, Reconciler
+from dgym_operator.app.reconciler import Item, Reconciler
 from dgym_operator.app.traces import trace_episode
 from dgym_operator.cache import Agents, Cache, Informers
-from dgym_operator.calls import AgentClient, PodCaller, SidecarCall, SidecarCalls
+from dgym_operator.calls import AgentClient, PodCaller, SidecarCalls
 from dgym_operator.controllers import Policy
 from dgym_operator.dispatch import AgentPoller, Deliveries, Dispatcher
 from dgym_operator.render import Renderer
@@ -247,7 +248,11 @@ class Operator:
         reader = ApiReader(self._client)
         agent_client = AgentClient(caller(_AGENT_SECONDS), key)
         sidecars = SidecarCalls(
-            caller(_SIDECAR_SECONDS), key, WorkQueue(clock=clock, random=random), poisoned=self._record_poisoned
+            caller(_SIDECAR_SECONDS),
+            key,
+            WorkQueue(clock=clock, random=random),
+            clock=clock,
+            answered=self._handlers.sidecar_answered,
         )
         deliveries = Deliveries(
             cache,
@@ -305,9 +310,6 @@ class Operator:
 
     def _enqueue(self, key: Key, *, low_priority: bool = False) -> None:
         self._handlers.enqueue(key, low_priority=low_priority)
-
-    def _record_poisoned(self, call: SidecarCall, step: int) -> None:
-        self.cache.memory.poisoned[call.episode_uid] = (call.attempt, step)
 
     def _observe(self, verb: str, resource: Resource, status: int, seconds: float) -> None:
         self.metrics.api_requests.labels(verb=verb, resource=resource.plural, code=str(status)).inc()

@@ -1,8 +1,8 @@
-"""Event handlers, which queue the objects that a change affects, and the reconcile of each object in the queue."""
+"""The reconcile of each object in the queue."""
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -12,32 +12,28 @@ import msgspec
 from dgym.kube import (
     EPISODES,
     ApiError,
-    Change,
     Conflict,
     ConnectionLost,
     Forbidden,
     Key,
     NotFound,
     QueueClosed,
-    Source,
     WorkQueue,
 )
 from dgym.logs import fields
 from dgym_operator.actions import EpisodeExecutor, NotLeading, SetExecutor
 from dgym_operator.app.health import Watchdog
-from dgym_operator.app.metrics import Metrics, TransitionObserver
+from dgym_operator.app.metrics import Metrics
 from dgym_operator.cache import Agent, Cache
-from dgym_operator.controllers import CreatePod, Emit, EpisodeInput, PatchSetStatus, PatchStatus, Plan, attempt_of
-from dgym_operator.controllers.episode import AgentRequest, agent_request, assigned_status, decide, loss, retry_at
-from dgym_operator.controllers.episodeset import Indexes, child_index, decide_set
+from dgym_operator.controllers import CreatePod, Emit, EpisodeInput, PatchSetStatus, PatchStatus, Plan
+from dgym_operator.controllers.episode import AgentRequest, agent_request, assigned_status, decide, retry_at
+from dgym_operator.controllers.episodeset import decide_set
 from dgym_operator.dispatch import Deliveries, Dispatcher, candidate_of, pending_pod
-from dgym_operator.objects import ConfigMapView, EpisodeSetView, EpisodeView, Pod, TaskView
+from dgym_operator.objects import EpisodeView
 
 _log = logging.getLogger(__name__)
 _SETTLED_SECONDS = 1.0
 _LONGEST_SETTLED = 60.0
-_SET_SECONDS = 0.1
-"""Delay of a set's reconcile, so that simultaneous changes of many children are written once."""
 
 
 class Kind(StrEnum):
@@ -239,146 +235,3 @@ def settled_seconds(failures: int) -> float:
 
 def _soonest(*seconds: float | None) -> float | None:
     return min((each for each in seconds if each is not None), default=None)
-
-
-class EventHandlers:
-    """Subscribes to the stores, and fills the queue on the leader: the queue of another replica has no workers."""
-
-    def __init__(
-        self, cache: Cache, *, queue: WorkQueue[Item], dispatcher: Dispatcher, observer: TransitionObserver
-    ) -> None:
-        self._cache = cache
-        self._queue = queue
-        self._dispatcher = dispatcher
-        self._observer = observer
-        self._leading = False
-        cache.episodes.subscribe(self._episode)
-        cache.sets.subscribe(self._set)
-        cache.pods.subscribe(self._pod)
-        cache.tasks.subscribe(self._task)
-        cache.config_maps.subscribe(self._config_map)
-        cache.agent_pods.subscribe(self._agent_pod)
-
-    def start(self) -> None:
-        """Queue all objects, and from now on every change."""
-        self._leading = True
-        self._enqueue_all(self._cache.sets, self._cache.episodes)
-
-    def enqueue_namespace(self, name: str) -> None:
-        """Queue all objects of a namespace that is served from now on."""
-        self._enqueue_all(self._cache.sets_by_namespace[name], self._cache.episodes_by_namespace[name])
-
-    def enqueue(self, key: Key, *, low_priority: bool = False) -> None:
-        """Queue an Episode."""
-        self._add(Item(Kind.EPISODE, key), low_priority=low_priority)
-
-    def _enqueue_all(self, sets: Iterable[EpisodeSetView], episodes: Iterable[EpisodeView]) -> None:
-        for episode_set in sets:
-            self._add(Item(Kind.EPISODE_SET, episode_set.key), low_priority=True)
-        for episode in episodes:
-            self.enqueue(episode.key, low_priority=True)
-
-    def _enqueue_set(self, namespace: str, name: str) -> None:
-        self._add(Item(Kind.EPISODE_SET, (namespace, name)), _SET_SECONDS)
-
-    def _add(self, item: Item, after: float = 0.0, *, low_priority: bool = False) -> None:
-        if self._leading:
-            self._queue.add(item, after, low_priority=low_priority)
-
-    def _episode(self, change: Change[EpisodeView]) -> None:
-        self._observer.episode(change)
-        episode, uid = change.last, change.last.metadata.uid
-        owner = episode.metadata.controller
-        if owner is not None and owner.kind == Kind.EPISODE_SET:
-            self._enqueue_set(episode.metadata.namespace, owner.name)
-            index = child_index(episode)
-            if index is not None:
-                self._cache.memory.record_observed(owner.uid, index)
-        if change.new is None or (change.old is not None and change.old.metadata.uid != uid):
-            gone = change.old.metadata.uid if change.old is not None else uid
-            self._cache.memory.forget(gone)
-            self._cache.agents.forget(gone)
-            self._dispatcher.forget(change.key)
-        last = self._cache.memory.last_pods.get(uid)
-        if last is not None and (change.new is None or not self._cache.is_of_current_attempt(change.new, last)):
-            del self._cache.memory.last_pods[uid]
-        if _slot_changed(change):
-            self._dispatcher.wake()
-        self.enqueue(change.key, low_priority=change.source is Source.LIST)
-
-    def _set(self, change: Change[EpisodeSetView]) -> None:
-        if change.new is None:
-            self._cache.memory.forget(change.last.metadata.uid)
-            return
-        item = Item(Kind.EPISODE_SET, change.key)
-        if change.source is Source.OWN:
-            # Without a pause, an action that fails after each write would be retried without one.
-            self._add(item, settled_seconds(self._queue.failures(item)))
-        else:
-            self._add(item, low_priority=change.source is Source.LIST)
-        self._enqueue_counted(change.old, change.new)
-
-    def _enqueue_counted(self, old: EpisodeSetView | None, new: EpisodeSetView) -> None:
-        """Queue children that were counted: they may be deleted after their time to live."""
-        if old is None or old.status.completed_indexes == new.status.completed_indexes:
-            return
-        before, after = Indexes.parse(old.status.completed_indexes), Indexes.parse(new.status.completed_indexes)
-        for child in self._cache.children[new.metadata.uid]:
-            index = child_index(child)
-            if index in after and index not in before:
-                self.enqueue(child.key)
-
-    def _pod(self, change: Change[Pod]) -> None:
-        self._observer.pod(change)
-        owner = change.last.metadata.controller
-        if owner is not None and owner.kind == Kind.EPISODE:
-            if change.new is None:
-                self._keep_last(owner.uid, change.last)
-            if loss(change.last).disruption:
-                # The pod and its condition may be gone before the next decision about the Episode.
-                disrupted = self._cache.memory.disrupted
-                disrupted[owner.uid] = max(attempt_of(change.last), disrupted.get(owner.uid, 0))
-            key = (change.key[0], owner.name)
-            self.enqueue(key, low_priority=change.source is Source.LIST)
-
-    def _keep_last(self, uid: str, pod: Pod) -> None:
-        """Keep the last state of a deleted pod for the next decision: its verdict, or the deletion itself."""
-        episode = self._cache.episode_of(uid)
-        if episode is None or not self._cache.is_of_current_attempt(episode, pod):
-            return
-        if episode.status.pod_name is not None and pod.terminated("sidecar") is None:
-            return
-        deleted = pod.metadata.deletion_timestamp or self._cache.clock.now()
-        metadata = msgspec.structs.replace(pod.metadata, deletion_timestamp=deleted)
-        self._cache.memory.last_pods[uid] = msgspec.structs.replace(pod, metadata=metadata)
-
-    def _task(self, change: Change[TaskView]) -> None:
-        for episode in self._cache.episodes_by_task[change.key]:
-            if episode.status.pod_name is None:
-                self.enqueue(episode.key, low_priority=True)
-        for episode_set in self._cache.sets_by_namespace[change.key[0]]:
-            if not self._cache.config_maps_by_owner.count(episode_set.metadata.uid):
-                self._enqueue_set(*episode_set.key)
-
-    def _config_map(self, change: Change[ConfigMapView]) -> None:
-        owner = change.last.metadata.controller
-        if owner is not None and owner.kind == Kind.EPISODE_SET:
-            self._enqueue_set(change.key[0], owner.name)
-
-    def _agent_pod(self, change: Change[Pod]) -> None:
-        agents = self._cache.agents
-        if change.old is not None and (change.new is None or change.new.metadata.uid != change.old.metadata.uid):
-            agents.remove(change.old.metadata.uid)
-        if change.new is not None:
-            agents.observe_pod(change.new)
-        if agents.get(change.last.metadata.uid) is None:
-            for episode in self._cache.episodes_by_agent[change.last.metadata.uid]:
-                self.enqueue(episode.key)
-        self._dispatcher.wake()
-
-
-def _slot_changed(change: Change[EpisodeView]) -> bool:
-    old, new = change.old, change.new
-    before = old.status.assignment if old is not None and not old.is_finished else None
-    after = new.status.assignment if new is not None and not new.is_finished else None
-    return before != after

@@ -24,12 +24,11 @@ Term = tuple[int, int]
 
 
 class ObservedStatus(msgspec.Struct, frozen=True):
-    """An agent's status of one episode, since when it has that state and that step in flight, and the steps' times."""
+    """An agent's status of one episode, since when it has that state, and the steps' times."""
 
     status: AssignmentStatus
     since: datetime
     stages: Stages = Stages()
-    flight_since: datetime | None = None
 
     @property
     def term(self) -> Term:
@@ -60,6 +59,7 @@ class Agent(msgspec.Struct, kw_only=True):
         ready: Whether the pod is ready and not being deleted.
         answered: Monotonic time of the last report, or of the begin of polling.
         report: The last report.
+        asked: When it was requested.
         draining_since: When the agent first reported that it takes no more episodes.
         failure: Why the last poll failed; empty: it did not.
         refuses_token: Whether the agent refused the operator's token.
@@ -73,6 +73,7 @@ class Agent(msgspec.Struct, kw_only=True):
     ready: bool = False
     answered: float
     report: AgentReport | None = None
+    asked: datetime | None = None
     draining_since: datetime | None = None
     failure: str = ""
     refuses_token: bool = False
@@ -141,15 +142,15 @@ class Agents:
 
     # Reports
 
-    def observe_report(self, agent: Agent, report: AgentReport) -> set[str]:
-        """Record the report; returns the UIDs of episodes whose state has changed."""
+    def observe_report(self, agent: Agent, report: AgentReport, asked: datetime) -> set[str]:
+        """Record the report that was requested then; returns the UIDs of episodes whose state has changed."""
         now = self._clock.now()
         before, agent.observed = agent.observed, {}
         for status in report.assignments:
             agent.observed[status.episode_uid] = _observe(before.get(status.episode_uid), status, now)
             if status.active_seconds:
                 self._active[status.episode_uid] = _active_time(self._active.get(status.episode_uid), status)
-        agent.report = report
+        agent.report, agent.asked = report, asked
         agent.failure, agent.refuses_token = "", False
         agent.draining_since = (agent.draining_since or now) if report.draining else None
         agent.answered = self._clock.monotonic()
@@ -218,10 +219,8 @@ class Agents:
             lost = f"agent pod {agent.name} ends and takes no more episodes"
             return AgentView(lost_since=agent.draining_since, lost=lost)
         if observed is None:
-            return AgentView()
-        return AgentView(
-            status=observed.status, since=observed.since, stages=observed.stages, flight_since=observed.flight_since
-        )
+            return AgentView(asked=agent.asked)
+        return AgentView(status=observed.status, since=observed.since, asked=agent.asked, stages=observed.stages)
 
     def _observed(self, agent: Agent, uid: str, term: Term) -> ObservedStatus | None:
         failed = self._undeliverable.get(uid)
@@ -253,10 +252,7 @@ def _observe(before: ObservedStatus | None, status: AssignmentStatus, now: datet
     stages = before.stages if before is not None and before.status.attempt == status.attempt else Stages()
     if status.steps and (before is None or before.status.steps != status.steps):
         stages = msgspec.structs.replace(stages, first_step=stages.first_step or now, last_step=now)
-    flight = None if status.step_in_flight is None else now - timedelta(seconds=status.in_flight_seconds)
-    if flight is not None and before is not None and before.status.step_in_flight == status.step_in_flight:
-        flight = before.flight_since
-    observed = ObservedStatus(status, now, stages, flight)
+    observed = ObservedStatus(status, now, stages)
     if before is None or (before.term, before.status.state) != (observed.term, status.state):
         return observed
     return msgspec.structs.replace(observed, since=before.since)

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from datetime import datetime, timedelta
 
-from dgym_operator.controllers import CreateFailure
+from dgym_operator.controllers import CreateFailure, SidecarView
 from dgym_operator.objects import Pod
 
 _UNANSWERED_CREATE = timedelta(seconds=30)
@@ -19,10 +19,8 @@ class Memory:
         blocked: Since when a pod of a deleted Episode of the same name blocks the creation of a pod.
         absent: Names of an Episode's pods, or of a set's list of tasks, that the API server has answered 404 for.
         refused: Why the API server refused a set's last child; empty: it accepted one.
-        cancelled: The attempt whose cancellation the sidecar has acknowledged.
         last_pods: The last state of a deleted pod whose termination message no decision has read.
         disrupted: The last attempt whose pod was observed to be disrupted.
-        poisoned: An attempt, and the step under which its sandbox died, by the sidecar's word.
         drivers: The attempt whose external driver has its Secret.
     """
 
@@ -30,11 +28,10 @@ class Memory:
         self.blocked: dict[str, datetime] = {}
         self.absent: dict[str, frozenset[str]] = {}
         self.refused: dict[str, str] = {}
-        self.cancelled: dict[str, int] = {}
         self.last_pods: dict[str, Pod] = {}
         self.disrupted: dict[str, int] = {}
-        self.poisoned: dict[str, tuple[int, int]] = {}
         self.drivers: dict[str, int] = {}
+        self._sidecars: dict[str, tuple[int, SidecarView]] = {}
         self._failures: dict[str, tuple[int, CreateFailure]] = {}
         self._creating: defaultdict[str, dict[int, datetime]] = defaultdict(dict)
 
@@ -48,10 +45,14 @@ class Memory:
         before = self.failure(uid, attempt)
         self._failures[uid] = (attempt, failure if before is None else before.followed_by(failure))
 
-    def poisoned_step(self, uid: str, attempt: int) -> int | None:
-        """The step under which the sandbox of this attempt died; None: none is known."""
-        number, step = self.poisoned.get(uid, (0, None))
-        return step if number == attempt else None
+    def sidecar(self, uid: str, attempt: int) -> SidecarView:
+        """What the sidecar of this attempt has answered."""
+        number, view = self._sidecars.get(uid, (0, SidecarView()))
+        return view if number == attempt else SidecarView()
+
+    def record_sidecar(self, uid: str, attempt: int, view: SidecarView) -> None:
+        """Record what the sidecar of this attempt has answered."""
+        self._sidecars[uid] = (attempt, view)
 
     def record_created(self, uid: str) -> None:
         """Record that the pod exists."""
@@ -83,10 +84,9 @@ class Memory:
         self.record_created(uid)
         for records in (
             self.refused,
-            self.cancelled,
             self.last_pods,
             self.disrupted,
-            self.poisoned,
+            self._sidecars,
             self.drivers,
             self._creating,
         ):

@@ -7,6 +7,7 @@ import msgspec
 
 from dgym.api import TASK_UID_LABEL, AgentAssignment, AttemptEnding, EndCause, EpisodeStatus, Stages
 from dgym.wire.assignments import AssignmentMode, AssignmentState, AssignmentStatus
+from dgym.wire.http import AttemptState, VerifyResponse
 from dgym_operator.controllers.conditions import observed_generation
 from dgym_operator.controllers.plan import CreateFailure
 from dgym_operator.objects import EpisodeSetView, EpisodeView, Pod, TaskView
@@ -27,8 +28,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         shown_after_seconds: How long a state must last before it is worth a write of progress.
         steps_seconds: Between two writes of an attempt's number of steps.
         repeat_seconds: Between two requests to a sidecar, and between two checks of a report that is awaited.
+        ask_seconds: How long a sidecar may take to answer before its pod is deleted.
         report_seconds: How long a fresh report of an agent may take to arrive.
         ending_seconds: How long a pod may take from its agent's state ``finished`` to its own end.
+        release_seconds: How long an agent may take to notice that its episode was cancelled, and to begin to store it.
         recover_seconds: How long agents may take to look for a stored verdict of an attempt that was lost.
         terminating_seconds: How long a pod may exist past its grace period; then its node is lost.
         preparation_seconds: From the assignment to the first reset, and around the tests at the end.
@@ -46,8 +49,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     shown_after_seconds: float = 5.0
     steps_seconds: float = 30.0
     repeat_seconds: float = 5.0
+    ask_seconds: float = 10.0
     report_seconds: float = 10.0
     ending_seconds: float = 30.0
+    release_seconds: float = 120.0
     recover_seconds: float = 900.0
     terminating_seconds: float = 30.0
     preparation_seconds: float = 600.0
@@ -79,20 +84,64 @@ class AgentView(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         status: The episode's status in the agent's last report; None: not in it, or there was no report yet.
         since: When ``status.state`` was first observed.
-        flight_since: When ``status.step_in_flight`` was sent, by its first report.
+        asked: When the last report was requested.
         lost_since: Since when the agent is silent for too long or its pod is gone; None: the agent is not lost.
         lost: Which agent pod is lost, and by what evidence, for people.
         stages: Times of the first and the last step, as observed.
-        active_seconds: How long the episode's deadline has run under this assignment, as last reported.
+        active_seconds: How long the episode's deadline has run under this assignment, as the agent last reported; for
+            when its sidecar cannot be asked any more.
     """
 
     status: AssignmentStatus | None = None
     since: datetime | None = None
-    flight_since: datetime | None = None
+    asked: datetime | None = None
     lost_since: datetime | None = None
     lost: str = ""
     stages: Stages = Stages()
     active_seconds: int = 0
+
+
+class SidecarView(msgspec.Struct, frozen=True, kw_only=True):
+    """What the sidecar of the attempt has answered; it signs its answers.
+
+    Attributes:
+        verified: Why the sandbox's container has ended; None: it was not asked, or did not know yet.
+        cancelled_since: When the episode, which was cancelled, was first observed to have ended.
+        state: Its clocks, as they were ``asked``.
+        asked: When ``state`` was requested.
+        expired_since: Since when nothing is left of its deadline, or the tests run.
+    """
+
+    verified: VerifyResponse | None = None
+    cancelled_since: datetime | None = None
+    state: AttemptState | None = None
+    asked: datetime | None = None
+    expired_since: datetime | None = None
+
+    @property
+    def has_lost_sandbox(self) -> bool:
+        """Whether its sandbox has ended by itself, so that it will never have a verdict."""
+        return self.verified is not None and not self.verified.expected
+
+    @property
+    def poisoned_step(self) -> int | None:
+        """The step under which its sandbox has ended."""
+        return self.verified.poisoned_step if self.verified is not None else None
+
+    def after_cancel(self, asked: datetime) -> "SidecarView":
+        """With the answer that the cancelled episode has ended."""
+        return msgspec.structs.replace(self, cancelled_since=self.cancelled_since or asked)
+
+    def after_verify(self, answer: VerifyResponse) -> "SidecarView":
+        """With an answer about the sandbox's end."""
+        known = answer.expected or answer.known or answer.poisoned_step is not None
+        return msgspec.structs.replace(self, verified=answer) if known else self
+
+    def after_state(self, answer: AttemptState, asked: datetime) -> "SidecarView":
+        """With the clocks."""
+        over = answer.ending or (answer.remaining_seconds is not None and answer.remaining_seconds <= 0)
+        expired = (self.expired_since or asked) if over and not answer.ended else None
+        return msgspec.structs.replace(self, state=answer, asked=asked, expired_since=expired)
 
 
 class EpisodeInput(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,9 +155,8 @@ class EpisodeInput(msgspec.Struct, frozen=True, kw_only=True):
         held_by: Why the request for an agent or a pod is not granted, for people; empty: not known yet.
         create_failure: Why the next attempt's pod could not be created, if that was tried.
         agent: The assigned agent; None before its first report, as after a start of the operator.
-        cancelled: Whether the sidecar has acknowledged the cancellation of the attempt.
+        sidecar: What the sidecar of the attempt has answered.
         absent: Names of pods that the API server has answered 404 for.
-        poisoned_step: The step under which the sandbox of the attempt died, by the sidecar's word.
         disrupted_attempt: The attempt whose pod a watch showed to be disrupted, whether or not that pod still exists.
         owned_by_set: Whether an EpisodeSet controls the Episode.
         counted: Whether that set has written the Episode into its completed indexes.
@@ -123,9 +171,8 @@ class EpisodeInput(msgspec.Struct, frozen=True, kw_only=True):
     held_by: str = ""
     create_failure: CreateFailure | None = None
     agent: AgentView | None = None
-    cancelled: bool = False
+    sidecar: SidecarView = SidecarView()
     absent: frozenset[str] = frozenset()
-    poisoned_step: int | None = None
     disrupted_attempt: int = 0
     owned_by_set: bool = False
     counted: bool = False

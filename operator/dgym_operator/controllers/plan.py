@@ -115,11 +115,14 @@ class PatchChild(Action, frozen=True, kw_only=True):
 
 
 class CallSidecar(Action, frozen=True, kw_only=True):
-    """Post to the attempt's sidecar. Planned again until the pod has ended; an acknowledged call is not repeated.
+    """Call the attempt's sidecar. Planned again until its answer is in ``EpisodeInput.sidecar``, or the pod has ended.
+
+    An acknowledged call is not repeated, but for ``STATE``.
 
     Attributes:
         path: ``VERIFY`` (the sandbox's container has terminated), ``PAUSE`` (the agent of an epoch is lost),
-            ``RUNNING`` (the container was running at a time) or ``CANCEL`` (end the episode as cancelled).
+            ``RUNNING`` (the container was running at a time), ``CANCEL`` (end the episode as cancelled) or ``STATE``
+            (the clocks).
         url: The sidecar's.
         attempt: The pod's.
         body: Of ``PAUSE`` and ``RUNNING``.

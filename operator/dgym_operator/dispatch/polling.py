@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from datetime import datetime
 
 from dgym.kube import Key
 from dgym.logs import fields
@@ -96,7 +97,7 @@ class AgentPoller:
 
     async def _poll_once(self, agent: Agent) -> None:
         async with self._slots:
-            requested_at = self._cache.clock.monotonic()
+            requested_at, asked = self._cache.clock.monotonic(), self._cache.clock.now()
             try:
                 report = await self._client.report(agent.url)
             except CallFailed as error:
@@ -105,16 +106,16 @@ class AgentPoller:
                 self._dispatcher.wake()
                 self._enqueue_if_lost(agent)
                 return
-        self._observe_report(agent, report, requested_at)
+        self._observe_report(agent, report, requested_at, asked)
 
-    def _observe_report(self, agent: Agent, report: AgentReport, requested_at: float) -> None:
+    def _observe_report(self, agent: Agent, report: AgentReport, requested_at: float, asked: datetime) -> None:
         agents = self._cache.agents
         slots, failed = agents.open_slots(agent), agent.failure
         returned = self._cache.episodes_by_agent[agent.uid] if agents.is_silent(agent) else ()
         if failed:
             _log.info("an agent answers again", extra=fields(agent=agent.name))
         before = set(agent.observed)
-        changed = agents.observe_report(agent, report)
+        changed = agents.observe_report(agent, report, asked)
         missing, surplus = compare(agent, self._cache, before)
         for episode in missing:
             if report.draining:

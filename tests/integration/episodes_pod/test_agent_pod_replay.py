@@ -57,14 +57,10 @@ async def die_under_the_second_step(agent, pod, assignment, helpers):
     """Assign, and kill the sandbox; returns the failure."""
     await agent.put(assignment)
     await helpers.wait(lambda: lines(pod)[-2:] == ["1", "2"])
-    assert (await agent.status()).step_in_flight == 2
     kill_sandbox(pod)
     failed = await agent.over()
-    assert (failed.state, failed.reason, failed.step_in_flight) == (
-        AssignmentState.FAILED,
-        EndReason.SANDBOX_LOST,
-        2,
-    )
+    assert (failed.state, failed.reason, failed.steps) == (AssignmentState.FAILED, EndReason.SANDBOX_LOST, 1)
+    assert pod.last_words().poisoned_step == 2
     return failed
 
 
@@ -74,12 +70,7 @@ async def test_a_poisoned_step_is_left_out_in_the_second_pod(agent, first_pod, n
     poisoned = (PoisonedStep(step=2, reason="OOMKilled"),)
     await agent.put(helpers.assign(pod, *calls, attempt=2, replay_attempt=1, poisoned_steps=poisoned))
     over = await agent.over()
-    assert (over.state, over.reason, over.steps, over.step_in_flight) == (
-        AssignmentState.FINISHED,
-        EndReason.RESOLVED,
-        4,
-        None,
-    )
+    assert (over.state, over.reason, over.steps) == (AssignmentState.FINISHED, EndReason.RESOLVED, 4)
     assert lines(pod) == ["1"]
     header, steps = trajectory(agent, 2)
     assert (header["attempt"], header["replayedAttempt"]) == (2, 1)
@@ -100,7 +91,8 @@ async def test_a_second_poisoned_step_ends_the_episode(agent, first_pod, next_po
     await agent.put(helpers.assign(second, *deadly, attempt=2, replay_attempt=1, poisoned_steps=poisoned))
     await helpers.wait(lambda: lines(second) == ["1", "3"])
     kill_sandbox(second)
-    assert (await agent.over()).step_in_flight == 3
+    await agent.over()
+    assert second.last_words().poisoned_step == 3
     third = await next_pod(3)
     poisoned += (PoisonedStep(step=3, reason="exit status 143"),)
     await agent.put(helpers.assign(third, *deadly, attempt=3, replay_attempt=2, poisoned_steps=poisoned))

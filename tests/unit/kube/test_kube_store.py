@@ -128,6 +128,18 @@ def test_an_own_delete_is_seen_at_once_and_stays(store: Store[Any], thing: Make,
     assert told(changes) == [(Source.WATCH, "a", "-", "1"), (Source.OWN, "a", "1", "-")]
 
 
+def test_an_object_that_is_gone_stays_until_the_watch_shows_its_end(
+    store: Store[Any], thing: Make, changes: list[Change[Any]]
+) -> None:
+    store.put(thing("a", 1))
+    store.assume_ended(A, "another", lambda _known: thing("a", 9))
+    store.assume_ended(A, "uid-a", lambda known: known)
+    assert store.get(A).metadata.resource_version == "1"
+    store.remove(thing("a", 3))
+    assert store.get(A) is None
+    assert told(changes)[1:] == [(Source.OWN, "a", "1", "1"), (Source.WATCH, "a", "3", "-")]
+
+
 def test_deleting_an_object_spares_its_successor_of_the_same_name(store: Store[Any], thing: Make) -> None:
     store.put(thing("a", 1, uid="old"))
     store.assume(thing("a", 9, uid="new"))

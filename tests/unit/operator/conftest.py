@@ -4,8 +4,11 @@ from random import Random
 import msgspec
 import pytest
 
-from dgym.kube import Access, Client, Credentials, EventRecorder, SystemClock
+from dgym.kube import Access, Client, Credentials, EventRecorder, SystemClock, WorkQueue
 from dgym.wire.assignments import AgentReport
+from dgym_operator.app.handlers import EventHandlers
+from dgym_operator.app.metrics import Metrics, TransitionObserver
+from dgym_operator.app.present import Snapshot
 from dgym_operator.cache import Agents, Cache
 from dgym_operator.controllers import Policy
 from dgym_operator.dispatch import Dispatcher, candidate_of, pending_pod
@@ -130,8 +133,24 @@ def dispatcher(cache, looked_at, again):
     return Dispatcher(cache, head_start=1, stuck_limit=3, policies=POLICIES, enqueue=enqueue)
 
 
+@pytest.fixture
+def queue():
+    return WorkQueue(clock=SystemClock(), random=Random(1))
+
+
+@pytest.fixture
+def handlers(cache, queue):
+    dispatcher = Dispatcher(
+        cache, head_start=0, stuck_limit=5, policies=NamespacePolicies(), enqueue=lambda key, **_: None
+    )
+    observer = TransitionObserver(Metrics(Snapshot), lambda: False)
+    return EventHandlers(cache, queue=queue, dispatcher=dispatcher, observer=observer)
+
+
 def serve(objects, cache, name="agent", slots=2, *, draining=False):
-    cache.agents.observe_report(objects.agent(name), AgentReport(incarnation="1", slots=slots, draining=draining))
+    cache.agents.observe_report(
+        objects.agent(name), AgentReport(incarnation="1", slots=slots, draining=draining), cache.clock.now()
+    )
 
 
 def request_pods(dispatcher, objects, *names, namespace="team", **spec):

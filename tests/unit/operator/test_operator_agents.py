@@ -19,11 +19,11 @@ def report(*statuses, slots=4, draining=False):
 
 def test_an_agent_takes_episodes_once_it_is_ready_and_has_answered(objects, cache):
     agent = objects.agent("agent", conditions=[{"type": "Ready", "status": "False"}])
-    cache.agents.observe_report(agent, report())
+    cache.agents.observe_report(agent, report(), cache.clock.now())
     assert not agent.takes_more
     objects.agent("agent")
     assert agent.takes_more
-    cache.agents.observe_report(agent, report(draining=True))
+    cache.agents.observe_report(agent, report(draining=True), cache.clock.now())
     assert not agent.takes_more
 
 
@@ -31,7 +31,7 @@ def test_an_agent_is_lost_after_its_silence(objects, cache, clock):
     agent = objects.agent("agent")
     episode = objects.episode("fix", **ASSIGNED)
     assert cache.agents.view(episode) is None
-    cache.agents.observe_report(agent, report(said()))
+    cache.agents.observe_report(agent, report(said()), cache.clock.now())
     clock.seconds += 29
     assert cache.agents.view(episode).lost_since is None
     clock.seconds += 2
@@ -62,24 +62,26 @@ def test_an_agent_that_nobody_has_seen_is_lost_since_somebody_asked(objects, cac
 def test_what_an_agent_says_is_remembered_since_it_first_said_so(objects, cache, clock):
     agent = objects.agent("agent")
     episode = objects.episode("fix", **ASSIGNED)
-    assert cache.agents.observe_report(agent, report(said())) == {"uid-fix"}
+    assert cache.agents.observe_report(agent, report(said()), cache.clock.now()) == {"uid-fix"}
     began = clock.now()
     clock.seconds += 5
-    assert cache.agents.observe_report(agent, report(said(steps=2))) == set()
+    assert cache.agents.observe_report(agent, report(said(steps=2)), cache.clock.now()) == set()
     stepped = clock.now()
     clock.seconds += 5
-    assert cache.agents.observe_report(agent, report(said(steps=3))) == set()
+    assert cache.agents.observe_report(agent, report(said(steps=3)), cache.clock.now()) == set()
     view = cache.agents.view(episode)
     assert (view.since, view.status.steps) == (began, 3)
     assert (view.stages.first_step, view.stages.last_step) == (stepped, clock.now())
-    assert cache.agents.observe_report(agent, report(said(state=AssignmentState.CLOSING, steps=3))) == {"uid-fix"}
-    assert cache.agents.observe_report(agent, report()) == {"uid-fix"}
+    assert cache.agents.observe_report(
+        agent, report(said(state=AssignmentState.CLOSING, steps=3)), cache.clock.now()
+    ) == {"uid-fix"}
+    assert cache.agents.observe_report(agent, report(), cache.clock.now()) == {"uid-fix"}
     assert cache.agents.view(episode).status is None
 
 
 def test_what_an_agent_cannot_be_told_counts_as_failed_since_it_was_first_tried(objects, cache, clock):
     agent = objects.agent("agent")
-    cache.agents.observe_report(agent, report())
+    cache.agents.observe_report(agent, report(), cache.clock.now())
     episode = objects.episode("fix", **ASSIGNED)
     failed = said(state=AssignmentState.FAILED)
     began = clock.now()
@@ -90,9 +92,9 @@ def test_what_an_agent_cannot_be_told_counts_as_failed_since_it_was_first_tried(
     assert (view.since, view.status) == (began, failed)
     later = objects.episode("fix", **{**ASSIGNED, "assignment": {"agentPodUID": "uid-agent", "epoch": 2}})
     assert cache.agents.view(later).status is None
-    cache.agents.observe_report(agent, report(said()))
+    cache.agents.observe_report(agent, report(said()), cache.clock.now())
     assert cache.agents.view(episode).status == said()
-    cache.agents.observe_report(agent, report())
+    cache.agents.observe_report(agent, report(), cache.clock.now())
     cache.agents.forget("uid-fix")
     assert cache.agents.view(episode).status is None
 
@@ -104,7 +106,7 @@ def test_what_an_agent_ought_to_know_and_what_it_ought_to_forget(objects, cache)
     objects.episode("over", **ASSIGNED, **FINISHED)
     objects.episode("elsewhere", **{**ASSIGNED, "assignment": {"agentPodUID": "uid-other", "epoch": 2}})
     heard = report(*(said(f"uid-{name}") for name in ("old-epoch", "over", "elsewhere", "unknown")))
-    cache.agents.observe_report(agent, heard)
+    cache.agents.observe_report(agent, heard, cache.clock.now())
     missing, surplus = compare(agent, cache, before=set())
     assert [episode.metadata.name for episode in missing] == ["fix", "old-epoch"]
     # What this cache does not know may be newer than it; it is asked about once more.
@@ -122,12 +124,12 @@ def test_addresses_of_both_families(objects):
 def test_an_agent_that_drains_is_lost_to_those_it_was_not_told_of(objects, cache, clock):
     agent = objects.agent("agent")
     known, late = objects.episode("fix", **ASSIGNED), objects.episode("late", **ASSIGNED)
-    cache.agents.observe_report(agent, report(said()))
+    cache.agents.observe_report(agent, report(said()), cache.clock.now())
     assert cache.agents.view(late).lost_since is None
     since = clock.now()
-    cache.agents.observe_report(agent, report(said(), draining=True))
+    cache.agents.observe_report(agent, report(said(), draining=True), cache.clock.now())
     clock.seconds += 2
-    cache.agents.observe_report(agent, report(said(), draining=True))
+    cache.agents.observe_report(agent, report(said(), draining=True), cache.clock.now())
     assert cache.agents.view(known).lost_since is None
     assert cache.agents.view(late).lost_since == since
     cache.pods.put(objects.pod("late-1", owner="late", phase="Running", podIP="10.0.0.2"))
@@ -137,7 +139,7 @@ def test_an_agent_that_drains_is_lost_to_those_it_was_not_told_of(objects, cache
 
 def test_one_that_waits_after_its_model_failed_is_not_begun_again_under_the_same_epoch(objects, cache):
     agent = objects.agent("agent")
-    cache.agents.observe_report(agent, report())
+    cache.agents.observe_report(agent, report(), cache.clock.now())
     failed = {"agentPodUID": "uid-agent", "epoch": 1, "failures": 1, "failedTime": "2026-01-01T00:10:00Z"}
     objects.episode("fix", **{**ASSIGNED, "assignment": failed})
     assert compare(agent, cache, before=set()) == ([], [])
@@ -148,7 +150,9 @@ def test_the_time_an_episode_was_active_outlives_its_agent_and_restarts_of_it(ob
     episode = objects.episode("fix", **ASSIGNED)
 
     def take(seconds):
-        cache.agents.observe_report(agent, report(msgspec.structs.replace(said(), active_seconds=seconds)))
+        cache.agents.observe_report(
+            agent, report(msgspec.structs.replace(said(), active_seconds=seconds)), cache.clock.now()
+        )
         return cache.agents.view(episode).active_seconds
 
     assert [take(seconds) for seconds in (5, 30, 0, 10, 15)] == [5, 30, 30, 40, 45]

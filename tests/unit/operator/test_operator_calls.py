@@ -12,7 +12,7 @@ from aiohttp import web
 from dgym.kube import SystemClock, WorkQueue
 from dgym.wire import EndReason, Outcome, Result
 from dgym.wire.assignments import AgentReport, AgentRole, AssignmentStatus, make_agent_token
-from dgym.wire.http import Path, Role, make_token, token_digest
+from dgym.wire.http import AttemptState, Path, Role, VerifyResponse, make_token, token_digest
 from dgym.wire.signing import SIGNATURE_HEADER, read_request, sign_answer, sign_verdict
 from dgym_operator.actions import KeyUnusable
 from dgym_operator.actions.secrets import agent_tokens_data, decode_key, results_token_data, secret_manifest
@@ -152,9 +152,9 @@ async def test_nobody_there(caller, server):
 
 @pytest.mark.parametrize(("status", "calls"), [(200, 1), (410, 1), (202, 2), (503, 2)])
 async def test_a_sidecar_is_told_until_it_has_answered(server, caller, status, calls):
-    server.status = status
+    server.status, server.body = status, b'{"expected": true}'
     queue = WorkQueue(clock=SystemClock(), random=Random(1))
-    sidecars = SidecarCalls(caller, KEY, queue)
+    sidecars = SidecarCalls(caller, KEY, queue, clock=SystemClock())
     call = SidecarCall(Path.VERIFY, server.url, "uid", 1)
     worker = asyncio.ensure_future(sidecars.work())
     for _ in range(2):
@@ -176,29 +176,48 @@ async def test_a_sidecar_is_told_until_it_has_answered(server, caller, status, c
 
 
 @pytest.mark.parametrize(
-    ("answer", "calls", "found"),
+    ("path", "answer", "calls"),
     [
-        (b'{"expected": false, "poisonedStep": 7}', 1, [7]),
-        (b'{"expected": false}', 2, []),
-        (b'{"expected": true}', 1, []),
+        (Path.VERIFY, VerifyResponse(expected=False, poisoned_step=7), 1),
+        (Path.VERIFY, VerifyResponse(expected=False, known=True), 1),
+        (Path.VERIFY, VerifyResponse(expected=False), 2),
+        (Path.VERIFY, VerifyResponse(expected=True), 1),
+        (Path.STATE, AttemptState(elapsed_seconds=12.5, remaining_seconds=7.5, running=True, steps=3), 2),
     ],
-    ids=["known", "not known yet", "expected"],
+    ids=["step known", "between steps", "not known yet", "expected", "clocks"],
 )
-async def test_a_sidecar_is_asked_until_it_knows_under_which_step_its_sandbox_died(
-    server, caller, answer, calls, found
-):
-    server.body, poisoned = answer, []
+async def test_a_sidecar_is_asked_until_its_answer_holds(server, caller, path, answer, calls):
+    server.body, answers = msgspec.json.encode(answer), []
     queue = WorkQueue(clock=SystemClock(), random=Random(1))
-    sidecars = SidecarCalls(caller, KEY, queue, poisoned=lambda call, step: poisoned.append(step))
+    sidecars = SidecarCalls(caller, KEY, queue, clock=SystemClock(), answered=answers.append)
     worker = asyncio.ensure_future(sidecars.work())
+    before, call = SystemClock().now(), SidecarCall(path, server.url, "uid", 1)
     for _ in range(2):
-        sidecars.request(SidecarCall(Path.VERIFY, server.url, "uid", 1))
+        sidecars.request(call)
         async with asyncio.timeout(90):
             while len(queue) or queue.active:
                 await asyncio.sleep(0)
     worker.cancel()
     await asyncio.gather(worker, return_exceptions=True)
-    assert (len(server.calls), poisoned) == (calls, found)
+    method = "GET" if path is Path.STATE else "POST"
+    assert [call[:2] for call in server.calls] == [(method, path)] * calls
+    assert [(each.call, each.content) for each in answers] == [(call, answer)] * calls
+    assert all(before <= each.asked <= SystemClock().now() for each in answers)
+
+
+async def test_an_answer_that_cannot_be_read_is_none(server, caller, caplog):
+    server.body, answers = b'{"expected": "perhaps"}', []
+    queue = WorkQueue(clock=SystemClock(), random=Random(1))
+    sidecars = SidecarCalls(caller, KEY, queue, clock=SystemClock(), answered=answers.append)
+    worker = asyncio.ensure_future(sidecars.work())
+    sidecars.request(SidecarCall(Path.VERIFY, server.url, "uid", 1))
+    async with asyncio.timeout(90):
+        while len(queue) or queue.active:
+            await asyncio.sleep(0)
+    worker.cancel()
+    await asyncio.gather(worker, return_exceptions=True)
+    assert answers == []
+    assert "cannot be read" in caplog.text
 
 
 @pytest.mark.parametrize("key", ["", "0" * 64])
@@ -206,7 +225,7 @@ async def test_a_sidecar_is_asked_until_it_knows_under_which_step_its_sandbox_di
 async def test_an_answer_without_the_signature_of_the_sidecar_acknowledges_nothing(server, caller, caplog, key, status):
     server.status, server.key = status, key
     queue = WorkQueue(clock=SystemClock(), random=Random(1))
-    sidecars = SidecarCalls(caller, KEY, queue)
+    sidecars = SidecarCalls(caller, KEY, queue, clock=SystemClock())
     call = SidecarCall(Path.PAUSE, server.url, "uid", 1, b'{"epoch": 1}')
     worker = asyncio.ensure_future(sidecars.work())
 
@@ -219,8 +238,8 @@ async def test_an_answer_without_the_signature_of_the_sidecar_acknowledges_nothi
     await request()
     assert "without the signature" in caplog.text
     server.key = OPERATE_KEY
-    await request()
-    assert sidecars.request(call)
+    for _ in range(2):
+        await request()
     worker.cancel()
     await asyncio.gather(worker, return_exceptions=True)
     assert len(server.calls) == 2
@@ -228,7 +247,7 @@ async def test_an_answer_without_the_signature_of_the_sidecar_acknowledges_nothi
 
 async def test_a_report_carries_its_body(server, caller):
     queue = WorkQueue(clock=SystemClock(), random=Random(1))
-    sidecars = SidecarCalls(caller, KEY, queue)
+    sidecars = SidecarCalls(caller, KEY, queue, clock=SystemClock())
     worker = asyncio.ensure_future(sidecars.work())
     sidecars.request(SidecarCall(Path.RUNNING, server.url, "uid", 1, b'{"observed": "2026-01-01T12:00:00Z"}'))
     async with asyncio.timeout(90):
@@ -241,11 +260,11 @@ async def test_a_report_carries_its_body(server, caller):
 async def test_the_same_failure_of_a_sidecar_is_logged_once(server, caller, caplog):
     caplog.set_level(logging.INFO)
     queue = WorkQueue(clock=SystemClock(), random=Random(1))
-    sidecars = SidecarCalls(caller, KEY, queue)
+    sidecars = SidecarCalls(caller, KEY, queue, clock=SystemClock())
     worker = asyncio.ensure_future(sidecars.work())
     for status in (401, 401, 401, 503, 200):
         server.status = status
-        sidecars.request(SidecarCall(Path.VERIFY, server.url, "uid", 1))
+        sidecars.request(SidecarCall(Path.CANCEL, server.url, "uid", 1))
         async with asyncio.timeout(90):
             while len(queue) or queue.active:
                 await asyncio.sleep(0)
@@ -259,7 +278,7 @@ async def test_the_same_failure_of_a_sidecar_is_logged_once(server, caller, capl
 async def test_a_sidecar_that_is_slow_to_answer_is_told_once(server, caller):
     server.may_answer.clear()
     queue = WorkQueue(clock=SystemClock(), random=Random(1))
-    sidecars = SidecarCalls(caller, KEY, queue)
+    sidecars = SidecarCalls(caller, KEY, queue, clock=SystemClock())
     call = SidecarCall(Path.CANCEL, server.url, "uid", 1)
     worker = asyncio.ensure_future(sidecars.work())
     sidecars.request(call)

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import msgspec
 import pytest
 
@@ -5,7 +7,7 @@ from dgym.kube import PODS, Conflict, ConnectionLost, NotFound
 from dgym_operator.actions import ApiReader, EpisodeExecutor, NotLeading, ProgressBudget, Writes
 from dgym_operator.actions.episodes import DEFER_SECONDS
 from dgym_operator.app.health import show_waiting
-from dgym_operator.controllers import Emit, PatchStatus, Plan
+from dgym_operator.controllers import DeletePod, Emit, PatchStatus, Plan
 from dgym_operator.objects import Pod, PodMeta
 
 
@@ -116,3 +118,31 @@ async def test_a_conflict_at_a_deletion_is_no_proof_that_the_object_is_gone(cach
     else:
         await writes.delete(PODS, cache.pods, pod.key, "uid-fix-1", decode=Pod)
         assert cache.pods.get(pod.key) is None
+
+
+class Gone:
+    """Answers a deletion as that of an object that is gone, or goes at once."""
+
+    def __init__(self, answer):
+        self._answer = answer
+
+    async def delete(self, *_args, **_options):
+        if self._answer is not None:
+            raise self._answer
+
+
+@pytest.mark.parametrize("answer", [NotFound("team/fix-1"), None], ids=["gone before", "gone at once"])
+async def test_a_pod_that_is_gone_at_its_deletion_stays_until_the_watch_shows_its_end(
+    cache, objects, executor, handlers, answer
+):
+    episode = objects.episode("fix", attempt=1, podName="fix-1")
+    cache.pods.put(objects.pod("fix-1", owner="fix", phase="Running"))
+    executor = replace(executor, writes=Writes(Gone(answer), lambda: True))
+    await executor.apply(episode, Plan(actions=(DeletePod(name="fix-1", uid="uid-fix-1"),)))
+    (pod,) = cache.episode_input(episode, may_create=True).pods
+    assert pod.metadata.deletion_timestamp == cache.clock.now()
+
+    ended = {"name": "sidecar", "state": {"terminated": {"exitCode": 0, "message": "the verdict"}}}
+    cache.pods.remove(objects.pod("fix-1", owner="fix", phase="Succeeded", containerStatuses=[ended]))
+    (pod,) = cache.episode_input(episode, may_create=True).pods
+    assert pod.terminated("sidecar").message == "the verdict"

@@ -1,27 +1,6 @@
-from random import Random
-
 import pytest
 
-from dgym.kube import SystemClock, WorkQueue
-from dgym_operator.app.metrics import Metrics, TransitionObserver
-from dgym_operator.app.present import Snapshot
-from dgym_operator.app.reconciler import EventHandlers, Item, Kind
-from dgym_operator.dispatch import Dispatcher
-from dgym_operator.policies import NamespacePolicies
-
-
-@pytest.fixture
-def queue():
-    return WorkQueue(clock=SystemClock(), random=Random(1))
-
-
-@pytest.fixture
-def handlers(cache, queue):
-    dispatcher = Dispatcher(
-        cache, head_start=0, stuck_limit=5, policies=NamespacePolicies(), enqueue=lambda key, **_: None
-    )
-    observer = TransitionObserver(Metrics(Snapshot), lambda: False)
-    return EventHandlers(cache, queue=queue, dispatcher=dispatcher, observer=observer)
+from dgym_operator.app.reconciler import Item, Kind
 
 
 async def drain(queue):

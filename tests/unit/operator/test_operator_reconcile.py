@@ -10,10 +10,11 @@ import pytest
 from dgym.kube import ConnectionLost, Forbidden, WorkQueue
 from dgym.wire.assignments import AgentReport
 from dgym_operator.actions import ApiReader, EpisodeExecutor, ProgressBudget, SetExecutor, Writes
+from dgym_operator.app.handlers import EventHandlers
 from dgym_operator.app.health import Watchdog
 from dgym_operator.app.metrics import Metrics, TransitionObserver
 from dgym_operator.app.present import Snapshot
-from dgym_operator.app.reconciler import EventHandlers, Item, Kind, Reconciler
+from dgym_operator.app.reconciler import Item, Kind, Reconciler
 from dgym_operator.dispatch import Dispatcher
 from dgym_operator.objects import ConfigMapView, EpisodeSetView
 from dgym_operator.policies import NamespacePolicies
@@ -110,7 +111,7 @@ async def test_who_waits_for_an_agent_after_its_back_off_is_looked_at_when_there
     working, cache, objects, clock, queue, dispatcher
 ):
     assignment = {"agentPodUID": "uid-agent", "epoch": 1, "failures": 1, "failedTime": clock.now().isoformat()}
-    cache.agents.observe_report(objects.agent("agent"), AgentReport(incarnation="1", slots=0))
+    cache.agents.observe_report(objects.agent("agent"), AgentReport(incarnation="1", slots=0), cache.clock.now())
     pod = objects.pod("fix-1", owner="fix", phase="Running", podIP="10.0.0.2")
     cache.pods.put(pod)
     episode = objects.episode(
@@ -124,7 +125,7 @@ async def test_who_waits_for_an_agent_after_its_back_off_is_looked_at_when_there
     looks = _looks(working)
     await clock.advance(10)
     assert _looks(working) == looks
-    cache.agents.observe_report(cache.agents.get("uid-agent"), AgentReport(incarnation="1", slots=1))
+    cache.agents.observe_report(cache.agents.get("uid-agent"), AgentReport(incarnation="1", slots=1), cache.clock.now())
     dispatcher.round()
     assert dispatcher.granted_agent(episode.key) == "uid-agent"
 
@@ -136,7 +137,7 @@ async def test_a_slot_stays_granted_while_it_is_unknown_whether_the_assignment_w
         raise ConnectionLost("no answer in time")
 
     monkeypatch.setattr(client, "patch", lose_the_answer)
-    cache.agents.observe_report(objects.agent("agent"), AgentReport(incarnation="1", slots=1))
+    cache.agents.observe_report(objects.agent("agent"), AgentReport(incarnation="1", slots=1), cache.clock.now())
     ready = [{"type": "Ready", "status": "True"}]
     for name in ("fix", "next"):
         cache.pods.put(objects.pod(f"{name}-1", owner=name, phase="Running", podIP="10.0.0.2", conditions=ready))
@@ -163,7 +164,7 @@ async def test_a_pod_that_cannot_be_created_for_now_keeps_no_grant(
 
     for verb in ("get", "patch"):
         monkeypatch.setattr(client, verb, lose_the_answer)
-    cache.agents.observe_report(objects.agent("agent"), AgentReport(incarnation="1", slots=1))
+    cache.agents.observe_report(objects.agent("agent"), AgentReport(incarnation="1", slots=1), cache.clock.now())
     objects.episode("fix", spec={"task": {}})
     await settle()
     dispatcher.round()

@@ -125,10 +125,11 @@ def pod(
     init=(),
     conditions=(),
     deleting: float | None = None,
+    grace: int | None = None,
     key: str = "",
     **more,
 ) -> Pod:
-    """``deleting``: seconds ago that its grace ended. ``key``: names the key that it was made with."""
+    """``deleting``: seconds ago that its ``grace`` ended. ``key``: names the key that it was made with."""
     return Pod(
         metadata=PodMeta(
             name=f"e-{attempt}",
@@ -137,6 +138,7 @@ def pod(
             labels=PodLabels(attempt=str(attempt), key=key),
             creation_timestamp=ago(age),
             deletion_timestamp=ago(deleting) if deleting is not None else None,
+            deletion_grace_period_seconds=grace,
         ),
         status=PodStatus(
             phase=more.pop("phase", "Pending"),
@@ -159,6 +161,11 @@ def message(reason: EndReason = EndReason.RESOLVED, *, attempt: int = 1, uid: st
         fields = {"resolved": True, "score": 3, "max_score": 3, **fields}
     told = TerminationMessage(episode_uid=uid, attempt=attempt, reason=reason, **fields)
     return encode_termination(told).decode()
+
+
+def words(*, attempt: int = 1, **fields) -> str:
+    """What a sidecar leaves that had neither a verdict nor a failure."""
+    return encode_termination(TerminationMessage(episode_uid=UID, attempt=attempt, **fields)).decode()
 
 
 def ended_pod(text: str = "", *, attempt: int = 1, at: float = 0, **more) -> Pod:

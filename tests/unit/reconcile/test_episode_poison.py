@@ -1,4 +1,4 @@
-"""Steps under which the sandbox died: the agent's doing, replayed around, and bounded."""
+"""Steps under which the sandbox died: the agent's doing by the sidecar's word alone, replayed around, and bounded."""
 
 import msgspec
 import pytest
@@ -7,9 +7,9 @@ from dgym.api import PoisonedStep
 from dgym.api.episode import ReplaySource
 from dgym.wire import EndReason
 from dgym.wire.assignments import AssignmentState
-from dgym.wire.http import Path
-from dgym_operator.controllers import CreatePod
-from dgym_operator.controllers.episode import decide
+from dgym.wire.http import Path, VerifyResponse
+from dgym_operator.controllers import CreatePod, SidecarView
+from dgym_operator.controllers.episode import agent_request, assigned_status, decide
 from dgym_operator.controllers.plan import CallSidecar
 from tests.unit.reconcile.reconcile_builders import (
     NOW,
@@ -19,7 +19,6 @@ from tests.unit.reconcile.reconcile_builders import (
     ended,
     ended_pod,
     in_,
-    message,
     pod,
     ready_pod,
     report,
@@ -27,49 +26,102 @@ from tests.unit.reconcile.reconcile_builders import (
     the_condition,
     up,
     view,
+    words,
     writes,
     written,
 )
 
 replace = msgspec.structs.replace
-IN_FLIGHT = report(
-    AssignmentState.FAILED, reason=EndReason.SANDBOX_LOST, message="no answer", steps=6, step_in_flight=7, since=60
-)
-IN_FLIGHT = replace(IN_FLIGHT, flight_since=ago(60))
+SERVING = report(AssignmentState.FAILED, reason=EndReason.SANDBOX_LOST, message="no answer", steps=6, since=60)
 OOM = ended("sandbox", 137, reason="OOMKilled", at=30)
+DIED = ended("sandbox", 137, reason="Error", at=30)
 TARGET = condition("DisruptionTarget", reason="EvictionByEvictionAPI", message="drained")
 DISK = {"phase": "Failed", "reason": "Evicted", "message": "Pod ephemeral local storage usage exceeds the limit"}
+FULL = "Evicted: Pod ephemeral local storage usage exceeds the limit"
+FLIGHT, KILLED = words(step_in_flight=7), words(poisoned_step=7)
+TOLD = words(step_in_flight=7, told_to_end=True)
+
+
+def sidecar(exit_code: int, message: str, **more):
+    return ended("sidecar", exit_code, reason=more.pop("reason", "Error"), message=message, at=more.pop("at", 30))
+
+
+def answered(step: int | None = 7) -> SidecarView:
+    return SidecarView(verified=VerifyResponse(expected=False, poisoned_step=step, known=True))
+
+
+# The sidecar's answer, if any; the pod; the reason.
 BY_THE_AGENT = {
-    "sandbox": (pod(1, OOM, up("sidecar")), "OOMKilled"),
-    "sidecar": (pod(1, up("sandbox"), ended("sidecar", 137, reason="OOMKilled", at=60)), "OOMKilled: the sidecar"),
-    "sidecar killed": (
-        pod(1, up("sandbox"), ended("sidecar", 137, reason="Error", at=30), phase="Failed"),
-        "exit code 137: the sidecar",
+    "out of memory": (answered(), pod(1, OOM, up("sidecar")), "OOMKilled"),
+    "killed": (answered(), pod(1, DIED, up("sidecar")), "exit code 137"),
+    "ended in order": (
+        answered(),
+        pod(1, ended("sandbox", 0, reason="Completed", at=30), up("sidecar")),
+        "exit code 0",
     ),
-    "sandbox killed": (pod(1, ended("sandbox", 137, reason="Error", at=30), up("sidecar")), "exit code 137"),
-    "disk": (pod(1, **DISK), "Evicted: Pod ephemeral local storage usage exceeds the limit"),
-    "message": (
-        pod(1, OOM, ended("sidecar", 1, message=message(EndReason.SANDBOX_LOST, poisoned_step=7)), phase="Failed"),
+    "an answer that was lost": (
+        SidecarView(),
+        pod(1, OOM, sidecar(0, words(poisoned_step=7, told_to_end=True), at=10), phase="Failed"),
         "OOMKilled",
     ),
+    "the sidecar out of memory": (
+        SidecarView(),
+        pod(1, ended("sandbox", 0, at=30), sidecar(137, FLIGHT, reason="OOMKilled"), phase="Failed"),
+        "OOMKilled: the sidecar",
+    ),
+    "the sidecar killed": (
+        SidecarView(),
+        pod(1, ended("sandbox", 0, at=29), sidecar(137, FLIGHT), phase="Failed"),
+        "exit code 137: the sidecar",
+    ),
+    "the disk full": (SidecarView(), pod(1, ended("sandbox", 0, at=31), sidecar(0, TOLD), **DISK), FULL),
+    "the disk full, and the sandbox dead": (SidecarView(), pod(1, DIED, sidecar(0, KILLED), **DISK), FULL),
 }
 UNKNOWN = {
-    "deleted": pod(1, OOM, ended("sidecar", 137, at=60), deleting=20),
-    "drained": pod(1, OOM, up("sidecar"), conditions=[TARGET], phase="Failed"),
-    "killed before": pod(1, up("sandbox"), ended("sidecar", 137, reason="Error", at=61), phase="Failed"),
-    "sandbox after sidecar": pod(1, ended("sandbox", 1, at=60), ended("sidecar", 137, at=60), phase="Failed"),
-    "sidecar stopped": pod(1, up("sandbox"), ended("sidecar", 0, reason="Completed", at=30), phase="Failed"),
-    "while scoring": pod(1, ended("sandbox", 0, at=50), ended("sidecar", 137, reason="Error", at=30), phase="Failed"),
-    "sandbox stopped": pod(1, ended("sandbox", 0, reason="Completed", at=30), up("sidecar")),
-    "not seen": pod(1, ended("sandbox", 137, reason="ContainerStatusUnknown"), ended("sidecar", 137, at=60)),
-    "node low": pod(1, OOM, phase="Failed", reason="Evicted", message="The node was low on resource: memory."),
+    "drained": (answered(), pod(1, OOM, up("sidecar"), conditions=[TARGET], phase="Failed")),
+    "the node is low": (
+        answered(),
+        pod(1, OOM, phase="Failed", reason="Evicted", message="The node was low on resource: memory."),
+    ),
+    "between steps": (answered(None), pod(1, OOM, up("sidecar"))),
+    "without the sidecar's word": (SidecarView(), pod(1, OOM, sidecar(137, ""), phase="Failed")),
+    "the sidecar killed between steps": (
+        SidecarView(),
+        pod(1, ended("sandbox", 0, at=29), sidecar(137, words()), phase="Failed"),
+    ),
+    "the sidecar stopped": (SidecarView(), pod(1, up("sandbox"), sidecar(0, TOLD), phase="Failed")),
+    "the sidecar told to end and killed": (SidecarView(), pod(1, DIED, sidecar(137, TOLD, at=20), phase="Failed")),
+    "the message of another attempt": (
+        SidecarView(),
+        pod(1, ended("sandbox", 0, at=29), sidecar(137, words(attempt=2, step_in_flight=7)), phase="Failed"),
+    ),
+    "all killed at once": (SidecarView(), pod(1, DIED, sidecar(137, KILLED, at=29), phase="Failed")),
+    "all killed at once under a step": (SidecarView(), pod(1, DIED, sidecar(137, FLIGHT, at=31), phase="Failed")),
+    "not observed by the kubelet": (
+        SidecarView(),
+        pod(
+            1,
+            ended("sandbox", 137, reason="ContainerStatusUnknown"),
+            sidecar(137, FLIGHT, reason="ContainerStatusUnknown"),
+            phase="Failed",
+        ),
+    ),
+    "not observed by the runtime": (
+        SidecarView(),
+        pod(1, ended("sandbox", 255, reason="Unknown"), sidecar(255, FLIGHT, reason="Unknown"), phase="Failed"),
+    ),
+    "a reboot of the node": (
+        SidecarView(),
+        pod(1, ended("sandbox", 255), sidecar(255, KILLED), phase="Failed"),
+    ),
+    "the node shuts down": (SidecarView(), pod(1, DIED, sidecar(137, FLIGHT), phase="Failed", reason="Terminated")),
 }
 
 
 @pytest.mark.parametrize("name", BY_THE_AGENT)
 def test_a_step_that_kills_its_sandbox_is_the_agents_doing(name):
-    lost, reason = BY_THE_AGENT[name]
-    status = concluded(view(running(), lost, agent=IN_FLIGHT, backoff_limit=0, max_disruptions=0))
+    heard, lost, reason = BY_THE_AGENT[name]
+    status = concluded(view(running(), lost, agent=SERVING, sidecar=heard, backoff_limit=0, max_disruptions=0))
     assert status.poisoned_steps == (PoisonedStep(attempt=1, step=7, reason=reason),)
     assert (status.failures, status.disruptions, status.pod_name) == (0, 0, None)
     assert status.replay == ReplaySource(attempt=1, steps=6)
@@ -78,71 +130,83 @@ def test_a_step_that_kills_its_sandbox_is_the_agents_doing(name):
 
 @pytest.mark.parametrize("name", UNKNOWN)
 def test_what_may_have_another_cause_is_not_the_agents_doing(name):
-    status = concluded(view(running(), UNKNOWN[name], agent=IN_FLIGHT))
+    heard, lost = UNKNOWN[name]
+    status = concluded(view(running(), lost, agent=SERVING, sidecar=heard))
     assert (status.poisoned_steps, status.failures + status.disruptions) == ((), 1)
     assert status.replay.attempt == 1
 
 
-def test_a_step_sent_after_the_sandbox_was_killed_has_not_killed_it():
-    late = replace(IN_FLIGHT, flight_since=ago(29))
-    status = concluded(view(running(), pod(1, OOM, up("sidecar")), agent=late))
-    assert (status.poisoned_steps, status.failures) == ((), 1)
+@pytest.mark.parametrize(
+    ("died", "poisoned"), [(12, 1), (11, 1), (10, 0), (9, 0)], ids=["before", "a second before", "within", "after"]
+)
+def test_a_death_within_the_second_of_the_pods_deletion_is_not_the_agents_doing(died, poisoned):
+    """Whoever deletes it: the operator after its decision, or others before."""
+    text = words(poisoned_step=7, told_to_end=True)
+    lost = pod(1, ended("sandbox", 137, at=died), sidecar(0, text, at=4), deleting=5, grace=5)
+    by_the_operator = written(decide(view(running(), ready_pod(), agent=SERVING, suspend=True), ago(10)))
+    for status in (by_the_operator, running()):
+        closed = concluded(view(status, lost, agent=SERVING))
+        assert len(closed.poisoned_steps) == poisoned
 
 
-def test_the_sidecar_knows_under_which_step_its_sandbox_died():
-    killed = pod(1, ended("sandbox", 143, reason="Error"), up("sidecar"))
-    status = concluded(view(running(), killed, agent=IN_FLIGHT, poisoned_step=7))
-    assert status.poisoned_steps == (PoisonedStep(attempt=1, step=7, reason="exit code 143"),)
-
-
-def test_a_sandbox_that_a_step_has_ended_with_status_0_is_poisoned_by_the_sidecars_word():
-    stopped = pod(1, ended("sandbox", 0, reason="Completed", at=30), up("sidecar"))
-    status = concluded(view(running(), stopped, agent=IN_FLIGHT, poisoned_step=7))
-    assert [each.step for each in status.poisoned_steps] == [7]
+def test_a_deletion_at_a_time_that_is_not_known_may_be_the_cause():
+    lost = pod(1, ended("sandbox", 137, at=600), sidecar(0, KILLED, at=4), deleting=5)
+    assert concluded(view(running(), lost, agent=SERVING)).poisoned_steps == ()
 
 
 def test_the_sidecar_is_asked_even_if_its_agent_reports_the_loss_before_the_watch_does():
-    plan = decide(view(running(), pod(1, OOM, up("sidecar")), agent=replace(IN_FLIGHT, since=ago(1))), NOW)
+    plan = decide(view(running(), pod(1, OOM, up("sidecar")), agent=replace(SERVING, since=ago(1))), NOW)
     assert [action.path for action in plan.actions if isinstance(action, CallSidecar)] == [Path.VERIFY]
 
 
-@pytest.mark.parametrize("flight", [None, 0], ids=["between steps", "reset"])
-def test_a_sandbox_that_dies_between_steps_or_under_the_reset_is_infrastructure(flight):
-    agent = replace(IN_FLIGHT, status=replace(IN_FLIGHT.status, step_in_flight=flight))
-    status = concluded(view(running(), pod(1, OOM, up("sidecar")), agent=agent))
+@pytest.mark.parametrize(("step", "cause"), [(7, "agent"), (None, "infrastructure")], ids=["a step", "between steps"])
+@pytest.mark.parametrize("state", [AssignmentState.RUNNING, AssignmentState.FAILED])
+def test_an_attempt_ends_as_soon_as_its_sidecar_says_that_its_sandbox_has(step, cause, state):
+    """Whatever its agent is doing meanwhile: the next call may be minutes away."""
+    agent = report(state, reason=EndReason.SANDBOX_LOST if state is AssignmentState.FAILED else None, since=1)
+    dead = pod(1, OOM, up("sidecar"))
+    status = written(decide(view(running(), dead, agent=agent, sidecar=answered(step)), NOW))
+    assert (status.reason, status.ending.cause, status.ending.reason) == ("SandboxLost", cause, "SandboxLost")
+    assert status.ending.message == "the sandbox ended with exit code 137, OOMKilled"
+    assert [each.step for each in status.poisoned_steps] == [7] * (step is not None)
+
+
+def test_a_sandbox_that_was_ordered_to_end_ends_nothing():
+    heard = SidecarView(verified=VerifyResponse(expected=True))
+    plan = decide(view(running(), pod(1, OOM, up("sidecar")), sidecar=heard), NOW)
+    assert [type(action) for action in plan.actions] == [CallSidecar]
+
+
+def test_a_reset_under_which_the_sandbox_dies_is_infrastructure():
+    status = concluded(view(running(), pod(1, OOM, up("sidecar")), agent=SERVING, sidecar=answered(0)))
     assert (status.poisoned_steps, status.failures) == ((), 1)
 
 
 def test_the_evidence_is_recorded_before_the_pod_is_deleted():
-    dead = pod(1, OOM, up("sidecar"))
-    status = written(decide(view(running(), dead, agent=IN_FLIGHT), NOW))
-    assert (status.ending.cause, status.ending.reason) == ("agent", "SandboxLost")
-    assert [each.step for each in status.poisoned_steps] == [7]
-    gone = concluded(view(status, agent=IN_FLIGHT, absent=frozenset({"e-1"})))
+    status = written(decide(view(running(), pod(1, OOM, up("sidecar")), agent=SERVING, sidecar=answered()), NOW))
+    gone = concluded(view(status, agent=SERVING, absent=frozenset({"e-1"})))
     assert (len(gone.poisoned_steps), gone.failures) == (1, 0)
 
 
-def test_a_message_written_when_the_pod_was_deleted_counts_if_the_sandbox_had_died_before():
-    ending = written(decide(view(running(), ready_pod(), agent=IN_FLIGHT), NOW))
-    assert ending.ending.cause == "infrastructure"
-    text = message(EndReason.SANDBOX_LOST, poisoned_step=7)
-    for at, poisoned in ((10, 1), (-2, 0)):
-        dead = pod(1, ended("sandbox", 137, at=at), ended("sidecar", 143, message=text, at=-3), deleting=-5)
-        status = concluded(view(ending, dead, agent=IN_FLIGHT))
-        assert (len(status.poisoned_steps), status.failures) == (poisoned, 1 - poisoned)
+def test_the_evidence_of_the_pods_last_message_is_recorded_before_the_store_is_asked():
+    """The pod and the leader that has seen it may be gone by the time that an agent has looked."""
+    lost = pod(1, OOM, sidecar(0, words(poisoned_step=7, elapsed_seconds=90.7), at=10), phase="Failed", deleting=5)
+    ending = written(decide(view(running(), ready_pod(), suspend=True), ago(20)))
+    seen = view(ending, replace(lost, metadata=replace(lost.metadata, deletion_grace_period_seconds=5)), suspend=True)
+    status = assigned_status(seen, agent_request(seen, in_(20)), "another", in_(20))
+    assert ([each.step for each in status.poisoned_steps], status.attempt_seconds) == ([7], 90)
 
 
 def test_a_step_that_an_earlier_attempt_has_left_out_is_not_named_again():
     known = (PoisonedStep(attempt=1, step=7, reason="OOMKilled"),)
-    text = message(EndReason.SANDBOX_LOST, attempt=2, poisoned_step=7)
-    status = concluded(view(running(attempt=2, poisoned_steps=known), ended_pod(text, attempt=2)))
+    lost = pod(2, OOM, sidecar(0, words(attempt=2, poisoned_step=7), at=10), phase="Failed")
+    status = concluded(view(running(attempt=2, poisoned_steps=known), lost))
     assert (status.poisoned_steps, status.failures) == (known, 1)
 
 
 def test_after_two_poisoned_steps_the_last_attempt_is_bounded():
     known = tuple(PoisonedStep(attempt=attempt, step=attempt + 3) for attempt in (1, 2))
-    agent = replace(IN_FLIGHT, status=replace(IN_FLIGHT.status, attempt=3))
-    seen = view(running(attempt=3, poisoned_steps=known), pod(3, OOM, up("sidecar")), agent=agent)
+    seen = view(running(attempt=3, poisoned_steps=known), pod(3, OOM, up("sidecar")), sidecar=answered())
     status = concluded(seen)
     assert (the_condition(status, "Finished").reason, status.outcome.max_score) == ("SandboxKilled", 0)
     assert len(status.poisoned_steps) == 3

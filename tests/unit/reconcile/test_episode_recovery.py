@@ -27,6 +27,7 @@ from tests.unit.reconcile.reconcile_builders import (
     written,
 )
 
+DELETE = DeletePod(name="e-1", uid="pod-uid-1")
 LOST = AgentView(lost_since=ago(60), lost="agent pod agents-0 is gone")
 replace = msgspec.structs.replace
 
@@ -46,7 +47,8 @@ def test_the_end_of_a_lost_attempt_is_recorded_before_anything_else():
     status = written(plan)
     assert (status.reason, status.pod_name, status.assignment.epoch) == ("SandboxLost", "e-1", 1)
     assert (status.ending.cause, status.ending.reason, status.ending.since) == ("infrastructure", "SandboxLost", NOW)
-    assert plan.actions[1] == DeletePod(name="e-1", uid="pod-uid-1")
+    assert plan.actions[1:] == ()
+    assert decide(view(status, ended_pod(at=60), agent=LOST), NOW).actions == (DELETE,)
     disrupted = written(decide(view(running(disrupted_attempt=1), ended_pod(at=60), agent=LOST), NOW))
     assert disrupted.ending.cause == EndCause.DISRUPTION
 
@@ -102,6 +104,11 @@ def test_an_agent_that_answers_may_show_a_verdict_in_its_next_report():
     ending = replace(first, episode=replace(first.episode, status=written(decide(first, NOW))))
     assert agent_request(ending, in_(9)) is None
     assert agent_request(ending, in_(10)).cause == "Recover"
+    # No report is under way that was requested after the pod's end.
+    over = replace(ending, pods=(ended_pod(at=2),))
+    for asked, cause in ((ago(2), None), (in_(1), "Recover")):
+        request = agent_request(replace(over, agent=replace(serving, asked=asked)), in_(2))
+        assert (request.cause if request is not None else None) == cause
     storing = replace(ending, agent=report(AssignmentState.STORING))
     assert agent_request(storing, in_(800)) is None
     assert not decide(storing, in_(800)).actions
@@ -113,7 +120,7 @@ def test_the_pods_last_message_is_read_before_an_agent_is_asked():
     ending = written(decide(seen, NOW))
     assert ending.ending.message == "no answer"
     goes_on = view(ending, ready_pod(), agent=failed)
-    assert decide(goes_on, NOW).actions == (DeletePod(name="e-1", uid="pod-uid-1"),)
+    assert decide(goes_on, in_(10)).actions == (DELETE,)
     assert agent_request(goes_on, NOW) is None
     found = written(decide(view(ending, ended_pod(message()), agent=failed), NOW))
     assert the_condition(found, "Resolved").status == "True"
@@ -140,7 +147,7 @@ def test_a_suspended_attempt_is_closed_after_its_verdict_was_looked_for():
 def test_an_end_that_an_older_operator_decided_on_stands():
     old = replace(running(), termination=Termination(reason="AgentLost", message="11 agents were lost"))
     seen = view(old, ready_pod(), agent=LOST)
-    assert decide(seen, NOW).actions == (DeletePod(name="e-1", uid="pod-uid-1"),)
+    assert decide(seen, NOW).actions == (DELETE,)
     gone = written(decide(view(old, agent=LOST, absent=frozenset({"e-1"})), NOW))
     finished = the_condition(gone, "Finished")
     assert finished.reason == "AgentLost"

@@ -27,11 +27,13 @@ from tests.unit.reconcile.reconcile_builders import (
 
 
 def test_cancelling_asks_the_sidecar_and_takes_its_verdict():
-    plan = decide(view(running(), ready_pod(), cancel=True), NOW)
+    ending = written(decide(view(running(), ready_pod(), cancel=True), NOW))
+    assert (ending.reason, ending.ending.cause, ending.ending.reason) == ("Terminating", "user", "Cancelled")
+    plan = decide(view(ending, ready_pod(), cancel=True), NOW)
     assert plan.actions == (CallSidecar(path=Path.CANCEL, url="http://10.0.0.7:8080", attempt=1),)
     assert plan.requeue_after == 5
     text = message(EndReason.CANCELLED, score=1, max_score=3)
-    status = written(decide(view(running(), ended_pod(text), cancel=True), NOW))
+    status = written(decide(view(ending, ended_pod(text), cancel=True), NOW))
     assert (the_condition(status, "Finished").reason, the_condition(status, "Resolved").reason) == (
         "Cancelled",
         "Unsolved",
@@ -132,7 +134,7 @@ def test_steps_are_recorded_while_an_attempt_runs_and_not_at_every_step():
 
 def test_too_many_lost_agents_end_the_episode():
     lost = AgentView(lost_since=ago(1))
-    (pause,) = writes(decide(view(running(epoch=10, assignment={"losses": 9}), ready_pod(), agent=lost), NOW))
+    pause, _ = writes(decide(view(running(epoch=10, assignment={"losses": 9}), ready_pod(), agent=lost), NOW))
     assert pause.path is Path.PAUSE
     end = written(decide(view(running(epoch=11, assignment={"losses": 10}), ready_pod(), agent=lost), NOW)).ending
     assert (end.reason, end.message[:2]) == ("AgentLost", "11")

@@ -1,11 +1,12 @@
-"""Attempts that the operator ends: decided first, then the pod's last message is read, and only then is it the end."""
+"""Attempts that the operator ends: recorded, the sidecar asked, the pod deleted, its last message read."""
 
+import msgspec
 import pytest
 
 from dgym.wire import EndReason
 from dgym.wire.assignments import AssignmentState
-from dgym.wire.http import Path
-from dgym_operator.controllers import AgentView, CallSidecar, DeletePod, Plan
+from dgym.wire.http import AttemptState, Path, VerifyResponse
+from dgym_operator.controllers import AgentView, CallSidecar, DeletePod, Plan, SidecarView
 from dgym_operator.controllers.episode import agent_request, decide
 from tests.unit.reconcile.reconcile_builders import (
     NOW,
@@ -19,34 +20,50 @@ from tests.unit.reconcile.reconcile_builders import (
     ready_pod,
     report,
     running,
+    solved,
     the_condition,
     up,
     view,
+    words,
     writes,
     written,
 )
 
+replace = msgspec.structs.replace
 SERVED_TOO_LONG = 3600 + 600 + 300 + 60
+LOST = AgentView(lost_since=ago(1), lost="agent pod agents-0 is gone")
+DELETE = DeletePod(name="e-1", uid="pod-uid-1")
+EXPIRED = SidecarView(
+    state=AttemptState(elapsed_seconds=3600, remaining_seconds=0), asked=NOW, expired_since=ago(600 + 300 + 60)
+)
 DECIDED = {
-    "backstop": (running(assigned=SERVED_TOO_LONG), {}, "DeadlineExceeded"),
+    "backstop": (running(assigned=SERVED_TOO_LONG), {"sidecar": EXPIRED}, "DeadlineExceeded"),
     "without an agent at the backstop": (
         running(assigned=SERVED_TOO_LONG),
         {"agent": AgentView(lost_since=ago(SERVED_TOO_LONG), lost="agent pod agents-0 is gone")},
         "AgentLost",
     ),
-    "cancelled at the backstop": (running(assigned=SERVED_TOO_LONG), {"cancel": True}, "Cancelled"),
-    "agents lost": (running(epoch=11, assignment={"losses": 10}), {"agent": AgentView(lost_since=ago(1))}, "AgentLost"),
-    "cancelled without an agent": (
-        running(),
-        {"agent": AgentView(lost_since=ago(1)), "cancel": True, "cancelled": True},
-        "Cancelled",
-    ),
+    "agents lost": (running(epoch=11, assignment={"losses": 10}), {"agent": LOST}, "AgentLost"),
     "model failed": (
         running(epoch=4, assignment={"failures": 3}),
         {"agent": report(AssignmentState.FAILED, epoch=4, reason=EndReason.MODEL_ERROR, message="429")},
         "ModelError",
     ),
+    "cancelled": (running(), {"cancel": True, "agent": LOST}, "Cancelled"),
 }
+
+
+def called(path: Path) -> CallSidecar:
+    return CallSidecar(path=path, url="http://10.0.0.7:8080", attempt=1)
+
+
+def paths(plan: Plan) -> list[Path]:
+    return [action.path for action in plan.actions if isinstance(action, CallSidecar)]
+
+
+def told(seen, at=NOW, **state):
+    """The view once its sidecar has answered with its clocks."""
+    return replace(seen, sidecar=seen.sidecar.after_state(AttemptState(**state), at))
 
 
 @pytest.mark.parametrize("name", DECIDED)
@@ -56,11 +73,13 @@ def test_the_operator_reads_the_pods_last_message_before_it_ends_an_episode(name
 
     decided = written(plan)
     assert (decided.reason, decided.ending.reason, decided.pod_name) == ("Terminating", reason, "e-1")
+    assert decided.ending.cause == {"DeadlineExceeded": "agent", "Cancelled": "user"}.get(reason, "infrastructure")
     assert the_condition(decided, "Finished") is None
-    assert writes(plan)[1:] == (DeletePod(name="e-1", uid="pod-uid-1"),)
+    assert len(writes(plan)) == 1
 
     # The delete may have failed; the pod may take its time; what the user changes meanwhile changes nothing.
-    assert decide(view(decided, ready_pod(), **seen), in_(1)).actions == writes(plan)[1:]
+    late = in_(SERVED_TOO_LONG)
+    assert decide(view(decided, ready_pod(), **seen), late).actions == (DELETE,)
     assert decide(view(decided, ready_pod(deleting=-5), **{**seen, "suspend": True}), NOW) == Plan(requeue_after=35)
     assert agent_request(view(decided, ready_pod(), **seen), in_(1)) is None
 
@@ -75,11 +94,74 @@ def test_the_operator_reads_the_pods_last_message_before_it_ends_an_episode(name
         assert silent.outcome.resolved is False
 
 
-def test_a_cancelled_attempt_whose_agent_is_lost_is_scored_before_its_pod_goes():
-    lost = AgentView(lost_since=ago(100))
-    plan = decide(view(running(), ready_pod(), agent=lost, cancel=True), NOW)
-    assert CallSidecar(path=Path.CANCEL, url="http://10.0.0.7:8080", attempt=1) in plan.actions
-    assert not [action for action in plan.actions if isinstance(action, DeletePod)]
-    closing = pod(1, ended("sandbox", 137), up("verifier"), up("sidecar"), phase="Running")
-    plan = decide(view(running(), closing, agent=lost, cancel=True), NOW)
-    assert [action.path for action in writes(plan)[:2]] == [Path.VERIFY, Path.CANCEL]
+def test_the_sidecar_is_asked_for_its_clocks_before_its_pod_is_deleted():
+    suspended = written(decide(view(running(), ready_pod(), suspend=True), NOW))
+    seen = view(suspended, ready_pod(), suspend=True)
+    plan = decide(seen, in_(1))
+    assert (plan.actions, plan.requeue_after) == ((called(Path.STATE),), 5)
+    # An answer from before does not count.
+    assert decide(told(seen, ago(1)), in_(1)) == plan
+    assert decide(told(seen, in_(1)), in_(1)).actions == (DELETE,)
+    assert decide(seen, in_(10)).actions == (DELETE,)
+
+
+def test_a_pod_that_cannot_answer_is_not_asked():
+    status = written(decide(view(running(), ready_pod(), suspend=True), NOW))
+    unreachable = ready_pod(pod_ip="")
+    assert decide(view(status, unreachable, suspend=True), in_(1)).actions == (DELETE,)
+    over = ended_pod(at=60)
+    assert decide(view(status, over, suspend=True), in_(1)).actions == (DELETE,)
+
+
+def test_the_sidecar_of_a_sandbox_that_has_ended_is_asked_under_which_step_it_has():
+    status = written(decide(view(running(), ready_pod(), suspend=True), NOW))
+    dead = pod(1, ended("sandbox", 137), up("sidecar"))
+    seen = told(view(status, dead, suspend=True))
+    assert decide(seen, in_(1)).actions == (called(Path.VERIFY),)
+    knows = VerifyResponse(expected=False, poisoned_step=3, known=True)
+    known = replace(seen, sidecar=seen.sidecar.after_verify(knows))
+    assert decide(known, in_(1)).actions == (DELETE,)
+
+
+def test_a_cancelled_attempt_is_scored_before_its_pod_goes():
+    status = written(decide(view(running(), ready_pod(), agent=LOST, cancel=True), NOW))
+    seen = view(status, ready_pod(), agent=LOST, cancel=True)
+    assert paths(decide(seen, in_(900))) == [Path.PAUSE, Path.STATE, Path.CANCEL]
+    scoring = view(status, pod(1, ended("sandbox", 137), up("verifier"), up("sidecar")), cancel=True)
+    assert paths(decide(scoring, in_(900))) == [Path.VERIFY, Path.CANCEL]
+    # The tests may take their time, and no longer.
+    assert decide(scoring, in_(600 + 300 + 60)).actions == (DELETE,)
+
+
+def test_the_agent_of_a_cancelled_attempt_stores_its_verdict():
+    serving = report(AssignmentState.RUNNING)
+    status = written(decide(view(running(), ready_pod(), agent=serving, cancel=True), NOW))
+    ended_at = SidecarView(cancelled_since=in_(3))
+    seen = view(status, ready_pod(), agent=serving, sidecar=ended_at, cancel=True)
+    # It notices at its next call.
+    assert DELETE not in decide(seen, in_(4)).actions
+    assert decide(seen, in_(123)).actions == (DELETE,)
+    for state in (AssignmentState.STORING, AssignmentState.STORE_UNAVAILABLE):
+        storing = replace(seen, agent=report(state))
+        assert DELETE not in decide(storing, in_(90_000)).actions
+    away = report(AssignmentState.STORE_UNAVAILABLE, since=10, message="No space left on device")
+    assert written(decide(replace(seen, agent=away), in_(4))).reason == "ResultStoreUnavailable"
+    done = report(AssignmentState.FINISHED, reason=EndReason.CANCELLED, outcome=solved())
+    for agent in (LOST, done):
+        assert decide(replace(seen, agent=agent), in_(4)).actions == (DELETE,)
+
+
+def test_a_verdict_that_is_being_made_is_waited_for_when_the_user_cancels():
+    for agent in (report(AssignmentState.CLOSING), report(AssignmentState.STORING), None):
+        plan = decide(view(running(), ready_pod(), agent=agent, cancel=True), NOW)
+        assert not [action for action in writes(plan) if action.__class__.__name__ == "PatchStatus"]
+
+
+def test_a_cancelled_attempt_without_a_verdict_is_not_scored():
+    status = written(decide(view(running(), ready_pod(), cancel=True), NOW))
+    silent = concluded(view(status, ended_pod(words(), at=60), cancel=True))
+    assert (the_condition(silent, "Finished").reason, the_condition(silent, "Resolved").reason) == (
+        "Cancelled",
+        "NotScored",
+    )
+    assert (silent.failures, silent.attempt) == (0, 1)

@@ -4,10 +4,9 @@ from dgym_operator.controllers.episode.assignment import (
     AgentRequest,
     agent_request,
     assigned_status,
-    pod_deadline_seconds,
-    remaining_seconds,
     retry_at,
 )
+from dgym_operator.controllers.episode.clocks import pod_deadline_seconds, remaining_seconds
 from dgym_operator.controllers.episode.controller import decide, still_wants
 from dgym_operator.controllers.episode.pods import Cause, has_image, loss, stuck_cause
 

@@ -1,4 +1,4 @@
-"""The assignment of an episode to an agent, which the dispatcher chooses, and the clocks that run under it."""
+"""The assignment of an episode to an agent, which the dispatcher chooses."""
 
 from datetime import datetime, timedelta
 from typing import Literal
@@ -7,11 +7,13 @@ import msgspec
 
 from dgym.api import AgentAssignment, ConditionType, EpisodeStatus, PodRef, ProgressReason, Stages
 from dgym.wire.assignments import AssignmentMode
-from dgym_operator.controllers.conditions import EPOCH, set_condition, since
-from dgym_operator.controllers.episode.ending import find_ending, recovery_failed
-from dgym_operator.controllers.episode.pods import AttemptEnd, created, start_failure
-from dgym_operator.controllers.inputs import EpisodeInput, Policy, TaskState, backoff
-from dgym_operator.objects import EpisodeView, Pod
+from dgym_operator.controllers.conditions import EPOCH, set_condition
+from dgym_operator.controllers.episode.clocks import attempt_seconds
+from dgym_operator.controllers.episode.ending import find_ending, heard_since_end, recovery_failed
+from dgym_operator.controllers.episode.pods import AttemptEnd, start_failure
+from dgym_operator.controllers.episode.poison import poisoned_steps
+from dgym_operator.controllers.inputs import EpisodeInput, backoff
+from dgym_operator.objects import Pod
 
 RequestCause = Literal["SandboxReady", "AgentLost", "ModelError", "Recover"]
 
@@ -63,9 +65,9 @@ def _recovery_is_due(view: EpisodeInput, now: datetime) -> bool:
         return False
     if not view.is_recovering:
         # An agent that answers may hold a verdict that its next report shows.
-        since = view.ending.since if view.ending is not None else None
-        fresh = (since or EPOCH) + timedelta(seconds=view.policy.report_seconds)
-        return view.report is None or now >= fresh
+        since = (view.ending.since if view.ending is not None else None) or EPOCH
+        late = now >= since + timedelta(seconds=view.policy.report_seconds)
+        return view.report is None or late or heard_since_end(view, since)
     due = retry_at(view)
     return due is not None and now >= due
 
@@ -116,8 +118,13 @@ def assigned_status(view: EpisodeInput, request: AgentRequest, agent_pod_uid: st
     status, pod = view.episode.status, view.pod
     assignment = _assignment(view, request, agent_pod_uid)
     if request.cause == "Recover":
-        seconds = attempt_seconds(view)
-        return view.status_with(assignment=assignment, epoch=request.epoch, attempt_seconds=seconds)
+        # What the pod has left may be gone with it by the time that the agent has looked.
+        return view.status_with(
+            assignment=assignment,
+            epoch=request.epoch,
+            attempt_seconds=attempt_seconds(view),
+            poisoned_steps=poisoned_steps(view),
+        )
     assert pod is not None
     first = status.pod_name is None
     return view.status_with(
@@ -167,84 +174,3 @@ def _stages(pod: Pod, now: datetime) -> Stages:
         sandbox_ready=_time(pod, "Ready"),
         assigned=now,
     )
-
-
-_DAY = 86400
-
-
-def requested_since(episode: EpisodeView) -> datetime:
-    """When the next attempt was requested: by the creation, the resumption or the end of the attempt before."""
-    conditions = episode.status.conditions
-    times = (
-        episode.metadata.creation_timestamp,
-        since(conditions, ConditionType.SUSPENDED, "False"),
-        since(conditions, ConditionType.SANDBOX_READY, "False"),
-    )
-    return max((time for time in times if time is not None), default=EPOCH)
-
-
-def start_deadline(view: EpisodeInput, pod: Pod) -> datetime:
-    """When a pod that is not ready is given up.
-
-    The time counts from the pod's creation, or from the last transition of ``SandboxReady`` to False: a pod that a
-    scheduling gate held for hours has all its time once the gate is gone.
-    """
-    waiting = since(view.episode.status.conditions, ConditionType.SANDBOX_READY, "False")
-    begun = max(created(pod), waiting or EPOCH)
-    return begun + timedelta(seconds=view.episode.spec.start_timeout_seconds)
-
-
-def served_seconds(view: EpisodeInput) -> int:
-    """Used part of ``activeDeadlineSeconds`` over all attempts: from each first reset to the end of the steps.
-
-    Agents report it. Preparation, scoring and the absence of agents are not in it.
-    """
-    return view.episode.status.active_seconds + attempt_seconds(view)
-
-
-def attempt_seconds(view: EpisodeInput) -> int:
-    """The part that the current attempt has used, under all its agents."""
-    return view.episode.status.attempt_seconds + (view.agent.active_seconds if view.agent is not None else 0)
-
-
-def remaining_seconds(episode: EpisodeView) -> float:
-    """What is left of ``activeDeadlineSeconds`` when the attempt begins; its sidecar counts down from there."""
-    return float(max(0, episode.spec.active_deadline_seconds - episode.status.active_seconds))
-
-
-def backstop(view: EpisodeInput, now: datetime) -> datetime | None:
-    """When the operator ends an attempt that its sidecar should have ended; None: the pod's own deadline does.
-
-    The sidecar's deadline runs from the first reset. Once an agent has reported time since then, what is left counts
-    from now, or from the loss of the agent; before, all of it counts from the assignment. With an external driver the
-    time of the first reset is not bounded.
-    """
-    episode, agent = view.episode, view.agent
-    assigned = episode.status.stages.assigned
-    if episode.status.pod_name is None or assigned is None or (agent is None and episode.spec.agent is None):
-        return None
-    used = attempt_seconds(view)
-    if not used and episode.spec.agent is None:
-        return None
-    left = remaining_seconds(episode) - used + _around(view.task, view.policy) + view.policy.backstop_seconds
-    reported = agent.since if agent is not None else None
-    begun = now if used else max(assigned, reported or assigned)
-    if agent is not None and agent.lost_since is not None:
-        begun = max(assigned, agent.lost_since)
-    return begun + timedelta(seconds=left)
-
-
-def pod_deadline_seconds(episode: EpisodeView, task: TaskState, policy: Policy) -> int:
-    """The pod's own ``activeDeadlineSeconds``, for when no operator is there to end the pod: above all other clocks.
-
-    A day is added, since a pod may also wait for an agent, and a verdict for its store. An external driver may come
-    as late as its idle time allows.
-    """
-    seconds = remaining_seconds(episode) + _around(task, policy) + policy.backstop_seconds
-    if episode.spec.agent is None:
-        seconds += episode.spec.driver_idle_timeout_seconds
-    return int(episode.spec.start_timeout_seconds + seconds) + _DAY
-
-
-def _around(task: TaskState, policy: Policy) -> float:
-    return policy.preparation_seconds + task.entrypoint_timeout_seconds

@@ -7,21 +7,23 @@ import msgspec
 
 from dgym.api import ConditionType, EndCause, ProgressReason, Treatment
 from dgym.wire.assignments import AssignmentState, AssignmentStatus
-from dgym.wire.http import Path, PauseRequest, RunningRequest
+from dgym.wire.http import Path
 from dgym_operator.controllers.conditions import fit, set_condition
-from dgym_operator.controllers.episode.assignment import (
+from dgym_operator.controllers.episode.clocks import (
     backstop,
+    overdue,
     remaining_seconds,
     requested_since,
     start_deadline,
 )
-from dgym_operator.controllers.episode.conclusion import conclude, finish, next_attempt_at, terminate
+from dgym_operator.controllers.episode.conclusion import conclude, finish, next_attempt_at
 from dgym_operator.controllers.episode.ending import is_retried
 from dgym_operator.controllers.episode.pods import GATED, AttemptEnd, created, slow_at, start_failure, waiting_cause
+from dgym_operator.controllers.episode.sidecar import ask, sidecar_requests
+from dgym_operator.controllers.episode.terminating import terminate
 from dgym_operator.controllers.inputs import EpisodeInput, attempt_of, backoff, sidecar_url
 from dgym_operator.controllers.plan import (
     Action,
-    CallSidecar,
     CreateDriverSecret,
     CreateFailure,
     CreatePod,
@@ -41,8 +43,6 @@ _SHOWN = {
     AssignmentState.STORING: ProgressReason.STORING,
     AssignmentState.STORE_UNAVAILABLE: ProgressReason.RESULT_STORE_UNAVAILABLE,
 }
-_CAUSES = {"DeadlineExceeded": EndCause.AGENT, "Cancelled": EndCause.USER}
-"""The causes of ends that the operator decides on; all others are infrastructure."""
 _CREATED_SECONDS = 30.0
 """The watch shows a pod long before; repeating the creation of an existing pod is harmless."""
 
@@ -204,31 +204,21 @@ def _too_late(view: EpisodeInput, reason: str, message: str) -> AttemptEnd:
 
 def run(view: EpisodeInput, now: datetime) -> Plan:
     """Supervise the attempt: its agent, its sandbox, its clocks."""
-    late = backstop(view, now)
-    end = _deadline_passed(view, late, now) or _agents_gave_up(view) or _cancelled_without_agent(view)
+    late = None if view.is_closing or view.awaits_report else backstop(view)
+    is_late = late is not None and now >= late.ask
+    end = _agents_gave_up(view) or (overdue(view, late, now) if late is not None and is_late else None)
     if end is not None:
-        return terminate(view, end, _CAUSES.get(end.reason, EndCause.INFRASTRUCTURE), now)
+        cause = EndCause.AGENT if end.reason == "DeadlineExceeded" else EndCause.INFRASTRUCTURE
+        return terminate(view, end, cause, now)
     failed = _model_failed(view, now)
     if failed is not None:
         return failed
-    plan = soonest(sidecar_requests(view), _progress(view, now), _driver_secret(view))
+    plan = soonest(sidecar_requests(view), progress(view, now), _driver_secret(view))
     if view.awaits_report:
         plan = soonest(plan, Plan(requeue_after=view.policy.repeat_seconds))
-    return soonest(plan, until(late, now)) if late is not None and now < late else plan
-
-
-def _deadline_passed(view: EpisodeInput, late: datetime | None, now: datetime) -> AttemptEnd | None:
-    if late is None or now < late or view.is_closing or view.awaits_report:
-        return None
-    message = "neither the sidecar nor an agent ended the episode when its deadline had passed; it is not scored"
-    if view.episode.spec.cancel:
-        return AttemptEnd(reason="Cancelled", message=message)
-    if view.episode.spec.agent is not None and view.agent is not None and view.agent.lost_since is not None:
-        # The sidecar's deadline is paused while the agent is lost: the agent has not exceeded it.
-        since = view.agent.lost_since.isoformat(timespec="seconds")
-        message = f"no agent has served the episode since {since}: {view.agent.lost}"
-        return AttemptEnd(reason="AgentLost", message=message)
-    return AttemptEnd(reason="DeadlineExceeded", message=message)
+    if late is None:
+        return plan
+    return soonest(plan, ask(view, Path.STATE) if is_late else until(late.ask, now))
 
 
 def _agents_gave_up(view: EpisodeInput) -> AttemptEnd | None:
@@ -243,14 +233,6 @@ def _agents_gave_up(view: EpisodeInput) -> AttemptEnd | None:
         return None
     message = f"{report.message}; it was tried {assignment.failures + 1} times"
     return AttemptEnd(reason=_reason(report), message=message)
-
-
-def _cancelled_without_agent(view: EpisodeInput) -> AttemptEnd | None:
-    """The end of a cancelled attempt that no agent will release: its sidecar has ended it already."""
-    agent = view.agent
-    if not view.episode.spec.cancel or not view.cancelled or agent is None or agent.lost_since is None:
-        return None
-    return AttemptEnd(reason="Cancelled", message="cancelled while no agent served it; it is not scored")
 
 
 def _model_failed(view: EpisodeInput, now: datetime) -> Plan | None:
@@ -273,28 +255,6 @@ def _reason(report: AssignmentStatus) -> str:
     return report.reason.value if report.reason is not None else "InternalError"
 
 
-def sidecar_requests(view: EpisodeInput) -> Plan:
-    """Requests to the sidecar, repeated until its pod has ended."""
-    pod, agent, assignment = view.pod, view.agent, view.assignment
-    if pod is None or not pod.status.pod_ip:
-        return Plan()
-    bodies: dict[Path, PauseRequest | RunningRequest | None] = {}
-    if pod.terminated("sandbox") is not None:
-        bodies[Path.VERIFY] = None
-    if view.episode.spec.cancel and not view.is_closing:
-        bodies[Path.CANCEL] = None
-    # An external driver does not depend on the agent that prepares and stores.
-    driven = view.episode.spec.agent is not None
-    if driven and agent is not None and agent.lost_since is not None and assignment is not None:
-        bodies[Path.PAUSE] = PauseRequest(epoch=assignment.epoch)
-    running_at = _sandbox_running_at(pod)
-    if running_at is not None:
-        bodies[Path.RUNNING] = RunningRequest(observed=running_at)
-    url, attempt = sidecar_url(pod), view.attempt
-    calls = tuple(CallSidecar(path=path, url=url, attempt=attempt, body=body) for path, body in bodies.items())
-    return Plan(actions=calls, requeue_after=view.policy.repeat_seconds) if calls else Plan()
-
-
 def _driver_secret(view: EpisodeInput) -> Plan:
     """Give an external driver its Secret once an agent has prepared the pod."""
     pod, report = view.pod, view.report
@@ -308,20 +268,8 @@ def _driver_secret(view: EpisodeInput) -> Plan:
     return Plan(actions=(secret,))
 
 
-def _sandbox_running_at(pod: Pod) -> datetime | None:
-    """When the kubelet observed the sandbox running in a pod whose containers are not all ready.
-
-    A sidecar whose sandbox should have ended makes itself unready, and the kubelet publishes that with the states of
-    all containers. ``Ready`` would not do: a node's controller clears it for a kubelet that does not answer.
-    """
-    condition, sandbox = pod.condition("ContainersReady"), pod.container("sandbox")
-    if condition is None or condition.status != "False" or sandbox is None:
-        return None
-    running = sandbox.state.waiting is None and sandbox.state.terminated is None
-    return condition.last_transition_time if running else None
-
-
-def _progress(view: EpisodeInput, now: datetime) -> Plan:
+def progress(view: EpisodeInput, now: datetime) -> Plan:
+    """Show how far the agent is, once that has lasted."""
     agent, assignment = view.agent, view.assignment
     if agent is None or assignment is None or assignment.failed_time is not None:
         return Plan()

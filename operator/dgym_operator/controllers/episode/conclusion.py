@@ -1,7 +1,7 @@
-"""How an attempt ends: a phase in status, then the status after the end, and the deletions that follow.
+"""The status after the end of an attempt, and the deletions that follow.
 
-``status.ending`` is written first. Then the pod is deleted and its last message read, an agent looks for a verdict in
-the store, and only then the episode is finished, suspended or tried again. A verdict takes precedence over the ending.
+Nothing is concluded before the evidence is in: the pod's last message, the agent's report, or an agent's look into the
+store. A verdict takes precedence over the ending that was recorded.
 """
 
 from datetime import datetime, timedelta
@@ -9,7 +9,6 @@ from datetime import datetime, timedelta
 import msgspec
 
 from dgym.api import (
-    AttemptEnding,
     ConditionType,
     EndCause,
     EpisodeOutcome,
@@ -21,12 +20,14 @@ from dgym.api import (
     Treatment,
 )
 from dgym_operator.controllers.conditions import Conditions, fit, set_condition, since
-from dgym_operator.controllers.episode.assignment import recovery_deadline, served_seconds
+from dgym_operator.controllers.episode.assignment import recovery_deadline
+from dgym_operator.controllers.episode.clocks import served_seconds
 from dgym_operator.controllers.episode.ending import is_disrupted
-from dgym_operator.controllers.episode.pods import AttemptEnd
+from dgym_operator.controllers.episode.pods import AttemptEnd, sandbox_loss
 from dgym_operator.controllers.episode.poison import is_poisoned, poisoned_steps
+from dgym_operator.controllers.episode.terminating import CANCELLED, delete_pods, terminate
 from dgym_operator.controllers.inputs import EpisodeInput, backoff
-from dgym_operator.controllers.plan import Action, DeleteEpisode, DeletePod, Emit, PatchStatus, Plan, soonest, until
+from dgym_operator.controllers.plan import Action, DeleteEpisode, Emit, PatchStatus, Plan, soonest, until
 
 MOST_POISONED = 2
 """After so many poisoned steps the next attempt only replays and scores; the loss of that one ends the episode."""
@@ -47,20 +48,14 @@ def end_attempt(view: EpisodeInput, end: AttemptEnd, now: datetime) -> Plan:
     return soonest(Plan(actions=delete_pods(view), requeue_after=view.policy.repeat_seconds), until(deadline, now))
 
 
-def terminate(
-    view: EpisodeInput, end: AttemptEnd, cause: EndCause, now: datetime, *, reason: str = ProgressReason.TERMINATING
-) -> Plan:
-    """Record the end of the attempt, shown as ``reason``, and delete its pod."""
-    message = fit(end.message)
-    report = view.report
-    status = view.status_with(
-        reason=reason,
-        message=message,
-        steps=max(view.episode.status.steps, report.steps if report is not None else 0),
-        poisoned_steps=poisoned_steps(view),
-        ending=AttemptEnding(cause=cause.value, reason=end.reason, message=message, since=now),
-    )
-    return Plan(actions=(PatchStatus(status=status), *delete_pods(view)), requeue_after=view.policy.repeat_seconds)
+def lose_sandbox(view: EpisodeInput, now: datetime) -> Plan | None:
+    """End an attempt whose sidecar says that its sandbox has ended by itself; None: it does not."""
+    pod = view.pod
+    if pod is None or pod.is_over or pod.metadata.deletion_timestamp is not None or not view.sidecar.has_lost_sandbox:
+        return None
+    cause = EndCause.AGENT if is_poisoned(view) else EndCause.INFRASTRUCTURE
+    end = sandbox_loss(pod)
+    return terminate(view, end, cause, now, reason=end.reason)
 
 
 def _decided(view: EpisodeInput, end: AttemptEnd) -> AttemptEnd:
@@ -81,7 +76,7 @@ def conclude(view: EpisodeInput, end: AttemptEnd, now: datetime) -> Plan:
         return finish(view, end, now)
     spec, status = view.episode.spec, view.episode.status
     if spec.cancel:
-        return finish(view, AttemptEnd(reason="Cancelled", message=end.message), now)
+        return finish(view, AttemptEnd(reason=CANCELLED, message=end.message), now)
     poisoned = is_poisoned(view)
     disrupted = not poisoned and (end.disruption or is_disrupted(view))
     failures = status.failures + (not disrupted and not poisoned)
@@ -230,16 +225,6 @@ def after_finish(view: EpisodeInput, now: datetime) -> Plan:
     if left > timedelta():
         return Plan(actions=actions, requeue_after=left.total_seconds())
     return Plan(actions=(*actions, DeleteEpisode(name=metadata.name, uid=metadata.uid)))
-
-
-def delete_pods(view: EpisodeInput, *, keep: int | None = None) -> tuple[DeletePod, ...]:
-    """Delete all pods that are not being deleted already, except that of the attempt ``keep``."""
-    kept = view.pod if keep == view.attempt else None
-    return tuple(
-        DeletePod(name=pod.metadata.name, uid=pod.metadata.uid)
-        for pod in view.pods
-        if pod is not kept and pod.metadata.deletion_timestamp is None
-    )
 
 
 def _another_attempt(view: EpisodeInput, end: AttemptEnd, failures: int, disruptions: int, now: datetime) -> Plan:

@@ -10,19 +10,20 @@ import msgspec
 
 from dgym.api import ConditionType, EndCause, EpisodeStatus, ProgressReason
 from dgym_operator.controllers.conditions import is_true, set_condition
-from dgym_operator.controllers.episode.attempt import create, run, sidecar_requests, start
+from dgym_operator.controllers.episode.attempt import create, progress, run, start
 from dgym_operator.controllers.episode.conclusion import (
     after_finish,
     conclude,
-    delete_pods,
     end_attempt,
     finish,
+    lose_sandbox,
     record_disruption,
     suspend,
-    terminate,
 )
-from dgym_operator.controllers.episode.ending import find_ending, is_disrupted
+from dgym_operator.controllers.episode.ending import Wait, find_ending, is_disrupted
 from dgym_operator.controllers.episode.pods import AttemptEnd, deleted_early
+from dgym_operator.controllers.episode.sidecar import sidecar_requests
+from dgym_operator.controllers.episode.terminating import CANCELLED, carry_out, delete_pods, terminate
 from dgym_operator.controllers.inputs import EpisodeInput, attempt_of
 from dgym_operator.controllers.plan import Emit, LookUpPod, PatchStatus, Plan, soonest
 from dgym_operator.objects import EpisodeView
@@ -68,8 +69,10 @@ def _decide_attempt(view: EpisodeInput, now: datetime) -> Plan:
     if disrupted is not None:
         return disrupted
     if view.ending is not None:
-        seconds = ending.seconds if ending is not None else view.policy.repeat_seconds
-        return Plan(actions=delete_pods(view), requeue_after=seconds)
+        return _end(view, ending, now)
+    lost = lose_sandbox(view, now) if begun else None
+    if lost is not None:
+        return lost
     if ending is not None:
         # The sidecar is asked meanwhile: an agent may report the loss of its sandbox before the watch shows it.
         asked = sidecar_requests(view) if view.pod is not None and not view.pod.is_over else Plan()
@@ -82,14 +85,25 @@ def _decide_attempt(view: EpisodeInput, now: datetime) -> Plan:
     return start(view, view.pod, now) if view.pod is not None else create(view, now)
 
 
+def _end(view: EpisodeInput, wait: Wait | None, now: datetime) -> Plan:
+    plan = carry_out(view, now, wait.seconds if wait is not None else view.policy.repeat_seconds)
+    # A cancelled episode is scored, and may wait for the results store.
+    shown = view.is_closing and view.ending is not None and view.ending.reason == CANCELLED
+    return soonest(plan, progress(view, now)) if shown else plan
+
+
 def _user_request(view: EpisodeInput, now: datetime) -> Plan | None:
     """The plan for ``cancel`` and ``suspend`` in the spec; None: nothing to do for them."""
     spec, status = view.episode.spec, view.episode.status
     begun, suspended = status.pod_name is not None, is_true(status.conditions, ConditionType.SUSPENDED)
+    # A verdict that is being made or stored is waited for.
+    free = not view.is_closing and not view.awaits_report
     if spec.cancel:
-        # A served episode is ended by its sidecar, which scores what there is.
-        return None if begun else finish(view, AttemptEnd(reason="Cancelled", message="cancelled before it began"), now)
-    if spec.suspend and not view.is_closing and not view.awaits_report:
+        if not begun:
+            return finish(view, AttemptEnd(reason=CANCELLED, message="cancelled before it began"), now)
+        end = AttemptEnd(reason=CANCELLED, message="cancelled")
+        return terminate(view, end, EndCause.USER, now) if free else None
+    if spec.suspend and free:
         if begun:
             end = AttemptEnd(reason=ProgressReason.SUSPENDED, message="suspended")
             return terminate(view, end, EndCause.USER, now)

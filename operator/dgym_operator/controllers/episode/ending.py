@@ -15,6 +15,8 @@ from dgym_operator.objects import Pod
 
 _COUNT_LIMIT = 2**53
 _URI_LIMIT = 2048
+_SECOND = timedelta(seconds=1)
+"""The kubelet's times are cut to whole ones."""
 
 
 class Wait(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,11 +109,20 @@ def _report_or(view: EpisodeInput, traces: AttemptEnd, ended_at: datetime | None
         return _failed(view, report, traces)
     if view.is_closing:
         return Wait(seconds=view.policy.repeat_seconds)
-    if report is not None and ended_at is not None:
+    if report is not None and ended_at is not None and not heard_since_end(view, ended_at):
         left = ended_at + timedelta(seconds=view.policy.report_seconds) - now
         if left > timedelta():
             return Wait(seconds=left.total_seconds())
     return traces
+
+
+def heard_since_end(view: EpisodeInput, moment: datetime) -> bool:
+    """Whether the agent's last report was requested after that, and after the end of the sidecar in a second before."""
+    ended = view.pod.terminated("sidecar") if view.pod is not None else None
+    asked = view.agent.asked if view.agent is not None else None
+    if ended is None or ended.finished_at is None or asked is None:
+        return False
+    return asked >= max(moment, ended.finished_at + _SECOND)
 
 
 def _failed(view: EpisodeInput, report: AssignmentStatus, traces: AttemptEnd) -> AttemptEnd:

@@ -170,6 +170,12 @@ def loss(pod: Pod) -> AttemptEnd:
     return lost("the pod ended and left no result")
 
 
+def sandbox_loss(pod: Pod) -> AttemptEnd:
+    """The end of a pod whose sandbox has ended by itself."""
+    ended = pod.terminated("sandbox")
+    return lost(f"the sandbox ended with {_how(ended)}" if ended is not None else "the sandbox has ended")
+
+
 def lost(message: str, *, disruption: bool = False) -> AttemptEnd:
     """The end of an attempt whose sandbox was lost."""
     return AttemptEnd(reason="SandboxLost", message=message.rstrip(": "), disruption=disruption)

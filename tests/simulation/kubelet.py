@@ -1,0 +1,136 @@
+"""A model of the kubelet: it starts and ends the pods of episodes, and reports what it sees of them."""
+
+import asyncio
+
+from tests.simulation.sidecar import NAMESPACE, SANDBOX, Sidecar, now_text
+
+TOLERATION_SECONDS = 40.0
+"""After so long the pods of a lost node are deleted; nothing on the node confirms it."""
+
+
+class Kubelet:
+    """Starts and ends the pods of episodes, and reports them."""
+
+    def __init__(self, world):
+        self._world = world
+        self._random = world.random
+        self._deleted = {}
+        self._lost = set()
+        world.api.observers.append(self._observe)
+
+    def lose_node(self, name):
+        """The pod's node is lost: nothing answers there, and the control plane deletes the pod in the end."""
+        self._lost.add(name)
+        sidecar = self._world.sidecar_of(name)
+        if sidecar is not None:
+            sidecar.vanish()
+        self._world.spawn(self._evict(name))
+
+    async def reboot_node(self, name, seconds):
+        """The pod's node reboots, and its kubelet reports what it finds afterwards."""
+        sidecar = self._world.sidecar_of(name)
+        if sidecar is None or not sidecar.reachable:
+            return
+        sidecar.hung_until = float("inf")
+        await asyncio.sleep(seconds / 3.0)
+        sidecar.die_with_its_node(observed=int(seconds) % 2 == 0)
+
+    def report(self, name, **status):
+        """Write a pod's status, if the pod is there."""
+        if self._world.api.get("pods", NAMESPACE, name) is not None:
+            self._world.api.patch("pods", NAMESPACE, name, {"status": status}, status=True)
+
+    def report_running(self, sidecar):
+        """Write the state of the sandbox's container, in a pod whose other containers run."""
+        states = {"sandbox": sidecar.sandbox, "verifier": {"running": {}}, "sidecar": {"running": {}}}
+        if sidecar.ending is None and sidecar.pod not in self._lost:
+            self.report(
+                sidecar.pod, conditions=[self._condition("PodScheduled"), self._condition("Ready", "False")],
+                containerStatuses=[{"name": name, "state": state} for name, state in states.items()],
+            )  # fmt: skip
+
+    def _observe(self, kind, plural, pod):
+        metadata = pod["metadata"]
+        if plural != "pods" or metadata.get("labels", {}).get("app.kubernetes.io/component") != SANDBOX:
+            return
+        if kind == "ADDED":
+            self._deleted[metadata["uid"]] = asyncio.Event()
+            self._world.spawn(self._live(metadata["name"], pod))
+        elif kind == "DELETED" or "deletionTimestamp" in metadata:
+            self._deleted[metadata["uid"]].set()
+
+    async def _live(self, name, pod):
+        world = self._world
+        deleted = asyncio.ensure_future(self._deleted[pod["metadata"]["uid"]].wait())
+        start = asyncio.ensure_future(asyncio.sleep(self._random.uniform(0.5, 20.0)))
+        await asyncio.wait((deleted, start), return_when=asyncio.FIRST_COMPLETED)
+        if deleted.done():
+            self._remove(name, pod)
+            return
+        owner = pod["metadata"]["ownerReferences"][0]
+        sidecar = Sidecar(world, name, owner["uid"], int(pod["metadata"]["labels"]["dgym.dev/attempt"]))
+        address = world.listen(sidecar)
+        self.report(
+            name, phase="Running", podIP=address,
+            conditions=[self._condition("PodScheduled"), self._condition("Ready")],
+            containerStatuses=[{"name": each, "state": {"running": {}}} for each in ("sandbox", "verifier", "sidecar")],
+        )  # fmt: skip
+        ended = asyncio.ensure_future(sidecar.ended.wait())
+        await asyncio.wait((deleted, ended), return_when=asyncio.FIRST_COMPLETED)
+        if name in self._lost:
+            return
+        if not ended.done():
+            await self._terminate(sidecar)
+        await asyncio.sleep(self._random.uniform(0.1, 3.0))
+        if name in self._lost:
+            return
+        if sidecar.result is not None:
+            world.shown.add((sidecar.uid, sidecar.attempt))
+        self.report(
+            name, phase="Failed" if sidecar.ending["exitCode"] else "Succeeded",
+            containerStatuses=[
+                {"name": each, "state": _last_state(sidecar, each)} for each in ("sandbox", "verifier", "sidecar")
+            ],
+            conditions=[self._condition("PodScheduled"), self._condition("Ready", "False")],
+        )  # fmt: skip
+        await deleted
+        self._remove(name, pod)
+
+    async def _terminate(self, sidecar):
+        """SIGTERM to all containers, of which one may end before the other."""
+        await asyncio.sleep(self._random.uniform(0.1, 2.0))
+        sidecar.terminate_sandbox()
+        if self._random.random() < 0.5:
+            self.report_running(sidecar)
+        await asyncio.sleep(self._random.uniform(0.0, 1.0))
+        sidecar.terminate()
+
+    async def _evict(self, name):
+        pod = self._world.api.get("pods", NAMESPACE, name)
+        self.report(name, conditions=[self._condition("PodScheduled"), self._condition("Ready", "False")])
+        await asyncio.sleep(TOLERATION_SECONDS)
+        current = self._world.api.get("pods", NAMESPACE, name)
+        if pod is None or current is None or current["metadata"]["uid"] != pod["metadata"]["uid"]:
+            return
+        target = self._condition("DisruptionTarget") | {"reason": "DeletionByTaintManager"}
+        self.report(name, conditions=[self._condition("PodScheduled"), self._condition("Ready", "False"), target])
+        self._world.api.delete("pods", NAMESPACE, name)
+        await asyncio.sleep(self._random.uniform(5.0, 120.0))
+        self._remove(name, pod)
+
+    def _remove(self, name, pod):
+        found = self._world.api.get("pods", NAMESPACE, name)
+        if found is not None and found["metadata"]["uid"] == pod["metadata"]["uid"]:
+            self._world.api.delete("pods", NAMESPACE, name, grace=False)
+
+    def _condition(self, kind, status="True"):
+        return {"type": kind, "status": status, "lastTransitionTime": now_text()}
+
+
+def _last_state(sidecar, container):
+    """The state of a container in a pod whose sidecar has ended: runners exit without it."""
+    if container == "sidecar":
+        return {"terminated": sidecar.ending}
+    if container == "sandbox" and "terminated" in sidecar.sandbox:
+        return sidecar.sandbox
+    return {"terminated": {"exitCode": 0, "reason": "Completed", "finishedAt": sidecar.ending["finishedAt"]}}

@@ -1,0 +1,307 @@
+"""A model of an episode's sidecar.
+
+It keeps the protocol of the real one: epochs, one execution of each step, a clock, one verdict, its own signature, and
+a termination message that is written before it is needed.
+"""
+
+import asyncio
+import base64
+
+import msgspec
+
+from dgym.wire import EndReason, Outcome, Result
+from dgym.wire.http import Role, make_token, token_digest
+from dgym.wire.signing import sign_verdict
+from dgym.wire.termination import TerminationMessage, encode_termination
+from dgym_operator.controllers.episode.conclusion import MOST_POISONED
+from tests.simulation.virtual import VirtualClock
+
+NAMESPACE = "team"
+SANDBOX = "sandbox"
+ENDLESS_STEP = 2
+WITH_THE_POD_SECONDS = 2.0
+"""A sandbox that died so shortly before its sidecar was told to end has ended with its pod."""
+
+
+class SandboxDied(Exception):
+    """The sandbox is gone; the sidecar's answer says so."""
+
+
+class Superseded(Exception):
+    """The sidecar has seen a higher epoch."""
+
+
+class Sidecar:
+    """One attempt's sidecar: a journal of steps, a clock, a verdict, an end."""
+
+    def __init__(self, world, pod, uid, attempt):
+        self.world = world
+        self.pod = pod
+        self.uid = uid
+        self.attempt = attempt
+        self.epoch = 0
+        self.steps = 0
+        self.result = None
+        self.hung_until = 0.0
+        """Until then it answers nobody."""
+        self.ended = asyncio.Event()
+        self.ending = None
+        """How its container has ended, once it has."""
+        self.running = None
+        """The step that is being executed."""
+        self.poisoned = None
+        """The step under which the sandbox died."""
+        self.sandbox = {"running": {}}
+        """The state of the sandbox's container."""
+        self._alive = True
+        self._prepared = False
+        self._cancelled = False
+        self._called = 0.0
+        self._died = 0.0
+        self._told = False
+        self._elapsed = 0.0
+        self._since = None
+        self._remaining = None
+
+    @property
+    def reachable(self):
+        """Whether it answers."""
+        return self._alive and _time() >= self.hung_until
+
+    # Calls of agents and drivers
+
+    def prepare(self, epoch, past, poisoned, *, remaining, driver_idle=None):
+        """Replay ``past`` steps unless it is prepared; returns the next step's number, and the verdict if there is one.
+
+        With two poisoned steps the replay is followed by the verdict.
+        """
+        self._call(epoch)
+        if not self._prepared:
+            self._check_sandbox()
+            self._prepared, self.steps, self._remaining = True, past, remaining
+            if driver_idle is not None:
+                self.world.spawn(self._watch_driver(driver_idle))
+            else:
+                self._run()
+            if poisoned >= MOST_POISONED:
+                self.close(epoch, EndReason.SANDBOX_KILLED)
+        return self.running or self.steps + 1, self.result
+
+    def step(self, epoch, number):
+        """Begin a step, unless it was begun before."""
+        self._call(epoch)
+        self._run()
+        if number > self.steps and self.result is None:
+            self._check_sandbox()
+            self.steps = self.running = number
+            self.world.executed[self.uid, self.attempt, number] += 1
+            if number in self.world.deadly.get(self.uid, ()):
+                self.world.spawn(self._die_under(number))
+            if number == ENDLESS_STEP and self.world.endless.get(self.uid) is False:
+                self.world.spawn(self._watch_deadline())
+
+    async def _watch_deadline(self):
+        """End the episode whose deadline has passed."""
+        while self._alive and "running" in self.sandbox and self.result is None:
+            left = self._remaining - self.elapsed
+            if left <= 0.0:
+                self.close(None, EndReason.DEADLINE_EXCEEDED)
+            await asyncio.sleep(max(left, 1.0))
+
+    async def _die_under(self, number):
+        await asyncio.sleep(self.world.random.uniform(0.0, 0.04))
+        if self.running == number and self._alive:
+            self.kill_sandbox(self.world.random.choice(("OOMKilled", "Error")))
+
+    async def _watch_driver(self, seconds):
+        """End the episode of a driver that has crashed."""
+        self._called = _time()
+        while (left := self._called + seconds - _time()) > 0:
+            await asyncio.sleep(left)
+        if self.result is None and self._alive and "running" in self.sandbox:
+            self.close(None, EndReason.DRIVER_IDLE)
+
+    def observe(self, epoch):
+        """Whether the step has ended; the verdict if there is one."""
+        self._call(epoch)
+        if self.result is None:
+            self._check_sandbox()
+            if self.running == ENDLESS_STEP and self.uid in self.world.endless:
+                return False, None
+        self.running = None
+        return True, self.result
+
+    def peek(self, epoch):
+        """The verdict if there is one, for an agent that does not drive."""
+        self._fence(epoch)
+        if self.result is None:
+            self._check_sandbox()
+        return self.result
+
+    def close(self, epoch, reason=EndReason.RESOLVED):
+        """The verdict, made once."""
+        self._fence(epoch)
+        if self.result is None:
+            self._check_sandbox()
+            self.pause()
+            self.result = self._signed(reason)
+            self.world.verdicts[self.uid].append((self.attempt, reason))
+        return self.result
+
+    def release(self, epoch):
+        """End with the verdict as termination message: it is stored."""
+        self._fence(epoch)
+        assert self.result is not None
+        self._end(0)
+
+    def _check_sandbox(self):
+        if "terminated" in self.sandbox:
+            raise SandboxDied
+
+    def _call(self, epoch):
+        self._fence(epoch)
+        self._called = _time()
+
+    def _fence(self, epoch):
+        """Refuse a superseded agent; an external driver has no epoch."""
+        if epoch is None:
+            return
+        if epoch < self.epoch:
+            raise Superseded
+        self.epoch = epoch
+
+    # Calls of the operator
+
+    def verify(self):
+        """Why the sandbox's container has ended; now and then it does not know yet."""
+        known = self.result is not None or self.world.random.random() < 0.8
+        poisoned = self.poisoned if known else None
+        return {"expected": self.result is not None, "poisonedStep": poisoned, "known": known}
+
+    def state(self):
+        """The clocks."""
+        left = None if self._remaining is None else max(0.0, self._remaining - self.elapsed)
+        over = self.result is not None
+        return {
+            "elapsedSeconds": self.elapsed, "remainingSeconds": left, "running": self._since is not None,
+            "steps": self.steps, "ending": over, "ended": over,
+        }  # fmt: skip
+
+    def cancel(self):
+        """End the steps, and score them; returns whether that is over."""
+        if not self._cancelled and self.result is None and "running" in self.sandbox:
+            self._cancelled = True
+            self.world.spawn(self._score_cancelled())
+        return self.result is not None or "terminated" in self.sandbox
+
+    async def _score_cancelled(self):
+        await asyncio.sleep(self.world.random.choice((0.0, 1.0, 20.0)))
+        if self._alive and self.result is None and "running" in self.sandbox:
+            self.close(None, EndReason.CANCELLED)
+
+    def pause(self):
+        """Stop the clock until the next call of a driver."""
+        self._elapsed, self._since = self.elapsed, None
+
+    @property
+    def elapsed(self):
+        """How long the deadline has run."""
+        return self._elapsed + (_time() - self._since if self._since is not None else 0.0)
+
+    def _run(self):
+        if self._since is None and self.result is None:
+            self._since = _time()
+
+    # Ends
+
+    def kill_sandbox(self, reason, *, exit_code=137):
+        """The sandbox's container ends by itself."""
+        if "running" in self.sandbox and self.result is None:
+            self._record_poisoned()
+            self._lose_sandbox({"exitCode": exit_code, "reason": reason})
+            self.world.sandbox_died[self.uid, self.attempt] = _time()
+            self.world.kubelet.report_running(self)
+
+    def _lose_sandbox(self, state):
+        if "running" in self.sandbox:
+            self.sandbox = {"terminated": {**state, "finishedAt": now_text()}}
+            self.poisoned, self.running, self._died = self.running, None, _time()
+
+    def _record_poisoned(self):
+        if self.running is not None and self.result is None:
+            self.world.poisoned.add((self.uid, self.attempt, self.running))
+
+    def terminate_sandbox(self):
+        """SIGTERM to the sandbox, as its pod is deleted: whatever the sidecar makes of that."""
+        self._lose_sandbox({"exitCode": 0, "reason": "Completed"})
+
+    def terminate(self):
+        """SIGTERM. A sandbox that died just before has ended with its pod."""
+        if self._alive and not self._told:
+            self._told = True
+            if self.poisoned is not None and _time() - self._died < WITH_THE_POD_SECONDS:
+                self.running, self.poisoned = self.poisoned, None
+        self._end(0)
+
+    def kill(self):
+        """SIGKILL. The sandbox ends without it."""
+        self._record_poisoned()
+        self._end(137, reason="Error")
+
+    def die_with_its_node(self, *, observed):
+        """The node reboots: everything ends, and the kubelet may not know how."""
+        state = {"exitCode": 137, "reason": "Error"} if observed else {"exitCode": 255, "reason": "Unknown"}
+        if "running" in self.sandbox:
+            self.sandbox = {"terminated": {**state, "finishedAt": now_text()}}
+        self._end(exit_code=state["exitCode"], reason=state["reason"])
+
+    def vanish(self):
+        """Its node is lost: nobody hears of it again."""
+        self._alive = False
+
+    def _end(self, exit_code, reason="Completed"):
+        if self.ending is None:
+            message, finished = self._words(), now_text()
+            self.ending = {"exitCode": exit_code, "reason": reason, "message": message, "finishedAt": finished}
+            self.pause()
+            self.world.clocks[self.uid, self.attempt] = self.elapsed
+        self._alive = False
+        self.ended.set()
+
+    def _words(self):
+        """The termination message: the verdict, or else where the attempt is."""
+        words = TerminationMessage(
+            episode_uid=self.uid, attempt=self.attempt, steps=self.steps, elapsed_seconds=float(self.elapsed),
+            step_in_flight=self.running if self.result is None else None, poisoned_step=self.poisoned,
+            told_to_end=self._told,
+        )  # fmt: skip
+        if self.result is not None:
+            reason, outcome = self.result
+            words = msgspec.structs.replace(
+                words, reason=reason, resolved=outcome.resolved, score=outcome.score, max_score=outcome.max_score
+            )
+        return encode_termination(words).decode()
+
+    @property
+    def key(self):
+        """The digest of the operator's token, which the pod's specification holds."""
+        secret = self.world.api.get("secrets", NAMESPACE, "dgym-key")
+        key = base64.b64decode(secret["data"]["key"])
+        return token_digest(make_token(key, episode_uid=self.uid, attempt=self.attempt, role=Role.OPERATE))
+
+    def _signed(self, reason):
+        resolved = reason is EndReason.RESOLVED
+        result = Result(reason=reason, resolved=resolved, score=int(resolved), max_score=1, steps=self.steps)
+        signature = sign_verdict(self.key, result, episode_uid=self.uid, attempt=self.attempt)
+        return reason, Outcome(
+            resolved=resolved, score=result.score, max_score=1, steps=self.steps, signature=signature
+        )
+
+
+def now_text():
+    """The present time as objects have it."""
+    return VirtualClock().now().strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _time():
+    return asyncio.get_running_loop().time()
