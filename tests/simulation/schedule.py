@@ -15,8 +15,8 @@ from tests.simulation.invariants import Invariants, is_finished
 from tests.simulation.replicas import Replica
 
 EPISODES = 4
-KINDS_OF_EPISODES = {"agent": 24, "driver": 4, "deadly once": 2, "deadly twice": 2, "endless": 1, "stuck": 1}
-"""And how often each is drawn."""
+KINDS_OF_EPISODES = {"agent": 60, "driver": 10, "deadly once": 5, "deadly twice": 5, "endless": 2, "stuck": 1}
+"""And how often each is drawn. What is stuck takes the operator, and a run, a long time to end."""
 REPLICAS = 2
 AGENTS = 2
 FAULTY_SECONDS = 60.0

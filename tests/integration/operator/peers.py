@@ -17,7 +17,7 @@ import msgspec
 from aiohttp import web
 
 from dgym.wire.assignments import AgentReport, Assignment, AssignmentMode, AssignmentState, AssignmentStatus
-from dgym.wire.http import Role, make_token, token_digest
+from dgym.wire.http import AttemptState, Message, Role, VerifyResponse, make_token, token_digest
 from dgym.wire.messages import EndReason, Outcome, Result
 from dgym.wire.signing import SIGNATURE_HEADER, content_digest, read_request, sign_answer, sign_verdict
 from dgym.wire.termination import TerminationMessage, encode_termination
@@ -105,11 +105,12 @@ class Sidecars:
     def __init__(self) -> None:
         self.calls: list[tuple[str, str]] = []
         self.statuses: dict[str, int] = {}
+        self.answers: dict[str, Message] = {"verify": VerifyResponse(expected=True), "state": AttemptState()}
         self.forging: set[str] = set()
         self.keys: dict[str, str] = {}
         self.port = 0
         application = web.Application()
-        application.router.add_post("/v1/{verb}", self._answer)
+        application.router.add_route("*", "/v1/{verb}", self._answer)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
 
     async def start(self) -> None:
@@ -137,7 +138,7 @@ class Sidecars:
             raise web.HTTPUnauthorized
         assert signed.content == content_digest(await request.read())
         self.calls.append((verb, address))
-        body, status = msgspec.json.encode({"expected": True}), self.statuses.get(verb, 200)
+        body, status = msgspec.json.encode(self.answers.get(verb, {})), self.statuses.get(verb, 200)
         signature = sign_answer("0" * 64 if verb in self.forging else key, authorization, status, body)
         return web.Response(body=body, status=status, headers={SIGNATURE_HEADER: signature})
 

@@ -3,7 +3,8 @@
 import msgspec
 import pytest
 
-from dgym.wire.assignments import AssignmentState
+from dgym.wire.assignments import AssignmentState, PoisonedStep
+from dgym.wire.http import AttemptState, VerifyResponse
 from dgym.wire.messages import EndReason
 from tests.integration.operator.conftest import POLICY, TASK, get
 from tests.integration.operator.peers import MERGE, until
@@ -157,6 +158,44 @@ async def test_a_lost_sandbox_is_made_anew(installation):
     assert status["podName"] == "fix-2"
 
 
+async def test_an_attempt_ends_with_its_sandbox_whatever_its_agent_is_doing(installation):
+    agent = await installation.start_agent()
+    agent.playing = False
+    await installation.start_operator()
+    uid = (await installation.episode("fix"))["metadata"]["uid"]
+    await until(lambda: uid in agent.held, "assigned")
+    installation.sidecars.answers["verify"] = VerifyResponse(expected=False, poisoned_step=3, known=True)
+    await installation.kubelet.end("fix-1", container="sandbox", reason="OOMKilled")
+    await until(lambda: uid in agent.held and agent.held[uid].attempt == 2, "a second attempt")
+    assert agent.held[uid].poisoned_steps == (PoisonedStep(step=3, reason="OOMKilled"),)
+    assert [verb for verb, _ in installation.sidecars.calls] == ["verify", "state"]
+    await agent.finish(uid)
+    status = (await installation.finished("fix"))["status"]
+    assert (status["reason"], status["attempt"], status.get("failures", 0)) == ("Resolved", 2, 0)
+    assert status["poisonedSteps"] == [{"attempt": 1, "step": 3, "reason": "OOMKilled"}]
+
+
+async def test_a_suspended_episode_goes_on_where_it_was_and_with_the_time_that_is_left(installation):
+    agent = await installation.start_agent()
+    agent.playing = False
+    await installation.start_operator()
+    uid = (await installation.episode("fix", activeDeadlineSeconds=600))["metadata"]["uid"]
+    await until(lambda: uid in agent.held, "assigned")
+    path = installation.path("episodes", "fix")
+    installation.sidecars.answers["state"] = AttemptState(elapsed_seconds=90.9, remaining_seconds=509.1, running=True)
+    await installation.api.call("PATCH", path, {"spec": {"suspend": True}}, MERGE)
+    suspended = (await reason_is(installation, "fix", "Suspended"))["status"]
+    assert (suspended["activeSeconds"], suspended["replay"]["attempt"], suspended.get("failures", 0)) == (90, 1, 0)
+    assert await installation.is_empty()
+    assert [verb for verb, _ in installation.sidecars.calls] == ["state"]
+    await installation.api.call("PATCH", path, {"spec": {"suspend": False}}, MERGE)
+    await until(lambda: uid in agent.held and agent.held[uid].attempt == 2, "resumed")
+    given = agent.held[uid]
+    assert (given.replay_attempt, given.remaining_seconds, given.poisoned_steps) == (1, 510.0, ())
+    await agent.finish(uid)
+    assert (await installation.finished("fix"))["status"]["reason"] == "Resolved"
+
+
 @pytest.mark.parametrize("answer", ["a refusal", "one without the sidecar's signature"])
 async def test_the_sidecar_hears_of_the_end_of_its_sandbox_until_it_has_understood(installation, answer):
     agent = await installation.start_agent()
@@ -191,6 +230,7 @@ async def test_cancelled_before_it_began_and_in_the_middle(installation):
         await installation.api.call("PATCH", installation.path("episodes", name), {"spec": {"cancel": True}}, MERGE)
     assert (await installation.finished("pending"))["status"]["reason"] == "Cancelled"
     await until(lambda: [call for call, _ in installation.sidecars.calls] == ["cancel"], "told once")
+    assert (await installation.get("running"))["status"]["ending"]["cause"] == "user"
     await agent.finish(uid, EndReason.CANCELLED)
     assert (await installation.finished("running"))["status"]["reason"] == "Cancelled"
     assert list(await installation.pods()) in (["running-1"], [])

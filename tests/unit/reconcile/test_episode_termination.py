@@ -133,6 +133,13 @@ def test_a_cancelled_attempt_is_scored_before_its_pod_goes():
     assert decide(scoring, in_(600 + 300 + 60)).actions == (DELETE,)
 
 
+def test_a_cancelled_attempt_whose_sandbox_has_died_has_nothing_to_score():
+    status = written(decide(view(running(), ready_pod(), cancel=True), NOW))
+    died = SidecarView(verified=VerifyResponse(expected=False, known=True))
+    dead = view(status, pod(1, ended("sandbox", 137), up("sidecar")), sidecar=died, cancel=True)
+    assert decide(dead, in_(1)).actions == (DELETE,)
+
+
 def test_the_agent_of_a_cancelled_attempt_stores_its_verdict():
     serving = report(AssignmentState.RUNNING)
     status = written(decide(view(running(), ready_pod(), agent=serving, cancel=True), NOW))
@@ -141,6 +148,9 @@ def test_the_agent_of_a_cancelled_attempt_stores_its_verdict():
     # It notices at its next call.
     assert DELETE not in decide(seen, in_(4)).actions
     assert decide(seen, in_(123)).actions == (DELETE,)
+    # It may not have reported yet that it has the assignment.
+    for agent in (AgentView(), None):
+        assert DELETE not in decide(replace(seen, agent=agent), in_(4)).actions
     for state in (AssignmentState.STORING, AssignmentState.STORE_UNAVAILABLE):
         storing = replace(seen, agent=report(state))
         assert DELETE not in decide(storing, in_(90_000)).actions

@@ -72,6 +72,8 @@ def _questions(view: EpisodeInput, now: datetime) -> Plan | None:
 def _cancelling(view: EpisodeInput, since: datetime, now: datetime) -> Plan | None:
     """Have the sidecar end and score the episode, and its agent store that; None: that is over, or takes too long."""
     report, ended = view.report, view.sidecar.cancelled_since
+    if view.sidecar.has_lost_sandbox:
+        return None  # There is nothing to score.
     requests = sidecar_requests(view)
     if report is not None and report.state in _STORING:
         # A verdict waits for its store.
@@ -80,5 +82,10 @@ def _cancelling(view: EpisodeInput, since: datetime, now: datetime) -> Plan | No
         asked, deadline = ask(view, Path.CANCEL), since + timedelta(seconds=scoring_seconds(view))
         return soonest(requests, asked, until(deadline, now)) if asked.actions and now < deadline else None
     deadline = ended + timedelta(seconds=view.policy.release_seconds)
-    served = view.awaits_report or (report is not None and report.state not in _RELEASED)
-    return soonest(requests, until(deadline, now)) if served and now < deadline else None
+    return soonest(requests, until(deadline, now)) if _is_served(view) and now < deadline else None
+
+
+def _is_served(view: EpisodeInput) -> bool:
+    """Whether an agent has the attempt, or may have it by now: it will fetch the verdict."""
+    lost = view.agent is not None and view.agent.lost_since is not None
+    return not lost and (view.report is None or view.report.state not in _RELEASED)
