@@ -1,10 +1,11 @@
-"""Play schedules in all processors.
+"""Play schedules in all processors, or in as many as DGYM_SIMULATION_PROCESSES says.
 
 python -m tests.simulation [COUNT] [FIRST]              shrink the first that fails
 python -m tests.simulation --mutations [COUNT] [FIRST]  revert fixes of the operator, one at a time: each must be found
 """
 
 import logging
+import os
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -18,6 +19,11 @@ _MUTATED = 400
 _SHOWN_SECONDS = 10.0
 
 
+def _pool():
+    number = os.environ.get("DGYM_SIMULATION_PROCESSES")
+    return ProcessPoolExecutor(int(number) if number else None)
+
+
 def _failures(first, last):
     logging.disable(logging.CRITICAL)
     return [(seed, found) for seed in range(first, last) if (found := play(draw(seed)))]
@@ -27,7 +33,7 @@ def main(count, first):
     """Exit status 1 if a schedule failed."""
     started = shown = time.monotonic()
     failures, played = [], 0
-    with ProcessPoolExecutor() as pool:
+    with _pool() as pool:
         chunks = {
             pool.submit(_failures, begin, min(begin + _CHUNK, first + count)): min(_CHUNK, first + count - begin)
             for begin in range(first, first + count, _CHUNK)
@@ -57,7 +63,7 @@ def _first_failure(mutation, first, last):
 
 def find(mutation, count, first):
     """The first schedule of ``count`` that a mutation fails, and how; None: it is not found."""
-    with ProcessPoolExecutor() as pool:
+    with _pool() as pool:
         chunks = [
             pool.submit(_first_failure, mutation, begin, min(begin + _MUTATED_CHUNK, first + count))
             for begin in range(first, first + count, _MUTATED_CHUNK)

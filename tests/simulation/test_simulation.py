@@ -32,6 +32,19 @@ def test_a_reverted_fix_is_found(mutation):
     assert play(found) == []
 
 
+def test_a_schedule_that_fails_is_shrunk_to_what_it_needs():
+    cancelled = Fault(25.0, "episode: cancelled", 0, 0.0)
+    others = (Fault(5.0, "leader: stopped", 0, 10.0), cancelled, Fault(30.0, "cluster: watches lag", 0, 5.0))
+    mutated = MUTATIONS["a cancelled attempt is not scored"]
+    with mutated():
+        failing = (Schedule(seed, others, 0.0, ("agent", "driver"), max_active=3) for seed in range(SEEDS))
+        small = shrink(next(schedule for schedule in failing if play(schedule)))
+        assert small.faults == (cancelled,)
+        assert (len(small.episodes), small.max_active) == (1, None)
+        assert any("not scored" in problem for problem in play(small))
+    assert play(small) == []
+
+
 def test_a_schedule_is_deterministic(monkeypatch):
     writes = []
 

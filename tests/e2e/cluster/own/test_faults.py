@@ -49,13 +49,13 @@ def counted(kubectl, name):
     return int(output) if output.isdecimal() else 0
 
 
-def check_each_step_once(release, kubectl, name, tmp_path, steps=STEPS):
+def check_each_step_once(release, kubectl, name, tmp_path, steps=STEPS, attempt=1):
     """The file in the workspace, as the last steps showed it, and the journal; the status."""
     status = kubectl.finished(name)
     assert status["reason"] == "Resolved", kubectl.explain(name)
-    assert status["attempt"] == 1
+    assert status["attempt"] == attempt
     run("dgym", "results", name, *release.client_flags(kubectl.namespace), "--directory", str(tmp_path))
-    (trajectory,) = tmp_path.rglob("trajectory.jsonl")
+    (trajectory,) = tmp_path.rglob(f"{attempt}/trajectory.jsonl")
     lines = [json.loads(line) for line in trajectory.read_text().splitlines()][1:]
     assert [line["seq"] for line in lines] == list(range(steps + 4))
     (shown,) = [
@@ -144,6 +144,24 @@ def test_an_episode_is_cancelled_in_the_middle(release, watched):
     assert status["reason"] == "Cancelled"
     assert status["outcome"]["steps"] >= 3
     assert status["outcome"]["maxScore"] == 1, "a cancelled episode is scored where there is anything to score"
+
+
+def test_an_episode_is_suspended_and_goes_on_where_it_was(release, watched, tmp_path):
+    name = begin(watched)
+
+    def suspend(value):
+        watched("patch", "episode", name, "--type=merge", "--patch", json.dumps({"spec": {"suspend": value}}))
+
+    suspend(True)
+    until(lambda: watched.status(name).get("reason") == "Suspended", what="the suspension")
+    suspended = watched.status(name)
+    assert not watched.items("pods", f"dgym.dev/episode={name}")
+    assert (suspended["attempt"], suspended["replay"]["attempt"]) == (1, 1)
+    # Three steps of half a second, by the sidecar's clock.
+    assert 1 <= suspended["activeSeconds"] <= 30
+    suspend(False)
+    status = check_each_step_once(release, watched, name, tmp_path, attempt=2)
+    assert status.get("failures", 0) == status.get("disruptions", 0) == 0
 
 
 def test_an_upgrade_in_the_middle(release, watched, tmp_path):
