@@ -73,6 +73,13 @@ async def caller():
         yield PodCaller(session, deadline_seconds=5.0)
 
 
+async def made(queue):
+    """Wait until every call is made."""
+    async with asyncio.timeout(90):
+        while len(queue) or queue.active:
+            await asyncio.sleep(0)
+
+
 async def test_a_report_is_read_with_the_token_of_the_role(server, caller):
     server.body = b'{"incarnation": "a", "slots": 3, "new": "field"}'
     assert await AgentClient(caller, KEY).report(server.url) == AgentReport(incarnation="a", slots=3)
@@ -161,9 +168,7 @@ async def test_a_sidecar_is_told_until_it_has_answered(server, caller, status, c
         server.called.clear()
         sidecars.request(call)
         sidecars.request(call)
-        async with asyncio.timeout(90):
-            while len(queue) or queue.active:
-                await asyncio.sleep(0)
+        await made(queue)
     worker.cancel()
     await asyncio.gather(worker, return_exceptions=True)
     token = make_token(KEY, episode_uid="uid", attempt=1, role=Role.OPERATE)
@@ -194,9 +199,7 @@ async def test_a_sidecar_is_asked_until_its_answer_holds(server, caller, path, a
     before, call = SystemClock().now(), SidecarCall(path, server.url, "uid", 1)
     for _ in range(2):
         sidecars.request(call)
-        async with asyncio.timeout(90):
-            while len(queue) or queue.active:
-                await asyncio.sleep(0)
+        await made(queue)
     worker.cancel()
     await asyncio.gather(worker, return_exceptions=True)
     method = "GET" if path is Path.STATE else "POST"
@@ -211,9 +214,7 @@ async def test_an_answer_that_cannot_be_read_is_none(server, caller, caplog):
     sidecars = SidecarCalls(caller, KEY, queue, clock=SystemClock(), answered=answers.append)
     worker = asyncio.ensure_future(sidecars.work())
     sidecars.request(SidecarCall(Path.VERIFY, server.url, "uid", 1))
-    async with asyncio.timeout(90):
-        while len(queue) or queue.active:
-            await asyncio.sleep(0)
+    await made(queue)
     worker.cancel()
     await asyncio.gather(worker, return_exceptions=True)
     assert answers == []
@@ -231,9 +232,7 @@ async def test_an_answer_without_the_signature_of_the_sidecar_acknowledges_nothi
 
     async def request():
         sidecars.request(call)
-        async with asyncio.timeout(90):
-            while len(queue) or queue.active:
-                await asyncio.sleep(0)
+        await made(queue)
 
     await request()
     assert "without the signature" in caplog.text
@@ -265,9 +264,7 @@ async def test_the_same_failure_of_a_sidecar_is_logged_once(server, caller, capl
     for status in (401, 401, 401, 503, 200):
         server.status = status
         sidecars.request(SidecarCall(Path.CANCEL, server.url, "uid", 1))
-        async with asyncio.timeout(90):
-            while len(queue) or queue.active:
-                await asyncio.sleep(0)
+        await made(queue)
     worker.cancel()
     await asyncio.gather(worker, return_exceptions=True)
     said = [record.getMessage() for record in caplog.records if record.name.startswith("dgym_operator")]
