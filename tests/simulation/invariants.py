@@ -75,7 +75,11 @@ class Invariants:
         ]
 
     def _observe_active(self, episodes):
-        """Assigned episodes are bounded always, those with a sandbox where each creation of a pod is answered."""
+        """Assigned episodes are bounded always, those with a sandbox where each creation of a pod is answered.
+
+        A pod of an attempt that the status has closed is deleted next. What it takes until then, and while it ends, is
+        not counted: nobody could start another in the very moment of its end.
+        """
         most, quiet = self._schedule.max_active, not self._schedule.lossy and len(self._leaders) <= 1
         # An answer is lost as well when server or leader is cut off.
         quiet = quiet and not any(
@@ -83,8 +87,8 @@ class Invariants:
         )
         if most is None:
             return
-        owners = {
-            pod["metadata"]["ownerReferences"][0]["uid"]
+        pods = {
+            (pod["metadata"]["ownerReferences"][0]["uid"], int(pod["metadata"]["labels"]["dgym.dev/attempt"]))
             for pod in self._api.items("pods")
             if quiet and "ownerReferences" in pod["metadata"] and "deletionTimestamp" not in pod["metadata"]
         }
@@ -92,7 +96,10 @@ class Invariants:
             episode["metadata"]["name"]
             for episode in episodes
             if not is_finished(episode)
-            and (episode.get("status", {}).get("podName") or episode["metadata"]["uid"] in owners)
+            and (
+                episode.get("status", {}).get("podName")
+                or (episode["metadata"]["uid"], episode.get("status", {}).get("attempt", 0) + 1) in pods
+            )
         ]
         if len(active) > most:
             self._observed.append(f"{', '.join(active)} are active, of at most {most}")
