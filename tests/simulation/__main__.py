@@ -40,6 +40,8 @@ def main(count, first):
         }
         for done in as_completed(chunks):
             failures += done.result()
+            for seed, found in done.result():
+                print(f"seed {seed}: " + "; ".join(found), file=sys.stderr, flush=True)
             played += chunks[done]
             if time.monotonic() - shown > _SHOWN_SECONDS:
                 shown = time.monotonic()
