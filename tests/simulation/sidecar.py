@@ -184,7 +184,7 @@ class Sidecar:
         over = self.result is not None
         return {
             "elapsedSeconds": self.elapsed, "remainingSeconds": left, "running": self._since is not None,
-            "steps": self.steps, "ending": over, "ended": over,
+            "steps": self.steps, "ending": over or self._cancelled, "ended": over,
         }  # fmt: skip
 
     def cancel(self):

@@ -64,6 +64,8 @@ _KEY_BACKOFF = Backoff(base=1.0, limit=30.0)
 _SIDECAR_SECONDS = 5.0
 _AGENT_SECONDS = 10.0
 _CALLERS = 8
+_SIDECAR_CALLERS = 64
+"""A sidecar that does not answer keeps its caller for seconds, and a lost node has many of them."""
 
 
 class Network:
@@ -305,7 +307,8 @@ class Operator:
             watchdog=self._watchdog,
             serves=self._namespaces.serves,
         )
-        callers = [caller.work() for _ in range(_CALLERS) for caller in (sidecars, deliveries)]
+        callers = [deliveries.work() for _ in range(_CALLERS)]
+        callers += [sidecars.work() for _ in range(_SIDECAR_CALLERS)]
         return reconciler, [poller.run(), self._dispatcher.run(), *callers]
 
     def _enqueue(self, key: Key, *, low_priority: bool = False) -> None:

@@ -105,6 +105,21 @@ def test_the_sidecar_is_asked_for_its_clocks_before_its_pod_is_deleted():
     assert decide(seen, in_(10)).actions == (DELETE,)
 
 
+@pytest.mark.parametrize("asked", [{"suspend": True}, {"agent": LOST}], ids=["suspended", "agents lost"])
+def test_a_verdict_in_the_making_is_waited_for_by_the_sidecars_word(asked):
+    """The agent may not have reported yet that it has closed the episode, or be lost since."""
+    before = running(epoch=11, assignment={"losses": 10})
+    status = written(decide(view(before, ready_pod(), **asked), NOW))
+    closing = pod(1, ended("sandbox", 0), up("verifier"), up("sidecar"), phase="Running")
+    seen = told(view(status, closing, **asked), in_(1), ending=True)
+    seen = replace(seen, sidecar=seen.sidecar.after_verify(VerifyResponse(expected=True)))
+    plan = decide(seen, in_(900))
+    assert DELETE not in plan.actions
+    assert {Path.VERIFY, Path.STATE} <= set(paths(plan))
+    assert decide(told(seen, in_(900), ending=True, ended=True), in_(900)).actions == (DELETE,)
+    assert decide(seen, in_(600 + 300 + 60)).actions == (DELETE,)
+
+
 def test_a_pod_that_cannot_answer_is_not_asked():
     status = written(decide(view(running(), ready_pod(), suspend=True), NOW))
     unreachable = ready_pod(pod_ip="")

@@ -7,6 +7,7 @@ episode is scored meanwhile. Then the pod is deleted, and its last message read 
 from datetime import datetime, timedelta
 
 from dgym.api import AttemptEnding, EndCause, ProgressReason
+from dgym.wire import EndReason
 from dgym.wire.assignments import AssignmentState
 from dgym.wire.http import Path
 from dgym_operator.controllers.conditions import EPOCH, fit
@@ -62,11 +63,24 @@ def _questions(view: EpisodeInput, now: datetime) -> Plan | None:
     since = ending.since or EPOCH
     if ending.reason == CANCELLED:
         return _cancelling(view, since, now)
+    if _is_scoring(view, since):
+        # It was closed before: its verdict will be in the pod's last message.
+        deadline = since + timedelta(seconds=scoring_seconds(view))
+        asked = soonest(sidecar_requests(view), ask(view, Path.STATE), until(deadline, now))
+        return asked if now < deadline else None
     open_questions = [] if has_clock_of(view, since) else [Path.STATE]
     if pod.terminated("sandbox") is not None and view.sidecar.verified is None:
         open_questions.append(Path.VERIFY)
     asked, deadline = ask(view, *open_questions), since + timedelta(seconds=view.policy.ask_seconds)
     return soonest(asked, until(deadline, now)) if asked.actions and now < deadline else None
+
+
+def _is_scoring(view: EpisodeInput, since: datetime) -> bool:
+    """Whether the sidecar was scoring the episode when it was last asked, and may come to an end of it."""
+    state, ending = view.sidecar.state, view.ending
+    if state is None or ending is None or not has_clock_of(view, since):
+        return False
+    return state.ending and not state.ended and ending.reason != EndReason.SANDBOX_LOST
 
 
 def _cancelling(view: EpisodeInput, since: datetime, now: datetime) -> Plan | None:
