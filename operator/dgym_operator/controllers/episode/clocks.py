@@ -54,10 +54,9 @@ def attempt_seconds(view: EpisodeInput) -> int:
     if words is not None:
         return int(words.elapsed_seconds)
     agent, state, ending = view.agent, view.sidecar.state, view.ending
-    told = agent.lost_since if agent is not None else None
-    if ending is not None:
-        told = ending.since
-    if state is not None and told is not None and has_clock_of(view, told):
+    # The clock stands still once the agent is lost, and has run for long enough once the attempt ends.
+    moment = ending.since if ending is not None else (agent.lost_since if agent is not None else None)
+    if state is not None and moment is not None and has_clock_of(view, moment):
         return int(state.elapsed_seconds)
     return view.episode.status.attempt_seconds + (agent.active_seconds if agent is not None else 0)
 
