@@ -1,6 +1,13 @@
+from datetime import UTC, datetime
+
 import pytest
 
+from dgym.wire.http import AttemptState, Path, VerifyResponse
 from dgym_operator.app.reconciler import Item, Kind
+from dgym_operator.calls import SidecarAnswer, SidecarCall
+from dgym_operator.controllers import SidecarView
+
+ASKED = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 async def drain(queue):
@@ -77,3 +84,43 @@ async def test_a_deleted_pod_that_serves_no_attempt_is_not_kept(handlers, object
     cache.pods.put(objects.pod("fix-1", owner="fix"))
     cache.pods.remove(objects.pod("fix-1", owner="fix", **last_state("old")))
     assert cache.episode_input(episode, may_create=True).pods == ()
+
+
+def answer(path, content=None, *, attempt=1, uid="uid-fix"):
+    return SidecarAnswer(SidecarCall(path, "http://10.0.0.1:8080", uid, attempt), ASKED, content)
+
+
+async def test_what_a_sidecar_answers_is_decided_by_at_once(handlers, queue, objects, cache):
+    episode = objects.episode("fix", attempt=1, podName="fix-1")
+    handlers.start()
+    await drain(queue)
+    answers = {
+        Path.STATE: AttemptState(elapsed_seconds=12.5, remaining_seconds=0.0),
+        Path.VERIFY: VerifyResponse(expected=False, poisoned_step=3, known=True),
+        Path.CANCEL: None,
+    }
+    for path, content in answers.items():
+        handlers.sidecar_answered(answer(path, content))
+        assert await drain(queue) == [Item(Kind.EPISODE, ("team", "fix"))]
+        # A repeated answer is no news, but for a clock.
+        handlers.sidecar_answered(answer(path, content))
+        assert await drain(queue) == []
+    heard = cache.episode_input(episode, may_create=True).sidecar
+    assert (heard.state, heard.asked, heard.expired_since) == (answers[Path.STATE], ASKED, ASKED)
+    assert (heard.poisoned_step, heard.has_lost_sandbox, heard.cancelled_since) == (3, True, ASKED)
+
+
+async def test_an_answer_of_another_attempts_sidecar_is_not_the_present_ones(handlers, objects, cache):
+    episode = objects.episode("fix", attempt=2, podName="fix-2")
+    handlers.sidecar_answered(answer(Path.CANCEL))
+    assert cache.episode_input(episode, may_create=True).sidecar == SidecarView()
+    cache.episodes.remove(episode)
+    handlers.sidecar_answered(answer(Path.CANCEL, attempt=2))
+    assert cache.memory.sidecar("uid-fix", 2) == SidecarView()
+
+
+async def test_an_answer_that_may_change_is_not_kept(handlers, objects, cache):
+    episode = objects.episode("fix", attempt=1, podName="fix-1")
+    handlers.sidecar_answered(answer(Path.VERIFY, VerifyResponse(expected=False)))
+    handlers.sidecar_answered(answer(Path.PAUSE))
+    assert cache.episode_input(episode, may_create=True).sidecar == SidecarView()
