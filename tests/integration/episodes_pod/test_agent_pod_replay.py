@@ -9,6 +9,7 @@ import pytest
 from dgym.wire import EndReason
 from dgym.wire.assignments import AssignmentState, PoisonedStep
 from tests.fakes.openai_server import FakeOpenAI
+from tests.integration.results.conftest import s3_server as s3_server
 
 
 @pytest.fixture
@@ -145,6 +146,27 @@ async def test_an_agent_that_is_lost_in_the_second_pod_is_replaced_there(
     assert (over.reason, over.steps) == (EndReason.RESOLVED, 5)
     assert lines(pod) == ["1", "3"]
     assert [step["seq"] for step in trajectory(agent, 2)[1]] == [0, 1, 2, 3, 4, 5]
+
+
+async def test_an_attempt_that_is_taken_from_its_agent_leaves_every_step_in_a_bucket(
+    new_agent, s3_server, first_pod, next_pod, calls, helpers
+):
+    """As for a suspended episode: a bucket gets a trajectory every ten steps, and what the agent has at the end."""
+    bucket = s3_server.bucket()
+    agent = await new_agent(results=f"s3://{bucket}/p", **s3_server.environment).start()
+    stored = s3_server.root / bucket / "p/default/calc/uid/1/trajectory.jsonl"
+    await agent.put(helpers.assign(first_pod, *calls))
+    await helpers.wait(lambda: lines(first_pod) == ["1", "2"])
+    assert not stored.exists()
+    await agent.put(helpers.assign(first_pod, *calls, epoch=2, mode="recover"))
+    assert (await agent.over()).state is AssignmentState.FAILED
+    assert [json.loads(line)["seq"] for line in stored.read_text().splitlines()[1:]] == [0, 1]
+    pod = await next_pod()
+    (pod.directory / "sandbox-files" / "go").write_text("")
+    await agent.put(helpers.assign(pod, *calls, attempt=2, replay_attempt=1))
+    over = await agent.over()
+    assert (over.reason, over.steps) == (EndReason.RESOLVED, 4)
+    assert lines(pod) == ["1", "2"]
 
 
 @pytest.fixture
