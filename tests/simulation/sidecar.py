@@ -124,6 +124,7 @@ class Sidecar:
     def observe(self, epoch):
         """Whether the step has ended; the verdict if there is one."""
         self._call(epoch)
+        self._run()
         if self.result is None:
             self._check_sandbox()
             if self.running == ENDLESS_STEP and self.uid in self.world.endless:

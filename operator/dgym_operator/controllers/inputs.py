@@ -110,6 +110,7 @@ class SidecarView(msgspec.Struct, frozen=True, kw_only=True):
         state: Its clocks, as they were ``asked``.
         asked: When ``state`` was requested.
         expired_since: Since when nothing is left of its deadline, or the tests run.
+        idle_since: Since when the deadline stands still, though it has begun to run.
     """
 
     verified: VerifyResponse | None = None
@@ -117,6 +118,7 @@ class SidecarView(msgspec.Struct, frozen=True, kw_only=True):
     state: AttemptState | None = None
     asked: datetime | None = None
     expired_since: datetime | None = None
+    idle_since: datetime | None = None
 
     @property
     def has_lost_sandbox(self) -> bool:
@@ -140,8 +142,14 @@ class SidecarView(msgspec.Struct, frozen=True, kw_only=True):
     def after_state(self, answer: AttemptState, asked: datetime) -> "SidecarView":
         """With the clocks."""
         over = answer.ending or (answer.remaining_seconds is not None and answer.remaining_seconds <= 0)
-        expired = (self.expired_since or asked) if over and not answer.ended else None
-        return msgspec.structs.replace(self, state=answer, asked=asked, expired_since=expired)
+        idles = bool(answer.elapsed_seconds) and not answer.running and not over
+        return msgspec.structs.replace(
+            self,
+            state=answer,
+            asked=asked,
+            expired_since=(self.expired_since or asked) if over and not answer.ended else None,
+            idle_since=(self.idle_since or asked) if idles else None,
+        )
 
 
 class EpisodeInput(msgspec.Struct, frozen=True, kw_only=True):

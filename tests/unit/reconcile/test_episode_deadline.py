@@ -158,6 +158,22 @@ def test_what_is_not_the_agents_is_the_infrastructures(state, message):
     assert ending.message.startswith(message)
 
 
+def test_an_agent_that_never_calls_a_sidecar_that_was_paused_is_not_waited_for_without_end():
+    seen = view(running(assigned=3600), ready_pod())
+    for at in range(0, 3600 + SCORING, 60):
+        assert paths(decide(seen, in_(at))) == [Path.STATE]
+        paused = seen.sidecar.after_state(AttemptState(elapsed_seconds=3580, remaining_seconds=20), in_(at))
+        seen = replace(seen, sidecar=paused)
+    # A call of its agent would have started the clock.
+    assert paths(decide(seen, in_(3600 + SCORING))) == [Path.STATE]
+    still = replace(seen, sidecar=seen.sidecar.after_state(seen.sidecar.state, in_(3600 + SCORING)))
+    ending = written(decide(still, in_(3600 + SCORING))).ending
+    assert (ending.cause, ending.reason) == ("infrastructure", "SandboxLost")
+    went_on = AttemptState(elapsed_seconds=3590, remaining_seconds=10, running=True)
+    again = replace(seen, sidecar=seen.sidecar.after_state(went_on, in_(3600 + SCORING)))
+    assert decide(again, in_(3600 + SCORING)).actions == ()
+
+
 def test_a_sidecar_that_falls_silent_is_not_waited_for_without_end():
     seen = view(running(assigned=3600), ready_pod(), agent=active(100, since=3600))
     left = replace(seen, sidecar=told(NOW, elapsed_seconds=3000, remaining_seconds=600, running=True))

@@ -100,6 +100,8 @@ def backstop(view: EpisodeInput) -> Backstop | None:
         return Backstop(begun + left + scoring, begun + left + scoring + answer)
     seconds = sidecar.state.remaining_seconds
     ask = sidecar.asked + max(left if seconds is None else timedelta(seconds=seconds), answer)
+    if driven and sidecar.idle_since is not None:
+        ask = min(ask, max(begun, sidecar.idle_since) + left + scoring)
     return Backstop(ask, ask + scoring if driven else None)
 
 
@@ -117,6 +119,8 @@ def overdue(view: EpisodeInput, late: Backstop, now: datetime) -> AttemptEnd | N
             return lost("no agent has begun the episode, long after it was assigned")
         if state.ending:
             return lost("the sidecar has not scored the episode, long after that had begun")
+        if view.sidecar.idle_since is not None:
+            return lost("no agent has called the sidecar, long after one was lost")
         message = "the deadline had passed, and neither the sidecar nor an agent ended the episode; it is not scored"
         return AttemptEnd(reason="DeadlineExceeded", message=message)
     if late.end is None or now < late.end:
