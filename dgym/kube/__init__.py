@@ -43,7 +43,7 @@ from dgym.kube.resources import (
     key_of,
 )
 from dgym.kube.store import Change, Source, Store
-from dgym.kube.throttle import Backoff, Clock, SystemClock, TokenBucket
+from dgym.kube.throttle import Backoff, Clock, Priority, SystemClock, TokenBucket
 from dgym.kube.transport import Answer, Request, Transport
 
 __all__ = [
@@ -85,6 +85,7 @@ __all__ = [
     "Object",
     "PortForward",
     "PortUnreachable",
+    "Priority",
     "QueueClosed",
     "Reflector",
     "Request",

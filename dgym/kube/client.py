@@ -16,7 +16,7 @@ from dgym.decoding import DECODE_ERRORS
 from dgym.kube.auth import Access
 from dgym.kube.errors import ConnectionLost, Forbidden, ServerUnavailable, TooManyRequests, UnreadableAnswer
 from dgym.kube.resources import PODS, Page, PageDecoder, Resource
-from dgym.kube.throttle import Clock, Outcome, SlowStart, TokenBucket
+from dgym.kube.throttle import Clock, Outcome, Priority, SlowStart, TokenBucket
 from dgym.kube.transport import Answer, Observe, Request, Socket, Stream, Transport
 
 V = TypeVar("V")
@@ -32,7 +32,8 @@ _APPLY_PATCH = "application/apply-patch+yaml"
 class Client:
     """One session with one API server; an asynchronous context manager.
 
-    Reads are not throttled. Writes are, unless ``throttle=False``: leases and Events have a rate of their own.
+    Reads are not throttled. Writes are, in the order of their ``priority``, unless that is None: leases and Events have
+    a rate of their own.
 
     Args:
         access: The API server and the credentials for it.
@@ -204,7 +205,7 @@ class Client:
         decode: type[V],
         namespace: str | None = None,
         field_manager: str = "",
-        throttle: bool = True,
+        priority: Priority | None = Priority.CREATE,
     ) -> V:
         """Create the object. A field that its schema does not have is refused, never dropped in silence.
 
@@ -215,11 +216,11 @@ class Client:
         parameters = _given(fieldManager=field_manager, fieldValidation="Strict")
         request = _build("POST", resource.url(namespace), parameters, body=body)
         slot: AbstractAsyncContextManager[Outcome] = nullcontext(Outcome())
-        if throttle:
+        if priority is not None:
             slot = self._creates.slot((resource, namespace))
         async with slot as outcome:
             try:
-                answer = await self._transport.call("create", resource, request, repeatable=False, throttle=throttle)
+                answer = await self._transport.call("create", resource, request, repeatable=False, priority=priority)
             except (Forbidden, TooManyRequests, ServerUnavailable, ConnectionLost):
                 outcome.refused()
                 raise
@@ -235,7 +236,7 @@ class Client:
         namespace: str | None = None,
         subresource: str | None = None,
         field_manager: str = "",
-        throttle: bool = True,
+        priority: Priority | None = Priority.UPDATE,
     ) -> V:
         """Change the object by a JSON merge patch; ``metadata.resourceVersion`` in it makes the change conditional.
 
@@ -245,7 +246,7 @@ class Client:
         url = resource.url(namespace, name, subresource)
         request = _build("PATCH", url, _given(fieldManager=field_manager), body=body, content_type=_MERGE_PATCH)
         return _decoded(
-            await self._transport.call("patch", resource, request, repeatable=True, throttle=throttle), decode
+            await self._transport.call("patch", resource, request, repeatable=True, priority=priority), decode
         )
 
     async def apply(
@@ -266,7 +267,7 @@ class Client:
         parameters = {"fieldManager": field_manager, "fieldValidation": "Strict", "force": "true"}
         parameters |= {"dryRun": "All"} if dry_run else {}
         request = _build("PATCH", resource.url(namespace, name), parameters, body=body, content_type=_APPLY_PATCH)
-        answer = await self._transport.call("patch", resource, request, repeatable=True, throttle=True)
+        answer = await self._transport.call("patch", resource, request, repeatable=True, priority=Priority.UPDATE)
         return answer.status == 201
 
     async def delete(
@@ -277,7 +278,7 @@ class Client:
         decode: type[V],
         namespace: str | None = None,
         uid: str | None = None,
-        throttle: bool = True,
+        priority: Priority | None = Priority.DELETE,
     ) -> V | None:
         """Delete the object; given a ``uid``, only the object of that UID.
 
@@ -291,7 +292,7 @@ class Client:
         if uid:
             options["preconditions"] = {"uid": uid}
         request = _build("DELETE", resource.url(namespace, name), body=options)
-        answer = await self._transport.call("delete", resource, request, repeatable=uid is not None, throttle=throttle)
+        answer = await self._transport.call("delete", resource, request, repeatable=uid is not None, priority=priority)
         return None if _decoded(answer, _Kind).kind == "Status" else _decoded(answer, decode)
 
 

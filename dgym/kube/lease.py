@@ -287,7 +287,7 @@ class LeaseRecord:
     async def _create(self) -> bool:
         body = LEASES.manifest(metadata={"name": self._name, "namespace": self.namespace}, spec=self._spec(None))
         try:
-            made = await self._client.create(LEASES, body, namespace=self.namespace, decode=_Lease, throttle=False)
+            made = await self._client.create(LEASES, body, namespace=self.namespace, decode=_Lease, priority=None)
         except AlreadyExists:
             await self._read()
             return False
@@ -305,7 +305,7 @@ class LeaseRecord:
     async def _patch(self, known: _Lease, spec: dict[str, Any]) -> _Lease:
         body = {"metadata": {"resourceVersion": known.metadata.resource_version}, "spec": spec}
         return await self._client.patch(
-            LEASES, self._name, body, namespace=self.namespace, decode=_Lease, throttle=False
+            LEASES, self._name, body, namespace=self.namespace, decode=_Lease, priority=None
         )
 
     def _spec(self, known: LeaseSpec | None) -> dict[str, Any]:

@@ -5,11 +5,13 @@ refused (a quota, a webhook that is down) the thousands behind them are not trie
 """
 
 import asyncio
+import heapq
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from enum import IntEnum
 from random import Random
 from typing import Protocol
 
@@ -76,40 +78,99 @@ class Backoff(msgspec.Struct, frozen=True):
         return full * random.uniform(0.5, 1.0)
 
 
+class Priority(IntEnum):
+    """The order in which waiting requests are sent: what frees a node or ends an episode before what begins another."""
+
+    VERDICT = 0
+    DELETE = 1
+    UPDATE = 2
+    CREATE = 3
+    PROGRESS = 4
+
+
 class TokenBucket:
-    """``qps`` tokens a second, ``burst`` of them saved up. Callers get tokens in the order of their calls.
+    """``qps`` tokens a second, ``burst`` of them saved up.
+
+    Of the callers that wait, the one with the highest priority gets the next token, and of several the one that came
+    first. A caller that has waited for ``patience`` seconds comes before all others, so that none waits for ever.
 
     ``waited_seconds`` is the sum of all callers' waits.
     """
 
-    def __init__(self, *, qps: float, burst: int, clock: Clock) -> None:
+    def __init__(self, *, qps: float, burst: int, clock: Clock, patience: float = 10.0) -> None:
         if qps <= 0 or burst < 1:
             raise ValueError("a token bucket needs a positive rate and room for one token")
         self.waited_seconds = 0.0
         self._qps = qps
         self._burst = float(burst)
         self._clock = clock
+        self._patience = patience
         self._tokens = float(burst)
         self._filled = clock.monotonic()
+        self._ranked: list[tuple[int, int, _Place]] = []
+        self._in_order: deque[_Place] = deque()
+        self._calls = 0
+        self._timer: Timer | None = None
 
-    async def take(self) -> None:
+    async def take(self, priority: int = Priority.VERDICT) -> None:
         """Wait for one token. A caller that is cancelled gives it back."""
         self._fill()
-        self._tokens -= 1.0
-        if self._tokens >= 0.0:
+        if self._tokens >= 1.0 and self._next() is None:
+            self._tokens -= 1.0
             return
-        seconds = -self._tokens / self._qps
+        place = _Place(self._clock.monotonic())
+        self._calls += 1
+        heapq.heappush(self._ranked, (priority, self._calls, place))
+        self._in_order.append(place)
+        self._serve()
         try:
-            await self._clock.sleep(seconds)
+            await place.granted
         except asyncio.CancelledError:
-            self._tokens += 1.0
+            if place.granted.done() and not place.granted.cancelled():
+                self._tokens += 1.0
+                self._serve()
             raise
-        self.waited_seconds += seconds
+        self.waited_seconds += self._clock.monotonic() - place.since
+
+    def _serve(self) -> None:
+        """Give tokens to the callers in their order, and call again when there is another one."""
+        self._fill()
+        while (place := self._next()) is not None and self._tokens >= 1.0 - _ROUNDING:
+            self._tokens -= 1.0
+            place.granted.set_result(None)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if place is not None:
+            self._timer = self._clock.call_later((1.0 - self._tokens) / self._qps, self._serve)
+
+    def _next(self) -> "_Place | None":
+        """The caller that gets the next token."""
+        while self._in_order and self._in_order[0].granted.done():
+            self._in_order.popleft()
+        while self._ranked and self._ranked[0][-1].granted.done():
+            heapq.heappop(self._ranked)
+        if not self._in_order:
+            return None
+        oldest = self._in_order[0]
+        is_late = self._clock.monotonic() - oldest.since >= self._patience
+        return oldest if is_late else self._ranked[0][-1]
 
     def _fill(self) -> None:
         now = self._clock.monotonic()
         self._tokens = min(self._burst, self._tokens + (now - self._filled) * self._qps)
         self._filled = now
+
+
+_ROUNDING = 1e-6
+
+
+class _Place:
+    """A caller that waits."""
+
+    def __init__(self, since: float) -> None:
+        self.since = since
+        self.granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
 class SlowStart:

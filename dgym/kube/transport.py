@@ -24,7 +24,7 @@ from dgym.kube.errors import (
     error_from_answer,
 )
 from dgym.kube.resources import Resource
-from dgym.kube.throttle import Backoff, Clock, TokenBucket
+from dgym.kube.throttle import Backoff, Clock, Priority, TokenBucket
 
 V = TypeVar("V")
 CONNECT_SECONDS = 10.0
@@ -160,7 +160,7 @@ class Transport:
             await self._session.close()
 
     async def call(
-        self, verb: str, resource: Resource, request: Request, *, repeatable: bool, throttle: bool = False
+        self, verb: str, resource: Resource, request: Request, *, repeatable: bool, priority: Priority | None = None
     ) -> Answer:
         """The answer of the last try.
 
@@ -169,12 +169,12 @@ class Transport:
             resource: For the metrics.
             request: What to send.
             repeatable: Whether it does no harm to do it twice.
-            throttle: Whether every try takes a token.
+            priority: With which every try takes a token; None: it takes none.
         """
         failures = 0
         while True:
-            if throttle:
-                await self._bucket.take()
+            if priority is not None:
+                await self._bucket.take(priority)
             started = self._clock.monotonic()
             try:
                 answer = await self.send_once(request)

@@ -76,6 +76,18 @@ class HastyClock(ManualClock):
         self.time += max(0.0, seconds)
         await asyncio.sleep(0)
 
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> _Timer:
+        timer, due = _Timer(callback), self.time + max(0.0, seconds)
+
+        def fire() -> None:
+            if timer.callback is not None:
+                self.slept.append(seconds)
+                self.time = max(self.time, due)
+                timer.callback()
+
+        asyncio.get_running_loop().call_soon(fire)
+        return timer
+
 
 async def settle() -> None:
     """Let the event loop run until nothing is ready, as far as that can be told."""

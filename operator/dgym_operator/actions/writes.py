@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from dgym.api import API_VERSION, EpisodeStatus
-from dgym.kube import Client, Clock, Conflict, Key, NotFound, Object, Resource, Store
+from dgym.kube import Client, Clock, Conflict, Key, NotFound, Object, Priority, Resource, Store
 from dgym_operator.controllers import state_of
 from dgym_operator.objects import EpisodeView
 
@@ -40,11 +40,27 @@ class Writes:
         self._check()
         return await self._client.patch(resource, name, body, decode=decode, namespace=namespace, field_manager=MANAGER)
 
-    async def patch_status(self, resource: Resource, name: str, body: Any, *, decode: type[V], namespace: str) -> V:
+    async def patch_status(
+        self,
+        resource: Resource,
+        name: str,
+        body: Any,
+        *,
+        decode: type[V],
+        namespace: str,
+        priority: Priority = Priority.UPDATE,
+    ) -> V:
         """Patch an object's status."""
         self._check()
         return await self._client.patch(
-            resource, name, body, decode=decode, namespace=namespace, subresource="status", field_manager=MANAGER
+            resource,
+            name,
+            body,
+            decode=decode,
+            namespace=namespace,
+            subresource="status",
+            field_manager=MANAGER,
+            priority=priority,
         )
 
     async def apply(self, resource: Resource, name: str, body: Any, *, namespace: str) -> None:

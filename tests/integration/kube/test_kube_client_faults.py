@@ -137,7 +137,7 @@ async def test_writes_are_throttled_and_reads_are_not(bad_server: Any, clock: Ha
         for _ in range(5):
             await CALLS["merge"](client)
         assert sum(clock.slept) == pytest.approx(2.0)
-        await client.patch(CONFIG_MAPS, "a", BODY, namespace="ns", decode=bytes, throttle=False)
+        await client.patch(CONFIG_MAPS, "a", BODY, namespace="ns", decode=bytes, priority=None)
         assert sum(clock.slept) == pytest.approx(2.0)
 
 
