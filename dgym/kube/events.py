@@ -1,7 +1,7 @@
 """Events, which ``kubectl describe`` shows with an object. Best effort: recording never blocks.
 
 One loop sends, slower than other writes. An Event recorded again while it waits, or soon after it was sent, becomes a
-count on the same Event instead of another one.
+count on the same Event instead of another one. Warnings are sent first, and none is dropped for a Normal one.
 """
 
 import asyncio
@@ -61,6 +61,9 @@ class EventRecorder:
         random: For names.
         qps: Events a second.
         limit: Events that may wait, and series that are remembered; more are dropped.
+
+    Attributes:
+        dropped: Events that were not sent, by their type.
     """
 
     def __init__(
@@ -74,7 +77,7 @@ class EventRecorder:
         qps: float = 10.0,
         limit: int = 1000,
     ) -> None:
-        self.dropped = 0
+        self.dropped: dict[EventType, int] = {"Normal": 0, "Warning": 0}
         self._client = client
         self._controller = controller
         self._instance = instance
@@ -82,7 +85,10 @@ class EventRecorder:
         self._random = random
         self._bucket = TokenBucket(qps=qps, burst=max(1, round(5 * qps)), clock=clock)
         self._limit = limit
-        self._waiting: OrderedDict[_Content, int] = OrderedDict()
+        self._waiting: dict[EventType, OrderedDict[_Content, int]] = {
+            "Warning": OrderedDict(),
+            "Normal": OrderedDict(),
+        }
         self._series: OrderedDict[_Content, _Series] = OrderedDict()
         self._work = asyncio.Event()
 
@@ -109,24 +115,36 @@ class EventRecorder:
             action,
             message[:_NOTE_LIMIT],
         )
-        if content not in self._waiting and len(self._waiting) >= self._limit:
-            self.dropped += 1
+        waiting = self._waiting[type]
+        if content not in waiting and not self._has_room_for(type):
+            self.dropped[type] += 1
             return
-        self._waiting[content] = self._waiting.get(content, 0) + 1
+        waiting[content] = waiting.get(content, 0) + 1
         self._work.set()
+
+    def _has_room_for(self, kind: EventType) -> bool:
+        """Whether one more Event may wait; the last Normal one is dropped for a Warning."""
+        normal = self._waiting["Normal"]
+        if sum(map(len, self._waiting.values())) < self._limit:
+            return True
+        if kind == "Normal" or not normal:
+            return False
+        _, times = normal.popitem()
+        self.dropped["Normal"] += times
+        return True
 
     async def run(self) -> None:
         """Send what is recorded until cancelled."""
         while True:
             await self._work.wait()
             self._work.clear()
-            while self._waiting:
+            while any(self._waiting.values()):
                 await self._bucket.take()
-                content, times = self._waiting.popitem(last=False)
+                content, times = next(filter(None, self._waiting.values())).popitem(last=False)
                 try:
                     await self._send(content, times)
                 except ApiError as error:
-                    self.dropped += 1
+                    self.dropped[content.type] += 1
                     logger.info(
                         "event %s of %s/%s was not sent: %s", content.reason, content.namespace, content.name, error
                     )
@@ -139,7 +157,7 @@ class EventRecorder:
             body = {"series": {"count": count, "lastObservedTime": micro_time(self._clock.now())}}
             try:
                 await self._client.patch(
-                    EVENTS, series.event, body, namespace=content.event_namespace, decode=bytes, throttle=False
+                    EVENTS, series.event, body, namespace=content.event_namespace, decode=bytes, priority=None
                 )
             except NotFound:
                 times = count
@@ -152,7 +170,7 @@ class EventRecorder:
     async def _begin(self, content: _Content, times: int) -> None:
         name = f"{content.name[:_NAME_LIMIT]}.{self._random.getrandbits(64):016x}"
         await self._client.create(
-            EVENTS, self._body(content, name, times), namespace=content.event_namespace, decode=bytes, throttle=False
+            EVENTS, self._body(content, name, times), namespace=content.event_namespace, decode=bytes, priority=None
         )
         self._series[content] = _Series(name, times, self._clock.monotonic())
         self._series.move_to_end(content)

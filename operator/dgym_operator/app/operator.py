@@ -247,7 +247,7 @@ class Operator:
     ) -> tuple[Reconciler, list[Coroutine[Any, Any, None]]]:
         """The reconciler of the leader, and the work beside it."""
         settings, cache, clock, random = self.settings, self.cache, self._clock, self._random
-        reader = ApiReader(self._client)
+        reader = ApiReader(self._client, cache)
         agent_client = AgentClient(caller(_AGENT_SECONDS), key)
         sidecars = SidecarCalls(
             caller(_SIDECAR_SECONDS),
@@ -325,6 +325,6 @@ class Operator:
         snapshot.namespaces = {name: state.value for name, state in self._namespaces.states().items()} if leads else {}
         snapshot.key_usable = not self._key_health.problem
         snapshot.is_leader = leads
-        snapshot.events_dropped = self._events.dropped
+        snapshot.events_dropped = {str(kind): number for kind, number in self._events.dropped.items()}
         snapshot.throttle_seconds = self._client.throttle_seconds
         return snapshot

@@ -96,7 +96,9 @@ _UNREADABLE = CATALOGUE.counter(
     "dgym_operator_unreadable_objects_total", "Objects received that could not be read.", resource=RESOURCES
 )
 _OBJECTS = CATALOGUE.gauge("dgym_operator_cache_objects", "Objects in the cache.", resource=RESOURCES)
-_DROPPED = CATALOGUE.counter("dgym_operator_events_dropped_total", "Kubernetes Events that were not sent.")
+_DROPPED = CATALOGUE.counter(
+    "dgym_operator_events_dropped_total", "Kubernetes Events that were not sent.", type=("Normal", "Warning")
+)
 _THROTTLED = CATALOGUE.counter(
     "dgym_operator_api_throttle_seconds_total", "Time that writes waited for the operator's own limit of requests."
 )
@@ -163,7 +165,8 @@ class Snapshot(msgspec.Struct, kw_only=True):
     queue: QueueState = QueueState()
     watches: Mapping[str, WatchState] = {}
     """By resource."""
-    events_dropped: int = 0
+    events_dropped: Mapping[str, int] = {}
+    """By type."""
     throttle_seconds: float = 0.0
 
 
@@ -201,7 +204,7 @@ class Present(Collector):
         yield _LISTS.family({name: each.lists for name, each in now.watches.items()})
         yield _UNREADABLE.family({name: each.unreadable for name, each in now.watches.items()})
         yield _OBJECTS.family({name: each.objects for name, each in now.watches.items()})
-        yield _DROPPED.single(now.events_dropped)
+        yield _DROPPED.family(now.events_dropped)
         yield _THROTTLED.single(now.throttle_seconds)
         yield _NAMESPACES.family(dict.fromkeys(now.namespaces.items(), 1))
         yield _KEY.single(int(now.key_usable))

@@ -86,7 +86,29 @@ async def test_recording_never_waits_and_what_is_too_much_is_dropped(recorder: E
     for number in range(100):
         recorder.record(CONFIG_MAPS, regarding, reason="Much", message=str(number))
     recorder.record(CONFIG_MAPS, regarding, reason="Much", message="0")
-    assert recorder.dropped == 80
+    assert recorder.dropped == {"Normal": 80, "Warning": 0}
+
+
+async def test_no_warning_is_dropped_for_a_normal_event(recorder: EventRecorder, regarding: Any) -> None:
+    for number in range(20):
+        recorder.record(CONFIG_MAPS, regarding, reason="Much", message=str(number))
+    for number in range(25):
+        recorder.record(CONFIG_MAPS, regarding, reason="Bad", message=str(number), type="Warning")
+    assert recorder.dropped == {"Normal": 20, "Warning": 5}
+
+
+async def test_warnings_are_sent_first(
+    recorder: EventRecorder, regarding: Any, api_server: ApiServer, api_namespace: str, until: Until
+) -> None:
+    for number in range(5):
+        recorder.record(CONFIG_MAPS, regarding, reason="Much", message=str(number))
+    recorder.record(CONFIG_MAPS, regarding, reason="Bad", message="it broke", type="Warning")
+    task = asyncio.create_task(recorder.run())
+    await until(lambda: len(events(api_server, api_namespace)) == 6)
+    task.cancel()
+    await asyncio.wait((task,))
+    sent = sorted(events(api_server, api_namespace), key=lambda each: int(each["metadata"]["resourceVersion"]))
+    assert [each["reason"] for each in sent] == ["Bad"] + ["Much"] * 5
 
 
 async def test_a_server_that_refuses_events_stops_nobody(
@@ -98,7 +120,7 @@ async def test_a_server_that_refuses_events_stops_nobody(
     for number in range(20):
         recorder.record(CONFIG_MAPS, regarding, reason="Any", message=str(number))
     await until(lambda: bad_server.counts["others"] == 20)
-    assert recorder.dropped == 2
+    assert recorder.dropped == {"Normal": 2, "Warning": 0}
     assert sum(clock.slept) == pytest.approx(15.0)
     task.cancel()
     await asyncio.wait((task,))

@@ -134,6 +134,6 @@ def test_a_replica_shows_its_cache():
         'dgym_episodes{reason="Unschedulable",state="pending"} 0.0',
         'dgym_sets{state="running"} 0.0',
         "dgym_operator_api_throttle_seconds_total 0.0",
-        "dgym_operator_events_dropped_total 0.0",
+        'dgym_operator_events_dropped_total{type="Warning"} 0.0',
     ):
         assert line in text.splitlines(), line
