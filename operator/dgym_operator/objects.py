@@ -279,6 +279,8 @@ class EpisodeSpecView(View, frozen=True, kw_only=True):
     task_ref: TaskRef | None = None
     task: "InlineTask | None" = None
     agent: AgentSpec | None = None
+    tools: msgspec.Raw = msgspec.Raw()
+    """As the API server encodes them: no decision reads them."""
     suspend: bool = False
     cancel: bool = False
     start_timeout_seconds: int = 900
@@ -290,6 +292,11 @@ class EpisodeSpecView(View, frozen=True, kw_only=True):
     pod_template: str | None = None
     pod_overrides: PodOverrides = PodOverrides()
     priority: int = 0
+
+    def __post_init__(self) -> None:
+        # A Raw is a part of the whole message, which it would keep.
+        if self.tools:
+            force_setattr(self, "tools", self.tools.copy())
 
 
 class InlineTask(View, frozen=True, kw_only=True):

@@ -4,7 +4,8 @@ from dgym_operator.actions.drivers import DriverSecrets
 from dgym_operator.actions.episodes import EpisodeExecutor
 from dgym_operator.actions.episodesets import SetExecutor
 from dgym_operator.actions.networkpolicy import NetworkPolicies
-from dgym_operator.actions.pods import ApiReader, PodMaker, Unmet
+from dgym_operator.actions.pods import PodMaker
+from dgym_operator.actions.reader import ApiReader, Unmet
 from dgym_operator.actions.secrets import KeyUnusable, ensure_secrets, key_id
 from dgym_operator.actions.writes import NotLeading, ProgressBudget, Writes, episode_patch
 

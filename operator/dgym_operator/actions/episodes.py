@@ -10,10 +10,12 @@ from datetime import timedelta
 
 import msgspec
 
-from dgym.kube import EPISODES, PODS, Client, EventRecorder, NotFound
+from dgym.api import ConditionType
+from dgym.kube import EPISODES, PODS, Client, EventRecorder, NotFound, Priority
 from dgym.logs import fields
 from dgym_operator.actions.drivers import DriverSecrets
-from dgym_operator.actions.pods import ApiReader, Gone, PodMaker, Unmet
+from dgym_operator.actions.pods import Gone, PodMaker
+from dgym_operator.actions.reader import ApiReader, Unmet
 from dgym_operator.actions.writes import ProgressBudget, Writes, episode_patch
 from dgym_operator.cache import Cache, Memory
 from dgym_operator.calls import SidecarCall, SidecarCalls
@@ -29,6 +31,7 @@ from dgym_operator.controllers import (
     LookUpPod,
     PatchStatus,
     Plan,
+    is_true,
 )
 from dgym_operator.controllers.episode import pod_deadline_seconds, still_wants
 from dgym_operator.objects import EpisodeView, Pod
@@ -110,8 +113,14 @@ class EpisodeExecutor:
         if action.progress and not self.progress.allows():
             return DEFER_SECONDS + self.progress.until_turn(), episode
         written = await self.writes.patch_status(
-            EPISODES, metadata.name, patch, decode=EpisodeView, namespace=metadata.namespace
+            EPISODES,
+            metadata.name,
+            patch,
+            decode=EpisodeView,
+            namespace=metadata.namespace,
+            priority=_priority(action),
         )
+        self._memory.record_written(written)
         self.cache.episodes.assume(written)
         _log.info(
             "wrote the status",
@@ -135,7 +144,7 @@ class EpisodeExecutor:
         if self._is_blocked(episode, action.name):
             return _BLOCKED_SECONDS
         try:
-            read, full = await self.reader.episode(metadata.namespace, metadata.name)
+            read, full = await self.reader.episode(episode)
             if not still_wants(read, uid, action.attempt):
                 return DEFER_SECONDS  # The view is old; the watch will bring the new one.
             seconds = pod_deadline_seconds(episode, self.cache.task_state(episode), self.cache.policy)
@@ -202,3 +211,10 @@ class EpisodeExecutor:
         else:
             self._memory.record_absent(uid, action.name)
         return 0.0
+
+
+def _priority(action: PatchStatus) -> Priority:
+    """A verdict is written before everything else, progress after it."""
+    if action.progress:
+        return Priority.PROGRESS
+    return Priority.VERDICT if is_true(action.status.conditions, ConditionType.FINISHED) else Priority.UPDATE

@@ -4,7 +4,7 @@ from collections import defaultdict
 from datetime import datetime, timedelta
 
 from dgym_operator.controllers import CreateFailure, SidecarView
-from dgym_operator.objects import Pod
+from dgym_operator.objects import EpisodeView, Pod
 
 _UNANSWERED_CREATE = timedelta(seconds=30)
 """How long a create without an answer counts; by then the watch would have shown the object."""
@@ -32,8 +32,21 @@ class Memory:
         self.disrupted: dict[str, int] = {}
         self.drivers: dict[str, int] = {}
         self._sidecars: dict[str, tuple[int, SidecarView]] = {}
+        self._written: set[str] = set()
         self._failures: dict[str, tuple[int, CreateFailure]] = {}
         self._creating: defaultdict[str, dict[int, datetime]] = defaultdict(dict)
+
+    def has_written(self, uid: str) -> bool:
+        """Whether this leader has created the Episode or written its status, so that no other replica's write can."""
+        return uid in self._written
+
+    def record_written(self, episode: EpisodeView) -> None:
+        """Record that this leader has created the Episode, or written its status.
+
+        Versions that cannot be compared prove nothing: the cache may go back to an older one.
+        """
+        if episode.metadata.resource_version.isdecimal():
+            self._written.add(episode.metadata.uid)
 
     def failure(self, uid: str, attempt: int) -> CreateFailure | None:
         """Why this attempt has no pod; None: its creation has not failed."""
@@ -82,6 +95,7 @@ class Memory:
     def forget(self, uid: str) -> None:
         """Drop all records of an object that is gone."""
         self.record_created(uid)
+        self._written.discard(uid)
         for records in (
             self.refused,
             self.last_pods,

@@ -148,7 +148,7 @@ class Deliveries:
         metadata, assignment = episode.metadata, episode.status.assignment
         assert assignment is not None
         try:
-            read, full = await self._reader.episode(metadata.namespace, metadata.name)
+            read, full = await self._reader.episode(episode)
         except NotFound:
             return
         if read.metadata.uid != metadata.uid or read.status.assignment != assignment:

@@ -4,7 +4,7 @@ import pytest
 from dgym.api import DebugTask, PoisonedStep, loads
 from dgym.wire.assignments import AssignmentMode
 from dgym.wire.http import NamedTool, Role, make_token
-from dgym_operator.actions.pods import ConfigMapContent, Unmet, config_map_source, inline_task, with_files
+from dgym_operator.actions.reader import ConfigMapContent, Unmet, config_map_source, inline_task, with_files
 from dgym_operator.dispatch.delivery import build_assignment
 
 EPISODE = """

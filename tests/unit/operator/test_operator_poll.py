@@ -83,7 +83,7 @@ async def polling(cache, client, events, looked_at):
         agents = AgentClient(PodCaller(session, deadline_seconds=60.0), KEY)
         deliveries = Deliveries(
             cache,
-            reader=ApiReader(client),
+            reader=ApiReader(client, cache),
             client=agents,
             events=events,
             enqueue=lambda key: None,

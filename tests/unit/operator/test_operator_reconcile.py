@@ -83,7 +83,7 @@ async def working(cache, clock, client, api, events, queue, dispatcher):
         cache=cache,
         client=client,
         writes=Writes(client, lambda: True),
-        reader=ApiReader(client),
+        reader=ApiReader(client, cache),
         pods=None,
         drivers=None,
         sidecars=None,
