@@ -1,6 +1,8 @@
 """Applies the plans for EpisodeSets: the status first, then the children, whose creation rests on it."""
 
+import asyncio
 import logging
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -57,6 +59,7 @@ class SetExecutor:
             ApiError: An action failed; the actions behind it were not applied.
             NotLeading: Likewise, since this replica does not lead any more.
         """
+        creations: list[CreateEpisode] = []
         for action in plan.actions:
             match action:
                 case PatchSetStatus():
@@ -67,7 +70,7 @@ class SetExecutor:
                     await self._look_up(episode_set, action)
                     return 0.0
                 case CreateEpisode():
-                    await self._create(episode_set, action)
+                    creations.append(action)
                 case PatchChild():
                     await self._patch_child(episode_set, action)
                 case DeleteEpisode():
@@ -83,7 +86,24 @@ class SetExecutor:
                     )
                 case _:
                     raise TypeError(f"not an action on an EpisodeSet: {action!r}")
+        await self._create_all(episode_set, creations)
         return plan.requeue_after
+
+    async def _create_all(self, episode_set: EpisodeSetView, creations: Sequence[CreateEpisode]) -> None:
+        """Create the children, one at first and twice as many at a time after each success.
+
+        Raises:
+            ApiError: One was not created. Those behind its batch were not tried.
+            NotLeading: Likewise.
+        """
+        for batch in _batches(creations):
+            ends = await asyncio.gather(
+                *(self._create(episode_set, action) for action in batch), return_exceptions=True
+            )
+            for end in ends:
+                if end is not None:
+                    raise end
+            self.cache.memory.refused[episode_set.metadata.uid] = ""
 
     async def _patch(self, episode_set: EpisodeSetView, action: PatchSetStatus) -> EpisodeSetView:
         metadata = episode_set.metadata
@@ -135,6 +155,7 @@ class SetExecutor:
         child.pop("status", None)
         try:
             made = await self.writes.create(EPISODES, child, decode=EpisodeView, namespace=metadata.namespace)
+            self.cache.memory.record_written(made)
         except AlreadyExists:
             made = await self.client.get(EPISODES, action.name, decode=EpisodeView, namespace=metadata.namespace)
             if not made.is_controlled_by(metadata.uid):
@@ -147,7 +168,6 @@ class SetExecutor:
         except (Forbidden, Invalid, BadRequest) as error:
             self.cache.memory.refused[metadata.uid] = error.message
             raise
-        self.cache.memory.refused[metadata.uid] = ""
         self.cache.episodes.assume(made)
 
     async def _patch_child(self, episode_set: EpisodeSetView, action: PatchChild) -> None:
@@ -160,3 +180,11 @@ class SetExecutor:
         except NotFound:
             return
         self.cache.episodes.assume(written)
+
+
+def _batches(creations: Sequence[CreateEpisode]) -> Iterator[Sequence[CreateEpisode]]:
+    """One, two, four and so on: what the API server refuses is not tried by the dozen."""
+    begin, size = 0, 1
+    while begin < len(creations):
+        yield creations[begin : begin + size]
+        begin, size = begin + size, 2 * size

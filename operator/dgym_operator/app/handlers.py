@@ -18,6 +18,8 @@ from dgym_operator.objects import ConfigMapView, EpisodeSetView, EpisodeView, Po
 
 _SET_SECONDS = 0.1
 """Delay of a set's reconcile, so that simultaneous changes of many children are written once."""
+_SET_PAUSE = 1.0
+"""Between two writes of a set's status for changes of its children."""
 
 
 class EventHandlers:
@@ -31,6 +33,7 @@ class EventHandlers:
         self._dispatcher = dispatcher
         self._observer = observer
         self._leading = False
+        self._sets_written: dict[Key, float] = {}
         cache.episodes.subscribe(self._episode)
         cache.sets.subscribe(self._set)
         cache.pods.subscribe(self._pod)
@@ -58,7 +61,9 @@ class EventHandlers:
             self.enqueue(episode.key, low_priority=True)
 
     def _enqueue_set(self, namespace: str, name: str) -> None:
-        self._add(Item(Kind.EPISODE_SET, (namespace, name)), _SET_SECONDS)
+        key = (namespace, name)
+        paused = self._sets_written.get(key, float("-inf")) + _SET_PAUSE - self._cache.clock.monotonic()
+        self._add(Item(Kind.EPISODE_SET, key), max(_SET_SECONDS, paused))
 
     def _add(self, item: Item, after: float = 0.0, *, low_priority: bool = False) -> None:
         if self._leading:
@@ -88,9 +93,11 @@ class EventHandlers:
     def _set(self, change: Change[EpisodeSetView]) -> None:
         if change.new is None:
             self._cache.memory.forget(change.last.metadata.uid)
+            self._sets_written.pop(change.key, None)
             return
         item = Item(Kind.EPISODE_SET, change.key)
         if change.source is Source.OWN:
+            self._sets_written[change.key] = self._cache.clock.monotonic()
             # Without a pause, an action that fails after each write would be retried without one.
             self._add(item, settled_seconds(self._queue.failures(item)))
         else:
@@ -99,12 +106,12 @@ class EventHandlers:
 
     def _enqueue_counted(self, old: EpisodeSetView | None, new: EpisodeSetView) -> None:
         """Queue children that were counted: they may be deleted after their time to live."""
-        if old is None or old.status.completed_indexes == new.status.completed_indexes:
+        if not self._leading or old is None or old.status.completed_indexes == new.status.completed_indexes:
             return
-        before, after = Indexes.parse(old.status.completed_indexes), Indexes.parse(new.status.completed_indexes)
-        for child in self._cache.children[new.metadata.uid]:
-            index = child_index(child)
-            if index in after and index not in before:
+        children, before = self._cache.children_of(new), Indexes.parse(old.status.completed_indexes)
+        for index in children.completed(new.status.completed_indexes).minus(before):
+            child = children.at(index)
+            if child is not None and child.spec.ttl_seconds_after_finished is not None:
                 self.enqueue(child.key)
 
     def _pod(self, change: Change[Pod]) -> None:

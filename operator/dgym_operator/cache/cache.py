@@ -18,6 +18,7 @@ from dgym.kube import (
     PODS,
     ApiError,
     Backoff,
+    Change,
     Client,
     Clock,
     Forbidden,
@@ -30,8 +31,8 @@ from dgym.kube import (
 from dgym.wire.assignments import AssignmentMode
 from dgym_operator.cache.agents import Agents
 from dgym_operator.cache.memory import Memory
-from dgym_operator.controllers import EpisodeInput, EpisodeSetInput, Policy, TaskState, attempt_of
-from dgym_operator.controllers.episodeset import decode_tasks, is_counted, tasks_name
+from dgym_operator.controllers import EpisodeInput, EpisodeSetInput, FrozenTasks, Policy, TaskState, attempt_of
+from dgym_operator.controllers.episodeset import Children, child_index, decode_tasks, tasks_name
 from dgym_operator.objects import (
     SANDBOX_LABELS,
     ConfigMapView,
@@ -78,6 +79,11 @@ class Cache:
         self.config_maps_by_owner = self.config_maps.index(_owner_of)
         self.sets_by_namespace = self.sets.index(lambda each: (each.metadata.namespace,))
         self.tasks_by_namespace = self.tasks.index(lambda task: (task.metadata.namespace,))
+        self._children: dict[str, Children] = {}
+        self._frozen: dict[str, FrozenTasks | None] = {}
+        self.episodes.subscribe(self._update_children)
+        self.sets.subscribe(self._drop_children)
+        self.config_maps.subscribe(self._drop_frozen)
 
     def episode_of(self, uid: str) -> EpisodeView | None:
         """The Episode of that UID."""
@@ -104,7 +110,7 @@ class Cache:
             absent=self.memory.absent.get(uid, frozenset()),
             create_failure=self.memory.failure(uid, episode.status.attempt + 1),
             disrupted_attempt=self.memory.disrupted.get(uid, 0),
-            owned_by_set=_is_child(episode),
+            owned_by_set=bool(_set_uid(episode)),
             counted=self._is_counted(episode),
             key_id=self.key_id,
             policy=self.policy,
@@ -113,18 +119,49 @@ class Cache:
     def set_input(self, episode_set: EpisodeSetView) -> EpisodeSetInput:
         """The input of a decision about the EpisodeSet."""
         uid, namespace = episode_set.metadata.uid, episode_set.metadata.namespace
-        lists = (decode_tasks(found.data) for found in self.config_maps_by_owner[uid])
+        lists = (self._frozen_tasks(found) for found in self.config_maps_by_owner[uid])
         frozen = next((tasks for tasks in lists if tasks is not None), None)
         return EpisodeSetInput(
             episode_set=episode_set,
             frozen=frozen,
             list_absent=tasks_name(episode_set) in self.memory.absent.get(uid, ()),
             tasks=self.tasks_by_namespace[namespace] if frozen is None else (),
-            children=self.children[uid],
+            children=self.children_of(episode_set),
             refused=self.memory.refused.get(uid, ""),
             creating=self.memory.creating(uid, self.clock.now()),
             policy=self.policy,
         )
+
+    def children_of(self, episode_set: EpisodeSetView) -> Children:
+        """The children of the set, kept from the first call on."""
+        uid = episode_set.metadata.uid
+        found = self._children.get(uid)
+        if found is None:
+            found = self._children[uid] = Children(self.children[uid])
+        return found
+
+    def _update_children(self, change: Change[EpisodeView]) -> None:
+        before, after = (_set_uid(view) if view is not None else "" for view in (change.old, change.new))
+        if before != after and before in self._children:
+            self._children[before].remove(change.key)
+        if change.new is not None and after in self._children:
+            self._children[after].put(change.new)
+
+    def _drop_children(self, change: Change[EpisodeSetView]) -> None:
+        uid = change.old.metadata.uid if change.old is not None else ""
+        if change.new is None or change.new.metadata.uid != uid:
+            self._children.pop(uid, None)
+
+    def _frozen_tasks(self, found: ConfigMapView) -> FrozenTasks | None:
+        """The list of tasks in the ConfigMap, which may have a megabyte; decoded once."""
+        uid = found.metadata.uid
+        if uid not in self._frozen:
+            self._frozen[uid] = decode_tasks(found.data)
+        return self._frozen[uid]
+
+    def _drop_frozen(self, change: Change[ConfigMapView]) -> None:
+        if change.old is not None:
+            self._frozen.pop(change.old.metadata.uid, None)
 
     def task_state(self, episode: EpisodeView) -> TaskState:
         """The state of the Episode's task."""
@@ -156,16 +193,18 @@ class Cache:
         return not episode.is_finished and attempt_of(pod) == attempt
 
     def _is_counted(self, episode: EpisodeView) -> bool:
-        # Only where it matters: parsing a set's indexes in every reconcile of every child would add up.
         if episode.spec.ttl_seconds_after_finished is None or not episode.is_finished:
             return False
-        episode_set = self.set_of(episode)
-        return episode_set is not None and is_counted(episode_set.status, episode)
+        episode_set, index = self.set_of(episode), child_index(episode)
+        if episode_set is None or index is None:
+            return False
+        return index in self.children_of(episode_set).completed(episode_set.status.completed_indexes)
 
 
-def _is_child(episode: EpisodeView) -> bool:
+def _set_uid(episode: EpisodeView) -> str:
+    """UID of the set that controls the Episode; empty: none does."""
     owner = episode.metadata.controller
-    return owner is not None and owner.kind == _SET
+    return owner.uid if owner is not None and owner.kind == _SET else ""
 
 
 def _owner_of(item: WatchedObject) -> Iterable[Hashable]:

@@ -8,6 +8,7 @@ import msgspec
 from dgym.api import TASK_UID_LABEL, AgentAssignment, AttemptEnding, EndCause, EpisodeStatus, Stages
 from dgym.wire.assignments import AssignmentMode, AssignmentState, AssignmentStatus
 from dgym.wire.http import AttemptState, VerifyResponse
+from dgym_operator.controllers.children import Children
 from dgym_operator.controllers.conditions import observed_generation
 from dgym_operator.controllers.plan import CreateFailure
 from dgym_operator.objects import EpisodeSetView, EpisodeView, Pod, TaskView
@@ -62,7 +63,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     agent_losses: int = 10
     agent_failures: int = 3
     settle_seconds: float = 5.0
-    creates_per_round: int = 50
+    creates_per_round: int = 200
 
 
 def backoff(base: float, limit: float, failures: int) -> float:
@@ -299,7 +300,7 @@ class EpisodeSetInput(msgspec.Struct, frozen=True, kw_only=True):
     frozen: FrozenTasks | None = None
     list_absent: bool = False
     tasks: tuple[TaskView, ...] = ()
-    children: tuple[EpisodeView, ...] = ()
+    children: Children = msgspec.field(default_factory=Children)
     refused: str = ""
     creating: frozenset[int] = frozenset()
     policy: Policy = Policy()

@@ -8,7 +8,7 @@ import msgspec
 from dgym.api import INDEX_LABEL, Condition, EpisodeSetSpec, EpisodeSpec, EpisodeStatus, TaskRef, place_of
 from dgym_operator.controllers import EpisodeSetInput, Policy, is_true
 from dgym_operator.controllers import plan as act
-from dgym_operator.controllers.episodeset import Indexes, decide_set, is_counted
+from dgym_operator.controllers.episodeset import Children, Indexes, decide_set, is_counted
 from dgym_operator.objects import EpisodeSetView, EpisodeSpecView, EpisodeView, Meta, TaskSpecView, TaskView
 from tests.unit.reconcile.reconcile_builders import NOW, in_
 
@@ -94,7 +94,7 @@ class SetModel:
         return EpisodeSetInput(
             episode_set=self.seen,
             frozen=self.frozen,
-            children=tuple(self.seen_children.values()),
+            children=Children(self.seen_children.values()),
             creating=frozenset(self.creating),
             policy=Policy(creates_per_round=3),
         )

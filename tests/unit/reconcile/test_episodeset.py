@@ -28,8 +28,16 @@ from dgym_operator.controllers import (
     PatchChild,
     PatchSetStatus,
     Plan,
+    Policy,
 )
-from dgym_operator.controllers.episodeset import child_manifest, decide_set, decode_tasks, encode_tasks, is_counted
+from dgym_operator.controllers.episodeset import (
+    Children,
+    child_manifest,
+    decide_set,
+    decode_tasks,
+    encode_tasks,
+    is_counted,
+)
 from tests.unit.reconcile.reconcile_builders import NOW, in_, the_condition
 from tests.unit.reconcile.set_model import child, episode_set, finished, task
 
@@ -37,7 +45,7 @@ FROZEN = (("a", "uid-a"), ("b", "uid-b"))
 
 
 def see(episode_set_, *children, frozen=FROZEN, **more) -> EpisodeSetInput:
-    return EpisodeSetInput(episode_set=episode_set_, frozen=frozen, children=children, **more)
+    return EpisodeSetInput(episode_set=episode_set_, frozen=frozen, children=Children(children), **more)
 
 
 def status_of(plan: Plan) -> EpisodeSetStatus:
@@ -266,7 +274,8 @@ def test_a_set_that_is_being_deleted_is_left_alone():
 
 def test_only_so_many_children_are_made_in_one_round():
     frozen = tuple((f"t{number}", f"u{number}") for number in range(100))
-    plan = decide_set(see(episode_set("t0", parallelism=90), frozen=frozen), NOW)
+    view = see(episode_set("t0", parallelism=90), frozen=frozen, policy=Policy(creates_per_round=50))
+    plan = decide_set(view, NOW)
     assert (made(plan), plan.requeue_after) == (list(range(50)), 1)
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from dgym.api import Condition, EpisodeSetStatus, LabelSelector
 from dgym_operator.controllers import Emit, EpisodeSetInput, PatchSetStatus
-from dgym_operator.controllers.episodeset import decide_set
+from dgym_operator.controllers.episodeset import Children, decide_set
 from tests.unit.reconcile.reconcile_builders import NOW, in_
 from tests.unit.reconcile.set_model import child, episode_set, finished
 
@@ -56,7 +56,7 @@ SHOWN = {
 
 
 def see(episode_set_, *children, **more) -> EpisodeSetInput:
-    return EpisodeSetInput(episode_set=episode_set_, children=children, **{"frozen": FROZEN, **more})
+    return EpisodeSetInput(episode_set=episode_set_, children=Children(children), **{"frozen": FROZEN, **more})
 
 
 def shown(seen: EpisodeSetInput, now=NOW) -> tuple[EpisodeSetStatus, list[Emit]]:

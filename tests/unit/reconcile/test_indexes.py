@@ -14,7 +14,9 @@ def test_they_are_sets(some, more):
     indexes = Indexes().plus(some).plus(more)
     assert len(indexes) == len(some | more)
     assert [index for index in range(62) if index in indexes] == sorted(some | more)
-    assert list(indexes.missing(50)) == [index for index in range(50) if index not in some | more]
+    assert indexes.covers(Indexes().plus(some))
+    assert list(indexes.minus(Indexes().plus(some))) == sorted(more - some)
+    assert Indexes().plus(some).covers(indexes) == (more <= some)
     assert Indexes.parse(str(indexes)) == indexes
 
 

@@ -1,5 +1,6 @@
 """The controller of EpisodeSets: a frozen list of tasks, the Episodes made for it, and their counts."""
 
+from dgym_operator.controllers.children import Children, Indexes, child_index, is_counted
 from dgym_operator.controllers.episodeset.controller import (
     child_manifest,
     decide_set,
@@ -7,9 +8,9 @@ from dgym_operator.controllers.episodeset.controller import (
     encode_tasks,
     tasks_name,
 )
-from dgym_operator.controllers.episodeset.counts import Indexes, child_index, is_counted
 
 __all__ = [
+    "Children",
     "Indexes",
     "child_index",
     "child_manifest",

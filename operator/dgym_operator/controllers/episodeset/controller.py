@@ -165,8 +165,10 @@ def _propagate(view: EpisodeSetInput, counted: Tally) -> tuple[tuple[Action, ...
     """
     spec = view.episode_set.spec
     resuming = is_true(view.episode_set.status.conditions, ConditionType.SUSPENDED) and not spec.suspend
+    if not (spec.cancel or spec.suspend or resuming):
+        return (), False
     actions: list[Action] = []
-    for child in counted.unfinished:
+    for child in counted.children.unfinished(counted.total):
         cancel = True if spec.cancel and not child.spec.cancel else None
         suspend = None
         if spec.suspend and not child.spec.suspend:
