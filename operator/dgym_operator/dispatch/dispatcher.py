@@ -8,7 +8,7 @@ unfinished Episodes, which a new leader observes as well.
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 import msgspec
@@ -16,10 +16,11 @@ import msgspec
 from dgym.kube import Key
 from dgym_operator.cache import Cache
 from dgym_operator.controllers import EPOCH, attempt_of
-from dgym_operator.controllers.episode import Cause, has_image, stuck_cause
+from dgym_operator.controllers.episode import has_image, stuck_cause
 from dgym_operator.controllers.episodeset import child_index
-from dgym_operator.dispatch.admission import Candidate, PullBudget, Requests, Usage, choose
-from dgym_operator.dispatch.holds import BUSY, Holds, Stuck, find_agents_cause, find_full, find_stuck
+from dgym_operator.dispatch.admission import Candidate, PullBudget, Usage, choose
+from dgym_operator.dispatch.demand import Demand, PendingPod
+from dgym_operator.dispatch.holds import BUSY, Holds, find_agents_cause, find_full, find_stuck
 from dgym_operator.objects import EpisodeView
 from dgym_operator.policies import NamespacePolicies
 
@@ -36,26 +37,6 @@ class Enqueue(Protocol):
 
     def __call__(self, key: Key, *, low_priority: bool = False) -> None:
         """Add the Episode to the queue."""
-
-
-class PendingPod(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod that no agent serves.
-
-    Attributes:
-        name: Of the pod.
-        needs_slot: Whether its episode needs one.
-        stuck: Why it cannot start for now, so that no slot is reserved.
-        displaced: Whether an agent has served it: its model failed or the agent was lost.
-        image: Of its task; empty: the default one.
-        has_image: Whether the image is on the pod's node.
-    """
-
-    name: str
-    needs_slot: bool
-    stuck: Cause | None = None
-    displaced: bool = False
-    image: str = ""
-    has_image: bool = False
 
 
 class Dispatcher:
@@ -81,11 +62,7 @@ class Dispatcher:
         self._pull_limit = pull_limit
         self._policies = policies
         self._enqueue = enqueue
-        self._pod_requests = Requests()
-        self._agent_requests = Requests()
-        self._pods_granted: dict[Key, Candidate] = {}
-        self._agents_granted: dict[Key, str] = {}
-        self._pending: dict[Key, PendingPod] = {}
+        self._demand = Demand()
         self._images: dict[str, None] = {}
         """Images that some node has had, the one that was used last at the end."""
         self._holds = Holds()
@@ -96,44 +73,50 @@ class Dispatcher:
 
     def request_pod(self, key: Key, candidate: Candidate | None) -> None:
         """Request the Episode's next pod; None: withdraw the request and its grant."""
-        if candidate is None and self._pods_granted.pop(key, None) is not None:
+        if candidate is None and self._demand.withdraw_pod(key) is not None:
             self.wake()
-        if key not in self._pods_granted:
-            self._request(self._pod_requests, key, candidate)
+        if key not in self._demand.pods_granted:
+            candidate = self._limited(key, candidate)
+            is_new = candidate is not None and candidate != self._demand.pod_requests.get(key)
+            self._demand.request_pod(key, candidate)
+            if is_new:
+                self.wake()
 
     def pod_granted(self, key: Key) -> bool:
         """Whether the Episode's next pod may be created now."""
-        return key in self._pods_granted
+        return key in self._demand.pods_granted
 
     def request_agent(self, key: Key, candidate: Candidate | None) -> None:
         """Request an agent for the Episode; None: withdraw the request."""
-        self._request(self._agent_requests, key, candidate)
+        candidate = self._limited(key, candidate)
+        is_new = candidate is not None and candidate != self._demand.agent_requests.get(key)
+        self._demand.request_agent(key, candidate)
+        if is_new:
+            self.wake()
 
     def granted_agent(self, key: Key) -> str | None:
         """The UID of the agent pod granted to the Episode. Its slot is reserved until ``release_agent``."""
-        return self._agents_granted.get(key)
+        return self._demand.agents_granted.get(key)
 
     def release_agent(self, key: Key) -> None:
         """Release the reserved slot: the Episode's status shows the assignment by now, or the grant is not used."""
-        if self._agents_granted.pop(key, None) is not None:
+        if self._demand.withdraw_agent(key):
             self.wake()
 
     def observe_pod(self, key: Key, pod: PendingPod | None) -> None:
         """Record the Episode's pod that waits for an agent's slot, ready or not; None: it has none."""
-        before = self._pending.pop(key, None)
-        if pod is not None:
-            self._pending[key] = pod
-            if pod.has_image:
-                self._record_image(pod.image)
+        before = self._demand.observe_pod(key, pod)
+        if pod is not None and pod.has_image:
+            self._record_image(pod.image)
         if pod != before and (pod is None or pod.stuck is not None):
             self.wake()
 
     def held_by(self, key: Key) -> str:
         """Why the Episode's request for an agent or a pod is not granted; empty: there is no request."""
-        candidate = self._agent_requests.get(key)
+        candidate = self._demand.agent_requests.get(key)
         if candidate is not None:
             return self._holds.of_agent(key, candidate)
-        requested = self._pod_requests.get(key)
+        requested = self._demand.pod_requests.get(key)
         return self._holds.of_pod(key[0], requested.image) if requested is not None else ""
 
     def forget(self, key: Key) -> None:
@@ -155,17 +138,13 @@ class Dispatcher:
         if len(self._images) > _IMAGES:
             del self._images[next(iter(self._images))]
 
-    def _request(self, requests: Requests, key: Key, candidate: Candidate | None) -> None:
-        if candidate is None:
-            requests.discard(key)
-            return
+    def _limited(self, key: Key, candidate: Candidate | None) -> Candidate | None:
+        """The candidate with the highest priority that its namespace allows."""
         # A priority may be raised after the pod's creation, at which the limit is checked.
         limit = self._policies.of(key[0]).limits.priority
-        if limit is not None and candidate.priority > limit:
-            candidate = msgspec.structs.replace(candidate, priority=limit)
-        if requests.get(key) != candidate:
-            requests.put(key, candidate)
-            self.wake()
+        if candidate is None or limit is None or candidate.priority <= limit:
+            return candidate
+        return msgspec.structs.replace(candidate, priority=limit)
 
     # Rounds
 
@@ -185,15 +164,14 @@ class Dispatcher:
 
     def round(self) -> None:
         """Grant what can be granted."""
-        in_use = self._slots_in_use()
+        demand, in_use = self._demand, self._slots_in_use()
         usage = Usage(slots=self._served(in_use), active=self._assigned())
-        chosen = choose(self._agent_requests, self._free_slots(in_use), usage, self._policies)
+        chosen = choose(demand.agent_requests, self._free_slots(in_use), usage, self._policies)
         for key, agent in chosen.items():
-            self._agent_requests.discard(key)
-            self._agents_granted[key] = agent
+            demand.grant_agent(key, agent)
             self._enqueue(key)
-        stuck = find_stuck(self._stuck(), self._stuck_limit)
-        pulls = PullBudget(self._images, self._pulling(), self._pull_limit)
+        stuck = find_stuck(demand.stuck(), self._stuck_limit)
+        pulls = PullBudget(self._images, demand.images(), self._pull_limit)
         self._grant_pods(in_use, stuck, pulls)
         self._update_holds(stuck, pulls)
 
@@ -205,41 +183,41 @@ class Dispatcher:
 
     def requests(self) -> tuple[int, int]:
         """Episodes that wait for the grant of a pod, and of an agent."""
-        return len(self._pod_requests), len(self._agent_requests)
+        return len(self._demand.pod_requests), len(self._demand.agent_requests)
 
     def _grant_pods(self, in_use: Mapping[str, Counter[str]], closed: Collection[str], pulls: PullBudget) -> None:
         # A namespace that gets no more pods loses its unused grants.
-        for key in [key for key in self._pods_granted if key[0] in closed]:
-            self._pod_requests.put(key, self._pods_granted.pop(key))
-        reserved = self._reserved()
-        reserving = reserved - self._agents_granted.keys()
-        slots = self._served(in_use) + Counter(namespace for namespace, _ in reserving)
-        usage = Usage(slots=slots, active=self._active())
-        room = sum(self._free_slots(in_use).values()) + self._head_start - len(reserved) - self._excess()
-        for key in tuple(self._pod_requests.in_turn(room, usage, self._policies, closed, pulls)):
-            self._pods_granted[key] = self._pod_requests[key]
-            self._pod_requests.discard(key)
+        demand = self._demand
+        for key in [key for key in demand.pods_granted if key[0] in closed] if closed else ():
+            demand.request_pod(key, demand.withdraw_pod(key))
+        if not len(demand.pod_requests):
+            return
+        usage = Usage(slots=self._served(in_use) + demand.reserving(), active=self._active())
+        room = sum(self._free_slots(in_use).values()) + self._head_start - demand.reserved - self._excess()
+        for key in tuple(demand.pod_requests.in_turn(room, usage, self._policies, closed, pulls)):
+            demand.grant_pod(key)
             self._enqueue(key)
 
     def _update_holds(self, stuck: Mapping[str, str], pulls: PullBudget) -> None:
         """Queue the episodes whose cause of waiting has changed: their status shows it."""
         before = self._holds
-        full = find_full(self._pod_requests.namespaces(), self._active(), self._policies)
-        ready = find_full(self._agent_requests.namespaces(), self._assigned(), self._policies)
+        pod_requests, agent_requests = self._demand.pod_requests, self._demand.agent_requests
+        full = find_full(pod_requests.namespaces(), self._active(), self._policies)
+        ready = find_full(agent_requests.namespaces(), self._assigned(), self._policies)
         agents = find_agents_cause(self._cache.agents)
         pods = {**(self._lasting(full) if agents == BUSY else full), **stuck}
         # An image is shown as waiting until it is pulled, whether or not slots are free meanwhile: see ``Holds``.
         waiting = {image for image in pulls.refused | before.images if not pulls.is_open(image)}
-        images = frozenset(waiting & self._pod_requests.images()) if waiting else frozenset()
+        images = frozenset(waiting & pod_requests.images()) if waiting else frozenset()
         self._holds = Holds(agents=agents, pods=pods, ready=ready, images=images, pull_limit=self._pull_limit or 0)
         if self._holds == before:
             return
-        for key in self._pod_requests:
-            image = self._pod_requests[key].image
+        for key in pod_requests:
+            image = pod_requests[key].image
             if self._holds.of_pod(key[0], image) != before.of_pod(key[0], image):
                 self._enqueue(key, low_priority=True)
-        for key in self._agent_requests:
-            candidate = self._agent_requests[key]
+        for key in agent_requests:
+            candidate = agent_requests[key]
             if self._holds.of_agent(key, candidate) != before.of_agent(key, candidate):
                 self._enqueue(key, low_priority=True)
 
@@ -257,26 +235,9 @@ class Dispatcher:
         active, found = self._active(), {}
         for namespace in self._policies.overrides:
             found[namespace, "active"] = active[namespace]
-            found[namespace, "waiting"] = self._pod_requests.count(namespace) + self._agent_requests.count(namespace)
+            requests = (self._demand.pod_requests, self._demand.agent_requests)
+            found[namespace, "waiting"] = sum(each.count(namespace) for each in requests)
         return found
-
-    def _pulling(self) -> Iterator[str]:
-        """Images of sandboxes that are granted or start, except those that are stuck: a pull may take too long."""
-        for candidate in self._pods_granted.values():
-            yield candidate.image
-        for pod in self._pending.values():
-            if pod.stuck is None and not pod.has_image:
-                yield pod.image
-
-    def _reserved(self) -> set[Key]:
-        """Episodes for which a slot is reserved: their sandbox starts or is ready, or they wait for another agent."""
-        pending = {
-            key
-            for key, pod in self._pending.items()
-            if pod.needs_slot and pod.stuck is None and (not pod.displaced or key in self._agents_granted)
-        }
-        granted = {key for key, candidate in self._pods_granted.items() if candidate.needs_slot}
-        return pending | granted | {key for key in self._agent_requests if self._agent_requests[key].needs_slot}
 
     def _excess(self) -> int:
         """How many slots are reserved for episodes in back-off.
@@ -284,28 +245,25 @@ class Dispatcher:
         Nothing is reserved for as many of them as there are slots: they delay no other episode. More of them, as when
         a model is away, reserve one each: sandboxes without an agent stay bounded.
         """
-        waiting = sum(
-            pod.displaced and pod.needs_slot and key not in self._agent_requests and key not in self._agents_granted
-            for key, pod in self._pending.items()
-        )
         agents = self._cache.agents
-        return max(0, waiting - sum(agents.open_slots(agent) or 0 for agent in agents))
+        return max(0, self._demand.backing_off - sum(agents.open_slots(agent) or 0 for agent in agents))
 
     def _served(self, in_use: Mapping[str, Counter[str]]) -> Counter[str]:
         """Number of slots in use or granted, by namespace."""
-        return sum(in_use.values(), Counter(namespace for namespace, _ in self._agents_granted))
+        served = Counter(namespace for namespace, _ in self._demand.agents_granted)
+        for slots in in_use.values():
+            served.update(slots)
+        return served
 
     def _assigned(self) -> Counter[str]:
         """Number of episodes that are assigned or about to be, by namespace."""
         index = self._cache.assigned_by_namespace
-        granted = Counter(key[0] for key in self._agents_granted if not self._is_assigned(key))
+        granted = Counter(key[0] for key in self._demand.agents_granted if not self._is_assigned(key))
         return granted + Counter({namespace: index.count(namespace) for namespace in index.values()})
 
     def _active(self) -> Counter[str]:
         """Number of active episodes by namespace: assigned, or with a sandbox that starts, is ready or is granted."""
-        starting = {key for key, pod in self._pending.items() if pod.stuck is None and not pod.displaced}
-        starting |= self._pods_granted.keys()
-        return self._assigned() + Counter(namespace for namespace, _ in starting - self._agents_granted.keys())
+        return self._assigned() + self._demand.starting()
 
     def _is_assigned(self, key: Key) -> bool:
         episode = self._cache.episodes.get(key)
@@ -321,15 +279,12 @@ class Dispatcher:
         return in_use
 
     def _free_slots(self, in_use: Mapping[str, Counter[str]]) -> dict[str, int]:
-        granted = Counter(self._agents_granted.values())
+        granted = Counter(self._demand.agents_granted.values())
         return {
             agent.uid: max(0, slots - in_use[agent.uid].total() - granted[agent.uid])
             for agent in self._cache.agents
             if (slots := self._cache.agents.open_slots(agent)) is not None
         }
-
-    def _stuck(self) -> dict[Key, Stuck]:
-        return {key: Stuck(pod.name, pod.stuck) for key, pod in self._pending.items() if pod.stuck is not None}
 
 
 def pending_pod(cache: Cache, episode: EpisodeView) -> PendingPod | None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from dgym_operator.cache import Agents, Cache
 from dgym_operator.controllers import Policy
 from dgym_operator.dispatch import Dispatcher, candidate_of, pending_pod
-from dgym_operator.dispatch.dispatcher import PendingPod
+from dgym_operator.dispatch.demand import PendingPod
 from tests.unit.operator.conftest import (
     POLICIES,
     Objects,

@@ -1,7 +1,7 @@
 import pytest
 
 from dgym_operator.dispatch import candidate_of, pending_pod
-from dgym_operator.dispatch.dispatcher import PendingPod
+from dgym_operator.dispatch.demand import PendingPod
 from tests.unit.operator.conftest import create_pod, no_image, request_pods, serve, unschedulable
 
 
