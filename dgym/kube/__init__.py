@@ -5,6 +5,7 @@ Of episodes it holds the resources alone. Clock and random are arguments; every 
 
 from dgym.kube.auth import SERVICE_ACCOUNT, Access, AccessError, Credentials, load_access
 from dgym.kube.client import Client
+from dgym.kube.election import LeaderElector, LeadershipLost
 from dgym.kube.errors import (
     AlreadyExists,
     ApiError,
@@ -23,7 +24,7 @@ from dgym.kube.errors import (
 )
 from dgym.kube.events import EventRecorder, EventType
 from dgym.kube.forward import PortForward
-from dgym.kube.lease import LeaderElector, LeadershipLost, LeaseRecord, LeaseSpec
+from dgym.kube.lease import LeaseRecord, LeaseSpec
 from dgym.kube.queue import QueueClosed, WorkQueue
 from dgym.kube.reflector import Reflector, WatchSettings
 from dgym.kube.resources import (

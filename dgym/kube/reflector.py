@@ -119,6 +119,11 @@ class Reflector(Generic[T]):
         self._opened = float("inf")
 
     @property
+    def version(self) -> str:
+        """The version up to which the store has everything; empty before the first list."""
+        return self._version
+
+    @property
     def staleness(self) -> float:
         """Seconds since the API server last sent anything to this watch; before that, since the start."""
         return self._clock.monotonic() - self._alive

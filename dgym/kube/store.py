@@ -97,6 +97,17 @@ class Store(Generic[T]):
         """The object, if there is one of that name."""
         return self._objects.get(key)
 
+    def newest(self, namespace: str | None = None) -> str:
+        """The highest version of an object of the namespace (None: of all); empty where versions do not compare."""
+        newest = "0"
+        for key, item in self._objects.items():
+            if _covers(namespace, key):
+                version = item.metadata.resource_version
+                if not (older(newest, version) or older(version, newest) or version == newest):
+                    return ""
+                newest = version if older(newest, version) else newest
+        return newest
+
     def __len__(self) -> int:
         return len(self._objects)
 

@@ -16,7 +16,7 @@ from dgym.logs import fields
 from dgym_operator.actions.drivers import DriverSecrets
 from dgym_operator.actions.pods import Gone, PodMaker
 from dgym_operator.actions.reader import ApiReader, Unmet
-from dgym_operator.actions.writes import ProgressBudget, Writes, episode_patch
+from dgym_operator.actions.writes import NotLeading, ProgressBudget, Writes, episode_patch
 from dgym_operator.cache import Cache, Memory
 from dgym_operator.calls import SidecarCall, SidecarCalls
 from dgym_operator.controllers import (
@@ -112,14 +112,20 @@ class EpisodeExecutor:
             return None, episode
         if action.progress and not self.progress.allows():
             return DEFER_SECONDS + self.progress.until_turn(), episode
-        written = await self.writes.patch_status(
-            EPISODES,
-            metadata.name,
-            patch,
-            decode=EpisodeView,
-            namespace=metadata.namespace,
-            priority=_priority(action),
-        )
+        try:
+            written = await self.writes.patch_status(
+                EPISODES,
+                metadata.name,
+                patch,
+                decode=EpisodeView,
+                namespace=metadata.namespace,
+                priority=_priority(action),
+            )
+        except NotLeading:
+            raise
+        except BaseException:
+            self._memory.failed_write_at = self.cache.clock.monotonic()
+            raise
         self._memory.record_written(written)
         self.cache.episodes.assume(written)
         _log.info(

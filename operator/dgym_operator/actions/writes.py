@@ -29,6 +29,11 @@ class Writes:
     def __init__(self, client: Client, leads: Callable[[], bool]) -> None:
         self._client = client
         self._leads = leads
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Refuse all writes from now on; those in flight are not affected."""
+        self._stopped = True
 
     async def create(self, resource: Resource, body: Any, *, decode: type[V], namespace: str) -> V:
         """Create an object."""
@@ -109,7 +114,7 @@ class Writes:
         return found.metadata.uid == uid
 
     def _check(self) -> None:
-        if not self._leads():
+        if self._stopped or not self._leads():
             raise NotLeading("this replica does not lead")
 
 

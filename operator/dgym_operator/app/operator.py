@@ -128,7 +128,9 @@ class Operator:
             duration=settings.lease_duration_seconds,
             renew_deadline=settings.lease_renew_seconds,
             retry_period=settings.lease_retry_seconds,
+            note=lambda: self._informers.handover(),
         )
+        self._writes = Writes(self._client, self.elector.is_leader)
         self._events = EventRecorder(
             self._client, controller=_CONTROLLER, instance=self.elector.identity, clock=clock, random=random
         )
@@ -195,6 +197,7 @@ class Operator:
             if not leading.done():
                 _log.info("stops: no new work is taken, writes in flight are finished")
                 self._queue.close()
+                self._writes.stop()
                 if self.elector.is_leader():
                     await asyncio.wait((leading,), timeout=self.settings.shutdown_seconds)
         finally:
@@ -211,13 +214,14 @@ class Operator:
 
     async def _lead(self, caller: Callable[[float], PodCaller]) -> None:
         """Decide and write until the queue is closed. Agents and sidecars are called by callers."""
-        writes = Writes(self._client, self.elector.is_leader)
-        await self._namespaces.begin()
+        writes = self._writes
         async with asyncio.TaskGroup() as background:
+            caught_up = background.create_task(self._informers.catch_up(self.elector.handed_over))
+            await self._namespaces.begin()
             tasks = [background.create_task(self._namespaces.run())]
             key = await self._obtain_key(writes)
             self.cache.key_id = key_id(key)
-            await self._informers.catch_up()
+            await caught_up
             reconciler, work = self._leading_parts(caller, writes, key)
             self._handlers.start()
             tasks += [background.create_task(each) for each in work]

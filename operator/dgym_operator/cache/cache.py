@@ -4,29 +4,13 @@ Objects are narrow structs: ten thousand episodes with their pods take some tens
 is put into its store at once, so that no decision is made without the writes before it.
 """
 
-import logging
-from collections.abc import Callable, Hashable, Iterable
-from random import Random
-from typing import Any, NamedTuple
+from collections.abc import Hashable, Iterable
+from typing import NamedTuple
 
-from dgym.api import SET_LABEL
 from dgym.kube import (
-    CONFIG_MAPS,
-    DEBUG_TASKS,
-    EPISODE_SETS,
-    EPISODES,
-    PODS,
-    ApiError,
-    Backoff,
     Change,
-    Client,
     Clock,
-    Forbidden,
-    NotFound,
-    Reflector,
-    Resource,
     Store,
-    WatchSettings,
 )
 from dgym.wire.assignments import AssignmentMode
 from dgym_operator.cache.agents import Agents
@@ -34,7 +18,6 @@ from dgym_operator.cache.memory import Memory
 from dgym_operator.controllers import EpisodeInput, EpisodeSetInput, FrozenTasks, Policy, TaskState, attempt_of
 from dgym_operator.controllers.episodeset import Children, child_index, decode_tasks, tasks_name
 from dgym_operator.objects import (
-    SANDBOX_LABELS,
     ConfigMapView,
     EpisodeSetView,
     EpisodeView,
@@ -42,14 +25,8 @@ from dgym_operator.objects import (
     TaskView,
     WatchedObject,
 )
-from dgym_operator.settings import Settings
 
-_log = logging.getLogger(__name__)
 _SET = "EpisodeSet"
-_AGENTS = "agents"
-_BACKOFF = Backoff(base=0.5, limit=5.0)
-STALE_SECONDS = 2 * WatchSettings().silence_seconds
-"""A stream that is silent for half of it is opened again; after all of it the store may be out of date."""
 
 
 class Cache:
@@ -241,122 +218,3 @@ def _assigned_in(episode: EpisodeView) -> Iterable[str]:
 def _task_of(episode: EpisodeView) -> Iterable[tuple[str, str]]:
     task = episode.spec.task_ref
     return ((episode.metadata.namespace, task.name),) if task is not None and not episode.is_finished else ()
-
-
-class Informers:
-    """All reflectors, by their names in metrics.
-
-    The namespaces of ``watchNamespaces`` may be absent; until one exists, its objects are not waited for.
-    """
-
-    def __init__(self, client: Client, cache: Cache, settings: Settings, clock: Clock, random: Random) -> None:
-        self.changed: Callable[[], None] = lambda: None
-        """Called when a list was answered, and when the requests for a namespace begin or cease to be refused."""
-        self._client = client
-        self._cache = cache
-        self._clock = clock
-        self._random = random
-        self.by_name: dict[tuple[str, str], Reflector[Any]] = {}
-        sandboxes = ",".join(f"{name}={value}" for name, value in SANDBOX_LABELS.items())
-        for namespace in settings.namespaces:
-            self._add(EPISODES, EpisodeView, cache.episodes, namespace)
-            self._add(EPISODE_SETS, EpisodeSetView, cache.sets, namespace)
-            self._add(DEBUG_TASKS, TaskView, cache.tasks, namespace)
-            self._add(PODS, Pod, cache.pods, namespace, sandboxes)
-            self._add(CONFIG_MAPS, ConfigMapView, cache.config_maps, namespace, SET_LABEL)
-        self._add(PODS, Pod, cache.agent_pods, settings.namespace, settings.agent_selector, name=_AGENTS)
-
-    def _add(
-        self,
-        resource: Resource,
-        kind: type[Any],
-        store: Store[Any],
-        namespace: str | None,
-        selector: str = "",
-        *,
-        name: str = "",
-    ) -> None:
-        reflector = Reflector(
-            self._client,
-            resource,
-            decode=kind,
-            store=store,
-            clock=self._clock,
-            random=self._random,
-            namespace=namespace,
-            label_selector=selector,
-            optional=_is_optional(name, namespace),
-            changed=lambda: self.changed(),
-        )
-        self.by_name[name or resource.plural, namespace or ""] = reflector
-
-    async def synced(self) -> None:
-        """Wait until every store has been filled once, except those of absent namespaces."""
-        for (name, namespace), reflector in self.by_name.items():
-            await (reflector.answered if _is_optional(name, namespace) else reflector.synced).wait()
-
-    async def catch_up(self) -> None:
-        """Bring the Episodes up to date by a list: watches may lag behind the last writes of the former leader."""
-        failures = 0
-        for (name, _), reflector in self.by_name.items():
-            while name == EPISODES.plural and reflector.refusal is None:
-                try:
-                    await self._catch_up(reflector.namespace)
-                except (Forbidden, NotFound):
-                    break
-                except ApiError as error:
-                    failures += 1
-                    _log.info("the Episodes could not be listed: %s", error)
-                    await self._clock.sleep(_BACKOFF.delay(failures, self._random))
-                else:
-                    break
-
-    async def _catch_up(self, namespace: str | None) -> None:
-        store = self._cache.episodes
-        async for page in self._client.pages(EPISODES, decode=EpisodeView, namespace=namespace):
-            for episode in page.items:
-                known = store.get(episode.key)
-                if known is None or known.metadata.resource_version != episode.metadata.resource_version:
-                    store.assume(episode)
-
-    def refusal(self, namespace: str) -> Forbidden | None:
-        """The API server's refusal of a namespace of ``watchNamespaces``, which mostly is gone; None: it answers."""
-        of_namespace = (
-            reflector.refusal
-            for (name, where), reflector in self.by_name.items()
-            if where == namespace and _is_optional(name, where)
-        )
-        return next((refusal for refusal in of_namespace if refusal is not None), None)
-
-    def complete(self, namespace: str) -> bool:
-        """Whether all objects of the namespace are in the stores."""
-        of_namespace = [
-            reflector
-            for (name, where), reflector in self.by_name.items()
-            if where in (namespace, "") and name != _AGENTS
-        ]
-        return all(reflector.synced.is_set() and reflector.refusal is None for reflector in of_namespace)
-
-    def check(self) -> str | None:
-        """Readiness check: which store is not up to date. An absent namespace is no fault of this replica."""
-        for (name, namespace), reflector in self.by_name.items():
-            if _is_optional(name, namespace) and self.refusal(namespace) is not None:
-                continue
-            where = f"{name} in {namespace or 'all namespaces'}"
-            if not reflector.synced.is_set():
-                return f"{where} have not been listed yet"
-            if reflector.staleness > STALE_SECONDS:
-                return f"{where} have had no update for {reflector.staleness:.0f} s"
-        return None
-
-    def staleness(self) -> dict[tuple[str, str], float]:
-        """Seconds since each watch last received anything, except those of absent namespaces."""
-        return {
-            name: reflector.staleness
-            for name, reflector in self.by_name.items()
-            if not _is_optional(*name) or reflector.refusal is None
-        }
-
-
-def _is_optional(name: str, namespace: str | None) -> bool:
-    return bool(namespace) and name != _AGENTS

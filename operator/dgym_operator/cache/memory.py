@@ -22,6 +22,8 @@ class Memory:
         last_pods: The last state of a deleted pod whose termination message no decision has read.
         disrupted: The last attempt whose pod was observed to be disrupted.
         drivers: The attempt whose external driver has its Secret.
+        failed_write_at: Monotonic time of the last write of an Episode's status that failed. It may have taken effect
+            all the same, and show in the cache later.
     """
 
     def __init__(self) -> None:
@@ -32,6 +34,7 @@ class Memory:
         self.disrupted: dict[str, int] = {}
         self.drivers: dict[str, int] = {}
         self._sidecars: dict[str, tuple[int, SidecarView]] = {}
+        self.failed_write_at = float("-inf")
         self._written: set[str] = set()
         self._failures: dict[str, tuple[int, CreateFailure]] = {}
         self._creating: defaultdict[str, dict[int, datetime]] = defaultdict(dict)

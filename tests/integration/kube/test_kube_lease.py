@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dgym.kube import LEASES, Client, LeaderElector, LeadershipLost
+from dgym.kube import LEASES, Client, LeaderElector, LeadershipLost, LeaseRecord
 from tests.apiserver import ApiServer
 from tests.fakes.kube_clocks import ManualClock
 
@@ -212,3 +212,57 @@ def test_durations_that_would_allow_two_leaders_are_refused(
             renew_deadline=renew,
             retry_period=retry,
         )
+
+
+async def test_a_released_lease_is_taken_at_once(
+    candidate: Callable[[str], Candidate], lease: Callable[[], dict[str, Any]], until: Until
+) -> None:
+    first = candidate("first")
+    await until(lambda: first.leading)
+    second = candidate("second")
+    await until(lambda: second.clock.sleepers > 0)
+    await first.stop()
+    # No time passes for the second: it sees the Lease.
+    await until(lambda: second.leading)
+    assert lease()["holderIdentity"] == "second"
+
+
+@pytest.fixture
+def records(client: Client, api_namespace: str) -> Callable[[str], LeaseRecord]:
+    def make(identity: str) -> LeaseRecord:
+        return LeaseRecord(
+            client,
+            name="leader",
+            namespace=api_namespace,
+            identity=identity,
+            duration=15.0,
+            valid=10.0,
+            clock=ManualClock(),
+        )
+
+    return make
+
+
+async def test_the_note_of_a_release_goes_to_the_next_holder_alone(records: Callable[[str], LeaseRecord]) -> None:
+    first, second, third = records("first"), records("second"), records("third")
+    assert await first.renew(30.0)
+    await first.release(30.0, note="all up to 7")
+    assert await second.renew(30.0)
+    assert (first.handed_over, second.handed_over) == ("", "all up to 7")
+    assert await second.renew(30.0)
+    await second.release(30.0)
+    assert await third.renew(30.0)
+    assert third.handed_over == ""
+
+
+async def test_a_note_from_before_another_holder_is_not_used(
+    records: Callable[[str], LeaseRecord], client: Client, api_namespace: str
+) -> None:
+    first, second = records("first"), records("second")
+    assert await first.renew(30.0)
+    await first.release(30.0, note="all up to 7")
+    # A holder that knows no notes, as of an older release.
+    for spec in ({"holderIdentity": "older", "leaseTransitions": 1}, {"holderIdentity": ""}):
+        await client.patch(LEASES, "leader", {"spec": spec}, namespace=api_namespace, decode=bytes)
+    assert await second.renew(30.0)
+    assert second.handed_over == ""

@@ -77,6 +77,32 @@ async def test_a_new_leader_goes_on_where_the_old_one_stopped(installation):
     assert {given.epoch for given in agent.given} == {1}
 
 
+def _lists(operator):
+    """How often Episodes were listed, for the store or to catch up."""
+    series = 'dgym_operator_api_requests_total{code="200",resource="episodes",verb="list"} '
+    lines = operator.metrics.text().decode().splitlines()
+    return sum(float(line.removeprefix(series)) for line in lines if line.startswith(series))
+
+
+async def test_a_leader_that_stops_hands_over_at_once(installation):
+    agent = await installation.start_agent()
+    agent.playing = False
+    # Without a view of the Lease the second would try again after minutes, when this test has failed.
+    slow = {"lease_retry_seconds": 300.0, "lease_renew_seconds": 310.0, "lease_duration_seconds": 320.0}
+    first = await installation.start_operator(**slow)
+    await until(first.elector.is_leader, "the first leads")
+    second = await installation.start_operator(**slow)
+    await until(lambda: second.elector.holder, "the second stands by")
+    _, uid = await begin(installation)
+    await installation.stop_operator(0)
+    await until(second.elector.is_leader, "the second leads")
+    agent.playing = True
+    await agent.finish(uid)
+    assert (await installation.finished("fix"))["status"]["epoch"] == 1
+    # Its watch has shown all that the first one wrote, so that it need not list.
+    assert (second.elector.handed_over != "", _lists(second)) == (True, 1.0)
+
+
 class Process:
     """The operator as its container runs it."""
 
