@@ -21,6 +21,20 @@ def test_a_release_for_namespaces_makes_nothing_of_the_cluster(render):
     assert served == {"team-a", "team-b", "dgym-system"}
 
 
+def test_the_operators_requests_have_a_share_of_the_api_server(render):
+    release = render("default")
+    (level,) = release.of("PriorityLevelConfiguration")
+    account = {"name": "dgym-operator", "namespace": "dgym-system"}
+    levels = {}
+    for schema in release.of("FlowSchema"):
+        (rule,) = schema["spec"]["rules"]
+        assert [subject["serviceAccount"] for subject in rule["subjects"]] == [account]
+        levels[schema["metadata"]["name"]] = schema["spec"]["priorityLevelConfiguration"]["name"]
+    name = level["metadata"]["name"]
+    assert levels == {name: name, f"{name}-leases": "leader-election"}
+    assert not render("default", "operator.api.fairness=false").of("FlowSchema")
+
+
 def test_no_hook_lies_in_a_served_namespace(render):
     # One that is deleted would stop the uninstallation, whose hooks were written down when it was there.
     hooks = [each for each in render("namespaced").objects if "helm.sh/hook" in each["metadata"].get("annotations", {})]

@@ -191,7 +191,7 @@ subjects:
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
   resourceNames: [dgym-operator]
-  verbs: [get, patch]
+  verbs: [get, list, watch, patch]
 - apiGroups: [""]
   resources: [secrets]
   verbs: [create]
