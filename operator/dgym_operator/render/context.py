@@ -5,12 +5,25 @@ Variables are plain lists and mappings of what a pod needs, without scoring, hid
 
 import hashlib
 import posixpath
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
-from dgym.api import ATTEMPT_LABEL, EPISODE_LABEL, DebugTaskSpec, PodOverrides, Resources, parse_quantity
+from dgym.api import (
+    ARM_LABEL,
+    ATTEMPT_LABEL,
+    BENCHMARK_LABEL,
+    EPISODE_LABEL,
+    INDEX_LABEL,
+    SAMPLE_LABEL,
+    SET_LABEL,
+    TASK_LABEL,
+    DebugTaskSpec,
+    PodOverrides,
+    Resources,
+    parse_quantity,
+)
 from dgym.errors import DgymError
 from dgym.wire.http import Role, make_token, token_digest
 from dgym_operator.images import mirrored
@@ -99,7 +112,12 @@ def template_variables(context: PodContext) -> dict[str, Any]:
     image = context.task.image
     return {
         "pod": _pod(context),
-        "episode": {"name": context.episode, "uid": context.episode_uid, "attempt": context.attempt},
+        "episode": {
+            "name": context.episode,
+            "uid": context.episode_uid,
+            "attempt": context.attempt,
+            "path": f"{context.namespace}/{context.episode}",
+        },
         "task": {
             "image": mirrored(image, settings.image_mirrors) if image else settings.sandbox_image,
             "interpreter": context.task.interpreter,
@@ -118,6 +136,23 @@ def template_variables(context: PodContext) -> dict[str, Any]:
             "disk": sandbox.limits["ephemeral-storage"],
         },
     }
+
+
+IMAGE = ("task", "image")
+_OF_EPISODES = (EPISODE_LABEL, SET_LABEL, INDEX_LABEL, SAMPLE_LABEL, ARM_LABEL, TASK_LABEL, BENCHMARK_LABEL)
+
+
+def blanks(variables: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """The paths of variables that differ from pod to pod, and that templates mostly write out alone."""
+    return [
+        ("pod", "name"),
+        ("episode", "name"),
+        ("episode", "uid"),
+        ("episode", "path"),
+        IMAGE,
+        *(("pod", "labels", name) for name in _OF_EPISODES if name in variables["pod"]["labels"]),
+        *(("sidecar", "digests", role) for role in variables["sidecar"]["digests"]),
+    ]
 
 
 def _pod(context: PodContext) -> dict[str, Any]:

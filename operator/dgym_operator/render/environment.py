@@ -5,9 +5,10 @@ nested loops and ``"x" * 10**9``.
 """
 
 import json
+import os
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from jinja2.nodes import EvalContext
 from jinja2.runtime import BlockReference, Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from markupsafe import Markup
+
+from dgym_operator.render.forms import Blank, blind
 
 RENDER_SECONDS = 2.0
 _LONGEST_RANGE = 1000
@@ -75,6 +78,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         self._deadline = float("inf")
         self.filters = {name: self.filters[name] for name in _FILTERS}
         self.filters.update(json=quoted, tojson=quoted, literal=literal, join=_join)
+        blind(self)
         self.globals.clear()
         self.globals.update(range=_range, dict=dict)
 
@@ -149,7 +153,13 @@ def quoted(value: Any) -> Quoted:
         raise SecurityError("markup is not quoted")
     if isinstance(value, StrictUndefined):
         str(value)  # Raises an error that names what is undefined.
-    return Quoted(_UNSAFE.sub(_escape, json.dumps(value, ensure_ascii=False, allow_nan=False)))
+    return Quoted(_UNSAFE.sub(_escape, json.dumps(value, ensure_ascii=False, allow_nan=False, default=_default)))
+
+
+def _default(value: Any) -> str:
+    if isinstance(value, Blank):
+        return value.mark
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
 
 
 @pass_eval_context
@@ -202,6 +212,16 @@ class TemplateLoader(BaseLoader):
         # A ConfigMap's directory changes by renaming a link, so the same path is another file afterwards.
         return text, str(path), lambda: self._find(template) == signature
 
+    def signature(self) -> Hashable:
+        """Changes with every change of any template."""
+        states = (
+            (entry.path, status.st_mtime_ns, status.st_size, status.st_ino)
+            for directory in self._directories
+            for entry in _entries(directory)
+            if entry.name.endswith(SUFFIX) and (status := _status(entry)) is not None
+        )
+        return tuple(sorted(states))
+
     def list_templates(self) -> list[str]:
         """All names."""
         found = {path.name for directory in self._directories for path in directory.glob(f"*{SUFFIX}")}
@@ -217,4 +237,19 @@ class TemplateLoader(BaseLoader):
             except OSError:
                 continue
             return path, status.st_mtime_ns, status.st_size, status.st_ino
+        return None
+
+
+def _entries(directory: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(directory) as entries:
+            return list(entries)
+    except OSError:
+        return []
+
+
+def _status(entry: os.DirEntry[str]) -> os.stat_result | None:
+    try:
+        return entry.stat()
+    except OSError:
         return None

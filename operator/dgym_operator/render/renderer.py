@@ -16,8 +16,9 @@ import yaml
 
 from dgym.documents import read_yaml
 from dgym.errors import FieldPath, nearest, render_path
-from dgym_operator.render.context import PodContext, TemplateError, own_labels, template_variables
+from dgym_operator.render.context import IMAGE, PodContext, TemplateError, blanks, own_labels, template_variables
 from dgym_operator.render.environment import SUFFIX, TemplateEnvironment, TemplateLoader
+from dgym_operator.render.forms import Forms
 from dgym_operator.render.shapes import ShapeCache
 
 _LARGEST_TEXT = 1024**2
@@ -29,12 +30,20 @@ class Renderer:
     Args:
         directory: An administrator's templates, ``NAME.yaml.j2``; they replace shipped ones of the same name.
         clock: Seconds for the time limit of a render: of the thread's own CPU, since the machine may be busy.
+        forms: Whether pods that differ in texts alone are made from one form; otherwise each is rendered.
     """
 
-    def __init__(self, *, directory: Path | None = None, clock: Callable[[], float] = time.thread_time) -> None:
+    def __init__(
+        self,
+        *,
+        directory: Path | None = None,
+        clock: Callable[[], float] = time.thread_time,
+        forms: bool = True,
+    ) -> None:
         self._loader = TemplateLoader(directory)
         self._environment = TemplateEnvironment(self._loader, clock=clock)
         self._shapes = ShapeCache()
+        self._forms = Forms() if forms else None
 
     def render(self, template: str, context: PodContext) -> dict[str, Any]:
         """The manifest of one attempt's pod.
@@ -44,6 +53,32 @@ class Renderer:
             InvalidOverride: The episode or the task requests a setting that no pod may have.
         """
         variables = template_variables(context)
+
+        pod = self._filled(template, variables)
+        if pod is None:
+            pod = self._rendered(template, variables)
+        try:
+            return _complete(pod, context)
+        except ValueError as error:
+            raise TemplateError(f"pod template {template!r}: {error}") from None
+
+    def _filled(self, template: str, variables: dict[str, Any]) -> dict[str, Any] | None:
+        """The pod by a form; None: it is to be rendered."""
+        if self._forms is None:
+            return None
+
+        def render(given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+            text = self._text(template, given)
+            return text, _document(text, template)
+
+        state, paths = (template, self._loader.signature()), blanks(variables)
+        found = self._forms.fill(state, variables, paths, render)
+        if found is not None:
+            return found
+        # A template may look at the image, and there are fewer images than pods.
+        return self._forms.fill(state, variables, [path for path in paths if path != IMAGE], render)
+
+    def _rendered(self, template: str, variables: dict[str, Any]) -> dict[str, Any]:
         try:
             text = self._text(template, variables)
         except jinja2.TemplateNotFound as error:
@@ -57,8 +92,7 @@ class Renderer:
             # Whatever an expression can raise: the template is wrong, not the controller.
             raise TemplateError(f"pod template {template!r}: {_place(error)}{_what(error)}") from error
         try:
-            pod = self._shapes.read(text, lambda text: _document(text, template))
-            return _complete(pod, context)
+            return self._shapes.read(text, lambda text: _document(text, template))
         except ValueError as error:
             raise TemplateError(f"pod template {template!r}: {error}") from None
 
