@@ -128,6 +128,9 @@ class Event(msgspec.Struct, Generic[T], frozen=True):
     gone: bool = False
 
 
+_CHANGES = ("ADDED", "MODIFIED", "DELETED")
+
+
 class _Line(msgspec.Struct, frozen=True):
     type: str
     object: msgspec.Raw
@@ -149,6 +152,7 @@ class EventDecoder(Generic[T]):
 
     def __init__(self, kind: type[T]) -> None:
         self._lines = msgspec.json.Decoder(_Line)
+        self._whole: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_line_struct(kind))
         self._items = msgspec.json.Decoder(kind)
         self._identified = msgspec.json.Decoder(_Identified)
 
@@ -161,10 +165,17 @@ class EventDecoder(Generic[T]):
             UnreadableObject: The object does not fit.
         """
         try:
+            whole = self._whole.decode(line)
+        except msgspec.DecodeError:
+            pass  # A bookmark, an error, or an object that does not fit.
+        else:
+            if whole.type in _CHANGES:
+                return Event(whole.object.metadata.resource_version, whole.object, whole.type == "DELETED")
+        try:
             event = self._lines.decode(line)
         except msgspec.DecodeError as error:
             raise ConnectionLost(f"not a watch event: {error}") from error
-        if event.type in ("ADDED", "MODIFIED", "DELETED"):
+        if event.type in _CHANGES:
             try:
                 item = self._items.decode(event.object)
             except msgspec.DecodeError as error:
@@ -234,6 +245,10 @@ class PageDecoder(Generic[V]):
                 identity = self._identified.decode(item).metadata
                 page.unreadable[identity.namespace, identity.name] = str(error)
         return page
+
+
+def _line_struct(kind: type) -> Any:
+    return msgspec.defstruct("_Line", [("type", str), ("object", kind)])
 
 
 def _page_struct(kind: type) -> Any:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from random import Random
 from typing import TypeVar
+from urllib.parse import urlencode
 
 import aiohttp
 import msgspec
@@ -312,7 +313,8 @@ class Transport:
         return self._session
 
     def _url(self, request: Request) -> URL:
-        return URL(self._access.server + request.path, encoded=True).update_query(request.parameters)
+        query = f"?{urlencode(request.parameters)}" if request.parameters else ""
+        return URL(f"{self._access.server}{request.path}{query}", encoded=True)
 
     async def _headers(self, request: Request) -> dict[str, str]:
         headers = {"Content-Type": request.content_type} if request.body is not None else {}

@@ -125,7 +125,8 @@ class EventHandlers:
                 disrupted = self._cache.memory.disrupted
                 disrupted[owner.uid] = max(attempt_of(change.last), disrupted.get(owner.uid, 0))
             key = (change.key[0], owner.name)
-            self.enqueue(key, low_priority=change.source is Source.LIST)
+            if not _is_of_no_consequence(change):
+                self.enqueue(key, low_priority=change.source is Source.LIST)
 
     def _keep_last(self, uid: str, pod: Pod) -> None:
         """Keep the last state of a deleted pod for the next decision: its verdict, or the deletion itself."""
@@ -177,6 +178,15 @@ class EventHandlers:
             for episode in self._cache.episodes_by_agent[change.last.metadata.uid]:
                 self.enqueue(episode.key)
         self._dispatcher.wake()
+
+
+def _is_of_no_consequence(change: Change[Pod]) -> bool:
+    """Whether nothing has changed that a decision reads: a kubelet and a scheduler write much else."""
+    old, new = change.old, change.new
+    if old is None or new is None or old.status != new.status:
+        return False
+    versioned = msgspec.structs.replace(new.metadata, resource_version=old.metadata.resource_version)
+    return versioned == old.metadata
 
 
 def _slot_changed(change: Change[EpisodeView]) -> bool:

@@ -6,6 +6,7 @@ loses what was not scraped yet; each transition of an Episode is counted by the 
 
 from collections.abc import Callable
 from datetime import datetime
+from functools import cache
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, generate_latest
 
@@ -104,6 +105,32 @@ class Metrics:
         self.assignments = _ASSIGNMENTS.register(self.registry)
         self.ready_seconds = _READY_SECONDS.register(self.registry)
         self.lag_seconds = _LAG_SECONDS.register(self.registry)
+        # Looking a series up by its labels takes longer than counting.
+        self._of_reconcile = cache(
+            lambda kind, result: (
+                self.reconciles.labels(kind=kind, result=result),
+                self.reconcile_seconds.labels(kind=kind),
+            )
+        )
+        self._of_request = cache(
+            lambda verb, resource, code: (
+                self.api_requests.labels(verb=verb, resource=resource, code=code),
+                self.api_seconds.labels(verb=verb, resource=resource) if verb != "watch" else None,
+            )
+        )
+
+    def reconciled(self, kind: str, result: str, seconds: float) -> None:
+        """Count a reconcile."""
+        count, duration = self._of_reconcile(kind, result)
+        count.inc()
+        duration.observe(seconds)
+
+    def requested(self, verb: str, resource: str, status: int, seconds: float) -> None:
+        """Count a request to the API server."""
+        count, duration = self._of_request(verb, resource, str(status))
+        count.inc()
+        if duration is not None:
+            duration.observe(seconds)
 
     def text(self) -> bytes:
         """All of them, as Prometheus reads them."""

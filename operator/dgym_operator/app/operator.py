@@ -319,9 +319,7 @@ class Operator:
         self._handlers.enqueue(key, low_priority=low_priority)
 
     def _observe(self, verb: str, resource: Resource, status: int, seconds: float) -> None:
-        self.metrics.api_requests.labels(verb=verb, resource=resource.plural, code=str(status)).inc()
-        if verb != "watch":
-            self.metrics.api_seconds.labels(verb=verb, resource=resource.plural).observe(seconds)
+        self.metrics.requested(verb, resource.plural, status, seconds)
 
     def _snapshot(self) -> Snapshot:
         leads = self.elector.is_leader()

@@ -80,8 +80,7 @@ class Reconciler:
     async def _measure(self, item: Item) -> None:
         started = self.cache.clock.monotonic()
         result = await self._reconcile(item)
-        self.metrics.reconciles.labels(kind=item.kind.value, result=result).inc()
-        self.metrics.reconcile_seconds.labels(kind=item.kind.value).observe(self.cache.clock.monotonic() - started)
+        self.metrics.reconciled(item.kind.value, result, self.cache.clock.monotonic() - started)
 
     async def _reconcile(self, item: Item) -> str:
         about = fields(kind=item.kind.value, namespace=item.key[0], name=item.key[1])
@@ -157,7 +156,7 @@ class Reconciler:
 
     async def _episode(self, key: Key) -> float | None:
         episode = self.cache.episodes.get(key)
-        if episode is None:
+        if episode is None or self.cache.is_settled(episode):
             self.dispatcher.forget(key)
             return None
         view = self.cache.episode_input(episode, may_create=True)

@@ -93,6 +93,12 @@ class Cache:
             policy=self.policy,
         )
 
+    def is_settled(self, episode: EpisodeView) -> bool:
+        """Whether nothing is left to do about the Episode, until it or its pods change."""
+        if not episode.is_finished or episode.spec.ttl_seconds_after_finished is not None:
+            return False
+        return all(pod.metadata.deletion_timestamp is not None for pod in self._pods_of(episode.metadata.uid))
+
     def set_input(self, episode_set: EpisodeSetView) -> EpisodeSetInput:
         """The input of a decision about the EpisodeSet."""
         uid, namespace = episode_set.metadata.uid, episode_set.metadata.namespace

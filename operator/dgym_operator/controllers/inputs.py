@@ -27,6 +27,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         backoff_seconds: Before the second attempt; doubles with every failure of the sandbox.
         backoff_limit_seconds: Longest back-off.
         shown_after_seconds: How long a state must last before it is worth a write of progress.
+        child_shown_after_seconds: How long a child of a set must wait for a slot before that is worth one.
         steps_seconds: Between two writes of an attempt's number of steps.
         repeat_seconds: Between two requests to a sidecar, and between two checks of a report that is awaited.
         ask_seconds: How long a sidecar may take to answer before its pod is deleted.
@@ -48,6 +49,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     backoff_seconds: float = 10.0
     backoff_limit_seconds: float = 360.0
     shown_after_seconds: float = 5.0
+    child_shown_after_seconds: float = 30.0
     steps_seconds: float = 30.0
     repeat_seconds: float = 5.0
     ask_seconds: float = 10.0

@@ -202,7 +202,9 @@ class Kubelet:
         await self._api.call("POST", f"{self.path}/{name}/binding", body)
 
     async def end(self, name: str, message: str = "", *, container: str = "sidecar", reason: str = "Completed") -> None:
-        """A container of the pod terminates; the sidecar may leave a message."""
+        """A container of the pod terminates; the sidecar may leave a message, and the pod runs no more."""
+        if container == "sidecar":
+            self.running.discard(name)
         terminated = {"exitCode": 0 if reason == "Completed" else 137, "reason": reason, "message": message}
         states = self._ended.setdefault(name, {})
         states[container] = {"terminated": terminated}

@@ -37,6 +37,18 @@ async def test_a_new_leader_looks_at_all_there_is_and_then_at_what_changes(handl
     assert await drain(queue) == [Item(Kind.EPISODE, ("team", "new"))]
 
 
+async def test_a_change_of_a_pod_that_no_decision_reads_queues_nothing(handlers, queue, objects, cache):
+    handlers.start()
+    starting = {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "True"}]}
+    cache.pods.put(objects.pod("fix-1", owner="fix", **starting))
+    assert await drain(queue) == [Item(Kind.EPISODE, ("team", "fix"))]
+    # Another version of the same, as when the kubelet writes what is not in the view.
+    cache.pods.put(objects.pod("fix-1", owner="fix", **starting))
+    assert await drain(queue) == []
+    cache.pods.put(objects.pod("fix-1", owner="fix", **{**starting, "phase": "Running"}))
+    assert await drain(queue) == [Item(Kind.EPISODE, ("team", "fix"))]
+
+
 def last_state(message):
     ended = {"name": "sidecar", "state": {"terminated": {"exitCode": 0, "message": message}}}
     return {"phase": "Succeeded", "containerStatuses": [ended]}

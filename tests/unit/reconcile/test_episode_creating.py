@@ -124,6 +124,12 @@ def test_without_a_slot_in_sight_no_pod_is_made_and_no_clock_runs():
     assert decide(view(None, may_create=False, age=1), NOW).actions == ()
 
 
+def test_a_child_of_a_set_shows_a_long_wait_alone():
+    short = decide(view(None, may_create=False, owned_by_set=True, age=10), NOW)
+    assert (short.actions, short.requeue_after) == ((), 20)
+    assert written(decide(view(None, may_create=False, owned_by_set=True, age=31), NOW)).reason == "WaitingForSlot"
+
+
 def test_what_holds_an_episode_is_shown_and_shown_anew_when_it_is_something_else():
     def held(status, text, *pods):
         return decide(view(status, *pods, may_create=False, held_by=text), NOW)

@@ -63,7 +63,10 @@ def create(view: EpisodeInput, now: datetime) -> Plan:
     if not view.may_create:
         message = _with_hold("a sandbox waits for a slot", view)
         since = max(requested_since(view.episode), due) if due is not None else requested_since(view.episode)
-        return show(view, ProgressReason.WAITING_FOR_SLOT, since=since, now=now, message=message, revise=True)
+        # Thousands of a set may wait, and its status counts them: those that wait for longer show it themselves.
+        after = view.policy.child_shown_after_seconds if view.owned_by_set else None
+        reason = ProgressReason.WAITING_FOR_SLOT
+        return show(view, reason, since=since, now=now, message=message, revise=True, after=after)
     if failure is not None:
         return _after_failure(view, failure, now)
     return _create_pod(view)
@@ -308,8 +311,11 @@ def show(
     ready: Literal["True", "False"] | None = "False",
     warn: bool = False,
     revise: bool = False,
+    after: float | None = None,
 ) -> Plan:
-    """Show ``reason`` once it has lasted; ``ready`` is the status of ``SandboxReady`` (None: unchanged).
+    """Show ``reason`` once it has lasted ``after`` seconds (None: ``shown_after_seconds``).
+
+    ``ready`` is the status of ``SandboxReady`` (None: unchanged).
 
     A message that changes under the same reason is not written again: a scheduler has a new one for every node that
     comes and goes. With ``revise`` it is: for messages that change with their cause alone.
@@ -317,7 +323,7 @@ def show(
     status = view.episode.status
     if status.reason == reason and not (revise and status.message != fit(message)):
         return Plan()
-    shown_at = (since or now) + timedelta(seconds=view.policy.shown_after_seconds)
+    shown_at = (since or now) + timedelta(seconds=view.policy.shown_after_seconds if after is None else after)
     if now < shown_at:
         return Plan(requeue_after=(shown_at - now).total_seconds())
     conditions = status.conditions
