@@ -179,7 +179,7 @@ class SlowStart:
     While creates succeed, the number doubles with every round trip. Sorts without a waiting create are dropped.
     """
 
-    def __init__(self, limit: int = 64) -> None:
+    def __init__(self, limit: int = 32) -> None:
         self._limit = limit
         self._windows: dict[Hashable, _Window] = {}
 

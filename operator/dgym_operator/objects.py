@@ -69,7 +69,11 @@ class Identity(View, frozen=True, kw_only=True):
     @property
     def controller(self) -> Owner | None:
         """The owner that controls this object."""
-        return next((owner for owner in self.owner_references if owner.controller), None)
+        # Not by a generator: every index asks, for every change of every object.
+        for owner in self.owner_references:
+            if owner.controller:
+                return owner
+        return None
 
 
 class Meta(Identity, frozen=True, kw_only=True):
@@ -317,7 +321,10 @@ class EpisodeView(WatchedObject, frozen=True, kw_only=True):
     @property
     def is_finished(self) -> bool:
         """Whether the condition ``Finished`` is True."""
-        return any(each.type == ConditionType.FINISHED and each.status == "True" for each in self.status.conditions)
+        for condition in self.status.conditions:
+            if condition.type == ConditionType.FINISHED:
+                return condition.status == "True"
+        return False
 
 
 class EpisodeSetView(WatchedObject, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ from tests.simulation.store import ResultsStore
 DRIVER_IDLE_SECONDS = 150
 DEADLINE_SECONDS = 60
 """Of episodes that do not end by themselves."""
+_TASK = {"entrypoint": "pytest", "source": {"files": [{"path": "a.py", "content": "x = 1\n"}]}}
 _SILENT_SECONDS = 20.0
 """An agent that was cut off for less is not lost."""
 
@@ -112,10 +113,15 @@ class World:
         Steps that are ``deadly`` kill their sandbox. One is ``endless``, and ``stuck`` where the sidecar does not end
         it, either, when the deadline has passed.
         """
-        task = {"entrypoint": "pytest", "source": {"files": [{"path": "a.py", "content": "x = 1\n"}]}}
-        spec = {"task": task, "driverIdleTimeoutSeconds": DRIVER_IDLE_SECONDS}
+        # Every other one has a task of its own.
+        spec = {"driverIdleTimeoutSeconds": DRIVER_IDLE_SECONDS} | (
+            {"task": _TASK} if len(self.verdicts) % 2 else {"taskRef": {"name": "bug"}}
+        )
         if kind in ("endless", "stuck"):
             spec["activeDeadlineSeconds"] = DEADLINE_SECONDS
+        if self.api.get("debugtasks", NAMESPACE, "bug") is None:
+            body = {"apiVersion": "dgym.dev/v1alpha1", "kind": "DebugTask", "metadata": {"name": "bug"}, "spec": _TASK}
+            self.api.create("debugtasks", NAMESPACE, body)
         if kind != "driver":
             spec["agent"] = {"name": "solution"}
         body = {"apiVersion": "dgym.dev/v1alpha1", "kind": "Episode", "metadata": {"name": name}, "spec": spec}

@@ -5,7 +5,7 @@ from unittest.mock import patch
 from dgym.kube import Store
 from dgym_operator.actions import episodes, writes
 from dgym_operator.app.reconciler import Reconciler
-from dgym_operator.cache import Informers
+from dgym_operator.cache import Informers, Memory
 from dgym_operator.controllers import EpisodeInput, Plan
 from dgym_operator.controllers.episode import clocks, conclusion, controller, ending, poison, terminating
 from tests.simulation.faults import Fault
@@ -74,6 +74,9 @@ MUTATIONS = {
     "the last message of a deleted pod is not awaited": lambda: patch.object(ending, "_terminating", _lost_at_once),
     "a conflict at a deletion counts as done": lambda: patch.object(writes.Writes, "_exists", _absent),
     "a pod is created from an old view": lambda: patch.object(episodes, "still_wants", lambda *_args: True),
+    "the cache is trusted before this leader has written": lambda: patch.object(
+        Memory, "has_written", lambda *_args: True
+    ),
     "an attempt is not given up before the next": lambda: patch.object(ResultsStore, "give_up", ResultsStore.get),
     "the sidecar is not asked while an end is awaited": lambda: patch.object(controller, "sidecar_requests", _no_plan),
     "an end of all containers is the agent's doing": lambda: patch.multiple(

@@ -41,6 +41,7 @@ from dgym_operator.objects import MANAGED_BY, ConfigMapView, EpisodeSetView, Epi
 from dgym_operator.render import label_value
 
 _log = logging.getLogger(__name__)
+_LARGEST_BATCH = 32
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -183,8 +184,8 @@ class SetExecutor:
 
 
 def _batches(creations: Sequence[CreateEpisode]) -> Iterator[Sequence[CreateEpisode]]:
-    """One, two, four and so on: what the API server refuses is not tried by the dozen."""
+    """One, two, four and so on, up to a bound: what the API server refuses is not tried by the dozen."""
     begin, size = 0, 1
     while begin < len(creations):
         yield creations[begin : begin + size]
-        begin, size = begin + size, 2 * size
+        begin, size = begin + size, min(2 * size, _LARGEST_BATCH)

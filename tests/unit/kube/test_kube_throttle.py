@@ -1,9 +1,9 @@
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from dgym.kube import TokenBucket
+from dgym.kube import Priority, TokenBucket
 from dgym.kube.throttle import SlowStart
 from tests.fakes.kube_clocks import HastyClock, ManualClock, settle
 
@@ -32,6 +32,60 @@ async def test_waiters_are_served_in_order_and_one_that_leaves_gives_its_place_b
     assert waiters[1].done()
     await clock.advance(1.0)
     await asyncio.wait_for(bucket.take(), 1)
+
+
+class Callers:
+    """Callers of a bucket that has one token a second, and the order in which they got them."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.bucket = TokenBucket(qps=1.0, burst=1, clock=clock, patience=10.0)
+        self.served: list[str] = []
+        self.tasks: list[asyncio.Task[None]] = []
+
+    def call(self, name: str, priority: Priority) -> None:
+        self.tasks.append(asyncio.create_task(self._take(name, priority)))
+
+    async def _take(self, name: str, priority: Priority) -> None:
+        await self.bucket.take(priority)
+        self.served.append(name)
+
+
+@pytest.fixture
+async def callers(clock: ManualClock) -> AsyncIterator[Callers]:
+    made = Callers(clock)
+    await made.bucket.take()
+    yield made
+    for task in made.tasks:
+        task.cancel()
+
+
+async def test_the_highest_priority_comes_first_and_of_several_the_first(callers: Callers, clock: ManualClock) -> None:
+    given = ("PROGRESS", "CREATE", "UPDATE", "CREATE", "VERDICT", "DELETE", "VERDICT")
+    for number, name in enumerate(given):
+        callers.call(f"{name}-{number}", Priority[name])
+    await clock.advance(7.0)
+    assert callers.served == ["VERDICT-4", "VERDICT-6", "DELETE-5", "UPDATE-2", "CREATE-1", "CREATE-3", "PROGRESS-0"]
+    assert callers.bucket.waited_seconds == pytest.approx(sum(range(1, 8)))
+
+
+async def test_a_caller_that_has_waited_for_long_comes_first(callers: Callers, clock: ManualClock) -> None:
+    callers.call("old", Priority.PROGRESS)
+    for second in range(12):
+        callers.call(f"new-{second}", Priority.VERDICT)
+        await clock.advance(1.0)
+    assert callers.served.index("old") == 9
+
+
+async def test_a_caller_that_comes_as_others_wait_does_not_pass_them(callers: Callers, clock: ManualClock) -> None:
+    callers.call("waits", Priority.CREATE)
+    await settle()
+    # The token is there, and its time has come unnoticed.
+    clock.jump(1.0)
+    callers.call("late", Priority.CREATE)
+    await settle()
+    assert callers.served == ["waits"]
+    await clock.advance(1.0)
+    assert callers.served == ["waits", "late"]
 
 
 @pytest.mark.parametrize(("qps", "burst"), [(0.0, 1), (-1.0, 1), (1.0, 0)])
