@@ -151,6 +151,7 @@ lint: $(STAMP) ## ruff, mypy --strict, import-linter, the runner's own checks
 	@$(BIN)/python hack/openapi.py --check
 	@$(BIN)/python hack/rooms.py --check
 	@$(BIN)/python hack/faults.py --check
+	@$(BIN)/python hack/scale.py --check
 	@$(BIN)/python -m hack.nightmare --check
 	@$(BIN)/python -m hack.monitoring --check
 
@@ -163,7 +164,13 @@ format: $(STAMP) ## format the code
 perf: $(STAMP) $(VENV)-perf/.ready ## measure and print medians, ratios and counts; JSON into perf-results/
 	@hack/system-packages containers
 	@PERF_PYTHON=$(abspath $(VENV)-perf/bin/python) hack/images $(BIN)/python -m tests.perf
+	@$(BIN)/python -m tests.perf throughput active || echo "make perf: the operator was not measured at scale, see above" >&2
 	@hack/e2e $(BIN)/python -m tests.perf cluster || echo "make perf: nothing was measured on a cluster, see above" >&2
+
+.PHONY: scale
+scale: $(STAMP) ## measure the operator from 100 to 10,000 episodes; about an hour; docs/scale.md
+	@$(BIN)/python -m tests.perf.scale
+	@$(BIN)/python hack/scale.py
 
 .PHONY: lock
 lock: ## resolve the dependencies again (needs uv)

@@ -19,13 +19,14 @@ from tests.perf.parallel import parallel_figures
 from tests.perf.report import report_figures
 from tests.perf.resets import reset_figures
 from tests.perf.runtimes import runtime_figures
+from tests.perf.scale import active_figures, throughput_figures
 from tests.perf.startup import startup_figures
 from tests.perf.steps import step_figures
-from tests.perf.throughput import throughput_figures
 from tests.perf.views import view_figures
 
 CLUSTER = "cluster"
-THROUGHPUT = "throughput"
+SCALE = ("throughput", "active")
+"""With the API server of ``make binaries``."""
 BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
     "startup": startup_figures,
     "steps": step_figures,
@@ -36,7 +37,8 @@ BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
     "agents": agent_figures,
     "report": report_figures,
     "views": view_figures,
-    THROUGHPUT: throughput_figures,
+    "throughput": throughput_figures,
+    "active": active_figures,
     CLUSTER: cluster_figures,
 }
 
@@ -45,7 +47,7 @@ def main(names: list[str]) -> None:
     """Run the named benchmarks (default: all that need neither a cluster nor ``make binaries``)."""
     console = Console(stderr=True)
     figures: dict[str, list[Figure]] = {}
-    for name in names or [each for each in BENCHMARKS if each not in (CLUSTER, THROUGHPUT)]:
+    for name in names or [each for each in BENCHMARKS if each not in (CLUSTER, *SCALE)]:
         with console.status(f"measuring {name} …"), tempfile.TemporaryDirectory(prefix="dgym-perf-") as scratch:
             figures[name] = BENCHMARKS[name](Path(scratch))
     Console(width=None if sys.stdout.isatty() else 140).print(_table(figures))
@@ -67,7 +69,7 @@ def _table(figures: dict[str, list[Figure]]) -> Table:
                 one.name,
                 f"{one.median:,.2f} {one.unit}",
                 f"{one.p95:,.2f}" if one.p95 is not None else "",
-                f"{one.aim:g}" if one.aim is not None else "",
+                f"{one.aim:.4g}" if one.aim is not None else "",
                 baseline,
                 f"{one.ratio:,.1f}x" if one.ratio is not None else "",
                 str(one.samples),

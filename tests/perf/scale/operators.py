@@ -1,0 +1,141 @@
+"""Operators under measurement, and the nodes and agents that they work with."""
+
+import json
+import socket
+import urllib.request
+from typing import Any
+
+from tests.perf.scale.control_plane import GROUP, NAMESPACE, ControlPlane, Process
+
+SET = "bench"
+TASK = "calc"
+_LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/dgym-operator"
+
+
+class Replica:
+    """One operator process, with the settings of the chart; those given as ``settings`` replace them."""
+
+    def __init__(self, plane: ControlPlane, number: int = 0, *, agent_port: int | None = None, **settings: Any) -> None:
+        self.name = f"operator-{number}"
+        self.agent_port = agent_port or free_port()
+        self.port = free_port()
+        given = {
+            "namespace": NAMESPACE,
+            "pod_name": self.name,
+            "watch_namespaces": NAMESPACE,
+            "sandbox_image": "sandbox:1",
+            "sidecar_image": "sidecar:1",
+            "agent_port": self.agent_port,
+            "host": "127.0.0.1",
+            "port": self.port,
+            **settings,
+        }
+        environment = {f"DGYM_OPERATOR_{name.upper()}": str(value) for name, value in given.items()}
+        self.process = plane.start(self.name, "-m", "dgym_operator", "run", environment=environment)
+
+    def metric(self, name: str) -> float:
+        """The sum of a metric's series."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith((f"{name} ", f"{name}{{")))
+
+    def is_ready(self) -> bool:
+        """Whether its caches are filled."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=10) as answer:
+                return int(answer.status) == 200
+        except OSError:
+            return False
+
+    def leads(self) -> bool:
+        """Whether it holds the Lease by its own word."""
+        try:
+            return self.metric("dgym_operator_is_leader") == 1.0
+        except OSError:
+            return False
+
+
+class SimulatedNodes:
+    """The process of all nodes and agents."""
+
+    def __init__(self, process: Process, port: int) -> None:
+        self.process = process
+        self._url = f"http://127.0.0.1:{port}"
+
+    def counts(self) -> dict[str, int]:
+        """Pods ``started`` and ``ended`` so far, and episodes that are ``held``."""
+        with urllib.request.urlopen(f"{self._url}/counts", timeout=30) as answer:
+            found: dict[str, int] = json.loads(answer.read())
+            return found
+
+    def end(self, count: int, *, rate: float) -> None:
+        """End so many of the held episodes, ``rate`` a second."""
+        request = urllib.request.Request(f"{self._url}/end?count={count}&rate={rate}", method="POST")
+        urllib.request.urlopen(request, timeout=30).close()
+
+
+def start_nodes(
+    plane: ControlPlane, replica: Replica | None, *, agents: int = 0, slots: int = 0, hold: bool = False
+) -> SimulatedNodes:
+    """Start nodes, and agents where there is an operator; returns once they serve."""
+    port = replica.agent_port if replica is not None else free_port()
+    arguments = ["--port", str(port), "--agents", str(agents), "--slots", str(slots), *(["--hold"] if hold else [])]
+    process = plane.start("nodes", "-m", "tests.perf.scale.nodes", str(plane.server.directory), *arguments)
+    nodes = SimulatedNodes(process, port)
+
+    def serve() -> bool:
+        try:
+            return nodes.counts()["ready"] > 0
+        except OSError:
+            return False
+
+    plane.wait(serve, "the simulated nodes")
+    if replica is not None:
+        plane.wait(
+            lambda: replica.leads() and replica.metric("dgym_agents") == agents, "the operator to see its agents"
+        )
+    return nodes
+
+
+def create_set(plane: ControlPlane, number: int, **spec: Any) -> None:
+    """A task, and a set of so many episodes of it."""
+    task = {"entrypoint": "python -m pytest -q", "source": {"files": [{"path": "calc.py", "content": "x = 1\n"}]}}
+    plane.create("DebugTask", {"name": TASK, "labels": {"suite": TASK}}, task)
+    plane.create(
+        "EpisodeSet",
+        {"name": SET},
+        {
+            "taskSelector": {"matchLabels": {"suite": TASK}},
+            "samples": number,
+            "parallelism": number,
+            "template": {"agent": {"name": "solution"}},
+            **spec,
+        },
+    )
+
+
+def finished_set(plane: ControlPlane, number: int) -> bool:
+    """Whether the set has finished.
+
+    Raises:
+        AssertionError: Not all episodes were resolved.
+    """
+    status = plane.server.request("GET", f"{GROUP}/episodesets/{SET}").get("status", {})
+    finished = any(each["type"] == "Finished" and each["status"] == "True" for each in status.get("conditions", ()))
+    if finished and status["resolved"] != number:
+        raise AssertionError(f"not all episodes were resolved: {json.dumps(status)}")
+    return finished
+
+
+def lease(plane: ControlPlane) -> dict[str, Any]:
+    """The spec of the leader's Lease."""
+    spec: dict[str, Any] = plane.server.request("GET", _LEASE)["spec"]
+    return spec
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
