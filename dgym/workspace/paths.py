@@ -65,7 +65,8 @@ def resolve_link(path: str, target: str, links: Mapping[str, str]) -> str | None
 
     ``links`` maps every symbolic link of the tree to its target, so that a chain of innocent links that leaves
     together is seen. Absolute targets leave: sandbox and verifier need not have the tree at the same place. A loop
-    stays inside: following it fails there and nowhere else.
+    stays inside, since following it fails there and nowhere else, unless its text leads outside: before the rest of
+    the loop is there, it is only text.
     """
     stack = path.split("/")[:-1]
     pending = target.split("/")[::-1]
@@ -89,7 +90,8 @@ def resolve_link(path: str, target: str, links: Mapping[str, str]) -> str | None
         if onward.startswith("/"):
             return None
         if hops > 40:
-            return "/".join(stack)
+            written = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
+            return None if written.split("/")[0] == ".." else "/".join(stack)
         stack.pop()
         pending.extend(onward.split("/")[::-1])
     return "/".join(stack) or "."

@@ -126,6 +126,7 @@ def test_no_link_that_leaves_passes(links):
         ("/x", None),
         ("../loop", "loop"),
         ("../hop/../..", None),
+        ("link/../../..", None),
     ],
 )
 def test_a_link_is_followed_through_others(target, expected):
