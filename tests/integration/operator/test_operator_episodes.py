@@ -168,7 +168,8 @@ async def test_an_attempt_ends_with_its_sandbox_whatever_its_agent_is_doing(inst
     await installation.kubelet.end("fix-1", container="sandbox", reason="OOMKilled")
     await until(lambda: uid in agent.held and agent.held[uid].attempt == 2, "a second attempt")
     assert agent.held[uid].poisoned_steps == (PoisonedStep(step=3, reason="OOMKilled"),)
-    assert [verb for verb, _ in installation.sidecars.calls] == ["verify", "state"]
+    verbs = [verb for verb, _ in installation.sidecars.calls]
+    assert (verbs[0], set(verbs[1:])) == ("verify", {"state"})
     await agent.finish(uid)
     status = (await installation.finished("fix"))["status"]
     assert (status["reason"], status["attempt"], status.get("failures", 0)) == ("Resolved", 2, 0)
