@@ -90,7 +90,8 @@ def _writes(side: dict[str, Any]) -> float:
 def main(arguments: list[str]) -> int:
     """Write or check the page; exit status 1 when a check fails."""
     written = wanted = PAGE.read_text(encoding="utf-8")
-    for name, table in tables(json.loads(RESULTS.read_text(encoding="utf-8"))).items():
+    results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {"compared": {}, "active": {}}
+    for name, table in tables(results).items():
         begin, end = f"<!-- {name}: written by hack/scale.py -->\n", f"<!-- /{name} -->\n"
         before, _, rest = wanted.partition(begin)
         _, _, after = rest.partition(end)

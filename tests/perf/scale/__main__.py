@@ -44,7 +44,8 @@ def main(arguments: list[str]) -> None:
 
 
 def _write(results: Results) -> None:
-    RESULTS.write_bytes(msgspec.json.format(msgspec.json.encode(results, order="deterministic")) + b"\n")
+    found = msgspec.to_builtins(results, str_keys=True)
+    RESULTS.write_bytes(msgspec.json.format(msgspec.json.encode(found, order="sorted")) + b"\n")
 
 
 if __name__ == "__main__":
