@@ -146,13 +146,22 @@ class LeaseRecord:
         held, self._renewed_at = self.held, float("-inf")
         if not held or self._seen is None or not self.ours:
             return
-        spec = {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": self._now()}
-        left = f"{self._seen.spec.lease_transitions or 0}:{note}" if note else None
         try:
             async with asyncio.timeout(within):
-                self._observe(await self._patch(self._seen, spec, note=left))
+                try:
+                    await self._give_back(self._seen, note)
+                except Conflict:
+                    # A renewal that was cancelled on its way may have been written all the same.
+                    await self._read()
+                    if self._seen is not None and self.ours:
+                        await self._give_back(self._seen, note)
         except (ApiError, TimeoutError) as error:
             self._failed(f"not released, and expires: {str(error) or 'no answer in time'}")
+
+    async def _give_back(self, known: Lease, note: str) -> None:
+        spec = {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": self._now()}
+        left = f"{known.spec.lease_transitions or 0}:{note}" if note else None
+        self._observe(await self._patch(known, spec, note=left))
 
     def _failed(self, message: str) -> None:
         if message != self.error:

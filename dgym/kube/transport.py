@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 
 import aiohttp
 import msgspec
+from aiohttp.connector import NEEDS_CLEANUP_CLOSED
 from yarl import URL
 
 from dgym.kube.auth import Access, AccessError
@@ -148,7 +149,13 @@ class Transport:
     async def open(self) -> None:
         """Open the session; the event loop must run."""
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_SECONDS),
+            connector=aiohttp.TCPConnector(
+                limit=0,
+                keepalive_timeout=_KEEPALIVE_SECONDS,
+                # Connections of requests that were cancelled are closed with the session, too; Python before 3.12.8
+                # and 3.13.1 does not close all of them by itself.
+                enable_cleanup_closed=NEEDS_CLEANUP_CLOSED,
+            ),
             cookie_jar=aiohttp.DummyCookieJar(),
             # As kubectl accepts: port-forwarding and logs offer no JSON, and are refused with 406 where nothing else is
             # accepted. Compression would cost the API server more than the network within a cluster gains.

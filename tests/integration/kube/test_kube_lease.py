@@ -243,6 +243,24 @@ def records(client: Client, api_namespace: str) -> Callable[[str], LeaseRecord]:
     return make
 
 
+@pytest.mark.parametrize(("written", "holder"), [("first", ""), ("second", "second")])
+async def test_a_lease_that_was_written_meanwhile_is_released_if_it_is_still_held(
+    written: str,
+    holder: str,
+    client: Client,
+    api_namespace: str,
+    records: Callable[[str], LeaseRecord],
+    lease: Callable[[], dict[str, Any]],
+) -> None:
+    """As by a renewal that was cancelled on its way, or by another candidate."""
+    first = records("first")
+    assert await first.renew(10)
+    spec = {"holderIdentity": written, "renewTime": "2030-01-01T00:00:00.000000Z"}
+    await client.patch(LEASES, "leader", {"spec": spec}, namespace=api_namespace, decode=dict[str, Any])
+    await first.release(10)
+    assert lease()["holderIdentity"] == holder
+
+
 async def test_the_note_of_a_release_goes_to_the_next_holder_alone(records: Callable[[str], LeaseRecord]) -> None:
     first, second, third = records("first"), records("second"), records("third")
     assert await first.renew(30.0)
