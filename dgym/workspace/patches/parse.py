@@ -20,8 +20,8 @@ from dgym.workspace.paths import decode_path, normalize
 DATA_LIMIT = 256 * 1024**2
 """Bytes that one binary file may unpack to."""
 
-_HUNK = re.compile(rb"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
-_BINARY = re.compile(rb"(literal|delta) (\d+)\n")
+_HUNK = re.compile(rb"@@ -(\d{1,15})(?:,(\d{1,15}))? \+(\d{1,15})(?:,(\d{1,15}))? @@")
+_BINARY = re.compile(rb"(literal|delta) (\d{1,15})\n")
 _INDEX = re.compile(rb"index ([0-9a-f]+)\.\.([0-9a-f]+)(?: (\d+))?\n")
 _MODES = {b"100644": 0o644, b"100664": 0o664, b"100755": 0o755, b"120000": 0o120000}
 _BEGINNINGS = (b"diff ", b"--- ", b"Index: ", b"====", b"From ", b"Only in ")
