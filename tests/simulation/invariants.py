@@ -122,9 +122,15 @@ class Invariants:
             self._observed.append(f"{name} ended as {self._ends[name]}, and its status has changed since")
 
     def _observe_wanted(self, episode):
-        """Since when which attempt needs a pod."""
+        """Since when which attempt needs a pod.
+
+        An Episode is read before its first pod. That a user suspends or cancels it later, a leader that has written
+        its status may learn as late as its watch does.
+        """
         name, spec, status = episode["metadata"]["name"], episode["spec"], episode.get("status", {})
-        over = is_finished(episode) or spec.get("cancel") or spec.get("suspend") or status.get("podName")
+        over = is_finished(episode) or status.get("podName")
+        if not status:
+            over = spec.get("cancel") or spec.get("suspend")
         attempt = None if over else status.get("attempt", 0) + 1
         if self._wanted.get(name, ("", 0.0))[0] != attempt:
             self._wanted[name] = attempt, self._clock.monotonic()
