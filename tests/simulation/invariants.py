@@ -43,6 +43,8 @@ class Invariants:
         self._observed = []
         self._epochs = {}
         self._wanted = {}
+        self._wanted_by_status = {}
+        self._written = set()
         self._ends = {}
         self._ending = {}
         self._leaders = set()
@@ -122,34 +124,33 @@ class Invariants:
             self._observed.append(f"{name} ended as {self._ends[name]}, and its status has changed since")
 
     def _observe_wanted(self, episode):
-        """Since when which attempt needs a pod.
-
-        An Episode is read before its first pod. That a user suspends or cancels it later, a leader that has written
-        its status may learn as late as its watch does.
-        """
+        """Since when which attempt needs a pod."""
         name, spec, status = episode["metadata"]["name"], episode["spec"], episode.get("status", {})
-        over = is_finished(episode) or status.get("podName")
-        if not status:
-            over = spec.get("cancel") or spec.get("suspend")
-        attempt = None if over else status.get("attempt", 0) + 1
-        if self._wanted.get(name, ("", 0.0))[0] != attempt:
-            self._wanted[name] = attempt, self._clock.monotonic()
+        by_status = None if is_finished(episode) or status.get("podName") else status.get("attempt", 0) + 1
+        by_all = None if spec.get("cancel") or spec.get("suspend") else by_status
+        for wanted, attempt in ((self._wanted, by_all), (self._wanted_by_status, by_status)):
+            if wanted.get(name, ("", 0.0))[0] != attempt:
+                wanted[name] = attempt, self._clock.monotonic()
 
     def _observe_request(self, transport, request):
         """What must hold when the operator begins to send a request."""
-        _, plural, _, _ = parse_path(request.path)
+        _, plural, requested, _ = parse_path(request.path)
         if request.method == "GET" or plural in _UNLED:
             return
         lease = self._api.get("leases", NAMESPACE, LEASE)
         holder = (lease or {}).get("spec", {}).get("holderIdentity") or ""
         if holder and not holder.startswith(f"{transport.replica}_"):
             self._observed.append(f"{transport.replica} does not lead, and sends {request.method} {plural}")
+        if plural == "episodes":
+            self._written.add((holder, requested))
         now = self._clock.monotonic()
         slow = max(transport.slow_until, transport.frozen_until) + _SLOW_SECONDS
         if (request.method, plural) == ("POST", "pods") and now > slow:
             labels = msgspec.json.decode(request.body)["metadata"]["labels"]
             name, attempt = labels["dgym.dev/episode"], int(labels["dgym.dev/attempt"])
-            wanted, since = self._wanted[name]
+            # A leader that has written the status reads no Episode again: that a user suspends or cancels it shows as
+            # late as the watch does.
+            wanted, since = (self._wanted_by_status if (holder, name) in self._written else self._wanted)[name]
             if wanted != attempt and now > since + _READ_SECONDS:
                 self._observed.append(f"a pod of attempt {attempt} of {name} is made, and {wanted} is needed")
 
