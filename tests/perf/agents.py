@@ -1,7 +1,9 @@
 """What dgym itself adds to a step of an agent that asks a model: no model, no sandbox, only the worker between them."""
 
 import asyncio
+import random
 import resource
+import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +20,10 @@ from tests.perf.measure import Figure, figure
 EPISODES = 200
 STEPS = 20
 LONG = 110
+ASSIGNED = 500
+THINKING_SECONDS = (1.0, 3.0)
+"""How long a model takes to reply, where it takes any time."""
+_SAMPLE_SECONDS = 0.005
 _ATTEMPT = "local/calc/digest/1"
 _TEXT = "\n".join(f"{number:4}  value_{number} = compute(value_{number - 1})" for number in range(60))
 _TOOLS = [
@@ -26,19 +32,21 @@ _TOOLS = [
 ]
 
 
-class InstantModel:
-    """Answers at once with a call of pdb."""
+class PacedModel:
+    """Answers with a call of pdb, at once or within ``thinking`` seconds."""
 
     name = "instant"
     context_limit: int | None = 128_000
     reply_limit: int | None = None
     interactive = False
 
-    def __init__(self) -> None:
+    def __init__(self, thinking: tuple[float, float] = (0.0, 0.0)) -> None:
         self._counter = TokenCounter()
+        self._thinking = thinking
+        self._random = random.Random(0)
 
     async def complete(self, messages: Any, tools: Any, **_: Any) -> Reply:
-        await asyncio.sleep(0)
+        await asyncio.sleep(self._random.uniform(*self._thinking))
         call = ModelCall(id=f"call-{len(messages)}", tool="pdb", arguments={"command": "p value"})
         return Reply(text="I look at the value.", calls=(call,), usage=Usage(input_tokens=9_000, output_tokens=20))
 
@@ -94,8 +102,8 @@ class InstantEnv:
 
 
 def agent_figures(scratch: Path) -> list[Figure]:
-    """Time per step alone and among 200 episodes, memory of an episode, growth of a trajectory."""
-    return [*_alone(scratch), *_together(scratch)]
+    """Time per step alone and among many episodes, memory of an episode, lag of their loop, growth of a trajectory."""
+    return [*_alone(scratch), *_together(scratch), *_assigned(scratch)]
 
 
 def _alone(scratch: Path) -> list[Figure]:
@@ -131,11 +139,49 @@ def _together(scratch: Path) -> list[Figure]:
     ]
 
 
+def _assigned(scratch: Path) -> list[Figure]:
+    """As in an agent pod with all its slots in use: models take their time, steps come when they come."""
+    before = _resident_bytes()
+    started, used = time.perf_counter(), time.process_time()
+    lags = asyncio.run(_play_assigned(scratch))
+    used, seconds = time.process_time() - used, time.perf_counter() - started
+    many = f"with {ASSIGNED} episodes whose models take {THINKING_SECONDS[0]:g} to {THINKING_SECONDS[1]:g} s"
+    return [
+        Figure(name=f"lag of the loop, 99th percentile, {many}", unit="ms", median=_percentile(lags, 99), aim=20.0),
+        Figure(name=f"steps {many}", unit="steps/s", median=ASSIGNED * STEPS / seconds),
+        Figure(name=f"share of a core {many}", unit="%", median=100 * used / seconds),
+        Figure(name=f"memory {many}", unit="MB", median=max(0, _resident_bytes() - before) / 1e6, samples=ASSIGNED),
+    ]
+
+
+def _percentile(values: list[float], percent: int) -> float:
+    return statistics.quantiles(values, n=100)[percent - 1]
+
+
+async def _play_assigned(scratch: Path) -> list[float]:
+    """How late the loop was, in milliseconds, at each of its samples."""
+    lags: list[float] = []
+    async with asyncio.TaskGroup() as group:
+        sampling = group.create_task(_sample_lag(lags))
+        model = PacedModel(THINKING_SECONDS)
+        await asyncio.gather(*(_play(scratch / f"assigned-{number}", STEPS, model) for number in range(ASSIGNED)))
+        sampling.cancel()
+    return lags
+
+
+async def _sample_lag(lags: list[float]) -> None:
+    loop = asyncio.get_running_loop()
+    while True:
+        due = loop.time() + _SAMPLE_SECONDS
+        await asyncio.sleep(_SAMPLE_SECONDS)
+        lags.append((loop.time() - due) * 1000)
+
+
 async def _play_many(scratch: Path) -> None:
     await asyncio.gather(*(_play(scratch / f"many-{number}", STEPS) for number in range(EPISODES)))
 
 
-async def _play(path: Path, steps: int) -> None:
+async def _play(path: Path, steps: int, model: PacedModel | None = None) -> None:
     record = Record(DirectoryStore(path, local=True), _ATTEMPT)
     record.begin(TrajectoryHeader())
     exchanges: list[Exchange] = []
@@ -145,7 +191,7 @@ async def _play(path: Path, steps: int) -> None:
         exchanges.clear()
 
     env = InstantEnv(steps, observe)
-    chat = Chat(InstantModel(), session=path.name, listener=exchanges.append)
+    chat = Chat(model or PacedModel(), session=path.name, listener=exchanges.append)
     await Loop(env, chat, AgentContext(task_name="calc", tools=("eval",), chat=chat), Settings()).run()
 
 
