@@ -5,6 +5,7 @@ installs) is on both sides and never part of the agent's patch.
 """
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -23,6 +24,9 @@ SETUP_TIMEOUT_SECONDS = 1800.0
 _CHUNK_BYTES = 256 * 1024
 _CLOCK_STEP_SECONDS = 1.05
 _POLICY_FILE_LIMIT_BYTES = 1024**2
+_OF_THE_DISK = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
+"""No fault of the task or its image, as far as can be known."""
+_OF_THE_USER = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class Baseline(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,10 +42,11 @@ async def prepare(sandbox: Sandbox, task: DebugTask, source: Path | None) -> Bas
     Whatever is written afterwards is newer, in whole seconds too, than everything the setup made.
 
     Raises:
-        SetupFailed: A setup command failed; the message has its last lines. Or there are too many files.
+        SetupFailed: A setup command failed; the message has its last lines. Or there are too many files, or the image
+            does not let its user write the workspace.
     """
     if source is not None:
-        await sandbox.put_archive(_chunks(source))
+        await _unpack(sandbox, source)
     manifest = await _manifest(sandbox)
     policy = await read_policy(sandbox, task, manifest)
     if task.spec.setup_commands:
@@ -49,6 +54,17 @@ async def prepare(sandbox: Sandbox, task: DebugTask, source: Path | None) -> Bas
         # A source that changes in the second in which it was built passes for built: setuptools compares whole seconds.
         manifest, _ = await asyncio.gather(_manifest(sandbox), asyncio.sleep(_CLOCK_STEP_SECONDS))
     return Baseline(manifest=manifest, policy=policy)
+
+
+async def _unpack(sandbox: Sandbox, source: Path) -> None:
+    try:
+        await sandbox.put_archive(_chunks(source))
+    except OSError as error:
+        if error.errno in _OF_THE_DISK:
+            raise
+        remedy = "; it must be writable for the user that the image names" if error.errno in _OF_THE_USER else ""
+        what = f"the repository cannot be written into the workspace: {error.strerror or error}"
+        raise SetupFailed(what + remedy) from error
 
 
 async def _manifest(sandbox: Sandbox) -> dict[str, ManifestEntry]:
