@@ -1,9 +1,9 @@
-"""Play schedules in all processors, or in as many as DGYM_SIMULATION_PROCESSES says.
+"""Play schedules in all processors, or in as many as DGYM_SIMULATION_PROCESSES says, and shrink the first that fails.
 
-python -m tests.simulation [COUNT] [FIRST]              shrink the first that fails
-python -m tests.simulation --mutations [COUNT] [FIRST]  revert fixes of the operator, one at a time: each must be found
+With fixes of the operator reverted, one at a time, each must be found.
 """
 
+import argparse
 import logging
 import os
 import sys
@@ -13,6 +13,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.schedule import draw, play, shrink
 
+_COUNT = 10_000
 _CHUNK = 25
 _MUTATED_CHUNK = 4
 _MUTATED = 400
@@ -86,8 +87,21 @@ def prove(count, first):
     return 1 if None in results.values() else 0
 
 
+def _natural(text):
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, 0 or more")
+    return int(text)
+
+
+def _arguments():
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("count", nargs="?", type=_natural, help=f"schedules (default {_COUNT}; mutations: {_MUTATED})")
+    parser.add_argument("first", nargs="?", type=_natural, default=0, help="the seed of the first (default 0)")
+    parser.add_argument("--mutations", action="store_true", help="revert fixes of the operator, one at a time")
+    return parser.parse_args()
+
+
 if __name__ == "__main__":
-    proves = "--mutations" in sys.argv
-    numbers = [int(each) for each in sys.argv[1:] if each != "--mutations"]
-    count, first = numbers + [_MUTATED if proves else 10_000, 0][len(numbers) :]
-    raise SystemExit(prove(count, first) if proves else main(count, first))
+    options = _arguments()
+    run, default = (prove, _MUTATED) if options.mutations else (main, _COUNT)
+    raise SystemExit(run(default if options.count is None else options.count, options.first))
