@@ -17,6 +17,7 @@ from msgspec.structs import force_setattr
 from dgym.api import (
     ATTEMPT_LABEL,
     KEY_LABEL,
+    PROOF_ANNOTATION,
     AgentSpec,
     ConditionType,
     EpisodeSetSpec,
@@ -112,11 +113,18 @@ class PodLabels(View, frozen=True, kw_only=True):
         force_setattr(self, "key", intern(self.key))
 
 
+class PodAnnotations(View, frozen=True, kw_only=True):
+    """The annotations of a pod that decisions read."""
+
+    proof: str = msgspec.field(default="", name=PROOF_ANNOTATION)
+
+
 class PodMeta(Identity, frozen=True, kw_only=True):
     """A pod's metadata."""
 
     deletion_grace_period_seconds: int | None = None
     labels: PodLabels = PodLabels()
+    annotations: PodAnnotations = PodAnnotations()
 
     @property
     def deleted_at(self) -> datetime | None:

@@ -173,7 +173,7 @@ class EpisodeExecutor:
                 extra=fields(**about, reason=error.reason.value),
             )
             return 0.0
-        self._memory.record_created(uid)
+        self._memory.record_created(uid, action.attempt, pod)
         self.cache.pods.assume(pod)
         _log.info("created the pod", extra=fields(**about))
         return None
@@ -212,7 +212,7 @@ class EpisodeExecutor:
         except NotFound:
             self._memory.record_absent(uid, action.name)
             return 0.0
-        if pod.is_controlled_by(uid) and action.uid in ("", pod.metadata.uid):
+        if pod.is_controlled_by(uid) and action.uid in ("", pod.metadata.uid) and self.cache.owns(pod):
             self.cache.pods.assume(pod)
         else:
             self._memory.record_absent(uid, action.name)

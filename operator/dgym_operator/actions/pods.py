@@ -14,6 +14,7 @@ from dgym.api import (
     BENCHMARK_LABEL,
     INDEX_LABEL,
     KEY_LABEL,
+    PROOF_ANNOTATION,
     SAMPLE_LABEL,
     SET_LABEL,
     TASK_LABEL,
@@ -38,6 +39,7 @@ from dgym_operator.actions.reader import ApiReader, Unmet
 from dgym_operator.actions.secrets import key_id
 from dgym_operator.actions.writes import Writes, controller_reference
 from dgym_operator.objects import Pod
+from dgym_operator.proof import make_proof, proof_is_valid
 from dgym_operator.render import PodContext, Renderer, TemplateError, token_digests
 from dgym_operator.settings import Settings
 
@@ -91,23 +93,32 @@ class PodMaker:
             await self.policies.ensure(namespace)
             return await self.writes.create(PODS, manifest, decode=Pod, namespace=namespace)
         except AlreadyExists:
-            return await self._recognize(episode, namespace, name)
+            return await self._recognize(episode, namespace, name, attempt)
         except ConnectionLost:
             raise
         except ApiError as error:
             raise (find_refusal(error) or Gone()) from error
 
-    async def _recognize(self, episode: Episode, namespace: str, name: str) -> Pod:
+    async def _recognize(self, episode: Episode, namespace: str, name: str, attempt: int) -> Pod:
+        """The pod of that name, if an earlier call has made it for this very attempt."""
         try:
             pod = await self.client.get(PODS, name, decode=Pod, namespace=namespace)
         except NotFound:
             raise Unmet(EndReason.INTERNAL_ERROR, f"an earlier pod {name} was deleted just now", passes=True) from None
-        if pod.is_controlled_by(episode.metadata.uid):
+        uid, proof = episode.metadata.uid or "", pod.metadata.annotations.proof
+        is_controlled = pod.is_controlled_by(uid)
+        if is_controlled and proof_is_valid(self.key, proof, namespace=namespace, episode_uid=uid, attempt=attempt):
             return pod
         owner = pod.metadata.controller
         owned = f"owned by {owner.kind} {owner.name}" if owner is not None else "without an owner"
         if pod.metadata.deletion_timestamp is not None:
             message = f"an earlier pod {name}, {owned}, is still being deleted"
+            raise Unmet(EndReason.POD_REJECTED, message, passes=True)
+        if is_controlled:
+            message = (
+                f"a pod {name} that names this Episode as its owner is there already, and the operator has not made it "
+                f"(its annotation {PROOF_ANNOTATION} is no proof); delete it: kubectl delete pod {name} -n {namespace}"
+            )
             raise Unmet(EndReason.POD_REJECTED, message, passes=True)
         raise Unmet(EndReason.POD_REJECTED, f"a pod {name}, {owned}, is there already; delete it")
 
@@ -119,6 +130,15 @@ class PodMaker:
         owner = controller_reference("Episode", episode.metadata.name, episode.metadata.uid or "")
         manifest["metadata"]["ownerReferences"] = [owner]
         manifest["metadata"].setdefault("labels", {})[KEY_LABEL] = key_id(self.key)
+        proof = make_proof(
+            self.key,
+            manifest["spec"],
+            namespace=context.namespace,
+            episode_uid=context.episode_uid,
+            attempt=context.attempt,
+        )
+        annotations = manifest["metadata"].get("annotations") or {}
+        manifest["metadata"]["annotations"] = {**annotations, PROOF_ANNOTATION: proof}
         return manifest
 
     def _context(

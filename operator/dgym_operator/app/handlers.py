@@ -118,6 +118,10 @@ class EventHandlers:
         self._observer.pod(change)
         owner = change.last.metadata.controller
         if owner is not None and owner.kind == Kind.EPISODE:
+            if not self._cache.owns(change.last):
+                # It may have the name of an episode's pod, which can be created once it is gone.
+                self.enqueue((change.key[0], owner.name))
+                return
             if change.new is None:
                 self._keep_last(owner.uid, change.last)
             if loss(change.last).disruption:

@@ -220,7 +220,7 @@ class Operator:
             await self._namespaces.begin()
             tasks = [background.create_task(self._namespaces.run())]
             key = await self._obtain_key(writes)
-            self.cache.key_id = key_id(key)
+            self.cache.key, self.cache.key_id = key, key_id(key)
             await caught_up
             reconciler, work = self._leading_parts(caller, writes, key)
             self._handlers.start()

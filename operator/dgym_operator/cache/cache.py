@@ -25,8 +25,10 @@ from dgym_operator.objects import (
     TaskView,
     WatchedObject,
 )
+from dgym_operator.proof import proof_is_valid
 
 _SET = "EpisodeSet"
+_EPISODE = "Episode"
 
 
 class Cache:
@@ -37,8 +39,10 @@ class Cache:
         self.agents = agents
         self.policy = policy
         self.memory = Memory()
+        self.key = b""
+        """The cluster's key, once this replica leads."""
         self.key_id = ""
-        """Name of the cluster's key, once this replica leads."""
+        """Its name."""
         self.episodes: Store[EpisodeView] = Store(clock)
         self.sets: Store[EpisodeSetView] = Store(clock)
         self.tasks: Store[TaskView] = Store(clock)
@@ -80,6 +84,7 @@ class Cache:
         return EpisodeInput(
             episode=episode,
             pods=self._pods_of(uid),
+            unusable_pods=self._unusable_pods_of(uid),
             task=self.task_state(episode),
             may_create=may_create,
             agent=self.agents.view(episode),
@@ -97,7 +102,9 @@ class Cache:
         """Whether nothing is left to do about the Episode, until it or its pods change."""
         if not episode.is_finished or episode.spec.ttl_seconds_after_finished is not None:
             return False
-        return all(pod.metadata.deletion_timestamp is not None for pod in self._pods_of(episode.metadata.uid))
+        uid = episode.metadata.uid
+        pods = (*self._pods_of(uid), *self._unusable_pods_of(uid))
+        return all(pod.metadata.deletion_timestamp is not None for pod in pods)
 
     def set_input(self, episode_set: EpisodeSetView) -> EpisodeSetInput:
         """The input of a decision about the EpisodeSet."""
@@ -165,8 +172,52 @@ class Cache:
         found = self.tasks.get((episode.metadata.namespace, spec.task_ref.name)) if spec.task_ref is not None else None
         return (found.spec.image if found is not None else None) or ""
 
+    def pods_of(self, uid: str) -> tuple[Pod, ...]:
+        """The Episode's pods that exist and that the operator has made."""
+        return tuple(pod for pod in self.pods_by_owner[uid] if self.owns(pod))
+
+    def owns(self, pod: Pod) -> bool:
+        """Whether the operator has made the pod for the Episode that its owner reference names.
+
+        Whoever may create pods can set labels and owner references. What counts is the reference in the Episode's
+        status, which is written for a proven pod alone, or else the proof; a copy of one on another pod than this
+        leader has made is none.
+        """
+        owner = pod.metadata.controller
+        if owner is None or owner.kind != _EPISODE:
+            return False
+        episode = self.episode_of(owner.uid)
+        reference = episode.status.pod_ref if episode is not None else None
+        if reference is not None and reference.uid == pod.metadata.uid:
+            return True
+        made_for, made = self.memory.made.get(owner.uid, (0, ""))
+        return (made_for != attempt_of(pod) or made == pod.metadata.uid) and self._is_proven(pod, owner.uid)
+
+    def _is_proven(self, pod: Pod, uid: str) -> bool:
+        if not self.key:
+            return True  # Another replica than the leader decides nothing.
+        metadata = pod.metadata
+        return proof_is_valid(
+            self.key,
+            metadata.annotations.proof,
+            namespace=metadata.namespace,
+            episode_uid=uid,
+            attempt=attempt_of(pod),
+        )
+
+    def _unusable_pods_of(self, uid: str) -> tuple[Pod, ...]:
+        """Pods of the Episode that were made with another key, or bear the proof of another pod.
+
+        Nothing else is believed of them: they are deleted.
+        """
+        return tuple(
+            pod
+            for pod in self.pods_by_owner[uid]
+            if not self.owns(pod) and (pod.metadata.labels.key not in ("", self.key_id) or self._is_proven(pod, uid))
+        )
+
     def _pods_of(self, uid: str) -> tuple[Pod, ...]:
-        pods, last = self.pods_by_owner[uid], self.memory.last_pods.get(uid)
+        pods, last = self.pods_of(uid), self.memory.last_pods.get(uid)
         return pods if last is None or any(pod.metadata.uid == last.metadata.uid for pod in pods) else (*pods, last)
 
     def is_of_current_attempt(self, episode: EpisodeView, pod: Pod) -> bool:

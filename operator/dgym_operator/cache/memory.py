@@ -21,6 +21,7 @@ class Memory:
         refused: Why the API server refused a set's last child; empty: it accepted one.
         last_pods: The last state of a deleted pod whose termination message no decision has read.
         disrupted: The last attempt whose pod was observed to be disrupted.
+        made: The attempt and the UID of the pod that this leader has made last.
         drivers: The attempt whose external driver has its Secret.
         failed_write_at: Monotonic time of the last write of an Episode's status that failed. It may have taken effect
             all the same, and show in the cache later.
@@ -32,6 +33,7 @@ class Memory:
         self.refused: dict[str, str] = {}
         self.last_pods: dict[str, Pod] = {}
         self.disrupted: dict[str, int] = {}
+        self.made: dict[str, tuple[int, str]] = {}
         self.drivers: dict[str, int] = {}
         self._sidecars: dict[str, tuple[int, SidecarView]] = {}
         self.failed_write_at = float("-inf")
@@ -70,8 +72,12 @@ class Memory:
         """Record what the sidecar of this attempt has answered."""
         self._sidecars[uid] = (attempt, view)
 
-    def record_created(self, uid: str) -> None:
-        """Record that the pod exists."""
+    def record_created(self, uid: str, attempt: int, pod: Pod) -> None:
+        """Record that the pod of the attempt exists, and is this one."""
+        self.made[uid] = (attempt, pod.metadata.uid)
+        self._forget_failures(uid)
+
+    def _forget_failures(self, uid: str) -> None:
         for records in (self._failures, self.blocked, self.absent):
             records.pop(uid, None)
 
@@ -97,13 +103,14 @@ class Memory:
 
     def forget(self, uid: str) -> None:
         """Drop all records of an object that is gone."""
-        self.record_created(uid)
+        self._forget_failures(uid)
         self._written.discard(uid)
         for records in (
             self.refused,
             self.last_pods,
             self.disrupted,
             self._sidecars,
+            self.made,
             self.drivers,
             self._creating,
         ):

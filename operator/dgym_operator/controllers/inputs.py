@@ -160,7 +160,9 @@ class EpisodeInput(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         episode: The Episode.
-        pods: All pods whose controller is this Episode (by its UID).
+        pods: All pods that the operator has made for this Episode.
+        unusable_pods: Pods of this Episode that were made with another key; they are deleted, and nothing else is
+            believed of them.
         task: Whether there is a task.
         may_create: Whether the agents' free slots and the head start allow one more sandbox.
         held_by: Why the request for an agent or a pod is not granted, for people; empty: not known yet.
@@ -177,6 +179,7 @@ class EpisodeInput(msgspec.Struct, frozen=True, kw_only=True):
 
     episode: EpisodeView
     pods: tuple[Pod, ...] = ()
+    unusable_pods: tuple[Pod, ...] = ()
     task: TaskState
     may_create: bool = True
     held_by: str = ""

@@ -153,7 +153,7 @@ class Dispatcher:
         # Workers have not reconciled everything yet: pending pods and the nodes' images are found here, once.
         for episode in self._cache.episodes:
             self.observe_pod(episode.key, pending_pod(self._cache, episode))
-            if any(map(has_image, self._cache.pods_by_owner[episode.metadata.uid])):
+            if any(map(has_image, self._cache.pods_of(episode.metadata.uid))):
                 self._record_image(self._cache.image_of(episode))
         self.wake()
         while True:
@@ -296,7 +296,7 @@ def pending_pod(cache: Cache, episode: EpisodeView) -> PendingPod | None:
     if status.pod_name is not None:
         displaced = PendingPod(name=status.pod_name, needs_slot=needs_slot, displaced=True, image=image, has_image=True)
         return displaced if _is_displaced(cache, episode) else None
-    for pod in cache.pods_by_owner[episode.metadata.uid]:
+    for pod in cache.pods_of(episode.metadata.uid):
         if attempt_of(pod) == status.attempt + 1:
             stuck = stuck_cause(pod, cache.clock.now(), cache.policy.slow_start_seconds)
             return PendingPod(

@@ -27,7 +27,7 @@ def test_a_pod_that_could_not_be_made_is_not_tried_again_at_once(cache, objects,
         "uid-fix", 1, CreateFailure(reason="QuotaExceeded", message="no room", since=clock.now())
     )
     assert actions(cache, episode) == []
-    cache.memory.record_created("uid-fix")
+    cache.memory.record_created("uid-fix", 1, objects.pod("fix-1"))
     assert actions(cache, episode) == [CreatePod]
 
 

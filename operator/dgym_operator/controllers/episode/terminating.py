@@ -48,9 +48,10 @@ def carry_out(view: EpisodeInput, now: datetime, seconds: float) -> Plan:
 def delete_pods(view: EpisodeInput, *, keep: int | None = None) -> tuple[DeletePod, ...]:
     """Delete all pods that are not being deleted already, except that of the attempt ``keep``."""
     kept = view.pod if keep == view.attempt else None
+    pods = (*view.pods, *view.unusable_pods)
     return tuple(
         DeletePod(name=pod.metadata.name, uid=pod.metadata.uid)
-        for pod in view.pods
+        for pod in pods
         if pod is not kept and pod.metadata.deletion_timestamp is None
     )
 
