@@ -23,7 +23,6 @@ from dgym.wire.signing import SIGNATURE_HEADER
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "openapi.json"
 _REFERENCE = "#/components/schemas/{name}"
 _JSON = "application/json"
-_HIGHEST = 2**53
 _SCHEME = "signed"
 _ABOUT = (
     "The HTTP protocol of an episode's sidecar, the only port of its pod. docs/wire.md explains it: the roles and how"
@@ -33,8 +32,9 @@ _AUTHORIZATION = "Dgym TIME.NONCE.CONTENT.PROOF.SIGNATURE, as docs/wire.md makes
 _EPOCH = {
     "name": EPOCH_HEADER,
     "in": "header",
-    "description": "The number of the caller's assignment; a lower one than was seen is superseded.",
-    "schema": {"type": "integer", "minimum": 0, "maximum": _HIGHEST},
+    "description": "The number of the caller's assignment and the operator's proof of it; a lower one than was seen is"
+    " superseded.",
+    "schema": {"type": "string", "pattern": "^[0-9]{1,16}\\.[0-9a-f]{64}$"},
 }
 _TRACEPARENT = {
     "name": TRACEPARENT_HEADER,

@@ -25,7 +25,7 @@ from dgym.session import EpisodeLimits
 from dgym.tools import Tool, load_tools
 from dgym.wire import EndReason, Observation, Result, Step
 from dgym.wire.episode import Action, Episode
-from dgym.wire.http import Usage
+from dgym.wire.http import Epochs, Usage
 
 Opener = Callable[[DebugTask | None], Awaitable[Episode]]
 """Opens the episode of the next reset; with a task, that of this task from now on."""
@@ -117,7 +117,7 @@ class AsyncRepoEnv:
         url: str,
         token: str | None = None,
         *,
-        epoch: int | None = None,
+        epochs: Epochs | None = None,
         prepare_token: str | None = None,
         reset_key: str | None = None,
         render_mode: str | None = None,
@@ -131,7 +131,7 @@ class AsyncRepoEnv:
             url: The address of the sidecar, such as ``http://10.0.0.7:8080``; or, without a token, the Episode without
                 ``agent`` in a cluster, as ``NAMESPACE/NAME``, or ``NAME`` in the namespace of the kubeconfig's context.
             token: The token of the role "drive". That of an Episode in a cluster is read from its Secret.
-            epoch: The number of the assignment under which an agent pod drives it; None for other drivers.
+            epochs: Those of the assignment under which an agent pod drives it; None for other drivers.
             prepare_token: The token of the role "prepare", for ``apply_solution`` alone.
             reset_key: The idempotency key of the reset. A later driver that resets under the same key resumes the
                 episode: ``history()`` has all of its steps, and ``reset`` returns the last observation.
@@ -146,7 +146,7 @@ class AsyncRepoEnv:
         if token is None:
             return cls._in_cluster(url, context, wait_seconds, reset_key, patience, render_mode)
         episode = RemoteEpisode(
-            url, token, epoch=epoch, prepare_token=prepare_token, reset_key=reset_key, patience=patience
+            url, token, epochs=epochs, prepare_token=prepare_token, reset_key=reset_key, patience=patience
         )
 
         async def opener(task: DebugTask | None) -> Episode:

@@ -72,7 +72,7 @@ class HttpClient:
     Args:
         url: The address of the sidecar, or the route to it.
         token: The role's token.
-        epoch: The number of the assignment; None for a driver without one.
+        epoch: The epoch of the assignment as the operator gave it for the role; None for a driver without one.
         patience: How long requests are repeated.
     """
 
@@ -81,14 +81,14 @@ class HttpClient:
         url: str | Route,
         token: str,
         *,
-        epoch: int | None = None,
+        epoch: str | None = None,
         patience: Patience = Patience(),  # noqa: B008 - immutable
     ) -> None:
         _aiohttp()
         self._route = Route(url) if isinstance(url, str) else url
         self._url = self._route.url
         self._token = token
-        self._headers = {} if epoch is None else {EPOCH_HEADER: str(epoch)}
+        self._headers = {} if epoch is None else {EPOCH_HEADER: epoch}
         self._patience = patience
         self._session: aiohttp.ClientSession | None = None
 

@@ -26,6 +26,7 @@ from dgym.wire.http import (
     CloseResponse,
     DiffResponse,
     EpisodeState,
+    Epochs,
     NamedTool,
     PeekResponse,
     PrepareRequest,
@@ -56,14 +57,15 @@ class RemoteEpisode:
         url: str | Route,
         token: str,
         *,
-        epoch: int | None = None,
+        epochs: Epochs | None = None,
         prepare_token: str | None = None,
         reset_key: str | None = None,
         patience: Patience = Patience(),  # noqa: B008 - immutable
     ) -> None:
-        self._client = HttpClient(url, token, epoch=epoch, patience=patience)
+        drive, prepare = (epochs.drive, epochs.prepare) if epochs is not None else (None, None)
+        self._client = HttpClient(url, token, epoch=drive, patience=patience)
         self._preparing = (
-            HttpClient(url, prepare_token, epoch=epoch, patience=patience) if prepare_token is not None else None
+            HttpClient(url, prepare_token, epoch=prepare, patience=patience) if prepare_token is not None else None
         )
         self._reset_key = reset_key or uuid.uuid4().hex
         self._steps: list[Step] = []
@@ -201,7 +203,7 @@ class RemotePreparation:
         url: str,
         token: str,
         *,
-        epoch: int | None = None,
+        epoch: str | None = None,
         patience: Patience = Patience(),  # noqa: B008 - immutable
     ) -> None:
         self._client = HttpClient(url, token, epoch=epoch, patience=patience)

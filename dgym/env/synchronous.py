@@ -21,6 +21,7 @@ from dgym.sandbox import EngineName, SandboxKind
 from dgym.tools import Tool
 from dgym.wire import EndReason, Result, Step
 from dgym.wire.episode import Action
+from dgym.wire.http import Epochs
 
 T = TypeVar("T")
 
@@ -83,7 +84,7 @@ class RepoEnv:
         url: str,
         token: str | None = None,
         *,
-        epoch: int | None = None,
+        epochs: Epochs | None = None,
         prepare_token: str | None = None,
         reset_key: str | None = None,
         render_mode: str | None = None,
@@ -93,7 +94,7 @@ class RepoEnv:
     ) -> Self:
         """An episode that runs in a pod; see ``AsyncRepoEnv.connect``."""
         options: dict[str, Any] = {
-            "epoch": epoch,
+            "epochs": epochs,
             "prepare_token": prepare_token,
             "reset_key": reset_key,
             "render_mode": render_mode,

@@ -3,6 +3,7 @@
 A program of the sandbox shares the pod's network. It could otherwise use up the sidecar's memory by thousands of
 connections, and answer on the port of a sidecar that has ended by it. So connections come from other hosts alone, are
 few, and have a first request in time; requests are signed, each is taken once, and assignments supersede each other.
+The number of an assignment counts with the operator's proof alone: no agent or driver can take one that is higher.
 """
 
 import asyncio
@@ -19,14 +20,13 @@ import msgspec
 
 from dgym.errors import DgymError
 from dgym.wire.http import EPOCH_HEADER, IDEMPOTENCY_HEADER, PROXIED_AUTHORIZATION_HEADER, ErrorCode, Role
-from dgym.wire.signing import WINDOW_SECONDS, SignedRequest, read_request
+from dgym.wire.signing import WINDOW_SECONDS, SignedRequest, read_epoch, read_request
 
 MAXIMUM_CONNECTIONS = 256
 MAXIMUM_PER_PEER = 128
 HEADER_LIMIT = 32 * 1024
 """Bytes before the end of a connection's first headers."""
 HEADER_SECONDS = 10.0
-_HIGHEST = 2**53
 _NONCES = 16_384
 """Remembered for each role."""
 
@@ -86,7 +86,7 @@ class Access:
         """The caller, if the call is one of its role's.
 
         Raises:
-            CallError: forbidden or superseded.
+            CallError: forbidden, superseded, or an invalid argument.
         """
         if role not in allowed:
             needed = " or ".join(allowed)
@@ -94,7 +94,7 @@ class Access:
         if role in self._without_epoch or EPOCH_HEADER not in headers:
             caller = Caller(role=role, epoch=None)
         else:
-            caller = Caller(role=role, epoch=_read_epoch(headers[EPOCH_HEADER]))
+            caller = Caller(role=role, epoch=self._read_epoch(role, headers[EPOCH_HEADER]))
         self.check_current(caller)
         if caller.epoch is not None:
             self._epoch = caller.epoch
@@ -111,6 +111,16 @@ class Access:
             which = "no epoch" if caller.epoch is None else f"epoch {caller.epoch}"
             message = f"{which} is superseded by {self._epoch}: another has this episode"
             raise CallError(ErrorCode.SUPERSEDED, message)
+
+    def _read_epoch(self, role: Role, text: str) -> int:
+        try:
+            epoch = read_epoch(self._digests[Role.OPERATE], role, text)
+        except ValueError as error:
+            raise CallError(ErrorCode.INVALID_ARGUMENT, f"{EPOCH_HEADER}: {error}") from None
+        if epoch is None:
+            message = f"{EPOCH_HEADER}: the operator has not given this epoch to the role {role}"
+            raise CallError(ErrorCode.FORBIDDEN, message)
+        return epoch
 
     def ignore_epochs(self, role: Role) -> None:
         """Read no epoch of this role any more: an external driver could supersede the agent that stores its steps."""
@@ -145,12 +155,6 @@ class _Nonces:
         sent, nonce = heapq.heappop(self._oldest_first)
         self._known.discard(nonce)
         return sent
-
-
-def _read_epoch(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or len(text) > 16 or int(text) > _HIGHEST:
-        raise CallError(ErrorCode.INVALID_ARGUMENT, f"{EPOCH_HEADER} must be a whole number")
-    return int(text)
 
 
 class Connections:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from dgym.wire.http import Count, Message, NamedTool
+from dgym.wire.http import Count, Epochs, Message, NamedTool
 from dgym.wire.messages import EndReason, Outcome
 
 ASSIGNMENTS_PATH = "/v1/assignments"
@@ -69,6 +69,7 @@ class Assignment(Message, frozen=True, kw_only=True):
         episode_uid: Its UID; names the assignment.
         attempt: The number of the attempt, from 1.
         epoch: The number of this assignment; the sidecar refuses lower ones than it has seen.
+        epochs: That number with the operator's proof, as calls to the sidecar carry it.
         sidecar_url: Where the pod's sidecar listens, such as ``http://10.0.0.7:8080``.
         prepare_token: For the calls of the role "prepare".
         drive_token: For the calls of the role "drive".
@@ -90,6 +91,7 @@ class Assignment(Message, frozen=True, kw_only=True):
     episode_uid: str
     attempt: Annotated[int, msgspec.Meta(ge=1)]
     epoch: Count
+    epochs: Epochs
     pod_name: str = ""
     sidecar_url: str
     prepare_token: str

@@ -19,7 +19,7 @@ from dgym.tracing import Span
 from dgym.wire.messages import Breakpoint, EndReason, Observation, Result, Score, Step, ToolCall
 
 EPOCH_HEADER = "Dgym-Epoch"
-"""The epoch of the caller's assignment; a caller with a lower epoch than the highest seen is superseded."""
+"""The epoch of the caller's assignment, with the operator's proof; one below the highest seen is superseded."""
 IDEMPOTENCY_HEADER = "Idempotency-Key"
 """The idempotency key of a reset."""
 PROXIED_AUTHORIZATION_HEADER = "Dgym-Authorization"
@@ -78,6 +78,13 @@ class Path(StrEnum):
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A body."""
+
+
+class Epochs(Message, frozen=True, kw_only=True):
+    """The header ``Dgym-Epoch`` of an assignment, for each role that it has a token of."""
+
+    prepare: str
+    drive: str
 
 
 class SpansResponse(Message, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from dgym.wire.http import Role, make_token, token_digest
+from dgym.wire.http import Epochs, Role, make_token, token_digest
 from dgym.wire.messages import EndReason, Outcome, Result
 
 SCHEME = "Dgym"
@@ -22,6 +22,7 @@ SIGNATURE_HEADER = "Dgym-Signature"
 """The signature of an answer."""
 WINDOW_SECONDS = 300
 """How far the clocks of a caller and a sidecar may differ; requests outside of it are refused."""
+_EPOCH = re.compile(r"([0-9]{1,16})\.([0-9a-f]{64})")
 _VERDICT = re.compile(r"([0-9a-f]{64})\.([0-9a-f]{64})")
 _FORM = re.compile(r"Dgym (\d{1,12})\.([0-9a-f]{32})\.([0-9a-f]{64})\.([0-9a-f]{2,512})\.([0-9a-f]{64})")
 
@@ -91,6 +92,29 @@ def read_request(
     return SignedRequest(
         role=roles[0], key=key, time=int(now), nonce=nonce, content=content, authorization=authorization
     )
+
+
+def make_epochs(cluster_key: bytes, *, episode_uid: str, attempt: int, epoch: int) -> Epochs:
+    """The header ``Dgym-Epoch`` for each role under assignment ``epoch``: the number and the operator's proof."""
+    key = token_digest(make_token(cluster_key, episode_uid=episode_uid, attempt=attempt, role=Role.OPERATE))
+    prepare, drive = (f"{epoch}.{_sign(key, 'epoch', role, str(epoch))}" for role in (Role.PREPARE, Role.DRIVE))
+    return Epochs(prepare=prepare, drive=drive)
+
+
+def read_epoch(operate_digest: str, role: Role, text: str) -> int | None:
+    """The number in the header ``Dgym-Epoch`` of a caller in ``role``; None: the operator has not given it to the role.
+
+    ``operate_digest`` is the digest of the token of the role "operate", which neither agents nor drivers have.
+
+    Raises:
+        ValueError: ``text`` has another form.
+    """
+    found = _EPOCH.fullmatch(text)
+    if found is None:
+        raise ValueError("an epoch is a whole number, a dot and 64 hexadecimal digits")
+    number, proof = found.groups()
+    expected = _sign(operate_digest, "epoch", role.value, number)
+    return int(number) if hmac.compare_digest(expected, proof) else None
 
 
 def sign_answer(key: str, authorization: str, status: int, body: bytes) -> str:

@@ -37,7 +37,7 @@ from dgym.wire.http import (
     token_digest,
 )
 from dgym.wire.http import Path as CallPath
-from dgym.wire.signing import content_digest, sign_request
+from dgym.wire.signing import content_digest, make_epochs, sign_request
 from dgym.wire.termination import decode_termination
 
 MAIN = Path(dgym.runner.__file__).with_name("__main__.py")
@@ -177,8 +177,8 @@ class Pod:
 
     # Calling
 
-    def client(self, role, *, epoch=None):
-        client = HttpClient(self.url, self.tokens[role], epoch=epoch, patience=QUICK)
+    def client(self, role):
+        client = HttpClient(self.url, self.tokens[role], patience=QUICK)
         self._stack.push_async_callback(client.close)
         return client
 
@@ -192,7 +192,8 @@ class Pod:
         self, *, tools=TOOLS, limits=None, epoch=None, driver_idle_seconds=None, history=None, usage=None, **spec
     ):
         task = make_task(self.directory / "workspace", **spec)
-        preparation = RemotePreparation(self.url, self.tokens[Role.PREPARE], epoch=epoch, patience=QUICK)
+        given = epochs_of(epoch).prepare if epoch is not None else None
+        preparation = RemotePreparation(self.url, self.tokens[Role.PREPARE], epoch=given, patience=QUICK)
         self._stack.push_async_callback(preparation.close)
         source = await open_source(task)
         await preparation.prepare(
@@ -206,9 +207,14 @@ class Pod:
         )
         return preparation
 
-    def connect(self, url=None, **options):
+    def connect(self, url=None, *, epoch=None, **options):
+        epochs = epochs_of(epoch) if epoch is not None else None
         env = AsyncRepoEnv.connect(
-            url or self.url, self.tokens[Role.DRIVE], prepare_token=self.tokens[Role.PREPARE], **options
+            url or self.url,
+            self.tokens[Role.DRIVE],
+            epochs=epochs,
+            prepare_token=self.tokens[Role.PREPARE],
+            **options,
         )
         self._stack.push_async_callback(env.close)
         return env
@@ -254,6 +260,11 @@ class Pod:
 
     def file(self, name):
         return (self.directory / "sandbox-files" / name).read_text()
+
+
+def epochs_of(number):
+    """As the operator gives them with assignment ``number``."""
+    return make_epochs(b"key", episode_uid="uid", attempt=1, epoch=number)
 
 
 def make_task(workspace, **spec):

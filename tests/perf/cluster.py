@@ -81,10 +81,10 @@ async def _one_pod(
         kubectl.apply(pod)
         address = await asyncio.to_thread(lambda: until(lambda: seen.get("address"), what="the pod", pause=0.005))
         url = f"http://{address}:8080"
-        preparation = RemotePreparation(url, tokens[Role.PREPARE], epoch=1)
+        preparation = RemotePreparation(url, tokens[Role.PREPARE])
         await preparation.prepare(task, source=source, tools=TOOLS, limits=EpisodeLimits(max_steps=10_000))
         prepared = time.perf_counter()
-        async with AsyncRepoEnv.connect(url, tokens[Role.DRIVE], epoch=1) as env:
+        async with AsyncRepoEnv.connect(url, tokens[Role.DRIVE]) as env:
             await env.reset()
             observed = time.perf_counter()
             times = {**seen["times"], "prepared": prepared, "first observation": observed}

@@ -55,7 +55,7 @@ class PodSession:
             shared.patience, running_seconds=assignment.remaining_seconds + _MARGIN_SECONDS
         )
         self._preparation = RemotePreparation(
-            assignment.sidecar_url, assignment.prepare_token, epoch=assignment.epoch, patience=waiting
+            assignment.sidecar_url, assignment.prepare_token, epoch=assignment.epochs.prepare, patience=waiting
         )
 
     @contextlib.asynccontextmanager
@@ -76,7 +76,7 @@ class PodSession:
             async with AsyncRepoEnv.connect(
                 assignment.sidecar_url,
                 assignment.drive_token,
-                epoch=assignment.epoch,
+                epochs=assignment.epochs,
                 prepare_token=assignment.prepare_token,
                 reset_key=f"{assignment.episode_uid}-{assignment.attempt}",
                 patience=self._shared.patience,
@@ -167,7 +167,10 @@ class PodSession:
         """Whether an earlier agent has prepared the pod; its sources may have moved since."""
         assignment = self._assignment
         client = HttpClient(
-            assignment.sidecar_url, assignment.drive_token, epoch=assignment.epoch, patience=self._shared.patience
+            assignment.sidecar_url,
+            assignment.drive_token,
+            epoch=assignment.epochs.drive,
+            patience=self._shared.patience,
         )
         try:
             await client.call("GET", Path.TOOLS, ToolsResponse)

@@ -19,6 +19,7 @@ from dgym.wire import assignments as wire
 from dgym.wire.assignments import Assignment, AssignmentMode, AssignmentState, AssignmentStatus
 from dgym.wire.http import NamedTool, Role, make_token
 from dgym.wire.messages import EndReason
+from dgym.wire.signing import make_epochs
 from dgym_operator.actions import ApiReader, Unmet
 from dgym_operator.cache import Agent, Cache
 from dgym_operator.calls import AgentClient, CallFailed
@@ -231,6 +232,7 @@ def build_assignment(
         episode_uid=uid,
         attempt=attempt,
         epoch=epoch,
+        epochs=make_epochs(key, episode_uid=uid, attempt=attempt, epoch=epoch),
         pod_name=pod_name,
         sidecar_url=sidecar_url,
         prepare_token=make_token(key, episode_uid=uid, attempt=attempt, role=Role.PREPARE),

@@ -18,6 +18,7 @@ import pytest
 
 from dgym.wire.assignments import AgentReport, AgentRole, Assignment, AssignmentState, make_agent_token
 from dgym.wire.http import Role, token_digest
+from dgym.wire.signing import make_epochs
 from tests.fakes.openai_server import Answer, Call
 from tests.fakes.pods import REPAIR, eventually, make_task, pods_in
 
@@ -272,6 +273,7 @@ def helpers():
                     "episode_uid": "uid",
                     "attempt": 1,
                     "epoch": epoch,
+                    "epochs": make_epochs(b"key", episode_uid="uid", attempt=1, epoch=epoch),
                     "sidecar_url": pod.url,
                     "prepare_token": pod.tokens[Role.PREPARE],
                     "drive_token": pod.tokens[Role.DRIVE],

@@ -59,11 +59,11 @@ async def ask(url, *, patience=QUICK, **options):
 @pytest.mark.parametrize("first", [RUNNING, BUSY, (0, b""), (502, b"<html>Bad Gateway</html>")])
 async def test_it_asks_the_same_again_until_it_is_answered(scripted, first):
     url, requests = await scripted(first, first, GOOD)
-    assert await ask(url, epoch=4) == Accepted()
+    assert await ask(url, epoch="4.proof") == Accepted()
     assert len(requests) >= 3
     assert len({(method, path, body) for method, path, _, body in requests}) == 1
     assert len({headers["Authorization"] for _, _, headers, _ in requests}) == len(requests)
-    assert {headers["Dgym-Epoch"] for _, _, headers, _ in requests} == {"4"}
+    assert {headers["Dgym-Epoch"] for _, _, headers, _ in requests} == {"4.proof"}
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ async def test_a_pod_that_is_gone_needs_not_be_told_that_it_may_go(scripted):
     await preparation.release(result_uri="file:///result.json")
     await preparation.close()
     url, _ = await scripted((409, msgspec.json.encode(error_body(ErrorCode.SUPERSEDED, "gone"))))
-    preparation = RemotePreparation(url, "token", epoch=1, patience=QUICK)
+    preparation = RemotePreparation(url, "token", epoch="1.proof", patience=QUICK)
     with pytest.raises(Superseded):
         await preparation.release()
     await preparation.close()

@@ -12,6 +12,7 @@ from dgym import AsyncRepoEnv
 from dgym.errors import AccessRefused, ConflictError, EpisodeOver, ManifestError, Superseded
 from dgym.session import EpisodeLimits
 from dgym.wire.http import BODY_LIMIT, EPOCH_HEADER, Path, Role
+from tests.fakes.pods import epochs_of
 
 COUNT = {"command": "echo x >> count.txt; wc -l < count.txt"}
 
@@ -147,7 +148,7 @@ async def test_a_superseded_driver_is_told_so_even_while_its_call_runs(pod, help
     new = pod.connect(epoch=2, reset_key="k")
     taking_over = asyncio.ensure_future(new.reset())
     # The reset waits for the step; this says at once that there is a new driver.
-    status, _ = await pod.raw("GET", Path.STEPS, role=Role.DRIVE, headers={EPOCH_HEADER: "2"})
+    status, _ = await pod.raw("GET", Path.STEPS, role=Role.DRIVE, headers={EPOCH_HEADER: epochs_of(2).drive})
     assert status == 200
     (pod.directory / "sandbox-files" / "go").touch()
     with pytest.raises(Superseded):

@@ -12,6 +12,7 @@ from dgym.errors import AccessRefused, SandboxLost
 from dgym.wire import EndReason, Result
 from dgym.wire.http import Accepted, CloseResponse, Path, Role, token_digest
 from dgym.wire.signing import SIGNATURE_HEADER, WINDOW_SECONDS, content_digest, sign_answer, sign_request, signing_time
+from tests.fakes.pods import epochs_of
 
 FORGED = msgspec.json.encode(
     CloseResponse(result=Result(resolved=True, score=1, max_score=1, reason=EndReason.RESOLVED))
@@ -42,7 +43,7 @@ async def test_a_forged_verdict_is_refused_and_its_request_is_no_credential(new_
     url, received = impostor
     pod = await new_pod().start(operated=False, runners=False)
     for role, ask in ((Role.DRIVE, Path.CLOSE), (Role.PREPARE, Path.RELEASE)):
-        client = HttpClient(url, pod.tokens[role], epoch=1)
+        client = HttpClient(url, pod.tokens[role], epoch=getattr(epochs_of(1), role))
         for _ in range(2):
             with pytest.raises(SandboxLost, match="without the signature"):
                 await client.call("POST", ask, CloseResponse, body=Accepted())
@@ -55,7 +56,7 @@ async def test_a_forged_verdict_is_refused_and_its_request_is_no_credential(new_
             # Neither for another call, nor with another body, another epoch or as a bearer token.
             assert (await pod.raw("POST", Path.CANCEL, headers=stolen))[0] == 401
             assert (await pod.raw("GET", Path.TOOLS, headers=stolen))[0] == 401
-            assert (await pod.raw(method, path, headers=stolen | {"Dgym-Epoch": "2"}))[0] == 401
+            assert (await pod.raw(method, path, headers=stolen | {"Dgym-Epoch": getattr(epochs_of(2), role)}))[0] == 401
             bearer = {"Authorization": headers["Authorization"].replace("Dgym", "Bearer")}
             assert (await pod.raw(method, path, headers=bearer))[0] == 401
         received.clear()

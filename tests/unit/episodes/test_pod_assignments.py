@@ -8,6 +8,7 @@ from dgym.episodes.pod.assignments import Assignments, NoSlot, Outdated
 from dgym.episodes.pod.progress import Ending, Stage
 from dgym.wire import EndReason, Outcome
 from dgym.wire.assignments import Assignment, AssignmentMode, AssignmentState
+from dgym.wire.http import Epochs
 
 DONE = Ending(state=AssignmentState.FINISHED, reason=EndReason.RESOLVED, outcome=Outcome(resolved=True))
 
@@ -19,6 +20,7 @@ def make(uid="one", epoch=1, mode=AssignmentMode.RUN, attempt=1):
         episode_uid=uid,
         attempt=attempt,
         epoch=epoch,
+        epochs=Epochs(prepare="p", drive="d"),
         sidecar_url="http://127.0.0.1:1",
         prepare_token="p",
         drive_token="d",

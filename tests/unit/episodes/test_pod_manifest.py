@@ -7,7 +7,7 @@ from dgym.agents.replay import read_calls
 from dgym.episodes.pod.attempt import read_run
 from dgym.errors import DgymError
 from dgym.wire.assignments import Assignment
-from dgym.wire.http import NamedTool
+from dgym.wire.http import Epochs, NamedTool
 
 
 def assignment(agent, **fields):
@@ -18,6 +18,7 @@ def assignment(agent, **fields):
         episode_uid="0123456789abcdefXYZ",
         attempt=1,
         epoch=1,
+        epochs=Epochs(prepare="p", drive="d"),
         sidecar_url="http://127.0.0.1:1",
         prepare_token="p",
         drive_token="d",

@@ -10,10 +10,12 @@ from dgym.logs import JsonFormatter, episode_fields
 from dgym.sidecar import preparation
 from dgym.sidecar.access import Access, CallError
 from dgym.sidecar.settings import read_settings
-from dgym.wire.http import Role, token_digest
-from dgym.wire.signing import content_digest, sign_request
+from dgym.wire.http import Role, make_token, token_digest
+from dgym.wire.signing import content_digest, make_epochs, sign_request
 
-DIGESTS = {role: token_digest(role.value) for role in Role}
+KEY = b"key"
+TOKENS = {role: make_token(KEY, episode_uid="uid", attempt=1, role=role) for role in Role}
+DIGESTS = {role: token_digest(token) for role, token in TOKENS.items()}
 REQUIRED = {f"DGYM_SIDECAR_{role.upper()}_SHA256": digest for role, digest in DIGESTS.items()}
 
 
@@ -35,10 +37,14 @@ def test_a_wrong_setting_is_named(change, words):
         read_settings({**REQUIRED, **change})
 
 
+def given(role, epoch, key=KEY):
+    return getattr(make_epochs(key, episode_uid="uid", attempt=1, epoch=epoch), role)
+
+
 def call(access, role, allowed=None, epoch=None, scheme="Dgym"):
-    headers = {} if epoch is None else {"Dgym-Epoch": str(epoch)}
-    signed = sign_request(role, "POST", "/v1/x", epoch=headers.get("Dgym-Epoch", ""), content=content_digest(b""))
-    headers["Authorization"] = signed.replace("Dgym", scheme)
+    text = given(role, epoch) if isinstance(epoch, int) else epoch or ""
+    signed = sign_request(TOKENS.get(role, "another"), "POST", "/v1/x", epoch=text, content=content_digest(b""))
+    headers = {"Authorization": signed.replace("Dgym", scheme)} | ({} if epoch is None else {"Dgym-Epoch": text})
     return access.authorize(access.identify("POST", "/v1/x", headers).role, headers, [allowed or role])
 
 
@@ -68,7 +74,8 @@ def test_a_higher_epoch_supersedes_a_lower_one_in_every_role():
     with pytest.raises(CallError):
         access.check_current(old)
     call(access, Role.DRIVE, epoch=2)
-    call(access, Role.OPERATE, epoch=0)
+    # The operator's own calls have none.
+    call(access, Role.OPERATE, epoch="0")
 
 
 def test_without_an_assignment_one_may_drive_until_somebody_has_one():
@@ -79,8 +86,26 @@ def test_without_an_assignment_one_may_drive_until_somebody_has_one():
     assert code(access, Role.DRIVE) == "superseded"
 
 
-@pytest.mark.parametrize("epoch", ["", "-1", "1.5", "٣", "9" * 30])
-def test_an_epoch_is_a_whole_number(epoch):
+@pytest.mark.parametrize(
+    "epoch",
+    [
+        given(Role.PREPARE, 2**53),
+        given(Role.DRIVE, 2**53, b"another key"),
+        given(Role.DRIVE, 3).replace("3.", "4.", 1),
+        f"{2**53}.{'0' * 64}",
+    ],
+    ids=["of another role", "of another key", "of another epoch", "of nobody"],
+)
+def test_nobody_takes_an_epoch_that_the_operator_has_not_given(epoch):
+    access = Access(DIGESTS)
+    call(access, Role.DRIVE, epoch=3)
+    assert code(access, Role.DRIVE, epoch=epoch) == "forbidden"
+    call(access, Role.DRIVE, epoch=3)
+    call(access, Role.PREPARE, epoch=3)
+
+
+@pytest.mark.parametrize("epoch", ["", "1", "-1", "1.5", "٣." + "0" * 64, "9" * 30 + "." + "0" * 64])
+def test_an_epoch_is_a_whole_number_with_a_proof(epoch):
     assert code(Access(DIGESTS), Role.DRIVE, epoch=epoch) == "invalid_argument"
 
 
