@@ -158,6 +158,29 @@ class ResultsList(Message, frozen=True, kw_only=True):
     kind: Literal["results"] = "results"
 
 
-def make_agent_token(key: bytes, role: AgentRole) -> str:
-    """The bearer token of ``role`` for every agent: an HMAC of the cluster's key. Agents know its SHA-256 alone."""
-    return hmac.new(key, f"agent\0{role.value}".encode(), hashlib.sha256).hexdigest()
+HOUR_SECONDS = 3600
+"""For so long one token of the operator's is sent; an agent takes those of the hours before and after as well."""
+
+
+def make_pool_key(key: bytes, pool: str) -> str:
+    """The key of an agent pool, by HMAC of the cluster's key. No agent's process has it, only what starts its pods."""
+    return _derive(key, "agent pool", pool)
+
+
+def make_agent_key(pool_key: str, pod_uid: str) -> str:
+    """The key of one agent pod, by HMAC of its pool's key."""
+    return _derive(pool_key.encode(), "agent", pod_uid)
+
+
+def make_assign_token(agent_key: str, hour: int) -> str:
+    """The operator's bearer token for one agent pod in one hour since 1970."""
+    return _derive(agent_key.encode(), "assign", str(hour))
+
+
+def make_results_token(key: bytes, pool: str = "") -> str:
+    """The bearer token that reads the results of a pool's agents, which know its SHA-256 alone."""
+    return _derive(key, "agent", AgentRole.RESULTS.value, *([pool] if pool else []))
+
+
+def _derive(key: bytes, *parts: str) -> str:
+    return hmac.new(key, "\0".join(parts).encode(), hashlib.sha256).hexdigest()

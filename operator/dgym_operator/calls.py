@@ -18,12 +18,14 @@ from dgym.logs import fields
 from dgym.wire import EndReason
 from dgym.wire.assignments import (
     ASSIGNMENTS_PATH,
+    HOUR_SECONDS,
     AgentReport,
-    AgentRole,
     Assignment,
     AssignmentState,
     AssignmentStatus,
-    make_agent_token,
+    make_agent_key,
+    make_assign_token,
+    make_pool_key,
 )
 from dgym.wire.http import AttemptState, Path, Role, VerifyResponse, make_token
 from dgym.wire.signing import SIGNATURE_HEADER, answer_is_signed, content_digest, sign_request, verdict_is_signed
@@ -102,17 +104,25 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
     return bytes(body)
 
 
-class AgentClient:
-    """The client of all agents. The operator alone holds its token, derived from the cluster's key."""
+class AgentAddress(NamedTuple):
+    """Where an agent listens, and what the token for it is derived from."""
 
-    def __init__(self, caller: PodCaller, key: bytes) -> None:
+    url: str
+    pod_uid: str
+    pool: str = ""
+
+
+class AgentClient:
+    """The client of all agents. The token of each is derived from the cluster's key, and lasts for an hour."""
+
+    def __init__(self, caller: PodCaller, key: bytes, clock: Clock) -> None:
         self._caller = caller
         self._key = key
-        self._authorization = f"Bearer {make_agent_token(key, AgentRole.ASSIGN)}"
+        self._clock = clock
 
-    async def report(self, url: str) -> AgentReport:
+    async def report(self, agent: AgentAddress) -> AgentReport:
         """Get the agent's report."""
-        answer = await self._call("GET", url + ASSIGNMENTS_PATH)
+        answer = await self._call(agent, "GET", ASSIGNMENTS_PATH)
         try:
             report = msgspec.json.decode(answer.body, type=AgentReport)
         except DECODE_ERRORS as error:
@@ -120,20 +130,23 @@ class AgentClient:
         believed = tuple(self._believed(status) for status in report.assignments)
         return msgspec.structs.replace(report, assignments=believed)
 
-    async def assign(self, url: str, assignment: Assignment) -> None:
+    async def assign(self, agent: AgentAddress, assignment: Assignment) -> None:
         """Deliver an assignment; repeating it is harmless."""
-        await self._call("PUT", f"{url}{ASSIGNMENTS_PATH}/{assignment.episode_uid}", msgspec.json.encode(assignment))
+        path = f"{ASSIGNMENTS_PATH}/{assignment.episode_uid}"
+        await self._call(agent, "PUT", path, msgspec.json.encode(assignment))
 
-    async def withdraw(self, url: str, episode_uid: str) -> None:
+    async def withdraw(self, agent: AgentAddress, episode_uid: str) -> None:
         """Withdraw an episode, running or over. An unknown episode counts as withdrawn."""
         try:
-            await self._call("DELETE", f"{url}{ASSIGNMENTS_PATH}/{episode_uid}")
+            await self._call(agent, "DELETE", f"{ASSIGNMENTS_PATH}/{episode_uid}")
         except Refused as error:
             if error.status != _NOT_FOUND:
                 raise
 
-    async def _call(self, method: str, url: str, body: bytes | None = None) -> Answer:
-        answer = await self._caller.call(method, url, authorization=self._authorization, body=body)
+    async def _call(self, agent: AgentAddress, method: str, path: str, body: bytes | None = None) -> Answer:
+        agent_key = make_agent_key(make_pool_key(self._key, agent.pool), agent.pod_uid)
+        token = make_assign_token(agent_key, int(self._clock.now().timestamp()) // HOUR_SECONDS)
+        answer = await self._caller.call(method, agent.url + path, authorization=f"Bearer {token}", body=body)
         if answer.status >= 300:
             raise Refused(answer.status, answer.text)
         return answer

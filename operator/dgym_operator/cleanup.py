@@ -34,6 +34,7 @@ from dgym.kube import (
     load_access,
 )
 from dgym.logs import fields
+from dgym_operator.actions import pool_secret
 from dgym_operator.objects import (
     NAMESPACE_LABEL,
     OPERATOR_LABELS,
@@ -150,7 +151,9 @@ class Cleanup:
 
     async def _delete_own(self) -> None:
         settings = self._settings
-        for secret in (settings.agent_tokens_secret, settings.results_token_secret, settings.key_secret):
+        derived = (settings.agent_keys_secret, settings.results_token_secret)
+        secrets = [pool_secret(name, pool) for pool in settings.agent_pools.names for name in derived]
+        for secret in (*secrets, settings.key_secret):
             await self._delete(SECRETS, secret, settings.namespace)
         await self._delete(LEASES, settings.lease_name, settings.namespace)
         _log.info("deleted the Secrets and the Lease")

@@ -17,6 +17,7 @@ from msgspec.structs import force_setattr
 from dgym.api import (
     ATTEMPT_LABEL,
     KEY_LABEL,
+    POOL_LABEL,
     PROOF_ANNOTATION,
     AgentSpec,
     ConditionType,
@@ -108,6 +109,7 @@ class PodLabels(View, frozen=True, kw_only=True):
 
     attempt: str = msgspec.field(default="", name=ATTEMPT_LABEL)
     key: str = msgspec.field(default="", name=KEY_LABEL)
+    pool: str = msgspec.field(default="", name=POOL_LABEL)
 
     def __post_init__(self) -> None:
         force_setattr(self, "key", intern(self.key))

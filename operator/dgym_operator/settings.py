@@ -14,6 +14,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from dgym.logs import JsonFormatter, TextFormatter, log_to_stderr
 from dgym_operator.images import decode_mirrors
 from dgym_operator.policies import NamespacePolicies, decode_policies
+from dgym_operator.pools import AgentPools, decode_pools
 
 PREFIX = "DGYM_OPERATOR_"
 
@@ -60,6 +61,12 @@ class Settings(BaseSettings):
         default="app.kubernetes.io/name=dgym,app.kubernetes.io/component=agent",
         description="Labels of agent pods, in the operator's own namespace.",
     )
+    agent_pools: Annotated[AgentPools, NoDecode] = Field(
+        default=AgentPools(),
+        description="Pools of agents and the namespaces that each serves alone, as JSON: "
+        '`[{"name": "research", "namespaces": ["research"]}]`; the chart\'s value `agents.pools`. Empty: all agents '
+        "serve all namespaces.",
+    )
     agent_port: int = Field(default=8081, ge=1, le=65535, description="Where agents listen.")
     agent_report_seconds: float = Field(default=5.0, gt=0, description="How often every agent is polled.")
     agent_silence_seconds: float = Field(
@@ -98,8 +105,8 @@ class Settings(BaseSettings):
         "pod where that fails.",
     )
     key_secret: str = Field(default="dgym-key", description="Secret of the cluster's key, from which all tokens come.")
-    agent_tokens_secret: str = Field(
-        default="dgym-agent-tokens", description="Secret with the digests of the tokens that agents accept."
+    agent_keys_secret: str = Field(
+        default="dgym-agent-keys", description="Secret from which agents know the operator and readers of results."
     )
     results_token_secret: str = Field(
         default="dgym-results-token", description="Secret with the token that reads stored results."
@@ -148,6 +155,11 @@ class Settings(BaseSettings):
     def _decode_policies(cls, value: Any) -> Any:
         return decode_policies(value) if isinstance(value, str) else value
 
+    @field_validator("agent_pools", mode="before")
+    @classmethod
+    def _decode_pools(cls, value: Any) -> Any:
+        return decode_pools(value) if isinstance(value, str) else value
+
     @field_validator("image_mirrors", mode="before")
     @classmethod
     def _decode_mirrors(cls, value: Any) -> Any:
@@ -194,7 +206,7 @@ def _rows() -> Iterator[str]:
 
 
 def _shown(value: Any) -> str:
-    if value in (None, "", (), {}, NamespacePolicies()):
+    if value in (None, "", (), {}, NamespacePolicies(), AgentPools()):
         return ""
     if isinstance(value, float) and value.is_integer():
         value = int(value)

@@ -66,11 +66,11 @@ def test_images_have_tags_that_never_move(render, values):
 @every_values
 def test_only_what_asks_the_api_server_has_a_token(render, values):
     release = render(values)
-    (agents,) = (each for each in release.of("Deployment") if each["metadata"]["name"].endswith("-agents"))
-    assert agents["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
     subjects = {subject["name"] for kind in ("RoleBinding", "ClusterRoleBinding") for each in release.of(kind)
                 for subject in each["subjects"]}  # fmt: skip
-    assert agents["spec"]["template"]["spec"]["serviceAccountName"] not in subjects
+    for agents in _agents(release):
+        assert agents["spec"]["automountServiceAccountToken"] is False
+        assert agents["spec"]["serviceAccountName"] not in subjects
 
 
 @every_values
@@ -84,8 +84,26 @@ def test_what_is_mounted_exists_in_the_pod(render):
     for values in VALUES:
         for pod in render(values).pods:
             volumes = [volume["name"] for volume in pod["spec"].get("volumes", ())]
-            mounts = [mount["name"] for each in pod["spec"]["containers"] for mount in each.get("volumeMounts", ())]
+            containers = pod["spec"]["containers"] + pod["spec"].get("initContainers", [])
+            mounts = {mount["name"] for each in containers for mount in each.get("volumeMounts", ())}
             assert sorted(volumes) == sorted(mounts)
+
+
+@every_values
+def test_an_agent_sees_no_key_of_its_pool(render, values):
+    for agents in _agents(render(values)):
+        pod, suffix = agents["spec"], agents["metadata"]["labels"].get("dgym.dev/pool", "")
+        secret = f"dgym-agent-keys-{suffix}".removesuffix("-")
+        (volume,) = (each["name"] for each in pod["volumes"] if each.get("secret", {}).get("secretName") == secret)
+        (agent,), (tokens,) = pod["containers"], pod["initContainers"]
+        assert volume not in {mount["name"] for mount in agent["volumeMounts"]}
+        assert volume in {mount["name"] for mount in tokens["volumeMounts"]}
+
+
+def _agents(release):
+    pods = [pod for pod in release.pods if pod["metadata"]["labels"]["app.kubernetes.io/component"] == "agent"]
+    assert pods
+    return pods
 
 
 def test_the_server_takes_all_of_it(render, api_server, api_namespace):

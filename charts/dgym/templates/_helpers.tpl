@@ -62,7 +62,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 
 {{/* The Secrets that the operator makes in the release's namespace, as a JSON list. */}}
 {{- define "dgym.ownSecrets" -}}
-{{- list "dgym-key" "dgym-agent-tokens" "dgym-results-token" | toJson -}}
+{{- list "dgym-key" "dgym-agent-keys" "dgym-results-token" | toJson -}}
 {{- end -}}
 
 {{/* A dict of root and image gives the reference. */}}

@@ -1,10 +1,12 @@
-"""``python -m dgym.episodes.pod``: what the container of an agent pod runs."""
+"""``python -m dgym.episodes.pod``: what the container of an agent pod runs, and before it, with ``tokens``, another."""
 
 import asyncio
+import os
 import sys
 
 from pydantic import ValidationError
 
+from dgym.episodes.pod import tokens
 from dgym.episodes.pod.logs import configure_logging
 from dgym.episodes.pod.server import PREFIX, AgentSettings, serve
 from dgym.errors import DgymError
@@ -13,6 +15,8 @@ from dgym.metrics import omit_creation_times
 
 def main() -> int:
     """Serve; 2 when the environment is wrong."""
+    if sys.argv[1:] == ["tokens"]:
+        return tokens.main(os.environ)
     try:
         settings = AgentSettings()
     except ValidationError as error:

@@ -2,11 +2,9 @@
 
 import asyncio
 import functools
-import hmac
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,6 +13,7 @@ from aiohttp import web
 from dgym.decoding import DECODE_ERRORS
 from dgym.episodes.pod.assignments import Assignments, NoSlot, Outdated
 from dgym.episodes.pod.metrics import CONTENT_TYPE, Metrics
+from dgym.episodes.pod.tokens import Tokens
 from dgym.errors import ManifestError
 from dgym.results import FILES, Store, StoreUnavailable, attempt_path, checked_path
 from dgym.wire.assignments import (
@@ -26,33 +25,7 @@ from dgym.wire.assignments import (
     ResultsList,
     StoredFile,
 )
-from dgym.wire.http import Accepted, ErrorCode, error_body, token_digest
-
-_SCHEME = "bearer "
-_FILES = {AgentRole.ASSIGN: "assign-token-sha256", AgentRole.RESULTS: "results-token-sha256"}
-
-
-class Tokens:
-    """The digests in ``directory``, read at every call: the Secret may come late, and may change."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-
-    def allows(self, authorization: str, role: AgentRole) -> bool:
-        """Whether the header ``Authorization`` holds the token of ``role``."""
-        if authorization[: len(_SCHEME)].lower() != _SCHEME:
-            return False
-        digest = token_digest(authorization[len(_SCHEME) :].strip())
-        known = self._read(role)
-        return known is not None and hmac.compare_digest(known, digest)
-
-    def _read(self, role: AgentRole) -> str | None:
-        try:
-            known = (self._directory / _FILES[role]).read_text("ascii").strip()
-        except (OSError, UnicodeDecodeError):
-            return None
-        return known if len(known) == 64 else None
-
+from dgym.wire.http import Accepted, ErrorCode, error_body
 
 _log = logging.getLogger(__name__)
 

@@ -18,11 +18,12 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from dgym.env import Patience
 from dgym.episodes.player import Models
-from dgym.episodes.pod.api import AgentApi, Tokens
+from dgym.episodes.pod.api import AgentApi
 from dgym.episodes.pod.assignments import Assignments
 from dgym.episodes.pod.attempt import run_assignment
 from dgym.episodes.pod.metrics import Metrics
 from dgym.episodes.pod.progress import Ending, Report, Shared
+from dgym.episodes.pod.tokens import DIRECTORY, Tokens
 from dgym.errors import ManifestError
 from dgym.metrics import sampling_lag
 from dgym.results import open_store
@@ -53,7 +54,8 @@ class AgentSettings(BaseSettings):
         default="/var/lib/dgym/results", min_length=1, description="results store: a directory or s3://BUCKET/PREFIX"
     )
     tokens_directory: Path = Field(
-        default=Path("/run/dgym/tokens"), description="holds assign-token-sha256 and results-token-sha256"
+        default=DIRECTORY,
+        description="holds agent-key, by which this pod knows the operator, and results-token-sha256",
     )
     source_hosts: str = Field(
         default="",

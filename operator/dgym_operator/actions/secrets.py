@@ -1,21 +1,21 @@
 """The Secret of the cluster's key and the Secrets derived from it: made once, never written over.
 
-Sidecars and agents know digests of tokens only. The key, from which every token is derived, never leaves the operator's
-namespace and is never logged.
+Sidecars know digests of tokens only, and each agent a key of its own. The key, from which every token is derived, never
+leaves the operator's namespace and is never logged.
 """
 
 import base64
 import binascii
 import hmac
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 import msgspec
 
 from dgym.kube import SECRETS, AlreadyExists, Client, NotFound
-from dgym.wire.assignments import AgentRole, make_agent_token
+from dgym.wire.assignments import make_pool_key, make_results_token
 from dgym.wire.http import token_digest
 from dgym_operator.actions.writes import Writes
 from dgym_operator.objects import MANAGED_BY
@@ -42,16 +42,25 @@ async def ensure_secrets(
     namespace = settings.namespace
     data = await _ensure(client, writes, settings.key_secret, namespace, lambda: key_data(random_bytes(KEY_BYTES)))
     key = decode_key(settings.key_secret, data)
-    for name, made in (
-        (settings.agent_tokens_secret, agent_tokens_data(key)),
-        (settings.results_token_secret, results_token_data(key)),
-    ):
+    for name, made in _derived(settings, key):
         found = await _ensure(client, writes, name, namespace, partial(dict, made))
         expected = secret_manifest(name, namespace, made)["data"]
         if any(found.get(field) != value for field, value in expected.items()):
             # It was changed on purpose, or the key was replaced: agents refuse the operator until it is deleted.
             _log.error("the Secret does not follow from the key; delete it", extra={"fields": {"secret": name}})
     return key
+
+
+def _derived(settings: Settings, key: bytes) -> Iterator[tuple[str, dict[str, bytes]]]:
+    """Names and contents of the Secrets that follow from the key, two for each pool of agents."""
+    for pool in settings.agent_pools.names:
+        yield pool_secret(settings.agent_keys_secret, pool), agent_keys_data(key, pool)
+        yield pool_secret(settings.results_token_secret, pool), results_token_data(key, pool)
+
+
+def pool_secret(name: str, pool: str) -> str:
+    """The name of a pool's Secret; that of the pool of all namespaces is ``name``."""
+    return f"{name}-{pool}" if pool else name
 
 
 async def _ensure(
@@ -88,17 +97,15 @@ def key_data(key: bytes) -> dict[str, bytes]:
     return {"key": key}
 
 
-def agent_tokens_data(key: bytes) -> dict[str, bytes]:
-    """Contents of the Secret whose digests agents compare bearer tokens with."""
-    return {
-        f"{role.value}-token-sha256": token_digest(make_agent_token(key, role)).encode()
-        for role in (AgentRole.ASSIGN, AgentRole.RESULTS)
-    }
+def agent_keys_data(key: bytes, pool: str = "") -> dict[str, bytes]:
+    """Contents of the Secret from which the agents of a pool know their callers."""
+    digest = token_digest(make_results_token(key, pool))
+    return {"pool-key": make_pool_key(key, pool).encode(), "results-token-sha256": digest.encode()}
 
 
-def results_token_data(key: bytes) -> dict[str, bytes]:
-    """Contents of the Secret with the token that reads results from agents."""
-    return {"token": make_agent_token(key, AgentRole.RESULTS).encode()}
+def results_token_data(key: bytes, pool: str = "") -> dict[str, bytes]:
+    """Contents of the Secret with the token that reads results from the agents of a pool."""
+    return {"token": make_results_token(key, pool).encode()}
 
 
 def secret_manifest(name: str, namespace: str, data: Mapping[str, bytes]) -> dict[str, Any]:

@@ -140,9 +140,9 @@ class KeyHealth:
 
 def _refusal(agent: Agent) -> str:
     return (
-        f"agent pod {agent.name} refuses the operator's token: the Secret dgym-agent-tokens it was started with does "
-        f"not come from the present key. Delete the Secrets dgym-agent-tokens and dgym-results-token, restart the "
-        f"operator and then the agents"
+        f"agent pod {agent.name} refuses the operator's token: the Secret dgym-agent-keys it was started with does "
+        f"not come from the present key, or its node's clock is wrong by an hour or more. Correct the clock, or delete "
+        f"the Secrets dgym-agent-keys and dgym-results-token, restart the operator and then the agents"
     )
 
 

@@ -252,7 +252,7 @@ class Operator:
         """The reconciler of the leader, and the work beside it."""
         settings, cache, clock, random = self.settings, self.cache, self._clock, self._random
         reader = ApiReader(self._client, cache)
-        agent_client = AgentClient(caller(_AGENT_SECONDS), key)
+        agent_client = AgentClient(caller(_AGENT_SECONDS), key, clock)
         sidecars = SidecarCalls(
             caller(_SIDECAR_SECONDS),
             key,

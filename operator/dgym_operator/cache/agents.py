@@ -14,6 +14,7 @@ import msgspec
 from dgym.api import AgentAssignment, Stages
 from dgym.kube import Clock
 from dgym.wire.assignments import AgentReport, AssignmentStatus
+from dgym_operator.calls import AgentAddress
 from dgym_operator.controllers import AgentView
 from dgym_operator.objects import EpisodeView, Pod
 
@@ -55,6 +56,7 @@ class Agent(msgspec.Struct, kw_only=True):
     Attributes:
         uid: Of the pod.
         name: Of the pod.
+        pool: Of the agents' pools, by the pod's label; empty: the one of all namespaces.
         url: Where the agent listens; empty while the pod has no address.
         ready: Whether the pod is ready and not being deleted.
         answered: Monotonic time of the last report, or of the begin of polling.
@@ -69,6 +71,7 @@ class Agent(msgspec.Struct, kw_only=True):
 
     uid: str
     name: str
+    pool: str = ""
     url: str = ""
     ready: bool = False
     answered: float
@@ -84,6 +87,11 @@ class Agent(msgspec.Struct, kw_only=True):
     def takes_more(self) -> bool:
         """Whether it may be assigned episodes, slots allowing."""
         return self.ready and self.report is not None and not self.report.draining
+
+    @property
+    def address(self) -> AgentAddress:
+        """Where and by which token it is called."""
+        return AgentAddress(self.url, self.uid, self.pool)
 
     def acknowledges(self, episode_uid: str, term: Term) -> bool:
         """Whether its last report has exactly this assignment."""
@@ -123,7 +131,8 @@ class Agents:
             return
         agent = self._agents.get(uid)
         if agent is None:
-            agent = self._agents[uid] = Agent(uid=uid, name=pod.metadata.name, answered=self._clock.monotonic())
+            metadata, now = pod.metadata, self._clock.monotonic()
+            agent = self._agents[uid] = Agent(uid=uid, name=metadata.name, pool=metadata.labels.pool, answered=now)
         if not agent.url and pod.status.pod_ip:
             self.appeared.set()
         agent.url = pod.url(self._port)

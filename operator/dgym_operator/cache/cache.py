@@ -206,14 +206,14 @@ class Cache:
         )
 
     def _unusable_pods_of(self, uid: str) -> tuple[Pod, ...]:
-        """Pods of the Episode that were made with another key, or bear the proof of another pod.
+        """Pods of the Episode that name a key without its proof, or bear the proof of another pod.
 
-        Nothing else is believed of them: they are deleted.
+        They are of a former key, or of a version without proofs. Nothing else is believed of them: they are deleted.
         """
         return tuple(
             pod
             for pod in self.pods_by_owner[uid]
-            if not self.owns(pod) and (pod.metadata.labels.key not in ("", self.key_id) or self._is_proven(pod, uid))
+            if not self.owns(pod) and (pod.metadata.labels.key or self._is_proven(pod, uid))
         )
 
     def _pods_of(self, uid: str) -> tuple[Pod, ...]:

@@ -161,7 +161,7 @@ class EpisodeInput(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         episode: The Episode.
         pods: All pods that the operator has made for this Episode.
-        unusable_pods: Pods of this Episode that were made with another key; they are deleted, and nothing else is
+        unusable_pods: Pods of this Episode with a key and no proof of it; they are deleted, and nothing else is
             believed of them.
         task: Whether there is a task.
         may_create: Whether the agents' free slots and the head start allow one more sandbox.

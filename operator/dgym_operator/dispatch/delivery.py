@@ -172,7 +172,7 @@ class Deliveries:
             traceparent=self._tracer.traceparent(metadata.uid),
         )
         now = self._cache.clock.monotonic()
-        await self._client.assign(agent.url, body)
+        await self._client.assign(agent.address, body)
         agent.delivered[metadata.uid] = ((attempt, assignment.epoch), now)
 
     async def _with_files(self, task: DebugTask) -> DebugTask:
@@ -188,7 +188,7 @@ class Deliveries:
             return
         agent.delivered.pop(item.episode_uid, None)
         try:
-            await self._client.withdraw(agent.url, item.episode_uid)
+            await self._client.withdraw(agent.address, item.episode_uid)
         except CallFailed as error:
             _log.info("an assignment could not be withdrawn: %s", error, extra=fields(agent=agent.name))
 

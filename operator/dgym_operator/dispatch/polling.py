@@ -99,7 +99,7 @@ class AgentPoller:
         async with self._slots:
             requested_at, asked = self._cache.clock.monotonic(), self._cache.clock.now()
             try:
-                report = await self._client.report(agent.url)
+                report = await self._client.report(agent.address)
             except CallFailed as error:
                 self._record_failure(agent, error)
                 # The status of waiting episodes shows the failure.

@@ -10,19 +10,40 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import aiohttp
 import msgspec
 import pytest
 
-from dgym.wire.assignments import AgentReport, AgentRole, Assignment, AssignmentState, make_agent_token
+from dgym.episodes.pod.tokens import write_tokens
+from dgym.wire.assignments import (
+    HOUR_SECONDS,
+    AgentReport,
+    AgentRole,
+    Assignment,
+    AssignmentState,
+    make_agent_key,
+    make_assign_token,
+    make_pool_key,
+    make_results_token,
+)
 from dgym.wire.http import Role, token_digest
 from dgym.wire.signing import make_epochs
 from tests.fakes.openai_server import Answer, Call
 from tests.fakes.pods import REPAIR, eventually, make_task, pods_in
 
-TOKENS = {role: make_agent_token(b"key", role) for role in AgentRole}
+POOL_KEY, POD_UID = make_pool_key(b"key", ""), "uid-of-the-agent"
+
+
+def token_of(role):
+    """As the operator, or a reader of results, has it now."""
+    if role is AgentRole.RESULTS:
+        return make_results_token(b"key")
+    return make_assign_token(make_agent_key(POOL_KEY, POD_UID), int(time.time()) // HOUR_SECONDS)
+
+
 OVER = (AssignmentState.FINISHED, AssignmentState.FAILED)
 
 
@@ -46,8 +67,11 @@ class Agent:
         tokens = self.directory / "tokens"
         if not tokens.exists():
             tokens.mkdir()
-            for role, token in TOKENS.items():
-                (tokens / f"{role}-token-sha256").write_text(token_digest(token))
+            pool = self.directory / "pool"
+            pool.mkdir(exist_ok=True)
+            (pool / "pool-key").write_text(POOL_KEY)
+            (pool / "results-token-sha256").write_text(token_digest(token_of(AgentRole.RESULTS)))
+            write_tokens(pool, tokens, POD_UID)
         settings = {
             "HOST": "127.0.0.1",
             "PORT": 0,
@@ -89,7 +113,7 @@ class Agent:
         return await eventually(lambda: None if self.process.poll() is None else (self.process.returncode,))
 
     async def call(self, method, path, *, role=AgentRole.ASSIGN, token=None, body=None):
-        headers = {"Authorization": f"Bearer {TOKENS[role] if token is None else token}"}
+        headers = {"Authorization": f"Bearer {token_of(role) if token is None else token}"}
         data = None if body is None else msgspec.json.encode(body)
         async with (
             aiohttp.ClientSession() as session,

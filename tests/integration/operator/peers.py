@@ -3,12 +3,12 @@
 import asyncio
 import base64
 import contextlib
-import hashlib
 import inspect
 import itertools
 import json
 import os
 import ssl
+import time
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
@@ -16,7 +16,16 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
-from dgym.wire.assignments import AgentReport, Assignment, AssignmentMode, AssignmentState, AssignmentStatus
+from dgym.wire.assignments import (
+    HOUR_SECONDS,
+    AgentReport,
+    Assignment,
+    AssignmentMode,
+    AssignmentState,
+    AssignmentStatus,
+    make_agent_key,
+    make_assign_token,
+)
 from dgym.wire.http import AttemptState, Message, Role, VerifyResponse, make_token, token_digest
 from dgym.wire.messages import EndReason, Outcome, Result
 from dgym.wire.signing import SIGNATURE_HEADER, content_digest, read_request, sign_answer, sign_verdict
@@ -243,7 +252,7 @@ class Agent:
         self._application.router.add_put("/v1/assignments/{uid}", self._assign)
         self._application.router.add_delete("/v1/assignments/{uid}", self._withdraw)
         self._runner: web.AppRunner | None = None
-        self.digest = ""
+        self.key = ""
         self._playing: set[asyncio.Task[None]] = set()
         self.name = name
         self.uid = ""
@@ -295,7 +304,7 @@ class Agent:
     async def restart(self) -> None:
         """A new process in the same pod, with the Secrets as they are now."""
         await self.hang_up()
-        self.digest = ""
+        self.key = ""
         await self.listen()
 
     async def finish(self, uid: str, reason: EndReason = EndReason.RESOLVED, *, message: bool = True) -> None:
@@ -326,11 +335,11 @@ class Agent:
         )
 
     async def _authenticated(self, request: web.Request) -> None:
-        if not self.digest:
-            secret = await self._api.call("GET", f"/api/v1/namespaces/{self._namespace}/secrets/dgym-agent-tokens")
-            self.digest = base64.b64decode(secret["data"]["assign-token-sha256"]).decode()
-        token = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        if hashlib.sha256(token.encode()).hexdigest() != self.digest:
+        if not self.key:
+            secret = await self._api.call("GET", f"/api/v1/namespaces/{self._namespace}/secrets/dgym-agent-keys")
+            self.key = make_agent_key(base64.b64decode(secret["data"]["pool-key"]).decode(), self.uid)
+        token, now = request.headers.get("Authorization", "").removeprefix("Bearer "), int(time.time()) // HOUR_SECONDS
+        if token not in (make_assign_token(self.key, now - 1), make_assign_token(self.key, now)):
             self.refusals.append(request.path)
             raise web.HTTPUnauthorized
 

@@ -2,8 +2,7 @@
 
 import base64
 
-from dgym.wire.assignments import AgentRole, make_agent_token
-from dgym.wire.http import token_digest
+from dgym.wire.assignments import make_pool_key
 from tests.integration.operator.conftest import get
 from tests.integration.operator.peers import until
 
@@ -22,7 +21,7 @@ async def test_a_replaced_key_is_a_disruption_of_the_pods_made_with_the_old_one(
     uid = (await installation.episode("fix"))["metadata"]["uid"]
     await until(lambda: uid in agent.held, "it is assigned")
     await installation.stop_operator()
-    for name in ("dgym-key", "dgym-agent-tokens", "dgym-results-token"):
+    for name in ("dgym-key", "dgym-agent-keys", "dgym-results-token"):
         await installation.api.call("DELETE", installation.core("secrets", name))
     await agent.restart()
     await installation.start_operator()
@@ -52,7 +51,7 @@ async def test_without_a_usable_key_the_leader_is_not_ready_and_episodes_say_so(
 
 async def test_agents_that_refuse_the_operator_make_it_unready_and_episodes_say_so(installation):
     agent = await installation.start_agent()
-    agent.digest = "of another key"
+    agent.key = "of another key"
     operator = await installation.start_operator()
     await installation.episode("fix")
     assert "agent pod agent-0 refuses the operator's token" in await installation.event("TokenRefused")
@@ -74,8 +73,7 @@ async def test_a_key_that_is_there_is_used_and_left_alone(installation):
     )
     await installation.start_operator()
     tokens = await until(
-        lambda: installation.api.find(installation.core("secrets", "dgym-agent-tokens")), "the tokens are there"
+        lambda: installation.api.find(installation.core("secrets", "dgym-agent-keys")), "the tokens are there"
     )
-    digest = token_digest(make_agent_token(key, AgentRole.ASSIGN))
-    assert base64.b64decode(tokens["data"]["assign-token-sha256"]).decode() == digest
+    assert base64.b64decode(tokens["data"]["pool-key"]).decode() == make_pool_key(key, "")
     assert await installation.api.find(installation.core("secrets", "dgym-key")) == given

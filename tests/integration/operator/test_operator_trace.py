@@ -6,6 +6,7 @@ import json
 
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from dgym.episodes.pod.tokens import write_tokens
 from dgym.tracing import Tracer
 from dgym.tracing.export import SdkExporter
 from dgym_operator.controllers import inputs
@@ -22,6 +23,11 @@ class RealAgent(Agent):
     """An agent pod whose process is a real worker."""
 
     async def listen(self):
+        """Nothing: the key of the pod follows from its UID."""
+
+    async def work(self):
+        (self.directory / "tokens").mkdir()
+        write_tokens(self.directory / "pool", self.directory / "tokens", self.uid)
         self.worker = await WorkerProcess(
             self.directory, host=self.address, port=self.port, tokens_directory=self.directory / "tokens", **self.more
         ).start()
@@ -30,11 +36,11 @@ class RealAgent(Agent):
 async def start_agent(installation, directory, receiver):
     directory.mkdir()
     secret = await until(
-        lambda: installation.api.find(installation.core("secrets", "dgym-agent-tokens")), "the operator made tokens"
+        lambda: installation.api.find(installation.core("secrets", "dgym-agent-keys")), "the operator made tokens"
     )
-    (directory / "tokens").mkdir()
+    (directory / "pool").mkdir()
     for name, value in secret["data"].items():
-        (directory / "tokens" / name).write_bytes(base64.b64decode(value))
+        (directory / "pool" / name).write_bytes(base64.b64decode(value))
     agent = RealAgent(
         installation.api, installation.namespace, installation.kubelet, name="agent-0", port=installation.agent_port
     )
@@ -44,6 +50,7 @@ async def start_agent(installation, directory, receiver):
         "OTEL_EXPORTER_OTLP_HEADERS": f"authorization={SECRET}",
     }
     await agent.start(AGENT_LABELS)
+    await agent.work()
     return agent
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from datetime import UTC, datetime, timedelta
 from random import Random
 
 import aiohttp
@@ -11,14 +12,15 @@ from aiohttp import web
 
 from dgym.kube import SystemClock, WorkQueue
 from dgym.wire import EndReason, Outcome, Result
-from dgym.wire.assignments import AgentReport, AgentRole, AssignmentStatus, make_agent_token
+from dgym.wire.assignments import AgentReport, AssignmentStatus, make_agent_key, make_assign_token, make_pool_key
 from dgym.wire.http import AttemptState, Path, Role, VerifyResponse, make_token, token_digest
 from dgym.wire.signing import SIGNATURE_HEADER, read_request, sign_answer, sign_verdict
 from dgym_operator.actions import KeyUnusable
-from dgym_operator.actions.secrets import agent_tokens_data, decode_key, results_token_data, secret_manifest
-from dgym_operator.calls import AgentClient, PodCaller, Refused, SidecarCall, SidecarCalls, Unreachable
+from dgym_operator.actions.secrets import agent_keys_data, decode_key, results_token_data, secret_manifest
+from dgym_operator.calls import AgentAddress, AgentClient, PodCaller, Refused, SidecarCall, SidecarCalls, Unreachable
 
 KEY = b"k" * 32
+CLOCK = SystemClock()
 OPERATE_KEY = token_digest(make_token(KEY, episode_uid="uid", attempt=1, role=Role.OPERATE))
 
 
@@ -73,6 +75,20 @@ async def caller():
         yield PodCaller(session, deadline_seconds=5.0)
 
 
+class StandingClock:
+    """It stands until the test moves it."""
+
+    def __init__(self):
+        self.moment = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def now(self):
+        return self.moment
+
+
+def at(server, *, uid="uid-of-agent", pool=""):
+    return AgentAddress(server.url, uid, pool)
+
+
 async def made(queue):
     """Wait until every call is made."""
     async with asyncio.timeout(90):
@@ -82,9 +98,22 @@ async def made(queue):
 
 async def test_a_report_is_read_with_the_token_of_the_role(server, caller):
     server.body = b'{"incarnation": "a", "slots": 3, "new": "field"}'
-    assert await AgentClient(caller, KEY).report(server.url) == AgentReport(incarnation="a", slots=3)
-    token = make_agent_token(KEY, AgentRole.ASSIGN)
-    assert server.calls == [("GET", "/v1/assignments", f"Bearer {token}")]
+    assert await AgentClient(caller, KEY, CLOCK).report(at(server)) == AgentReport(incarnation="a", slots=3)
+    hour = int(CLOCK.now().timestamp()) // 3600
+    key = make_agent_key(make_pool_key(KEY, ""), "uid-of-agent")
+    assert server.calls[0][:2] == ("GET", "/v1/assignments")
+    assert server.calls[0][2] in [f"Bearer {make_assign_token(key, each)}" for each in (hour - 1, hour)]
+
+
+async def test_the_token_is_another_for_each_agent_each_pool_and_each_hour(server, caller):
+    server.body = b'{"incarnation": "a", "slots": 3}'
+    clock = StandingClock()
+    client, agents = AgentClient(caller, KEY, clock), [at(server), at(server, uid="other"), at(server, pool="research")]
+    for agent in agents:
+        await client.report(agent)
+    clock.moment += timedelta(hours=1)
+    await client.report(agents[0])
+    assert len({token for _, _, token in server.calls}) == len(server.calls) == 4
 
 
 FORGERIES = [
@@ -109,7 +138,7 @@ async def test_a_verdict_needs_the_signature_of_the_sidecar(server, caller, chan
         return msgspec.json.encode(AgentReport(incarnation="a", slots=1, assignments=(status,)))
 
     async def believed():
-        return (await AgentClient(caller, KEY).report(server.url)).assignments[0]
+        return (await AgentClient(caller, KEY, CLOCK).report(at(server))).assignments[0]
 
     counts = {"resolved": True, "score": 1, "max_score": 1, "steps": 3, "input_tokens": 5}
     signature = sign_verdict(OPERATE_KEY, Result(reason=reason, **counts), episode_uid="uid", attempt=1)
@@ -127,34 +156,34 @@ async def test_a_failure_that_the_agent_itself_observed_needs_none(server, calle
     status = AssignmentStatus(episode_uid="uid", attempt=1, epoch=1, state="finished", reason=EndReason.SOURCE_FAILED)
     report = AgentReport(incarnation="a", slots=1, assignments=(status,))
     server.body = msgspec.json.encode(report)
-    assert await AgentClient(caller, KEY).report(server.url) == report
+    assert await AgentClient(caller, KEY, CLOCK).report(at(server)) == report
 
 
 @pytest.mark.parametrize("body", [b"<html>", b'{"slots": "many"}', b"\xff"])
 async def test_a_report_that_is_none_is_refused(server, caller, body):
     server.body = body
     with pytest.raises(Refused, match="cannot be read"):
-        await AgentClient(caller, KEY).report(server.url)
+        await AgentClient(caller, KEY, CLOCK).report(at(server))
 
 
 async def test_errors_say_what_the_other_side_said(server, caller):
     server.status, server.body = 503, b"the store is away"
     with pytest.raises(Refused, match="503: the store is away"):
-        await AgentClient(caller, KEY).report(server.url)
+        await AgentClient(caller, KEY, CLOCK).report(at(server))
 
 
 async def test_what_an_agent_does_not_know_is_withdrawn_already(server, caller):
     server.status = 404
-    await AgentClient(caller, KEY).withdraw(server.url, "uid")
+    await AgentClient(caller, KEY, CLOCK).withdraw(at(server), "uid")
     server.status = 500
     with pytest.raises(Refused):
-        await AgentClient(caller, KEY).withdraw(server.url, "uid")
+        await AgentClient(caller, KEY, CLOCK).withdraw(at(server), "uid")
 
 
 async def test_nobody_there(caller, server):
     await server.stop()
     with pytest.raises(Unreachable, match="GET"):
-        await AgentClient(caller, KEY).report(server.url)
+        await AgentClient(caller, KEY, CLOCK).report(at(server))
 
 
 @pytest.mark.parametrize(("status", "calls"), [(200, 1), (410, 1), (202, 2), (503, 2)])
@@ -291,9 +320,13 @@ async def test_a_sidecar_that_is_slow_to_answer_is_told_once(server, caller):
 
 
 def test_secrets_hold_what_agents_and_readers_need():
-    data = agent_tokens_data(KEY)
-    assert set(data) == {"assign-token-sha256", "results-token-sha256"}
-    assert results_token_data(KEY) == {"token": make_agent_token(KEY, AgentRole.RESULTS).encode()}
+    token = results_token_data(KEY)["token"].decode()
+    assert agent_keys_data(KEY) == {
+        "pool-key": make_pool_key(KEY, "").encode(),
+        "results-token-sha256": token_digest(token).encode(),
+    }
+    assert not {*agent_keys_data(KEY).values()} & {*agent_keys_data(KEY, "research").values()}
+    assert results_token_data(KEY, "research") != results_token_data(KEY)
     manifest = secret_manifest("dgym-key", "dgym", {"key": KEY})
     assert decode_key("dgym-key", manifest["data"]) == KEY
 

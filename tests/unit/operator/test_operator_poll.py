@@ -80,7 +80,7 @@ async def polling(cache, client, events, looked_at):
     """Starts the poller with an interval."""
     running = []
     async with aiohttp.ClientSession() as session:
-        agents = AgentClient(PodCaller(session, deadline_seconds=60.0), KEY)
+        agents = AgentClient(PodCaller(session, deadline_seconds=60.0), KEY, SystemClock())
         deliveries = Deliveries(
             cache,
             reader=ApiReader(client, cache),

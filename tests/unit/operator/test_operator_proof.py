@@ -75,8 +75,9 @@ def test_a_pod_without_a_proof_is_not_looked_at_and_not_deleted(shown):
 
 
 @pytest.mark.parametrize("proof", ["", make_proof(OTHER_KEY, {}, **ABOUT)])
-def test_a_pod_of_another_key_is_deleted_and_nothing_else_is_believed_of_it(shown, proof):
-    view, actions = shown(proof, key=key_id(OTHER_KEY))
+@pytest.mark.parametrize("key", [KEY, OTHER_KEY])
+def test_a_pod_of_another_key_or_version_is_deleted_and_nothing_else_is_believed_of_it(shown, proof, key):
+    view, actions = shown(proof, key=key_id(key))
     assert view.pod is None
     assert actions[0] == DeletePod(name="fix-1", uid="uid-fix-1")
 

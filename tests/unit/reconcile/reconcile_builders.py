@@ -17,6 +17,7 @@ from dgym_operator.objects import (
     EpisodeView,
     Meta,
     Pod,
+    PodAnnotations,
     PodCondition,
     PodLabels,
     PodMeta,
@@ -127,6 +128,7 @@ def pod(
     deleting: float | None = None,
     grace: int | None = None,
     key: str = "",
+    proof: str = "",
     **more,
 ) -> Pod:
     """``deleting``: seconds ago that its ``grace`` ended. ``key``: names the key that it was made with."""
@@ -136,6 +138,7 @@ def pod(
             namespace="ns",
             uid=f"pod-uid-{attempt}",
             labels=PodLabels(attempt=str(attempt), key=key),
+            annotations=PodAnnotations(proof=proof),
             creation_timestamp=ago(age),
             deletion_timestamp=ago(deleting) if deleting is not None else None,
             deletion_grace_period_seconds=grace,

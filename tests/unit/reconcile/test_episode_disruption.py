@@ -66,6 +66,12 @@ def test_a_pod_made_with_another_key_is_lost_without_fault(status, seen):
     assert "key was replaced" in the_condition(lost, "SandboxReady").message
 
 
+def test_a_pod_of_a_version_without_proofs_is_lost_without_fault():
+    lost = concluded(view(running(), ready_pod(key="same"), key_id="same"))
+    assert (lost.disruptions, lost.failures) == (1, 0)
+    assert "the operator was upgraded" in the_condition(lost, "SandboxReady").message
+
+
 def test_a_verdict_comes_before_the_replaced_key():
     stored = report(AssignmentState.STORING)
     for seen in (
@@ -79,7 +85,7 @@ def test_a_verdict_comes_before_the_replaced_key():
         view(running(), ready_pod(key="old"), agent=stored, key_id="new"),
         view(running(), ready_pod(key="old"), agent=None, key_id="new"),
         view(running(), ready_pod(key="old"), key_id=""),
-        view(running(), ready_pod(key="new"), key_id="new"),
+        view(running(), ready_pod(key="new", proof="proof"), key_id="new"),
     ):
         assert not [each for each in decide(seen, NOW).actions if isinstance(each, PatchStatus) and not each.progress]
     status = written(decide(view(running(), ended_pod(message(), key="old"), key_id="new"), NOW))

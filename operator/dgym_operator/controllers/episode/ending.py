@@ -165,17 +165,20 @@ def _released(view: EpisodeInput, now: datetime) -> AttemptEnd | Wait | None:
 
 
 def _key_replaced(view: EpisodeInput, pod: Pod) -> AttemptEnd | None:
-    """The end of a pod that was made with another key: its sidecar refuses operator and agents from now on.
+    """The end of a pod that was made with another key, or by a version without proofs: its sidecar refuses the callers.
 
     The evidence is the pod's label: a program of the sandbox might answer on the sidecar's port.
     """
-    key, report = pod.metadata.labels.key, view.report
-    if not key or not view.key_id or key == view.key_id or view.is_closing or view.awaits_report:
+    key, proof, report = pod.metadata.labels.key, pod.metadata.annotations.proof, view.report
+    current = key == view.key_id and bool(proof)
+    if not key or not view.key_id or current or view.is_closing or view.awaits_report:
         return None
     if report is not None and _has_ended(report) and _reported(report).treatment is not Treatment.NEW_POD:
         # The agent reports the attempt's end, and not only that it has lost access to the pod.
         return None
     message = "the cluster's key was replaced: the sidecar refuses tokens that come from the new one"
+    if key == view.key_id:
+        message = "the operator was upgraded: the sidecar, of an earlier version, refuses the epochs that are given now"
     return lost(message, disruption=True)
 
 

@@ -1,0 +1,87 @@
+"""The keys by which an agent pod knows its callers, and how a pod gets them.
+
+``python -m dgym.episodes.pod tokens`` runs before the agent, in a container of its own: it alone sees the key of the
+pool, derives that of this pod, and leaves it with the digest of the results token in a directory in memory. So an agent
+that is taken over has no key by which the others of its pool know the operator.
+"""
+
+import hmac
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from dgym.wire.assignments import HOUR_SECONDS, AgentRole, make_agent_key, make_assign_token
+from dgym.wire.http import token_digest
+
+POOL_KEY, AGENT_KEY, RESULTS_DIGEST = "pool-key", "agent-key", "results-token-sha256"
+"""Files: in the pool's Secret; in the agent's directory; in both."""
+POOL_DIRECTORY, DIRECTORY = Path("/run/dgym/pool"), Path("/run/dgym/tokens")
+_SCHEME = "bearer "
+_LENGTH = 64
+
+
+class Tokens:
+    """Reads the files in ``directory`` at every call. ``clock`` gives seconds since 1970."""
+
+    def __init__(self, directory: Path, *, clock: Callable[[], float] = time.time) -> None:
+        self._directory = directory
+        self._clock = clock
+
+    def allows(self, authorization: str, role: AgentRole) -> bool:
+        """Whether the header ``Authorization`` holds the token of ``role``."""
+        if authorization[: len(_SCHEME)].lower() != _SCHEME:
+            return False
+        token = authorization[len(_SCHEME) :].strip()
+        return self._is_operators(token) if role is AgentRole.ASSIGN else self._reads_results(token)
+
+    def _is_operators(self, token: str) -> bool:
+        key, now = _read(self._directory / AGENT_KEY), int(self._clock()) // HOUR_SECONDS
+        if key is None:
+            return False
+        given = token.encode("utf-8", "surrogateescape")
+        hours = (now - 1, now, now + 1)  # Clocks differ.
+        return any(hmac.compare_digest(make_assign_token(key, hour).encode(), given) for hour in hours)
+
+    def _reads_results(self, token: str) -> bool:
+        known = _read(self._directory / RESULTS_DIGEST)
+        return known is not None and hmac.compare_digest(known, token_digest(token))
+
+
+def _read(path: Path) -> str | None:
+    try:
+        text = path.read_text("ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return text if len(text) == _LENGTH else None
+
+
+def write_tokens(pool: Path, directory: Path, pod_uid: str) -> None:
+    """Write the files of the agent with that pod from those of its pool.
+
+    Raises:
+        ValueError: One is missing or wrong, or there is no UID.
+    """
+    if not pod_uid:
+        raise ValueError("DGYM_AGENT_POD_UID is not set: give it metadata.uid by the downward API")
+    found = {name: _read(pool / name) for name in (POOL_KEY, RESULTS_DIGEST)}
+    for name, text in found.items():
+        if text is None:
+            raise ValueError(f"{pool / name} must hold {_LENGTH} hexadecimal digits, as the operator's Secret has them")
+    written = {AGENT_KEY: make_agent_key(found[POOL_KEY] or "", pod_uid), RESULTS_DIGEST: found[RESULTS_DIGEST] or ""}
+    for name, text in written.items():
+        path = directory / name
+        path.unlink(missing_ok=True)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400), "w") as file:
+            file.write(text)
+
+
+def main(environment: Mapping[str, str]) -> int:
+    """Write the files; 2 when they cannot be."""
+    try:
+        write_tokens(POOL_DIRECTORY, DIRECTORY, environment.get("DGYM_AGENT_POD_UID", ""))
+    except (ValueError, OSError) as error:
+        sys.stderr.write(f"dgym.episodes.pod tokens: {error}\n")
+        return 2
+    return 0

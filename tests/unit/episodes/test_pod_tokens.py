@@ -1,0 +1,82 @@
+"""Whom an agent obeys: the operator by a token of this pod and this hour, readers of results by theirs."""
+
+import pytest
+
+from dgym.episodes.pod.tokens import Tokens, main, write_tokens
+from dgym.wire.assignments import AgentRole, make_agent_key, make_assign_token, make_pool_key, make_results_token
+from dgym.wire.http import token_digest
+
+KEY = b"key"
+POOL_KEY = make_pool_key(KEY, "")
+HOUR = 500_000
+RESULTS = make_results_token(KEY)
+
+
+@pytest.fixture
+def pool(tmp_path):
+    made = tmp_path / "pool"
+    made.mkdir()
+    (made / "pool-key").write_text(POOL_KEY)
+    (made / "results-token-sha256").write_text(token_digest(RESULTS))
+    return made
+
+
+@pytest.fixture
+def tokens(pool, tmp_path):
+    (tmp_path / "tokens").mkdir()
+    write_tokens(pool, tmp_path / "tokens", "uid")
+    return Tokens(tmp_path / "tokens", clock=lambda: HOUR * 3600 + 1800.0)
+
+
+def assign(*, key=POOL_KEY, uid="uid", hour=HOUR):
+    return make_assign_token(make_agent_key(key, uid), hour)
+
+
+@pytest.mark.parametrize(("hour", "allowed"), [(-2, False), (-1, True), (0, True), (1, True), (2, False)])
+def test_a_token_lasts_for_its_hour_and_as_long_as_clocks_may_differ(tokens, hour, allowed):
+    assert tokens.allows(f"Bearer {assign(hour=HOUR + hour)}", AgentRole.ASSIGN) == allowed
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        assign(uid="another"),
+        assign(key=make_pool_key(KEY, "research")),
+        make_assign_token(POOL_KEY, HOUR),
+        RESULTS,
+        "",
+        "\udcff",
+    ],
+    ids=["of another agent", "of another pool", "of the pool's key", "of results", "of nobody", "of no text"],
+)
+def test_no_other_token_is_the_operators(tokens, token):
+    assert not tokens.allows(f"Bearer {token}", AgentRole.ASSIGN)
+
+
+def test_results_are_read_with_their_own_token(tokens):
+    assert tokens.allows(f"bearer {RESULTS}", AgentRole.RESULTS)
+    assert not tokens.allows(f"Bearer {assign()}", AgentRole.RESULTS)
+    assert not tokens.allows(RESULTS, AgentRole.RESULTS)
+
+
+def test_the_agent_gets_no_key_of_the_pool(pool, tmp_path):
+    for _ in range(2):  # A container that is started again writes the same.
+        (tmp_path / "tokens").mkdir(exist_ok=True)
+        write_tokens(pool, tmp_path / "tokens", "uid")
+    written = {path.name: path.read_text() for path in (tmp_path / "tokens").iterdir()}
+    assert written == {"agent-key": make_agent_key(POOL_KEY, "uid"), "results-token-sha256": token_digest(RESULTS)}
+
+
+def test_what_is_missing_is_named(pool, tmp_path, capsys):
+    with pytest.raises(ValueError, match="DGYM_AGENT_POD_UID"):
+        write_tokens(pool, tmp_path, "")
+    (pool / "pool-key").write_text("short")
+    with pytest.raises(ValueError, match="pool-key must hold 64 hexadecimal digits"):
+        write_tokens(pool, tmp_path, "uid")
+    assert main({}) == 2
+    assert "DGYM_AGENT_POD_UID" in capsys.readouterr().err
+
+
+def test_without_its_files_an_agent_obeys_nobody(tmp_path):
+    for role in AgentRole:
+        assert not Tokens(tmp_path).allows(f"Bearer {assign()}", role)
