@@ -48,6 +48,9 @@
 app.kubernetes.io/name: dgym
 app.kubernetes.io/instance: {{ .root.Release.Name }}
 app.kubernetes.io/component: {{ .component }}
+{{- if and (eq .component "agent") .root.pool }}
+dgym.dev/pool: {{ .root.pool }}
+{{- end }}
 {{- end -}}
 
 {{- define "dgym.labels" -}}
@@ -62,7 +65,50 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 
 {{/* The Secrets that the operator makes in the release's namespace, as a JSON list. */}}
 {{- define "dgym.ownSecrets" -}}
-{{- list "dgym-key" "dgym-agent-keys" "dgym-results-token" | toJson -}}
+{{- $names := list "dgym-key" -}}
+{{- range fromJsonArray (include "dgym.agents.pools" .) -}}
+{{- $suffix := include "dgym.agents.suffix" (dict "pool" .name) -}}
+{{- $names = concat $names (list (printf "dgym-agent-keys%s" $suffix) (printf "dgym-results-token%s" $suffix)) -}}
+{{- end -}}
+{{- toJson $names -}}
+{{- end -}}
+
+{{/*
+The pools of agents, as a JSON list: name, namespaces, and the values agents and results with those of the pool over them.
+Without pools it is one without a name. The templates of agents are included with a root whose Values have these two, and
+the pool's name as pool.
+*/}}
+{{- define "dgym.agents.pools" -}}
+{{- $pools := list -}}
+{{- $common := omit .Values.agents "pools" -}}
+{{- range .Values.agents.pools -}}
+{{- $own := omit . "name" "namespaces" "results" -}}
+{{- $agents := mergeOverwrite (deepCopy $common) (deepCopy $own) -}}
+{{- /* A pool that says which models it has does not have those of all. */ -}}
+{{- if hasKey $own "existingSecret" -}}{{- $_ := set $agents "llmConfig" ($own.llmConfig | default nil) -}}{{- end -}}
+{{- if hasKey $own "llmConfig" -}}
+{{- $_ := set $agents "llmConfig" $own.llmConfig -}}
+{{- $_ := set $agents "existingSecret" ($own.existingSecret | default "") -}}
+{{- end -}}
+{{- /* Each pool has an account of its own: one name would be made twice. */ -}}
+{{- if and $agents.serviceAccount.create (not (dig "serviceAccount" "name" "" $own)) -}}
+{{- $_ := set $agents "serviceAccount" (merge (dict "name" "") $agents.serviceAccount) -}}
+{{- end -}}
+{{- $results := mergeOverwrite (deepCopy $.Values.results) (deepCopy (.results | default dict)) -}}
+{{- $pools = append $pools (dict "name" .name "namespaces" .namespaces "agents" $agents "results" $results) -}}
+{{- else -}}
+{{- $pools = list (dict "name" "" "namespaces" list "agents" $common "results" .Values.results) -}}
+{{- end -}}
+{{- toJson $pools -}}
+{{- end -}}
+
+{{/* The end of the names of a pool's objects. */}}
+{{- define "dgym.agents.suffix" -}}
+{{- with .pool }}-{{ . }}{{ end -}}
+{{- end -}}
+
+{{- define "dgym.agents.name" -}}
+{{- printf "%s-agents%s" (include "dgym.fullname" .) (include "dgym.agents.suffix" .) -}}
 {{- end -}}
 
 {{/* A dict of root and image gives the reference. */}}
@@ -107,7 +153,7 @@ imagePullSecrets:
 
 {{- define "dgym.agents.serviceAccountName" -}}
 {{- $account := .Values.agents.serviceAccount -}}
-{{- $account.name | default (ternary (printf "%s-agents" (include "dgym.fullname" .)) "default" $account.create) -}}
+{{- $account.name | default (ternary (include "dgym.agents.name" .) "default" $account.create) -}}
 {{- end -}}
 
 {{/* Where the pods of a component (root, component, part of the values) run. */}}
@@ -141,7 +187,7 @@ topologySpreadConstraints:
 {{- end -}}
 
 {{- define "dgym.agents.secretName" -}}
-{{- .Values.agents.existingSecret | default (printf "%s-models" (include "dgym.fullname" .)) -}}
+{{- .Values.agents.existingSecret | default (printf "%s-models%s" (include "dgym.fullname" .) (include "dgym.agents.suffix" .)) -}}
 {{- end -}}
 
 {{- define "dgym.agents.llmConfig" -}}
@@ -157,7 +203,7 @@ topologySpreadConstraints:
 {{- end -}}
 
 {{- define "dgym.results.claimName" -}}
-{{- .Values.results.persistence.existingClaim | default (printf "%s-results" (include "dgym.fullname" .)) -}}
+{{- .Values.results.persistence.existingClaim | default (printf "%s-results%s" (include "dgym.fullname" .) (include "dgym.agents.suffix" .)) -}}
 {{- end -}}
 
 {{/* Where agents store results, as they are told. */}}
@@ -188,6 +234,27 @@ s3://{{ .bucket }}{{ with trimAll "/" .prefix }}/{{ . }}{{ end }}
 {{- end -}}
 {{- if and .Values.agents.existingSecret (include "dgym.agents.llmConfig" .) -}}
 {{- fail "agents.existingSecret and agents.llmConfig both say which models there are; set one of them." -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "dgym.checkPools" -}}
+{{- $names := list -}}
+{{- $owners := dict -}}
+{{- range .Values.agents.pools -}}
+{{- $pool := . -}}
+{{- if has .name $names -}}
+{{- fail (printf "agents.pools: two pools have the name %s; give each its own." .name) -}}
+{{- end -}}
+{{- $names = append $names .name -}}
+{{- range .namespaces -}}
+{{- if hasKey $owners . -}}
+{{- fail (printf "agents.pools: namespace %s is in the pools %s and %s; a namespace has one pool: remove it from the other." . (get $owners .) $pool.name) -}}
+{{- end -}}
+{{- if and $.Values.watchNamespaces (not (has . $.Values.watchNamespaces)) -}}
+{{- fail (printf "agents.pools: namespace %s of pool %s is not one of watchNamespaces, so that the operator does not serve it; add it there." . $pool.name) -}}
+{{- end -}}
+{{- $_ := set $owners . $pool.name -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 

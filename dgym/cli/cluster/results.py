@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 import aiohttp
 import msgspec
 
-from dgym.api import child_name
+from dgym.api import NAMESPACES_ANNOTATION, POOL_LABEL, child_name
 from dgym.cli.cluster.connection import ClusterError, connect, find_all, selector_of_children
 from dgym.cli.cluster.views import ConditionView, EpisodeView, Meta, SetView, View
 from dgym.cli.output import FAILED, UsageFailure, echo
@@ -101,9 +101,9 @@ async def open_results(client: Client, system_namespace: str) -> AsyncIterator[R
         ClusterError: There is no agent, or the user has no right to read from it.
     """
     with _rights_explained(system_namespace):
-        token = await _token(client, system_namespace)
         agent = await _agent(client, system_namespace)
-    forward = PortForward(client, system_namespace, agent, PORT)
+        token = await _token(client, system_namespace, agent.metadata.labels.get(POOL_LABEL, ""))
+    forward = PortForward(client, system_namespace, agent.metadata.name, PORT)
     async with forward.open() as path:
         connector = aiohttp.UnixConnector(path=str(path), limit=4)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_SECONDS, sock_read=_SECONDS)
@@ -123,25 +123,30 @@ def _rights_explained(namespace: str) -> Iterator[None]:
         ) from error
 
 
-async def _token(client: Client, namespace: str) -> str:
+async def _token(client: Client, namespace: str, pool: str) -> str:
+    name = f"{TOKEN_SECRET}-{pool}" if pool else TOKEN_SECRET
     try:
-        secret = await client.get(SECRETS, TOKEN_SECRET, namespace=namespace, decode=_Secret)
+        secret = await client.get(SECRETS, name, namespace=namespace, decode=_Secret)
         return base64.b64decode(secret.data[TOKEN_KEY]).decode("ascii").strip()
     except NotFound as error:
-        raise _not_installed(f"there is no Secret {TOKEN_SECRET}", namespace) from error
+        raise _not_installed(f"there is no Secret {name}", namespace) from error
     except (KeyError, binascii.Error, UnicodeDecodeError) as error:
-        raise ClusterError(f"Secret {TOKEN_SECRET} in namespace {namespace} holds no '{TOKEN_KEY}'") from error
+        raise ClusterError(f"Secret {name} in namespace {namespace} holds no '{TOKEN_KEY}'") from error
 
 
-async def _agent(client: Client, namespace: str) -> str:
-    pods = await client.list(PODS, namespace=namespace, decode=_Pod, label_selector=AGENTS)
-    if not pods:
+async def _agent(client: Client, namespace: str) -> "_Pod":
+    """The agent to ask; where there are pools, one that serves the client's namespace."""
+    found = await client.list(PODS, namespace=namespace, decode=_Pod, label_selector=AGENTS)
+    if not found:
         raise _not_installed("there are no agent pods", namespace)
+    pods = [pod for pod in found if pod.serves(client.namespace)]
+    if not pods:
+        raise ClusterError(f"no pool of agents in namespace {namespace} serves the namespace {client.namespace}")
     # A pod that is not ready, because its store is away or it is being deleted, may answer all the same.
     best = max(pods, key=lambda pod: (pod.metadata.deletion_timestamp is None, pod.ready, pod.runs))
     if not best.runs:
         raise ClusterError(f"no agent pod runs in namespace {namespace}; see kubectl get pods -n {namespace}")
-    return best.metadata.name
+    return best
 
 
 def _not_installed(what: str, namespace: str) -> ClusterError:
@@ -175,6 +180,11 @@ class _PodStatus(View, frozen=True, kw_only=True):
 class _Pod(View, frozen=True, kw_only=True):
     metadata: _PodMeta
     status: _PodStatus = _PodStatus()
+
+    def serves(self, namespace: str) -> bool:
+        """Whether it has the namespace's results: it is of no pool, or of that of the namespace."""
+        served = self.metadata.annotations.get(NAMESPACES_ANNOTATION, "")
+        return POOL_LABEL not in self.metadata.labels or namespace in served.split(",")
 
     @property
     def runs(self) -> bool:

@@ -46,9 +46,18 @@ class _CallError(Exception):
 
 
 class AgentApi:
-    """Serves one worker."""
+    """Serves one worker. ``namespaces`` are those whose episodes and results it serves; empty: all."""
 
-    def __init__(self, assignments: Assignments, store: Store, tokens: Tokens, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        assignments: Assignments,
+        store: Store,
+        tokens: Tokens,
+        metrics: Metrics,
+        *,
+        namespaces: frozenset[str] = frozenset(),
+    ) -> None:
+        self._namespaces = namespaces
         self._assignments = assignments
         self._store = store
         self._tokens = tokens
@@ -112,6 +121,7 @@ class AgentApi:
         assignment = await _read(request)
         if assignment.episode_uid != request.match_info["uid"]:
             raise _CallError(ErrorCode.INVALID_ARGUMENT, "the address names another episode than the body")
+        self._check_served(assignment.namespace)
         attempt_path(assignment.namespace, assignment.episode, assignment.episode_uid, assignment.attempt)
         return _json(self._assignments.put(assignment))
 
@@ -119,16 +129,23 @@ class AgentApi:
         self._assignments.delete(request.match_info["uid"])
         return _json(Accepted())
 
+    def _check_served(self, namespace: str) -> None:
+        if self._namespaces and namespace not in self._namespaces:
+            served = ", ".join(sorted(self._namespaces))
+            raise _CallError(ErrorCode.FORBIDDEN, f"this agent serves the namespaces {served}, not {namespace}")
+
     # results
 
     async def _list(self, request: web.Request) -> web.Response:
         names = request.match_info
+        self._check_served(names["namespace"])
         found = await self._store.files(checked_path(f"{names['namespace']}/{names['episode']}"))
         files = (StoredFile(path=item.path, bytes=item.size) for item in found if item.path.rpartition("/")[2] in FILES)
         return _json(ResultsList(files=tuple(files)))
 
     async def _file(self, request: web.Request) -> web.StreamResponse:
         names = request.match_info
+        self._check_served(names["namespace"])
         if names["file"] not in FILES or not (names["attempt"].isascii() and names["attempt"].isdigit()):
             raise _CallError(ErrorCode.NOT_FOUND, f"an attempt has the files {', '.join(FILES)}")
         path = checked_path("/".join(names[part] for part in ("namespace", "episode", "uid", "attempt", "file")))

@@ -57,6 +57,9 @@ class AgentSettings(BaseSettings):
         default=DIRECTORY,
         description="holds agent-key, by which this pod knows the operator, and results-token-sha256",
     )
+    namespaces: str = Field(
+        default="", description="namespaces whose episodes it serves, and whose results, with commas; empty: all"
+    )
     source_hosts: str = Field(
         default="",
         description="hosts that git and archive sources may come from: HOST, HOST:PORT, *.DOMAIN or *, with commas",
@@ -129,7 +132,9 @@ async def serve(settings: AgentSettings) -> None:
         assignments = await stack.enter_async_context(Assignments(run, slots=settings.slots))
         metrics.add_gauges(assignments.gauges, models.failures)
         await stack.enter_async_context(sampling_lag(metrics.lag_seconds))
-        await _listen(stack, settings, AgentApi(assignments, shared.store, Tokens(settings.tokens_directory), metrics))
+        served = frozenset(filter(None, settings.namespaces.split(",")))
+        tokens = Tokens(settings.tokens_directory)
+        await _listen(stack, settings, AgentApi(assignments, shared.store, tokens, metrics, namespaces=served))
         await signals.first.wait()
         assignments.draining = True
         _log.info("draining: running episodes have %.0f s", settings.drain_seconds)

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from dgym.api import DRIVER_LABEL
+from dgym.api import DRIVER_LABEL, POOL_LABEL
 from dgym.kube import NETWORK_POLICIES, ApiError, Forbidden
 from dgym_operator.actions.writes import Writes
 from dgym_operator.controllers import SIDECAR_PORT
@@ -44,7 +44,7 @@ class NetworkPolicies:
             manifest = sandbox_policy(
                 namespace,
                 operator_namespace=self._settings.namespace,
-                agent_labels=selector_labels(self._settings.agent_selector),
+                agent_labels=self._agent_labels(namespace),
                 port=SIDECAR_PORT,
             )
             try:
@@ -54,6 +54,11 @@ class NetworkPolicies:
                 if leaving or self._settings.network_policy == "required":
                     raise
             self._applied[namespace] = self._clock()
+
+    def _agent_labels(self, namespace: str) -> dict[str, str]:
+        """The labels of the agents that serve the namespace: those of its pool, where there are pools."""
+        labels, pool = selector_labels(self._settings.agent_selector), self._settings.agent_pools.of(namespace)
+        return {**labels, POOL_LABEL: pool} if pool else labels
 
 
 def selector_labels(selector: str) -> dict[str, str]:

@@ -143,6 +143,7 @@ class Operator:
             pull_limit=settings.max_concurrent_pulls,
             policies=settings.namespace_policies,
             enqueue=self._enqueue,
+            pools=settings.agent_pools,
         )
         self._handlers = EventHandlers(
             self.cache,

@@ -175,7 +175,7 @@ class Reconciler:
             # It takes no slot.
             self.dispatcher.request_agent(key, None)
             self.dispatcher.release_agent(key)
-            return self.cache.agents.recoverer(view.assignment.agent_pod_uid)
+            return self.cache.agents.recoverer(view.assignment.agent_pod_uid, self.dispatcher.pools.of(key[0]))
         granted = self.dispatcher.granted_agent(key)
         agent = self.cache.agents.get(granted) if request is not None and granted is not None else None
         if agent is not None:

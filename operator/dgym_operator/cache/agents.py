@@ -188,9 +188,9 @@ class Agents:
             return None
         return agent.report.slots
 
-    def recoverer(self, before: str) -> Agent | None:
-        """The agent that looks for a stored verdict: the one before, which may still be storing it, or else any."""
-        able = (agent for agent in self if self.open_slots(agent) is not None)
+    def recoverer(self, before: str, pool: str | None) -> Agent | None:
+        """The agent of the pool that looks for a stored verdict: the one before, which may hold it, or else any."""
+        able = (agent for agent in self if agent.pool == pool and self.open_slots(agent) is not None)
         return min(able, key=lambda agent: (agent.uid != before, len(agent.observed), agent.uid), default=None)
 
     def is_silent(self, agent: Agent) -> bool:

@@ -236,14 +236,22 @@ class _Turn:
         return has_slot and has_room and self._pulls.allows(kind.image)
 
 
-def choose(requests: Requests, free: Mapping[str, int], usage: Usage, policies: NamespacePolicies) -> dict[Key, str]:
+def choose(
+    requests: Requests,
+    free: Mapping[str, int],
+    usage: Usage,
+    policies: NamespacePolicies,
+    closed: Collection[str] = (),
+) -> dict[Key, str]:
     """An agent for each request while slots last; ``free`` has every agent that takes more, full ones too.
+
+    Nothing is chosen for requests of the namespaces ``closed``.
 
     Agents with the most free slots come first, so that episodes spread over pods and the loss of one costs the fewest.
     """
     left = dict(free)
     chosen: dict[Key, str] = {}
-    for key in requests.in_turn(sum(left.values()), usage, policies) if left else ():
+    for key in requests.in_turn(sum(left.values()), usage, policies, closed) if left else ():
         candidate = requests[key]
         agent = chosen[key] = _best(left, candidate)
         left[agent] -= candidate.needs_slot

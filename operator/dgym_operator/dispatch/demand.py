@@ -63,8 +63,8 @@ class Demand:
         agent_requests: Episodes that request an agent.
         pods_granted: Episodes that may create a pod.
         agents_granted: UIDs of agents whose slot is reserved for an episode.
-        reserved: Number of episodes for which a slot is reserved.
-        backing_off: Number of episodes in back-off that have a pod and need a slot.
+        reserved: Number of episodes for which a slot is reserved, by namespace.
+        backing_off: Number of episodes in back-off that have a pod and need a slot, by namespace.
     """
 
     def __init__(self) -> None:
@@ -72,8 +72,8 @@ class Demand:
         self.agent_requests = Requests()
         self.pods_granted: dict[Key, Candidate] = {}
         self.agents_granted: dict[Key, str] = {}
-        self.reserved = 0
-        self.backing_off = 0
+        self.reserved: Counter[str] = Counter()
+        self.backing_off: Counter[str] = Counter()
         self._pending: dict[Key, PendingPod] = {}
         self._shares: dict[Key, _Share] = {}
         self._reserving: Counter[str] = Counter()
@@ -162,8 +162,10 @@ class Demand:
             self._stuck[key] = now.stuck
 
     def _add(self, key: Key, share: _Share, sign: int) -> None:
-        self.reserved += sign * share.reserves
-        self.backing_off += sign * share.backs_off
+        if share.reserves:
+            _change(self.reserved, key[0], sign)
+        if share.backs_off:
+            _change(self.backing_off, key[0], sign)
         if share.reserves and not share.granted:
             _change(self._reserving, key[0], sign)
         if share.starts and not share.granted:

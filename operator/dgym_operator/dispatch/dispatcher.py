@@ -8,7 +8,7 @@ unfinished Episodes, which a new leader observes as well.
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
 import msgspec
@@ -20,9 +20,10 @@ from dgym_operator.controllers.episode import has_image, stuck_cause
 from dgym_operator.controllers.episodeset import child_index
 from dgym_operator.dispatch.admission import Candidate, PullBudget, Usage, choose
 from dgym_operator.dispatch.demand import Demand, PendingPod
-from dgym_operator.dispatch.holds import BUSY, Holds, find_agents_cause, find_full, find_stuck
+from dgym_operator.dispatch.holds import BUSY, Holds, find_agents_causes, find_full, find_stuck
 from dgym_operator.objects import EpisodeView
 from dgym_operator.policies import NamespacePolicies
+from dgym_operator.pools import AgentPools
 
 _ROUND_SECONDS = 0.02
 """Requests that arrive within it are considered together."""
@@ -42,6 +43,8 @@ class Enqueue(Protocol):
 class Dispatcher:
     """Requests for pods and agents, and their grants, by the key of the Episode.
 
+    Slots, the head start and the fair share are of each pool of agents by itself.
+
     ``stuck_limit`` is how many pods of a namespace may be stuck at a time before the namespace gets no more of them,
     ``pull_limit`` how many images may be pulled at a time; None: no bound.
     """
@@ -55,7 +58,9 @@ class Dispatcher:
         policies: NamespacePolicies,
         enqueue: Enqueue,
         pull_limit: int | None = None,
+        pools: AgentPools = AgentPools(),  # noqa: B008 - immutable
     ) -> None:
+        self.pools = pools
         self._cache = cache
         self._head_start = head_start
         self._stuck_limit = stuck_limit
@@ -165,14 +170,13 @@ class Dispatcher:
     def round(self) -> None:
         """Grant what can be granted."""
         demand, in_use = self._demand, self._slots_in_use()
-        usage = Usage(slots=self._served(in_use), active=self._assigned())
-        chosen = choose(demand.agent_requests, self._free_slots(in_use), usage, self._policies)
-        for key, agent in chosen.items():
-            demand.grant_agent(key, agent)
-            self._enqueue(key)
+        for pool in self.pools.names:
+            self._grant_agents(pool, in_use)
         stuck = find_stuck(demand.stuck(), self._stuck_limit)
         pulls = PullBudget(self._images, demand.images(), self._pull_limit)
-        self._grant_pods(in_use, stuck, pulls)
+        self._withdraw_pods(stuck)
+        for pool in self.pools.names:
+            self._grant_pods(pool, in_use, stuck, pulls)
         self._update_holds(stuck, pulls)
 
     def slots(self) -> tuple[int, int]:
@@ -185,18 +189,40 @@ class Dispatcher:
         """Episodes that wait for the grant of a pod, and of an agent."""
         return len(self._demand.pod_requests), len(self._demand.agent_requests)
 
-    def _grant_pods(self, in_use: Mapping[str, Counter[str]], closed: Collection[str], pulls: PullBudget) -> None:
-        # A namespace that gets no more pods loses its unused grants.
+    def _grant_agents(self, pool: str, in_use: Mapping[str, Counter[str]]) -> None:
+        requests = self._demand.agent_requests
+        usage = Usage(slots=self._served(in_use), active=self._assigned())
+        others = self._outside(pool, requests.namespaces())
+        for key, agent in choose(requests, self._free_slots(in_use, pool), usage, self._policies, others).items():
+            self._demand.grant_agent(key, agent)
+            self._enqueue(key)
+
+    def _withdraw_pods(self, stuck: Collection[str]) -> None:
+        """Take unused grants from namespaces that get no more pods."""
         demand = self._demand
-        for key in [key for key in demand.pods_granted if key[0] in closed] if closed else ():
+        for key in [key for key in demand.pods_granted if key[0] in stuck] if stuck else ():
             demand.request_pod(key, demand.withdraw_pod(key))
+
+    def _grant_pods(
+        self, pool: str, in_use: Mapping[str, Counter[str]], stuck: Collection[str], pulls: PullBudget
+    ) -> None:
+        demand = self._demand
         if not len(demand.pod_requests):
             return
         usage = Usage(slots=self._served(in_use) + demand.reserving(), active=self._active())
-        room = sum(self._free_slots(in_use).values()) + self._head_start - demand.reserved - self._excess()
+        taken = self._of_pool(demand.reserved, pool) + self._excess(pool)
+        room = sum(self._free_slots(in_use, pool).values()) + self._head_start - taken
+        closed = {*stuck, *self._outside(pool, demand.pod_requests.namespaces())}
         for key in tuple(demand.pod_requests.in_turn(room, usage, self._policies, closed, pulls)):
             demand.grant_pod(key)
             self._enqueue(key)
+
+    def _outside(self, pool: str, namespaces: Iterable[str]) -> set[str]:
+        """Those of the namespaces that another pool serves, or none."""
+        return {namespace for namespace in namespaces if self.pools.of(namespace) != pool}
+
+    def _of_pool(self, counts: Mapping[str, int], pool: str) -> int:
+        return sum(count for namespace, count in counts.items() if self.pools.of(namespace) == pool)
 
     def _update_holds(self, stuck: Mapping[str, str], pulls: PullBudget) -> None:
         """Queue the episodes whose cause of waiting has changed: their status shows it."""
@@ -204,8 +230,10 @@ class Dispatcher:
         pod_requests, agent_requests = self._demand.pod_requests, self._demand.agent_requests
         full = find_full(pod_requests.namespaces(), self._active(), self._policies)
         ready = find_full(agent_requests.namespaces(), self._assigned(), self._policies)
-        agents = find_agents_cause(self._cache.agents)
-        pods = {**(self._lasting(full) if agents == BUSY else full), **stuck}
+        waiting_in = {*pod_requests.namespaces(), *agent_requests.namespaces()}
+        agents = find_agents_causes(self._cache.agents, waiting_in, self.pools)
+        lasting = {name: text for name, text in self._lasting(full).items() if agents.get(name) == BUSY}
+        pods = {**lasting, **full, **stuck}
         # An image is shown as waiting until it is pulled, whether or not slots are free meanwhile: see ``Holds``.
         waiting = {image for image in pulls.refused | before.images if not pulls.is_open(image)}
         images = frozenset(waiting & pod_requests.images()) if waiting else frozenset()
@@ -239,14 +267,15 @@ class Dispatcher:
             found[namespace, "waiting"] = sum(each.count(namespace) for each in requests)
         return found
 
-    def _excess(self) -> int:
+    def _excess(self, pool: str) -> int:
         """How many slots are reserved for episodes in back-off.
 
         Nothing is reserved for as many of them as there are slots: they delay no other episode. More of them, as when
         a model is away, reserve one each: sandboxes without an agent stay bounded.
         """
         agents = self._cache.agents
-        return max(0, self._demand.backing_off - sum(agents.open_slots(agent) or 0 for agent in agents))
+        slots = sum(agents.open_slots(agent) or 0 for agent in agents if agent.pool == pool)
+        return max(0, self._of_pool(self._demand.backing_off, pool) - slots)
 
     def _served(self, in_use: Mapping[str, Counter[str]]) -> Counter[str]:
         """Number of slots in use or granted, by namespace."""
@@ -278,12 +307,13 @@ class Dispatcher:
                 in_use[slot.agent_uid][slot.namespace] = index.count(slot)
         return in_use
 
-    def _free_slots(self, in_use: Mapping[str, Counter[str]]) -> dict[str, int]:
+    def _free_slots(self, in_use: Mapping[str, Counter[str]], pool: str | None = None) -> dict[str, int]:
+        """Free slots by the UID of the agent, of one pool or of all."""
         granted = Counter(self._demand.agents_granted.values())
         return {
             agent.uid: max(0, slots - in_use[agent.uid].total() - granted[agent.uid])
             for agent in self._cache.agents
-            if (slots := self._cache.agents.open_slots(agent)) is not None
+            if pool in (None, agent.pool) and (slots := self._cache.agents.open_slots(agent)) is not None
         }
 
 

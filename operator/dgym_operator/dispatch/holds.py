@@ -14,6 +14,7 @@ from dgym_operator.cache import Agents
 from dgym_operator.controllers.episode import Cause
 from dgym_operator.dispatch.admission import Candidate
 from dgym_operator.policies import NamespacePolicies
+from dgym_operator.pools import AgentPools
 
 BUSY = (
     "every slot of the agents is taken, by an episode or for a sandbox that starts; "
@@ -30,12 +31,12 @@ class Stuck(msgspec.Struct, frozen=True):
 
 
 class Holds(msgspec.Struct, frozen=True, kw_only=True):
-    """Why requests are not granted: for lack of agents, and in some namespaces for a cause of their own.
+    """Why requests are not granted, by namespace: for lack of agents, or for a cause of the namespace's own.
 
     ``images`` wait until fewer than ``pull_limit`` others are pulled.
     """
 
-    agents: str = ""
+    agents: Mapping[str, str] = {}
     pods: Mapping[str, str] = {}
     ready: Mapping[str, str] = {}
     images: frozenset[str] = frozenset()
@@ -49,11 +50,12 @@ class Holds(msgspec.Struct, frozen=True, kw_only=True):
                 f"{'is' if self.pull_limit == 1 else 'are'} pulled at a time: "
                 "sandboxes.maxConcurrentPulls in the chart's values allows more"
             )
-        return self.pods.get(namespace, self.agents)
+        return self.pods.get(namespace) or self.agents.get(namespace, "")
 
     def of_agent(self, key: Key, candidate: Candidate) -> str:
         """Why the episode, whose sandbox is ready, gets no agent."""
-        return self.agents if candidate.active else self.ready.get(key[0], self.agents)
+        agents = self.agents.get(key[0], "")
+        return agents if candidate.active else self.ready.get(key[0], agents)
 
 
 def find_stuck(stuck: Mapping[Key, Stuck], limit: int) -> dict[str, str]:
@@ -84,13 +86,29 @@ def _stuck_text(namespace: str, example: Stuck, limit: int) -> str:
     )
 
 
-def find_agents_cause(agents: Agents) -> str:
-    """Why the agents serve no more episodes."""
-    known = sorted(agents, key=lambda agent: agent.name)
+def find_agents_causes(agents: Agents, namespaces: Iterable[str], pools: AgentPools) -> dict[str, str]:
+    """Why the agents of each namespace's pool serve no more episodes."""
+    found = dict.fromkeys(namespaces, "")
+    causes = {pool: _cause(agents, pool) for pool in {pools.of(namespace) for namespace in found} if pool is not None}
+    for namespace in found:
+        pool = pools.of(namespace)
+        found[namespace] = _no_pool(namespace, pools) if pool is None else causes[pool]
+    return found
+
+
+def _no_pool(namespace: str, pools: AgentPools) -> str:
+    return (
+        f"no pool of agents serves namespace {namespace}; add it to the namespaces of one of agents.pools ({pools}) "
+        "in the chart's values"
+    )
+
+
+def _cause(agents: Agents, pool: str) -> str:
+    known = sorted((agent for agent in agents if agent.pool == pool), key=lambda agent: agent.name)
     if any(agents.open_slots(agent) is not None for agent in known):
         return BUSY
     if not known:
-        return _NO_AGENT
+        return f"{_NO_AGENT}{f' of pool {pool}' if pool else ''}"
     draining = [agent for agent in known if agent.draining_since is not None and not agents.is_silent(agent)]
     if draining:
         return f"no agent takes new episodes: pod {draining[0].name} drains"

@@ -77,14 +77,14 @@ class Machine(RuleBasedStateMachine):
         reserved |= {key for key in demand.agent_requests if demand.agent_requests[key].needs_slot}
         images = {candidate.image for candidate in demand.pods_granted.values()}
         images |= {pod.image for pod in self.pods.values() if pod.stuck is None and not pod.has_image}
-        assert demand.reserved == len(reserved)
+        assert demand.reserved.total() == len(reserved)
         assert demand.reserving() == Counter(key[0] for key in reserved - granted.keys())
         assert demand.starting() == Counter(key[0] for key in starting - granted.keys())
         assert set(demand.images()) == images
         assert demand.stuck() == {
             key: Stuck(pod.name, pod.stuck) for key, pod in self.pods.items() if pod.stuck is not None
         }
-        assert demand.backing_off == sum(
+        assert demand.backing_off.total() == sum(
             pod.displaced and pod.needs_slot and key not in demand.agent_requests and key not in granted
             for key, pod in self.pods.items()
         )

@@ -9,6 +9,10 @@
   value: {{ .Values.agents.drainSeconds | quote }}
 - name: DGYM_AGENT_RESULTS
   value: {{ include "dgym.results.place" . | quote }}
+{{- with .namespaces }}
+- name: DGYM_AGENT_NAMESPACES
+  value: {{ join "," . | quote }}
+{{- end }}
 - name: DGYM_AGENT_SOURCE_HOSTS
   value: {{ join "," .Values.agents.sourceHosts | quote }}
 - name: DGYM_AGENT_CACHE_LIMIT_BYTES

@@ -1,3 +1,11 @@
+{{- define "dgym.operator.pools" -}}
+{{- $pools := list -}}
+{{- range .Values.agents.pools -}}
+{{- $pools = append $pools (pick . "name" "namespaces") -}}
+{{- end -}}
+{{- toJson $pools -}}
+{{- end -}}
+
 {{- define "dgym.operator.environment" -}}
 - name: DGYM_OPERATOR_NAMESPACE
   valueFrom:
@@ -35,6 +43,8 @@
   value: {{ .Values.sandboxes.readOnlyRootFilesystem | quote }}
 - name: DGYM_OPERATOR_AGENT_SELECTOR
   value: app.kubernetes.io/name=dgym,app.kubernetes.io/instance={{ .Release.Name }},app.kubernetes.io/component=agent
+- name: DGYM_OPERATOR_AGENT_POOLS
+  value: {{ include "dgym.operator.pools" . | quote }}
 - name: DGYM_OPERATOR_HEAD_START
   value: {{ .Values.sandboxes.headStart | quote }}
 - name: DGYM_OPERATOR_MAX_STUCK_PODS

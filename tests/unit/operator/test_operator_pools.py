@@ -1,0 +1,145 @@
+"""Pools of agents: episodes of a namespace are served by the agents of its pool alone, and each pool has its slots."""
+
+import pytest
+
+from dgym_operator.actions.networkpolicy import NetworkPolicies
+from dgym_operator.dispatch import Dispatcher, candidate_of
+from dgym_operator.dispatch.demand import PendingPod
+from dgym_operator.pools import AgentPools, decode_pools
+from dgym_operator.settings import Settings
+from tests.unit.operator.conftest import POLICIES, request_pods, serve
+
+POOLS = AgentPools(by_namespace={"blue": "sea", "green": "land", "brown": "land"})
+TEXT = '[{"name": "sea", "namespaces": ["blue"]}, {"name": "land", "namespaces": ["green", "brown"]}]'
+
+
+@pytest.fixture
+def dispatcher(cache, looked_at):
+    def enqueue(key, *, low_priority=False):
+        if not low_priority:
+            looked_at.append(key)
+
+    return Dispatcher(cache, head_start=1, stuck_limit=3, policies=POLICIES, enqueue=enqueue, pools=POOLS)
+
+
+def agent_of(pool, objects, cache, name, slots=1):
+    agent = objects.agent(name)
+    agent.pool = pool
+    serve(objects, cache, name, slots)
+
+
+def request(dispatcher, objects, namespace, name, **status):
+    episode = objects.episode(name, namespace=namespace, **status)
+    dispatcher.request_agent(episode.key, candidate_of(episode))
+    return episode.key
+
+
+def test_an_episode_gets_an_agent_of_its_pool_alone(dispatcher, objects, cache):
+    agent_of("sea", objects, cache, "a", slots=1)
+    agent_of("land", objects, cache, "b", slots=5)
+    keys = [request(dispatcher, objects, namespace, namespace) for namespace in ("blue", "green", "brown")]
+    full = request(dispatcher, objects, "blue", "second")
+    dispatcher.round()
+    assert [dispatcher.granted_agent(key) for key in keys] == ["uid-a", "uid-b", "uid-b"]
+    # The other pool has slots, and they are not for it.
+    assert dispatcher.granted_agent(full) is None
+    dispatcher.round()
+    assert "every slot of the agents is taken" in dispatcher.held_by(full)
+
+
+def test_agents_without_a_pool_serve_nobody_where_there_are_pools(dispatcher, objects, cache):
+    serve(objects, cache, "a", slots=5)
+    key = request(dispatcher, objects, "blue", "fix")
+    dispatcher.round()
+    assert dispatcher.granted_agent(key) is None
+    assert dispatcher.held_by(key).endswith("of pool sea")
+
+
+def test_slots_and_head_start_are_of_each_pool(dispatcher, objects, cache, looked_at):
+    agent_of("sea", objects, cache, "a", slots=1)
+    request_pods(dispatcher, objects, "b1", "b2", "b3", namespace="blue")
+    request_pods(dispatcher, objects, "g1", "g2", namespace="green")
+    dispatcher.round()
+    assert sorted(looked_at) == [("blue", "b1"), ("blue", "b2"), ("green", "g1")]
+    # What one pool reserves takes no room of another's.
+    for name in ("b1", "b2"):
+        dispatcher.request_pod(("blue", name), None)
+        dispatcher.observe_pod(("blue", name), PendingPod(name=f"{name}-1", needs_slot=True))
+    agent_of("land", objects, cache, "b", slots=1)
+    dispatcher.round()
+    assert looked_at[3:] == [("green", "g2")]
+
+
+@pytest.mark.parametrize("needs_pod", [True, False])
+def test_an_episode_of_no_pool_waits_and_says_what_to_do(dispatcher, objects, cache, needs_pod):
+    agent_of("sea", objects, cache, "a", slots=5)
+    if needs_pod:
+        request_pods(dispatcher, objects, "fix", namespace="white")
+        key = ("white", "fix")
+    else:
+        key = request(dispatcher, objects, "white", "fix")
+    dispatcher.round()
+    assert not dispatcher.pod_granted(key)
+    assert dispatcher.granted_agent(key) is None
+    held = "no pool of agents serves namespace white; add it to the namespaces of one of agents.pools (land, sea)"
+    assert dispatcher.held_by(key).startswith(held)
+
+
+def test_a_verdict_is_looked_for_by_an_agent_of_the_pool(objects, cache):
+    agent_of("sea", objects, cache, "a")
+    agent_of("land", objects, cache, "b")
+    assert cache.agents.recoverer("uid-gone", "land").name == "b"
+    assert cache.agents.recoverer("uid-a", "land").name == "b"
+    assert cache.agents.recoverer("uid-a", None) is None
+
+
+def test_the_pool_of_an_agent_is_a_label_of_its_pod(objects):
+    assert objects.agent("a").address == ("http://10.0.0.1:8081", "uid-a", "")
+
+
+def test_without_pools_all_agents_serve_all_namespaces():
+    pools = decode_pools("")
+    assert (pools.names, pools.of("any")) == (("",), "")
+    pools = decode_pools(TEXT)
+    assert (pools, pools.names, pools.of("white")) == (POOLS, ("land", "sea"), None)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[", "not JSON"),
+        ("{}", "agents.pools: Expected `array`"),
+        ('[{"name": "a"}]', "missing required field `namespaces`"),
+        ('[{"name": "A", "namespaces": ["x"]}]', r"agents.pools\[0\].name: 'A' is no name; give at most 20"),
+        ('[{"name": "a", "namespaces": []}]', r"agents.pools\[0\].namespaces: is empty; name the namespaces"),
+        (
+            '[{"name": "a", "namespaces": ["x"]}, {"name": "a", "namespaces": ["y"]}]',
+            r"agents.pools\[1\].name: 'a' is the name of another pool",
+        ),
+        (
+            '[{"name": "a", "namespaces": ["x"]}, {"name": "b", "namespaces": ["x"]}]',
+            "namespace x is in the pools a and b; a namespace has one pool: remove it from the other",
+        ),
+    ],
+)
+def test_wrong_pools_are_refused_at_the_start(text, words):
+    with pytest.raises(ValueError, match=words):
+        Settings(agent_pools=text)
+
+
+class Applied:
+    """Records the policy that is applied."""
+
+    async def apply(self, _resource, _name, manifest, *, namespace):
+        self.manifest = manifest
+
+
+async def test_only_agents_of_the_pool_reach_the_sandboxes_of_its_namespaces():
+    async def admitted(namespace, **settings):
+        writes = Applied()
+        await NetworkPolicies(writes, Settings(**settings), lambda: 0.0).ensure(namespace)
+        (rule,) = writes.manifest["spec"]["ingress"]
+        return rule["from"][1]["podSelector"]["matchLabels"].get("dgym.dev/pool")
+
+    assert await admitted("brown", agent_pools=TEXT) == "land"
+    assert await admitted("brown") is None
