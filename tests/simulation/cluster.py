@@ -48,6 +48,8 @@ class World:
         """External drivers, by UID of their episode."""
         self.shown = set()
         """Attempts whose verdict stood in the status of a pod, by UID."""
+        self.strangers = set()
+        """Names of pods that a tenant has made in the place of an episode's."""
         self.problems = []
         """What models have observed that must not be."""
         self.verdicts = {}
@@ -81,6 +83,8 @@ class World:
 
     def record_assignment(self, assignment, agent):
         """Record which agent got this epoch of the episode."""
+        if assignment.pod_name in self.strangers:
+            self.problems.append(f"an agent was given the pod {assignment.pod_name}, which the operator has not made")
         key = (assignment.episode_uid, assignment.epoch)
         if self._agents_by_epoch.setdefault(key, (assignment.attempt, agent)) != (assignment.attempt, agent):
             self.problems.append(f"epoch {assignment.epoch} of {assignment.episode} was used twice")
@@ -164,6 +168,8 @@ class Caller(PodCaller):
 
     def _answered(self, peer, method, path, body, now):
         if isinstance(peer, Sidecar):
+            if peer.pod in self._world.strangers:
+                self._world.problems.append(f"the pod {peer.pod} was called, which the operator has not made")
             if not peer.reachable:
                 raise Unreachable("no sidecar")
             if path == Path.CANCEL and not peer.cancel():

@@ -3,6 +3,7 @@
 import asyncio
 from typing import NamedTuple
 
+from tests.simulation.invariants import is_finished
 from tests.simulation.sidecar import NAMESPACE
 
 KINDS = (
@@ -42,6 +43,8 @@ KINDS = (
     "episode: cancelled",
     "driver: crashed",
 )
+STRANGER = "episode: its next pod taken by a stranger"
+"""A tenant makes a pod with the name, the labels and the owner of the episode's next one, and deletes it later."""
 HARMLESS = ("leader", "replicas", "cluster: server", "cluster: watches", "cluster: history", "cluster: store away")
 """Beginnings of kinds under which no attempt may be lost."""
 
@@ -214,6 +217,27 @@ class Injector:
 
     def _patch(self, episode, spec):
         self._api.patch("episodes", NAMESPACE, episode["metadata"]["name"], {"spec": spec}, status=False)
+
+    async def _episode_its_next_pod_taken_by_a_stranger(self, episode, seconds):
+        metadata, status = episode["metadata"], episode.get("status", {})
+        attempt = status.get("attempt", 0) + 1
+        name = f"{metadata['name']}-{attempt}"
+        owner = {"kind": "Episode", "name": metadata["name"], "uid": metadata["uid"], "controller": True}
+        labels = {
+            "app.kubernetes.io/name": "dgym", "app.kubernetes.io/component": "sandbox",
+            "dgym.dev/episode": metadata["name"], "dgym.dev/attempt": str(attempt),
+        }  # fmt: skip
+        if is_finished(episode) or self._api.get("pods", NAMESPACE, name) is not None:
+            return
+        self._world.strangers.add(name)
+        self._api.create(
+            "pods", NAMESPACE, {"metadata": {"name": name, "labels": labels, "ownerReferences": [owner]}, "spec": {}}
+        )
+        await asyncio.sleep(seconds)
+        self._delete(name)
+        while self._api.get("pods", NAMESPACE, name) is not None:
+            await asyncio.sleep(1.0)
+        self._world.strangers.discard(name)
 
     async def _driver_crashed(self, driver, _seconds):
         driver.crashed = True

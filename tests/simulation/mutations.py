@@ -5,10 +5,10 @@ from unittest.mock import patch
 from dgym.kube import Store
 from dgym_operator.actions import episodes, writes
 from dgym_operator.app.reconciler import Reconciler
-from dgym_operator.cache import Informers, Memory
+from dgym_operator.cache import Cache, Informers, Memory
 from dgym_operator.controllers import EpisodeInput, Plan
 from dgym_operator.controllers.episode import clocks, conclusion, controller, ending, poison, terminating
-from tests.simulation.faults import Fault
+from tests.simulation.faults import STRANGER, Fault
 from tests.simulation.schedule import Schedule
 from tests.simulation.store import ResultsStore
 
@@ -86,6 +86,7 @@ MUTATIONS = {
     "a cancelled attempt is not scored": lambda: patch.object(terminating, "_cancelling", lambda *_view: None),
     "a pod that is gone at its deletion is not awaited": lambda: patch.object(Store, "assume_ended", _assume_deleted),
     "an attempt has the clock of its agents": lambda: patch.object(clocks, "last_words", lambda *_view: None),
+    "name and owner make a pod the episode's": lambda: patch.object(Cache, "owns", lambda *_pod: True),
     "a lost sandbox waits for its agent": lambda: patch.object(controller, "lose_sandbox", lambda *_view: None),
 }
 """Patches by what they revert."""
@@ -104,6 +105,7 @@ FOUND_BY = {
     "a cancelled attempt is not scored": Schedule(0, (Fault(25.0, "episode: cancelled", 0, 0.0),), 0.0),
     "an attempt has the clock of its agents": Schedule(0, (Fault(25.0, "pod: deleted", 0, 0.0),), 0.0),
     "a lost sandbox waits for its agent": Schedule(0, _SANDBOXES, 0.0),
+    "name and owner make a pod the episode's": Schedule(0, (Fault(0.0, STRANGER, 0, 60.0),), 0.0),
     "the sidecar is not asked while an end is awaited": Schedule(0, (), 0.0, ("deadly once",) * 4),
 }
 """Schedules that find a reverted fix under most seeds, or some, whatever else changes in the operator."""

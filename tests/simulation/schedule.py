@@ -10,13 +10,15 @@ from typing import NamedTuple
 from tests.simulation import virtual
 from tests.simulation.api_server import ApiServer
 from tests.simulation.cluster import World
-from tests.simulation.faults import KINDS, Fault, Injector
+from tests.simulation.faults import KINDS, STRANGER, Fault, Injector
 from tests.simulation.invariants import Invariants, is_finished
 from tests.simulation.replicas import Replica
 
 EPISODES = 4
 KINDS_OF_EPISODES = {"agent": 60, "driver": 10, "deadly once": 5, "deadly twice": 5, "endless": 2, "stuck": 1}
 """And how often each is drawn. What is stuck takes the operator, and a run, a long time to end."""
+STRANGERS = 0.2
+"""The share of schedules in which a tenant takes the name of a pod."""
 REPLICAS = 2
 AGENTS = 2
 FAULTY_SECONDS = 60.0
@@ -59,10 +61,12 @@ def draw(seed):
             for _ in range(random.randint(1, 3))
         ]
     kinds = random.choices(tuple(KINDS_OF_EPISODES), tuple(KINDS_OF_EPISODES.values()), k=EPISODES)
-    return Schedule(
-        seed, tuple(sorted(faults)), random.choice((0.0, 0.02, 0.15)), tuple(kinds), random.choice((1, 2)),
-        random.choice((None, 2, 3)),
-    )  # fmt: skip
+    lossy, slots, most = random.choice((0.0, 0.02, 0.15)), random.choice((1, 2)), random.choice((None, 2, 3))
+    if random.random() < STRANGERS:
+        # Drawn last, so that it changes nothing of the schedules without.
+        at, seconds = random.uniform(0.0, FAULTY_SECONDS), random.uniform(1.0, 60.0)
+        faults.append(Fault(at, STRANGER, random.randrange(8), seconds))
+    return Schedule(seed, tuple(sorted(faults)), lossy, tuple(kinds), slots, most)
 
 
 def play(schedule, *, limit=LIMIT_SECONDS):
