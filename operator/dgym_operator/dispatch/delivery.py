@@ -203,7 +203,7 @@ def _assigned(episode: EpisodeView, cache: Cache) -> tuple[Agent, Pod | None] | 
     if agent is None or not agent.url:
         return None
     reference = status.pod_ref
-    if pod is not None and reference is not None and pod.metadata.uid != reference.uid:
+    if pod is not None and (not cache.owns(pod) or (reference is not None and pod.metadata.uid != reference.uid)):
         pod = None
     reachable = pod is not None and bool(pod.status.pod_ip)
     return (agent, pod) if reachable or status.assignment.mode == AssignmentMode.RECOVER.value else None

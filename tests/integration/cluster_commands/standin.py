@@ -24,6 +24,7 @@ class Cluster:
     def __init__(self):
         self.objects = {}
         self.secret = {"data": {"token": base64.b64encode(TOKEN.encode()).decode()}}
+        self.secret_name = "dgym-results-token"
         self.pods = [POD]
         self.logs = {}
         self.port = 0
@@ -39,7 +40,7 @@ class Cluster:
         app = web.Application(middlewares=[self.authorize])
         app.router.add_get("/apis/dgym.dev/v1alpha1/namespaces/default/{kind}", self.listed)
         app.router.add_get("/apis/dgym.dev/v1alpha1/namespaces/default/{kind}/{name}", self.one)
-        app.router.add_get("/api/v1/namespaces/dgym-system/secrets/dgym-results-token", self.token)
+        app.router.add_get("/api/v1/namespaces/dgym-system/secrets/{name}", self.token)
         app.router.add_get("/api/v1/namespaces/dgym-system/pods", self.agents)
         app.router.add_get("/api/v1/namespaces/dgym-system/pods/{name}/portforward", self.forward)
         app.router.add_get("/api/v1/namespaces/default/pods/{name}/log", self.log)
@@ -63,8 +64,9 @@ class Cluster:
         found = self.objects.get((request.match_info["kind"], request.match_info["name"]))
         return web.json_response(found) if found else missing(request.match_info["name"])
 
-    async def token(self, _):
-        return web.json_response(self.secret) if self.secret else missing("dgym-results-token")
+    async def token(self, request):
+        name = request.match_info["name"]
+        return web.json_response(self.secret) if self.secret and name == self.secret_name else missing(name)
 
     async def agents(self, _):
         return web.json_response({"metadata": {"resourceVersion": "1"}, "items": self.pods})

@@ -102,6 +102,22 @@ def test_no_agent(cluster, dgym, pods, message):
     assert message in dgym("results", "fix", status=1).err
 
 
+def of_pool(name, *namespaces):
+    labels, annotations = {"dgym.dev/pool": name}, {"dgym.dev/namespaces": ",".join(namespaces)}
+    return {**POD, "metadata": {**POD["metadata"], "labels": labels, "annotations": annotations}}
+
+
+def test_results_are_those_of_the_pool_of_the_namespace(cluster, stored, dgym):
+    stored("fix", **RESOLVED)
+    cluster.episode("fix", reason="Resolved", attempt=1)
+    cluster.secret_name = "dgym-results-token-mine"
+    cluster.pods = [of_pool("theirs", "other"), of_pool("mine", "another", "default")]
+    assert dgym("results", "fix").out.splitlines()[0] == "fix: Resolved 2/2, results/default/fix/uid-1/1"
+    cluster.pods = [of_pool("theirs", "other")]
+    error = dgym("results", "fix", "--directory", "again", status=1).err
+    assert "no pool of agents in namespace dgym-system serves the namespace default" in error
+
+
 @pytest.mark.parametrize("command", ["results", "logs"])
 @pytest.mark.parametrize("forbidden", ["/secrets/dgym-results-token", "/dgym-system/pods", "/portforward"])
 def test_forbidden_names_the_rights_and_where_the_role_is(cluster, dgym, command, forbidden):

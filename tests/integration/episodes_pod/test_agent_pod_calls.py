@@ -44,6 +44,16 @@ async def test_results_are_those_of_the_store_alone(agent):
         assert b"a secret" not in body
 
 
+async def test_an_agent_of_a_pool_serves_its_namespaces_alone(new_agent, pod, helpers):
+    agent = await new_agent(namespaces="team,default").start()
+    assert (await agent.put(helpers.assign(pod, helpers.bash(FOREVER))))[0] == 200
+    status, body = await agent.put(helpers.assign(pod, namespace="other", episode_uid="second"))
+    assert (status, json.loads(body)["message"]) == (403, "this agent serves the namespaces default, team, not other")
+    for path in ("calc", "calc/uid/1/result.json"):
+        assert (await agent.call("GET", f"/v1/results/other/{path}", role=AgentRole.RESULTS))[0] == 403
+        assert (await agent.call("GET", f"/v1/results/team/{path}", role=AgentRole.RESULTS))[0] != 403
+
+
 async def test_an_assignment_is_taken_once_and_within_the_slots(new_agent, pod, helpers):
     agent = await new_agent(slots=1).start()
     first = helpers.assign(pod, helpers.bash(FOREVER), epoch=3)
