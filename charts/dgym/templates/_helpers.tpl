@@ -92,7 +92,7 @@ the pool's name as pool.
 {{- end -}}
 {{- /* Each pool has an account of its own: one name would be made twice. */ -}}
 {{- if and $agents.serviceAccount.create (not (dig "serviceAccount" "name" "" $own)) -}}
-{{- $_ := set $agents "serviceAccount" (merge (dict "name" "") $agents.serviceAccount) -}}
+{{- $_ := set $agents.serviceAccount "name" "" -}}
 {{- end -}}
 {{- $results := mergeOverwrite (deepCopy $.Values.results) (deepCopy (.results | default dict)) -}}
 {{- $pools = append $pools (dict "name" .name "namespaces" .namespaces "agents" $agents "results" $results) -}}
