@@ -48,8 +48,8 @@ class World:
         """External drivers, by UID of their episode."""
         self.shown = set()
         """Attempts whose verdict stood in the status of a pod, by UID."""
-        self.strangers = set()
-        """Names of pods that a tenant has made in the place of an episode's."""
+        self.strangers = []
+        """UIDs of pods that a tenant has made in the place of an episode's."""
         self.problems = []
         """What models have observed that must not be."""
         self.verdicts = {}
@@ -81,9 +81,14 @@ class World:
         """The sidecar of the pod, if it runs."""
         return next((each for each in self.peers.values() if isinstance(each, Sidecar) and each.pod == pod), None)
 
+    def is_strangers(self, pod):
+        """Whether a tenant has made the pod that has this name now."""
+        found = self.api.get("pods", NAMESPACE, pod)
+        return found is not None and found["metadata"]["uid"] in self.strangers
+
     def record_assignment(self, assignment, agent):
         """Record which agent got this epoch of the episode."""
-        if assignment.pod_name in self.strangers:
+        if self.is_strangers(assignment.pod_name):
             self.problems.append(f"an agent was given the pod {assignment.pod_name}, which the operator has not made")
         key = (assignment.episode_uid, assignment.epoch)
         if self._agents_by_epoch.setdefault(key, (assignment.attempt, agent)) != (assignment.attempt, agent):
@@ -168,7 +173,7 @@ class Caller(PodCaller):
 
     def _answered(self, peer, method, path, body, now):
         if isinstance(peer, Sidecar):
-            if peer.pod in self._world.strangers:
+            if self._world.is_strangers(peer.pod):
                 self._world.problems.append(f"the pod {peer.pod} was called, which the operator has not made")
             if not peer.reachable:
                 raise Unreachable("no sidecar")

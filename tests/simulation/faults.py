@@ -229,15 +229,11 @@ class Injector:
         }  # fmt: skip
         if is_finished(episode) or self._api.get("pods", NAMESPACE, name) is not None:
             return
-        self._world.strangers.add(name)
-        self._api.create(
-            "pods", NAMESPACE, {"metadata": {"name": name, "labels": labels, "ownerReferences": [owner]}, "spec": {}}
-        )
+        body = {"metadata": {"name": name, "labels": labels, "ownerReferences": [owner]}, "spec": {}}
+        self._world.strangers.append(self._api.create("pods", NAMESPACE, body)["metadata"]["uid"])
         await asyncio.sleep(seconds)
-        self._delete(name)
-        while self._api.get("pods", NAMESPACE, name) is not None:
-            await asyncio.sleep(1.0)
-        self._world.strangers.discard(name)
+        if self._world.is_strangers(name):
+            self._delete(name)
 
     async def _driver_crashed(self, driver, _seconds):
         driver.crashed = True

@@ -93,7 +93,7 @@ class Invariants:
             (pod["metadata"]["ownerReferences"][0]["uid"], int(pod["metadata"]["labels"]["dgym.dev/attempt"]))
             for pod in self._api.items("pods")
             if quiet and "ownerReferences" in pod["metadata"] and "deletionTimestamp" not in pod["metadata"]
-            if pod["metadata"]["name"] not in self._world.strangers
+            if pod["spec"]  # A stranger's has none.
         }
         active = [
             episode["metadata"]["name"]
