@@ -78,8 +78,10 @@ class World:
         return address
 
     def sidecar_of(self, pod):
-        """The sidecar of the pod, if it runs."""
-        return next((each for each in self.peers.values() if isinstance(each, Sidecar) and each.pod == pod), None)
+        """The sidecar of the pod, if it runs; of several pods with the name that of the last."""
+        return next(
+            (each for each in reversed(self.peers.values()) if isinstance(each, Sidecar) and each.pod == pod), None
+        )
 
     def is_strangers(self, pod):
         """Whether a tenant has made the pod that has this name now."""

@@ -20,7 +20,7 @@ class Kubelet:
 
     def lose_node(self, name):
         """The pod's node is lost: nothing answers there, and the control plane deletes the pod in the end."""
-        self._lost.add(name)
+        self._lost.add(self._uid(name))
         sidecar = self._world.sidecar_of(name)
         if sidecar is not None:
             sidecar.vanish()
@@ -35,6 +35,11 @@ class Kubelet:
         await asyncio.sleep(seconds / 3.0)
         sidecar.die_with_its_node(observed=int(seconds) % 2 == 0)
 
+    def _uid(self, name):
+        """The UID of the pod that has the name now."""
+        pod = self._world.api.get("pods", NAMESPACE, name)
+        return None if pod is None else pod["metadata"]["uid"]
+
     def report(self, name, **status):
         """Write a pod's status, if the pod is there."""
         if self._world.api.get("pods", NAMESPACE, name) is not None:
@@ -43,7 +48,7 @@ class Kubelet:
     def report_running(self, sidecar):
         """Write the state of the sandbox's container, in a pod whose other containers run."""
         states = {"sandbox": sidecar.sandbox, "verifier": {"running": {}}, "sidecar": {"running": {}}}
-        if sidecar.ending is None and sidecar.pod not in self._lost:
+        if sidecar.ending is None and self._uid(sidecar.pod) not in self._lost:
             self.report(
                 sidecar.pod, conditions=[self._condition("PodScheduled"), self._condition("Ready", "False")],
                 containerStatuses=[{"name": name, "state": state} for name, state in states.items()],
@@ -77,12 +82,12 @@ class Kubelet:
         )  # fmt: skip
         ended = asyncio.ensure_future(sidecar.ended.wait())
         await asyncio.wait((deleted, ended), return_when=asyncio.FIRST_COMPLETED)
-        if name in self._lost:
+        if pod["metadata"]["uid"] in self._lost:
             return
         if not ended.done():
             await self._terminate(sidecar)
         await asyncio.sleep(self._random.uniform(0.1, 3.0))
-        if name in self._lost:
+        if pod["metadata"]["uid"] in self._lost:
             return
         if sidecar.result is not None:
             world.shown.add((sidecar.uid, sidecar.attempt))
