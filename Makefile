@@ -123,6 +123,15 @@ e2e-faults: $(STAMP) ## faults at every moment of an episode, and a soak: RUNS=3
 	@status=0; E2E_FAULT_RUNS=$(RUNS) hack/e2e $(BIN)/python -m tests.e2e.cluster.faults || status=$$?; \
 	  $(BIN)/python hack/faults.py; exit $$status
 
+.PHONY: e2e-security
+e2e-security: $(STAMP) ## every attack on this machine, in containers and in pods, rights and Secrets: RUNS=3; docs/attacks.md
+	@hack/system-packages containers
+	@records=$$(mktemp -d); status=0; for run in $$(seq $(or $(RUNS),1)); do \
+	  DGYM_ATTACKS=$$records $(BIN)/python $(PYTEST) -m attack || status=$$?; \
+	  DGYM_ATTACKS=$$records hack/images $(BIN)/python $(PYTEST) tests/e2e/podman tests/e2e/unisolated || status=$$?; \
+	  DGYM_ATTACKS=$$records E2E_SECURITY=all hack/e2e $(BIN)/python -m tests.e2e.cluster -q -n 3 --dist loadfile || status=$$?; \
+	done; $(BIN)/python -m hack.attacks --records $$records || status=1; rm -r $$records; exit $$status
+
 .PHONY: cluster-up cluster-down cluster-load
 cluster-up: $(STAMP) ## start a cluster: E2E_CLUSTER=existing|kind|local chooses; prints its kubeconfig
 	@hack/system-packages cluster
@@ -142,7 +151,7 @@ lint: $(STAMP) ## ruff, mypy --strict, import-linter, the runner's own checks
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@$(BIN)/mypy hack/cluster hack/monitoring hack/chart.py hack/nightmare.py hack/openapi.py hack/release hack/rooms.py
+	@$(BIN)/mypy hack/cluster hack/monitoring hack/attacks.py hack/chart.py hack/nightmare.py hack/openapi.py hack/release hack/rooms.py
 	@$(BIN)/lint-imports
 	@$(BIN)/zizmor --offline --pedantic --quiet --no-progress .github/workflows
 	@$(BIN)/python hack/check_runner.py
@@ -152,6 +161,7 @@ lint: $(STAMP) ## ruff, mypy --strict, import-linter, the runner's own checks
 	@$(BIN)/python hack/rooms.py --check
 	@$(BIN)/python hack/faults.py --check
 	@$(BIN)/python hack/scale.py --check
+	@$(BIN)/python -m hack.attacks --check
 	@$(BIN)/python -m hack.nightmare --check
 	@$(BIN)/python -m hack.monitoring --check
 

@@ -63,7 +63,7 @@ class ApiServer:
 
     @property
     def audit_log(self) -> Path:
-        """Every write since the start: one JSON object a line, level Metadata."""
+        """Every write since the start, and service accounts' reads: one JSON object a line, level Metadata."""
         return self.directory / "audit.log"
 
     def request(self, method: str, path: str, body: Any = None, *, content_type: str = "application/json") -> Any:
@@ -80,10 +80,10 @@ class ApiServer:
         return subprocess.run(command, input=stdin, env=environment, capture_output=True, text=True, timeout=90)
 
     def writes(self) -> list[dict[str, Any]]:
-        """The audit log so far; a request is logged some time after its answer."""
+        """The writes in the audit log so far; a request is logged some time after its answer."""
         text = self.audit_log.read_text()
         # The last line may be half written.
-        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+        return [entry for line in text[: text.rfind("\n") + 1].splitlines() if is_write(entry := json.loads(line))]
 
     def release(self) -> None:
         """Give up this process's share; the server ends with the last one."""
@@ -94,6 +94,11 @@ class ApiServer:
         self.release()
         with (self.directory / "running.lock").open("rb") as running:
             _wait(lambda: _try_lock(running, fcntl.LOCK_EX), STOP_SECONDS, "the API server did not end")
+
+
+def is_write(entry: dict[str, Any]) -> bool:
+    """Whether a line of the audit log is about a write."""
+    return entry["verb"] not in ("get", "list", "watch")
 
 
 def missing_binaries() -> list[str]:

@@ -11,6 +11,7 @@ from hypothesis import settings
 
 from tests.apiserver import ApiServer, missing_binaries, shared_api_server
 from tests.required import absent
+from tests.security import records
 
 NO_API_SERVER = "no API server"
 
@@ -20,7 +21,8 @@ settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True
 settings.load_profile("ci" if os.environ.get("CI") else "dgym")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    records.register(config)
     # What a script starts in the background ignores SIGINT, and so would every process that tests interrupt.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -8,7 +8,8 @@ from pathlib import Path
 from hack.cluster.pki import Authority, make_key
 
 # Every write, once, as soon as it is answered: tests count what the operator asks of the API server. The bodies of
-# status patches distinguish transitions from progress.
+# status patches distinguish transitions from progress. Reads are logged of service accounts outside of kube-system, so
+# that rights of dgym's accounts can be compared with what they ask for.
 AUDIT_POLICY = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
@@ -20,6 +21,8 @@ AUDIT_POLICY = {
             "resources": [{"group": "dgym.dev", "resources": ["episodes/status"]}],
         },
         {"level": "Metadata", "verbs": ["create", "update", "patch", "delete", "deletecollection"]},
+        {"level": "None", "userGroups": ["system:serviceaccounts:kube-system"]},
+        {"level": "Metadata", "userGroups": ["system:serviceaccounts"]},
         {"level": "None"},
     ],
 }

@@ -18,6 +18,8 @@ from dgym_operator.render import PodContext, Renderer
 from dgym_operator.settings import Settings
 from hack.cluster.client import Client
 
+pytestmark = pytest.mark.attack("changed-pod")
+
 DEADLINE = 90.0
 EPISODE_UID = "5e0c7f0e-0000-4000-8000-000000000001"
 KINDS = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")

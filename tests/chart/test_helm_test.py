@@ -90,6 +90,7 @@ def test_any_other_end_is_a_failure_that_says_why(start, api_server, api_namespa
     assert not _episodes(api_server, api_namespace)
 
 
+@pytest.mark.attack("unenforced")
 def test_a_sandbox_that_reaches_the_pod_is_a_failure_whatever_its_verdict(start, api_server, api_namespace):
     program = start()
     task = _begun(api_server, api_namespace)["spec"]["task"]
@@ -105,6 +106,7 @@ def test_a_sandbox_that_reaches_the_pod_is_a_failure_whatever_its_verdict(start,
     assert "does not enforce NetworkPolicies" in output
 
 
+@pytest.mark.attack("unenforced")
 def test_a_sandbox_that_reaches_the_api_server_fails_the_test_of_its_episode(start, api_server, api_namespace):
     program = start()
     task = _begun(api_server, api_namespace)["spec"]["task"]

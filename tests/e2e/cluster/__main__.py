@@ -15,26 +15,43 @@ from tests.e2e.cluster.faults.runs import run_staged
 from tests.e2e.cluster.release import installed
 from tests.e2e.cluster.services import addresses, deploy
 from tests.e2e.cluster.support import new_namespace, unique
+from tests.e2e.cluster.witness import witnessed
 
 HERE = Path(__file__).parent
+CHOOSING = ("-k", "-m", "-x", "--lf", "--last-failed", "--deselect", "--maxfail")
+"""Options by which pytest runs some of the tests alone."""
 
 
 def main() -> int:
     """The exit status of pytest; that of a part that failed.
 
     Two operators must not serve one namespace: the release that serves all is gone before others serve theirs. Faults
-    come last, since they stop the API server.
+    come last, since they stop the API server; then everything that was asked of it is compared with rights.
     """
+    os.environ["DGYM_E2E_AUDIT_START"] = str(audited_so_far())
     with new_namespace("e2e-services") as services:
         os.environ["DGYM_E2E_SERVICES"] = json.dumps(addresses(services))
         sandbox, agent = (os.environ[f"DGYM_E2E_{each}_IMAGE"] for each in ("SANDBOX", "AGENT"))
         deploy(services, sandbox_image=sandbox, agent_image=agent)
-        bounded = os.environ["DGYM_E2E_BOUNDED_NAMESPACE"] = unique("e2e-bounded")
-        policies = {"overrides": {bounded: {"maxActive": 1, "limits": {"maxSteps": 100}}}}
-        with installed("system", watch=None, agents=1, values={"namespaces": policies}) as release:
-            os.environ["DGYM_E2E_SYSTEM_NAMESPACE"] = release.kubectl.namespace
-            shared = tests("shared")
-        return max(shared, tests("own"), run_staged(sys.argv[1:], sample=True))
+        status = max(run_shared(), tests("own"), run_staged(sys.argv[1:], sample=True))
+    chosen = any(argument.startswith(CHOOSING) for argument in sys.argv[1:])
+    os.environ["DGYM_E2E_WHOLE"] = "0" if chosen or status else "1"
+    return max(status, tests("rights"))
+
+
+def run_shared() -> int:
+    """Tests of one release, attacks on it, and what both of them left to be read."""
+    bounded = os.environ["DGYM_E2E_BOUNDED_NAMESPACE"] = unique("e2e-bounded")
+    policies = {"overrides": {bounded: {"maxActive": 1, "limits": {"maxSteps": 100}}}}
+    with witnessed(), installed("system", watch=None, agents=1, values={"namespaces": policies}) as release:
+        os.environ["DGYM_E2E_SYSTEM_NAMESPACE"] = release.kubectl.namespace
+        return max(tests("shared"), tests("attacks"), tests("last"))
+
+
+def audited_so_far() -> int:
+    """Bytes that the audit log had before: a cluster may serve several runs."""
+    log = os.environ.get("DGYM_E2E_AUDIT_LOG")
+    return Path(log).stat().st_size if log and Path(log).exists() else 0
 
 
 def tests(folder: str) -> int:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +11,8 @@ from tests.e2e.cluster.services import MODEL, REPOSITORIES, address
 from tests.e2e.cluster.support import DEADLINE, ROOT, Kubectl, new_namespace, run, until
 
 REGISTRY = "localhost"
+MODEL_KEY = "scripted-model"
+"""The Secret of the scripted model's key, which is another in every run: where it is not masked, it is found."""
 CHART = str(ROOT / "charts" / "dgym")
 
 
@@ -23,6 +26,8 @@ class Release:
 
     def install(self) -> None:
         """``helm install`` and wait until everything is ready."""
+        key = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": MODEL_KEY}}
+        self.kubectl.apply({**key, "stringData": {"key": f"sk-{uuid.uuid4().hex}"}})
         # The CRDs of an earlier run may still be there, as those of any release that was uninstalled.
         self._helm("install", self._values, "--take-ownership", "--force-conflicts")
         self.wait()
@@ -79,7 +84,7 @@ def values_for_tests(*, watch: str | None, agents: int) -> dict[str, Any]:
             "drainSeconds": 60,
             "sourceHosts": [address(REPOSITORIES)],
             "llmConfig": {name: {"model": name, **model} for name in ("debugger", "rewriter", "scripted")},
-            "extraEnv": [{"name": "SCRIPTED_KEY", "value": "no-secret"}],
+            "extraEnv": [{"name": "SCRIPTED_KEY", "valueFrom": {"secretKeyRef": {"name": MODEL_KEY, "key": "key"}}}],
         },
         "sidecar": {"image": {"tag": _tag("SIDECAR")}},
         "sandboxes": {"image": {"tag": _tag("SANDBOX")}},

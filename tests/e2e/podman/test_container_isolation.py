@@ -35,6 +35,7 @@ async def said(sandbox, command, **options):
     return result.text.strip()
 
 
+@pytest.mark.attack("egress")
 async def test_has_no_network(sandbox):
     assert await said(sandbox, "ls /sys/class/net") == "lo"
     script = "import socket; socket.create_connection(('1.1.1.1', 53), 5)"
@@ -59,6 +60,7 @@ async def test_the_runner_is_no_more_than_its_programs(sandbox):
     assert int(status["CapPrm"], 16) == int(status["CapEff"], 16) == 0
 
 
+@pytest.mark.attack("your-files")
 async def test_becomes_root_by_no_way(sandbox):
     result = await sandbox.run(["python", "-c", "import os; os.setuid(0)"])
     assert "Operation not permitted" in result.text
@@ -67,6 +69,7 @@ async def test_becomes_root_by_no_way(sandbox):
         assert result.exit_status != 0, path
 
 
+@pytest.mark.attack("your-files")
 @pytest.mark.parametrize("in_place", [False, True])
 async def test_cannot_change_the_runner(build, open_sandbox, in_place):
     sandbox = await open_sandbox(build("root", "USER 0\n"), in_place=in_place)
@@ -75,12 +78,14 @@ async def test_cannot_change_the_runner(build, open_sandbox, in_place):
     assert "Read-only file system" in result.text
 
 
+@pytest.mark.attack("your-files")
 async def test_files_of_the_machine_stay_outside(sandbox, tmp_path):
     (tmp_path / "secret").write_text("x")
     result = await sandbox.run(["cat", str(tmp_path / "secret")])
     assert "No such file or directory" in result.text
 
 
+@pytest.mark.attack("your-files")
 async def test_keys_of_the_machine_stay_outside(open_sandbox, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     sandbox = await open_sandbox(environment={"COLOUR": "green"})
@@ -121,6 +126,7 @@ async def test_two_sandboxes_share_nothing(open_sandbox):
     assert await said(second, "ls /workspace; cat /tmp/file 2>/dev/null; pgrep sleep 2>/dev/null || true") == ""
 
 
+@pytest.mark.attack("shared-objects")
 async def test_what_one_leaves_in_its_ipc_namespace_the_other_does_not_find(open_sandbox):
     first, second = await open_sandbox(), await open_sandbox()
     await said(first, ["python", "-c", LEAVE])

@@ -4,6 +4,8 @@ import pytest
 
 from tests.fakes.attacks import policy
 
+pytestmark = pytest.mark.attack("protected-files")
+
 
 @pytest.fixture
 async def environment(engine):

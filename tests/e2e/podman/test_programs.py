@@ -9,6 +9,8 @@ from dgym import AsyncRepoEnv
 from dgym.api import DebugTask
 from tests.e2e.programs import EXPECTED, PROGRAMS, Verdict, calls, task
 
+pytestmark = pytest.mark.attack("killed-sandbox")
+
 
 @pytest.mark.parametrize("sandbox", ["bubblewrap", "container"])
 async def test_a_program_that_attacks_its_sandbox_has_the_verdict_that_it_has_in_a_cluster(engine, sandbox):

@@ -5,7 +5,7 @@ import base64
 import pytest
 
 from tests.fakes.attacks import processes
-from tests.fakes.attacks.every import EVERY_ATTACK, REPAIRS
+from tests.fakes.attacks.every import EVERY_ATTACK, REPAIRS, cases
 from tests.fakes.attacks.model import accept, withstand
 
 # The image has no make; this much of it is enough to run a goal's recipe, from the file that make itself prefers.
@@ -35,7 +35,7 @@ def image_with(build):
     return find
 
 
-@pytest.mark.parametrize("attack", [*EVERY_ATTACK, *processes.ATTACKS], ids=str)
+@pytest.mark.parametrize("attack", cases([*EVERY_ATTACK, *processes.ATTACKS]))
 async def test_an_attack_in_a_container_is_not_resolved(attack, engine, image_with):
     await withstand(attack, "container", options={"engine": engine.flavor}, **image_with(attack.needs))
 

@@ -3,11 +3,11 @@
 import pytest
 
 from tests.fakes.attacks import policy
-from tests.fakes.attacks.every import EVERY_ATTACK, ONE_OF_EACH_SORT, REPAIRS
+from tests.fakes.attacks.every import EVERY_ATTACK, ONE_OF_EACH_SORT, REPAIRS, cases
 from tests.fakes.attacks.model import accept, withstand
 
 
-@pytest.mark.parametrize("attack", [attack for attack in EVERY_ATTACK if attack not in ONE_OF_EACH_SORT], ids=str)
+@pytest.mark.parametrize("attack", cases(attack for attack in EVERY_ATTACK if attack not in ONE_OF_EACH_SORT))
 async def test_an_attack_without_a_sandbox_is_not_resolved(attack):
     await withstand(attack, "none")
 
@@ -17,6 +17,7 @@ async def test_an_honest_repair_without_a_sandbox_is_resolved(repair):
     await accept(repair, "none")
 
 
+@pytest.mark.attack("protected-files")
 @pytest.mark.parametrize("route", policy.SHELL)
 async def test_no_shell_command_without_a_sandbox_carries_a_protected_change(route):
     async with policy.open_environment("none") as environment:

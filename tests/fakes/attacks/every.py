@@ -1,7 +1,19 @@
 """Every attack and every honest repair, for each kind of sandbox to be held against."""
 
-from tests.fakes.attacks import files, honest, machinery, programs, pytest_inside, values
+import pytest
 
+from tests.fakes.attacks import files, honest, machinery, processes, programs, pytest_inside, values
+
+# By the ids of the catalog of attacks.
+FAMILIES = {
+    "files": files.ATTACKS,
+    "machinery": machinery.ATTACKS,
+    "programs": programs.ATTACKS,
+    "values": values.ATTACKS,
+    "inside": pytest_inside.ATTACKS,
+    "build-daemon": [processes.DAEMON_OF_A_BUILD],
+    "report-token": [attack for attack in processes.ATTACKS if attack is not processes.DAEMON_OF_A_BUILD],
+}
 ATTACKS = [*files.ATTACKS, *machinery.ATTACKS, *programs.ATTACKS, *values.ATTACKS]
 # The tests of scoring hold the verifier alone against these last; where they are named here they are whole episodes.
 EVERY_ATTACK = [*ATTACKS, *pytest_inside.ATTACKS]
@@ -27,3 +39,13 @@ _SORTS = {
     "GNUmakefile",
 }
 ONE_OF_EACH_SORT = [attack for attack in ATTACKS if attack.name in _SORTS]
+
+
+def cases(attacks):
+    """Parameters of a test that plays these attacks, each marked with the id of its family."""
+    return [pytest.param(attack, id=str(attack), marks=pytest.mark.attack(family_of(attack))) for attack in attacks]
+
+
+def family_of(attack):
+    """The id in the catalog of attacks."""
+    return next(name for name, attacks in FAMILIES.items() if any(each is attack for each in attacks))

@@ -146,7 +146,11 @@ async def play(changes, kind, *, evaluate=False, options=None, **spec):
 
 async def withstand(attack, kind, **more):
     """Play the attack: it must deceive a plain run where it says so, and never the verdict."""
-    played = await play(attack.changes, kind, evaluate=attack.deceives, **attack.task, **more)
+    check_withstood(attack, await play(attack.changes, kind, evaluate=attack.deceives, **attack.task, **more))
+
+
+def check_withstood(attack, played):
+    """The attack has deceived a plain run where it says so, and not the verdict."""
     result = played.result
     assert played.deceived or not attack.deceives, played.output
     assert not result.resolved, result
@@ -158,8 +162,12 @@ async def withstand(attack, kind, **more):
 
 async def accept(repair, kind, **more):
     """Play the repair: it must count, and nothing but the paths that it names may be put back."""
-    result = (await play(repair.changes, kind, **repair.task, **more)).result
-    assert result.resolved, (result.message, result.notes, result.tests)
+    check_accepted(repair, (await play(repair.changes, kind, **repair.task, **more)).result)
+
+
+def check_accepted(repair, result):
+    """The repair counts, and nothing but the paths that it names was put back."""
+    assert result.resolved, (result.message, result.notes)
     assert {note.split()[2] for note in result.notes if note.startswith("not scored: ")} == repair.refused
     assert repair.refused or not result.notes, result.notes
 

@@ -135,6 +135,7 @@ def test_replay_compares_what_comes_out(folder, how):
         assert "all the same" in done.stdout
 
 
+@pytest.mark.attack("trajectory")
 def test_replay_follows_no_manifest_that_only_the_trajectory_names(folder):
     folder.run()
     (attempt,) = folder.attempts()
@@ -150,6 +151,7 @@ HOSTILE = "\x1b]52;c;ZXZpbA==\x07\x1b[2J\x9b31m\u202eevil\u2066\u200b"
 SHOWN = r"\x1b]52;c;ZXZpbA==\x07\x1b[2J\x9b31m\u202eevil\u2066\u200b"
 
 
+@pytest.mark.attack("terminal")
 def test_a_hostile_trajectory_does_not_drive_the_terminal(folder):
     folder.run()
     (attempt,) = folder.attempts()
@@ -168,6 +170,7 @@ def test_a_hostile_trajectory_does_not_drive_the_terminal(folder):
     assert HOSTILE in "".join(each["text"] for each in json.loads(as_json)[str(path)]["differences"])
 
 
+@pytest.mark.attack("terminal")
 def test_a_hostile_patch_is_shown_harmless_before_it_is_applied(folder, tmp_path):
     repository = tmp_path / "repo"
     repository.mkdir()
@@ -189,6 +192,7 @@ def test_a_hostile_patch_is_shown_harmless_before_it_is_applied(folder, tmp_path
     assert printable(log) == log
 
 
+@pytest.mark.attack("trajectory")
 def test_replay_imports_no_tool_that_a_trajectory_names_by_module(folder):
     folder.run()
     (attempt,) = folder.attempts()
@@ -229,6 +233,7 @@ def test_run_and_replay_read_a_repository_outside_of_the_manifests_directory_onl
     assert again.returncode == 0, again.stderr
 
 
+@pytest.mark.attack("host-interpreter")
 def test_no_interpreter_of_the_repository_is_started(folder, tmp_path):
     repository, canary = tmp_path / "hostile", tmp_path / "canary"
     for place in (".venv/bin", "venv/bin", "bin", "."):

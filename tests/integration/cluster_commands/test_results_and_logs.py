@@ -205,6 +205,7 @@ HOSTILE = "\x1b]52;c;ZXZpbA==\x07\x1b[2J\x9b31m\u202eevil\u2066\u200b"
 SHOWN = r"\x1b]52;c;ZXZpbA==\x07\x1b[2J\x9b31m\u202eevil\u2066\u200b"
 
 
+@pytest.mark.attack("terminal")
 def test_a_hostile_status_does_not_drive_the_terminal(cluster, dgym):
     cluster.episode("fix", uid=HOSTILE, reason=f"Resolved\n{HOSTILE}", message=HOSTILE, podName=HOSTILE)
     shown = dgym("get").out
@@ -218,6 +219,7 @@ def test_a_hostile_status_does_not_drive_the_terminal(cluster, dgym):
     assert printable(refused.err) == refused.err
 
 
+@pytest.mark.attack("terminal")
 def test_hostile_logs_do_not_drive_the_terminal(cluster, stored, dgym):
     cluster.episode("fix", podName="fix-1", attempt=1)
     cluster.logs["fix-1", "sandbox"] = f"10%\r100%\r\n{HOSTILE}\xff".encode() + b"\xff"

@@ -97,6 +97,7 @@ async def test_a_pod_of_somebody_else_is_not_ours(agent, pod, helpers):
     assert not pod.attempt.released.is_set()
 
 
+@pytest.mark.attack("impostor")
 async def test_a_program_of_the_sandbox_on_the_port_of_a_sidecar_that_has_ended(agent, new_pod, helpers):
     pod = new_pod()
     pod.start_runners()

@@ -11,6 +11,8 @@ from tests.fakes.attacks.policy import (
     program_and_debugger_write_in_vain,
 )
 
+pytestmark = pytest.mark.attack("protected-files")
+
 
 @pytest.mark.parametrize("route", SHELL)
 async def test_no_shell_command_carries_a_protected_change(open_environment, route):

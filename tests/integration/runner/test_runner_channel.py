@@ -84,6 +84,7 @@ HOSTILE_ANSWERS = {
 }
 
 
+@pytest.mark.attack("stalled-runner")
 @pytest.mark.parametrize("answer", HOSTILE_ANSWERS.values(), ids=HOSTILE_ANSWERS.keys())
 async def test_a_hostile_runner_loses_the_sandbox_and_nothing_else(answer):
     ours, theirs = socket.socketpair()
@@ -137,6 +138,7 @@ async def manifest_of(answer):
         writer.close()
 
 
+@pytest.mark.attack("stalled-runner")
 async def test_a_manifest_without_end_is_refused():
     ours, theirs = socket.socketpair()
     client = RunnerClient(*await asyncio.open_connection(sock=ours))

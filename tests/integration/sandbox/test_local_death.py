@@ -64,6 +64,7 @@ async def test_calls_after_stop_say_that_the_sandbox_is_gone(sandbox):
         await sandbox.run("true")
 
 
+@pytest.mark.attack("killed-sandbox")
 async def test_a_program_cannot_kill_the_runner_from_inside(open_sandbox, isolated):
     sandbox = await open_sandbox(isolated)
     await sandbox.run("kill -9 1; kill -9 -1", timeout_seconds=20)

@@ -52,6 +52,7 @@ async def python(sandbox, script, *arguments):
     return json.loads(result.text)
 
 
+@pytest.mark.attack("your-files")
 async def test_only_workspace_home_and_temporary_files_can_be_written(open_sandbox, isolated):
     sandbox = await open_sandbox(isolated)
     forbidden = ["/x", "/usr/x", "/usr/bin/x", "/etc/x", "/etc/passwd", "/root/x", "/home/x", "/dev/x", "/opt/x",
@@ -61,6 +62,7 @@ async def test_only_workspace_home_and_temporary_files_can_be_written(open_sandb
     assert await python(sandbox, TRY_TO_WRITE, *forbidden, *allowed) == allowed
 
 
+@pytest.mark.attack("egress")
 async def test_no_privilege_no_network_and_nobody_else_inside(open_sandbox, isolated):
     sandbox = await open_sandbox(isolated)
     with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as abstract:
@@ -81,6 +83,7 @@ async def test_no_privilege_no_network_and_nobody_else_inside(open_sandbox, isol
     assert set(seen["tmp"]) <= prefixes
 
 
+@pytest.mark.attack("your-files")
 async def test_files_of_the_machine_do_not_exist_inside(open_sandbox, isolated, tmp_path):
     (tmp_path / "secret").write_text("key")
     sandbox = await open_sandbox(isolated)
@@ -116,6 +119,7 @@ async def test_a_nested_user_namespace_gains_nothing(open_sandbox, isolated):
     assert Path("/proc/sys/kernel/domainname").read_text().strip() != "x"
 
 
+@pytest.mark.attack("your-files")
 async def test_no_variable_of_the_machine_gets_in(open_sandbox, kind, monkeypatch):
     for name in ("OPENAI_API_KEY", "PYTEST_ADDOPTS", "PYTHONPATH", "LD_PRELOAD_TEST", "SSH_AUTH_SOCK"):
         monkeypatch.setenv(name, "s3cr3t")
@@ -153,6 +157,7 @@ async def test_ordinary_programs_work(sandbox):
     assert result.text.splitlines()[-3:] == ["Europe/Berlin", "served", "out"]
 
 
+@pytest.mark.attack("shared-objects")
 async def test_what_one_sandbox_leaves_in_its_ipc_namespace_the_other_does_not_find(open_sandbox, isolated):
     sandbox, verifier = await open_sandbox(isolated), await open_sandbox(isolated)
     left = await sandbox.run(["python", "-c", LEAVE])

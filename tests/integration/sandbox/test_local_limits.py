@@ -33,6 +33,7 @@ async def test_a_busy_program_is_ended_by_its_processor_time(open_sandbox, kind)
     assert await still_works(sandbox)
 
 
+@pytest.mark.attack("killed-sandbox")
 async def test_a_program_cannot_have_more_memory_than_its_limit(open_sandbox, kind):
     sandbox = await open_sandbox(kind, limits=Limits(memory_bytes=200 * MEGABYTE))
     hungry = "kept = []\nfor _ in range(1000): kept.append(bytearray(10 * 1024 ** 2))\nprint('had it all')"
@@ -61,6 +62,7 @@ async def test_a_program_that_the_kernel_kills_for_its_memory_is_named_so(open_s
     assert await still_works(sandbox)
 
 
+@pytest.mark.attack("killed-sandbox")
 async def test_a_fork_bomb_is_contained(open_sandbox, kind, machine):
     sandbox = await open_sandbox(kind, limits=Limits(processes=40))
     bomb = "import os, time\nfor _ in range(2000):\n    try: os.fork()\n    except OSError: time.sleep(0.01)"
@@ -89,6 +91,7 @@ async def test_a_program_that_takes_every_task_can_be_ended(open_sandbox, kind, 
     assert await still_works(sandbox)
 
 
+@pytest.mark.attack("killed-sandbox")
 async def test_the_private_temporary_directory_cannot_fill_the_memory(open_sandbox, isolated):
     sandbox = await open_sandbox(isolated, limits=Limits(memory_bytes=64 * MEGABYTE))
     result = await sandbox.run("head -c 100M /dev/zero > /tmp/large; stat -c %s /tmp/large")

@@ -14,6 +14,8 @@ from dgym.sandbox.local import bubblewrap
 from dgym.sandbox.local.interpreter import inspect_interpreter
 from dgym.sandbox.local.seccomp import ABSENT, REFUSED, call_number
 
+pytestmark = pytest.mark.attack("system-calls")
+
 MACHINE = os.uname().machine
 CALLS = {name: number for name in (*REFUSED, *ABSENT) if (number := call_number(name, MACHINE)) is not None}
 

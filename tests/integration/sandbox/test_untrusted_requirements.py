@@ -16,6 +16,8 @@ from dgym.errors import ManifestError, SetupFailed
 from dgym.sandbox.local import ensure_environment, resolve_python
 from dgym.sandbox.local.environments import installer_environment
 
+pytestmark = pytest.mark.attack("host-build")
+
 BACKEND = """
 import json, os, zipfile
 open({canary!r}, "w").write(json.dumps(dict(os.environ)))

@@ -18,6 +18,7 @@ AROUND_SIGNS = {
 }
 
 
+@pytest.mark.attack("inside")
 @pytest.mark.parametrize("attack", INSIDE)
 async def test_code_that_reaches_into_pytest_is_found_out(run_plain, score, attack):
     code = BUG + INSIDE[attack]
@@ -31,6 +32,7 @@ async def test_code_that_reaches_into_pytest_is_found_out(run_plain, score, atta
     assert any(seen.sign in (IntegritySign.RUN_TAMPERED, IntegritySign.CANARY_PASSED) for seen in verdict.seen)
 
 
+@pytest.mark.attack("inside")
 @pytest.mark.parametrize("attack", LEAVING)
 async def test_code_that_avoids_the_tests_gains_nothing(score, attack):
     verdict = await score(FILES, {"calc.py": BUG + LEAVING[attack]}, **TESTS)
@@ -38,6 +40,7 @@ async def test_code_that_avoids_the_tests_gains_nothing(score, attack):
     assert verdict.score.score == 0
 
 
+@pytest.mark.attack("inside")
 @pytest.mark.parametrize("group", AROUND)
 async def test_files_around_the_tests_gain_nothing(score, group):
     verdict = await score(FILES, AROUND[group], **TESTS)
@@ -49,6 +52,7 @@ async def test_files_around_the_tests_gain_nothing(score, group):
     assert {seen.sign for seen in verdict.seen} == AROUND_SIGNS[group]
 
 
+@pytest.mark.attack("inside")
 @pytest.mark.parametrize(("entrypoint", "attack"), OTHER_STARTS.items())
 async def test_other_ways_to_start_pytest_are_guarded_too(score, attack, entrypoint):
     verdict = await score(FILES, {"calc.py": BUG + INSIDE[attack]}, entrypoint, **TESTS)

@@ -1,8 +1,11 @@
 """The label of integrity in the result of a session: what was seen, beside a score that it does not change."""
 
+import pytest
+
 REPAIR = "rewrite calc.py 2 <c>    return a + b</c>"
 
 
+@pytest.mark.attack("tests-changed")
 async def test_the_label_of_integrity_is_beside_the_score(open_session):
     session = await open_session(readOnlyPatterns=["tool.sh"])
     await session.step(1, REPAIR)

@@ -242,6 +242,7 @@ CALLS = [
 ]
 
 
+@pytest.mark.attack("tokens")
 async def test_each_call_is_for_the_token_of_its_role_alone(new_pod):
     pod = await new_pod().start(runners=False, operated=False)
     for method, path, *roles in CALLS:

@@ -60,6 +60,7 @@ async def flood(host, port):
     return writers, closed
 
 
+@pytest.mark.attack("flood")
 @pytest.mark.parametrize("allow_local", [False, True])
 async def test_unfinished_headers_by_the_thousand_take_no_memory(new_pod, allow_local):
     pod = new_pod(allow_local_connections=allow_local)
@@ -89,6 +90,7 @@ async def test_unfinished_headers_by_the_thousand_take_no_memory(new_pod, allow_
     assert 1 <= len(refusals) == len(set(refusals)) <= 2, refusals
 
 
+@pytest.mark.attack("flood")
 async def test_the_pod_itself_is_refused_before_a_byte_is_read(serve):
     port, accepted = await serve(allow_local=False)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -97,6 +99,7 @@ async def test_the_pod_itself_is_refused_before_a_byte_is_read(serve):
     assert accepted.refused.total() == 1
 
 
+@pytest.mark.attack("flood")
 async def test_headers_are_bounded_in_length_and_time(serve, monkeypatch):
     port, accepted = await serve()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -97,6 +97,7 @@ async def test_tokens_reported_after_the_end_count_and_are_signed(pod, helpers):
         assert answer.result == result
 
 
+@pytest.mark.attack("stalled-runner")
 async def test_nothing_is_scored_before_the_sandbox_is_seen_dead(new_pod, helpers):
     pod = await new_pod().start(operated=False)
     env = await begin(pod)
@@ -120,6 +121,7 @@ async def unconfirmed(pod, helpers):
     return finishing
 
 
+@pytest.mark.attack("stalled-runner")
 async def test_a_sandbox_that_is_seen_running_after_its_time_was_hijacked(new_pod, helpers):
     pod = await new_pod(stop_timeout_seconds=0.1).start(operated=False)
     finishing = await unconfirmed(pod, helpers)

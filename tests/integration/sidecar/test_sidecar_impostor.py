@@ -39,6 +39,7 @@ async def impostor():
     await runner.cleanup()
 
 
+@pytest.mark.attack("impostor")
 async def test_a_forged_verdict_is_refused_and_its_request_is_no_credential(new_pod, impostor):
     url, received = impostor
     pod = await new_pod().start(operated=False, runners=False)
@@ -62,6 +63,7 @@ async def test_a_forged_verdict_is_refused_and_its_request_is_no_credential(new_
         received.clear()
 
 
+@pytest.mark.attack("impostor")
 @pytest.mark.parametrize("compressed", [False, True])
 async def test_an_answer_without_end_takes_no_memory(monkeypatch, compressed):
     monkeypatch.setattr("dgym.env.http_client._ANSWER_LIMIT", 2**20)
@@ -97,6 +99,7 @@ async def test_an_answer_without_end_takes_no_memory(monkeypatch, compressed):
     assert sent < 2**24
 
 
+@pytest.mark.attack("tokens")
 async def test_a_request_is_taken_once_and_with_its_own_body(new_pod):
     pod = await new_pod().start(operated=False, runners=False)
 
@@ -113,6 +116,7 @@ async def test_a_request_is_taken_once_and_with_its_own_body(new_pod):
     assert "digest is signed" in (await send(signed(), b'{"other": 1}'))[1]["message"]
 
 
+@pytest.mark.attack("tokens")
 @pytest.mark.parametrize("seconds", [-WINDOW_SECONDS - 60, WINDOW_SECONDS + 60])
 async def test_a_request_outside_of_the_window_is_refused(new_pod, seconds):
     pod = await new_pod().start(operated=False, runners=False)
@@ -123,6 +127,7 @@ async def test_a_request_outside_of_the_window_is_refused(new_pod, seconds):
     assert "clocks differ" in body["message"]
 
 
+@pytest.mark.attack("tokens")
 async def test_the_digest_in_the_pod_is_no_token(new_pod):
     pod = await new_pod().start(operated=False, runners=False)
     preparation = RemotePreparation(pod.url, token_digest(pod.tokens[Role.PREPARE]))

@@ -6,27 +6,28 @@
 import pytest
 
 from tests.fakes.attacks import processes
-from tests.fakes.attacks.every import ATTACKS, ONE_OF_EACH_SORT, REPAIRS
+from tests.fakes.attacks.every import ATTACKS, ONE_OF_EACH_SORT, REPAIRS, cases
 from tests.fakes.attacks.model import accept, withstand
 
 
-@pytest.mark.parametrize("attack", ATTACKS, ids=str)
+@pytest.mark.parametrize("attack", cases(ATTACKS))
 async def test_an_attack_is_not_resolved(attack, bubblewrap):
     await withstand(attack, bubblewrap)
 
 
-@pytest.mark.parametrize("attack", processes.ATTACKS, ids=str)
+@pytest.mark.parametrize("attack", cases(processes.ATTACKS))
 async def test_an_attack_across_processes_is_not_resolved(attack, bubblewrap):
     if bubblewrap == "none" and attack is not processes.DAEMON_OF_A_BUILD:
         pytest.skip("only bubblewrap keeps the memory of other processes from the tests")
     await withstand(attack, bubblewrap)
 
 
+@pytest.mark.attack("build-daemon")
 async def test_without_isolation_no_daemon_of_a_build_survives_either():
     await withstand(processes.DAEMON_OF_A_BUILD, "none")
 
 
-@pytest.mark.parametrize("attack", ONE_OF_EACH_SORT, ids=str)
+@pytest.mark.parametrize("attack", cases(ONE_OF_EACH_SORT))
 async def test_an_attack_without_isolation_is_not_resolved(attack):
     await withstand(attack, "none")
 

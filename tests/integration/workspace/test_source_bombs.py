@@ -18,6 +18,8 @@ from dgym.workspace.sources import tree as source_tree
 from dgym.workspace.sources import unpack as source_unpack
 from dgym.workspace.sources import unpack_archive
 
+pytestmark = pytest.mark.attack("bombs")
+
 MIB = 1024**2
 
 PACK = """

@@ -44,6 +44,7 @@ async def test_a_source_is_fetched_once_however_many_want_it(new_cache, archive,
     assert web.requests == ["/archive"]
 
 
+@pytest.mark.attack("cache")
 async def test_a_namespace_does_not_get_what_another_has_fetched(new_cache, archive, web):
     """The address may hold a password that only one of them has."""
     cache = new_cache("127.0.0.1")
@@ -60,6 +61,7 @@ async def test_hosts_are_checked_before_the_cache(new_cache, archive, web):
         await pack(new_cache(""), archive())
 
 
+@pytest.mark.attack("internal-sources")
 @pytest.mark.parametrize(
     ("hosts", "path", "message"),
     [
@@ -83,6 +85,7 @@ async def test_git_does_not_reach_other_hosts(new_cache, web, hosts, message):
     assert web.requests == []
 
 
+@pytest.mark.attack("internal-sources")
 async def test_git_follows_no_redirection(new_cache, web):
     (web.root / "location").write_text(f"http://127.0.0.1:{web.server_address[1]}/repo")
     source = SourceSpec(git=GitSource(url=f"{web.url}/elsewhere", revision="main"))
@@ -159,6 +162,7 @@ async def test_what_a_killed_agent_was_packing_goes(new_cache, tmp_path):
     assert not list((tmp_path / "cache").rglob(".packing-*"))
 
 
+@pytest.mark.attack("local-path")
 async def test_a_directory_of_one_machine_is_none_of_a_cluster(new_cache):
     with pytest.raises(SourceFailed, match="local runs"):
         await pack(new_cache("*"), SourceSpec(local_path="/etc"))

@@ -179,6 +179,7 @@ async def test_a_missing_directory_and_a_file_are_named(pack, tmp_path):
         await pack(local_path="file")
 
 
+@pytest.mark.attack("bombs")
 async def test_size_and_number_are_bounded(pack, monkeypatch):
     files = (InlineFile(path="a", content="12345"), InlineFile(path="b", content="67890"))
     monkeypatch.setattr(source_tree, "SIZE_LIMIT", 9)
@@ -240,6 +241,7 @@ async def test_zip_archives(pack, archive):
     }
 
 
+@pytest.mark.attack("bombs")
 @pytest.mark.parametrize(
     "members",
     [
@@ -369,6 +371,7 @@ async def test_git_refuses(pack, repository, web, tmp_path):
             await pack(git=GitSource(url=url, revision=revision))
 
 
+@pytest.mark.attack("bombs")
 async def test_git_is_stopped_when_it_fills_the_disk(pack, tmp_path, monkeypatch):
     """Each file is within bounds, all together are not."""
     program = tmp_path / "bin/git"

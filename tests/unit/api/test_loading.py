@@ -112,6 +112,7 @@ def test_local_path_is_relative_to_its_manifest(tmp_path, monkeypatch):
     assert episode.spec.task.source.local_path == str(tmp_path / "sub" / "here")
 
 
+@pytest.mark.attack("local-path")
 @pytest.mark.parametrize("form", ["../repo", "{outside}", "~/secrets", "link", "link/deeper", "here/../../repo"])
 def test_local_path_stays_below_its_manifest_unless_allowed(tmp_path, monkeypatch, form):
     (tmp_path / "sub" / "here").mkdir(parents=True)

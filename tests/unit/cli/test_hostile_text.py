@@ -21,6 +21,8 @@ from dgym.results import Record, StoredResult, TrajectoryHeader, episode_path
 from dgym.terminal import printable
 from dgym.wire import EndReason
 
+pytestmark = pytest.mark.attack("terminal")
+
 HOSTILE = "\x1b]52;c;ZXZpbA==\x07\x1b[2J\x9b31m\u202eevil\u2066\u200b"
 SHOWN = r"\x1b]52;c;ZXZpbA==\x07\x1b[2J\x9b31m\u202eevil\u2066\u200b"
 TEXT = st.text(st.one_of(st.characters(exclude_categories=["Cs"]), st.sampled_from(HOSTILE)))

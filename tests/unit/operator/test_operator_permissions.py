@@ -7,6 +7,8 @@ from dgym.api import DebugTask, DebugTaskSpec, Episode, ObjectMeta
 from dgym_operator.actions.permissions import find_refusal_by_policy
 from dgym_operator.settings import Settings
 
+pytestmark = pytest.mark.attack("author")
+
 DEFAULTS = {
     "allowed": {"images": ["registry.example/team/*"], "models": ["small-*"], "podTemplates": ["baseline"]},
     "limits": {"priority": 10, "maxSteps": 100, "tokenBudget": 5000, "activeDeadlineSeconds": 7200},

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from dgym.api import PodOverrides, Toleration
 from dgym_operator.render.environment import literal, quoted
 
+pytestmark = pytest.mark.attack("text-in-pods")
+
 HOSTILE = [
     '"',
     "'",

@@ -27,6 +27,7 @@ def test_every_sign_is_seen_once():
     )
 
 
+@pytest.mark.attack("tests-changed")
 @pytest.mark.parametrize(
     "command",
     [
@@ -69,6 +70,7 @@ def test_commands_are_those_of_the_shell():
     assert shell_commands(steps) == ["git log"]
 
 
+@pytest.mark.attack("tests-changed")
 @pytest.mark.parametrize(
     ("path", "sign"),
     [
@@ -97,6 +99,7 @@ def test_changes_that_decide_about_tests_are_signs_and_added_tests_are_none(path
     assert [seen.sign for seen in signs.seen] == ([] if sign is None else [sign])
 
 
+@pytest.mark.attack("tests-changed")
 def test_an_agent_cannot_fill_the_label():
     signs = Signs()
     signs.add(IntegritySign.TESTS_CHANGED, (f"{number}/{'x' * 1000}" for number in range(1000)))

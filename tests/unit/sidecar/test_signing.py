@@ -44,6 +44,7 @@ def reported(result, signature):
     return Outcome(**values, signature=signature, result_uri="file:///results", message="of the agent")
 
 
+@pytest.mark.attack("tokens")
 @given(results, st.text(max_size=40), st.integers(1, 99), st.data())
 def test_every_field_of_a_verdict_is_signed(result, uid, attempt, data):
     signature = sign_verdict(operate_key(uid, attempt), result, episode_uid=uid, attempt=attempt)

@@ -1,6 +1,7 @@
 """The last message of a sidecar: short whatever it says, and believed only when it is whole."""
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,6 +46,7 @@ def test_what_was_cut_or_changed_is_no_message(position, byte):
     assert received is None or received == decode_termination(data)
 
 
+@pytest.mark.attack("tokens")
 def test_a_verdict_in_another_hand_is_not_believed():
     forged = msgspec.json.encode(TerminationMessage(reason=EndReason.RESOLVED, resolved=True, checksum="0" * 16))
     assert decode_termination(forged) is None

@@ -6,6 +6,8 @@ from dgym.errors import ManifestError, SourceFailed
 from dgym.workspace.sources import SourceHosts
 from dgym.workspace.sources.fetch import ANY_HOST, check_public
 
+pytestmark = pytest.mark.attack("internal-sources")
+
 
 @pytest.mark.parametrize(
     ("listed", "url", "may_be_private"),

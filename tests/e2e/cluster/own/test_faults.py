@@ -193,6 +193,7 @@ def attacked(watched):
     return names
 
 
+@pytest.mark.attack("killed-sandbox")
 def test_a_program_that_attacks_its_sandbox_has_the_verdict_that_it_has_on_a_laptop(
     release, watched, attacked, tmp_path
 ):

@@ -5,6 +5,8 @@ import pytest
 from tests.e2e.cluster.release import installed
 from tests.e2e.cluster.support import ROOT, Failed, new_namespace, run, until
 
+pytestmark = pytest.mark.attack("unenforced")
+
 CLUSTER = str(ROOT / "hack" / "cluster" / "cluster")
 
 

@@ -41,6 +41,7 @@ def test_no_more_than_max_active_run_and_the_others_say_why_they_wait(bounded):
     assert [bounded.status(name)["reason"] for name in names] == ["Resolved", "Resolved"]
 
 
+@pytest.mark.attack("author")
 def test_an_episode_that_asks_for_more_than_is_allowed_gets_no_pod(bounded):
     overrides = {"podOverrides": {"tolerations": [{"operator": "Exists"}]}}
     agent = {"name": "solution", "maxSteps": 101}

@@ -55,6 +55,7 @@ def check_lost(kubectl, name):
     assert not status.get("outcome", {}).get("score")
 
 
+@pytest.mark.attack("impostor")
 def test_a_program_of_the_sandbox_on_the_port_of_a_sidecar_that_has_ended(namespace):
     pod = begin(namespace, "inside", ATTACK, SUBMIT)
     waiting = ("exec", pod, "-c", "sandbox", "--", "cat", "/workspace/calls.txt")
@@ -63,6 +64,7 @@ def test_a_program_of_the_sandbox_on_the_port_of_a_sidecar_that_has_ended(namesp
     check_lost(namespace, "inside")
 
 
+@pytest.mark.attack("impostor")
 def test_a_program_that_outlives_sandbox_and_sidecar_on_its_port(namespace, tmp_path):
     pod = begin(namespace, "beside", shell("sleep 600"), SUBMIT)
     image = namespace.get("pod", pod)["spec"]["containers"][0]["image"]
@@ -93,6 +95,7 @@ def calls(kubectl, pod):
     return "" if kubectl.get("pod", pod) else "gone"
 
 
+@pytest.mark.attack("flood")
 @pytest.mark.parametrize("calls", [(REPAIR, SUBMIT), (SUBMIT,)], ids=["repaired", "forged"])
 def test_connections_of_the_pod_itself_cost_the_sidecar_nothing(namespace, calls):
     attack = shell(f"(nohup python3 impostor.py {PORT} calls.txt &) ; python3 flood.py; python3 flood.py")

@@ -76,6 +76,7 @@ def steps_of(kubectl, name, system, tmp_path):
     return [line["observation"]["text"] for line in lines], json.loads(result.read_text())
 
 
+@pytest.mark.attack("shared-objects")
 @pytest.mark.parametrize("template", ["restricted", "baseline"])
 def test_nothing_that_a_sandbox_leaves_is_found_by_the_tests(
     template, namespace, baseline_namespace, baked_image, system, tmp_path
@@ -127,6 +128,7 @@ def test_a_read_only_image_can_still_run_what_writes_temporary_files(namespace, 
     assert texts[3].split()[0] == "1"
 
 
+@pytest.mark.attack("egress")
 def test_a_sandbox_reaches_nobody(namespace, system, sources, tmp_path):
     service = run("kubectl", "get", "service", "kubernetes", "-n", "default", "-o", "jsonpath={.spec.clusterIP}")
     node = run("kubectl", "get", "nodes", "-o", "jsonpath={.items[0].status.addresses[0].address}")

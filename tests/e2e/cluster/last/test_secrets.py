@@ -1,0 +1,89 @@
+"""No Secret, and no token that follows from one, stands where somebody reads who may not read Secrets.
+
+Runs when the tests of the shared release have ended, with what was recorded of them, before the release goes.
+"""
+
+import json
+
+import pytest
+
+from tests.e2e.cluster.episodes import SUBMIT, driven_episode, episode, inline_source, replay, shell, task_spec
+from tests.e2e.cluster.stored import read_stored
+from tests.e2e.cluster.support import run, until
+from tests.e2e.cluster.witness import OBJECTS, SECRETS, seen
+from tests.security.leaks import Secrets, leaks
+
+COMPONENTS = ("operator", "agent")
+CONTAINERS = ("sidecar", "sandbox", "verifier")
+
+
+def secrets_so_far():
+    """Every Secret that was there, and the tokens of every attempt."""
+    found = Secrets()
+    for secret in seen(SECRETS):
+        found.add(secret)
+    for pod in seen("pods"):
+        owner = next(iter(pod["metadata"].get("ownerReferences", ())), {})
+        if owner.get("kind") == "Episode":
+            found.add_attempt(owner["uid"], int(pod["metadata"]["labels"]["dgym.dev/attempt"]))
+    return found
+
+
+@pytest.fixture
+def observed(namespace, system):
+    """An Episode that has ended and one that waits for its driver; the logs of their pods."""
+    agent = {"name": "debug_agent", "model": "scripted", "maxSteps": 3}
+    task = task_spec(inline_source())
+    slow = replay(shell("env; ls -R /proc/1 /run /tmp 2>/dev/null | head -200; sleep 5"), SUBMIT)
+    episodes = episode("asking", agent=agent, task=task), episode("slow", agent=slow, task=task)
+    namespace.apply(*episodes, driven_episode("driven", task=task))
+    logs = {}
+    for name in ("driven", "slow"):
+        until(lambda name=name: namespace.status(name).get("podName"), what=f"the pod of {name}")
+    until(lambda: "-driver-" in namespace("get", "secrets", "-o", "name"), what="the Secret of a driver")
+    namespace.reason("slow", "Running")
+    for name in ("driven", "slow"):
+        for container in CONTAINERS:
+            logs[f"log of {name} {container}"] = log(namespace, namespace.status(name)["podName"], container)
+    namespace.finished("asking")
+    namespace.finished("slow")
+    namespace("delete", "episode", "driven", "--wait=false")
+    until(lambda: [each for each in seen(SECRETS) if "-driver-" in each["metadata"]["name"]], what="the record of it")
+    return logs
+
+
+def log(kubectl, pod, container, *flags):
+    return kubectl("logs", pod, "-c", container, *flags, check=False).encode("utf-8", "surrogateescape")
+
+
+def logs_of_the_release(system):
+    """What operator and agents have written, and those of them that ended."""
+    texts = {}
+    for component in COMPONENTS:
+        for pod in system.items("pods", f"app.kubernetes.io/component={component}"):
+            name, (container,) = pod["metadata"]["name"], pod["spec"]["containers"]
+            texts[f"log of {name}"] = log(system, name, container["name"])
+            texts[f"former log of {name}"] = log(system, name, container["name"], "--previous")
+    return texts
+
+
+@pytest.mark.attack("secrets")
+def test_no_secret_is_found_outside_of_secrets(observed, system):
+    results = read_stored(system)
+    texts = {**observed, **logs_of_the_release(system), **{f"stored {path}": data for path, data in results.items()}}
+    secrets = secrets_so_far()
+    # It would find them: here they are.
+    assert secrets.found_in(json.dumps(secret_of(system, "dgym-key")).encode())
+    assert len(secrets) > 100
+    assert texts["log of slow sidecar"]
+    assert any(path.endswith("trajectory.jsonl") for path in results)
+    found = {f"{place}: {name}" for place, text in texts.items() for name in secrets.found_in(text)}
+    for kind in OBJECTS:
+        objects = seen(kind)
+        assert objects, f"nothing was recorded of {kind}"
+        found |= leaks(secrets, objects)
+    assert not found, "\n".join(sorted(found))
+
+
+def secret_of(system, name):
+    return json.loads(run("kubectl", "-n", system.namespace, "get", "secret", name, "-o", "json"))

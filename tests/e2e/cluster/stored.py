@@ -1,0 +1,21 @@
+"""What the agents of a release have stored, read where it lies."""
+
+import io
+import subprocess
+import tarfile
+
+from tests.e2e.cluster.support import DEADLINE, Kubectl
+
+RESULTS = "/var/lib/dgym/results"
+AGENTS = "app.kubernetes.io/component=agent"
+_PACK = "import sys, tarfile; tarfile.open(fileobj=sys.stdout.buffer, mode='w|').add(sys.argv[1], 'results')"
+
+
+def read_stored(system: Kubectl, namespace: str = "") -> dict[str, bytes]:
+    """The stored files by path, of the episodes of one namespace or of all."""
+    agent = system.items("pods", AGENTS)[0]["metadata"]["name"]
+    command = ("kubectl", "--namespace", system.namespace, "exec", agent, "--", "python", "-c", _PACK)
+    done = subprocess.run([*command, f"{RESULTS}/{namespace}"], capture_output=True, timeout=DEADLINE, check=True)
+    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as tar:
+        opened = ((member.name, tar.extractfile(member)) for member in tar.getmembers())
+        return {name: file.read() for name, file in opened if file is not None}

@@ -1,0 +1,111 @@
+"""Every attack by its id: what it is against, what is tried, how it ends, and where it must have been tried."""
+
+from typing import NamedTuple
+
+LAPTOP, CONTAINER, POD, PLAIN = "laptop", "container", "pod", "no sandbox"
+PLACES = (LAPTOP, CONTAINER, POD, PLAIN)
+"""``laptop``: ``make test``, with bubblewrap where programs run. ``container``: podman. ``pod``: a real cluster."""
+
+
+class Attack(NamedTuple):
+    """``end`` is "stopped", or "marked": the label of integrity or the notes of the result show it."""
+
+    against: str
+    tries: str
+    places: tuple[str, ...]
+    end: str = "stopped"
+
+
+FAMILIES = ("files", "machinery", "programs", "values", "inside", "build-daemon", "report-token")
+"""Those of many programs each, which are marked where the programs are listed."""
+_EVERYWHERE = PLACES
+_ISOLATED = (LAPTOP, CONTAINER, POD)
+
+ATTACKS: dict[str, Attack] = {
+    "files": Attack(
+        "the verdict",
+        "tests, fixtures, plugins, configuration, bytecode, links and daemons around tests, planted or rewritten",
+        _EVERYWHERE,
+    ),
+    "machinery": Attack(
+        "the verdict",
+        "code under test that reaches into pytest, pluggy, unittest, hooks, traces, imports or builtins",
+        _EVERYWHERE,
+    ),
+    "programs": Attack(
+        "the verdict", "programs and shell lines that leave early, or patch what judges them", _EVERYWHERE
+    ),
+    "values": Attack("the verdict", "values that are equal to everything", _EVERYWHERE),
+    "inside": Attack("the verdict", "code inside pytest's process that forges, skips or leaves", _EVERYWHERE),
+    "build-daemon": Attack(
+        "the verdict", "a daemon that a build command left behind rewrites the hidden test", _ISOLATED
+    ),
+    "report-token": Attack(
+        "the verdict", "the report forged with the token from the runner's descriptors, memory, or by ptrace", _ISOLATED
+    ),
+    "shared-objects": Attack(
+        "the verdict",
+        "System V objects, /dev/shm, host names and /etc files left by the sandbox for the tests to find",
+        _ISOLATED,
+    ),
+    "protected-files": Attack(
+        "the verdict",
+        "protected and hidden files changed by shells, links, archives, mounts or the debugger",
+        (LAPTOP, CONTAINER, PLAIN),
+    ),
+    "impostor": Attack(
+        "the verdict", "a program on the sidecar's port, once the sidecar has ended, answers Resolved", (LAPTOP, POD)
+    ),
+    "tokens": Attack(
+        "the verdict",
+        "another role's call, a request sent again, a verdict in another hand, the pod's digest as a token",
+        (LAPTOP,),
+    ),
+    "flood": Attack(
+        "the verdict", "connections with unfinished headers, until the sidecar dies of its memory", (LAPTOP, POD)
+    ),
+    "stalled-runner": Attack(
+        "the verdict",
+        "the runner stalled or replaced: no answer, one without end, one that is not the protocol",
+        (LAPTOP,),
+    ),
+    "killed-sandbox": Attack(
+        "the verdict", "the sandbox killed under a step: signals, memory, processes, disk, 300 MB of changes", _ISOLATED
+    ),
+    "tests-changed": Attack(
+        "the verdict", "tests and what decides about them changed, hooks planted, the history read", (LAPTOP,), "marked"
+    ),
+    "host-build": Attack(
+        "your machine", "a source distribution that would be built, or run its package, outside the sandbox", (LAPTOP,)
+    ),
+    "host-interpreter": Attack("your machine", "an interpreter that lies in the repository", (LAPTOP,)),
+    "trajectory": Attack("your machine", "a trajectory that names tools to import, or a manifest to follow", (LAPTOP,)),
+    "local-path": Attack("your machine", "`localPath` that leads out of the manifest's directory", (LAPTOP,)),
+    "system-calls": Attack(
+        "your machine", "keyctl, ptrace of others, io_uring, userfaultfd, bpf, mount, new namespaces", (LAPTOP,)
+    ),
+    "your-files": Attack("your machine", "files, keys, variables and processes of the machine", (LAPTOP, CONTAINER)),
+    "terminal": Attack(
+        "your terminal, your spreadsheet", "escape sequences in what is printed, formulas in cells", (LAPTOP,)
+    ),
+    "bombs": Attack("memory and disk", "archives and git repositories that grow or lead outside", (LAPTOP,)),
+    "cache": Attack("other tenants", "what another namespace has fetched, from the cache of sources", (LAPTOP,)),
+    "author": Attack(
+        "the cluster",
+        "labels, annotations, tolerations, RuntimeClass, templates, images and priorities beyond the allowed",
+        (LAPTOP, POD),
+    ),
+    "text-in-pods": Attack("the cluster", "texts of a task that would change the pod's manifest", (LAPTOP,)),
+    "egress": Attack("the network", "connections to the API server, kubelet, operator, services and DNS", _ISOLATED),
+    "internal-sources": Attack("the network", "sources at addresses of the cluster or of its metadata", (LAPTOP,)),
+    "unenforced": Attack("the network", "a network that ignores NetworkPolicies: `helm test` fails", (LAPTOP, POD)),
+    "changed-pod": Attack("the cluster", "an operator that was taken over makes pods with more rights", (LAPTOP,)),
+    "rights": Attack(
+        "the cluster", "a right that is missing, or granted and never used, by the audit log of a whole run", (POD,)
+    ),
+    "secrets": Attack(
+        "keys and tokens",
+        "any Secret or derived token in a log, Event, status, pod specification, trajectory or result",
+        (POD,),
+    ),
+}

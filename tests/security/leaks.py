@@ -1,0 +1,118 @@
+"""Searches texts that anybody may read for Secrets and for what is derived from them."""
+
+import base64
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from dgym.wire.assignments import AgentRole, make_agent_token
+from dgym.wire.http import Role, make_token
+
+SHORTEST = 8
+"""Bytes of a value below which it would be found by chance."""
+HELM = "helm.sh/release.v1"
+KEY = ("dgym-key", "key")
+PUBLIC = ("-sha256", "url")
+"""Ends of the names of fields that hold digests of tokens, or the address that a token is for."""
+_CHUNK = 1 << 18
+
+
+class Secrets:
+    """What must not be found anywhere, by the place where it belongs: ``namespace/secret field``."""
+
+    def __init__(self) -> None:
+        self._forms: dict[bytes, dict[bytes, str]] = {}
+        self._keys: set[bytes] = set()
+
+    def add(self, secret: Mapping[str, Any]) -> None:
+        """Take in every field of a Secret but the public ones."""
+        if secret.get("type") == HELM:
+            return
+        metadata = secret["metadata"]
+        for field, encoded in (secret.get("data") or {}).items():
+            value = base64.b64decode(encoded)
+            if (metadata["name"], field) == KEY:
+                self._add_key(value, metadata["namespace"])
+            if not field.endswith(PUBLIC):
+                self.add_value(value, f"{metadata['namespace']}/{metadata['name']} {field}")
+
+    def add_value(self, value: bytes, name: str) -> None:
+        """Take in one value, as it is and as it might be written."""
+        for form in forms(value.strip()):
+            if len(form) >= SHORTEST:
+                self._forms.setdefault(form[:SHORTEST], {}).setdefault(form, name)
+
+    def _add_key(self, key: bytes, namespace: str) -> None:
+        self._keys.add(key)
+        for role in AgentRole:
+            self.add_value(make_agent_token(key, role).encode(), f"{namespace}: the token {role.value} of agents")
+
+    def add_attempt(self, episode_uid: str, attempt: int) -> None:
+        """Take in the tokens of an attempt, under every key."""
+        for key in self._keys:
+            for role in Role:
+                token = make_token(key, episode_uid=episode_uid, attempt=attempt, role=role)
+                self.add_value(token.encode(), f"the token {role.value} of attempt {attempt} of {episode_uid}")
+
+    def __len__(self) -> int:
+        """How many forms are searched for."""
+        return sum(map(len, self._forms.values()))
+
+    def found_in(self, data: bytes) -> set[str]:
+        """The names of those that the data hold; never the values."""
+        # Thousands of forms in megabytes: their beginnings are looked up among all runs of bytes as long as these.
+        begun: set[bytes] = set()
+        for start in range(0, len(data), _CHUNK):
+            chunk = data[start : start + _CHUNK + SHORTEST - 1]
+            begun.update(self._forms.keys() & {chunk[at : at + SHORTEST] for at in range(len(chunk) - SHORTEST + 1)})
+        return {name for prefix in begun for form, name in self._forms[prefix].items() if form in data}
+
+
+def forms(value: bytes) -> Iterator[bytes]:
+    """The value as text, in hexadecimal digits, as a JSON string, and in base64 at any place of a longer text."""
+    yield value
+    yield value.hex().encode()
+    yield json.dumps(value.decode("utf-8", "replace"))[1:-1].encode()
+    for before in range(3):
+        encoded = base64.b64encode(bytes(before) + value)
+        # The first and the last group hold bits of the neighbours.
+        inner = encoded[4 if before else 0 : len(encoded) - (4 if (before + len(value)) % 3 else 0)]
+        yield inner
+        yield inner.replace(b"+", b"-").replace(b"/", b"_")
+
+
+def documents(text: str) -> Iterator[dict[str, Any]]:
+    """The objects of ``kubectl get --watch --output json``: one JSON document after the other, the last perhaps cut."""
+    decoder, place = json.JSONDecoder(), 0
+    while (place := _skip_space(text, place)) < len(text):
+        try:
+            document, place = decoder.raw_decode(text, place)
+        except ValueError:
+            return
+        yield from document["items"] if document.get("kind", "").endswith("List") else (document,)
+
+
+def _skip_space(text: str, place: int) -> int:
+    while place < len(text) and text[place].isspace():
+        place += 1
+    return place
+
+
+def name_of(document: Mapping[str, Any]) -> str:
+    """Kind, namespace and name of an object."""
+    metadata = document.get("metadata", {})
+    return f"{document.get('kind')} {metadata.get('namespace', '')}/{metadata.get('name')}"
+
+
+def leaks(secrets: Secrets, objects: Iterable[Mapping[str, Any]]) -> set[str]:
+    """Where objects hold any of them, one line for each place and name.
+
+    Of one object there are many versions that differ little: each string in them is searched once.
+    """
+    seen: set[str] = set()
+    found = set()
+    for each in objects:
+        new = {line for line in json.dumps(each, ensure_ascii=False, indent=0).split("\n") if line not in seen}
+        seen |= new
+        found |= {f"{name_of(each)}: {name}" for name in secrets.found_in("\n".join(new).encode())}
+    return found

@@ -1,0 +1,141 @@
+"""Rights that the chart grants, compared with what its accounts asked of the API server, by the audit log."""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+ACCOUNT = "system:serviceaccount:"
+COMPONENTS = {"operator": "operator", "agents": "agent", "cleanup": "cleanup", "test": "test"}
+"""The components of a release by the last word of their accounts' names."""
+ANYWHERE = ("test",)
+"""Components whose one role may be in either namespace."""
+BINDINGS = ("rolebindings", "clusterrolebindings")
+
+
+class Right(NamedTuple):
+    """One verb on one resource, of one name or of all; in the release's own namespace or in those it serves."""
+
+    component: str
+    own: bool
+    verb: str
+    resource: str
+    name: str = ""
+
+    def __str__(self) -> str:
+        """As the lists of exceptions and the messages have it."""
+        where = "own" if self.own else "served"
+        return " ".join(filter(None, (f"{self.component} ({where}):", self.verb, self.resource, self.name)))
+
+
+class Request(NamedTuple):
+    """What an account of a release asked for, and whether its rights sufficed."""
+
+    right: Right
+    sufficed: bool
+    text: str
+
+
+def granted(objects: Iterable[dict[str, Any]], namespace: str) -> set[Right]:
+    """Every right of a rendered chart's roles, those for its users apart."""
+    found: set[Right] = set()
+    for role in objects:
+        if role["kind"] in ("Role", "ClusterRole"):
+            component = role["metadata"]["labels"]["app.kubernetes.io/component"]
+            own = component not in ANYWHERE and role["metadata"].get("namespace") == namespace
+            found.update(right for rule in role["rules"] for right in _rights(component, own, rule))
+    return {right for right in found if right.component != "users"}
+
+
+def _rights(component: str, own: bool, rule: dict[str, Any]) -> Iterator[Right]:
+    for group in rule["apiGroups"]:
+        for resource in rule["resources"]:
+            for verb in rule["verbs"]:
+                for name in rule.get("resourceNames") or ("",):
+                    yield Right(component, own, verb, f"{group}/{resource}", name)
+
+
+def requests(lines: Iterable[str]) -> list[Request]:
+    """What accounts of releases asked for, by the lines of an audit log.
+
+    What was refused to an account whose bindings were deleted, or in a namespace that was, is passed over.
+    """
+    found, revoked = [], _Revoked()
+    for line in lines:
+        entry = json.loads(line)
+        about = entry.get("objectRef")
+        if about is None:
+            continue
+        revoked.observe(entry["verb"], about)
+        if (asked := _request(entry, about)) and (asked.sufficed or not revoked.concerns(entry, about)):
+            found.append(asked)
+    return found
+
+
+@dataclass
+class _Revoked:
+    """Bindings and namespaces that were deleted so far."""
+
+    bindings: set[tuple[str, str]] = field(default_factory=set)
+    namespaces: set[str] = field(default_factory=set)
+
+    def observe(self, verb: str, about: dict[str, Any]) -> None:
+        binding = (about.get("namespace", ""), about.get("name", ""))
+        deleted = verb in ("delete", "deletecollection")
+        if about.get("resource") == "namespaces" and deleted:
+            self.namespaces.add(about.get("name", ""))
+        if about.get("resource") in BINDINGS:
+            (self.bindings.add if deleted else self.bindings.discard)(binding)
+
+    def concerns(self, entry: dict[str, Any], about: dict[str, Any]) -> bool:
+        namespace, name = _account(entry)
+        if self.namespaces & {namespace, about.get("namespace", "")}:
+            return True
+        component = name.rpartition("-")[2]
+        return any(
+            component in binding and (place == namespace or namespace in binding) for place, binding in self.bindings
+        )
+
+
+def _account(entry: dict[str, Any]) -> tuple[str, str]:
+    user: str = entry["user"]["username"]
+    namespace, _, name = user.removeprefix(ACCOUNT).partition(":")
+    return namespace, name
+
+
+def _request(entry: dict[str, Any], about: dict[str, Any]) -> Request | None:
+    namespace, name = _account(entry)
+    component = COMPONENTS.get(name.rpartition("-")[2])
+    if not entry["user"]["username"].startswith(ACCOUNT) or "dgym" not in name or component is None:
+        return None
+    kind = "/".join(filter(None, (about.get("resource"), about.get("subresource"))))
+    own = component not in ANYWHERE and about.get("namespace") == namespace
+    # Names of objects that begin with the release's are compared as those of a release named dgym.
+    about_name = about.get("name", "").replace(name.rpartition("-")[0], "dgym", 1)
+    right = Right(component, own, entry["verb"], f"{about.get('apiGroup', '')}/{kind}", about_name)
+    status = entry.get("responseStatus") or {}
+    if (right.verb, status.get("code")) == ("patch", 201):
+        # An apply that creates needs the right to create, too, and is logged as a patch.
+        right = right._replace(verb="create", name="")
+    return Request(right, not _is_denied(entry), f"{namespace}: {right}: {status.get('message', '')}")
+
+
+def _is_denied(entry: dict[str, Any]) -> bool:
+    """Whether rights were missing: an admission policy, or a namespace that ends, refuses with 403 as well."""
+    if (entry.get("annotations") or {}).get("authorization.k8s.io/decision") == "forbid":
+        return True
+    status = entry.get("responseStatus") or {}
+    # What a patch would create is authorized after the patch was.
+    return status.get("code") == 403 and "cannot create resource" in status.get("message", "")
+
+
+def denied(asked: Iterable[Request]) -> list[str]:
+    """What rights were missing for."""
+    return sorted({request.text for request in asked if not request.sufficed})
+
+
+def unused(rights: Iterable[Right], asked: Iterable[Request]) -> set[Right]:
+    """The rights that no request needed. A right without a name is one for every name."""
+    seen = {request.right for request in asked if request.sufficed}
+    unnamed = {right._replace(name="") for right in seen}
+    return {right for right in rights if right not in (seen if right.name else unnamed)}

@@ -1,0 +1,127 @@
+"""Outcomes of tests that play attacks: recorded, merged, and shown for what they are."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hack import attacks
+from tests.fakes.attacks.every import FAMILIES as PROGRAMS
+from tests.security import records
+from tests.security.catalog import ATTACKS, FAMILIES, LAPTOP, Attack
+
+MODULE = "tests/unit/security/test_attack_records.py"
+ATTACK = Attack("the verdict", "anything", (LAPTOP,))
+
+
+def lines(*outcomes: tuple[str, str]) -> str:
+    entries = ({"attacks": ["files"], "module": MODULE, "test": test, "outcome": outcome} for test, outcome in outcomes)
+    return "".join(json.dumps(entry) + "\n" for entry in entries)
+
+
+def row(**counts: int) -> dict[str, object]:
+    return {
+        "attack": "files",
+        "place": LAPTOP,
+        "module": MODULE,
+        "tests": 0,
+        "runs": 0,
+        "failed": 0,
+        "skipped": 0,
+        **counts,
+    }
+
+
+def test_each_way_counts_once_and_each_run_of_it(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(lines(("one", "unfinished"), ("one", "passed"), ("two", "passed")))
+    (tmp_path / "b.jsonl").write_text(lines(("one", "passed"), ("two", "passed")))
+    assert records.read(tmp_path) == [row(tests=2, runs=2)]
+
+
+def test_what_failed_once_or_never_ended_has_failed(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(lines(("one", "passed"), ("two", "unfinished")))
+    (tmp_path / "b.jsonl").write_text(lines(("one", "failed"), ("three", "passed")))
+    assert records.read(tmp_path) == [row(tests=3, runs=1, failed=2)]
+
+
+def test_what_was_always_skipped_is_no_success(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(lines(("one", "skipped")))
+    assert records.read(tmp_path) == [row(tests=1, skipped=1)]
+
+
+def test_results_of_modules_that_were_not_run_stay_and_those_of_modules_that_are_gone_do_not() -> None:
+    other = row(tests=9) | {"module": "tests/conftest.py"}
+    gone = row(tests=9) | {"module": "tests/gone.py"}
+    assert records.merge([row(tests=1), other, gone], [row(tests=2)]) == [other, row(tests=2)]
+
+
+@pytest.mark.parametrize(
+    ("counts", "shown"),
+    [
+        ([{"tests": 3, "runs": 1}], "stopped: 3"),
+        ([{"tests": 3, "runs": 3}, {"tests": 2, "runs": 4}], "stopped: 5, 3 runs"),
+        ([{"tests": 3, "runs": 1, "skipped": 1}], "**skipped: 1 of 3**"),
+        ([{"tests": 3, "failed": 2, "skipped": 1}], "**failed: 2 of 3**"),
+        ([], "**not run**"),
+    ],
+)
+def test_a_cell_says_what_was_tried(counts: list[dict[str, int]], shown: str) -> None:
+    assert attacks.cell(ATTACK, LAPTOP, [row(**each) for each in counts]) == shown
+
+
+def test_a_place_that_has_nothing_to_attack_is_empty() -> None:
+    assert attacks.cell(ATTACK, "pod", []) == ""
+
+
+def test_only_what_was_stopped_or_marked_everywhere_is_finished() -> None:
+    assert any(line == "files (laptop): not run" for line in attacks.unfinished([]))
+    rows = [
+        row(tests=1, runs=1) | {"attack": name, "place": place} for name in ATTACKS for place in ATTACKS[name].places
+    ]
+    assert attacks.unfinished(rows) == []
+
+
+def test_catalog_markers_and_results_agree() -> None:
+    assert list(attacks.disagreements([])) == []
+    (found,) = attacks.disagreements([row(tests=1) | {"module": "tests/gone.py"}])
+    assert "tests/gone.py, which is gone" in found
+
+
+def test_every_program_is_of_a_family_of_the_catalog() -> None:
+    assert set(FAMILIES) == set(PROGRAMS)
+    assert set(FAMILIES) <= set(ATTACKS)
+
+
+def test_the_place_follows_from_the_module() -> None:
+    assert records.place_of("tests/e2e/cluster/shared/test_isolation.py") == "pod"
+    assert records.place_of("tests/e2e/podman/test_programs.py") == "container"
+    assert records.place_of("tests/integration/spoof/test_spoof_attacks.py") == "laptop"
+
+
+TESTS = """
+import pytest
+pytestmark = pytest.mark.attack("files")
+def test_stopped(): pass
+def test_not_stopped(): raise ValueError
+def test_not_tried(): pytest.skip("no program")
+@pytest.fixture
+def left():
+    yield
+    raise ValueError
+def test_that_leaves_something(left): pass
+"""
+
+
+def test_pytest_leaves_its_outcomes(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text("from tests.security.records import register as pytest_configure\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = attack(id): plays it\n")
+    (tmp_path / "test_it.py").write_text(TESTS)
+    environment = {**os.environ, "PYTHONPATH": str(records.ROOT), records.DIRECTORY: str(tmp_path / "records")}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert "1 passed" in done.stdout or "2 passed" in done.stdout, done.stdout + done.stderr
+    (found,) = records.read(tmp_path / "records")
+    assert found == row(tests=4, runs=1, failed=2, skipped=1) | {"module": "test_it.py"}
