@@ -81,9 +81,13 @@ class ApiServer:
 
     def writes(self) -> list[dict[str, Any]]:
         """The writes in the audit log so far; a request is logged some time after its answer."""
+        return [entry for line in self.audited() if is_write(entry := json.loads(line))]
+
+    def audited(self) -> list[str]:
+        """The lines of the audit log so far."""
         text = self.audit_log.read_text()
         # The last line may be half written.
-        return [entry for line in text[: text.rfind("\n") + 1].splitlines() if is_write(entry := json.loads(line))]
+        return text[: text.rfind("\n") + 1].splitlines()
 
     def release(self) -> None:
         """Give up this process's share; the server ends with the last one."""

@@ -67,8 +67,7 @@ def requests(lines: Iterable[str]) -> list[Request]:
         if about is None:
             continue
         revoked.observe(entry["verb"], about)
-        if (asked := _request(entry, about)) and (asked.sufficed or not revoked.concerns(entry, about)):
-            found.append(asked)
+        found += [asked for asked in _requests(entry, about) if asked.sufficed or not revoked.concerns(entry, about)]
     return found
 
 
@@ -103,21 +102,21 @@ def _account(entry: dict[str, Any]) -> tuple[str, str]:
     return namespace, name
 
 
-def _request(entry: dict[str, Any], about: dict[str, Any]) -> Request | None:
+def _requests(entry: dict[str, Any], about: dict[str, Any]) -> Iterator[Request]:
     namespace, name = _account(entry)
     component = COMPONENTS.get(name.rpartition("-")[2])
     if not entry["user"]["username"].startswith(ACCOUNT) or "dgym" not in name or component is None:
-        return None
+        return
     kind = "/".join(filter(None, (about.get("resource"), about.get("subresource"))))
     own = component not in ANYWHERE and about.get("namespace") == namespace
     # Names of objects that begin with the release's are compared as those of a release named dgym.
     about_name = about.get("name", "").replace(name.rpartition("-")[0], "dgym", 1)
     right = Right(component, own, entry["verb"], f"{about.get('apiGroup', '')}/{kind}", about_name)
     status = entry.get("responseStatus") or {}
+    yield Request(right, not _is_denied(entry), f"{namespace}: {right}: {status.get('message', '')}")
     if (right.verb, status.get("code")) == ("patch", 201):
         # An apply that creates needs the right to create, too, and is logged as a patch.
-        right = right._replace(verb="create", name="")
-    return Request(right, not _is_denied(entry), f"{namespace}: {right}: {status.get('message', '')}")
+        yield Request(right._replace(verb="create"), sufficed=True, text="")
 
 
 def _is_denied(entry: dict[str, Any]) -> bool:

@@ -59,9 +59,10 @@ def test_a_right_that_nobody_needed_is_found() -> None:
 
 
 def test_an_apply_that_creates_uses_the_right_to_create() -> None:
-    right = Right("operator", own=False, verb="create", resource="/networkpolicies")
-    assert unused({right}, requests([line("patch", "networkpolicies", name="n", code=200)])) == {right}
-    assert not unused({right}, requests([line("patch", "networkpolicies", name="n", code=201)]))
+    patch = Right("operator", own=False, verb="patch", resource="/networkpolicies", name="n")
+    create = Right("operator", own=False, verb="create", resource="/networkpolicies")
+    assert unused({patch, create}, requests([line("patch", "networkpolicies", name="n", code=200)])) == {create}
+    assert unused({patch, create}, requests([line("patch", "networkpolicies", name="n", code=201)])) == set()
 
 
 def test_a_denied_request_is_found_and_needs_no_right() -> None:
