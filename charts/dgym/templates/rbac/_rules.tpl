@@ -202,7 +202,7 @@ subjects:
 # Agents.
 - apiGroups: [""]
   resources: [pods]
-  verbs: [get, list, watch]
+  verbs: [list, watch]
 # Of its own pod: what is wrong with the installation.
 - apiGroups: [events.k8s.io]
   resources: [events]
