@@ -1,7 +1,7 @@
 """Rights that the chart grants, compared with what its accounts asked of the API server, by the audit log."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -31,9 +31,14 @@ class Right(NamedTuple):
 class Request(NamedTuple):
     """What an account of a release asked for, and whether its rights sufficed."""
 
+    account: str
     right: Right
     sufficed: bool
-    text: str
+    message: str = ""
+
+    def __str__(self) -> str:
+        """As failures show it."""
+        return f"{self.account}: {self.right}: {self.message}"
 
 
 def granted(objects: Iterable[dict[str, Any]], namespace: str) -> set[Right]:
@@ -113,10 +118,11 @@ def _requests(entry: dict[str, Any], about: dict[str, Any]) -> Iterator[Request]
     about_name = about.get("name", "").replace(name.rpartition("-")[0], "dgym", 1)
     right = Right(component, own, entry["verb"], f"{about.get('apiGroup', '')}/{kind}", about_name)
     status = entry.get("responseStatus") or {}
-    yield Request(right, not _is_denied(entry), f"{namespace}: {right}: {status.get('message', '')}")
+    account = f"{namespace}:{name}"
+    yield Request(account, right, not _is_denied(entry), status.get("message", ""))
     if (right.verb, status.get("code")) == ("patch", 201):
         # An apply that creates needs the right to create, too, and is logged as a patch.
-        yield Request(right._replace(verb="create"), sufficed=True, text="")
+        yield Request(account, right._replace(verb="create"), sufficed=True)
 
 
 def _is_denied(entry: dict[str, Any]) -> bool:
@@ -128,9 +134,29 @@ def _is_denied(entry: dict[str, Any]) -> bool:
     return status.get("code") == 403 and "cannot create resource" in status.get("message", "")
 
 
-def denied(asked: Iterable[Request]) -> list[str]:
-    """What rights were missing for."""
-    return sorted({request.text for request in asked if not request.sufficed})
+def denied(asked: Sequence[Request]) -> list[str]:
+    """What rights were missing for.
+
+    An API server that starts denies everything until it has read the roles. So what the same account was allowed
+    before and after was not missing.
+    """
+    before = _allowed(asked)
+    after = _allowed(reversed(asked))
+    return sorted(
+        {str(each) for at, each in enumerate(asked) if not each.sufficed and not (before[at] and after[-1 - at])}
+    )
+
+
+def _allowed(asked: Iterable[Request]) -> list[bool]:
+    """For each request, whether one like it came before it and was allowed."""
+    seen: set[tuple[str, Right]] = set()
+    found = []
+    for request in asked:
+        like = (request.account, request.right._replace(name=""))
+        found.append(like in seen)
+        if request.sufficed:
+            seen.add(like)
+    return found
 
 
 def unused(rights: Iterable[Right], asked: Iterable[Request]) -> set[Right]:

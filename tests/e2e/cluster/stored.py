@@ -8,7 +8,11 @@ from tests.e2e.cluster.support import DEADLINE, Kubectl
 
 RESULTS = "/var/lib/dgym/results"
 AGENTS = "app.kubernetes.io/component=agent"
-_PACK = "import sys, tarfile; tarfile.open(fileobj=sys.stdout.buffer, mode='w|').add(sys.argv[1], 'results')"
+_PACK = """
+import sys, tarfile
+with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as tar:
+    tar.add(sys.argv[1], "results")
+"""
 
 
 def read_stored(system: Kubectl, namespace: str = "") -> dict[str, bytes]:

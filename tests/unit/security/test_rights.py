@@ -67,9 +67,16 @@ def test_an_apply_that_creates_uses_the_right_to_create() -> None:
 
 def test_a_denied_request_is_found_and_needs_no_right() -> None:
     asked = requests([forbidden("delete", "pods")])
-    assert denied(asked) == ["home: operator (served): delete /pods: "]
+    assert denied(asked) == ["home:dgym-operator: operator (served): delete /pods: "]
     right = Right("operator", own=False, verb="delete", resource="/pods")
     assert unused({right}, asked) == {right}
+
+
+def test_what_was_allowed_before_and_after_was_not_missing() -> None:
+    allowed, refused = line("get", "pods", name="p"), forbidden("get", "pods")
+    assert denied(requests([allowed, refused, refused, allowed])) == []
+    for log in ([allowed, refused], [refused, allowed], [allowed, forbidden("list", "pods"), allowed]):
+        assert len(denied(requests(log))) == 1
 
 
 def test_an_apply_that_may_not_create_is_denied() -> None:

@@ -27,9 +27,6 @@ if not EVERY:
     ATTACKS = [next(each for each in attacks if not each.needs) for attacks in FAMILIES.values()]
     HONEST = HONEST[3:5]
 
-# Hundreds of Episodes end before the first of these tests does.
-pytestmark = pytest.mark.timeout(SECONDS + 300)
-
 
 @pytest.fixture(scope="module")
 def ends(system):
@@ -79,11 +76,14 @@ def end_of(ends, name):
     return Played(shown, deceived, (evaluated or changed)["text"])
 
 
+# All of the Episodes end before the first of these tests does.
+@pytest.mark.timeout(SECONDS + 300)
 @pytest.mark.parametrize("attack", cases(ATTACKS))
 def test_an_attack_in_a_pod_is_not_resolved(attack, ends):
     check_withstood(attack, end_of(ends, f"attack-{index_of(ATTACKS, attack)}"))
 
 
+@pytest.mark.timeout(SECONDS + 300)
 @pytest.mark.parametrize("repair", HONEST, ids=str)
 def test_an_honest_repair_in_a_pod_is_resolved(repair, ends):
     check_accepted(repair, end_of(ends, f"repair-{index_of(HONEST, repair)}").result)

@@ -34,7 +34,7 @@ def observed(namespace, system):
     """An Episode that has ended and one that waits for its driver; the logs of their pods."""
     agent = {"name": "debug_agent", "model": "scripted", "maxSteps": 3}
     task = task_spec(inline_source())
-    slow = replay(shell("env; ls -R /proc/1 /run /tmp 2>/dev/null | head -200; sleep 5"), SUBMIT)
+    slow = replay(shell("env; ls -R /proc/1 /run /tmp 2>/dev/null | head -200; sleep 15"), SUBMIT)
     episodes = episode("asking", agent=agent, task=task), episode("slow", agent=slow, task=task)
     namespace.apply(*episodes, driven_episode("driven", task=task))
     logs = {}
