@@ -35,7 +35,9 @@ def parser() -> argparse.ArgumentParser:
         commands.add_parser(command, help=text).add_argument("component")
     commands.add_parser("status", help="say which one it is and whether it runs; exit code 3 if it does not")
     commands.add_parser("kubeconfig", help="print the path of its kubeconfig")
-    commands.add_parser("audit-log", help="print the path of the log of all writes to its API server")
+    commands.add_parser(
+        "audit-log", help="print the path of the log of writes to its API server, and of service accounts' reads"
+    )
     builder = commands.add_parser("build", help="build binaries that are not in the cache; all without a name")
     builder.add_argument("binary", nargs="*", metavar="BINARY", help=", ".join((*ALL, "kind")))
     commands.add_parser("path", help="print the directory of the binaries, kubectl and helm among them")
