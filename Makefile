@@ -151,7 +151,7 @@ lint: $(STAMP) ## ruff, mypy --strict, import-linter, the runner's own checks
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@$(BIN)/mypy hack/cluster hack/monitoring hack/attacks.py hack/chart.py hack/nightmare.py hack/openapi.py hack/release hack/rooms.py
+	@$(BIN)/mypy hack/cluster hack/monitoring hack/attacks.py hack/chart.py hack/nightmare.py hack/openapi.py hack/release hack/rooms.py tests/security
 	@$(BIN)/lint-imports
 	@$(BIN)/zizmor --offline --pedantic --quiet --no-progress .github/workflows
 	@$(BIN)/python hack/check_runner.py

@@ -58,7 +58,7 @@ class ApiServerFiles:
 
     @property
     def audit_log(self) -> Path:
-        """One JSON object a line, one line a write."""
+        """One JSON object a line, one line a request."""
         return self.directory / "audit.log"
 
     @property

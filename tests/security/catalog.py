@@ -88,6 +88,9 @@ ATTACKS: dict[str, Attack] = {
     "terminal": Attack(
         "your terminal, your spreadsheet", "escape sequences in what is printed, formulas in cells", (LAPTOP,)
     ),
+    "page": Attack(
+        "your browser", "results with markup, links and paths that lead out; other sites that ask `dgym ui`", (LAPTOP,)
+    ),
     "bombs": Attack("memory and disk", "archives and git repositories that grow or lead outside", (LAPTOP,)),
     "cache": Attack("other tenants", "what another namespace has fetched, from the cache of sources", (LAPTOP,)),
     "author": Attack(
@@ -106,6 +109,6 @@ ATTACKS: dict[str, Attack] = {
     "secrets": Attack(
         "keys and tokens",
         "any Secret or derived token in a log, Event, status, pod specification, trajectory or result",
-        (POD,),
+        (LAPTOP, POD),
     ),
 }

@@ -65,6 +65,7 @@ async def test_the_token_is_asked_for_and_the_cookie_is_for_this_site_alone(resu
         await text(client, "/index.html")
 
 
+@pytest.mark.attack("page")
 async def test_another_name_for_this_host_is_refused(results):
     async with served(results) as client:
         await text(client, "/index.html", status=403, headers={"Host": "rebound.example"})
@@ -72,12 +73,14 @@ async def test_another_name_for_this_host_is_refused(results):
         await text(client, "/index.html", headers={"Host": "localhost:1"})
 
 
+@pytest.mark.attack("page")
 async def test_only_reading_is_possible(results):
     async with served(results) as client:
         assert (await client.post("/index.html")).status == 405
         assert (await client.delete("/index.html")).status == 405
 
 
+@pytest.mark.attack("page")
 @pytest.mark.parametrize(
     "path", ["../../etc/passwd", "%2e%2e/%2e%2e/etc/passwd", "..%2f..%2fetc%2fpasswd", "/etc/passwd"]
 )
@@ -88,6 +91,7 @@ async def test_no_path_leads_out_of_the_results(results, path):
             assert (await client.session.get(url)).status == 404
 
 
+@pytest.mark.attack("page")
 async def test_links_in_the_results_are_not_followed(results, tmp_path):
     copy = tmp_path / "results"
     shutil.copytree(results, copy)
@@ -105,6 +109,7 @@ async def test_links_in_the_results_are_not_followed(results, tmp_path):
         await text(client, f"{file}/1/patch.diff", status=404)
 
 
+@pytest.mark.attack("page")
 async def test_files_are_text_that_no_browser_takes_for_a_page(results):
     async with served(results) as client:
         file = (await first_link(client, "/episodes.html")).partition("?")[0].removesuffix(".html")

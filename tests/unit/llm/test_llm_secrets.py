@@ -11,6 +11,7 @@ from dgym.llm.config import mask, parse_settings
 KEY = "sk-proj-0123456789abcdef"
 
 
+@pytest.mark.attack("secrets")
 @pytest.mark.parametrize(
     "show",
     [str, repr, "{}".format, "{!r}".format, "{:>40}".format, "%s".__mod__, "%r".__mod__, lambda it: str([it, {1: it}])],
@@ -19,6 +20,7 @@ def test_a_secret_never_shows_itself(show):
     assert "0123456789" not in show(Secret(KEY))
 
 
+@pytest.mark.attack("secrets")
 @pytest.mark.parametrize("dump", [pickle.dumps, copy.deepcopy, json.dumps, msgspec.json.encode])
 def test_a_secret_does_not_leave_by_serializers(dump):
     with pytest.raises(TypeError):
@@ -31,6 +33,7 @@ def test_secrets_compare_by_what_they_hold():
     assert Secret(KEY) != KEY
 
 
+@pytest.mark.attack("secrets")
 def test_settings_show_no_key_and_no_header():
     settings = parse_settings({"model": "m", "api_key": KEY, "headers": {"X-Key": "header-value-1"}}, {})
     assert KEY not in repr(settings)
@@ -38,6 +41,7 @@ def test_settings_show_no_key_and_no_header():
     assert [secret.reveal() for secret in settings.secrets] == [KEY, "header-value-1"]
 
 
+@pytest.mark.attack("secrets")
 @pytest.mark.parametrize(
     ("text", "clean"),
     [

@@ -26,6 +26,7 @@ def test_colours_become_classes():
     assert str(terminal_text("\x1b[38;2;0;200;0mgreen")) == '<span class="f10">green</span>'
 
 
+@pytest.mark.attack("page")
 def test_commands_to_a_terminal_are_shown_and_not_obeyed():
     link = "\x1b]8;;https://evil.example\x1b\\here\x1b]8;;\x1b\\"
     assert "href" not in str(terminal_text(link))
