@@ -43,7 +43,8 @@ def asked():
 @pytest.mark.attack("rights")
 def test_nothing_that_was_asked_for_was_denied(asked):
     assert {each.right.component for each in asked} >= {"operator"}
-    assert denied(asked) == []
+    refused = denied(asked)
+    assert not refused, "\n".join(refused)
 
 
 @pytest.mark.attack("rights")
@@ -52,5 +53,5 @@ def test_every_right_was_used(asked):
         pytest.skip("only some of the tests were run")
     rendered = yaml.safe_load_all(run("helm", "template", "dgym", CHART, "--namespace", NAMESPACE))
     rights = granted([each for each in rendered if each], NAMESPACE)
-    left = {str(right) for right in unused(rights, asked)}
-    assert sorted(left - set(SELDOM)) == []
+    never = {str(right) for right in unused(rights, asked)} - set(SELDOM)
+    assert not never, "granted and never used:\n" + "\n".join(sorted(never))
