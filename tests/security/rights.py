@@ -71,7 +71,7 @@ def requests(lines: Iterable[str]) -> list[Request]:
         about = entry.get("objectRef")
         if about is None:
             continue
-        revoked.observe(entry["verb"], about)
+        revoked.observe(entry, about)
         found += [asked for asked in _requests(entry, about) if asked.sufficed or not revoked.concerns(entry, about)]
     return found
 
@@ -83,9 +83,11 @@ class _Revoked:
     bindings: set[tuple[str, str]] = field(default_factory=set)
     namespaces: set[str] = field(default_factory=set)
 
-    def observe(self, verb: str, about: dict[str, Any]) -> None:
+    def observe(self, entry: dict[str, Any], about: dict[str, Any]) -> None:
+        if (entry.get("responseStatus") or {}).get("code", 0) >= 400:
+            return
         binding = (about.get("namespace", ""), about.get("name", ""))
-        deleted = verb in ("delete", "deletecollection")
+        deleted = entry["verb"] in ("delete", "deletecollection")
         if about.get("resource") == "namespaces" and deleted:
             self.namespaces.add(about.get("name", ""))
         if about.get("resource") in BINDINGS:

@@ -101,6 +101,8 @@ def test_requests_after_the_rights_have_gone_are_passed_over() -> None:
         assert denied(requests([forbidden("get", "pods"), each])), "it was denied before"
     others = line("delete", "clusterrolebindings", "", user="admin", name="other:dgym-operator")
     assert denied(requests([others, forbidden("get", "pods")]))
+    refused = line("delete", "namespaces", "", user="admin", name="served", code=404)
+    assert denied(requests([refused, forbidden("get", "pods")]))
     again = line("create", "rolebindings", "home", user="admin", name="dgym-operator")
     assert denied(requests([gone[1], again, forbidden("get", "pods")]))
 
