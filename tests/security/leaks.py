@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from dgym.wire.assignments import AgentRole, make_agent_token
+from dgym.wire.assignments import make_agent_key, make_assign_token, make_pool_key, make_results_token
 from dgym.wire.http import Role, make_token
 
 SHORTEST = 8
@@ -44,8 +44,7 @@ class Secrets:
 
     def _add_key(self, key: bytes, namespace: str) -> None:
         self._keys.add(key)
-        for role in AgentRole:
-            self.add_value(make_agent_token(key, role).encode(), f"{namespace}: the token {role.value} of agents")
+        self.add_value(make_results_token(key).encode(), f"{namespace}: the token results of agents")
 
     def add_attempt(self, episode_uid: str, attempt: int) -> None:
         """Take in the tokens of an attempt, under every key."""
@@ -53,6 +52,14 @@ class Secrets:
             for role in Role:
                 token = make_token(key, episode_uid=episode_uid, attempt=attempt, role=role)
                 self.add_value(token.encode(), f"the token {role.value} of attempt {attempt} of {episode_uid}")
+
+    def add_agent(self, pod_uid: str, hours: Iterable[int], *, pool: str = "") -> None:
+        """Take in the key of an agent pod and the operator's tokens for it in these hours since 1970."""
+        for key in self._keys:
+            agent_key = make_agent_key(make_pool_key(key, pool), pod_uid)
+            self.add_value(agent_key.encode(), f"the key of agent {pod_uid}")
+            for hour in hours:
+                self.add_value(make_assign_token(agent_key, hour).encode(), f"the token assign of agent {pod_uid}")
 
     def __len__(self) -> int:
         """How many forms are searched for."""

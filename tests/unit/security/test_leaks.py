@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from dgym.wire.assignments import AgentRole, make_agent_token
+from dgym.wire.assignments import make_agent_key, make_assign_token, make_pool_key, make_results_token
 from dgym.wire.http import Role, make_token
 from tests.security.leaks import Secrets, documents, leaks
 
 KEY = bytes(range(200, 232))
+AGENT_KEY = make_agent_key(make_pool_key(KEY, ""), "pod")
 PASSWORD = 'correct "horse" battery'
 
 
@@ -26,6 +27,7 @@ def secrets() -> Secrets:
     found.add(secret("dgym-key", key=KEY))
     found.add(secret("password", value=PASSWORD.encode(), url=b"http://10.0.0.1:8080", token_sha256=b"f" * 64))
     found.add_attempt("uid", 1)
+    found.add_agent("pod", [6, 7])
     return found
 
 
@@ -38,7 +40,9 @@ def secrets() -> Secrets:
         (base64.b64encode(b"user:" + PASSWORD.encode() + b"@host").decode(), "home/password value"),
         (base64.b64encode(b"x" + PASSWORD.encode() + b"y").decode(), "home/password value"),
         (KEY.hex(), "home/dgym-key key"),
-        (make_agent_token(KEY, AgentRole.ASSIGN), "home: the token assign of agents"),
+        (make_results_token(KEY), "home: the token results of agents"),
+        (AGENT_KEY, "the key of agent pod"),
+        (make_assign_token(AGENT_KEY, 7), "the token assign of agent pod"),
         (make_token(KEY, episode_uid="uid", attempt=1, role=Role.DRIVE), "the token drive of attempt 1 of uid"),
     ],
 )

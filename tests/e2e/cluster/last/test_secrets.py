@@ -4,9 +4,11 @@ Runs when the tests of the shared release have ended, with what was recorded of 
 """
 
 import json
+import time
 
 import pytest
 
+from dgym.wire.assignments import HOUR_SECONDS
 from tests.e2e.cluster.episodes import SUBMIT, driven_episode, episode, inline_source, replay, shell, task_spec
 from tests.e2e.cluster.stored import read_stored
 from tests.e2e.cluster.support import run, until
@@ -18,11 +20,14 @@ CONTAINERS = ("sidecar", "sandbox", "verifier")
 
 
 def secrets_so_far():
-    """Every Secret that was there, and the tokens of every attempt."""
+    """Every Secret that was there, the tokens of every attempt, and those of every agent in the last hours."""
     found = Secrets()
     for secret in seen(SECRETS):
         found.add(secret)
+    hour = int(time.time()) // HOUR_SECONDS
     for pod in seen("pods"):
+        if pod["metadata"].get("labels", {}).get("app.kubernetes.io/component") == "agent":
+            found.add_agent(pod["metadata"]["uid"], range(hour - 2, hour + 2))
         owner = next(iter(pod["metadata"].get("ownerReferences", ())), {})
         if owner.get("kind") == "Episode":
             found.add_attempt(owner["uid"], int(pod["metadata"]["labels"]["dgym.dev/attempt"]))
