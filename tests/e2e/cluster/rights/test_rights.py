@@ -49,8 +49,9 @@ def test_nothing_that_was_asked_for_was_denied(asked):
 
 @pytest.mark.attack("rights")
 def test_every_right_was_used(asked):
-    if os.environ.get(WHOLE) != "1":
-        pytest.skip("only some of the tests were run")
+    if os.environ.get(WHOLE) != "1" or os.environ.get("E2E_SECURITY") != "all":
+        # Which rights a sample of the faults uses is a matter of luck.
+        pytest.skip("only some of the tests were run: make e2e-security runs all")
     rendered = yaml.safe_load_all(run("helm", "template", "dgym", CHART, "--namespace", NAMESPACE))
     rights = granted([each for each in rendered if each], NAMESPACE)
     never = {str(right) for right in unused(rights, asked)} - set(SELDOM)
