@@ -56,7 +56,8 @@ async def test_a_program_that_the_kernel_kills_for_its_memory_is_named_so(open_s
     hungry = "held = [bytearray(4 * 1024 ** 2) for _ in range(1000)]"
     command = sandbox.shell(f'python -c "{hungry}"') if by_shell else sandbox.run(["python", "-c", hungry])
     result = await command
-    assert (result.ended_by, result.exit_status) == ("memory", 137 if by_shell else -9)
+    # The watch may end the shell before it tells how its child has ended.
+    assert (result.ended_by, result.exit_status) in [("memory", -9), *([("memory", 137)] if by_shell else [])]
     killed = await sandbox.run("kill -9 $$")
     assert (killed.ended_by, killed.exit_status) == ("exit", -9)
     assert await still_works(sandbox)
