@@ -19,6 +19,7 @@ _INSTALLATION = "something is wrong with the installation, which no run brings a
 SELDOM = {
     "operator (served): get dgym.dev/episodesets": _CONFLICT,
     "operator (served): get /pods": f"a pod that is not in view; {_CONFLICT}",
+    "operator (served): patch dgym.dev/episodes": "a set is suspended or cancelled, as in the tests of the chart",
     "operator (served): delete dgym.dev/episodesets": "a set whose time to live has passed",
     "operator (served): patch events.k8s.io/events": _REPEATED,
     "operator (own): create events.k8s.io/events": _INSTALLATION,
