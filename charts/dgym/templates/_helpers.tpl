@@ -75,8 +75,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 
 {{/*
 The pools of agents, as a JSON list: name, namespaces, and the values agents and results with those of the pool over them.
-Without pools it is one without a name. The templates of agents are included with a root whose Values have these two, and
-the pool's name as pool.
+Without pools it is one without a name.
 */}}
 {{- define "dgym.agents.pools" -}}
 {{- $pools := list -}}
@@ -100,6 +99,20 @@ the pool's name as pool.
 {{- $pools = list (dict "name" "" "namespaces" list "agents" $common "results" .Values.results) -}}
 {{- end -}}
 {{- toJson $pools -}}
+{{- end -}}
+
+{{/*
+A template for each pool: included with the root whose Values have the pool's agents and results, its name as pool, and
+its namespaces. A dict of root and template.
+*/}}
+{{- define "dgym.agents.each" -}}
+{{- $root := .root -}}
+{{- $template := .template -}}
+{{- range fromJsonArray (include "dgym.agents.pools" $root) }}
+{{- $values := merge (dict "agents" .agents "results" .results) (omit $root.Values "agents" "results") }}
+---
+{{ include $template (dict "Values" $values "Release" $root.Release "Chart" $root.Chart "pool" .name "namespaces" .namespaces) }}
+{{- end }}
 {{- end -}}
 
 {{/* The end of the names of a pool's objects. */}}
