@@ -170,13 +170,17 @@ class Dispatcher:
     def round(self) -> None:
         """Grant what can be granted."""
         demand, in_use = self._demand, self._slots_in_use()
+        # What one pool is granted counts in no other: usage is that of namespaces.
+        usage = Usage(slots=self._served(in_use), active=self._assigned())
         for pool in self.pools.names:
-            self._grant_agents(pool, in_use)
+            self._grant_agents(pool, in_use, usage)
         stuck = find_stuck(demand.stuck(), self._stuck_limit)
         pulls = PullBudget(self._images, demand.images(), self._pull_limit)
         self._withdraw_pods(stuck)
-        for pool in self.pools.names:
-            self._grant_pods(pool, in_use, stuck, pulls)
+        if len(demand.pod_requests):
+            usage = Usage(slots=self._served(in_use) + demand.reserving(), active=self._active())
+            for pool in self.pools.names:
+                self._grant_pods(pool, in_use, usage, stuck, pulls)
         self._update_holds(stuck, pulls)
 
     def slots(self) -> tuple[int, int]:
@@ -189,9 +193,8 @@ class Dispatcher:
         """Episodes that wait for the grant of a pod, and of an agent."""
         return len(self._demand.pod_requests), len(self._demand.agent_requests)
 
-    def _grant_agents(self, pool: str, in_use: Mapping[str, Counter[str]]) -> None:
+    def _grant_agents(self, pool: str, in_use: Mapping[str, Counter[str]], usage: Usage) -> None:
         requests = self._demand.agent_requests
-        usage = Usage(slots=self._served(in_use), active=self._assigned())
         others = self._outside(pool, requests.namespaces())
         for key, agent in choose(requests, self._free_slots(in_use, pool), usage, self._policies, others).items():
             self._demand.grant_agent(key, agent)
@@ -204,12 +207,14 @@ class Dispatcher:
             demand.request_pod(key, demand.withdraw_pod(key))
 
     def _grant_pods(
-        self, pool: str, in_use: Mapping[str, Counter[str]], stuck: Collection[str], pulls: PullBudget
+        self,
+        pool: str,
+        in_use: Mapping[str, Counter[str]],
+        usage: Usage,
+        stuck: Collection[str],
+        pulls: PullBudget,
     ) -> None:
         demand = self._demand
-        if not len(demand.pod_requests):
-            return
-        usage = Usage(slots=self._served(in_use) + demand.reserving(), active=self._active())
         taken = self._of_pool(demand.reserved, pool) + self._excess(pool)
         room = sum(self._free_slots(in_use, pool).values()) + self._head_start - taken
         closed = {*stuck, *self._outside(pool, demand.pod_requests.namespaces())}
