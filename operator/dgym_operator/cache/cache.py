@@ -81,10 +81,11 @@ class Cache:
     def episode_input(self, episode: EpisodeView, *, may_create: bool) -> EpisodeInput:
         """The input of a decision about the Episode."""
         uid = episode.metadata.uid
+        pods, unusable = self._sorted_pods(uid)
         return EpisodeInput(
             episode=episode,
-            pods=self._pods_of(uid),
-            unusable_pods=self._unusable_pods_of(uid),
+            pods=pods,
+            unusable_pods=unusable,
             task=self.task_state(episode),
             may_create=may_create,
             agent=self.agents.view(episode),
@@ -102,9 +103,8 @@ class Cache:
         """Whether nothing is left to do about the Episode, until it or its pods change."""
         if not episode.is_finished or episode.spec.ttl_seconds_after_finished is not None:
             return False
-        uid = episode.metadata.uid
-        pods = (*self._pods_of(uid), *self._unusable_pods_of(uid))
-        return all(pod.metadata.deletion_timestamp is not None for pod in pods)
+        pods, unusable = self._sorted_pods(episode.metadata.uid)
+        return all(pod.metadata.deletion_timestamp is not None for pod in (*pods, *unusable))
 
     def set_input(self, episode_set: EpisodeSetView) -> EpisodeSetInput:
         """The input of a decision about the EpisodeSet."""
@@ -179,9 +179,9 @@ class Cache:
     def owns(self, pod: Pod) -> bool:
         """Whether the operator has made the pod for the Episode that its owner reference names.
 
-        Whoever may create pods can set labels and owner references. What counts is the reference in the Episode's
-        status, which is written for a proven pod alone, or else the proof; a copy of one on another pod than this
-        leader has made is none.
+        Tenants can set a pod's labels and owner references. The evidence is the reference in the Episode's status,
+        which is written for proven pods only, or else the proof. A proof is a copy, and no evidence, on a pod other
+        than the one that this leader has made for the attempt.
         """
         owner = pod.metadata.controller
         if owner is None or owner.kind != _EPISODE:
@@ -205,20 +205,22 @@ class Cache:
             attempt=attempt_of(pod),
         )
 
-    def _unusable_pods_of(self, uid: str) -> tuple[Pod, ...]:
-        """Pods of the Episode that name a key without its proof, or bear the proof of another pod.
+    def _sorted_pods(self, uid: str) -> tuple[tuple[Pod, ...], tuple[Pod, ...]]:
+        """The Episode's pods, the last one that was deleted included; and its unusable ones.
 
-        They are of a former key, or of a version without proofs. Nothing else is believed of them: they are deleted.
+        Unusable are pods that name a key without its proof, those of a former key or of a version without proofs, and
+        pods with the proof of another pod. Nothing else is believed of them: they are deleted.
         """
-        return tuple(
-            pod
-            for pod in self.pods_by_owner[uid]
-            if not self.owns(pod) and (pod.metadata.labels.key or self._is_proven(pod, uid))
-        )
-
-    def _pods_of(self, uid: str) -> tuple[Pod, ...]:
-        pods, last = self.pods_of(uid), self.memory.last_pods.get(uid)
-        return pods if last is None or any(pod.metadata.uid == last.metadata.uid for pod in pods) else (*pods, last)
+        pods, unusable = [], []
+        for pod in self.pods_by_owner[uid]:
+            if self.owns(pod):
+                pods.append(pod)
+            elif pod.metadata.labels.key or self._is_proven(pod, uid):
+                unusable.append(pod)
+        last = self.memory.last_pods.get(uid)
+        if last is not None and all(pod.metadata.uid != last.metadata.uid for pod in pods):
+            pods.append(last)
+        return tuple(pods), tuple(unusable)
 
     def is_of_current_attempt(self, episode: EpisodeView, pod: Pod) -> bool:
         """Whether the pod is of the current attempt, or else of the next one, of an unfinished Episode."""
