@@ -158,6 +158,15 @@ class ResultsList(Message, frozen=True, kw_only=True):
     kind: Literal["results"] = "results"
 
 
+POOL_KEY, RESULTS_DIGEST = "pool-key", "results-token-sha256"
+"""Fields of the Secret of an agent pool; the digest is also a file of each of its agents."""
+
+
+def pool_secret(name: str, pool: str) -> str:
+    """The name of a pool's Secret; that of the one pool that serves all namespaces is ``name``."""
+    return f"{name}-{pool}" if pool else name
+
+
 HOUR_SECONDS = 3600
 """For so long one token of the operator's is sent; an agent takes those of the hours before and after as well."""
 

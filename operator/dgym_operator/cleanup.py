@@ -34,7 +34,7 @@ from dgym.kube import (
     load_access,
 )
 from dgym.logs import fields
-from dgym_operator.actions import pool_secret
+from dgym.wire.assignments import pool_secret
 from dgym_operator.objects import (
     NAMESPACE_LABEL,
     OPERATOR_LABELS,

@@ -21,7 +21,7 @@ from dgym.cli.story import show_stories
 from dgym.decoding import DECODE_ERRORS
 from dgym.kube import EPISODES, PODS, SECRETS, Client, Forbidden, NotFound, PortForward, PortUnreachable
 from dgym.results import FILES, Attempt, StoredResult, record_left_out
-from dgym.wire.assignments import RESULTS_PATH, ResultsList, StoredFile
+from dgym.wire.assignments import RESULTS_PATH, ResultsList, StoredFile, pool_secret
 
 AGENTS = "app.kubernetes.io/name=dgym,app.kubernetes.io/component=agent"
 PORT = 8081
@@ -102,7 +102,9 @@ async def open_results(client: Client, system_namespace: str) -> AsyncIterator[R
     """
     with _rights_explained(system_namespace):
         agent = await _agent(client, system_namespace)
-        token = await _token(client, system_namespace, agent.metadata.labels.get(POOL_LABEL, ""))
+    secret = pool_secret(TOKEN_SECRET, agent.metadata.labels.get(POOL_LABEL, ""))
+    with _rights_explained(system_namespace, secret):
+        token = await _token(client, system_namespace, secret)
     forward = PortForward(client, system_namespace, agent.metadata.name, PORT)
     async with forward.open() as path:
         connector = aiohttp.UnixConnector(path=str(path), limit=4)
@@ -112,19 +114,18 @@ async def open_results(client: Client, system_namespace: str) -> AsyncIterator[R
 
 
 @contextlib.contextmanager
-def _rights_explained(namespace: str) -> Iterator[None]:
+def _rights_explained(namespace: str, secret: str = TOKEN_SECRET) -> Iterator[None]:
     """Explain ``Forbidden`` by the rights that are missing, which no ClusterRole for users grants."""
     try:
         yield
     except Forbidden as error:
         raise ClusterError(
-            f"reading results is forbidden: it takes get on Secret {TOKEN_SECRET}, list on pods and get and create on"
+            f"reading results is forbidden: it takes get on Secret {secret}, list on pods and get and create on"
             f" pods/portforward in namespace {namespace}; docs/kubernetes.md#results has the Role"
         ) from error
 
 
-async def _token(client: Client, namespace: str, pool: str) -> str:
-    name = f"{TOKEN_SECRET}-{pool}" if pool else TOKEN_SECRET
+async def _token(client: Client, namespace: str, name: str) -> str:
     try:
         secret = await client.get(SECRETS, name, namespace=namespace, decode=_Secret)
         return base64.b64decode(secret.data[TOKEN_KEY]).decode("ascii").strip()

@@ -12,11 +12,18 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from dgym.wire.assignments import HOUR_SECONDS, AgentRole, make_agent_key, make_assign_token
+from dgym.wire.assignments import (
+    HOUR_SECONDS,
+    POOL_KEY,
+    RESULTS_DIGEST,
+    AgentRole,
+    make_agent_key,
+    make_assign_token,
+)
 from dgym.wire.http import token_digest
 
-POOL_KEY, AGENT_KEY, RESULTS_DIGEST = "pool-key", "agent-key", "results-token-sha256"
-"""Files: in the pool's Secret; in the agent's directory; in both."""
+AGENT_KEY = "agent-key"
+"""A file of the agent, beside the digest."""
 POOL_DIRECTORY, DIRECTORY = Path("/run/dgym/pool"), Path("/run/dgym/tokens")
 _SCHEME = "bearer "
 _LENGTH = 64

@@ -6,7 +6,7 @@ from dgym_operator.actions.episodesets import SetExecutor
 from dgym_operator.actions.networkpolicy import NetworkPolicies
 from dgym_operator.actions.pods import PodMaker
 from dgym_operator.actions.reader import ApiReader, Unmet
-from dgym_operator.actions.secrets import KeyUnusable, ensure_secrets, key_id, pool_secret
+from dgym_operator.actions.secrets import KeyUnusable, ensure_secrets, key_id
 from dgym_operator.actions.writes import NotLeading, ProgressBudget, Writes, episode_patch
 
 __all__ = [
@@ -24,5 +24,4 @@ __all__ = [
     "ensure_secrets",
     "episode_patch",
     "key_id",
-    "pool_secret",
 ]

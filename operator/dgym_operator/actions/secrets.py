@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from dgym.kube import SECRETS, AlreadyExists, Client, NotFound
-from dgym.wire.assignments import make_pool_key, make_results_token
+from dgym.wire.assignments import POOL_KEY, RESULTS_DIGEST, make_pool_key, make_results_token, pool_secret
 from dgym.wire.http import token_digest
 from dgym_operator.actions.writes import Writes
 from dgym_operator.objects import MANAGED_BY
@@ -58,11 +58,6 @@ def _derived(settings: Settings, key: bytes) -> Iterator[tuple[str, dict[str, by
         yield pool_secret(settings.results_token_secret, pool), results_token_data(key, pool)
 
 
-def pool_secret(name: str, pool: str) -> str:
-    """The name of a pool's Secret; that of the pool of all namespaces is ``name``."""
-    return f"{name}-{pool}" if pool else name
-
-
 async def _ensure(
     client: Client, writes: Writes, name: str, namespace: str, make: Callable[[], Mapping[str, bytes]]
 ) -> Mapping[str, str]:
@@ -100,7 +95,7 @@ def key_data(key: bytes) -> dict[str, bytes]:
 def agent_keys_data(key: bytes, pool: str = "") -> dict[str, bytes]:
     """Contents of the Secret from which the agents of a pool know their callers."""
     digest = token_digest(make_results_token(key, pool))
-    return {"pool-key": make_pool_key(key, pool).encode(), "results-token-sha256": digest.encode()}
+    return {POOL_KEY: make_pool_key(key, pool).encode(), RESULTS_DIGEST: digest.encode()}
 
 
 def results_token_data(key: bytes, pool: str = "") -> dict[str, bytes]:

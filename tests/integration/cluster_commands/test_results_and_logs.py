@@ -118,6 +118,13 @@ def test_results_are_those_of_the_pool_of_the_namespace(cluster, stored, dgym):
     assert "no pool of agents in namespace dgym-system serves the namespace default" in error
 
 
+def test_forbidden_names_the_secret_of_the_pool(cluster, dgym):
+    cluster.episode("fix", attempt=1)
+    cluster.pods = [of_pool("mine", "default")]
+    cluster.forbidden = "/secrets/dgym-results-token-mine"
+    assert "it takes get on Secret dgym-results-token-mine, list on pods" in dgym("results", "fix", status=1).err
+
+
 @pytest.mark.parametrize("command", ["results", "logs"])
 @pytest.mark.parametrize("forbidden", ["/secrets/dgym-results-token", "/dgym-system/pods", "/portforward"])
 def test_forbidden_names_the_rights_and_where_the_role_is(cluster, dgym, command, forbidden):
