@@ -1,7 +1,7 @@
 """The proof on a pod that this operator made it. Pure.
 
-Whoever may create pods in a namespace can give one the name, the labels and the owner of an episode's. The proof, an
-annotation, needs a key that never leaves the operator.
+Tenants with the right to create pods can copy the name, the labels and the owner reference of an episode's pod. They
+cannot make its proof, an annotation: the key never leaves the operator.
 """
 
 import hmac

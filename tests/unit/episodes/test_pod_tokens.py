@@ -47,7 +47,7 @@ def test_a_token_lasts_for_its_hour_and_as_long_as_clocks_may_differ(tokens, hou
         "",
         "\udcff",
     ],
-    ids=["of another agent", "of another pool", "of the pool's key", "of results", "of nobody", "of no text"],
+    ids=["another agent", "another pool", "key of the pool", "token for results", "empty", "not ASCII"],
 )
 def test_no_other_token_is_the_operators(tokens, token):
     assert not tokens.allows(f"Bearer {token}", AgentRole.ASSIGN)

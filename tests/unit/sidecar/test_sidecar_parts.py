@@ -94,7 +94,7 @@ def test_without_an_assignment_one_may_drive_until_somebody_has_one():
         given(Role.DRIVE, 3).replace("3.", "4.", 1),
         f"{2**53}.{'0' * 64}",
     ],
-    ids=["of another role", "of another key", "of another epoch", "of nobody"],
+    ids=["another role", "another key", "another epoch", "invented proof"],
 )
 def test_nobody_takes_an_epoch_that_the_operator_has_not_given(epoch):
     access = Access(DIGESTS)

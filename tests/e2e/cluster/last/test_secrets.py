@@ -1,4 +1,4 @@
-"""No Secret, and no token that follows from one, stands where somebody reads who may not read Secrets.
+"""Objects, logs, Events and results hold no Secret and no token derived from one.
 
 Runs when the tests of the shared release have ended, with what was recorded of them, before the release goes.
 """

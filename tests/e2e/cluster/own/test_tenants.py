@@ -100,7 +100,7 @@ def test_a_pod_of_the_right_name_is_not_adopted(release, tenants):
 
 
 def stranger(name, episode_uid):
-    """A pod that has of an episode's whatever somebody may write who may create pods."""
+    """A tenant's copy of an episode's pod: its name, labels and owner reference."""
     owner = {
         "apiVersion": "dgym.dev/v1alpha1",
         "kind": "Episode",
