@@ -125,6 +125,8 @@ e2e-faults: $(STAMP) ## faults at every moment of an episode, and a soak: RUNS=3
 
 .PHONY: e2e-security
 e2e-security: $(STAMP) ## every attack on this machine, in containers and in pods, rights and Secrets: RUNS=3; docs/attacks.md
+	@[[ "$(or $(RUNS),1)" =~ ^[1-9][0-9]*$$ ]] || \
+	  { echo "make e2e-security: RUNS=$(RUNS) is no number of runs; give 1 or more" >&2; exit 2; }
 	@hack/system-packages containers
 	@records=$$(mktemp -d); status=0; for run in $$(seq $(or $(RUNS),1)); do \
 	  DGYM_ATTACKS=$$records $(BIN)/python $(PYTEST) -m attack || status=$$?; \
