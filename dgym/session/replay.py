@@ -25,10 +25,20 @@ _SHOWN = {"diff": "the change of the file is another", "workspace_digest": "othe
 
 
 class RecordedHistory(msgspec.Struct, frozen=True, kw_only=True):
-    """The steps of an earlier attempt, the reset first; ``poisoned`` are the numbers of those no replay executes."""
+    """The steps of an earlier attempt, the reset first; ``poisoned`` are the numbers of those no replay executes.
+
+    A reset without text was not recorded.
+    """
 
     steps: tuple[Step, ...]
     poisoned: tuple[int, ...] = ()
+
+    def after(self, reset: Observation) -> "RecordedHistory":
+        """This history, with ``reset`` in the place of one that was not recorded."""
+        recorded, *others = self.steps
+        if recorded.observation.text:
+            return self
+        return msgspec.structs.replace(self, steps=(msgspec.structs.replace(recorded, observation=reset), *others))
 
     @property
     def breakpoints(self) -> tuple[Breakpoint, ...]:

@@ -275,7 +275,7 @@ class Session:
             first = await first_observation(self.tools, context, texts, evaluate=evaluate)
             self.evaluation = first.evaluation
             if self._recorded is not None:
-                return await self._resume(self._recorded)
+                return await self._resume(self._recorded.after(first.observation))
         except Exception as error:
             self._finishing = asyncio.get_running_loop().create_future()
             self._finishing.set_exception(error)

@@ -8,7 +8,9 @@ import base64
 import contextlib
 
 from dgym.api import EPISODE_LABEL
-from dgym.wire import EndReason
+from dgym.episodes.pod.past import make_past
+from dgym.results import TimedStep
+from dgym.wire import EndReason, Observation, ToolCall
 from dgym.wire.assignments import AgentReport, AssignmentMode, AssignmentState, AssignmentStatus
 from tests.simulation.sidecar import NAMESPACE, SandboxDied, Superseded
 from tests.simulation.store import GivenUp
@@ -17,6 +19,12 @@ AGENT_LABELS = {"app.kubernetes.io/name": "dgym", "app.kubernetes.io/component":
 STEPS = 4
 GIVE_UP_SECONDS = 120.0
 """For so long an agent tries to reach a sidecar."""
+_RECORDED = tuple(
+    TimedStep(
+        seq=seq, call=ToolCall(tool="bash") if seq else None, observation=Observation(text="done"), elapsed_seconds=0.0
+    )
+    for seq in range(STEPS + 1)
+)
 _OVER = (AssignmentState.FINISHED, AssignmentState.FAILED)
 _STORING = (AssignmentState.STORING, AssignmentState.STORE_UNAVAILABLE)
 
@@ -238,12 +246,13 @@ class AgentPod:
         return result
 
     async def _past(self, assignment):
-        """How many steps are replayed: the recorded ones, and a poisoned one that follows them."""
+        """How many steps are replayed or left out."""
         if not assignment.replay_attempt:
             return 0
         await self._reach_store()
         steps = self.world.store.steps.get((assignment.episode_uid, assignment.replay_attempt), 0)
-        return steps + (steps > 0 and any(each.step == steps + 1 for each in assignment.poisoned_steps))
+        past = make_past(_RECORDED[: steps + 1] if steps else (), None, assignment.poisoned_steps)
+        return len(past.steps) - 1 if past is not None else 0
 
     async def _serve_driver(self, assignment):
         epoch, idle = assignment.epoch, assignment.driver_idle_seconds

@@ -81,6 +81,16 @@ REGRESSIONS = {
     "the sidecar is asked though its agent reports the loss first": Schedule(
         180, (), 0.0, ("deadly once", "driver", "agent"), 1, 2
     ),
+    "a deadly step whose record is lost is counted as any other": Schedule(
+        22839, (Fault(16.28, "cluster: store away", 3, 10.8),), 0.0, ("agent", "deadly twice", "driver", "agent"), 2
+    ),
+    "a cancelled episode is scored though its pod has no address in the view of a new leader": Schedule(
+        27098,
+        (Fault(19.36, "leader: stopped", 4, 17.2), Fault(21.36, "episode: cancelled", 0, 56.1)),
+        0.0,
+        ("agent", "agent", "driver", "agent"),
+        2,
+    ),
     "a pod whose creation is not answered keeps its grant": Schedule(10, (), 0.15, ("agent",) * 3, 2, 2),
 }
 

@@ -1,7 +1,7 @@
 """The steps of an earlier attempt, from its record in the results store, for the pod that goes on with the episode."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -15,11 +15,14 @@ from dgym.wire.http import REPLAY_LIMIT, Usage
 
 _log = logging.getLogger("dgym.episodes.episode")
 
+_MOST_STEPS = 10_000
+"""``maxSteps`` allows no more: no step has a higher number."""
 _UNRECORDED = ToolCall.mistake("The call was not recorded.")
+_LOST = Observation(text="The record of this step is lost, and what it did was not done again.", ok=False)
 
 
 class Past(msgspec.Struct, frozen=True, kw_only=True):
-    """What was done and said in earlier attempts; ``steps`` begin with the reset.
+    """What was done and said in earlier attempts; ``steps`` begin with the reset, empty where it was not recorded.
 
     ``said`` are exchanges that led to no recorded step: the model is asked again.
     """
@@ -36,17 +39,17 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def copied(self) -> tuple[TimedStep, ...]:
-        """The steps that the record of the new attempt begins with: all but the last.
+        """The steps that the record of the new attempt begins with: all but the last, where the reset was recorded.
 
         The last is recorded as the session answers the reset with it, since it may end the episode there.
         """
-        return self.steps[:-1]
+        return self.steps[:-1] if self.steps[0].observation.text else ()
 
     @property
     def unrecorded(self) -> dict[int, tuple[Any, ...]]:
         """The exchanges by the number of the step that they led to, for those that are not ``copied``."""
-        last = self.steps[-1]
-        return {last.seq: tuple(last.exchanges or ()), last.seq + 1: self.said}
+        following = self.steps[len(self.copied) :]
+        return {step.seq: tuple(step.exchanges or ()) for step in following} | {len(self.steps): self.said}
 
     @property
     def usage(self) -> Usage:
@@ -64,33 +67,37 @@ def make_past(
 ) -> Past | None:
     """The past of the new attempt; None where the episode begins afresh.
 
-    A poisoned step is observed as the death of its sandbox, also where its call was not recorded. A step in flight that
-    did not kill its sandbox is left to the agent to repeat. Without a record the second poisoned step still ends the
-    episode, whose workspace is then the untouched one.
+    A poisoned step is observed as the death of its sandbox, also where its call was not recorded. Steps before it whose
+    record is lost keep their numbers, so that no later step has the number of a poisoned one. A step in flight that did
+    not kill its sandbox is left to the agent to repeat.
     """
-    reasons = {step.step: step.reason or "it died" for step in poisoned}
+    reasons = {each.step: each.reason or "it died" for each in poisoned if each.step <= _MOST_STEPS}
+    past = _past(steps, in_flight, reasons)
+    size = sum(len(msgspec.json.encode(step)) + 1 for step in past.history.steps) if past is not None else 0
+    if size <= REPLAY_LIMIT:
+        return past
+    _log.error("the recorded steps have %d bytes; at most %d are replayed", size, REPLAY_LIMIT)
+    return _past((), None, reasons)
+
+
+def _past(steps: Sequence[TimedStep], in_flight: UnansweredStep | None, reasons: Mapping[int, str]) -> Past | None:
+    if not steps and not reasons:
+        return None
     known = [_poisoned(step, reasons[step.seq]) if step.seq in reasons else step for step in steps]
     if not known:
-        if len(reasons) < 2:
-            return None
-        lost = Observation(text="The record of this episode is lost.", tool="reset")
-        known = [TimedStep(seq=0, call=None, observation=lost, elapsed_seconds=0.0)]
-    following = len(known)
+        known = [TimedStep(seq=0, call=None, observation=Observation(text="", tool="reset"), elapsed_seconds=0.0)]
     said = tuple(in_flight.exchanges) if in_flight is not None else ()
-    if following in reasons:
-        call = in_flight.call if in_flight is not None else _UNRECORDED
-        observation = death_observation(call, reasons[following])
-        elapsed = known[-1].elapsed_seconds
+    elapsed = known[-1].elapsed_seconds
+    for seq in range(len(known), max(reasons, default=0) + 1):
+        sent = in_flight if in_flight is not None and in_flight.seq == seq else None
+        call = sent.call if sent is not None else _UNRECORDED
+        observation = death_observation(call, reasons[seq]) if seq in reasons else _LOST
+        exchanges = tuple(sent.exchanges) if sent is not None else ()
         known.append(
-            TimedStep(seq=following, call=call, observation=observation, elapsed_seconds=elapsed, exchanges=said)
+            TimedStep(seq=seq, call=call, observation=observation, elapsed_seconds=elapsed, exchanges=exchanges)
         )
-        said = ()
-    past = Past(steps=tuple(known), poisoned=tuple(sorted(reasons)), said=said)
-    size = sum(len(msgspec.json.encode(step)) + 1 for step in past.history.steps)
-    if size > REPLAY_LIMIT:
-        _log.error("the recorded steps have %d bytes; at most %d are replayed", size, REPLAY_LIMIT)
-        return None
-    return past
+        said = () if sent is not None else said
+    return Past(steps=tuple(known), poisoned=tuple(sorted(reasons)), said=said)
 
 
 def _poisoned(step: TimedStep, reason: str) -> TimedStep:

@@ -278,10 +278,14 @@ async def test_no_sandbox_is_started_ahead_of_slots_and_priority_goes_first(inst
     await until(lambda: first in agent.held, "the first is assigned")
     await installation.episode("low")
     await installation.episode("high", priority=5)
+
+    def says_why(status):
+        messages = [each.get("message", "") for each in status.get("conditions", [])]
+        return any("every slot of the agents is taken" in each for each in messages)
+
     for name in ("low", "high"):
-        waiting = await reason_is(installation, name, "WaitingForSlot")
-        (shown,) = [each for each in waiting["status"]["conditions"] if each["type"] == "SandboxReady"]
-        assert "every slot of the agents is taken" in shown["message"]
+        await reason_is(installation, name, "WaitingForSlot")
+        await installation.status(name, "it shows what holds it", says_why)
     assert list(await installation.pods()) == ["first-1"]
     agent.playing = True
     await agent.finish(first)

@@ -8,9 +8,11 @@ import msgspec
 import psutil
 import pytest
 
+from dgym.episodes.pod.past import make_past
 from dgym.errors import ConflictError, ManifestError, SandboxLost
 from dgym.session import EpisodeLimits, RecordedHistory
 from dgym.wire import EndReason, Observation, Step
+from dgym.wire.assignments import PoisonedStep
 from dgym.wire.http import AttemptState, Role, Usage
 from dgym.wire.signing import verdict_is_signed
 
@@ -85,6 +87,25 @@ async def test_the_poisoned_step_of_this_pod_is_reported_and_not_those_before(po
         await running
     status, body = await pod.raw("POST", "/v1/verify", role=Role.OPERATE)
     assert (status, body["poisonedStep"]) == (200, 4)
+
+
+async def test_a_reset_that_was_not_recorded_is_answered_with_the_new_one(pod, recorded):
+    """The store was away in the first pod: its successor knows only the number of the step that killed it."""
+    past = make_past((), None, [PoisonedStep(step=2, reason="OOMKilled")])
+    await pod.prepare(history=past.history)
+    env = pod.connect()
+    observation, info = await env.reset()
+    assert observation["text"].startswith("sandbox killed (OOMKilled)")
+    reset, lost, _ = env.history()
+    assert (reset.observation.text, info["steps"]) == (recorded[0].observation.text, 2)
+    assert "is lost" in lost.observation.text
+    running = asyncio.ensure_future(env.step("bash echo > killing; sleep 600"))
+    while not (pod.directory / "sandbox-files" / "killing").exists():
+        await asyncio.sleep(0.01)
+    os.kill(pod.runners["sandbox"].pid, signal.SIGKILL)
+    with pytest.raises(SandboxLost):
+        await running
+    assert (await state(pod)).poisoned_steps == (3,)
 
 
 async def test_two_poisoned_steps_end_the_attempt_with_a_signed_verdict(pod, recorded):

@@ -1,6 +1,7 @@
 """What a new attempt begins with, from the record of the one before."""
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,12 +37,29 @@ def in_flight(seq):
 
 def test_without_a_record_the_episode_begins_afresh():
     assert make_past((), None, ()) is None
-    assert make_past((), None, [PoisonedStep(step=3)]) is None
 
 
-def test_without_a_record_two_poisoned_steps_still_end_it():
-    past = make_past((), None, [PoisonedStep(step=3), PoisonedStep(step=5)])
-    assert ([step.call for step in past.steps], past.poisoned) == ([None], (3, 5))
+def test_steps_whose_record_is_lost_keep_their_numbers():
+    past = make_past(recorded(3), in_flight(3), [PoisonedStep(step=5, reason="OOMKilled")])
+    assert past.steps[:3] == recorded(3)
+    assert [step.call for step in past.steps[3:]] == [CALL, module._UNRECORDED, module._UNRECORDED]
+    assert [step.observation.ok for step in past.steps[3:]] == [False] * 3
+    assert "is lost" in past.steps[4].observation.text
+    assert past.steps[5].observation.text.startswith("sandbox killed (OOMKilled)")
+    assert past.steps[3].exchanges == in_flight(3).exchanges
+    assert past.unrecorded == {5: (), 6: ()}
+
+
+@pytest.mark.parametrize("numbers", [(3,), (3, 5)])
+def test_without_a_record_only_the_reset_is_made_again(numbers):
+    past = make_past((), None, [PoisonedStep(step=step) for step in numbers])
+    assert (past.history.steps[0].call, past.history.steps[0].observation.text) == (None, "")
+    assert (len(past.steps), past.poisoned, past.copied) == (numbers[-1] + 1, numbers, ())
+    assert past.unrecorded == dict.fromkeys(range(len(past.steps) + 1), ())
+
+
+def test_a_number_that_no_step_has_fills_no_memory():
+    assert make_past((), None, [PoisonedStep(step=2**53)]) is None
 
 
 def test_a_poisoned_step_in_flight_is_observed_as_a_death():
@@ -67,9 +85,11 @@ def test_a_recorded_step_that_killed_its_replay_is_observed_as_a_death():
     assert past.steps[2] == recorded(3)[2]
 
 
-def test_more_than_is_taken_begins_afresh(monkeypatch):
+def test_more_than_is_taken_counts_as_lost(monkeypatch):
     monkeypatch.setattr(module, "REPLAY_LIMIT", 100)
     assert make_past(recorded(3), None, ()) is None
+    past = make_past(recorded(3), None, [PoisonedStep(step=2)])
+    assert [step.call for step in past.steps] == [None, module._UNRECORDED, module._UNRECORDED]
 
 
 @given(st.integers(0, 6), st.none() | st.integers(0, 7), st.sets(st.integers(0, 9)))
@@ -77,10 +97,9 @@ def test_the_steps_are_always_a_history(count, seq, poisoned):
     unanswered = in_flight(seq) if seq is not None and seq == count else None
     past = make_past(recorded(count), unanswered, [PoisonedStep(step=step) for step in poisoned])
     if past is None:
-        assert count == 0
-        assert len(poisoned) < 2
+        assert count == len(poisoned) == 0
         return
-    assert [step.seq for step in past.history.steps] == list(range(len(past.steps)))
+    assert [step.seq for step in past.history.steps] == list(range(max(count, max(poisoned, default=0) + 1)))
     assert [step.call is None for step in past.steps] == [not seq for seq in range(len(past.steps))]
     assert past.poisoned == tuple(sorted(poisoned))
     for step in past.steps[1:]:

@@ -120,10 +120,20 @@ def test_a_verdict_in_the_making_is_waited_for_by_the_sidecars_word(asked):
     assert decide(seen, in_(600 + 300 + 60)).actions == (DELETE,)
 
 
+@pytest.mark.parametrize(("asked", "seconds"), [({"suspend": True}, 10), ({"cancel": True}, 960)])
+def test_the_address_of_an_assigned_pod_is_waited_for_within_the_time_for_an_answer(asked, seconds):
+    """The pods that a new leader has listed may be older than the episode."""
+    status = written(decide(view(running(), ready_pod(), **asked), NOW))
+    unreachable = view(status, ready_pod(pod_ip=""), **asked)
+    plan = decide(unreachable, in_(1))
+    assert (plan.actions, plan.requeue_after) == ((), seconds - 1)
+    assert decide(unreachable, in_(seconds)).actions == (DELETE,)
+
+
 def test_a_pod_that_cannot_answer_is_not_asked():
     status = written(decide(view(running(), ready_pod(), suspend=True), NOW))
-    unreachable = ready_pod(pod_ip="")
-    assert decide(view(status, unreachable, suspend=True), in_(1)).actions == (DELETE,)
+    starting = view(replace(status, assignment=None), ready_pod(pod_ip=""), suspend=True)
+    assert decide(starting, in_(1)).actions == (DELETE,)
     over = ended_pod(at=60)
     assert decide(view(status, over, suspend=True), in_(1)).actions == (DELETE,)
 

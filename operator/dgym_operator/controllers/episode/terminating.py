@@ -15,7 +15,7 @@ from dgym_operator.controllers.episode.clocks import scoring_seconds
 from dgym_operator.controllers.episode.pods import AttemptEnd
 from dgym_operator.controllers.episode.poison import poisoned_steps
 from dgym_operator.controllers.episode.sidecar import ask, has_clock_of, sidecar_requests
-from dgym_operator.controllers.inputs import EpisodeInput
+from dgym_operator.controllers.inputs import EpisodeInput, sidecar_url
 from dgym_operator.controllers.plan import DeletePod, PatchStatus, Plan, soonest, until
 
 _STORING = (AssignmentState.STORING, AssignmentState.STORE_UNAVAILABLE)
@@ -72,8 +72,10 @@ def _questions(view: EpisodeInput, now: datetime) -> Plan | None:
     open_questions = [] if has_clock_of(view, since) else [Path.STATE]
     if pod.terminated("sandbox") is not None and view.sidecar.verified is None:
         open_questions.append(Path.VERIFY)
-    asked, deadline = ask(view, *open_questions), since + timedelta(seconds=view.policy.ask_seconds)
-    return soonest(asked, until(deadline, now)) if asked.actions and now < deadline else None
+    deadline = since + timedelta(seconds=view.policy.ask_seconds)
+    if not open_questions or not _has_sidecar(view) or now >= deadline:
+        return None
+    return soonest(ask(view, *open_questions), until(deadline, now))
 
 
 def _is_scoring(view: EpisodeInput, since: datetime) -> bool:
@@ -94,10 +96,17 @@ def _cancelling(view: EpisodeInput, since: datetime, now: datetime) -> Plan | No
         # A verdict waits for its store.
         return soonest(requests, Plan(requeue_after=view.policy.repeat_seconds))
     if ended is None:
-        asked, deadline = ask(view, Path.CANCEL), since + timedelta(seconds=scoring_seconds(view))
-        return soonest(requests, asked, until(deadline, now)) if asked.actions and now < deadline else None
+        deadline = since + timedelta(seconds=scoring_seconds(view))
+        if not _has_sidecar(view) or now >= deadline:
+            return None
+        return soonest(requests, ask(view, Path.CANCEL), until(deadline, now))
     deadline = ended + timedelta(seconds=view.policy.release_seconds)
     return soonest(requests, until(deadline, now)) if _is_served(view) and now < deadline else None
+
+
+def _has_sidecar(view: EpisodeInput) -> bool:
+    """Whether the pod's sidecar has an address: that of an assigned attempt does, also where this view lacks it yet."""
+    return view.assignment is not None or (view.pod is not None and bool(sidecar_url(view.pod)))
 
 
 def _is_served(view: EpisodeInput) -> bool:
