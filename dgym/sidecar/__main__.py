@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator
 
 from dgym.errors import ManifestError
-from dgym.logs import JsonFormatter, episode_fields, log_to_stderr
 from dgym.sidecar.settings import read_settings
 
 
@@ -23,8 +22,6 @@ def main() -> int:
 
         from dgym.sidecar.serving import serve
 
-    about = episode_fields(settings.episode, attempt=settings.attempt)
-    log_to_stderr(JsonFormatter(lambda: about), settings.log_level)
     # The imported modules stay: no collection needs to walk through them, which also leaves their pages alone.
     gc.collect()
     gc.freeze()

@@ -158,11 +158,14 @@ class _Nonces:
 
 
 class Connections:
-    """Counts a port's connections and hands those that are accepted to ``server``."""
+    """Counts a port's connections and hands those that are accepted to ``server``, once their first headers are whole.
+
+    ``server`` may be replaced: another one serves the connections whose headers arrive from then on.
+    """
 
     def __init__(self, server: Callable[[], asyncio.Protocol], *, allow_local: bool) -> None:
+        self.server = server
         self.refused: Counter[str] = Counter()
-        self._server = server
         self._allow_local = allow_local
         self._open: Counter[str] = Counter()
 
@@ -172,7 +175,7 @@ class Connections:
 
     def handler(self) -> asyncio.Protocol:
         """The server's own protocol for a connection whose first headers have arrived."""
-        return self._server()
+        return self.server()
 
     def problem(self, peer: str) -> str | None:
         """Why a connection from the address ``peer`` is refused, if it is."""

@@ -7,19 +7,16 @@ from pathlib import Path
 import msgspec
 
 from dgym.errors import ManifestError
-from dgym.wire.http import ANSWER_SECONDS, Role
+from dgym.wire.http import ANSWER_SECONDS, BindRequest, Role
 
 PREFIX = "DGYM_SIDECAR_"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class ProcessSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Each is an environment variable: the prefix ``DGYM_SIDECAR_`` and the name in capitals.
 
     Attributes:
-        prepare_sha256: SHA-256 of the token of the role "prepare", 64 hexadecimal digits. Required.
-        drive_sha256: The same for "drive". Required.
-        operate_sha256: The same for "operate". Required.
         host: Address to listen on.
         port: Port to listen on; 0 takes a free one and names it in the log.
         allow_local_connections: Whether the port accepts connections from its own host; never in a pod, where programs
@@ -28,9 +25,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         verifier_socket: Where the verifier's runner listens.
         directory: Holds the uploaded workspace, and survives a restart of the container.
         termination_log: Where the container's termination message is written.
-        episode: ``namespace/name`` of the episode, for logs.
-        episode_uid: Its UID.
-        attempt: The number of this attempt.
         answer_seconds: A call that takes longer answers 202; drivers wait 30 s.
         stop_timeout_seconds: How long after its order to end a sandbox may be seen running; more means hijacked.
         confirmation_seconds: How long to wait for the operator's report that the sandbox has ended or still runs; less
@@ -38,9 +32,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         log_level: DEBUG, INFO, WARNING or ERROR.
     """
 
-    prepare_sha256: str
-    drive_sha256: str
-    operate_sha256: str
     host: str = "0.0.0.0"  # noqa: S104 - a pod's only port; NetworkPolicy and tokens guard it
     port: int = 8080
     allow_local_connections: bool = False
@@ -48,13 +39,30 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     verifier_socket: Path = Path("/run/dgym/verifier/runner.sock")
     directory: Path = Path("/var/lib/dgym")
     termination_log: Path = Path("/dev/termination-log")
-    episode: str = ""
-    episode_uid: str = ""
-    attempt: int = 1
     answer_seconds: float = ANSWER_SECONDS
     stop_timeout_seconds: float = 30.0
     confirmation_seconds: float = 4 * 3600.0
     log_level: str = "INFO"
+
+
+class Settings(ProcessSettings, frozen=True, kw_only=True):
+    """The settings of a sidecar that knows its attempt.
+
+    Attributes:
+        prepare_sha256: SHA-256 of the token of the role "prepare", 64 hexadecimal digits. Required.
+        drive_sha256: The same for "drive". Required.
+        operate_sha256: The same for "operate". Required.
+        episode: ``namespace/name`` of the episode, for logs.
+        episode_uid: Its UID.
+        attempt: The number of this attempt.
+    """
+
+    prepare_sha256: str
+    drive_sha256: str
+    operate_sha256: str
+    episode: str = ""
+    episode_uid: str = ""
+    attempt: int = 1
 
     @property
     def digests(self) -> dict[Role, str]:
@@ -66,26 +74,63 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
-def read_settings(environment: Mapping[str, str]) -> Settings:
+class PooledSettings(ProcessSettings, frozen=True, kw_only=True):
+    """The settings of a sidecar that learns its attempt later, by ``POST /v1/bind``.
+
+    Attributes:
+        bind_sha256: SHA-256 of the token that signs this call, 64 hexadecimal digits. Required.
+    """
+
+    bind_sha256: str
+
+    def bound(self, request: BindRequest) -> Settings:
+        """The settings of the attempt that ``request`` names."""
+        own = {name: getattr(self, name) for name in ProcessSettings.__struct_fields__}
+        return Settings(**own, **msgspec.structs.asdict(request))
+
+
+def read_settings(environment: Mapping[str, str]) -> Settings | PooledSettings:
     """The settings in ``environment``.
 
     Raises:
         ManifestError: One is missing or wrong; the message names the variable, never the value of a digest.
     """
+    kind = _kind(environment)
     values = {
-        name: environment[variable]
-        for name in Settings.__struct_fields__
-        if (variable := PREFIX + name.upper()) in environment
+        name: environment[variable] for name in kind.__struct_fields__ if (variable := _variable(name)) in environment
     }
-    for role in Role:
-        name = f"{role}_sha256"
+    for name in _DIGESTS[kind]:
         if not _DIGEST.fullmatch(values.get(name, "")):
-            raise ManifestError(f"{PREFIX}{name.upper()} must be a SHA-256: 64 lower-case hexadecimal digits")
+            raise ManifestError(f"{_variable(name)} must be a SHA-256: 64 lower-case hexadecimal digits")
     try:
-        return msgspec.convert(values, Settings, strict=False, dec_hook=_decode)
+        return msgspec.convert(values, kind, strict=False, dec_hook=_decode)
     except msgspec.ValidationError as error:
-        problem = re.sub(r"\$\.(\w+)", lambda match: PREFIX + match[1].upper(), str(error))
+        problem = re.sub(r"\$\.(\w+)", lambda match: _variable(match[1]), str(error))
         raise ManifestError(f"the sidecar's environment is wrong: {problem}") from None
+
+
+_DIGESTS: dict[type[Settings | PooledSettings], tuple[str, ...]] = {
+    Settings: tuple(f"{role}_sha256" for role in Role),
+    PooledSettings: ("bind_sha256",),
+}
+_OF_ATTEMPTS = (*_DIGESTS[Settings], "episode", "episode_uid", "attempt")
+
+
+def _kind(environment: Mapping[str, str]) -> type[Settings | PooledSettings]:
+    """Whether the sidecar knows its attempt, or is pooled."""
+    bind = _variable("bind_sha256")
+    if bind in environment:
+        if known := [each for name in _OF_ATTEMPTS if (each := _variable(name)) in environment]:
+            raise ManifestError(f"{bind} is for a sidecar that knows no attempt; remove it, or {', '.join(known)}")
+        return PooledSettings
+    digests = [_variable(name) for name in _DIGESTS[Settings]]
+    if not any(each in environment for each in digests):
+        raise ManifestError(f"set {bind} for a pooled sidecar, or else {', '.join(digests)}")
+    return Settings
+
+
+def _variable(name: str) -> str:
+    return PREFIX + name.upper()
 
 
 def _decode(kind: type, value: object) -> object:

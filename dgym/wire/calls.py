@@ -14,6 +14,7 @@ from dgym.wire.http import (
     WORKSPACE_LIMIT,
     Accepted,
     AttemptState,
+    BindRequest,
     CloseRequest,
     CloseResponse,
     DiffResponse,
@@ -83,6 +84,15 @@ class Call(msgspec.Struct, Generic[Request, Response], frozen=True, kw_only=True
     errors: tuple[ErrorCode, ...] = ()
 
 
+BIND: Final = Call(
+    method="POST",
+    path=Path.BIND,
+    roles=_OPERATE,
+    summary="Bind a pooled sidecar to the attempt that it serves, once; signed with the pod's own token",
+    request=BindRequest,
+    response=Accepted,
+    errors=_ORDER,
+)
 WORKSPACE: Final = Call[None, UploadResponse](
     method="PUT",
     path=Path.WORKSPACE,

@@ -16,6 +16,9 @@ from typing import Annotated, Any
 import msgspec
 
 from dgym.tracing import Span
+from dgym.wire.error_codes import ErrorBody as ErrorBody
+from dgym.wire.error_codes import ErrorCode as ErrorCode
+from dgym.wire.error_codes import error_body as error_body
 from dgym.wire.messages import Breakpoint, EndReason, Observation, Result, Score, Step, ToolCall
 
 EPOCH_HEADER = "Dgym-Epoch"
@@ -41,6 +44,10 @@ HISTORY_LIMIT = 4 * 1024**2
 """Approximate bytes of steps in one answer of ``GET /v1/steps``."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+_END = r"$(?!\n)"
+"""Python's ``$`` alone allows a line's end behind it."""
+Digest = Annotated[str, msgspec.Meta(pattern=f"^[0-9a-f]{{64}}{_END}", max_length=64)]
+"""A SHA-256 in lower-case hexadecimal digits."""
 
 
 class Role(StrEnum):
@@ -54,6 +61,7 @@ class Role(StrEnum):
 class Path(StrEnum):
     """The path of each call; ``STEPS`` is followed by a slash and the step's number."""
 
+    BIND = "/v1/bind"
     WORKSPACE = "/v1/workspace"
     HISTORY = "/v1/history"
     PREPARE = "/v1/prepare"
@@ -78,6 +86,24 @@ class Path(StrEnum):
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A body."""
+
+
+class BindRequest(Message, frozen=True, kw_only=True):
+    """The attempt that a pooled sidecar is to serve: what another one has in its environment.
+
+    ``episode`` is ``namespace/name``; the digests are of the tokens of the attempt's roles, which all differ.
+    """
+
+    episode: Annotated[str, msgspec.Meta(pattern=f"^[a-z0-9-]{{1,63}}/[a-z0-9.-]{{1,253}}{_END}", max_length=317)]
+    episode_uid: Annotated[str, msgspec.Meta(pattern=f"^[0-9A-Za-z._-]{{1,64}}{_END}", max_length=64)]
+    attempt: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+    prepare_sha256: Digest
+    drive_sha256: Digest
+    operate_sha256: Digest
+
+    def __post_init__(self) -> None:
+        if len({self.prepare_sha256, self.drive_sha256, self.operate_sha256}) < len(Role):
+            raise ValueError("`prepareSha256`, `driveSha256` and `operateSha256` must differ: give each role its token")
 
 
 class Epochs(Message, frozen=True, kw_only=True):
@@ -326,65 +352,3 @@ def make_token(key: bytes, *, episode_uid: str, attempt: int, role: Role) -> str
 def token_digest(token: str) -> str:
     """The SHA-256 of a token, as the pod's specification has it."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
-
-
-class ErrorCode(StrEnum):
-    """What went wrong."""
-
-    UNAUTHENTICATED = "unauthenticated"
-    FORBIDDEN = "forbidden"
-    NOT_FOUND = "not_found"
-    INVALID_ARGUMENT = "invalid_argument"
-    CONFLICT = "conflict"
-    GAP = "gap"
-    SUPERSEDED = "superseded"
-    ATTEMPT_OVER = "attempt_over"
-    TOO_LARGE = "too_large"
-    LIMIT_REACHED = "limit_reached"
-    BUSY = "busy"
-    SANDBOX_LOST = "sandbox_lost"
-    SETUP_FAILED = "setup_failed"
-    VERIFIER_FAILED = "verifier_failed"
-    INTERNAL = "internal"
-
-    @property
-    def status(self) -> int:
-        """The HTTP status it travels with."""
-        return _STATUS[self]
-
-    @property
-    def retryable(self) -> bool:
-        """Whether repeating the request may help; the other errors end the call, and often the attempt."""
-        return self is ErrorCode.BUSY
-
-
-_STATUS = {
-    ErrorCode.UNAUTHENTICATED: 401,
-    ErrorCode.FORBIDDEN: 403,
-    ErrorCode.NOT_FOUND: 404,
-    ErrorCode.INVALID_ARGUMENT: 400,
-    ErrorCode.CONFLICT: 409,
-    ErrorCode.GAP: 409,
-    ErrorCode.SUPERSEDED: 409,
-    ErrorCode.ATTEMPT_OVER: 410,
-    ErrorCode.TOO_LARGE: 413,
-    ErrorCode.LIMIT_REACHED: 409,
-    ErrorCode.BUSY: 503,
-    ErrorCode.SANDBOX_LOST: 502,
-    ErrorCode.SETUP_FAILED: 422,
-    ErrorCode.VERIFIER_FAILED: 500,
-    ErrorCode.INTERNAL: 500,
-}
-
-
-class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of every answer whose status is 400 or above."""
-
-    code: ErrorCode
-    message: str
-    retryable: bool = False
-
-
-def error_body(code: ErrorCode, message: str) -> ErrorBody:
-    """The body of an error of that code."""
-    return ErrorBody(code=code, message=message, retryable=code.retryable)

@@ -3,6 +3,7 @@
 import json
 import logging
 
+import msgspec
 import pytest
 
 from dgym.errors import ManifestError
@@ -10,7 +11,7 @@ from dgym.logs import JsonFormatter, episode_fields
 from dgym.sidecar import preparation
 from dgym.sidecar.access import Access, CallError
 from dgym.sidecar.settings import read_settings
-from dgym.wire.http import Role, make_token, token_digest
+from dgym.wire.http import BindRequest, Role, make_token, token_digest
 from dgym.wire.signing import content_digest, make_epochs, sign_request
 
 KEY = b"key"
@@ -35,6 +36,75 @@ def test_settings_come_from_the_environment_and_have_defaults():
 def test_a_wrong_setting_is_named(change, words):
     with pytest.raises(ManifestError, match=words):
         read_settings({**REQUIRED, **change})
+
+
+POOLED = {"DGYM_SIDECAR_BIND_SHA256": "d" * 64}
+
+
+def bind_request(**change):
+    body = {
+        "episode": "team/fix-ledger", "episodeUid": "5e0c7f0e-0000-4000-8000-000000000001", "attempt": 3,
+        "prepareSha256": "a" * 64, "driveSha256": "b" * 64, "operateSha256": "c" * 64,
+    }  # fmt: skip
+    return msgspec.json.decode(msgspec.json.encode(body | change), type=BindRequest)
+
+
+def test_a_bound_sidecar_has_the_settings_of_one_that_knew_its_attempt():
+    more = {"DGYM_SIDECAR_PORT": "9000", "DGYM_SIDECAR_STOP_TIMEOUT_SECONDS": "7"}
+    pooled = read_settings({**POOLED, **more})
+    assert pooled.bind_sha256 == "d" * 64
+    known = {
+        "DGYM_SIDECAR_PREPARE_SHA256": "a" * 64, "DGYM_SIDECAR_DRIVE_SHA256": "b" * 64,
+        "DGYM_SIDECAR_OPERATE_SHA256": "c" * 64, "DGYM_SIDECAR_EPISODE": "team/fix-ledger",
+        "DGYM_SIDECAR_EPISODE_UID": "5e0c7f0e-0000-4000-8000-000000000001", "DGYM_SIDECAR_ATTEMPT": "3",
+    }  # fmt: skip
+    assert pooled.bound(bind_request()) == read_settings({**known, **more})
+
+
+@pytest.mark.parametrize(
+    "name", [*REQUIRED, *(f"DGYM_SIDECAR_{name}" for name in ("EPISODE", "EPISODE_UID", "ATTEMPT"))]
+)
+def test_a_pooled_sidecar_has_nothing_of_an_attempt_in_its_environment(name):
+    with pytest.raises(ManifestError, match=f"DGYM_SIDECAR_BIND_SHA256 .* remove it, or {name}$"):
+        read_settings({**POOLED, name: REQUIRED.get(name, "1")})
+
+
+@pytest.mark.parametrize("environment", [{}, {"DGYM_SIDECAR_EPISODE": "team/fix-ledger"}])
+def test_a_sidecar_that_nobody_can_call_names_both_ways(environment):
+    words = "DGYM_SIDECAR_BIND_SHA256 .* DGYM_SIDECAR_PREPARE_SHA256, DGYM_SIDECAR_DRIVE_SHA256, DGYM_SIDECAR_OPERATE"
+    with pytest.raises(ManifestError, match=words):
+        read_settings(environment)
+
+
+@pytest.mark.parametrize("digest", ["", "d" * 63, "D" * 64, "d" * 64 + "\n"])
+def test_a_wrong_digest_of_the_bind_token_is_not_repeated(digest):
+    with pytest.raises(ManifestError, match=r"^DGYM_SIDECAR_BIND_SHA256 must be a SHA-256"):
+        read_settings({"DGYM_SIDECAR_BIND_SHA256": digest})
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"episode": "fix-ledger"}, "episode"),
+        ({"episode": "team/fix-ledger\n"}, "episode"),
+        ({"episode": "a" * 64 + "/b"}, "episode"),
+        ({"episodeUid": ""}, "episodeUid"),
+        ({"episodeUid": "uid\n"}, "episodeUid"),
+        ({"episodeUid": "u" * 65}, "episodeUid"),
+        ({"attempt": 0}, "attempt"),
+        ({"attempt": "1"}, "attempt"),
+        ({"attempt": 2**31}, "attempt"),
+        ({"prepareSha256": "a" * 63}, "prepareSha256"),
+        ({"driveSha256": "B" * 64}, "driveSha256"),
+        ({"operateSha256": "c" * 64 + "\n"}, "operateSha256"),
+        ({"operateSha256": None}, "operateSha256"),
+        ({"driveSha256": "a" * 64}, "must differ"),
+        ({"operateSha256": "b" * 64}, "must differ"),
+    ],
+)
+def test_a_bind_that_makes_no_sense_is_refused_and_its_field_named(change, words):
+    with pytest.raises(msgspec.ValidationError, match=words):
+        bind_request(**change)
 
 
 def given(role, epoch, key=KEY):

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dgym.sidecar.settings import PREFIX, Settings
+from dgym.sidecar.settings import PREFIX, PooledSettings, Settings
 from dgym.wire.http import ErrorCode
 from dgym.wire.http import Path as CallPath
 from dgym.wire.termination import TerminationMessage
@@ -21,7 +21,7 @@ def test_every_code_is_there_with_its_status():
 
 
 def test_every_setting_is_there():
-    for name in Settings.__struct_fields__:
+    for name in {*Settings.__struct_fields__, *PooledSettings.__struct_fields__}:
         assert f"| `{PREFIX}{name.upper()}` |" in PAGE
 
 

@@ -13,7 +13,7 @@ from dgym.errors import (
     VerifierFailed,
 )
 from dgym.sidecar.access import CallError
-from dgym.sidecar.api import _json, describe
+from dgym.sidecar.answers import _json, describe
 from dgym.wire import ToolCall
 from dgym.wire.http import ErrorBody, ErrorCode, PrepareRequest, Role, StepRequest, error_body, make_token, token_digest
 
