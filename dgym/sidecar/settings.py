@@ -89,6 +89,13 @@ class PooledSettings(ProcessSettings, frozen=True, kw_only=True):
         return Settings(**own, **msgspec.structs.asdict(request))
 
 
+_DIGESTS: dict[type[Settings | PooledSettings], tuple[str, ...]] = {
+    Settings: tuple(f"{role}_sha256" for role in Role),
+    PooledSettings: ("bind_sha256",),
+}
+_OF_ATTEMPTS = (*_DIGESTS[Settings], "episode", "episode_uid", "attempt")
+
+
 def read_settings(environment: Mapping[str, str]) -> Settings | PooledSettings:
     """The settings in ``environment``.
 
@@ -107,13 +114,6 @@ def read_settings(environment: Mapping[str, str]) -> Settings | PooledSettings:
     except msgspec.ValidationError as error:
         problem = re.sub(r"\$\.(\w+)", lambda match: _variable(match[1]), str(error))
         raise ManifestError(f"the sidecar's environment is wrong: {problem}") from None
-
-
-_DIGESTS: dict[type[Settings | PooledSettings], tuple[str, ...]] = {
-    Settings: tuple(f"{role}_sha256" for role in Role),
-    PooledSettings: ("bind_sha256",),
-}
-_OF_ATTEMPTS = (*_DIGESTS[Settings], "episode", "episode_uid", "attempt")
 
 
 def _kind(environment: Mapping[str, str]) -> type[Settings | PooledSettings]:

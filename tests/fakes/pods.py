@@ -87,6 +87,12 @@ class Pod:
 
     # Starting and ending
 
+    @property
+    def variables(self):
+        """The environment of its sidecar."""
+        names = [name for name in Settings.__struct_fields__ if getattr(self.settings, name) is not None]
+        return {PREFIX + name.upper(): str(getattr(self.settings, name)) for name in names}
+
     async def start(self, *, operated=True, runners=True):
         """Start the runners and serve the attempt in this process; with ``operated`` somebody watches the sandbox."""
         if runners:
@@ -123,11 +129,9 @@ class Pod:
 
     def start_process(self):
         """Serve the attempt in a process of its own, as a container does; its log is in ``sidecar.log``."""
-        names = [name for name in Settings.__struct_fields__ if getattr(self.settings, name) is not None]
-        variables = {PREFIX + name.upper(): str(getattr(self.settings, name)) for name in names}
         with (self.directory / "sidecar.log").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "dgym.sidecar"], env={**os.environ, **variables}, stderr=log
+                [sys.executable, "-m", "dgym.sidecar"], env={**os.environ, **self.variables}, stderr=log
             )
         self._stack.callback(_end, process)
         return process
@@ -306,8 +310,8 @@ async def pods_in(directory: Path):
     environment = Path(await ensure_environment(()))
     pods = []
 
-    def make(*, directory=directory, **settings):
-        pods.append(Pod(directory, environment, **settings))
+    def make(*, kind=Pod, directory=directory, **settings):
+        pods.append(kind(directory, environment, **settings))
         return pods[-1]
 
     try:

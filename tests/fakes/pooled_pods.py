@@ -1,0 +1,58 @@
+"""A pod of a warm pool without a cluster: its sidecar is a process that knows no attempt until it is bound."""
+
+import msgspec
+
+from dgym.sidecar.settings import PREFIX, PooledSettings, ProcessSettings
+from dgym.wire.http import BindRequest, Path, Role, make_token, token_digest
+from dgym.wire.signing import content_digest, sign_request
+from tests.fakes.pods import Pod
+
+POOL_POD = "pool-pod"
+"""What the operator calls it: its bind token is made of this."""
+BIND_TOKEN = make_token(b"key", episode_uid=POOL_POD, attempt=0, role=Role.OPERATE)
+
+
+class PooledPod(Pod):
+    """``pod.start_process()`` starts a sidecar that waits; ``await pod.bind()`` makes it that of the attempt."""
+
+    def __init__(self, directory, environment, *, attempt=3, **settings):
+        tokens = {role: make_token(b"key", episode_uid="uid", attempt=attempt, role=role) for role in Role}
+        digests = {f"{role}_sha256": token_digest(token) for role, token in tokens.items()}
+        super().__init__(directory, environment, **{"attempt": attempt, **digests, **settings})
+        self.tokens = tokens
+
+    @property
+    def variables(self):
+        pooled = PooledSettings(
+            bind_sha256=token_digest(BIND_TOKEN),
+            **{name: getattr(self.settings, name) for name in ProcessSettings.__struct_fields__},
+        )
+        return {PREFIX + name.upper(): str(getattr(pooled, name)) for name in PooledSettings.__struct_fields__}
+
+    async def wait(self):
+        """Start the runners and the sidecar's process; returns the process once the pod is ready to be bound."""
+        self.start_runners()
+        process = self.start_process()
+        await self.listening()
+        await self.ready()
+        return process
+
+    def binding(self, **change):
+        """The request that binds it to the attempt of ``settings``."""
+        names = BindRequest.__struct_fields__
+        return BindRequest(**{name: getattr(self.settings, name) for name in names} | change)
+
+    async def bind(self, *, token=BIND_TOKEN, **change):
+        """The status and the body of the answer."""
+        data = msgspec.json.encode(self.binding(**change))
+        return await self.raw("POST", Path.BIND, token=token, data=data)
+
+
+def recorded_bind(request):
+    """The bytes of a whole request that binds, as somebody on the way could record them."""
+    data = msgspec.json.encode(request)
+    signature = sign_request(BIND_TOKEN, "POST", Path.BIND, content=content_digest(data))
+    head = (
+        f"POST {Path.BIND} HTTP/1.1\r\nHost: pod\r\nAuthorization: {signature}\r\nContent-Length: {len(data)}\r\n\r\n"
+    )
+    return head.encode() + data
