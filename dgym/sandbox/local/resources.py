@@ -8,9 +8,12 @@ does. Few machines delegate one; elsewhere the runner's own watchdogs enforce th
 """
 
 import errno
+import fcntl
 import os
 import shutil
+import struct
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -23,6 +26,11 @@ from dgym.sandbox.protocol import Limits
 
 _LOCK = "lock"
 _YOUNG_SECONDS = 60.0
+
+_GET_FLAGS, _SET_FLAGS = 0x80086601, 0x40086602
+"""FS_IOC_GETFLAGS and FS_IOC_SETFLAGS of ioctl_iflags(2), on machines of 64 bits."""
+_TOP_DIRECTORY = 0x00020000
+"""FS_TOPDIR_FL."""
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _CONTROLLERS = ("pids", "memory")
@@ -37,8 +45,10 @@ _SPARE_BYTES = 64 * 1024**2
 class PrivateDirectory:
     """A directory of one sandbox that only this user can enter; the workspace is inside."""
 
-    def __init__(self, path: Path, lock: int) -> None:
+    def __init__(self, path: Path, workspace: Path, lock: int) -> None:
         self.path = path
+        self.workspace = workspace
+        """Where the repository stands on this machine."""
         self._lock = lock
 
     @classmethod
@@ -51,16 +61,13 @@ class PrivateDirectory:
         try:
             path = Path(tempfile.mkdtemp(prefix=_prefix())).resolve()
             lock = acquire(path / _LOCK)
-            for name in ("workspace", "home", "tmp", "run"):
+            for name in ("home", "tmp", "run"):
                 (path / name).mkdir()
+            workspace = _fresh_region(path) / "workspace"
+            workspace.mkdir()
         except OSError as error:
             raise SandboxStartFailed(f"a directory for the sandbox could not be made: {error}") from error
-        return cls(path, lock)
-
-    @property
-    def workspace(self) -> Path:
-        """Where the repository stands on this machine."""
-        return self.path / "workspace"
+        return cls(path, workspace, lock)
 
     def remove(self) -> None:
         """Remove everything, whatever modes the sandbox left on it. Idempotent."""
@@ -69,6 +76,30 @@ class PrivateDirectory:
         remove_tree(self.path)
         os.close(self._lock)
         self._lock = -1
+
+
+def _fresh_region(parent: Path) -> Path:
+    """A new directory in ``parent`` whose files ext4 places apart from those of earlier sandboxes.
+
+    ext4 puts a directory beside its parent, and reuses no inode for a minute or more after its file was removed. A
+    workspace beside one that was just removed therefore searches past every removed inode for each new file: 5,000
+    files take 4.5 s instead of 0.14 s. Below a directory that counts as the top of a hierarchy ext4 chooses the place
+    by the name, which is random here. Other file systems need and take no such hint.
+    """
+    if sys.platform == "linux":
+        with suppress(OSError):
+            _mark_as_top(parent)
+    return Path(tempfile.mkdtemp(prefix="files-", dir=parent))
+
+
+def _mark_as_top(directory: Path) -> None:
+    """Set the attribute ``T`` of chattr(1)."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        (flags,) = struct.unpack_from("=I", fcntl.ioctl(descriptor, _GET_FLAGS, bytes(8)))
+        fcntl.ioctl(descriptor, _SET_FLAGS, struct.pack("=Q", flags | _TOP_DIRECTORY))
+    finally:
+        os.close(descriptor)
 
 
 def remove_tree(path: Path) -> None:

@@ -1,8 +1,9 @@
 """Where a repository comes from: every kind of source becomes one uncompressed tar in a cache directory.
 
 Fetched sources are kept by namespace, address and content (an archive's digest, a commit), so that a thousand samples
-of one task fetch it once; packing runs under a lock that other processes respect too. Local sources are packed anew
-each time, named by their content, and go when they have not been used for longer than an episode can last.
+of one task fetch it once; packing runs under a lock that other processes respect too. Local sources are named by their
+content, packed anew by each process and whenever they have changed, and go when they have not been used for longer than
+an episode can last.
 """
 
 import asyncio
@@ -30,6 +31,7 @@ from dgym.workspace.sources.archive import download, shown_url
 from dgym.workspace.sources.fetch import ANY_HOST, Cancellation, SourceHosts
 from dgym.workspace.sources.git import GitFetch
 from dgym.workspace.sources.tree import SIZE_LIMIT, TreeWriter, file_digest, write_directory, write_files
+from dgym.workspace.sources.unchanged import Fingerprint, PackedDirectories
 from dgym.workspace.sources.unpack import unpack
 
 _FORMAT = 2
@@ -37,6 +39,8 @@ _FORMAT = 2
 
 _KEPT_SECONDS = 8 * 86400
 """A day longer than the longest episode."""
+
+_packed_directories = PackedDirectories()
 
 _TAR_NAME = re.compile(r"[0-9a-f]{64}\.tar")
 
@@ -126,11 +130,20 @@ def _pack(
         if source.git is not None:
             return _pack_git(source, cache, hosts, namespace, cancellation)
         if source.local_path is not None:
-            root = base / Path(source.local_path).expanduser()
-            return _pack_local(lambda tree: write_directory(root, tree), f"source.localPath: {root}", cache)
+            return _pack_directory(base / Path(source.local_path).expanduser(), cache)
         return _pack_local(lambda tree: write_files(source.files, tree), "source.files", cache)
     except OSError as error:
         raise SourceFailed(f"source: {error}") from error
+
+
+def _pack_directory(root: Path, cache: Path) -> Path:
+    before = Fingerprint.take(root)
+    known = _packed_directories.find(root, cache, before)
+    if known is not None:
+        return known
+    packed = _pack_local(lambda tree: write_directory(root, tree), f"source.localPath: {root}", cache)
+    _packed_directories.remember(root, cache, before, packed)
+    return packed
 
 
 def _pack_local(write: Callable[[TreeWriter], None], source: str, cache: Path) -> Path:

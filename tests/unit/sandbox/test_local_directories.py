@@ -37,6 +37,35 @@ def test_removal_may_be_repeated(temporary):
     assert list(temporary.iterdir()) == []
 
 
+def test_workspaces_of_one_name_lie_in_directories_of_random_names(temporary):
+    first, second = PrivateDirectory.make(), PrivateDirectory.make()
+    assert first.workspace.name == second.workspace.name == "workspace"
+    assert first.workspace.parent.name != second.workspace.parent.name
+    assert first.workspace.is_relative_to(first.path)
+    first.remove()
+    second.remove()
+    assert list(temporary.iterdir()) == []
+
+
+def test_ext4_is_told_to_place_a_workspace_apart_from_those_just_removed(temporary):
+    if _attributes(temporary) is None:
+        pytest.skip("there is no ext4 below the temporary files, or no lsattr")
+    directory = PrivateDirectory.make()
+    assert "T" in (_attributes(directory.path) or "")
+    assert "T" not in (_attributes(directory.workspace.parent) or "")
+    directory.remove()
+
+
+def test_a_workspace_needs_no_attributes_of_its_file_system(temporary, monkeypatch):
+    if not os.access("/dev/shm", os.W_OK):
+        pytest.skip("there is no other file system")
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as elsewhere:
+        monkeypatch.setattr(tempfile, "tempdir", elsewhere)
+        directory = PrivateDirectory.make()
+        assert directory.workspace.is_dir()
+        directory.remove()
+
+
 def test_removes_what_nobody_may_read(tmp_path):
     tree = tmp_path / "tree"
     (tree / "closed" / "inner").mkdir(parents=True)
@@ -126,3 +155,15 @@ def test_the_runner_is_copied_with_bytecode_once(tmp_path, monkeypatch):
         cache.runner_digest.cache_clear()
     shutil.rmtree(first)
     assert Path(source).exists()
+
+
+def _attributes(directory: Path) -> str | None:
+    """The attributes of a directory as lsattr(1) shows them; None where it is not on ext4."""
+    stat_program, lsattr = shutil.which("stat"), shutil.which("lsattr")
+    if stat_program is None or lsattr is None:
+        return None
+    kind = subprocess.run([stat_program, "-f", "-c", "%T", directory], capture_output=True, text=True, check=False)
+    if "ext" not in kind.stdout:
+        return None
+    shown = subprocess.run([lsattr, "-d", directory], capture_output=True, text=True, check=False)
+    return shown.stdout.split()[0] if shown.returncode == 0 else None
