@@ -7,12 +7,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from pathlib import Path
 
 import pytest
 
 from dgym.sandbox import cache
 from dgym.sandbox.cache import cache_directory, compiled_runner
+from dgym.sandbox.local import resources
 from dgym.sandbox.local.interpreter import inspect_interpreter
 from dgym.sandbox.local.resources import PrivateDirectory, remove_abandoned, remove_tree
 
@@ -54,6 +56,25 @@ def test_ext4_is_told_to_place_a_workspace_apart_from_those_just_removed(tempora
     assert "T" in (_attributes(directory.path) or "")
     assert "T" not in (_attributes(directory.workspace.parent) or "")
     directory.remove()
+
+
+def test_a_place_is_near_a_removed_workspace_for_some_minutes(tmp_path, monkeypatch):
+    inode, now = tmp_path.stat().st_ino, time.monotonic()
+    for removed, near in (((inode, now), True), ((inode, now - 301), False), ((inode + 10**6, now), False)):
+        monkeypatch.setattr(resources, "_removed", [removed])
+        assert resources._is_near_removed(tmp_path) is near
+
+
+def test_a_removed_workspace_is_remembered_and_another_is_made_where_no_place_is_far(temporary, monkeypatch):
+    monkeypatch.setattr(resources, "_removed", deque())
+    monkeypatch.setattr(resources, "_REGION_INODES", 2**64)
+    first = PrivateDirectory.make()
+    place = first.workspace.parent.stat().st_ino
+    first.remove()
+    assert [inode for inode, _ in resources._removed] == [place]
+    second = PrivateDirectory.make()
+    assert [path.name for path in second.path.glob("files-*")] == [second.workspace.parent.name]
+    second.remove()
 
 
 def test_a_workspace_needs_no_attributes_of_its_file_system(temporary, monkeypatch):
