@@ -177,7 +177,7 @@ perf: $(STAMP) $(VENV)-perf/.ready ## measure and print medians, ratios and coun
 	@hack/system-packages containers
 	@PERF_PYTHON=$(abspath $(VENV)-perf/bin/python) hack/images $(BIN)/python -m tests.perf
 	@$(BIN)/python -m tests.perf throughput active || echo "make perf: the operator was not measured at scale, see above" >&2
-	@hack/e2e $(BIN)/python -m tests.perf cluster || echo "make perf: nothing was measured on a cluster, see above" >&2
+	@hack/e2e $(BIN)/python -m tests.perf cluster sandboxpools || echo "make perf: nothing was measured on a cluster, see above" >&2
 
 .PHONY: scale
 scale: $(STAMP) ## measure the operator from 100 to 10,000 episodes; about an hour; docs/scale.md

@@ -1,4 +1,4 @@
-"""The nouns: DebugTask, Episode and EpisodeSet, and how they are read from manifests.
+"""The nouns: DebugTask, Episode, EpisodeSet and SandboxPool, and how they are read from manifests.
 
 The structs are imported at once; loading, checking and planning when first used.
 """
@@ -38,6 +38,7 @@ from dgym.api.fields import (
     ARM_LABEL,
     ATTEMPT_LABEL,
     BENCHMARK_LABEL,
+    CLAIMED_ANNOTATION,
     DIFFICULTY_LABEL,
     DRIVER_LABEL,
     EPISODE_LABEL,
@@ -51,9 +52,11 @@ from dgym.api.fields import (
     PROOF_ANNOTATION,
     REPOSITORY_LABEL,
     SAMPLE_LABEL,
+    SANDBOX_POOL_LABEL,
     SET_LABEL,
     TASK_LABEL,
     TASK_UID_LABEL,
+    TEMPLATE_HASH_ANNOTATION,
     Condition,
     ObjectMeta,
     OwnerReference,
@@ -68,6 +71,7 @@ from dgym.api.reasons import (
     ResolvedReason,
     Treatment,
 )
+from dgym.api.sandboxpool import SandboxPool, SandboxPoolSpec, SandboxPoolStatus
 from dgym.api.task import (
     DEFAULT_ENTRYPOINT,
     ArchiveSource,
@@ -110,6 +114,7 @@ __all__ = [
     "ARM_LABEL",
     "ATTEMPT_LABEL",
     "BENCHMARK_LABEL",
+    "CLAIMED_ANNOTATION",
     "DEFAULT_ENTRYPOINT",
     "DIFFICULTY_LABEL",
     "DRIVER_LABEL",
@@ -126,9 +131,11 @@ __all__ = [
     "PROOF_ANNOTATION",
     "REPOSITORY_LABEL",
     "SAMPLE_LABEL",
+    "SANDBOX_POOL_LABEL",
     "SET_LABEL",
     "TASK_LABEL",
     "TASK_UID_LABEL",
+    "TEMPLATE_HASH_ANNOTATION",
     "TREATMENTS",
     "AgentAssignment",
     "AgentOverrides",
@@ -171,6 +178,9 @@ __all__ = [
     "ResolvedReason",
     "Resource",
     "Resources",
+    "SandboxPool",
+    "SandboxPoolSpec",
+    "SandboxPoolStatus",
     "Scoring",
     "SourceSpec",
     "Stages",

@@ -12,17 +12,19 @@ from dgym.api.episode import Episode
 from dgym.api.episodeset import EpisodeSet
 from dgym.api.fields import API_VERSION
 from dgym.api.rules import check_rules
+from dgym.api.sandboxpool import SandboxPool
 from dgym.api.task import DebugTask
 from dgym.errors import ManifestError, Problem, describe, error_of, nearest, show
 
 if TYPE_CHECKING:
     from dgym.documents import Document
 
-Resource = DebugTask | Episode | EpisodeSet
-KINDS: dict[str, type[DebugTask] | type[Episode] | type[EpisodeSet]] = {
+Resource = DebugTask | Episode | EpisodeSet | SandboxPool
+KINDS: dict[str, type[DebugTask] | type[Episode] | type[EpisodeSet] | type[SandboxPool]] = {
     "DebugTask": DebugTask,
     "Episode": Episode,
     "EpisodeSet": EpisodeSet,
+    "SandboxPool": SandboxPool,
 }
 
 
@@ -161,7 +163,7 @@ def _with_absolute_path(
 ) -> Resource:
     """The resource with ``localPath`` made absolute; one that leads out of ``base`` is a problem unless allowed."""
     replace = msgspec.structs.replace
-    if isinstance(resource, EpisodeSet):
+    if isinstance(resource, EpisodeSet | SandboxPool):
         return resource
     task = resource.spec if isinstance(resource, DebugTask) else resource.spec.task
     if task is None or task.source is None or task.source.local_path is None:

@@ -12,11 +12,12 @@ from msgspec import inspect
 from dgym.api.episode import Episode
 from dgym.api.episodeset import EpisodeSet
 from dgym.api.rules import check_rules
+from dgym.api.sandboxpool import SandboxPool
 from dgym.api.schema import convert, inner_type, known_paths, struct_type
 from dgym.api.task import DebugTask
 from dgym.errors import ManifestError, Problem, describe, error_of, nearest
 
-R = TypeVar("R", DebugTask, Episode, EpisodeSet)
+R = TypeVar("R", DebugTask, Episode, EpisodeSet, SandboxPool)
 
 
 def apply_overrides(resource: R, assignments: Sequence[str]) -> R:
@@ -39,7 +40,7 @@ def apply_overrides(resource: R, assignments: Sequence[str]) -> R:
     return changed
 
 
-def _apply(data: Any, resource: DebugTask | Episode | EpisodeSet, assignment: str) -> None:
+def _apply(data: Any, resource: DebugTask | Episode | EpisodeSet | SandboxPool, assignment: str) -> None:
     path, equals, text = assignment.partition("=")
     if not equals or not path.strip():
         raise ManifestError(f"-p {assignment}: not of the form path=value; write for example -p agent.maxSteps=20")
@@ -54,7 +55,7 @@ def _apply(data: Any, resource: DebugTask | Episode | EpisodeSet, assignment: st
         raise ManifestError(f"-p {assignment}: {error}") from None
 
 
-def _address(resource: DebugTask | Episode | EpisodeSet, path: str) -> tuple[tuple[str, ...], str]:
+def _address(resource: DebugTask | Episode | EpisodeSet | SandboxPool, path: str) -> tuple[tuple[str, ...], str]:
     """Where in the resource a path begins, and the path from there."""
     if not isinstance(resource, EpisodeSet):
         return ("spec",), path
@@ -135,7 +136,7 @@ def _unknown(cls: type[msgspec.Struct], path: str) -> str:
 
 
 def _refused(
-    resource: DebugTask | Episode | EpisodeSet, assignments: Sequence[str], problems: Sequence[Problem]
+    resource: DebugTask | Episode | EpisodeSet | SandboxPool, assignments: Sequence[str], problems: Sequence[Problem]
 ) -> ManifestError:
     """Every fault, each behind the assignments that touched its field (behind all where none did)."""
     lines = []
@@ -146,7 +147,7 @@ def _refused(
     return error_of(lines)
 
 
-def _touches(resource: DebugTask | Episode | EpisodeSet, assignment: str, problem: Problem) -> bool:
+def _touches(resource: DebugTask | Episode | EpisodeSet | SandboxPool, assignment: str, problem: Problem) -> bool:
     prefix, inside = _address(resource, assignment.partition("=")[0].strip())
     assigned = (*prefix, *inside.split("."))
     field = tuple(str(part) for part in problem.path)

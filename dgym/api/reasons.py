@@ -4,13 +4,14 @@ from enum import StrEnum
 
 
 class ConditionType(StrEnum):
-    """Conditions of an Episode; a set has ``Finished`` and ``Suspended``, a DebugTask ``Healthy``."""
+    """Conditions of an Episode; a set has ``Finished`` and ``Suspended``, a DebugTask ``Healthy``, a pool ``Ready``."""
 
     SANDBOX_READY = "SandboxReady"
     FINISHED = "Finished"
     RESOLVED = "Resolved"
     SUSPENDED = "Suspended"
     HEALTHY = "Healthy"
+    READY = "Ready"
 
 
 class ResolvedReason(StrEnum):

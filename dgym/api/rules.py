@@ -8,17 +8,25 @@ from typing import Any
 from dgym.api.episode import Episode, EpisodeSpec, ToolSpec
 from dgym.api.episodeset import EpisodeSet, EpisodeSetSpec, LabelSelector
 from dgym.api.fields import INLINE_LIMIT
+from dgym.api.sandboxpool import SandboxPool, SandboxPoolSpec
 from dgym.api.task import DebugTask, DebugTaskSpec, Evaluation, InlineFile, Scoring, SourceSpec
 from dgym.errors import FieldPath, Problem
 
 
-def check_rules(resource: DebugTask | Episode | EpisodeSet) -> list[Problem]:
+def check_rules(resource: DebugTask | Episode | EpisodeSet | SandboxPool) -> list[Problem]:
     """The problems of a resource whose fields are each valid."""
     if isinstance(resource, DebugTask):
         return list(_task(resource.spec, ("spec",)))
     if isinstance(resource, Episode):
         return list(_episode(resource.spec, ("spec",)))
+    if isinstance(resource, SandboxPool):
+        return list(_pool(resource.spec))
     return list(_set(resource))
+
+
+def _pool(spec: SandboxPoolSpec) -> Iterator[Problem]:
+    if spec.max_idle is not None and spec.max_idle < spec.min_idle:
+        yield Problem(("spec", "maxIdle"), f"is {spec.max_idle}, less than minIdle ({spec.min_idle})")
 
 
 def _episode(spec: EpisodeSpec, path: FieldPath) -> Iterator[Problem]:

@@ -126,7 +126,7 @@ def _problems(item: Loaded) -> Iterator[Problem]:
         yield from _task_problems(resource.spec, ("spec",))
     elif isinstance(resource, EpisodeSet):
         yield from _set_problems(resource.spec)
-    else:
+    elif isinstance(resource, Episode):
         yield from _episode_problems(resource.spec, ("spec",))
 
 

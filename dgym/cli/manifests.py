@@ -16,6 +16,7 @@ from dgym.api import (
     Loaded,
     ObjectMeta,
     Resource,
+    SandboxPool,
     SourceSpec,
     apply_overrides,
     load_documents,
@@ -76,7 +77,7 @@ def read_manifests(inputs: Inputs) -> list[Loaded]:
 
 
 def override(loaded: Sequence[Loaded], assignments: Sequence[str]) -> list[Loaded]:
-    """Apply ``-p`` to every Episode and EpisodeSet; tasks stay as they are."""
+    """Apply ``-p`` to every Episode and EpisodeSet; tasks and pools stay as they are."""
     return [Loaded(_changed(item.resource, assignments), item.file, item.document) for item in loaded]
 
 
@@ -128,7 +129,7 @@ def bundled_tasks() -> list[DebugTask]:
 
 
 def _changed(resource: Resource, assignments: Sequence[str]) -> Resource:
-    if isinstance(resource, DebugTask):
+    if isinstance(resource, DebugTask | SandboxPool):
         return resource
     named = agent_in(assignments)
     if isinstance(resource, EpisodeSet) and named:

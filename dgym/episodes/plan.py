@@ -9,7 +9,18 @@ from typing import Any
 import msgspec
 
 from dgym.agents import Agent, agent_names, load_agent
-from dgym.api import DebugTask, Episode, EpisodeSet, Loaded, PlannedEpisode, child_name, digest, expand, find_task
+from dgym.api import (
+    DebugTask,
+    Episode,
+    EpisodeSet,
+    Loaded,
+    PlannedEpisode,
+    SandboxPool,
+    child_name,
+    digest,
+    expand,
+    find_task,
+)
 from dgym.episodes.job import Job, effective_tools
 from dgym.episodes.player import Models
 from dgym.errors import ManifestError
@@ -51,8 +62,8 @@ def make_plan(loaded: Sequence[Loaded], *, options: RunOptions, bundled: Iterabl
     left_out: list[str] = []
     for item in loaded:
         resource = item.resource
-        if isinstance(resource, DebugTask):
-            continue
+        if isinstance(resource, DebugTask | SandboxPool):
+            continue  # A pool keeps pods ready: a local run has none.
         why = _held_back(resource)
         if why is not None:
             left_out.append(f"{resource.kind} {resource.metadata.name} ({why})")
@@ -136,7 +147,7 @@ def _jobs(
     planned: Iterable[PlannedEpisode], item: Loaded, options: RunOptions, fingerprints: "_Fingerprints"
 ) -> Iterator[Job]:
     resource = item.resource
-    assert not isinstance(resource, DebugTask)
+    assert not isinstance(resource, DebugTask | SandboxPool)
     is_set = isinstance(resource, EpisodeSet)
     base = Path(item.file).absolute().parent
     for one in planned:

@@ -53,6 +53,7 @@ NETWORK_POLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "Netwo
 DEBUG_TASKS = Resource(GROUP, "v1alpha1", "debugtasks", "DebugTask")
 EPISODES = Resource(GROUP, "v1alpha1", "episodes", "Episode")
 EPISODE_SETS = Resource(GROUP, "v1alpha1", "episodesets", "EpisodeSet")
+SANDBOX_POOLS = Resource(GROUP, "v1alpha1", "sandboxpools", "SandboxPool")
 
 Key = tuple[str, str]
 """Namespace and name; the namespace is empty for kinds that have none."""

@@ -29,6 +29,7 @@ from dgym.wire.assignments import (
 )
 from dgym.wire.http import AttemptState, Path, Role, VerifyResponse, make_token
 from dgym.wire.signing import SIGNATURE_HEADER, answer_is_signed, content_digest, sign_request, verdict_is_signed
+from dgym_operator.pooled import bind_token
 
 V = TypeVar("V")
 
@@ -171,13 +172,14 @@ class AgentClient:
 
 
 class SidecarCall(NamedTuple):
-    """One request to one sidecar, and its identity for deduplication."""
+    """One request to one sidecar, and its identity for deduplication; ``pooled_as`` while it serves no attempt yet."""
 
     path: Path
     url: str
     episode_uid: str
     attempt: int
     body: bytes | None = None
+    pooled_as: str = ""
 
     @property
     def method(self) -> str:
@@ -232,7 +234,7 @@ class SidecarCalls:
 
     async def _make(self, call: SidecarCall) -> None:
         about = fields(episode_uid=call.episode_uid, attempt=call.attempt, url=call.url, call=call.path.value)
-        token = make_token(self._key, episode_uid=call.episode_uid, attempt=call.attempt, role=Role.OPERATE)
+        token = _token(self._key, call)
         # The token signs the request and does not travel: a program of the sandbox may have the port by now.
         authorization = sign_request(token, call.method, call.path, content=content_digest(call.body or b""))
         asked = self._clock.now()
@@ -260,6 +262,12 @@ class SidecarCalls:
         if self._failures.get(call) != failure:
             _log.warning("a call to a sidecar failed: %s", failure, extra=about)
         _remember(self._failures, call, failure)
+
+
+def _token(key: bytes, call: SidecarCall) -> str:
+    if call.pooled_as:
+        return bind_token(key, call.pooled_as)
+    return make_token(key, episode_uid=call.episode_uid, attempt=call.attempt, role=Role.OPERATE)
 
 
 def _content(call: SidecarCall, answer: Answer) -> VerifyResponse | AttemptState | None:

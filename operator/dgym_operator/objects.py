@@ -16,15 +16,19 @@ from msgspec.structs import force_setattr
 
 from dgym.api import (
     ATTEMPT_LABEL,
+    CLAIMED_ANNOTATION,
     KEY_LABEL,
     POOL_LABEL,
     PROOF_ANNOTATION,
+    TEMPLATE_HASH_ANNOTATION,
     AgentSpec,
     ConditionType,
     EpisodeSetSpec,
     EpisodeSetStatus,
     EpisodeStatus,
     PodOverrides,
+    SandboxPoolSpec,
+    SandboxPoolStatus,
     TaskRef,
 )
 
@@ -119,6 +123,8 @@ class PodAnnotations(View, frozen=True, kw_only=True):
     """The annotations of a pod that decisions read."""
 
     proof: str = msgspec.field(default="", name=PROOF_ANNOTATION)
+    template_hash: str = msgspec.field(default="", name=TEMPLATE_HASH_ANNOTATION)
+    claimed: str = msgspec.field(default="", name=CLAIMED_ANNOTATION)
 
 
 class PodMeta(Identity, frozen=True, kw_only=True):
@@ -127,6 +133,14 @@ class PodMeta(Identity, frozen=True, kw_only=True):
     deletion_grace_period_seconds: int | None = None
     labels: PodLabels = PodLabels()
     annotations: PodAnnotations = PodAnnotations()
+
+    @property
+    def claimed_at(self) -> datetime | None:
+        """When an Episode took the pod from its pool; None: it was made for its Episode."""
+        try:
+            return datetime.fromisoformat(self.annotations.claimed)
+        except ValueError:
+            return None
 
     @property
     def deleted_at(self) -> datetime | None:
@@ -343,6 +357,14 @@ class EpisodeSetView(WatchedObject, frozen=True, kw_only=True):
     metadata: Meta
     spec: EpisodeSetSpec
     status: EpisodeSetStatus = EpisodeSetStatus()
+
+
+class SandboxPoolView(WatchedObject, frozen=True, kw_only=True):
+    """A SandboxPool."""
+
+    metadata: Meta
+    spec: SandboxPoolSpec
+    status: SandboxPoolStatus = SandboxPoolStatus()
 
 
 class TaskSpecView(View, frozen=True, kw_only=True):

@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
+from hack.cluster.client import Client
 from hack.cluster.paths import find_binary
 from tests.apiserver import ApiServer
+from tests.chart.admission import POLICY_KINDS, Operator, wait_for_policies
 from tests.required import absent
 
 ROOT = Path(__file__).parents[2]
@@ -184,3 +186,38 @@ def run_operator(kubeconfig_of, api_namespace, tmp_path):
         assert status == 0, log.read_text()
 
     return run
+
+
+@pytest.fixture(scope="module")
+def install(helm, api_server, definitions):
+    """Apply accounts and policies of a release with these values; gives the operator once the policies are in force."""
+    installed = {}
+    applied = []
+
+    def made(*changes):
+        if changes not in installed:
+            namespace = f"test-{uuid.uuid4().hex[:10]}"
+            api_server.request("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+            sets = [part for change in (f"watchNamespaces={{{namespace}}}", *changes) for part in ("--set", change)]
+            answer = helm.template("--namespace", namespace, *sets)
+            assert answer.returncode == 0, answer.stderr
+            kinds = ("ServiceAccount", "Role", "RoleBinding", *POLICY_KINDS)
+            loaded = yaml.load_all(answer.stdout, yaml.CSafeLoader)
+            objects = [each for each in loaded if each and each["kind"] in kinds]
+            applied.extend(each for each in objects if each["kind"] in POLICY_KINDS)
+            done = api_server.kubectl("apply", "--server-side", "-f", "-", stdin=yaml.dump_all(objects))
+            assert done.returncode == 0, done.stderr
+            token = api_server.kubectl("create", "token", "dgym-operator", "--namespace", namespace).stdout.strip()
+            installed[changes] = Operator(Client(api_server.url, api_server.ca_file, token), namespace)
+            wait_for_policies(installed[changes])
+        return installed[changes]
+
+    yield made
+    # Policies are of the whole cluster, which other tests share.
+    api_server.kubectl("delete", "--ignore-not-found", "-f", "-", stdin=yaml.dump_all(applied))
+
+
+@pytest.fixture(scope="module")
+def operator(install):
+    """The operator of a release with default values."""
+    return install()

@@ -1,128 +1,17 @@
 """The chart's admission policies on a real API server: what the operator makes passes, and nothing that it must not."""
 
-import copy
-import json
-import time
-import urllib.error
 import uuid
 
 import pytest
 import yaml
 
-from dgym.api import DebugTaskSpec, driver_secret_name
-from dgym.wire.http import Role, make_token, token_digest
+from dgym.api import driver_secret_name
 from dgym_operator.actions.networkpolicy import sandbox_policy
 from dgym_operator.actions.secrets import secret_manifest
 from dgym_operator.objects import MANAGED_BY
-from dgym_operator.render import PodContext, Renderer
-from dgym_operator.settings import Settings
-from hack.cluster.client import Client
+from tests.chart.admission import EPISODE, EPISODE_UID, POLICY_KINDS, changed, sandbox_pod
 
 pytestmark = pytest.mark.attack("changed-pod")
-
-DEADLINE = 90.0
-EPISODE_UID = "5e0c7f0e-0000-4000-8000-000000000001"
-KINDS = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
-EPISODE = {"apiVersion": "dgym.dev/v1alpha1", "kind": "Episode", "name": "fix", "uid": EPISODE_UID, "controller": True}
-
-
-class Operator:
-    """Requests as the operator's account. Nothing is stored."""
-
-    def __init__(self, client, namespace):
-        self.namespace = namespace
-        self._client = client
-
-    def refusal(self, path, manifest, method="POST", **options):
-        """Why the API server refuses the object; empty: it takes it."""
-        place = f"{path.format(self.namespace)}?dryRun=All&fieldValidation=Strict"
-        try:
-            self._client.request(method, place, manifest, **options)
-        except urllib.error.HTTPError as error:
-            return json.loads(error.read())["message"]
-        return ""
-
-    def pod(self, manifest):
-        return self.refusal("/api/v1/namespaces/{}/pods", manifest)
-
-    def secret(self, manifest):
-        return self.refusal("/api/v1/namespaces/{}/secrets", manifest)
-
-    def policy(self, manifest):
-        return self.refusal("/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies", manifest)
-
-
-@pytest.fixture(scope="module")
-def install(helm, api_server, definitions):
-    """Apply accounts and policies of a release with these values; gives the operator once the policies are in force."""
-    installed = {}
-    applied = []
-
-    def made(*changes):
-        if changes not in installed:
-            namespace = f"test-{uuid.uuid4().hex[:10]}"
-            api_server.request("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
-            sets = [part for change in (f"watchNamespaces={{{namespace}}}", *changes) for part in ("--set", change)]
-            answer = helm.template("--namespace", namespace, *sets)
-            assert answer.returncode == 0, answer.stderr
-            kinds = ("ServiceAccount", "Role", "RoleBinding", *KINDS)
-            loaded = yaml.load_all(answer.stdout, yaml.CSafeLoader)
-            objects = [each for each in loaded if each and each["kind"] in kinds]
-            applied.extend(each for each in objects if each["kind"] in KINDS)
-            done = api_server.kubectl("apply", "--server-side", "-f", "-", stdin=yaml.dump_all(objects))
-            assert done.returncode == 0, done.stderr
-            token = api_server.kubectl("create", "token", "dgym-operator", "--namespace", namespace).stdout.strip()
-            installed[changes] = Operator(Client(api_server.url, api_server.ca_file, token), namespace)
-            wait_for_policies(installed[changes])
-        return installed[changes]
-
-    yield made
-    # Policies are of the whole cluster, which other tests share.
-    api_server.kubectl("delete", "--ignore-not-found", "-f", "-", stdin=yaml.dump_all(applied))
-
-
-def wait_for_policies(operator):
-    """Policies take effect some time after they are stored, each by itself."""
-    bad = {"metadata": {"name": "no"}}
-    probes = {
-        "/api/v1/namespaces/{}/pods": {**bad, "spec": {"containers": [{"name": "no", "image": "no"}]}},
-        "/api/v1/namespaces/{}/secrets": bad,
-        "/api/v1/namespaces/{}/configmaps": bad,
-        "/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies": {**bad, "spec": {"podSelector": {}}},
-        "/apis/coordination.k8s.io/v1/namespaces/{}/leases": bad,
-    }
-    end = time.monotonic() + DEADLINE
-    for path, probe in probes.items():
-        while "ValidatingAdmissionPolicy" not in (refusal := operator.refusal(path, probe)):
-            assert time.monotonic() < end, (path, refusal)
-            time.sleep(0.1)
-
-
-@pytest.fixture(scope="module")
-def operator(install):
-    """The operator of a release with default values."""
-    return install()
-
-
-def sandbox_pod(namespace, template="restricted", *, delivered=True, **settings):
-    """A pod as the operator creates it."""
-    context = PodContext(
-        name="fix-1",
-        namespace=namespace,
-        episode="fix",
-        episode_uid=EPISODE_UID,
-        attempt=1,
-        task=DebugTaskSpec(),
-        delivered=delivered,
-        digests={
-            role.value: token_digest(make_token(b"key", episode_uid=EPISODE_UID, attempt=1, role=role)) for role in Role
-        },
-        active_deadline_seconds=7200,
-        settings=Settings(sandbox_image="localhost/sandbox:1", sidecar_image="localhost/sidecar:1", **settings),
-    )
-    pod = Renderer().render(template, context)
-    pod["metadata"]["ownerReferences"] = [dict(EPISODE)]
-    return pod
 
 
 def driver_secret(namespace):
@@ -138,23 +27,6 @@ def network_policy(namespace):
     """The sandboxes' NetworkPolicy as the operator applies it."""
     labels = {"app.kubernetes.io/component": "agent"}
     return sandbox_policy(namespace, operator_namespace=namespace, agent_labels=labels, port=8080)
-
-
-def changed(manifest, **places):
-    """A copy with other values: ``spec__volumes__0`` is the first volume."""
-    result = copy.deepcopy(manifest)
-    for place, value in places.items():
-        *path, last = (int(part) if part.isdigit() else part for part in place.split("__"))
-        holder = result
-        for part in path:
-            holder = holder[part]
-        if value is None:
-            holder.pop(last)
-        elif isinstance(holder, list) and last == len(holder):
-            holder.append(value)
-        else:
-            holder[last] = value
-    return result
 
 
 # Pods
@@ -175,7 +47,10 @@ POD_CHANGES = {
         {"metadata__ownerReferences__0": {**EPISODE, "kind": "Job", "apiVersion": "batch/v1"}},
         "controlled by one Episode",
     ),
-    "two owners": ({"metadata__ownerReferences__1": {**EPISODE, "controller": False}}, "controlled by one Episode"),
+    "two owners": (
+        {"metadata__ownerReferences__1": {**EPISODE, "controller": False}},
+        "controlled by one Episode",
+    ),
     "no label that the NetworkPolicy selects": ({"metadata__labels__app.kubernetes.io/component": "x"}, "the labels"),
     "the label of drivers": ({"metadata__labels__dgym.dev/driver": ""}, "none that opens other sandboxes"),
     "the node's network": ({"spec__hostNetwork": True}, "no namespace of its node"),
@@ -335,8 +210,8 @@ def test_config_maps_and_leases_other_than_the_operators_are_refused(operator):
 
 
 def test_without_the_value_there_is_no_policy(render):
-    assert not any(render("default", "operator.admissionPolicy.enabled=false").of(kind) for kind in KINDS)
-    assert len(render("default").of(KINDS[0])) == len(render("default").of(KINDS[1])) == 5
+    assert not any(render("default", "operator.admissionPolicy.enabled=false").of(kind) for kind in POLICY_KINDS)
+    assert len(render("default").of(POLICY_KINDS[0])) == len(render("default").of(POLICY_KINDS[1])) == 5
 
 
 def test_policies_of_two_releases_have_names_of_their_own(helm, render):
@@ -344,6 +219,6 @@ def test_policies_of_two_releases_have_names_of_their_own(helm, render):
         answer = helm.template("--namespace", namespace)
         assert answer.returncode == 0, answer.stderr
         made = [each for each in yaml.load_all(answer.stdout, yaml.CSafeLoader) if each]
-        return {each["metadata"]["name"] for each in made if each["kind"] in KINDS}
+        return {each["metadata"]["name"] for each in made if each["kind"] in POLICY_KINDS}
 
     assert names("one").isdisjoint(names("two"))

@@ -56,13 +56,16 @@ def operator(run_operator, release):
 def test_the_operator_may_do_what_it_does_and_nothing_else(release, operator, api_server, api_namespace, served):
     objects = _Objects(api_server, served, operator)
     objects.make("DebugTask", "task", TASK)
+    objects.make("SandboxPool", "pool", {"taskRef": {"name": "task"}, "minIdle": 1})
+    objects.start_all(objects.wait_for(f"/api/v1/namespaces/{served}/pods", 1))
     template = {"agent": {"name": "solution"}, "ttlSecondsAfterFinished": 0}
     objects.make(
         "EpisodeSet",
         "set",
         {"tasks": [{"name": "task"}], "template": template, "ttlSecondsAfterFinished": 0, "samples": 1},
     )
-    objects.wait_for(f"/api/v1/namespaces/{served}/pods", 1)
+    # The episode takes the pool's pod, which makes another.
+    objects.wait_for(f"/api/v1/namespaces/{served}/pods", 2)
     objects.patch("episodesets", "set", {"spec": {"cancel": True}})
     objects.wait_for(f"{GROUP}/namespaces/{served}/episodesets", 0)
 
@@ -101,6 +104,15 @@ class _Objects:
 
     def wait_for(self, collection, number):
         end = time.monotonic() + DEADLINE
-        while len(self.server.request("GET", collection)["items"]) != number:
+        while len(found := self.server.request("GET", collection)["items"]) != number:
             assert time.monotonic() < end, f"{number} of {collection}: {self.log.read_text()[-3000:]}"
             time.sleep(0.05)
+        return found
+
+    def start_all(self, pods):
+        """Report pods as ready, as a kubelet does; the answers of the sidecars are of no consequence."""
+        for pod in pods:
+            path = f"/api/v1/namespaces/{self.namespace}/pods/{pod['metadata']['name']}/status"
+            ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+            status = {"phase": "Running", "podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}], "conditions": [ready]}
+            self.server.request("PATCH", path, {"status": status}, content_type="application/merge-patch+json")

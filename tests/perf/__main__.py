@@ -19,12 +19,14 @@ from tests.perf.parallel import parallel_figures
 from tests.perf.report import report_figures
 from tests.perf.resets import reset_figures
 from tests.perf.runtimes import runtime_figures
+from tests.perf.sandboxpools import sandboxpool_figures
 from tests.perf.scale import active_figures, throughput_figures
 from tests.perf.startup import startup_figures
 from tests.perf.steps import step_figures
 from tests.perf.views import view_figures
 
-CLUSTER = "cluster"
+CLUSTER = ("cluster", "sandboxpools")
+"""With a cluster that hack/e2e prepares."""
 SCALE = ("throughput", "active")
 """With the API server of ``make binaries``."""
 BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
@@ -39,7 +41,8 @@ BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
     "views": view_figures,
     "throughput": throughput_figures,
     "active": active_figures,
-    CLUSTER: cluster_figures,
+    "cluster": cluster_figures,
+    "sandboxpools": sandboxpool_figures,
 }
 
 
@@ -47,7 +50,7 @@ def main(names: list[str]) -> None:
     """Run the named benchmarks (default: all that need neither a cluster nor ``make binaries``)."""
     console = Console(stderr=True)
     figures: dict[str, list[Figure]] = {}
-    for name in names or [each for each in BENCHMARKS if each not in (CLUSTER, *SCALE)]:
+    for name in names or [each for each in BENCHMARKS if each not in (*CLUSTER, *SCALE)]:
         with console.status(f"measuring {name} …"), tempfile.TemporaryDirectory(prefix="dgym-perf-") as scratch:
             figures[name] = BENCHMARKS[name](Path(scratch))
     Console(width=None if sys.stdout.isatty() else 140).print(_table(figures))

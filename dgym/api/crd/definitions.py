@@ -19,6 +19,7 @@ from dgym.api.crd.rules import (
     EPISODE_RULES,
     LIST_KEYS,
     LIST_SETS,
+    POOL_RULES,
     RULES,
     SET_RULES,
     TASK_RULES,
@@ -27,6 +28,7 @@ from dgym.api.crd.rules import (
 from dgym.api.episode import Episode, EpisodeSpec, EpisodeStatus
 from dgym.api.episodeset import EpisodeSet, EpisodeSetSpec, EpisodeSetStatus
 from dgym.api.fields import API_VERSION, GROUP
+from dgym.api.sandboxpool import SandboxPool, SandboxPoolSpec, SandboxPoolStatus
 from dgym.api.schema import struct_type
 from dgym.api.task import DebugTask, DebugTaskSpec, DebugTaskStatus
 
@@ -44,8 +46,8 @@ _AGE = ("Age", "date", ".metadata.creationTimestamp", 0)
 
 
 def custom_resource_definitions(*, keep: bool = False) -> list[dict[str, Any]]:
-    """The manifests of the three CustomResourceDefinitions; with ``keep`` Helm leaves them when it uninstalls."""
-    definitions = [_debug_tasks(), _episodes(), _episode_sets()]
+    """The manifests of the CustomResourceDefinitions; with ``keep`` Helm leaves them when it uninstalls."""
+    definitions = [_debug_tasks(), _episodes(), _episode_sets(), _sandbox_pools()]
     if keep:
         for definition in definitions:
             definition["metadata"]["annotations"] = {"helm.sh/resource-policy": "keep"}
@@ -118,6 +120,25 @@ def _episode_sets() -> dict[str, Any]:
 
 
 _COUNTS = ("Total", "Active", "Resolved", "Unresolved", "Failed")
+
+
+def _sandbox_pools() -> dict[str, Any]:
+    schema = _root(SandboxPool, struct_schema(SandboxPoolSpec, rules=POOL_RULES), struct_schema(SandboxPoolStatus))
+    columns = [
+        ("Reason", "string", ".status.reason", 0),
+        ("Idle", "integer", ".status.idle", 0),
+        ("Starting", "integer", ".status.starting", 0),
+        ("Claimed", "integer", ".status.claimed", 0),
+        _AGE,
+        ("Task", "string", ".spec.taskRef.name", 1),
+        ("Message", "string", ".status.message", 1),
+    ]
+    version = _version(schema, columns)
+    version["subresources"] = {
+        "status": {},
+        "scale": {"specReplicasPath": ".spec.minIdle", "statusReplicasPath": ".status.idle"},
+    }
+    return _definition("SandboxPool", "dgp", version)
 
 
 def _root(

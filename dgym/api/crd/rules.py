@@ -16,6 +16,7 @@ import msgspec
 from dgym.api.episode import EpisodeSpec, EpisodeStatus
 from dgym.api.episodeset import EpisodeSetSpec, EpisodeSetStatus, LabelRequirement, LabelSelector
 from dgym.api.fields import INLINE_LIMIT
+from dgym.api.sandboxpool import SandboxPoolStatus
 from dgym.api.task import (
     ConfigMapSource,
     DebugTaskSpec,
@@ -51,6 +52,7 @@ LIST_KEYS: dict[tuple[type, str], tuple[str, ...]] = {
     (EpisodeSetStatus, "arms"): ("name",),
     (EpisodeSetStatus, "conditions"): ("type",),
     (EpisodeStatus, "conditions"): ("type",),
+    (SandboxPoolStatus, "conditions"): ("type",),
     (Scoring, "hidden_files"): ("path",),
     (SourceSpec, "files"): ("path",),
 }
@@ -195,6 +197,14 @@ EPISODE_RULES = (
 """Of an Episode's spec, not of a set's template: suspend, cancel, priority and the TTL may change."""
 
 _ANOTHER_SET = "delete the EpisodeSet and create it again, or create another one"
+
+POOL_RULES = (
+    Rule(
+        "!has(self.maxIdle) || self.maxIdle >= self.minIdle",
+        "must not be less than minIdle",
+        ".maxIdle",
+    ),
+)
 
 SET_RULES = (
     Rule(

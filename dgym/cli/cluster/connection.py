@@ -17,6 +17,7 @@ from dgym.kube import (
     DEBUG_TASKS,
     EPISODE_SETS,
     EPISODES,
+    SANDBOX_POOLS,
     Access,
     AccessError,
     ApiError,
@@ -39,7 +40,7 @@ from dgym.kube import (
 
 T = TypeVar("T", bound=Object)
 
-RESOURCES = {resource.kind: resource for resource in (EPISODES, EPISODE_SETS, DEBUG_TASKS)}
+RESOURCES = {resource.kind: resource for resource in (EPISODES, EPISODE_SETS, DEBUG_TASKS, SANDBOX_POOLS)}
 VIEWS: dict[str, type[EpisodeView] | type[SetView]] = {"Episode": EpisodeView, "EpisodeSet": SetView}
 
 _PREFIXES = {

@@ -1,10 +1,12 @@
 """Plans applied: the only code that writes to the API server."""
 
+from dgym_operator.actions.claims import PoolClaims
 from dgym_operator.actions.drivers import DriverSecrets
 from dgym_operator.actions.episodes import EpisodeExecutor
 from dgym_operator.actions.episodesets import SetExecutor
 from dgym_operator.actions.networkpolicy import NetworkPolicies
 from dgym_operator.actions.pods import PodMaker
+from dgym_operator.actions.pools import PoolExecutor
 from dgym_operator.actions.reader import ApiReader, Unmet
 from dgym_operator.actions.secrets import KeyUnusable, ensure_secrets, key_id
 from dgym_operator.actions.writes import NotLeading, ProgressBudget, Writes, episode_patch
@@ -17,6 +19,8 @@ __all__ = [
     "NetworkPolicies",
     "NotLeading",
     "PodMaker",
+    "PoolClaims",
+    "PoolExecutor",
     "ProgressBudget",
     "SetExecutor",
     "Unmet",

@@ -13,6 +13,7 @@ import msgspec
 from dgym.api import ConditionType
 from dgym.kube import EPISODES, PODS, Client, EventRecorder, NotFound, Priority
 from dgym.logs import fields
+from dgym.wire.http import BindRequest, Path
 from dgym_operator.actions.drivers import DriverSecrets
 from dgym_operator.actions.pods import Gone, PodMaker
 from dgym_operator.actions.reader import ApiReader, Unmet
@@ -21,6 +22,7 @@ from dgym_operator.cache import Cache, Memory
 from dgym_operator.calls import SidecarCall, SidecarCalls
 from dgym_operator.controllers import (
     Action,
+    BindSidecar,
     CallSidecar,
     CreateDriverSecret,
     CreateFailure,
@@ -35,6 +37,8 @@ from dgym_operator.controllers import (
 )
 from dgym_operator.controllers.episode import pod_deadline_seconds, still_wants
 from dgym_operator.objects import EpisodeView, Pod
+from dgym_operator.pooled import pool_identity
+from dgym_operator.render import token_digests
 
 _log = logging.getLogger(__name__)
 DEFER_SECONDS = 2.0
@@ -90,6 +94,8 @@ class EpisodeExecutor:
                 await self.writes.delete(EPISODES, self.cache.episodes, episode.key, action.uid, decode=EpisodeView)
             case CallSidecar():
                 self._call_sidecar(episode, action)
+            case BindSidecar():
+                self._bind(episode, action)
             case CreateDriverSecret():
                 await self._create_driver_secret(episode, action)
             case Emit():
@@ -181,6 +187,21 @@ class EpisodeExecutor:
     def _call_sidecar(self, episode: EpisodeView, action: CallSidecar) -> None:
         body = msgspec.json.encode(action.body) if action.body is not None else None
         self.sidecars.request(SidecarCall(action.path, action.url, episode.metadata.uid, action.attempt, body))
+
+    def _bind(self, episode: EpisodeView, action: BindSidecar) -> None:
+        metadata = episode.metadata
+        digests = token_digests(self.pods.key, episode_uid=metadata.uid, attempt=action.attempt)
+        body = BindRequest(
+            episode=f"{metadata.namespace}/{metadata.name}",
+            episode_uid=metadata.uid,
+            attempt=action.attempt,
+            prepare_sha256=digests["prepare"],
+            drive_sha256=digests["drive"],
+            operate_sha256=digests["operate"],
+        )
+        identity = pool_identity(metadata.namespace, action.pod_name)
+        call = SidecarCall(Path.BIND, action.url, metadata.uid, action.attempt, msgspec.json.encode(body), identity)
+        self.sidecars.request(call)
 
     async def _create_driver_secret(self, episode: EpisodeView, action: CreateDriverSecret) -> None:
         uid = episode.metadata.uid

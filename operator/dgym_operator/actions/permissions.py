@@ -17,7 +17,26 @@ def find_refusal_by_policy(episode: Episode, task: DebugTask, settings: Settings
     return next(_refusals(episode, task, settings), None)
 
 
+def find_refusal_of_pod(episode: Episode, task: DebugTask, settings: Settings) -> str | None:
+    """The first request for the pod that the policy of the namespace refuses, whatever numbers the Episode has."""
+    return next(_pod_refusals(episode, task, settings), None)
+
+
 def _refusals(episode: Episode, task: DebugTask, settings: Settings) -> Iterator[str]:
+    yield from _pod_refusals(episode, task, settings)
+    namespace = episode.metadata.namespace or ""
+    policies = settings.namespace_policies
+    for field, name, number, limit in _numbers(episode, policies.of(namespace).limits):
+        if limit is None or (number is not None and number <= limit):
+            continue
+        given = "is missing, and" if number is None else f"is {number}, and"
+        yield (
+            f"{field}: {given} may be {limit} at most in namespace {namespace}; give a lower number, or let the "
+            f"administrator raise {policies.place(namespace, f'limits.{name}')} in the chart's values"
+        )
+
+
+def _pod_refusals(episode: Episode, task: DebugTask, settings: Settings) -> Iterator[str]:
     namespace = episode.metadata.namespace or ""
     policies = settings.namespace_policies
     policy = policies.of(namespace)
@@ -27,14 +46,6 @@ def _refusals(episode: Episode, task: DebugTask, settings: Settings) -> Iterator
                 f"{field}: {value!r} is not allowed in namespace {namespace}; remove it, or let the administrator add "
                 f"it to {policies.place(namespace, f'allowed.{name}')} in the chart's values"
             )
-    for field, name, number, limit in _numbers(episode, policy.limits):
-        if limit is None or (number is not None and number <= limit):
-            continue
-        given = "is missing, and" if number is None else f"is {number}, and"
-        yield (
-            f"{field}: {given} may be {limit} at most in namespace {namespace}; give a lower number, or let the "
-            f"administrator raise {policies.place(namespace, f'limits.{name}')} in the chart's values"
-        )
 
 
 def _requests(

@@ -5,7 +5,6 @@ whose caches lag, a default that an administrator is about to correct. A refusal
 in an hour. The causes of 403 and 422 differ in the texts of the API server alone.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +17,11 @@ from dgym.api import (
     SAMPLE_LABEL,
     SET_LABEL,
     TASK_LABEL,
+    TEMPLATE_HASH_ANNOTATION,
     DebugTask,
     Episode,
+    EpisodeSpec,
+    ObjectMeta,
 )
 from dgym.kube import (
     PODS,
@@ -32,13 +34,16 @@ from dgym.kube import (
     Invalid,
     NotFound,
 )
+from dgym.wire.http import token_digest
 from dgym.wire.messages import EndReason
+from dgym_operator.actions.claims import POOLED_SECONDS, PoolClaims
 from dgym_operator.actions.networkpolicy import NetworkPolicies
-from dgym_operator.actions.permissions import find_refusal_by_policy
+from dgym_operator.actions.permissions import find_refusal_by_policy, find_refusal_of_pod
 from dgym_operator.actions.reader import ApiReader, Unmet
 from dgym_operator.actions.secrets import key_id
 from dgym_operator.actions.writes import Writes, controller_reference
-from dgym_operator.objects import Pod
+from dgym_operator.objects import Pod, SandboxPoolView
+from dgym_operator.pooled import bind_token, pool_identity, template_hash, unbound
 from dgym_operator.proof import make_proof, proof_is_valid
 from dgym_operator.render import PodContext, Renderer, TemplateError, token_digests
 from dgym_operator.settings import Settings
@@ -70,9 +75,10 @@ class PodMaker:
     renderer: Renderer
     settings: Settings
     key: bytes
+    claims: PoolClaims
 
     async def create(self, episode: Episode, *, name: str, attempt: int, deadline_seconds: int) -> Pod:
-        """Create the attempt's pod, or return the one that was created before.
+        """Take the attempt's pod from a pool, or create it, or return the one that was created before.
 
         Raises:
             Unmet: The pod cannot be created now, or ever, by the reason.
@@ -89,6 +95,9 @@ class PodMaker:
         template = episode.spec.pod_template or task.spec.pod_template or self.settings.default_pod_template
         context = self._context(episode, task, name=name, attempt=attempt, deadline_seconds=deadline_seconds)
         manifest = self._manifest(episode, template, context)
+        claimed = await self.claims.claim(manifest, deadline_seconds=deadline_seconds)
+        if claimed is not None:
+            return claimed
         try:
             await self.policies.ensure(namespace)
             return await self.writes.create(PODS, manifest, decode=Pod, namespace=namespace)
@@ -98,6 +107,64 @@ class PodMaker:
             raise
         except ApiError as error:
             raise (find_refusal(error) or Gone()) from error
+
+    async def create_pooled(self, pool: SandboxPoolView, name: str) -> Pod:
+        """Create a pod of ``pool``.
+
+        Raises:
+            Unmet: The pod cannot be created now, or ever, by the reason.
+            Gone: The pool's namespace is being deleted.
+            AlreadyExists: There is a pod of that name.
+            ConnectionLost: There was no answer; the pod may exist.
+        """
+        namespace = pool.metadata.namespace
+        manifest = await self._pooled_manifest(pool, name)
+        made_as = template_hash(manifest)
+        digest = token_digest(bind_token(self.key, pool_identity(namespace, name)))
+        manifest = unbound(manifest, pool=pool.metadata.name, digest=digest)
+        identity = pool_identity(namespace, name, made_as)
+        proof = make_proof(self.key, manifest["spec"], namespace=namespace, episode_uid=identity, attempt=0)
+        metadata = manifest["metadata"]
+        metadata["ownerReferences"] = [controller_reference("SandboxPool", pool.metadata.name, pool.metadata.uid)]
+        metadata["annotations"] |= {PROOF_ANNOTATION: proof, TEMPLATE_HASH_ANNOTATION: made_as}
+        try:
+            await self.policies.ensure(namespace)
+            return await self.writes.create(PODS, manifest, decode=Pod, namespace=namespace)
+        except (AlreadyExists, ConnectionLost):
+            raise
+        except ApiError as error:
+            raise (find_refusal(error) or Gone()) from error
+
+    async def hash_of(self, pool: SandboxPoolView) -> str:
+        """The template hash of the pool's pods.
+
+        Raises:
+            Unmet: There can be none.
+        """
+        one, other = [template_hash(await self._pooled_manifest(pool, name)) for name in ("one", "other")]
+        if one != other:
+            message = (
+                "the pod template writes the name of the pod or of its episode into more than its metadata and its "
+                "sidecar's own variables, so that no pod of it can serve any Episode; use another podTemplate"
+            )
+            raise Unmet(EndReason.INVALID_SPEC, message)
+        return one
+
+    async def _pooled_manifest(self, pool: SandboxPoolView, name: str) -> dict[str, Any]:
+        """The pod as that of an Episode with the pool's task, template and overrides."""
+        metadata, spec = pool.metadata, pool.spec
+        episode = Episode(
+            metadata=ObjectMeta(name=name, namespace=metadata.namespace, uid=metadata.uid),
+            spec=EpisodeSpec(task_ref=spec.task_ref, pod_template=spec.pod_template, pod_overrides=spec.pod_overrides),
+        )
+        task = await self.reader.task(episode)
+        refused = find_refusal_of_pod(episode, task, self.settings)
+        if refused is not None:
+            raise Unmet(EndReason.INVALID_SPEC, refused)
+        template = spec.pod_template or task.spec.pod_template or self.settings.default_pod_template
+        seconds = spec.ttl_seconds + POOLED_SECONDS
+        context = self._context(episode, task, name=name, attempt=1, deadline_seconds=seconds)
+        return self._manifest(episode, template, context)
 
     async def _recognize(self, episode: Episode, namespace: str, name: str, attempt: int) -> Pod:
         """The pod of that name, if an earlier call has made it for this very attempt."""
@@ -122,7 +189,7 @@ class PodMaker:
             raise Unmet(EndReason.POD_REJECTED, message, passes=True)
         raise Unmet(EndReason.POD_REJECTED, f"a pod {name}, {owned}, is there already; delete it")
 
-    def _manifest(self, episode: Episode, template: str, context: PodContext) -> Mapping[str, Any]:
+    def _manifest(self, episode: Episode, template: str, context: PodContext) -> dict[str, Any]:
         try:
             manifest = self.renderer.render(template, context)
         except TemplateError as error:

@@ -14,10 +14,12 @@ from dgym_operator.controllers import attempt_of
 from dgym_operator.controllers.episode import loss
 from dgym_operator.controllers.episodeset import Indexes, child_index
 from dgym_operator.dispatch import Dispatcher
-from dgym_operator.objects import ConfigMapView, EpisodeSetView, EpisodeView, Pod, TaskView
+from dgym_operator.objects import ConfigMapView, EpisodeSetView, EpisodeView, Pod, SandboxPoolView, TaskView
 
 _SET_SECONDS = 0.1
 """Delay of a set's reconcile, so that simultaneous changes of many children are written once."""
+_POOL_SECONDS = 0.2
+"""Delay of a pool's reconcile: many claims at a time are answered by one round."""
 _SET_PAUSE = 1.0
 """Between two writes of a set's status for changes of its children."""
 
@@ -37,6 +39,7 @@ class EventHandlers:
         cache.episodes.subscribe(self._episode)
         cache.sets.subscribe(self._set)
         cache.pods.subscribe(self._pod)
+        cache.sandbox_pools.subscribe(self._sandbox_pool)
         cache.tasks.subscribe(self._task)
         cache.config_maps.subscribe(self._config_map)
         cache.agent_pods.subscribe(self._agent_pod)
@@ -45,10 +48,14 @@ class EventHandlers:
         """Queue all objects, and from now on every change."""
         self._leading = True
         self._enqueue_all(self._cache.sets, self._cache.episodes)
+        for pool in self._cache.sandbox_pools:
+            self._enqueue_pool(*pool.key)
 
     def enqueue_namespace(self, name: str) -> None:
         """Queue all objects of a namespace that is served from now on."""
         self._enqueue_all(self._cache.sets_by_namespace[name], self._cache.episodes_by_namespace[name])
+        for pool in self._cache.pools_by_namespace[name]:
+            self._enqueue_pool(*pool.key)
 
     def enqueue(self, key: Key, *, low_priority: bool = False) -> None:
         """Queue an Episode."""
@@ -64,6 +71,9 @@ class EventHandlers:
         key = (namespace, name)
         paused = self._sets_written.get(key, float("-inf")) + _SET_PAUSE - self._cache.clock.monotonic()
         self._add(Item(Kind.EPISODE_SET, key), max(_SET_SECONDS, paused))
+
+    def _enqueue_pool(self, namespace: str, name: str) -> None:
+        self._add(Item(Kind.SANDBOX_POOL, (namespace, name)), _POOL_SECONDS)
 
     def _add(self, item: Item, after: float = 0.0, *, low_priority: bool = False) -> None:
         if self._leading:
@@ -116,6 +126,7 @@ class EventHandlers:
 
     def _pod(self, change: Change[Pod]) -> None:
         self._observer.pod(change)
+        self._pod_of_pool(change)
         owner = change.last.metadata.controller
         if owner is not None and owner.kind == Kind.EPISODE:
             if not self._cache.owns(change.last):
@@ -131,6 +142,19 @@ class EventHandlers:
             key = (change.key[0], owner.name)
             if not _is_of_no_consequence(change):
                 self.enqueue(key, low_priority=change.source is Source.LIST)
+
+    def _pod_of_pool(self, change: Change[Pod]) -> None:
+        """Have the pool decide about a change of a pod that it has or had."""
+        for pod in (change.old, change.new):
+            owner = pod.metadata.controller if pod is not None else None
+            if owner is not None and owner.kind == Kind.SANDBOX_POOL and not _is_of_no_consequence(change):
+                self._enqueue_pool(change.key[0], owner.name)
+
+    def _sandbox_pool(self, change: Change[SandboxPoolView]) -> None:
+        if change.new is None:
+            self._cache.memory.forget(change.last.metadata.uid)
+        elif change.source is not Source.OWN:
+            self._enqueue_pool(*change.key)
 
     def _keep_last(self, uid: str, pod: Pod) -> None:
         """Keep the last state of a deleted pod for the next decision: its verdict, or the deletion itself."""
@@ -152,8 +176,10 @@ class EventHandlers:
                 after = view.after_verify(answer.content)
             case AttemptState():
                 after = view.after_state(answer.content, answer.asked)
+            case _ if answer.call.path is Path.CANCEL:
+                after = view.after_cancel(answer.asked)
             case _:
-                after = view.after_cancel(answer.asked) if answer.call.path is Path.CANCEL else view
+                after = view.after_bind() if answer.call.path is Path.BIND else view
         episode = self._cache.episode_of(uid)
         if after != view and episode is not None:
             self._cache.memory.record_sidecar(uid, attempt, after)
@@ -163,6 +189,9 @@ class EventHandlers:
         for episode in self._cache.episodes_by_task[change.key]:
             if episode.status.pod_name is None:
                 self.enqueue(episode.key, low_priority=True)
+        for pool in self._cache.pools_by_namespace[change.key[0]]:
+            if pool.spec.task_ref.name == change.key[1]:
+                self._enqueue_pool(*pool.key)
         for episode_set in self._cache.sets_by_namespace[change.key[0]]:
             if not self._cache.config_maps_by_owner.count(episode_set.metadata.uid):
                 self._enqueue_set(*episode_set.key)

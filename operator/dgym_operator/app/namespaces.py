@@ -132,8 +132,8 @@ class Namespaces:
     """The state of each namespace, on the replica that leads.
 
     Args:
-        settings: Its ``watch_namespaces`` are reported even while they hold no Episode.
-        cache: Shows which namespaces hold Episodes and EpisodeSets.
+        settings: Its ``watch_namespaces`` are reported even while they hold nothing.
+        cache: Shows which namespaces hold objects of dgym.
         informers: Show which namespaces can be read.
         claims: Show which namespaces this installation has claimed.
         announcer: Announces changes.
@@ -174,8 +174,8 @@ class Namespaces:
 
     async def begin(self) -> None:
         """Claim all namespaces that hold objects now: the first decisions must know the slots used in all of them."""
-        known = (*self._cache.episodes_by_namespace.values(), *self._cache.sets_by_namespace.values())
-        self._states |= {str(namespace): State.PENDING for namespace in known if namespace not in self._states}
+        known = self._cache.namespaces - self._states.keys()
+        self._states |= dict.fromkeys(sorted(known), State.PENDING)
         await self._claims.acquire(namespace for namespace in self._states if self._informers.complete(namespace))
         self._update(tuple(self._states))
 
@@ -190,12 +190,10 @@ class Namespaces:
                 await self._changed.wait()
 
     def _drop_empty(self) -> None:
-        cache = self._cache
-        for namespace in tuple(self._states.keys() - self._listed):
-            if not cache.episodes_by_namespace.count(namespace) and not cache.sets_by_namespace.count(namespace):
-                del self._states[namespace]
-                self._unserved.discard(namespace)
-                self._claims.drop(namespace)
+        for namespace in sorted(self._states.keys() - self._listed - self._cache.namespaces):
+            del self._states[namespace]
+            self._unserved.discard(namespace)
+            self._claims.drop(namespace)
 
     def _update(self, namespaces: Iterable[str]) -> None:
         for namespace in namespaces:

@@ -35,6 +35,8 @@ from dgym_operator.actions import (
     KeyUnusable,
     NetworkPolicies,
     PodMaker,
+    PoolClaims,
+    PoolExecutor,
     ProgressBudget,
     SetExecutor,
     Writes,
@@ -289,6 +291,7 @@ class Operator:
             renderer=self._renderer,
             settings=settings,
             key=key,
+            claims=PoolClaims(cache=cache, writes=writes),
         )
         episodes = EpisodeExecutor(
             cache=cache,
@@ -305,6 +308,7 @@ class Operator:
             cache=cache,
             queue=self._queue,
             episodes=episodes,
+            pools=PoolExecutor(cache=cache, writes=writes, pods=pods, random_bytes=self._random_bytes),
             sets=SetExecutor(cache=cache, client=self._client, writes=writes, events=self._events),
             dispatcher=self._dispatcher,
             deliveries=deliveries,

@@ -21,13 +21,14 @@ from dgym.kube import (
     WorkQueue,
 )
 from dgym.logs import fields
-from dgym_operator.actions import EpisodeExecutor, NotLeading, SetExecutor
+from dgym_operator.actions import EpisodeExecutor, NotLeading, PoolExecutor, SetExecutor
 from dgym_operator.app.health import Watchdog
 from dgym_operator.app.metrics import Metrics
 from dgym_operator.cache import Agent, Cache
 from dgym_operator.controllers import CreatePod, Emit, EpisodeInput, PatchSetStatus, PatchStatus, Plan
 from dgym_operator.controllers.episode import AgentRequest, agent_request, assigned_status, decide, retry_at
 from dgym_operator.controllers.episodeset import decide_set
+from dgym_operator.controllers.sandboxpool import decide_pool, has_failed
 from dgym_operator.dispatch import Deliveries, Dispatcher, candidate_of, pending_pod
 from dgym_operator.objects import EpisodeView
 
@@ -41,6 +42,7 @@ class Kind(StrEnum):
 
     EPISODE = "Episode"
     EPISODE_SET = "EpisodeSet"
+    SANDBOX_POOL = "SandboxPool"
 
 
 class Item(NamedTuple):
@@ -58,6 +60,7 @@ class Reconciler:
     queue: WorkQueue[Item]
     episodes: EpisodeExecutor
     sets: SetExecutor
+    pools: PoolExecutor
     dispatcher: Dispatcher
     deliveries: Deliveries
     metrics: Metrics
@@ -91,7 +94,7 @@ class Reconciler:
             self.queue.forget(item)
             return "not_served"
         try:
-            requeue_after = await (self._episode(item.key) if item.kind is Kind.EPISODE else self._set(item.key))
+            requeue_after = await self._work_of(item)
         except NotLeading:
             return "not_leading"
         except NotFound:
@@ -115,11 +118,20 @@ class Reconciler:
             self.queue.retry(item)
             _log.exception("reconcile raised an exception, a defect", extra=about)
             return "defect"
-        if item.kind is Kind.EPISODE:
+        if item.kind is not Kind.EPISODE_SET:
             self.queue.forget(item)
         if requeue_after is not None:
             self.queue.add(item, requeue_after)
         return "ok"
+
+    async def _work_of(self, item: Item) -> float | None:
+        match item.kind:
+            case Kind.EPISODE:
+                return await self._episode(item.key)
+            case Kind.EPISODE_SET:
+                return await self._set(item.key)
+            case Kind.SANDBOX_POOL:
+                return await self._pool(item.key)
 
     async def _refresh(self, item: Item) -> None:
         """Read an Episode that has changed under a write, perhaps by that very write, whose answer was lost.
@@ -153,6 +165,20 @@ class Reconciler:
             return None if requeue_after is None else max(requeue_after, settled_seconds(self.queue.failures(item)))
         self.queue.forget(item)
         return requeue_after
+
+    async def _pool(self, key: Key) -> float | None:
+        pool = self.cache.sandbox_pools.get(key)
+        if pool is None:
+            return None
+        made_as, refused = await self.pools.hash_of(pool)
+        now, known = self.cache.clock.now(), self.cache.memory.pools[pool.metadata.uid]
+        view = self.cache.pool_input(pool, made_as, refused)
+        for pod in view.pods:
+            if has_failed(view, pod, now):
+                known.record_failed(pod.metadata.uid, now)
+            elif pod.ready:
+                known.record_ready()
+        return await self.pools.apply(pool, decide_pool(self.cache.pool_input(pool, made_as, refused), now))
 
     async def _episode(self, key: Key) -> float | None:
         episode = self.cache.episodes.get(key)

@@ -15,20 +15,31 @@ from dgym.kube import (
 from dgym.wire.assignments import AssignmentMode
 from dgym_operator.cache.agents import Agents
 from dgym_operator.cache.memory import Memory
-from dgym_operator.controllers import EpisodeInput, EpisodeSetInput, FrozenTasks, Policy, TaskState, attempt_of
+from dgym_operator.controllers import (
+    EpisodeInput,
+    EpisodeSetInput,
+    FrozenTasks,
+    Policy,
+    SandboxPoolInput,
+    TaskState,
+    attempt_of,
+)
 from dgym_operator.controllers.episodeset import Children, child_index, decode_tasks, tasks_name
 from dgym_operator.objects import (
     ConfigMapView,
     EpisodeSetView,
     EpisodeView,
     Pod,
+    SandboxPoolView,
     TaskView,
     WatchedObject,
 )
+from dgym_operator.pooled import pool_identity
 from dgym_operator.proof import proof_is_valid
 
 _SET = "EpisodeSet"
 _EPISODE = "Episode"
+_POOL = "SandboxPool"
 
 
 class Cache:
@@ -45,6 +56,7 @@ class Cache:
         """Its name."""
         self.episodes: Store[EpisodeView] = Store(clock)
         self.sets: Store[EpisodeSetView] = Store(clock)
+        self.sandbox_pools: Store[SandboxPoolView] = Store(clock)
         self.tasks: Store[TaskView] = Store(clock)
         self.pods: Store[Pod] = Store(clock)
         self.agent_pods: Store[Pod] = Store(clock)
@@ -56,6 +68,8 @@ class Cache:
         self.assigned_by_namespace = self.episodes.index(_assigned_in)
         self.episodes_by_task = self.episodes.index(_task_of)
         self.pods_by_owner = self.pods.index(_owner_of)
+        self.idle_pods = self.pods.index(_idle_as)
+        self.pools_by_namespace = self.sandbox_pools.index(lambda each: (each.metadata.namespace,))
         self.children = self.episodes.index(_owner_of)
         self.config_maps_by_owner = self.config_maps.index(_owner_of)
         self.sets_by_namespace = self.sets.index(lambda each: (each.metadata.namespace,))
@@ -78,6 +92,12 @@ class Cache:
         found = self.sets.get((episode.metadata.namespace, owner.name))
         return found if found is not None and found.metadata.uid == owner.uid else None
 
+    @property
+    def namespaces(self) -> set[str]:
+        """Those that hold an Episode, an EpisodeSet or a SandboxPool."""
+        indexes = (self.episodes_by_namespace, self.sets_by_namespace, self.pools_by_namespace)
+        return {str(namespace) for index in indexes for namespace in index.values()}
+
     def episode_input(self, episode: EpisodeView, *, may_create: bool) -> EpisodeInput:
         """The input of a decision about the Episode."""
         uid = episode.metadata.uid
@@ -89,7 +109,7 @@ class Cache:
             task=self.task_state(episode),
             may_create=may_create,
             agent=self.agents.view(episode),
-            sidecar=self.memory.sidecar(uid, episode.status.attempt),
+            sidecar=self.memory.sidecar(uid, _attempt_of(episode)),
             absent=self.memory.absent.get(uid, frozenset()),
             create_failure=self.memory.failure(uid, episode.status.attempt + 1),
             disrupted_attempt=self.memory.disrupted.get(uid, 0),
@@ -121,6 +141,34 @@ class Cache:
             creating=self.memory.creating(uid, self.clock.now()),
             policy=self.policy,
         )
+
+    def pool_input(self, pool: SandboxPoolView, template_hash: str, refused: str) -> SandboxPoolInput:
+        """The input of a decision about the SandboxPool."""
+        known = self.memory.pools[pool.metadata.uid]
+        owned = self.pods_by_owner[pool.metadata.uid]
+        pods = tuple(pod for pod in owned if self.is_of_pool(pod))
+        return SandboxPoolInput(
+            pool=pool,
+            pods=pods,
+            unusable_pods=tuple(pod for pod in owned if pod not in pods and pod.metadata.labels.key),
+            template_hash=template_hash,
+            refused=refused or self.memory.refused.get(pool.metadata.uid, ""),
+            taken=tuple(known.taken),
+            claimed=known.claimed,
+            failures=known.failures,
+            failed_at=known.failed_at,
+            policy=self.policy,
+        )
+
+    def is_of_pool(self, pod: Pod) -> bool:
+        """Whether the operator has made the pod for a pool, with the hash that stands on it."""
+        metadata = pod.metadata
+        owner, made_as = metadata.controller, metadata.annotations.template_hash
+        if owner is None or owner.kind != _POOL or not self.key:
+            return False
+        identity = pool_identity(metadata.namespace, metadata.name, made_as)
+        proof = metadata.annotations.proof
+        return proof_is_valid(self.key, proof, namespace=metadata.namespace, episode_uid=identity, attempt=0)
 
     def children_of(self, episode_set: EpisodeSetView) -> Children:
         """The children of the set, kept from the first call on."""
@@ -224,9 +272,7 @@ class Cache:
 
     def is_of_current_attempt(self, episode: EpisodeView, pod: Pod) -> bool:
         """Whether the pod is of the current attempt, or else of the next one, of an unfinished Episode."""
-        status = episode.status
-        attempt = status.attempt if status.pod_name is not None else status.attempt + 1
-        return not episode.is_finished and attempt_of(pod) == attempt
+        return not episode.is_finished and attempt_of(pod) == _attempt_of(episode)
 
     def _is_counted(self, episode: EpisodeView) -> bool:
         if episode.spec.ttl_seconds_after_finished is None or not episode.is_finished:
@@ -235,6 +281,12 @@ class Cache:
         if episode_set is None or index is None:
             return False
         return index in self.children_of(episode_set).completed(episode_set.status.completed_indexes)
+
+
+def _attempt_of(episode: EpisodeView) -> int:
+    """The current attempt, or else the next one."""
+    status = episode.status
+    return status.attempt if status.pod_name is not None else status.attempt + 1
 
 
 def _set_uid(episode: EpisodeView) -> str:
@@ -246,6 +298,14 @@ def _set_uid(episode: EpisodeView) -> str:
 def _owner_of(item: WatchedObject) -> Iterable[Hashable]:
     owner = item.metadata.controller
     return (owner.uid,) if owner is not None else ()
+
+
+def _idle_as(pod: Pod) -> Iterable[tuple[str, str]]:
+    """Namespace and template hash of a pod that an Episode may take."""
+    metadata = pod.metadata
+    owner, made_as = metadata.controller, metadata.annotations.template_hash
+    waits = owner is not None and owner.kind == _POOL and made_as and metadata.deletion_timestamp is None
+    return ((metadata.namespace, made_as),) if waits and pod.ready and not pod.is_over else ()
 
 
 def _agent_of(episode: EpisodeView) -> Iterable[Hashable]:

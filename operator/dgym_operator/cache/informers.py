@@ -15,6 +15,7 @@ from dgym.kube import (
     EPISODE_SETS,
     EPISODES,
     PODS,
+    SANDBOX_POOLS,
     ApiError,
     Backoff,
     Client,
@@ -27,7 +28,15 @@ from dgym.kube import (
     WatchSettings,
 )
 from dgym_operator.cache.cache import Cache
-from dgym_operator.objects import SANDBOX_LABELS, ConfigMapView, EpisodeSetView, EpisodeView, Pod, TaskView
+from dgym_operator.objects import (
+    SANDBOX_LABELS,
+    ConfigMapView,
+    EpisodeSetView,
+    EpisodeView,
+    Pod,
+    SandboxPoolView,
+    TaskView,
+)
 from dgym_operator.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -69,6 +78,7 @@ class Informers:
         for namespace in settings.namespaces:
             self._add(EPISODES, EpisodeView, cache.episodes, namespace)
             self._add(EPISODE_SETS, EpisodeSetView, cache.sets, namespace)
+            self._add(SANDBOX_POOLS, SandboxPoolView, cache.sandbox_pools, namespace)
             self._add(DEBUG_TASKS, TaskView, cache.tasks, namespace)
             self._add(PODS, Pod, cache.pods, namespace, sandboxes)
             self._add(CONFIG_MAPS, ConfigMapView, cache.config_maps, namespace, SET_LABEL)

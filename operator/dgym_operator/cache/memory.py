@@ -1,13 +1,40 @@
-"""What decisions need of Episodes and EpisodeSets, and the API server does not show."""
+"""What decisions need of Episodes, EpisodeSets and SandboxPools, and the API server does not show."""
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from datetime import datetime, timedelta
 
 from dgym_operator.controllers import CreateFailure, SidecarView
 from dgym_operator.objects import EpisodeView, Pod
 
+_TAKEN = 1000
 _UNANSWERED_CREATE = timedelta(seconds=30)
 """How long a create without an answer counts; by then the watch would have shown the object."""
+
+
+class PoolMemory:
+    """Which pods of a SandboxPool Episodes have taken, and which have failed."""
+
+    def __init__(self) -> None:
+        self.taken: deque[datetime] = deque(maxlen=_TAKEN)
+        self.claimed = 0
+        self.failures = 0
+        self.failed_at: datetime | None = None
+        self._failed: deque[str] = deque(maxlen=_TAKEN)
+
+    def record_taken(self, at: datetime, counted: int) -> None:
+        """Record that an Episode has taken a pod, after ``counted`` others that the pool's status has."""
+        self.taken.append(at)
+        self.claimed = max(self.claimed, counted) + 1
+
+    def record_failed(self, uid: str, at: datetime) -> None:
+        """Record that this pod has failed, once."""
+        if uid not in self._failed:
+            self._failed.append(uid)
+            self.failures, self.failed_at = self.failures + 1, at
+
+    def record_ready(self) -> None:
+        """Record that a pod is ready: failures before it do not count any more."""
+        self.failures, self.failed_at = 0, None
 
 
 class Memory:
@@ -23,6 +50,7 @@ class Memory:
         disrupted: The last attempt whose pod was observed to be disrupted.
         made: The attempt and the UID of the pod that this leader has made last.
         drivers: The attempt whose external driver has its Secret.
+        pools: What is known of a SandboxPool beside its pods.
         failed_write_at: Monotonic time of the last write of an Episode's status that failed. It may have taken effect
             all the same, and show in the cache later.
     """
@@ -36,6 +64,7 @@ class Memory:
         self.made: dict[str, tuple[int, str]] = {}
         self.drivers: dict[str, int] = {}
         self._sidecars: dict[str, tuple[int, SidecarView]] = {}
+        self.pools: defaultdict[str, PoolMemory] = defaultdict(PoolMemory)
         self.failed_write_at = float("-inf")
         self._written: set[str] = set()
         self._failures: dict[str, tuple[int, CreateFailure]] = {}
@@ -113,5 +142,6 @@ class Memory:
             self.made,
             self.drivers,
             self._creating,
+            self.pools,
         ):
             records.pop(uid, None)

@@ -11,7 +11,7 @@ from dgym.wire.http import AttemptState, VerifyResponse
 from dgym_operator.controllers.children import Children
 from dgym_operator.controllers.conditions import observed_generation
 from dgym_operator.controllers.plan import CreateFailure
-from dgym_operator.objects import EpisodeSetView, EpisodeView, Pod, TaskView
+from dgym_operator.objects import EpisodeSetView, EpisodeView, Pod, SandboxPoolView, TaskView
 
 SIDECAR_PORT = 8080
 _CLOSING = frozenset({AssignmentState.CLOSING, AssignmentState.STORING, AssignmentState.STORE_UNAVAILABLE})
@@ -44,6 +44,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         agent_failures: How often a model may fail in one pod and be tried again.
         settle_seconds: How old the newest task must be before a selector's choice is frozen.
         creates_per_round: Children that a set creates in one round.
+        pool_creates_per_round: Pods that a pool creates in one round.
+        pool_start_timeout_seconds: How long a pod of a pool may take until it is ready.
     """
 
     backoff_seconds: float = 10.0
@@ -66,6 +68,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     agent_failures: int = 3
     settle_seconds: float = 5.0
     creates_per_round: int = 200
+    pool_creates_per_round: int = 10
+    pool_start_timeout_seconds: float = 900.0
 
 
 def backoff(base: float, limit: float, failures: int) -> float:
@@ -114,6 +118,7 @@ class SidecarView(msgspec.Struct, frozen=True, kw_only=True):
         asked: When ``state`` was requested.
         expired_since: Since when nothing is left of its deadline, or the tests run.
         idle_since: Since when the deadline stands still, though it has begun to run.
+        bound: Whether it knows which attempt it serves, if its pod comes from a pool.
     """
 
     verified: VerifyResponse | None = None
@@ -122,6 +127,7 @@ class SidecarView(msgspec.Struct, frozen=True, kw_only=True):
     asked: datetime | None = None
     expired_since: datetime | None = None
     idle_since: datetime | None = None
+    bound: bool = False
 
     @property
     def has_lost_sandbox(self) -> bool:
@@ -132,6 +138,10 @@ class SidecarView(msgspec.Struct, frozen=True, kw_only=True):
     def poisoned_step(self) -> int | None:
         """The step under which its sandbox has ended."""
         return self.verified.poisoned_step if self.verified is not None else None
+
+    def after_bind(self) -> "SidecarView":
+        """With the answer that it knows which attempt it serves."""
+        return msgspec.structs.replace(self, bound=True)
 
     def after_cancel(self, asked: datetime) -> "SidecarView":
         """With the answer that the cancelled episode has ended."""
@@ -218,6 +228,11 @@ class EpisodeInput(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @property
+    def is_bound(self) -> bool:
+        """Whether the sidecar of the pod is known to know its attempt: that of a pod from a pool is told."""
+        return self.pod is None or not self.pod.metadata.annotations.claimed or self.sidecar.bound
+
+    @property
     def assignment(self) -> AgentAssignment | None:
         """The assignment of the current attempt to an agent."""
         return self.episode.status.assignment
@@ -285,6 +300,34 @@ def attempt_of(pod: Pod) -> int:
 def sidecar_url(pod: Pod) -> str:
     """URL of the pod's sidecar; empty while the pod has no address."""
     return pod.url(SIDECAR_PORT)
+
+
+class SandboxPoolInput(msgspec.Struct, frozen=True, kw_only=True):
+    """One SandboxPool and all observed state that bears on it.
+
+    Attributes:
+        pool: The pool.
+        pods: Its pods that the operator has made, and no Episode has taken.
+        unusable_pods: Its pods with a key and no proof of it, such as those of a former key; they are deleted.
+        template_hash: The hash that its pods must have; empty: they cannot be made, by ``refused``.
+        refused: Why no pod of the pool can be made; empty: they can.
+        taken: Times at which Episodes took a pod of it, of the last minutes.
+        claimed: How many pods Episodes have taken since this operator leads.
+        failures: How many of its pods in a row have failed before they were ready.
+        failed_at: When the last of them did.
+        policy: Constants.
+    """
+
+    pool: SandboxPoolView
+    pods: tuple[Pod, ...] = ()
+    unusable_pods: tuple[Pod, ...] = ()
+    template_hash: str = ""
+    refused: str = ""
+    taken: tuple[datetime, ...] = ()
+    claimed: int = 0
+    failures: int = 0
+    failed_at: datetime | None = None
+    policy: Policy = Policy()
 
 
 class EpisodeSetInput(msgspec.Struct, frozen=True, kw_only=True):

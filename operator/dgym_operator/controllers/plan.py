@@ -14,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from dgym.api import EpisodeSetStatus, EpisodeStatus
+from dgym.api import EpisodeSetStatus, EpisodeStatus, SandboxPoolStatus
 from dgym.wire.http import Path, PauseRequest, RunningRequest
 
 _NUMBER = re.compile(r"\d+")
@@ -32,6 +32,14 @@ class CreatePod(Action, frozen=True, kw_only=True):
     """
 
     name: str
+    attempt: int
+
+
+class BindSidecar(Action, frozen=True, kw_only=True):
+    """Tell the sidecar of a pod that comes from a pool which attempt it serves. May be repeated."""
+
+    pod_name: str
+    url: str
     attempt: int
 
 
@@ -94,6 +102,16 @@ class LookUpTasks(Action, frozen=True, kw_only=True):
     """
 
     name: str
+
+
+class CreatePooledPod(Action, frozen=True, kw_only=True):
+    """Create one more pod of the pool."""
+
+
+class PatchPoolStatus(Action, frozen=True, kw_only=True):
+    """Write the pool's status."""
+
+    status: SandboxPoolStatus
 
 
 class CreateEpisode(Action, frozen=True, kw_only=True):

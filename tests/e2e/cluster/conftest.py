@@ -11,11 +11,26 @@ from tests.required import absent
 
 # The repository of an image; its test needs the modules beside it.
 collect_ignore = ["baked"]
+_LOG_LINES = 200
 
 
 def pytest_collection_modifyitems(items):
     for item in items:
         item.add_marker(pytest.mark.timeout(600))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Show what the operators' logs say of the namespace of a test that fails: they are gone with their release."""
+    report = yield
+    kubectl = item.funcargs.get("namespace")
+    system = os.environ.get("DGYM_E2E_SYSTEM_NAMESPACE")
+    if call.when == "call" and report.failed and kubectl is not None and system:
+        operators = ("-l", "app.kubernetes.io/component=operator", "--prefix", "--tail=-1")
+        lines = Kubectl(system)("logs", *operators, check=False).splitlines()
+        about = [line for line in lines if kubectl.namespace in line or '"level": "ERROR"' in line]
+        report.sections.append((f"operators about {kubectl.namespace}", "\n".join(about[-_LOG_LINES:])))
+    return report
 
 
 @pytest.fixture(scope="session", autouse=True)

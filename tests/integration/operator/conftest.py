@@ -191,7 +191,7 @@ async def sidecars(monkeypatch):
 @pytest.fixture
 async def installation(api_server, definitions, api_namespace, sidecars):
     async with Api.connect(api_server) as api:
-        for plural in ("debugtasks", "episodes", "episodesets"):
+        for plural in ("debugtasks", "episodes", "episodesets", "sandboxpools"):
             path = f"{GROUP}/namespaces/{api_namespace}/{plural}"
             await until(lambda path=path: api.find(path), f"{plural} are served")
         made = Installation(api, api_server, api_namespace, sidecars)

@@ -26,7 +26,7 @@ from dgym.wire.assignments import (
     make_agent_key,
     make_assign_token,
 )
-from dgym.wire.http import AttemptState, Message, Role, VerifyResponse, make_token, token_digest
+from dgym.wire.http import AttemptState, BindRequest, Message, Role, VerifyResponse, make_token, token_digest
 from dgym.wire.messages import EndReason, Outcome, Result
 from dgym.wire.signing import SIGNATURE_HEADER, content_digest, read_request, sign_answer, sign_verdict
 from dgym.wire.termination import TerminationMessage, encode_termination
@@ -117,6 +117,8 @@ class Sidecars:
         self.answers: dict[str, Message] = {"verify": VerifyResponse(expected=True), "state": AttemptState()}
         self.forging: set[str] = set()
         self.keys: dict[str, str] = {}
+        self.pooled: dict[str, str] = {}
+        self.bound: list[tuple[str, int]] = []
         self.port = 0
         application = web.Application()
         application.router.add_route("*", "/v1/{verb}", self._answer)
@@ -142,10 +144,17 @@ class Sidecars:
         address = request.transport.get_extra_info("sockname")[0]
         verb = request.match_info["verb"]
         authorization, key = request.headers["Authorization"], self.keys[address]
+        data = await request.read()
+        if verb == "bind":
+            key = self.pooled.get(address, key)
         signed = read_request({Role.OPERATE: key}, authorization, request.method, request.raw_path)
         if signed is None:
             raise web.HTTPUnauthorized
-        assert signed.content == content_digest(await request.read())
+        assert signed.content == content_digest(data)
+        if verb == "bind" and self.statuses.get(verb, 200) == 200:
+            bound = msgspec.json.decode(data, type=BindRequest)
+            self.keys[address], self.pooled[address] = bound.operate_sha256, key
+            self.bound.append((bound.episode, bound.attempt))
         self.calls.append((verb, address))
         body, status = msgspec.json.encode(self.answers.get(verb, {})), self.statuses.get(verb, 200)
         signature = sign_answer("0" * 64 if verb in self.forging else key, authorization, status, body)
@@ -199,11 +208,12 @@ class Kubelet:
             )
 
     async def _operate_key(self, name: str) -> str:
-        """The digest of the operator's token, as the sidecar's container gets it."""
+        """The digest of the token that the sidecar's container gets: the operator's, or that to bind a pooled pod."""
         pod = await self._api.call("GET", f"{self.path}/{name}")
         containers = [*pod["spec"]["containers"], *pod["spec"].get("initContainers", ())]
         variables = next(each["env"] for each in containers if each["name"] == "sidecar")
-        return next(each["value"] for each in variables if each["name"] == "DGYM_SIDECAR_OPERATE_SHA256")
+        names = ("DGYM_SIDECAR_OPERATE_SHA256", "DGYM_SIDECAR_BIND_SHA256")
+        return next(each["value"] for each in variables if each["name"] in names)
 
     async def schedule(self, name: str) -> None:
         target = {"apiVersion": "v1", "kind": "Node", "name": "node-1"}

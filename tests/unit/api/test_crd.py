@@ -68,7 +68,7 @@ def test_defaults_are_those_of_the_structs(kind):
 
 def test_every_field_can_be_explained():
     silent = [path for path, node in NODES if not node.get("description") and not path.endswith(("[]", ".*"))]
-    assert sorted(silent) == ["DebugTask.metadata", "Episode.metadata", "EpisodeSet.metadata"]
+    assert sorted(silent) == ["DebugTask.metadata", "Episode.metadata", "EpisodeSet.metadata", "SandboxPool.metadata"]
 
 
 def test_explanations_are_sentences_without_markup():
@@ -114,8 +114,8 @@ def test_helm_is_told_to_keep_them_on_request():
     def annotations(*, keep):
         return [each["metadata"].get("annotations") for each in custom_resource_definitions(keep=keep)]
 
-    assert annotations(keep=True) == [{"helm.sh/resource-policy": "keep"}] * 3
-    assert annotations(keep=False) == [None] * 3
+    assert annotations(keep=True) == [{"helm.sh/resource-policy": "keep"}] * 4
+    assert annotations(keep=False) == [None] * 4
 
 
 def test_every_call_makes_its_own():

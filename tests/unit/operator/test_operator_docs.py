@@ -31,4 +31,4 @@ def test_a_wrong_manifest_is_named(tmp_path):
 
 def test_definitions_are_printed():
     shown = CliRunner().invoke(main, ["crds"])
-    assert shown.output.count("kind: CustomResourceDefinition") == 3
+    assert shown.output.count("kind: CustomResourceDefinition") == 4

@@ -7,10 +7,12 @@ from random import Random
 import msgspec
 import pytest
 
+from dgym.api import SandboxPoolSpec, TaskRef
 from dgym.kube import Forbidden, NotFound
 from dgym_operator.app.health import Announcer
 from dgym_operator.app.namespaces import Claims, Namespaces, State
 from dgym_operator.cache import Informers
+from dgym_operator.objects import Meta, SandboxPoolView
 from dgym_operator.settings import Settings
 from tests.fakes.kube_clocks import ManualClock, settle
 
@@ -185,6 +187,20 @@ async def test_of_all_namespaces_those_are_claimed_that_hold_something(everywher
     task.cancel()
     await asyncio.wait((task,))
     assert everywhere.states() == {}
+
+
+async def test_a_pool_alone_is_something(everywhere, cache, leases):
+    metadata = Meta(name="warm", namespace="team", uid="uid-warm", resource_version="1")
+    pool = SandboxPoolView(metadata=metadata, spec=SandboxPoolSpec(task_ref=TaskRef(name="bug")))
+    cache.sandbox_pools.put(pool)
+    await everywhere.begin()
+    task = asyncio.ensure_future(everywhere.run())
+    await settle()
+    assert everywhere.serves("team")
+    assert leases.holders == {"team": "dgym/dgym-operator"}
+    cache.sandbox_pools.remove(pool)
+    task.cancel()
+    await asyncio.wait((task,))
 
 
 async def test_one_that_was_empty_for_a_moment_is_served_at_once(everywhere, cache, objects, leases, time):

@@ -5,8 +5,9 @@ import pytest
 
 from dgym.api import PROOF_ANNOTATION, DebugTask, Episode
 from dgym.kube import AlreadyExists
-from dgym_operator.actions import PodMaker, Unmet, key_id
-from dgym_operator.controllers import CreatePod, DeletePod
+from dgym_operator.actions import PodMaker, PoolClaims, Unmet, key_id
+from dgym_operator.cache import Agents, Cache
+from dgym_operator.controllers import CreatePod, DeletePod, Policy
 from dgym_operator.controllers.episode import decide
 from dgym_operator.objects import Pod, PodAnnotations, PodLabels
 from dgym_operator.proof import make_proof, proof_is_valid
@@ -154,6 +155,7 @@ def create(server):
         renderer=Renderer(),
         settings=settings,
         key=KEY,
+        claims=PoolClaims(cache=Cache(None, Agents(None, port=1, silence_seconds=1.0), Policy()), writes=server),
     )
     return lambda: maker.create(EPISODE, name="fix-1", attempt=1, deadline_seconds=60)
 

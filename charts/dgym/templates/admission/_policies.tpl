@@ -8,14 +8,25 @@ is a YAML list of validations; `object` is what the API server would store, afte
 {{- $policy := .Values.operator.admissionPolicy -}}
 - expression: >-
     has(object.metadata.ownerReferences) && object.metadata.ownerReferences.size() == 1 &&
-    object.metadata.ownerReferences[0].kind == 'Episode' &&
+    (object.metadata.ownerReferences[0].kind == 'Episode' ||
+    (object.metadata.ownerReferences[0].kind == 'SandboxPool' && request.operation == 'CREATE')) &&
     object.metadata.ownerReferences[0].apiVersion.startsWith('dgym.dev/') &&
     object.metadata.ownerReferences[0].?controller.orValue(false)
-  message: "a pod of the operator is controlled by one Episode, and by nothing else"
+  message: "a pod of the operator is controlled by one Episode or SandboxPool, and by nothing else"
+- expression: >-
+    request.operation == 'CREATE' || (oldObject.metadata.?ownerReferences.orValue([]).size() == 1 &&
+    oldObject.metadata.ownerReferences[0].kind == 'SandboxPool' &&
+    oldObject.metadata.ownerReferences[0].apiVersion.startsWith('dgym.dev/') &&
+    oldObject.metadata.?labels['app.kubernetes.io/component'].orValue('') == 'sandbox')
+  message: "the operator changes no pod but one of a SandboxPool that an Episode takes"
+- expression: >-
+    request.operation == 'CREATE' || object.spec.containers == oldObject.spec.containers
+  message: "an Episode takes a pod of a SandboxPool with the containers that it has"
 - expression: >-
     object.metadata.?labels['app.kubernetes.io/name'].orValue('') == 'dgym' &&
     object.metadata.labels[?'app.kubernetes.io/component'].orValue('') == 'sandbox' &&
-    object.metadata.labels[?'dgym.dev/episode'].orValue('') != '' &&
+    (object.metadata.labels[?'dgym.dev/episode'].orValue('') != '' ||
+    object.metadata.ownerReferences[0].kind == 'SandboxPool') &&
     !('dgym.dev/driver' in object.metadata.labels)
   message: "a pod of the operator has the labels of a sandbox, by which the NetworkPolicy selects it, and none that opens other sandboxes to it"
 - expression: >-
@@ -70,7 +81,7 @@ is a YAML list of validations; `object` is what the API server would store, afte
     container.?ports.orValue([]).all(port, port.?hostPort.orValue(0) == 0))
   message: "a sandbox pod has no port and no block device of its node"
 - expression: >-
-    !has(object.spec.nodeName) && !object.spec.?priorityClassName.orValue('').startsWith('system-')
+    (request.operation == 'UPDATE' || !has(object.spec.nodeName)) && !object.spec.?priorityClassName.orValue('').startsWith('system-')
   message: "a sandbox pod is placed by the scheduler, below the priority of the system's own pods"
 - expression: >-
     object.spec.?restartPolicy.orValue('') == 'Never' && has(object.spec.activeDeadlineSeconds)

@@ -10,11 +10,15 @@
   resources: [episodesets]
   verbs: [get, list, watch, delete]
 - apiGroups: [dgym.dev]
-  resources: [episodes/status, episodesets/status]
+  resources: [sandboxpools]
+  verbs: [list, watch]
+- apiGroups: [dgym.dev]
+  resources: [episodes/status, episodesets/status, sandboxpools/status]
   verbs: [patch]
+# Patched is a pod of a SandboxPool that an Episode takes, and no other: see operator.admissionPolicy.
 - apiGroups: [""]
   resources: [pods]
-  verbs: [get, list, watch, create, delete]
+  verbs: [get, list, watch, create, patch, delete]
 # The repositories of tasks, and the frozen lists of tasks of sets.
 - apiGroups: [""]
   resources: [configmaps]

@@ -8,19 +8,30 @@ from dgym_operator.controllers.episode.assignment import (
 )
 from dgym_operator.controllers.episode.clocks import pod_deadline_seconds, remaining_seconds
 from dgym_operator.controllers.episode.controller import decide, still_wants
-from dgym_operator.controllers.episode.pods import Cause, has_image, loss, stuck_cause
+from dgym_operator.controllers.episode.pods import (
+    Cause,
+    created,
+    has_image,
+    loss,
+    start_failure,
+    stuck_cause,
+    waiting_cause,
+)
 
 __all__ = [
     "AgentRequest",
     "Cause",
     "agent_request",
     "assigned_status",
+    "created",
     "decide",
     "has_image",
     "loss",
     "pod_deadline_seconds",
     "remaining_seconds",
     "retry_at",
+    "start_failure",
     "still_wants",
     "stuck_cause",
+    "waiting_cause",
 ]

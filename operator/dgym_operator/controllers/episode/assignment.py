@@ -10,7 +10,7 @@ from dgym.wire.assignments import AssignmentMode
 from dgym_operator.controllers.conditions import EPOCH, set_condition
 from dgym_operator.controllers.episode.clocks import attempt_seconds
 from dgym_operator.controllers.episode.ending import find_ending, heard_since_end, recovery_failed
-from dgym_operator.controllers.episode.pods import AttemptEnd, start_failure
+from dgym_operator.controllers.episode.pods import AttemptEnd, created, start_failure
 from dgym_operator.controllers.episode.poison import poisoned_steps
 from dgym_operator.controllers.inputs import EpisodeInput, backoff
 from dgym_operator.objects import Pod
@@ -41,7 +41,7 @@ def agent_request(view: EpisodeInput, now: datetime) -> AgentRequest | None:
     if pod is None or not _is_alive(pod) or episode.spec.suspend:
         return None
     if episode.status.pod_name is None:
-        starts = pod.ready and not episode.spec.cancel and start_failure(pod) is None
+        starts = pod.ready and view.is_bound and not episode.spec.cancel and start_failure(pod) is None
         return AgentRequest(epoch=view.next_epoch) if starts else None
     assignment = view.assignment
     if assignment is None:
@@ -163,13 +163,15 @@ def _is_alive(pod: Pod) -> bool:
 
 
 def _time(pod: Pod, condition: str) -> datetime | None:
+    """When the condition came true; for a pod that had waited in a pool, when the episode took it."""
     found = pod.condition(condition)
-    return found.last_transition_time if found is not None and found.status == "True" else None
+    since = found.last_transition_time if found is not None and found.status == "True" else None
+    return max(since, created(pod)) if since is not None else None
 
 
 def _stages(pod: Pod, now: datetime) -> Stages:
     return Stages(
-        pod_created=pod.metadata.creation_timestamp,
+        pod_created=created(pod),
         scheduled=_time(pod, "PodScheduled"),
         sandbox_ready=_time(pod, "Ready"),
         assigned=now,

@@ -24,6 +24,7 @@ from dgym_operator.controllers.episode.terminating import terminate
 from dgym_operator.controllers.inputs import EpisodeInput, attempt_of, backoff, sidecar_url
 from dgym_operator.controllers.plan import (
     Action,
+    BindSidecar,
     CreateDriverSecret,
     CreateFailure,
     CreatePod,
@@ -43,6 +44,8 @@ _SHOWN = {
     AssignmentState.STORING: ProgressReason.STORING,
     AssignmentState.STORE_UNAVAILABLE: ProgressReason.RESULT_STORE_UNAVAILABLE,
 }
+_BIND_SECONDS = 1.0
+"""Between two tries to bind a sidecar."""
 _CREATED_SECONDS = 30.0
 """The watch shows a pod long before; repeating the creation of an existing pod is harmless."""
 
@@ -77,7 +80,10 @@ def start(view: EpisodeInput, pod: Pod, now: datetime) -> Plan:
     failed = start_failure(pod)
     if failed is not None:
         return conclude(view, failed, now)
-    if pod.ready:
+    if pod.ready and not view.is_bound and now < start_deadline(view, pod):
+        bind = BindSidecar(pod_name=pod.metadata.name, url=sidecar_url(pod), attempt=view.attempt)
+        return Plan(actions=(bind,), requeue_after=_BIND_SECONDS)
+    if pod.ready and view.is_bound:
         ready = pod.condition("Ready")
         message = _with_hold("the sandbox is ready and waits for an agent", view)
         since = ready.last_transition_time if ready is not None else None

@@ -182,8 +182,8 @@ def lost(message: str, *, disruption: bool = False) -> AttemptEnd:
 
 
 def created(pod: Pod) -> datetime:
-    """When the pod was created."""
-    return pod.metadata.creation_timestamp or EPOCH
+    """When the pod was created for its Episode, or taken from a pool."""
+    return pod.metadata.claimed_at or pod.metadata.creation_timestamp or EPOCH
 
 
 def _init_failure(name: str, ended: Terminated) -> AttemptEnd:

@@ -1,0 +1,82 @@
+"""Takes a pod of a pool for an attempt, by one patch that is conditional on the pod's version.
+
+Two Episodes, or two leaders, that want the same pod cannot both get it: the second patch meets another version. A pod
+that two attempts of one Episode would have cannot be either: a decision believes only the pod that this leader has made
+or taken for the attempt, or that the Episode's status names, and deletes others.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from dgym.api import CLAIMED_ANNOTATION, PROOF_ANNOTATION
+from dgym.kube import PODS, Conflict, NotFound
+from dgym_operator.actions.writes import Writes
+from dgym_operator.cache import Cache
+from dgym_operator.controllers import sidecar_url
+from dgym_operator.objects import Pod
+from dgym_operator.pooled import template_hash
+
+POOLED_SECONDS = 7 * 86_400
+"""What the deadline of a pooled pod has beyond its longest wait: the claim may lower it, and may not raise it."""
+_TRIES = 3
+"""Pods that are tried before one is created."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class PoolClaims:
+    """Claims on pods of pools."""
+
+    cache: Cache
+    writes: Writes
+
+    async def claim(self, manifest: Mapping[str, Any], *, deadline_seconds: int) -> Pod | None:
+        """A pod that is as ``manifest`` describes the attempt's; None: no pool has one.
+
+        Raises:
+            ApiError: The API server cannot be asked, or refuses.
+        """
+        namespace = manifest["metadata"]["namespace"]
+        if not self.cache.pools_by_namespace.count(namespace) or deadline_seconds > POOLED_SECONDS:
+            return None
+        for pod in list(self._candidates(namespace, template_hash(manifest)))[:_TRIES]:
+            patch = claim_patch(pod, manifest, now=self.cache.clock.now(), deadline_seconds=deadline_seconds)
+            try:
+                claimed = await self.writes.patch(PODS, pod.metadata.name, patch, decode=Pod, namespace=namespace)
+            except (Conflict, NotFound):
+                continue
+            self._record(pod)
+            return claimed
+        return None
+
+    def _candidates(self, namespace: str, wanted: str) -> Iterator[Pod]:
+        """Those that have waited for the longest first: they are replaced next."""
+        found = self.cache.idle_pods[namespace, wanted]
+        idle = (pod for pod in found if sidecar_url(pod) and self.cache.is_of_pool(pod))
+        yield from sorted(idle, key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.name))
+
+    def _record(self, pod: Pod) -> None:
+        owner = pod.metadata.controller
+        pool = self.cache.sandbox_pools.get((pod.metadata.namespace, owner.name)) if owner is not None else None
+        if owner is not None and pool is not None:
+            self.cache.memory.pools[owner.uid].record_taken(self.cache.clock.now(), pool.status.claimed)
+
+
+def claim_patch(pod: Pod, manifest: Mapping[str, Any], *, now: datetime, deadline_seconds: int) -> dict[str, Any]:
+    """The merge patch that makes ``pod`` what ``manifest`` describes. A pod's deadline counts from its start."""
+    metadata, wanted = pod.metadata, manifest["metadata"]
+    age = (now - metadata.creation_timestamp).total_seconds() if metadata.creation_timestamp is not None else 0.0
+    return {
+        "metadata": {
+            "uid": metadata.uid,
+            "resourceVersion": metadata.resource_version,
+            "ownerReferences": wanted["ownerReferences"],
+            "labels": wanted["labels"],
+            "annotations": {
+                PROOF_ANNOTATION: wanted["annotations"][PROOF_ANNOTATION],
+                CLAIMED_ANNOTATION: now.isoformat(timespec="milliseconds"),
+            },
+        },
+        "spec": {"activeDeadlineSeconds": int(age) + deadline_seconds},
+    }

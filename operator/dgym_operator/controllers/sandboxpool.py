@@ -1,0 +1,137 @@
+"""The plan for a SandboxPool: how many pods it keeps ready, and which of them it replaces.
+
+A pod serves one attempt: an Episode that takes it takes it for good. A pod that nobody has taken is replaced once it is
+not what an Episode's pod would be any more, has failed, or has waited for too long.
+"""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Literal
+
+import msgspec
+
+from dgym.api import ConditionType, SandboxPoolStatus
+from dgym_operator.controllers.conditions import fit, observed_generation, set_condition
+from dgym_operator.controllers.episode import created, start_failure, waiting_cause
+from dgym_operator.controllers.inputs import SandboxPoolInput, backoff
+from dgym_operator.controllers.plan import Action, CreatePooledPod, DeletePod, PatchPoolStatus, Plan
+from dgym_operator.objects import Pod
+
+_START_SECONDS = 10.0
+"""What a pod takes to start, where none of the pool's pods tells."""
+_LONGEST_START_SECONDS = 120.0
+LOOK_SECONDS = 60.0
+"""A pool is looked at that often: its template and the operator's settings may have changed."""
+
+
+def decide_pool(view: SandboxPoolInput, now: datetime) -> Plan:
+    """Keep as many pods ready as are asked for, none but such as an Episode could use."""
+    if view.pool.metadata.deletion_timestamp is not None:
+        return Plan()
+    dropped = [pod for pod in view.pods if has_failed(view, pod, now) or not _is_useful(view, pod, now)]
+    kept = [pod for pod in view.pods if pod not in dropped and pod.metadata.deletion_timestamp is None]
+    wanted, deletions = _wanted(view, kept, now), list(_deletions([*dropped, *view.unusable_pods]))
+    surplus = sorted(kept, key=lambda pod: (pod.ready, created(pod)))[: max(0, len(kept) - _most(view))]
+    deletions += _deletions(surplus)
+    due = _next_try(view)
+    creations: tuple[Action, ...] = ()
+    if view.template_hash and (due is None or now >= due):
+        missing = min(wanted - len(kept), view.policy.pool_creates_per_round)
+        creations = (CreatePooledPod(),) * max(0, missing)
+    status = _status(view, [pod for pod in kept if pod not in surplus], now)
+    changed = (PatchPoolStatus(status=status),) if status != view.pool.status else ()
+    seconds = min((each for each in _waits(view, kept, due, now)), default=LOOK_SECONDS)
+    return Plan(actions=(*changed, *deletions, *creations), requeue_after=min(LOOK_SECONDS, seconds))
+
+
+def has_failed(view: SandboxPoolInput, pod: Pod, now: datetime) -> bool:
+    """Whether the pod will never be ready, or is not any more."""
+    if pod.metadata.deletion_timestamp is not None:
+        return False
+    late = created(pod) + timedelta(seconds=view.policy.pool_start_timeout_seconds)
+    ended = any(pod.terminated(name) is not None for name in ("sandbox", "verifier", "sidecar"))
+    return ended or pod.is_over or start_failure(pod) is not None or (not pod.ready and now >= late)
+
+
+def _is_useful(view: SandboxPoolInput, pod: Pod, now: datetime) -> bool:
+    """Whether an Episode of today could use the pod, and it has not waited for too long."""
+    expired = now >= created(pod) + timedelta(seconds=view.pool.spec.ttl_seconds)
+    same = not view.template_hash or pod.metadata.annotations.template_hash == view.template_hash
+    return same and not expired
+
+
+def _most(view: SandboxPoolInput) -> int:
+    spec = view.pool.spec
+    return spec.min_idle if spec.max_idle is None else max(spec.min_idle, spec.max_idle)
+
+
+def _wanted(view: SandboxPoolInput, kept: list[Pod], now: datetime) -> int:
+    """``minIdle``, or as many as Episodes have taken in the time in which a pod starts."""
+    window = timedelta(seconds=start_seconds(kept))
+    return min(_most(view), max(view.pool.spec.min_idle, sum(now - each < window for each in view.taken)))
+
+
+def start_seconds(pods: list[Pod]) -> float:
+    """The longest start of these pods, as observed."""
+    starts = [
+        (ready.last_transition_time - created(pod)).total_seconds()
+        for pod in pods
+        if (ready := pod.condition("Ready")) is not None and ready.status == "True" and ready.last_transition_time
+    ]
+    return min(_LONGEST_START_SECONDS, max((*starts, 1.0))) if starts else _START_SECONDS
+
+
+def _deletions(pods: list[Pod]) -> Iterator[DeletePod]:
+    for pod in pods:
+        if pod.metadata.deletion_timestamp is None:
+            yield DeletePod(name=pod.metadata.name, uid=pod.metadata.uid)
+
+
+def _next_try(view: SandboxPoolInput) -> datetime | None:
+    """When the next pod may be created after failures; None: at once."""
+    if view.failed_at is None or not view.failures:
+        return None
+    policy = view.policy
+    seconds = backoff(policy.backoff_seconds, policy.backoff_limit_seconds, view.failures)
+    return view.failed_at + timedelta(seconds=seconds)
+
+
+def _status(view: SandboxPoolInput, kept: list[Pod], now: datetime) -> SandboxPoolStatus:
+    before, spec = view.pool.status, view.pool.spec
+    idle = sum(pod.ready for pod in kept)
+    reason, message = _reason(view, kept, idle)
+    ready: Literal["True", "False"] = "True" if idle >= spec.min_idle and not view.refused else "False"
+    return msgspec.structs.replace(
+        before,
+        conditions=set_condition(before.conditions, ConditionType.READY, ready, reason=reason, message=message, at=now),
+        reason=reason,
+        message=fit(message),
+        idle=idle,
+        starting=len(kept) - idle,
+        claimed=max(before.claimed, view.claimed),
+        observed_generation=observed_generation(before.observed_generation, view.pool.metadata.generation),
+    )
+
+
+def _reason(view: SandboxPoolInput, kept: list[Pod], idle: int) -> tuple[str, str]:
+    if view.refused:
+        return "Refused", view.refused
+    if not view.pool.spec.min_idle and not kept:
+        return "Disabled", "minIdle is 0"
+    if idle >= view.pool.spec.min_idle:
+        return "Ready", ""
+    causes = (waiting_cause(pod) for pod in kept if not pod.ready)
+    cause = next((each for each in causes if each is not None), None)
+    if cause is not None:
+        return cause.reason, cause.message
+    if view.failures:
+        return "SandboxStartFailed", f"{view.failures} pods in a row have failed before they were ready"
+    return "Starting", f"{idle} of {view.pool.spec.min_idle} sandboxes are ready"
+
+
+def _waits(view: SandboxPoolInput, kept: list[Pod], due: datetime | None, now: datetime) -> Iterator[float]:
+    """Seconds until something is due."""
+    ttl = timedelta(seconds=view.pool.spec.ttl_seconds)
+    moments = [created(pod) + ttl for pod in kept]
+    for moment in (*moments, due) if due is not None and due > now else moments:
+        yield max(0.1, (moment - now).total_seconds())

@@ -1,0 +1,65 @@
+"""The chart's admission policies and pods of pools: an Episode takes such a pod, and no other pod is changed."""
+
+import pytest
+
+from tests.chart.admission import EPISODE, changed, sandbox_pod
+
+pytestmark = pytest.mark.attack("changed-pod")
+
+POOL = {**EPISODE, "kind": "SandboxPool", "name": "warm"}
+MERGE = "application/merge-patch+json"
+
+
+@pytest.fixture
+def pods(operator, api_server):
+    """Creates a pod with another owner, as somebody else; gives its path as a template of the namespace's name."""
+    made = []
+
+    def create(owner):
+        name = f"pod-{len(made)}"
+        pod = changed(sandbox_pod(operator.namespace), metadata__name=name, metadata__ownerReferences=[owner])
+        if owner["kind"] == "SandboxPool":
+            pod = changed(pod, **{"metadata__labels__dgym.dev/episode": None})
+        made.append(api_server.request("POST", f"/api/v1/namespaces/{operator.namespace}/pods", pod))
+        return f"/api/v1/namespaces/{{}}/pods/{name}"
+
+    yield create
+    for pod in made:
+        name = pod["metadata"]["name"]
+        path = f"/api/v1/namespaces/{operator.namespace}/pods/{name}"
+        api_server.request("DELETE", f"{path}?gracePeriodSeconds=0")
+
+
+def claim(**changes):
+    """The patch by which an Episode takes a pod."""
+    labels = {"dgym.dev/episode": "fix", "dgym.dev/attempt": "1"}
+    return {"metadata": {"ownerReferences": [EPISODE], "labels": labels, **changes}}
+
+
+def test_a_pod_of_a_pool_passes_and_an_episode_may_take_it(operator, pods):
+    pooled = changed(sandbox_pod(operator.namespace), metadata__ownerReferences__0=POOL)
+    assert operator.pod(changed(pooled, **{"metadata__labels__dgym.dev/episode": None})) == ""
+    patch = {**claim(), "spec": {"activeDeadlineSeconds": 600}}
+    assert operator.refusal(pods(POOL), patch, "PATCH", content_type=MERGE) == ""
+
+
+@pytest.mark.parametrize(
+    ("owner", "patch", "why"),
+    [
+        (EPISODE, claim(), "changes no pod but one of a SandboxPool"),
+        ({**EPISODE, "kind": "Job", "apiVersion": "batch/v1"}, claim(), "changes no pod but one of a SandboxPool"),
+        (POOL, {"metadata": {"labels": {"x": "y"}}}, "controlled by one Episode"),
+        (POOL, claim(labels={"app.kubernetes.io/component": "agent"}), "has the labels of a sandbox"),
+    ],
+    ids=["an episode's", "a Job's", "for the pool", "as an agent"],
+)
+def test_no_other_pod_is_changed(operator, pods, owner, patch, why):
+    assert why in operator.refusal(pods(owner), patch, "PATCH", content_type=MERGE)
+
+
+def test_a_pod_that_is_taken_keeps_its_images(operator, pods, api_server):
+    path = pods(POOL)
+    pod = api_server.request("GET", path.format(operator.namespace))
+    containers = [{**each, "image": "another"} for each in pod["spec"]["containers"]]
+    patch = {**claim(), "spec": {"containers": containers}}
+    assert "with the containers that it has" in operator.refusal(path, patch, "PATCH", content_type=MERGE)

@@ -1,0 +1,48 @@
+"""Sandboxes that were started before an episode asks for one."""
+
+from tests.e2e.cluster.episodes import REPAIR, SUBMIT, debug_task, episode, inline_source, replay, task_spec
+from tests.e2e.cluster.support import until
+
+
+def pool(name, **spec):
+    spec = {"taskRef": {"name": "bug"}, "minIdle": 2, **spec}
+    return {"apiVersion": "dgym.dev/v1alpha1", "kind": "SandboxPool", "metadata": {"name": name}, "spec": spec}
+
+
+def idle(namespace, number):
+    """The names of the pool's pods, once so many wait."""
+
+    def look():
+        status = namespace.get("sandboxpool", "warm").get("status", {})
+        ready = (status.get("reason"), status.get("idle")) == ("Ready", number)
+        pods = namespace.items("pods", "dgym.dev/sandbox-pool=warm,!dgym.dev/episode")
+        return {pod["metadata"]["name"] for pod in pods} if ready and len(pods) == number else None
+
+    return until(look, what=f"{number} sandboxes of the pool")
+
+
+def test_episodes_take_sandboxes_that_wait(namespace):
+    namespace.apply(debug_task("bug", task_spec(inline_source())), pool("warm"))
+    waiting = idle(namespace, 2)
+    names = ("one", "two")
+    namespace.apply(*(episode(name, agent=replay(REPAIR, SUBMIT), taskRef={"name": "bug"}) for name in names))
+    taken = set()
+    for name in names:
+        status = namespace.finished(name)
+        assert (status["reason"], status["attempt"], status["outcome"]["score"]) == ("Resolved", 1, 1)
+        assert status["podRef"]["name"] in waiting
+        taken.add(status["podRef"]["name"])
+    assert taken == waiting
+    after = idle(namespace, 2)
+    assert not after & waiting
+    namespace("delete", "sandboxpool", "warm")
+    until(lambda: not namespace.items("pods"), what="the pods to go with their pool")
+
+
+def test_a_set_runs_on_a_pool_that_is_smaller(namespace):
+    namespace.apply(debug_task("bug", task_spec(inline_source())), pool("warm", minIdle=1, maxIdle=3))
+    idle(namespace, 1)
+    names = [f"many-{number}" for number in range(5)]
+    namespace.apply(*(episode(name, agent=replay(REPAIR, SUBMIT), taskRef={"name": "bug"}) for name in names))
+    reasons = {name: namespace.finished(name)["reason"] for name in names}
+    assert reasons == dict.fromkeys(names, "Resolved")
