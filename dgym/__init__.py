@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from dgym.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from dgym.api import DebugTask, Episode, EpisodeSet, load
+    from dgym.api import DebugTask, Episode, EpisodeSet, SandboxPool, load
     from dgym.env import AsyncRepoEnv, RepoEnv, connect
     from dgym.errors import DgymError
     from dgym.tools import Tool, ToolContext, ToolError, ToolResult
@@ -30,6 +30,7 @@ __all__ = [
     "Episode",
     "EpisodeSet",
     "RepoEnv",
+    "SandboxPool",
     "Tool",
     "ToolContext",
     "ToolError",
@@ -41,7 +42,7 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "dgym.api": ("DebugTask", "Episode", "EpisodeSet", "load"),
+        "dgym.api": ("DebugTask", "Episode", "EpisodeSet", "SandboxPool", "load"),
         "dgym.env": ("AsyncRepoEnv", "RepoEnv", "connect"),
         "dgym.errors": ("DgymError",),
         "dgym.tools": ("Tool", "ToolContext", "ToolError", "ToolResult"),

@@ -5,7 +5,19 @@ from pathlib import Path
 from typing import assert_type
 
 import dgym
-from dgym import AsyncRepoEnv, DebugTask, Episode, EpisodeSet, RepoEnv, Tool, ToolContext, ToolError, ToolResult, load
+from dgym import (
+    AsyncRepoEnv,
+    DebugTask,
+    Episode,
+    EpisodeSet,
+    RepoEnv,
+    SandboxPool,
+    Tool,
+    ToolContext,
+    ToolError,
+    ToolResult,
+    load,
+)
 from dgym.env import InfoDict, ObservationDict
 
 
@@ -22,7 +34,7 @@ class WordCount(Tool):
 
 
 def first_task(path: Path) -> DebugTask:
-    resources = assert_type(load(path), list[DebugTask | Episode | EpisodeSet])
+    resources = assert_type(load(path), list[DebugTask | Episode | EpisodeSet | SandboxPool])
     return next(resource for resource in resources if isinstance(resource, DebugTask))
 
 

@@ -18,6 +18,7 @@ def test_the_public_names_are_pinned():
         "Episode",
         "EpisodeSet",
         "RepoEnv",
+        "SandboxPool",
         "Tool",
         "ToolContext",
         "ToolError",

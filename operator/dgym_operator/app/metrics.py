@@ -26,7 +26,7 @@ _READY_BUCKETS = (0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 60.0, 300.0)
 _STAGE_BUCKETS = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
 _EPISODE_BUCKETS = (10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0, 7200.0, 14400.0)
 
-_KINDS = ("Episode", "EpisodeSet")
+_KINDS = ("Episode", "EpisodeSet", "SandboxPool")
 _RESULTS = ("ok", "conflict", "error", "gone", "not_leading", "not_served", "defect")
 _RESOURCE = "the resources of the operator's rights"
 STAGES = ("created", "scheduled", "sandbox_ready", "assigned", "first_step", "last_step", "verified", "released")

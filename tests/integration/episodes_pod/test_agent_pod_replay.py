@@ -113,9 +113,13 @@ async def test_two_poisoned_steps_without_a_record_are_a_verdict_too(agent, next
     poisoned = (PoisonedStep(step=1), PoisonedStep(step=5))
     await agent.put(helpers.assign(pod, *calls, attempt=2, replay_attempt=1, poisoned_steps=poisoned))
     over = await agent.over()
-    assert (over.reason, over.steps, over.outcome.max_score) == (EndReason.SANDBOX_KILLED, 1, 1)
+    assert (over.reason, over.steps, over.outcome.max_score) == (EndReason.SANDBOX_KILLED, 5, 1)
     assert lines(pod) == []
-    assert trajectory(agent, 2)[1][1]["call"]["arguments"] == {"problem": "The call was not recorded."}
+    reset, *steps = trajectory(agent, 2)[1]
+    assert reset["observation"]["text"]
+    assert [step["call"]["arguments"] for step in steps] == [{"problem": "The call was not recorded."}] * 5
+    killed = [step["seq"] for step in steps if step["observation"]["text"].startswith("sandbox killed")]
+    assert killed == [1, 5]
 
 
 async def test_an_episode_without_a_record_begins_afresh(agent, next_pod, calls, helpers):
