@@ -63,13 +63,14 @@ def _rights(component: str, own: bool, rule: dict[str, Any]) -> Iterator[Right]:
 def requests(lines: Iterable[str]) -> list[Request]:
     """What accounts of releases asked for, by the lines of an audit log.
 
-    What was refused to an account whose bindings were deleted, or in a namespace that was, is passed over.
+    What was refused to an account whose bindings were deleted, or in a namespace that was, is passed over, and so are
+    requests that were not authenticated, as while an API server starts: they are no account's.
     """
     found, revoked = [], _Revoked()
     for line in lines:
         entry = json.loads(line)
         about = entry.get("objectRef")
-        if about is None:
+        if about is None or not _user(entry):
             continue
         revoked.observe(entry, about)
         found += [asked for asked in _requests(entry, about) if asked.sufficed or not revoked.concerns(entry, about)]
@@ -103,16 +104,20 @@ class _Revoked:
         )
 
 
+def _user(entry: dict[str, Any]) -> str:
+    user: str = (entry.get("user") or {}).get("username", "")
+    return user
+
+
 def _account(entry: dict[str, Any]) -> tuple[str, str]:
-    user: str = entry["user"]["username"]
-    namespace, _, name = user.removeprefix(ACCOUNT).partition(":")
+    namespace, _, name = _user(entry).removeprefix(ACCOUNT).partition(":")
     return namespace, name
 
 
 def _requests(entry: dict[str, Any], about: dict[str, Any]) -> Iterator[Request]:
     namespace, name = _account(entry)
     component = COMPONENTS.get(name.rpartition("-")[2])
-    if not entry["user"]["username"].startswith(ACCOUNT) or "dgym" not in name or component is None:
+    if not _user(entry).startswith(ACCOUNT) or "dgym" not in name or component is None:
         return
     kind = "/".join(filter(None, (about.get("resource"), about.get("subresource"))))
     own = component not in ANYWHERE and about.get("namespace") == namespace

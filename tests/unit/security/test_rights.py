@@ -112,6 +112,12 @@ def test_accounts_of_others_are_passed_over() -> None:
     assert requests([line("get", "pods", user=user) for user in others]) == []
 
 
+def test_requests_that_were_not_authenticated_are_passed_over() -> None:
+    nobody = [line("get", "pods", code=401) for _ in range(2)]
+    unnamed = [json.dumps({**json.loads(nobody[0]), "user": user}) for user in ({}, None)]
+    assert requests([*unnamed, json.dumps({k: v for k, v in json.loads(nobody[1]).items() if k != "user"})]) == []
+
+
 def test_releases_of_any_name_are_compared() -> None:
     right = Right("cleanup", own=True, verb="delete", resource="/deployments", name="dgym-operator")
     user = "system:serviceaccount:home:nightly-dgym-cleanup"

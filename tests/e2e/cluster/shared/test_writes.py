@@ -44,7 +44,7 @@ def written(audit_log, namespace, system):
     for line in audit_log.read_text().splitlines():
         event = json.loads(line)
         what = event.get("objectRef", {})
-        by_operator = event["user"]["username"].startswith(f"system:serviceaccount:{system}:")
+        by_operator = event.get("user", {}).get("username", "").startswith(f"system:serviceaccount:{system}:")
         done = event["stage"] == "ResponseComplete" and event["verb"] in WRITES
         if by_operator and done and what.get("namespace") == namespace and what.get("resource") != "events":
             status = event.get("requestObject", {}).get("status")
