@@ -8,38 +8,22 @@ does. Few machines delegate one; elsewhere the runner's own watchdogs enforce th
 """
 
 import errno
-import fcntl
 import os
 import shutil
-import struct
 import subprocess
-import sys
 import tempfile
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from dgym.errors import SandboxStartFailed
 from dgym.locks import acquire, try_acquire
+from dgym.sandbox.local.regions import fresh_region, record_removal
 from dgym.sandbox.protocol import Limits
 
 _LOCK = "lock"
 _YOUNG_SECONDS = 60.0
-
-_GET_FLAGS, _SET_FLAGS = 0x80086601, 0x40086602
-"""FS_IOC_GETFLAGS and FS_IOC_SETFLAGS of ioctl_iflags(2), on machines of 64 bits."""
-_TOP_DIRECTORY = 0x00020000
-"""FS_TOPDIR_FL."""
-
-_REUSED_SECONDS = 300.0
-"""ext4 gives out the inode of a removed file after a minute, or five while its block is not written."""
-_REGION_INODES = 131_072
-"""Inodes of a region by default: 16 groups of 8,192."""
-_REGIONS_TRIED = 8
-_removed: deque[tuple[int, float]] = deque(maxlen=64)
-"""Where and when this process has removed workspaces."""
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _CONTROLLERS = ("pids", "memory")
@@ -72,7 +56,7 @@ class PrivateDirectory:
             lock = acquire(path / _LOCK)
             for name in ("home", "tmp", "run"):
                 (path / name).mkdir()
-            workspace = _fresh_region(path) / "workspace"
+            workspace = fresh_region(path) / "workspace"
             workspace.mkdir()
         except OSError as error:
             raise SandboxStartFailed(f"a directory for the sandbox could not be made: {error}") from error
@@ -83,48 +67,10 @@ class PrivateDirectory:
         if self._lock < 0:
             return
         with suppress(OSError):
-            _removed.append((self.workspace.parent.stat().st_ino, time.monotonic()))
+            record_removal(self.workspace.parent)
         remove_tree(self.path)
         os.close(self._lock)
         self._lock = -1
-
-
-def _fresh_region(parent: Path) -> Path:
-    """A new directory in ``parent`` whose files ext4 places apart from those of earlier sandboxes.
-
-    ext4 puts a directory beside its parent, and reuses no inode for a minute or more after its file was removed. A
-    workspace beside one that was just removed therefore searches past every removed inode for each new file: 5,000
-    files take 4.5 s instead of 0.14 s. Below a directory that counts as the top of a hierarchy ext4 chooses the place
-    by the name, which is random here. Other file systems need and take no such hint.
-    """
-    tries = _REGIONS_TRIED if _mark_as_top(parent) else 0
-    region = Path(tempfile.mkdtemp(prefix="files-", dir=parent))
-    while tries and _is_near_removed(region):
-        tries -= 1
-        region.rmdir()
-        region = Path(tempfile.mkdtemp(prefix="files-", dir=parent))
-    return region
-
-
-def _is_near_removed(directory: Path) -> bool:
-    """Whether this process has removed a workspace nearby lately; the inodes of one region have adjacent numbers."""
-    since, inode = time.monotonic() - _REUSED_SECONDS, directory.stat().st_ino
-    return any(when > since and abs(other - inode) < _REGION_INODES for other, when in tuple(_removed))
-
-
-def _mark_as_top(directory: Path) -> bool:
-    """Set the attribute ``T`` of chattr(1); False where the file system has none."""
-    if sys.platform != "linux":
-        return False
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        (flags,) = struct.unpack_from("=I", fcntl.ioctl(descriptor, _GET_FLAGS, bytes(8)))
-        fcntl.ioctl(descriptor, _SET_FLAGS, struct.pack("=Q", flags | _TOP_DIRECTORY))
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
-    return True
 
 
 def remove_tree(path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from dgym.sandbox import cache
 from dgym.sandbox.cache import cache_directory, compiled_runner
-from dgym.sandbox.local import resources
+from dgym.sandbox.local import regions
 from dgym.sandbox.local.interpreter import inspect_interpreter
 from dgym.sandbox.local.resources import PrivateDirectory, remove_abandoned, remove_tree
 
@@ -61,17 +61,17 @@ def test_ext4_is_told_to_place_a_workspace_apart_from_those_just_removed(tempora
 def test_a_place_is_near_a_removed_workspace_for_some_minutes(tmp_path, monkeypatch):
     inode, now = tmp_path.stat().st_ino, time.monotonic()
     for removed, near in (((inode, now), True), ((inode, now - 301), False), ((inode + 10**6, now), False)):
-        monkeypatch.setattr(resources, "_removed", [removed])
-        assert resources._is_near_removed(tmp_path) is near
+        monkeypatch.setattr(regions, "_removed", [removed])
+        assert regions._is_near_removed(tmp_path) is near
 
 
 def test_a_removed_workspace_is_remembered_and_another_is_made_where_no_place_is_far(temporary, monkeypatch):
-    monkeypatch.setattr(resources, "_removed", deque())
-    monkeypatch.setattr(resources, "_REGION_INODES", 2**64)
+    monkeypatch.setattr(regions, "_removed", deque())
+    monkeypatch.setattr(regions, "_REGION_INODES", 2**64)
     first = PrivateDirectory.make()
     place = first.workspace.parent.stat().st_ino
     first.remove()
-    assert [inode for inode, _ in resources._removed] == [place]
+    assert [inode for inode, _ in regions._removed] == [place]
     second = PrivateDirectory.make()
     assert [path.name for path in second.path.glob("files-*")] == [second.workspace.parent.name]
     second.remove()
