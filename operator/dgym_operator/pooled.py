@@ -1,8 +1,8 @@
-"""Pods of a SandboxPool: which Episodes they may serve, and how they are told. Pure.
+"""The pods of SandboxPools: their template hash, their manifest, and the token that binds their sidecar. Pure.
 
-Two pods are interchangeable if their manifests differ in nothing but what names an Episode, and no sidecar was told
-yet which attempt it serves. The hash of the rest stands on every pod of a pool, as ``pod-template-hash`` does on the
-pods of a ReplicaSet: whatever template, task and overrides two pods come from, it tells whether they are equal.
+A pooled pod can serve an Episode if its manifest equals that of the Episode's own pod in everything that does not name
+an Episode. The template hash is the SHA-256 of that part. Every pooled pod has it as an annotation, as the pods of a
+ReplicaSet have ``pod-template-hash`` as a label.
 """
 
 import json
@@ -34,47 +34,45 @@ _OWN = frozenset({PROOF_ANNOTATION, TEMPLATE_HASH_ANNOTATION, CLAIMED_ANNOTATION
 def template_hash(manifest: Mapping[str, Any]) -> str:
     """SHA-256 of what the pod has in common with those of other Episodes.
 
-    Labels are not in it, since an Episode that takes a pod sets its own, and neither is the pod's deadline.
+    It covers neither labels nor the pod's deadline: an Episode that claims the pod sets its own.
     """
     annotations = manifest["metadata"].get("annotations") or {}
-    spec = {name: value for name, value in manifest["spec"].items() if name != "activeDeadlineSeconds"}
-    for group in ("containers", "initContainers"):
-        if group in spec:
-            spec[group] = [_without_episode(each) for each in spec[group]]
+    spec = _with_sidecar_env(manifest["spec"])
+    spec.pop("activeDeadlineSeconds", None)
     common = {"spec": spec, "annotations": {name: annotations[name] for name in annotations if name not in _OWN}}
     return sha256(json.dumps(common, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def _without_episode(container: Mapping[str, Any]) -> dict[str, Any]:
-    given = dict(container)
-    if given.get("name") == "sidecar":
-        given["env"] = [each for each in given.get("env") or () if each.get("name") not in _EPISODE]
-    return given
+def _with_sidecar_env(spec: Mapping[str, Any], *more: Mapping[str, str]) -> dict[str, Any]:
+    """The spec with these variables of the sidecar in place of those that name its attempt."""
+
+    def changed(container: Mapping[str, Any]) -> Mapping[str, Any]:
+        if container.get("name") != "sidecar":
+            return container
+        kept = [each for each in container.get("env") or () if each.get("name") not in _EPISODE]
+        return {**container, "env": [*kept, *more]}
+
+    groups = ("containers", "initContainers")
+    return {**spec, **{group: [changed(each) for each in spec[group]] for group in groups if group in spec}}
 
 
 def unbound(manifest: Mapping[str, Any], *, pool: str, digest: str) -> dict[str, Any]:
-    """The pod as one of ``pool``: its sidecar waits for the call that ``digest`` authenticates."""
-    metadata, spec = dict(manifest["metadata"]), dict(manifest["spec"])
-    kept = {name: value for name, value in metadata["labels"].items() if name not in (EPISODE_LABEL, ATTEMPT_LABEL)}
-    metadata["labels"] = {**kept, SANDBOX_POOL_LABEL: label_value(pool)}
-    for group in ("containers", "initContainers"):
-        if group in spec:
-            spec[group] = [_bindable(each, digest) for each in spec[group]]
-    return {**manifest, "metadata": metadata, "spec": spec}
-
-
-def _bindable(container: Mapping[str, Any], digest: str) -> dict[str, Any]:
-    given = _without_episode(container)
-    if given.get("name") == "sidecar":
-        given["env"] = [*given["env"], {"name": _BIND, "value": digest}]
-    return given
+    """The manifest of a pod of ``pool``: its sidecar waits for the call that the token with this digest signs."""
+    labels = {**manifest["metadata"]["labels"], SANDBOX_POOL_LABEL: label_value(pool)}
+    for name in (EPISODE_LABEL, ATTEMPT_LABEL):
+        labels.pop(name, None)
+    spec = _with_sidecar_env(manifest["spec"], {"name": _BIND, "value": digest})
+    return {**manifest, "metadata": {**manifest["metadata"], "labels": labels}, "spec": spec}
 
 
 def bind_token(key: bytes, identity: str) -> str:
-    """The token of the call that tells the sidecar of a pod which attempt it serves: of no attempt."""
+    """The token that signs the call ``bind`` to the pod with this ``pool_identity``. It is of no attempt."""
     return make_token(key, episode_uid=identity, attempt=0, role=Role.OPERATE)
 
 
-def pool_identity(namespace: str, pod: str, made_as: str = "") -> str:
-    """What stands for the UID of an Episode in tokens and proofs of a pod of a pool; no UID has this form."""
-    return f"pool/{namespace}/{pod}/{made_as}"
+def pool_identity(namespace: str, pod: str, template_hash: str = "") -> str:
+    """The name of a pooled pod where a token or a proof needs the UID of an Episode; no UID has this form.
+
+    The proof of a pod covers its template hash, its bind token does not.
+    """
+    return f"pool/{namespace}/{pod}/{template_hash}"

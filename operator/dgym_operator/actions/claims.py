@@ -1,8 +1,8 @@
-"""Takes a pod of a pool for an attempt, by one patch that is conditional on the pod's version.
+"""The claim of a pooled pod for an attempt: one patch that is conditional on the pod's resourceVersion.
 
-Two Episodes, or two leaders, that want the same pod cannot both get it: the second patch meets another version. A pod
-that two attempts of one Episode would have cannot be either: a decision believes only the pod that this leader has made
-or taken for the attempt, or that the Episode's status names, and deletes others.
+Of two Episodes, or two leaders, that claim the same pod the second one meets a conflict. An attempt that a former
+leader has claimed a pod for may get a second pod from its successor. Decisions read only the pod that this leader has
+made or claimed, or that the Episode's status names, and delete the other one.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,9 +19,9 @@ from dgym_operator.objects import Pod
 from dgym_operator.pooled import template_hash
 
 POOLED_SECONDS = 7 * 86_400
-"""What the deadline of a pooled pod has beyond its longest wait: the claim may lower it, and may not raise it."""
+"""The deadline of a pooled pod beyond its ``ttlSeconds``: a claim may lower the deadline, and may not raise it."""
 _TRIES = 3
-"""Pods that are tried before one is created."""
+"""Conflicts of a claim before a pod is created."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -32,7 +32,7 @@ class PoolClaims:
     writes: Writes
 
     async def claim(self, manifest: Mapping[str, Any], *, deadline_seconds: int) -> Pod | None:
-        """A pod that is as ``manifest`` describes the attempt's; None: no pool has one.
+        """Claim an idle pod that equals the one of ``manifest``; None: there is none.
 
         Raises:
             ApiError: The API server cannot be asked, or refuses.
@@ -51,7 +51,7 @@ class PoolClaims:
         return None
 
     def _candidates(self, namespace: str, wanted: str) -> Iterator[Pod]:
-        """Those that have waited for the longest first: they are replaced next."""
+        """The idle pods with this hash, the oldest first: it is the next to expire."""
         found = self.cache.idle_pods[namespace, wanted]
         idle = (pod for pod in found if sidecar_url(pod) and self.cache.is_of_pool(pod))
         yield from sorted(idle, key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.name))
@@ -60,7 +60,7 @@ class PoolClaims:
         owner = pod.metadata.controller
         pool = self.cache.sandbox_pools.get((pod.metadata.namespace, owner.name)) if owner is not None else None
         if owner is not None and pool is not None:
-            self.cache.memory.pools[owner.uid].record_taken(self.cache.clock.now(), pool.status.claimed)
+            self.cache.memory.pools[owner.uid].record_claim(self.cache.clock.now(), pool.status.claimed)
 
 
 def claim_patch(pod: Pod, manifest: Mapping[str, Any], *, now: datetime, deadline_seconds: int) -> dict[str, Any]:

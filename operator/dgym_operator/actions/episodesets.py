@@ -23,7 +23,7 @@ from dgym.kube import (
     ServerUnavailable,
 )
 from dgym.logs import fields
-from dgym_operator.actions.writes import Writes, controller_reference, status_patch
+from dgym_operator.actions.writes import Writes, controller_reference
 from dgym_operator.cache import Cache
 from dgym_operator.controllers import (
     CreateEpisode,
@@ -64,7 +64,9 @@ class SetExecutor:
         for action in plan.actions:
             match action:
                 case PatchSetStatus():
-                    episode_set = await self._patch(episode_set, action)
+                    episode_set = await self.writes.replace_status(
+                        EPISODE_SETS, self.cache.sets, episode_set, action.status, decode=EpisodeSetView
+                    )
                 case FreezeTasks():
                     await self._freeze(episode_set, action)
                 case LookUpTasks():
@@ -105,17 +107,6 @@ class SetExecutor:
                 if end is not None:
                     raise end
             self.cache.memory.refused[episode_set.metadata.uid] = ""
-
-    async def _patch(self, episode_set: EpisodeSetView, action: PatchSetStatus) -> EpisodeSetView:
-        metadata = episode_set.metadata
-        patch = status_patch(episode_set.status, action.status, metadata.resource_version)
-        if patch is None:
-            return episode_set
-        written = await self.writes.patch_status(
-            EPISODE_SETS, metadata.name, patch, decode=EpisodeSetView, namespace=metadata.namespace
-        )
-        self.cache.sets.assume(written)
-        return written
 
     async def _freeze(self, episode_set: EpisodeSetView, action: FreezeTasks) -> None:
         metadata = episode_set.metadata

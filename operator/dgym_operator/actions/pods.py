@@ -5,6 +5,7 @@ whose caches lag, a default that an administrator is about to correct. A refusal
 in an hour. The causes of 403 and 422 differ in the texts of the API server alone.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,7 +79,7 @@ class PodMaker:
     claims: PoolClaims
 
     async def create(self, episode: Episode, *, name: str, attempt: int, deadline_seconds: int) -> Pod:
-        """Take the attempt's pod from a pool, or create it, or return the one that was created before.
+        """Claim a pooled pod for the attempt, or create its pod, or return the one that was created before.
 
         Raises:
             Unmet: The pod cannot be created now, or ever, by the reason.
@@ -92,18 +93,26 @@ class PodMaker:
             raise Unmet(EndReason.INVALID_SPEC, refused)
         # What the agent will be sent is checked now: an attempt without sources must not take a node.
         await self.reader.with_files(task)
-        template = episode.spec.pod_template or task.spec.pod_template or self.settings.default_pod_template
-        context = self._context(episode, task, name=name, attempt=attempt, deadline_seconds=deadline_seconds)
-        manifest = self._manifest(episode, template, context)
+        manifest = self._manifest(episode, task, name=name, attempt=attempt, deadline_seconds=deadline_seconds)
         claimed = await self.claims.claim(manifest, deadline_seconds=deadline_seconds)
         if claimed is not None:
             return claimed
         try:
-            await self.policies.ensure(namespace)
-            return await self.writes.create(PODS, manifest, decode=Pod, namespace=namespace)
+            return await self._create(manifest)
         except AlreadyExists:
             return await self._recognize(episode, namespace, name, attempt)
-        except ConnectionLost:
+
+    async def _create(self, manifest: Mapping[str, Any]) -> Pod:
+        """Create the pod.
+
+        Raises:
+            Unmet, Gone, AlreadyExists, ConnectionLost: See ``create`` and ``create_pooled``.
+        """
+        namespace = manifest["metadata"]["namespace"]
+        try:
+            await self.policies.ensure(namespace)
+            return await self.writes.create(PODS, manifest, decode=Pod, namespace=namespace)
+        except (AlreadyExists, ConnectionLost):
             raise
         except ApiError as error:
             raise (find_refusal(error) or Gone()) from error
@@ -117,23 +126,16 @@ class PodMaker:
             AlreadyExists: There is a pod of that name.
             ConnectionLost: There was no answer; the pod may exist.
         """
-        namespace = pool.metadata.namespace
-        manifest = await self._pooled_manifest(pool, name)
-        made_as = template_hash(manifest)
+        namespace, rendered = pool.metadata.namespace, await self._pooled_manifest(pool, name)
+        made_as = template_hash(rendered)
         digest = token_digest(bind_token(self.key, pool_identity(namespace, name)))
-        manifest = unbound(manifest, pool=pool.metadata.name, digest=digest)
+        manifest = unbound(rendered, pool=pool.metadata.name, digest=digest)
         identity = pool_identity(namespace, name, made_as)
         proof = make_proof(self.key, manifest["spec"], namespace=namespace, episode_uid=identity, attempt=0)
         metadata = manifest["metadata"]
         metadata["ownerReferences"] = [controller_reference("SandboxPool", pool.metadata.name, pool.metadata.uid)]
         metadata["annotations"] |= {PROOF_ANNOTATION: proof, TEMPLATE_HASH_ANNOTATION: made_as}
-        try:
-            await self.policies.ensure(namespace)
-            return await self.writes.create(PODS, manifest, decode=Pod, namespace=namespace)
-        except (AlreadyExists, ConnectionLost):
-            raise
-        except ApiError as error:
-            raise (find_refusal(error) or Gone()) from error
+        return await self._create(manifest)
 
     async def hash_of(self, pool: SandboxPoolView) -> str:
         """The template hash of the pool's pods.
@@ -144,8 +146,8 @@ class PodMaker:
         one, other = [template_hash(await self._pooled_manifest(pool, name)) for name in ("one", "other")]
         if one != other:
             message = (
-                "the pod template writes the name of the pod or of its episode into more than its metadata and its "
-                "sidecar's own variables, so that no pod of it can serve any Episode; use another podTemplate"
+                "the pod template writes the name of the pod or of the episode into other places than the metadata and "
+                "the sidecar's variables, so its pods are not interchangeable; use another podTemplate"
             )
             raise Unmet(EndReason.INVALID_SPEC, message)
         return one
@@ -161,10 +163,8 @@ class PodMaker:
         refused = find_refusal_of_pod(episode, task, self.settings)
         if refused is not None:
             raise Unmet(EndReason.INVALID_SPEC, refused)
-        template = spec.pod_template or task.spec.pod_template or self.settings.default_pod_template
         seconds = spec.ttl_seconds + POOLED_SECONDS
-        context = self._context(episode, task, name=name, attempt=1, deadline_seconds=seconds)
-        return self._manifest(episode, template, context)
+        return self._manifest(episode, task, name=name, attempt=1, deadline_seconds=seconds)
 
     async def _recognize(self, episode: Episode, namespace: str, name: str, attempt: int) -> Pod:
         """The pod of that name, if an earlier call has made it for this very attempt."""
@@ -189,7 +189,12 @@ class PodMaker:
             raise Unmet(EndReason.POD_REJECTED, message, passes=True)
         raise Unmet(EndReason.POD_REJECTED, f"a pod {name}, {owned}, is there already; delete it")
 
-    def _manifest(self, episode: Episode, template: str, context: PodContext) -> dict[str, Any]:
+    def _manifest(
+        self, episode: Episode, task: DebugTask, *, name: str, attempt: int, deadline_seconds: int
+    ) -> dict[str, Any]:
+        """The manifest of the attempt's pod, with owner and proof."""
+        template = episode.spec.pod_template or task.spec.pod_template or self.settings.default_pod_template
+        context = self._context(episode, task, name=name, attempt=attempt, deadline_seconds=deadline_seconds)
         try:
             manifest = self.renderer.render(template, context)
         except TemplateError as error:

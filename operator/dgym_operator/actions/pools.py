@@ -1,4 +1,4 @@
-"""Applies the plans for SandboxPools: their pods that no Episode has taken, and their status."""
+"""Applies the plans for SandboxPools: creates and deletes their idle pods, and writes their status."""
 
 import logging
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from dgym.kube import PODS, SANDBOX_POOLS, AlreadyExists
 from dgym.logs import fields
 from dgym_operator.actions.pods import Gone, PodMaker
 from dgym_operator.actions.reader import Unmet
-from dgym_operator.actions.writes import Writes, status_patch
+from dgym_operator.actions.writes import Writes
 from dgym_operator.cache import Cache
 from dgym_operator.controllers import Action, CreatePooledPod, DeletePod, PatchPoolStatus, Plan
 from dgym_operator.objects import Pod, SandboxPoolView
@@ -48,7 +48,9 @@ class PoolExecutor:
     async def _act(self, pool: SandboxPoolView, action: Action) -> None:
         match action:
             case PatchPoolStatus():
-                await self._patch(pool, action)
+                await self.writes.replace_status(
+                    SANDBOX_POOLS, self.cache.sandbox_pools, pool, action.status, decode=SandboxPoolView
+                )
             case DeletePod():
                 key = (pool.metadata.namespace, action.name)
                 await self.writes.delete(PODS, self.cache.pods, key, action.uid, decode=Pod)
@@ -56,15 +58,6 @@ class PoolExecutor:
                 await self._create(pool)
             case _:
                 raise TypeError(f"not an action on a SandboxPool: {action!r}")
-
-    async def _patch(self, pool: SandboxPoolView, action: PatchPoolStatus) -> None:
-        metadata = pool.metadata
-        patch = status_patch(pool.status, action.status, metadata.resource_version)
-        if patch is not None:
-            written = await self.writes.patch_status(
-                SANDBOX_POOLS, metadata.name, patch, decode=SandboxPoolView, namespace=metadata.namespace
-            )
-            self.cache.sandbox_pools.assume(written)
 
     async def _create(self, pool: SandboxPoolView) -> None:
         metadata = pool.metadata
@@ -75,7 +68,7 @@ class PoolExecutor:
         except (AlreadyExists, Gone):
             return  # The next decision, a moment later, takes another name.
         except Unmet as unmet:
-            self.cache.memory.pools[metadata.uid].record_failed(name, self.cache.clock.now())
+            self.cache.memory.pools[metadata.uid].record_failure(name, self.cache.clock.now())
             self.cache.memory.refused[metadata.uid] = unmet.message
             _log.warning("a pod of a pool could not be created: %s", unmet, extra=about)
             return

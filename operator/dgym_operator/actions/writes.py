@@ -12,10 +12,11 @@ import msgspec
 from dgym.api import API_VERSION, EpisodeStatus
 from dgym.kube import Client, Clock, Conflict, Key, NotFound, Object, Priority, Resource, Store
 from dgym_operator.controllers import state_of
-from dgym_operator.objects import EpisodeView
+from dgym_operator.objects import EpisodeSetView, EpisodeView, SandboxPoolView
 
 T = TypeVar("T", bound=Object)
 V = TypeVar("V")
+W = TypeVar("W", EpisodeSetView, SandboxPoolView)
 MANAGER = "dgym-operator"
 
 
@@ -67,6 +68,18 @@ class Writes:
             field_manager=MANAGER,
             priority=priority,
         )
+
+    async def replace_status(
+        self, resource: Resource, store: Store[W], item: W, status: msgspec.Struct, *, decode: type[W]
+    ) -> W:
+        """Write the object's status if it has changed, conditional on its version, and update its store."""
+        metadata = item.metadata
+        patch = status_patch(item.status, status, metadata.resource_version)
+        if patch is None:
+            return item
+        written = await self.patch_status(resource, metadata.name, patch, decode=decode, namespace=metadata.namespace)
+        store.assume(written)
+        return written
 
     async def apply(self, resource: Resource, name: str, body: Any, *, namespace: str) -> None:
         """Apply an object on the server side, and take over its fields from other managers."""

@@ -19,7 +19,7 @@ from dgym_operator.objects import ConfigMapView, EpisodeSetView, EpisodeView, Po
 _SET_SECONDS = 0.1
 """Delay of a set's reconcile, so that simultaneous changes of many children are written once."""
 _POOL_SECONDS = 0.2
-"""Delay of a pool's reconcile: many claims at a time are answered by one round."""
+"""Delay of a pool's reconcile, so that simultaneous claims are answered by one round."""
 _SET_PAUSE = 1.0
 """Between two writes of a set's status for changes of its children."""
 
@@ -47,25 +47,27 @@ class EventHandlers:
     def start(self) -> None:
         """Queue all objects, and from now on every change."""
         self._leading = True
-        self._enqueue_all(self._cache.sets, self._cache.episodes)
-        for pool in self._cache.sandbox_pools:
-            self._enqueue_pool(*pool.key)
+        self._enqueue_all(self._cache.sets, self._cache.episodes, self._cache.sandbox_pools)
 
     def enqueue_namespace(self, name: str) -> None:
         """Queue all objects of a namespace that is served from now on."""
-        self._enqueue_all(self._cache.sets_by_namespace[name], self._cache.episodes_by_namespace[name])
-        for pool in self._cache.pools_by_namespace[name]:
-            self._enqueue_pool(*pool.key)
+        cache = self._cache
+        pools = cache.pools_by_namespace[name]
+        self._enqueue_all(cache.sets_by_namespace[name], cache.episodes_by_namespace[name], pools)
 
     def enqueue(self, key: Key, *, low_priority: bool = False) -> None:
         """Queue an Episode."""
         self._add(Item(Kind.EPISODE, key), low_priority=low_priority)
 
-    def _enqueue_all(self, sets: Iterable[EpisodeSetView], episodes: Iterable[EpisodeView]) -> None:
+    def _enqueue_all(
+        self, sets: Iterable[EpisodeSetView], episodes: Iterable[EpisodeView], pools: Iterable[SandboxPoolView]
+    ) -> None:
         for episode_set in sets:
             self._add(Item(Kind.EPISODE_SET, episode_set.key), low_priority=True)
         for episode in episodes:
             self.enqueue(episode.key, low_priority=True)
+        for pool in pools:
+            self._enqueue_pool(*pool.key)
 
     def _enqueue_set(self, namespace: str, name: str) -> None:
         key = (namespace, name)
@@ -144,7 +146,7 @@ class EventHandlers:
                 self.enqueue(key, low_priority=change.source is Source.LIST)
 
     def _pod_of_pool(self, change: Change[Pod]) -> None:
-        """Have the pool decide about a change of a pod that it has or had."""
+        """Queue the pool that controls the pod, or has controlled it before this change."""
         for pod in (change.old, change.new):
             owner = pod.metadata.controller if pod is not None else None
             if owner is not None and owner.kind == Kind.SANDBOX_POOL and not _is_of_no_consequence(change):

@@ -28,7 +28,7 @@ from dgym_operator.cache import Agent, Cache
 from dgym_operator.controllers import CreatePod, Emit, EpisodeInput, PatchSetStatus, PatchStatus, Plan
 from dgym_operator.controllers.episode import AgentRequest, agent_request, assigned_status, decide, retry_at
 from dgym_operator.controllers.episodeset import decide_set
-from dgym_operator.controllers.sandboxpool import decide_pool, has_failed
+from dgym_operator.controllers.sandboxpool import decide_pool
 from dgym_operator.dispatch import Deliveries, Dispatcher, candidate_of, pending_pod
 from dgym_operator.objects import EpisodeView
 
@@ -170,15 +170,8 @@ class Reconciler:
         pool = self.cache.sandbox_pools.get(key)
         if pool is None:
             return None
-        made_as, refused = await self.pools.hash_of(pool)
-        now, known = self.cache.clock.now(), self.cache.memory.pools[pool.metadata.uid]
-        view = self.cache.pool_input(pool, made_as, refused)
-        for pod in view.pods:
-            if has_failed(view, pod, now):
-                known.record_failed(pod.metadata.uid, now)
-            elif pod.ready:
-                known.record_ready()
-        return await self.pools.apply(pool, decide_pool(self.cache.pool_input(pool, made_as, refused), now))
+        view = self.cache.pool_input(pool, *await self.pools.hash_of(pool))
+        return await self.pools.apply(pool, decide_pool(view, self.cache.clock.now()))
 
     async def _episode(self, key: Key) -> float | None:
         episode = self.cache.episodes.get(key)

@@ -23,6 +23,7 @@ from dgym_operator.controllers import (
     SandboxPoolInput,
     TaskState,
     attempt_of,
+    current_attempt,
 )
 from dgym_operator.controllers.episodeset import Children, child_index, decode_tasks, tasks_name
 from dgym_operator.objects import (
@@ -109,7 +110,7 @@ class Cache:
             task=self.task_state(episode),
             may_create=may_create,
             agent=self.agents.view(episode),
-            sidecar=self.memory.sidecar(uid, _attempt_of(episode)),
+            sidecar=self.memory.sidecar(uid, current_attempt(episode.status)),
             absent=self.memory.absent.get(uid, frozenset()),
             create_failure=self.memory.failure(uid, episode.status.attempt + 1),
             disrupted_attempt=self.memory.disrupted.get(uid, 0),
@@ -143,17 +144,18 @@ class Cache:
         )
 
     def pool_input(self, pool: SandboxPoolView, template_hash: str, refused: str) -> SandboxPoolInput:
-        """The input of a decision about the SandboxPool."""
-        known = self.memory.pools[pool.metadata.uid]
-        owned = self.pods_by_owner[pool.metadata.uid]
+        """The input of a decision about the SandboxPool; the failures of its pods are recorded."""
+        uid, now = pool.metadata.uid, self.clock.now()
+        owned, known = self.pods_by_owner[uid], self.memory.pools[uid]
         pods = tuple(pod for pod in owned if self.is_of_pool(pod))
+        known.record(pods, self.policy, now)
         return SandboxPoolInput(
             pool=pool,
             pods=pods,
             unusable_pods=tuple(pod for pod in owned if pod not in pods and pod.metadata.labels.key),
             template_hash=template_hash,
-            refused=refused or self.memory.refused.get(pool.metadata.uid, ""),
-            taken=tuple(known.taken),
+            refused=refused or self.memory.refused.get(uid, ""),
+            claims=tuple(known.claims),
             claimed=known.claimed,
             failures=known.failures,
             failed_at=known.failed_at,
@@ -161,7 +163,7 @@ class Cache:
         )
 
     def is_of_pool(self, pod: Pod) -> bool:
-        """Whether the operator has made the pod for a pool, with the hash that stands on it."""
+        """Whether the operator has made the pod for a pool, with the template hash of its annotation."""
         metadata = pod.metadata
         owner, made_as = metadata.controller, metadata.annotations.template_hash
         if owner is None or owner.kind != _POOL or not self.key:
@@ -272,7 +274,7 @@ class Cache:
 
     def is_of_current_attempt(self, episode: EpisodeView, pod: Pod) -> bool:
         """Whether the pod is of the current attempt, or else of the next one, of an unfinished Episode."""
-        return not episode.is_finished and attempt_of(pod) == _attempt_of(episode)
+        return not episode.is_finished and attempt_of(pod) == current_attempt(episode.status)
 
     def _is_counted(self, episode: EpisodeView) -> bool:
         if episode.spec.ttl_seconds_after_finished is None or not episode.is_finished:
@@ -281,12 +283,6 @@ class Cache:
         if episode_set is None or index is None:
             return False
         return index in self.children_of(episode_set).completed(episode_set.status.completed_indexes)
-
-
-def _attempt_of(episode: EpisodeView) -> int:
-    """The current attempt, or else the next one."""
-    status = episode.status
-    return status.attempt if status.pod_name is not None else status.attempt + 1
 
 
 def _set_uid(episode: EpisodeView) -> str:
@@ -301,7 +297,7 @@ def _owner_of(item: WatchedObject) -> Iterable[Hashable]:
 
 
 def _idle_as(pod: Pod) -> Iterable[tuple[str, str]]:
-    """Namespace and template hash of a pod that an Episode may take."""
+    """Namespace and template hash of an idle pod."""
     metadata = pod.metadata
     owner, made_as = metadata.controller, metadata.annotations.template_hash
     waits = owner is not None and owner.kind == _POOL and made_as and metadata.deletion_timestamp is None

@@ -1,40 +1,47 @@
 """What decisions need of Episodes, EpisodeSets and SandboxPools, and the API server does not show."""
 
 from collections import defaultdict, deque
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 
-from dgym_operator.controllers import CreateFailure, SidecarView
+from dgym_operator.controllers import CreateFailure, Policy, SidecarView
+from dgym_operator.controllers.sandboxpool import has_failed
 from dgym_operator.objects import EpisodeView, Pod
 
-_TAKEN = 1000
+_CLAIMS = 1000
 _UNANSWERED_CREATE = timedelta(seconds=30)
 """How long a create without an answer counts; by then the watch would have shown the object."""
 
 
 class PoolMemory:
-    """Which pods of a SandboxPool Episodes have taken, and which have failed."""
+    """Claims of a SandboxPool's pods, and their failures in a row."""
 
     def __init__(self) -> None:
-        self.taken: deque[datetime] = deque(maxlen=_TAKEN)
+        self.claims: deque[datetime] = deque(maxlen=_CLAIMS)
         self.claimed = 0
         self.failures = 0
         self.failed_at: datetime | None = None
-        self._failed: deque[str] = deque(maxlen=_TAKEN)
+        self._failed: deque[str] = deque(maxlen=_CLAIMS)
 
-    def record_taken(self, at: datetime, counted: int) -> None:
-        """Record that an Episode has taken a pod, after ``counted`` others that the pool's status has."""
-        self.taken.append(at)
+    def record_claim(self, at: datetime, counted: int) -> None:
+        """Record a claim after ``counted`` others that the pool's status has."""
+        self.claims.append(at)
         self.claimed = max(self.claimed, counted) + 1
 
-    def record_failed(self, uid: str, at: datetime) -> None:
-        """Record that this pod has failed, once."""
-        if uid not in self._failed:
-            self._failed.append(uid)
+    def record_failure(self, name: str, at: datetime) -> None:
+        """Record the failure of this pod, once."""
+        if name not in self._failed:
+            self._failed.append(name)
             self.failures, self.failed_at = self.failures + 1, at
 
-    def record_ready(self) -> None:
-        """Record that a pod is ready: failures before it do not count any more."""
-        self.failures, self.failed_at = 0, None
+    def record(self, pods: Iterable[Pod], policy: Policy, now: datetime) -> None:
+        """Record the failures of ``pods``; a pod that was ready after the last failure ends the row."""
+        for pod in pods:
+            if has_failed(pod, policy, now):
+                self.record_failure(pod.metadata.name, now)
+        ready = [each.last_transition_time for pod in pods if pod.ready and (each := pod.condition("Ready"))]
+        if self.failed_at is not None and any(since is not None and since > self.failed_at for since in ready):
+            self.failures, self.failed_at = 0, None
 
 
 class Memory:

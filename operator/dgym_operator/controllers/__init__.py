@@ -16,6 +16,7 @@ from dgym_operator.controllers.inputs import (
     SidecarView,
     TaskState,
     attempt_of,
+    current_attempt,
     sidecar_url,
 )
 from dgym_operator.controllers.plan import (
@@ -73,6 +74,7 @@ __all__ = [
     "SidecarView",
     "TaskState",
     "attempt_of",
+    "current_attempt",
     "find",
     "is_true",
     "sidecar_url",

@@ -118,7 +118,7 @@ class SidecarView(msgspec.Struct, frozen=True, kw_only=True):
         asked: When ``state`` was requested.
         expired_since: Since when nothing is left of its deadline, or the tests run.
         idle_since: Since when the deadline stands still, though it has begun to run.
-        bound: Whether it knows which attempt it serves, if its pod comes from a pool.
+        bound: Whether it has answered the call that binds the sidecar of a claimed pod to its attempt.
     """
 
     verified: VerifyResponse | None = None
@@ -140,7 +140,7 @@ class SidecarView(msgspec.Struct, frozen=True, kw_only=True):
         return self.verified.poisoned_step if self.verified is not None else None
 
     def after_bind(self) -> "SidecarView":
-        """With the answer that it knows which attempt it serves."""
+        """With the answer to the call that binds it."""
         return msgspec.structs.replace(self, bound=True)
 
     def after_cancel(self, asked: datetime) -> "SidecarView":
@@ -206,8 +206,7 @@ class EpisodeInput(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def attempt(self) -> int:
         """The current attempt, or else the next one."""
-        status = self.episode.status
-        return status.attempt if status.pod_name is not None else status.attempt + 1
+        return current_attempt(self.episode.status)
 
     @property
     def pod_name(self) -> str:
@@ -229,7 +228,7 @@ class EpisodeInput(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_bound(self) -> bool:
-        """Whether the sidecar of the pod is known to know its attempt: that of a pod from a pool is told."""
+        """Whether the pod's sidecar serves this attempt; that of a claimed pod does once it has answered ``bind``."""
         return self.pod is None or not self.pod.metadata.annotations.claimed or self.sidecar.bound
 
     @property
@@ -291,6 +290,11 @@ class EpisodeInput(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(status, **changes, observed_generation=generation)
 
 
+def current_attempt(status: EpisodeStatus) -> int:
+    """The current attempt, or else the next one."""
+    return status.attempt if status.pod_name is not None else status.attempt + 1
+
+
 def attempt_of(pod: Pod) -> int:
     """Number of the pod's attempt; 0: of none, so that nothing is decided by the pod but its deletion."""
     text = pod.metadata.labels.attempt
@@ -307,12 +311,12 @@ class SandboxPoolInput(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         pool: The pool.
-        pods: Its pods that the operator has made, and no Episode has taken.
-        unusable_pods: Its pods with a key and no proof of it, such as those of a former key; they are deleted.
-        template_hash: The hash that its pods must have; empty: they cannot be made, by ``refused``.
-        refused: Why no pod of the pool can be made; empty: they can.
-        taken: Times at which Episodes took a pod of it, of the last minutes.
-        claimed: How many pods Episodes have taken since this operator leads.
+        pods: Its unclaimed pods that the operator has made.
+        unusable_pods: Pods that name the pool as their owner and have a key without its proof; they are deleted.
+        template_hash: The hash that its pods must have; empty: no pod can be rendered.
+        refused: Why a pod cannot be rendered, or why the last creation was refused; empty: neither is so.
+        claims: Times of the last claims.
+        claimed: Claims that are known to this leader: its own, and those that the pool's status had before the first.
         failures: How many of its pods in a row have failed before they were ready.
         failed_at: When the last of them did.
         policy: Constants.
@@ -323,7 +327,7 @@ class SandboxPoolInput(msgspec.Struct, frozen=True, kw_only=True):
     unusable_pods: tuple[Pod, ...] = ()
     template_hash: str = ""
     refused: str = ""
-    taken: tuple[datetime, ...] = ()
+    claims: tuple[datetime, ...] = ()
     claimed: int = 0
     failures: int = 0
     failed_at: datetime | None = None

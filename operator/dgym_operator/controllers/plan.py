@@ -36,7 +36,7 @@ class CreatePod(Action, frozen=True, kw_only=True):
 
 
 class BindSidecar(Action, frozen=True, kw_only=True):
-    """Tell the sidecar of a pod that comes from a pool which attempt it serves. May be repeated."""
+    """Bind the sidecar of a claimed pod to the attempt, by the call ``bind``."""
 
     pod_name: str
     url: str

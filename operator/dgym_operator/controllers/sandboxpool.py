@@ -1,7 +1,7 @@
 """The plan for a SandboxPool: how many pods it keeps ready, and which of them it replaces.
 
-A pod serves one attempt: an Episode that takes it takes it for good. A pod that nobody has taken is replaced once it is
-not what an Episode's pod would be any more, has failed, or has waited for too long.
+A pod serves one attempt: a claimed pod does not return to its pool. An unclaimed pod is replaced once its template hash
+is out of date, it has failed, or its ``ttlSeconds`` are over.
 """
 
 from collections.abc import Iterator
@@ -13,22 +13,22 @@ import msgspec
 from dgym.api import ConditionType, SandboxPoolStatus
 from dgym_operator.controllers.conditions import fit, observed_generation, set_condition
 from dgym_operator.controllers.episode import created, start_failure, waiting_cause
-from dgym_operator.controllers.inputs import SandboxPoolInput, backoff
+from dgym_operator.controllers.inputs import Policy, SandboxPoolInput, backoff
 from dgym_operator.controllers.plan import Action, CreatePooledPod, DeletePod, PatchPoolStatus, Plan
 from dgym_operator.objects import Pod
 
 _START_SECONDS = 10.0
-"""What a pod takes to start, where none of the pool's pods tells."""
+"""The start of a pod, until one of the pool's pods is ready."""
 _LONGEST_START_SECONDS = 120.0
-LOOK_SECONDS = 60.0
-"""A pool is looked at that often: its template and the operator's settings may have changed."""
+RESYNC_SECONDS = 60.0
+"""Between two decisions about a pool without a change: its template may have changed."""
 
 
 def decide_pool(view: SandboxPoolInput, now: datetime) -> Plan:
-    """Keep as many pods ready as are asked for, none but such as an Episode could use."""
+    """Create missing pods, delete those that are of no use, and write the pool's status."""
     if view.pool.metadata.deletion_timestamp is not None:
         return Plan()
-    dropped = [pod for pod in view.pods if has_failed(view, pod, now) or not _is_useful(view, pod, now)]
+    dropped = [pod for pod in view.pods if has_failed(pod, view.policy, now) or not _is_useful(view, pod, now)]
     kept = [pod for pod in view.pods if pod not in dropped and pod.metadata.deletion_timestamp is None]
     wanted, deletions = _wanted(view, kept, now), list(_deletions([*dropped, *view.unusable_pods]))
     surplus = sorted(kept, key=lambda pod: (pod.ready, created(pod)))[: max(0, len(kept) - _most(view))]
@@ -40,21 +40,21 @@ def decide_pool(view: SandboxPoolInput, now: datetime) -> Plan:
         creations = (CreatePooledPod(),) * max(0, missing)
     status = _status(view, [pod for pod in kept if pod not in surplus], now)
     changed = (PatchPoolStatus(status=status),) if status != view.pool.status else ()
-    seconds = min((each for each in _waits(view, kept, due, now)), default=LOOK_SECONDS)
-    return Plan(actions=(*changed, *deletions, *creations), requeue_after=min(LOOK_SECONDS, seconds))
+    seconds = min((each for each in _waits(view, kept, due, now)), default=RESYNC_SECONDS)
+    return Plan(actions=(*changed, *deletions, *creations), requeue_after=min(RESYNC_SECONDS, seconds))
 
 
-def has_failed(view: SandboxPoolInput, pod: Pod, now: datetime) -> bool:
-    """Whether the pod will never be ready, or is not any more."""
+def has_failed(pod: Pod, policy: Policy, now: datetime) -> bool:
+    """Whether the pod has ended, or cannot start, or has not started in time."""
     if pod.metadata.deletion_timestamp is not None:
         return False
-    late = created(pod) + timedelta(seconds=view.policy.pool_start_timeout_seconds)
+    late = created(pod) + timedelta(seconds=policy.pool_start_timeout_seconds)
     ended = any(pod.terminated(name) is not None for name in ("sandbox", "verifier", "sidecar"))
     return ended or pod.is_over or start_failure(pod) is not None or (not pod.ready and now >= late)
 
 
 def _is_useful(view: SandboxPoolInput, pod: Pod, now: datetime) -> bool:
-    """Whether an Episode of today could use the pod, and it has not waited for too long."""
+    """Whether the pod has the pool's template hash, and its ``ttlSeconds`` are not over."""
     expired = now >= created(pod) + timedelta(seconds=view.pool.spec.ttl_seconds)
     same = not view.template_hash or pod.metadata.annotations.template_hash == view.template_hash
     return same and not expired
@@ -66,9 +66,9 @@ def _most(view: SandboxPoolInput) -> int:
 
 
 def _wanted(view: SandboxPoolInput, kept: list[Pod], now: datetime) -> int:
-    """``minIdle``, or as many as Episodes have taken in the time in which a pod starts."""
+    """``minIdle``, or as many as were claimed in the time in which a pod starts."""
     window = timedelta(seconds=start_seconds(kept))
-    return min(_most(view), max(view.pool.spec.min_idle, sum(now - each < window for each in view.taken)))
+    return min(_most(view), max(view.pool.spec.min_idle, sum(now - each < window for each in view.claims)))
 
 
 def start_seconds(pods: list[Pod]) -> float:

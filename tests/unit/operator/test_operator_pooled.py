@@ -1,4 +1,4 @@
-"""Which pods are interchangeable, and what a pod of a pool is told."""
+"""The template hash, the manifest and the bind token of pooled pods."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dgym.api import SandboxPoolSpec, TaskRef
 from dgym_operator.controllers import CreatePooledPod, DeletePod, PatchPoolStatus, SandboxPoolInput
-from dgym_operator.controllers.sandboxpool import LOOK_SECONDS, decide_pool, has_failed
+from dgym_operator.controllers.sandboxpool import RESYNC_SECONDS, decide_pool, has_failed
 from dgym_operator.objects import (
     Container,
     ContainerState,
@@ -84,7 +84,7 @@ def test_what_is_written_is_not_written_again():
     before = view(pod("a"), pod("b"))
     pool = _replace(before.pool, status=status_of(decide_pool(before, NOW)))
     again = decide_pool(_replace(before, pool=pool), NOW)
-    assert (again.actions, again.requeue_after) == ((), LOOK_SECONDS)
+    assert (again.actions, again.requeue_after) == ((), RESYNC_SECONDS)
 
 
 @pytest.mark.parametrize(
@@ -122,9 +122,9 @@ def test_demand_raises_the_number_up_to_the_most():
     spec = _replace(SPEC, max_idle=5)
     # Pods start within three seconds: what was taken before does not count.
     taken = (ago(1), ago(2), ago(2.5), ago(30), ago(40))
-    assert created(decide_pool(view(pod("a"), spec=spec, taken=taken), NOW)) == 2
-    assert created(decide_pool(view(spec=spec, taken=(ago(1),) * 20), NOW)) == 5
-    assert created(decide_pool(view(taken=(ago(1),) * 20), NOW)) == 2
+    assert created(decide_pool(view(pod("a"), spec=spec, claims=taken), NOW)) == 2
+    assert created(decide_pool(view(spec=spec, claims=(ago(1),) * 20), NOW)) == 5
+    assert created(decide_pool(view(claims=(ago(1),) * 20), NOW)) == 2
 
 
 def test_more_than_the_most_are_deleted_the_unready_first():
@@ -182,7 +182,7 @@ def test_the_number_of_pods_comes_to_rest(least, most, pods, taken):
     found = [pod(f"p{number}", ready=ready, age=age, made_as=made) for number, (ready, age, made) in enumerate(pods)]
     number = 100
     for _ in range(10):
-        seen = view(*found, spec=spec, taken=(ago(1),) * taken)
+        seen = view(*found, spec=spec, claims=(ago(1),) * taken)
         plan = decide_pool(seen, NOW)
         left = deleted(plan)
         assert len(left) == len(set(left))
@@ -196,4 +196,4 @@ def test_the_number_of_pods_comes_to_rest(least, most, pods, taken):
         raise AssertionError("it does not come to rest")
     limit = least if most is None else max(least, most)
     assert least <= len(found) <= limit
-    assert not any(has_failed(seen, each, NOW) for each in found)
+    assert not any(has_failed(each, seen.policy, NOW) for each in found)
