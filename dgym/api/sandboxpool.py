@@ -13,8 +13,8 @@ Idle = Annotated[int, msgspec.Meta(ge=0, le=1000)]
 class SandboxPoolSpec(Model, frozen=True, kw_only=True):
     """Which sandboxes are kept ready, and how many.
 
-    An Episode takes a sandbox of the pool where its own pod would be the same: the pod of an Episode with this
-    ``taskRef``, ``podTemplate`` and ``podOverrides``.
+    An Episode claims a sandbox of the pool if its own pod would be equal: the pod of an Episode with this ``taskRef``,
+    ``podTemplate`` and ``podOverrides``.
 
     Attributes:
         task_ref: A DebugTask of the same namespace, whose image, interpreter, directory and resources the sandboxes
@@ -22,9 +22,9 @@ class SandboxPoolSpec(Model, frozen=True, kw_only=True):
         pod_template: Name of the pod template, as of an Episode.
         pod_overrides: Changes of the pod, as of an Episode.
         min_idle: How many sandboxes are kept ready.
-        max_idle: How many at most, while Episodes take more of them than ``minIdle`` in the time that a sandbox needs
-            to start. Without it, ``minIdle``.
-        ttl_seconds: How long a sandbox may wait before it is replaced.
+        max_idle: How many at most are kept ready while Episodes claim more than ``minIdle`` in the time in which a
+            sandbox starts. Without it, ``minIdle``.
+        ttl_seconds: How long a sandbox may be idle before it is replaced.
     """
 
     task_ref: TaskRef
@@ -39,12 +39,12 @@ class SandboxPoolStatus(Model, frozen=True, kw_only=True):
     """Counts, never names.
 
     Attributes:
-        conditions: Ready, once ``minIdle`` sandboxes wait.
+        conditions: Ready, once ``minIdle`` sandboxes are idle.
         reason: How the pool stands: Ready, Starting, Disabled, or why its sandboxes do not start.
         message: The cause of the reason, for people.
-        idle: How many sandboxes are ready and wait for an Episode.
+        idle: How many sandboxes are ready and unclaimed.
         starting: How many are not ready yet.
-        claimed: How many were taken by Episodes, as far as the operator that leads has seen.
+        claimed: How many sandboxes Episodes have claimed. It may lack the last claims before a change of the leader.
         observed_generation: The generation of the SandboxPool that this status is about.
     """
 

@@ -51,7 +51,7 @@ class Api:
     Args:
         attempt: The attempt.
         access: The tokens of its roles.
-        bind: Answers to repetitions of the call that has bound a pooled sidecar; None: nobody has a token for it.
+        bind: The handler of repeated ``bind`` calls to a pooled sidecar; None: the sidecar is not pooled.
     """
 
     def __init__(self, attempt: Attempt, access: Access, bind: WebHandler | None = None) -> None:

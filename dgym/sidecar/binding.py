@@ -1,8 +1,8 @@
-"""The binding of a pooled sidecar: it starts before any episode needs it, and learns its attempt by one call, once.
+"""The binding of a pooled sidecar to an attempt, by one call of the operator.
 
-Until then nobody but the operator has a token for it. The answer to the call is sent when the attempt is served, so
-that whoever is given the attempt's tokens after it is never refused. A recording of the call has no effect: its nonce
-was received before.
+Before the call only the operator has a token for the sidecar. The call is answered once the attempt's calls are
+served: an agent or driver that gets its token after the answer is not refused. A replay of the call is refused by its
+nonce.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ class Binding:
 
     Args:
         settings: Those of the pooled sidecar.
-        over: Why it can be bound no more; None: it can.
+        over: Why it cannot be bound any more; None: it can.
     """
 
     def __init__(self, settings: PooledSettings, *, over: str | None) -> None:
@@ -42,7 +42,7 @@ class Binding:
         application = web.Application(middlewares=[_close_connection])
         application.router.add_route(calls.BIND.method, calls.BIND.path, self.handler)
         add_probes(application.router, problem)
-        message = "the sidecar is not bound to an attempt: nobody has a token for its calls"
+        message = "the sidecar is not bound to an attempt yet: there are no tokens for this call"
         application.router.add_route("*", "/{path:.*}", refuse(ErrorCode.UNAUTHENTICATED, message))
         return application
 

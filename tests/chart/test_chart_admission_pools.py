@@ -12,7 +12,7 @@ MERGE = "application/merge-patch+json"
 
 @pytest.fixture
 def pods(operator, api_server):
-    """Creates a pod with another owner, as somebody else; gives its path as a template of the namespace's name."""
+    """Creates a pod with this owner, by an account that no policy matches; returns the path for ``refusal``."""
     made = []
 
     def create(owner):

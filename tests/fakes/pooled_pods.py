@@ -49,7 +49,7 @@ class PooledPod(Pod):
 
 
 def recorded_bind(request):
-    """The bytes of a whole request that binds, as somebody on the way could record them."""
+    """The bytes of a ``bind`` request, as recorded from the network."""
     data = msgspec.json.encode(request)
     signature = sign_request(BIND_TOKEN, "POST", Path.BIND, content=content_digest(data))
     head = (

@@ -23,6 +23,16 @@ async def state(pod):
     return msgspec.convert(body, AttemptState)
 
 
+async def die_under_a_step(pod, env):
+    """Kill the sandbox while it executes a step."""
+    running = asyncio.ensure_future(env.step("bash echo > killing; sleep 600"))
+    while not (pod.directory / "sandbox-files" / "killing").exists():
+        await asyncio.sleep(0.01)
+    os.kill(pod.runners["sandbox"].pid, signal.SIGKILL)
+    with pytest.raises(SandboxLost):
+        await running
+
+
 @pytest.fixture
 async def recorded(tmp_path, new_pod, helpers):
     """The steps of a first pod."""
@@ -79,12 +89,7 @@ async def test_the_poisoned_step_of_this_pod_is_reported_and_not_those_before(po
     env = pod.connect()
     await env.reset()
     assert (await state(pod)).poisoned_steps == ()
-    running = asyncio.ensure_future(env.step("bash echo > killing; sleep 600"))
-    while not (pod.directory / "sandbox-files" / "killing").exists():
-        await asyncio.sleep(0.01)
-    os.kill(pod.runners["sandbox"].pid, signal.SIGKILL)
-    with pytest.raises(SandboxLost):
-        await running
+    await die_under_a_step(pod, env)
     status, body = await pod.raw("POST", "/v1/verify", role=Role.OPERATE)
     assert (status, body["poisonedStep"]) == (200, 4)
 
@@ -99,12 +104,7 @@ async def test_a_reset_that_was_not_recorded_is_answered_with_the_new_one(pod, r
     reset, lost, _ = env.history()
     assert (reset.observation.text, info["steps"]) == (recorded[0].observation.text, 2)
     assert "is lost" in lost.observation.text
-    running = asyncio.ensure_future(env.step("bash echo > killing; sleep 600"))
-    while not (pod.directory / "sandbox-files" / "killing").exists():
-        await asyncio.sleep(0.01)
-    os.kill(pod.runners["sandbox"].pid, signal.SIGKILL)
-    with pytest.raises(SandboxLost):
-        await running
+    await die_under_a_step(pod, env)
     assert (await state(pod)).poisoned_steps == (3,)
 
 
