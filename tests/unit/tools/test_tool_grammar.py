@@ -108,11 +108,21 @@ def test_a_mapping_and_its_json_text_are_the_same_call():
 
 
 @settings(deadline=None)
-@given(st.text(), st.text().filter(lambda text: "</c>" not in text and not text.startswith(("\n", "\r"))))
+@given(
+    st.text().filter(lambda text: "<c>" not in text),
+    st.text().filter(lambda text: "</c>" not in text and not text.startswith(("\n", "\r"))),
+)
 def test_the_text_form_of_rewrite_keeps_path_and_code(path, code):
     call = parse(f"rewrite {shlex.quote(path)} 2:3 <c>{code}</c>")
-    if "<c>" not in path:
-        assert call.arguments == {"path": path, "start": 2, "end": 3, "new_code": code}
+    assert call.arguments == {"path": path, "start": 2, "end": 3, "new_code": code}
+
+
+@pytest.mark.parametrize("code", ["", "x = 1", "'"])
+def test_a_path_that_holds_the_mark_of_the_code_has_no_text_form(code):
+    with pytest.raises(ToolError, match="The text form is"):
+        parse(f"rewrite '<c>' 2:3 <c>{code}</c>")
+    arguments = {"path": "<c>", "start": 2, "end": 3, "new_code": code}
+    assert parse({"tool": "rewrite", "arguments": arguments}).arguments == arguments
 
 
 @settings(deadline=None)
