@@ -38,6 +38,8 @@ def decide_pool(view: SandboxPoolInput, now: datetime) -> Plan:
     if view.template_hash and (due is None or now >= due):
         missing = min(wanted - len(kept), view.policy.pool_creates_per_round)
         creations = (CreatePooledPod(),) * max(0, missing)
+    if view.template_hash and len(kept) >= wanted:
+        view = msgspec.structs.replace(view, refused="")  # No pod is missing: the last refusal is over.
     status = _status(view, [pod for pod in kept if pod not in surplus], now)
     changed = (PatchPoolStatus(status=status),) if status != view.pool.status else ()
     seconds = min((each for each in _waits(view, kept, due, now)), default=RESYNC_SECONDS)

@@ -157,6 +157,14 @@ def test_a_pool_without_pods_says_why():
     assert status_of(pulling).reason == "ImagePullFailed"
 
 
+def test_a_refused_creation_is_shown_while_pods_are_missing():
+    refused = "exceeded quota: few"
+    assert status_of(decide_pool(view(pod("a"), refused=refused), NOW)).message == refused
+    assert status_of(decide_pool(view(pod("a"), pod("b"), refused=refused), NOW)).reason == "Ready"
+    empty = view(spec=_replace(SPEC, min_idle=0), refused=refused)
+    assert status_of(decide_pool(empty, NOW)).reason == "Disabled"
+
+
 def test_a_pool_that_is_being_deleted_is_left_to_the_garbage_collector():
     deleting = view()
     metadata = _replace(deleting.pool.metadata, deletion_timestamp=NOW)
