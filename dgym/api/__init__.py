@@ -32,6 +32,7 @@ from dgym.api.episodeset import (
     EpisodeSetStatus,
     LabelRequirement,
     LabelSelector,
+    SetPool,
 )
 from dgym.api.fields import (
     API_VERSION,
@@ -182,6 +183,7 @@ __all__ = [
     "SandboxPoolSpec",
     "SandboxPoolStatus",
     "Scoring",
+    "SetPool",
     "SourceSpec",
     "Stages",
     "TaskRef",

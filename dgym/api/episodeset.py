@@ -10,6 +10,7 @@ from dgym.api.fields import (
     Conditions,
     Count,
     DnsLabel,
+    Idle,
     Label,
     LabelKey,
     Labels,
@@ -126,6 +127,22 @@ class Arm(Model, frozen=True, kw_only=True):
         return msgspec.structs.replace(template, agent=agent, tools=self.tools or template.tools)
 
 
+class SetPool(Model, frozen=True, kw_only=True):
+    """A SandboxPool of the set's own, with the ``podTemplate`` and the ``podOverrides`` of the set's template.
+
+    Its sandboxes are those of the task whose episode begins next. They help where many episodes in a row have equal
+    pods: tasks that deliver their repository to one image, or many samples of each task.
+
+    Attributes:
+        min_idle: How many sandboxes are kept ready, as long as so many episodes are to begin.
+        max_idle: How many at most are kept ready, as many as episodes have begun in the time in which a sandbox starts.
+            Without it, the set's ``parallelism``.
+    """
+
+    min_idle: Idle = 1
+    max_idle: Idle | None = None
+
+
 class EpisodeSetSpec(Model, frozen=True, kw_only=True):
     """Which tasks, how often, and by whom. Exactly one of ``taskSelector`` and ``tasks``.
 
@@ -141,6 +158,8 @@ class EpisodeSetSpec(Model, frozen=True, kw_only=True):
         arms: Configurations to compare: each changes the agent or the tools of the template, and every task and sample
             has an episode under each. Without any, the template alone.
         parallelism: How many episodes may be under way at a time.
+        pool: Start sandboxes ahead of the episodes that are to begin. Without it, an episode claims those of the
+            namespace's SandboxPools.
         priority: Of the sets in a namespace, episodes of those with a higher number are started first. Nothing that
             runs is stopped for them.
         suspend: Suspend the episodes that are under way and make no more until this is false.
@@ -157,6 +176,7 @@ class EpisodeSetSpec(Model, frozen=True, kw_only=True):
     template: EpisodeSpec = EpisodeSpec()
     arms: Annotated[tuple[Arm, ...], msgspec.Meta(max_length=MOST_ARMS)] = ()
     parallelism: Annotated[int, msgspec.Meta(ge=0, le=100_000)] = 10
+    pool: SetPool | None = None
     priority: Priority = 0
     suspend: bool = False
     cancel: bool = False

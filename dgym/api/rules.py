@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from dgym.api.episode import Episode, EpisodeSpec, ToolSpec
-from dgym.api.episodeset import EpisodeSet, EpisodeSetSpec, LabelSelector
+from dgym.api.episodeset import EpisodeSet, EpisodeSetSpec, LabelSelector, SetPool
 from dgym.api.fields import INLINE_LIMIT
 from dgym.api.sandboxpool import SandboxPool, SandboxPoolSpec
 from dgym.api.task import DebugTask, DebugTaskSpec, Evaluation, InlineFile, Scoring, SourceSpec
@@ -20,13 +20,13 @@ def check_rules(resource: DebugTask | Episode | EpisodeSet | SandboxPool) -> lis
     if isinstance(resource, Episode):
         return list(_episode(resource.spec, ("spec",)))
     if isinstance(resource, SandboxPool):
-        return list(_pool(resource.spec))
+        return list(_pool(resource.spec, ("spec",)))
     return list(_set(resource))
 
 
-def _pool(spec: SandboxPoolSpec) -> Iterator[Problem]:
+def _pool(spec: SandboxPoolSpec | SetPool, path: FieldPath) -> Iterator[Problem]:
     if spec.max_idle is not None and spec.max_idle < spec.min_idle:
-        yield Problem(("spec", "maxIdle"), f"is {spec.max_idle}, less than minIdle ({spec.min_idle})")
+        yield Problem((*path, "maxIdle"), f"is {spec.max_idle}, less than minIdle ({spec.min_idle})")
 
 
 def _episode(spec: EpisodeSpec, path: FieldPath) -> Iterator[Problem]:
@@ -59,6 +59,8 @@ def _set(resource: EpisodeSet) -> Iterator[Problem]:
             yield Problem((*path, "template", name), "a set's tasks come from tasks or taskSelector; remove this field")
     yield from _tools(spec.template.tools, (*path, "template"))
     yield from _arms(spec, (*path, "arms"))
+    if spec.pool is not None:
+        yield from _pool(spec.pool, (*path, "pool"))
 
 
 def _arms(spec: EpisodeSetSpec, path: FieldPath) -> Iterator[Problem]:

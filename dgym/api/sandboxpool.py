@@ -5,9 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from dgym.api.episode import PodOverrides, TaskRef
-from dgym.api.fields import API_VERSION, Conditions, Count, Model, Name, ObjectMeta
-
-Idle = Annotated[int, msgspec.Meta(ge=0, le=1000)]
+from dgym.api.fields import API_VERSION, Conditions, Count, Idle, Model, Name, ObjectMeta
 
 
 class SandboxPoolSpec(Model, frozen=True, kw_only=True):

@@ -284,8 +284,15 @@ class AgentPod:
 
     async def _call(self, assignment, ask, *, ended=False):
         loop = asyncio.get_running_loop()
+
+        def call(sidecar):
+            if (sidecar.uid, sidecar.attempt) != (assignment.episode_uid, assignment.attempt):
+                self.world.problems.append(f"{self.name} calls the sidecar of {sidecar.uid} for {assignment.episode}")
+                raise Gone
+            return ask(sidecar)
+
         return await reach(
-            self.world, assignment.sidecar_url, ask, reachable=lambda: loop.time() >= self.cut_until, ended=ended
+            self.world, assignment.sidecar_url, call, reachable=lambda: loop.time() >= self.cut_until, ended=ended
         )
 
 

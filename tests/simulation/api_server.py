@@ -27,6 +27,8 @@ _REASONS = {
     500: "InternalError",
     503: "ServiceUnavailable",
 }
+_MUTABLE = ("labels", "annotations", "ownerReferences")
+"""What a patch changes of the metadata."""
 _GRACEFUL = "pods"
 _GRACE_SECONDS = 5
 _PASSING = {"GET": (410, 429, 503), "PATCH": (409, 429, 500, 503), "DELETE": (409, 429, 500, 503)}
@@ -106,8 +108,16 @@ class ApiServer:
         expected = body.get("metadata", {}).get("resourceVersion")
         if expected and expected != item["metadata"]["resourceVersion"]:
             raise Refusal(409, f"{plural} {name}: the object has been modified")
+        given = body.get("metadata", {})
+        if given.get("uid", item["metadata"]["uid"]) != item["metadata"]["uid"]:
+            raise Refusal(409, f"{plural} {name}: the UID is another")
         fields = ("status",) if status else body.keys() - {"metadata", "status"}
-        merged = _merged(item, {name: body[name] for name in fields if name in body})
+        change = {name: body[name] for name in fields if name in body}
+        if not status:
+            change["metadata"] = {
+                each: body.get("metadata", {})[each] for each in _MUTABLE if each in body.get("metadata", {})
+            }
+        merged = _merged(item, change)
         if merged == item:
             return item
         generation = item["metadata"]["generation"] + (merged.get("spec") != item.get("spec"))

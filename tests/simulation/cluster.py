@@ -16,6 +16,7 @@ from tests.simulation.sidecar import NAMESPACE, Sidecar
 from tests.simulation.store import ResultsStore
 
 DRIVER_IDLE_SECONDS = 150
+POOL = "warm"
 DEADLINE_SECONDS = 60
 """Of episodes that do not end by themselves."""
 _TASK = {"entrypoint": "pytest", "source": {"files": [{"path": "a.py", "content": "x = 1\n"}]}}
@@ -90,6 +91,9 @@ class World:
 
     def record_assignment(self, assignment, agent):
         """Record which agent got this epoch of the episode."""
+        sidecar = self.sidecar_of(assignment.pod_name)
+        if sidecar is not None and sidecar.attempt != assignment.attempt:
+            self.problems.append(f"an agent was given the pod {assignment.pod_name} of attempt {sidecar.attempt}")
         if self.is_strangers(assignment.pod_name):
             self.problems.append(f"an agent was given the pod {assignment.pod_name}, which the operator has not made")
         key = (assignment.episode_uid, assignment.epoch)
@@ -130,9 +134,7 @@ class World:
         )
         if kind in ("endless", "stuck"):
             spec["activeDeadlineSeconds"] = DEADLINE_SECONDS
-        if self.api.get("debugtasks", NAMESPACE, "bug") is None:
-            body = {"apiVersion": "dgym.dev/v1alpha1", "kind": "DebugTask", "metadata": {"name": "bug"}, "spec": _TASK}
-            self.api.create("debugtasks", NAMESPACE, body)
+        self._add_task()
         if kind != "driver":
             spec["agent"] = {"name": "solution"}
         body = {"apiVersion": "dgym.dev/v1alpha1", "kind": "Episode", "metadata": {"name": name}, "spec": spec}
@@ -145,6 +147,18 @@ class World:
         if kind == "driver":
             self.drivers[uid] = Driver(self, name)
             self.spawn(self.drivers[uid].run())
+
+    def add_pool(self, idle):
+        """A SandboxPool for all episodes."""
+        self._add_task()
+        spec = {"taskRef": {"name": "bug"}, "minIdle": idle}
+        body = {"apiVersion": "dgym.dev/v1alpha1", "kind": "SandboxPool", "metadata": {"name": POOL}, "spec": spec}
+        self.api.create("sandboxpools", NAMESPACE, body)
+
+    def _add_task(self):
+        if self.api.get("debugtasks", NAMESPACE, "bug") is None:
+            body = {"apiVersion": "dgym.dev/v1alpha1", "kind": "DebugTask", "metadata": {"name": "bug"}, "spec": _TASK}
+            self.api.create("debugtasks", NAMESPACE, body)
 
 
 class Caller(PodCaller):
@@ -165,7 +179,10 @@ class Caller(PodCaller):
         if lost and random.random() < 0.5:
             raise Unreachable("lost before it had an effect")
         status, content = self._answered(peer, method, slash + path, body, loop.time())
-        signature = sign_answer(peer.key, authorization, status, content) if isinstance(peer, Sidecar) else ""
+        signature = ""
+        if isinstance(peer, Sidecar):
+            key = peer.bind_key if slash + path == Path.BIND else peer.key
+            signature = sign_answer(key, authorization, status, content)
         await asyncio.sleep(random.expovariate(1 / 0.02))
         await self._transport.thaw()
         if lost:
@@ -173,18 +190,25 @@ class Caller(PodCaller):
             raise Unreachable("the answer was lost")
         return Answer(status, content, signature)
 
+    def _answered_by_sidecar(self, peer, path, body):
+        if self._world.is_strangers(peer.pod):
+            self._world.problems.append(f"the pod {peer.pod} was called, which the operator has not made")
+        if not peer.reachable:
+            raise Unreachable("no sidecar")
+        if path == Path.BIND:
+            return peer.bind(json.loads(body)), b"{}"
+        if not peer.is_bound:
+            return 401, b"{}"
+        if path == Path.CANCEL and not peer.cancel():
+            return 202, b"{}"
+        if path == Path.PAUSE and json.loads(body)["epoch"] >= peer.epoch:
+            peer.pause()
+        answers = {Path.VERIFY: peer.verify, Path.STATE: peer.state}
+        return 200, json.dumps(answers[path]() if path in answers else {}).encode()
+
     def _answered(self, peer, method, path, body, now):
         if isinstance(peer, Sidecar):
-            if self._world.is_strangers(peer.pod):
-                self._world.problems.append(f"the pod {peer.pod} was called, which the operator has not made")
-            if not peer.reachable:
-                raise Unreachable("no sidecar")
-            if path == Path.CANCEL and not peer.cancel():
-                return 202, b"{}"
-            if path == Path.PAUSE and json.loads(body)["epoch"] >= peer.epoch:
-                peer.pause()
-            answers = {Path.VERIFY: peer.verify, Path.STATE: peer.state}
-            return 200, json.dumps(answers[path]() if path in answers else {}).encode()
+            return self._answered_by_sidecar(peer, path, body)
         if peer is None or not peer.alive or now < peer.cut_until:
             raise Unreachable("no agent")
         if method == "GET":

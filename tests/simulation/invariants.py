@@ -45,6 +45,7 @@ class Invariants:
         self._wanted = {}
         self._wanted_by_status = {}
         self._written = set()
+        self._attempts = {}
         self._ends = {}
         self._ending = {}
         self._leaders = set()
@@ -61,6 +62,7 @@ class Invariants:
         episodes = self._api.items("episodes")
         self._observe_active(episodes)
         if plural == "pods":
+            self._observe_owner(item["metadata"])
             return
         self._observe_epoch(item["metadata"]["name"], item.get("status", {}))
         self._observe_end(item)
@@ -92,7 +94,7 @@ class Invariants:
         pods = {
             (pod["metadata"]["ownerReferences"][0]["uid"], int(pod["metadata"]["labels"]["dgym.dev/attempt"]))
             for pod in self._api.items("pods")
-            if quiet and "ownerReferences" in pod["metadata"] and "deletionTimestamp" not in pod["metadata"]
+            if quiet and _owner_kind(pod) == "Episode" and "deletionTimestamp" not in pod["metadata"]
             if pod["spec"]  # A stranger's has none.
         }
         active = [
@@ -106,6 +108,14 @@ class Invariants:
         ]
         if len(active) > most:
             self._observed.append(f"{', '.join(active)} are active, of at most {most}")
+
+    def _observe_owner(self, pod):
+        """A pod is of one attempt: that of a pool is claimed once."""
+        owner = next(iter(pod.get("ownerReferences", ())), None)
+        if owner is not None and owner["kind"] == "Episode":
+            attempt = owner["uid"], pod["labels"]["dgym.dev/attempt"]
+            if self._attempts.setdefault(pod["uid"], attempt) != attempt:
+                self._observed.append(f"the pod {pod['name']} of {self._attempts[pod['uid']]} is of {attempt} now")
 
     def _observe_loss(self, episode):
         """An attempt ends soon after its sandbox, whatever its agent does meanwhile."""
@@ -146,8 +156,10 @@ class Invariants:
             self._written.add((holder, requested))
         now = self._clock.monotonic()
         slow = max(transport.slow_until, transport.frozen_until) + _SLOW_SECONDS
-        if (request.method, plural) == ("POST", "pods") and now > slow:
-            labels = msgspec.json.decode(request.body)["metadata"]["labels"]
+        writes_pod = plural == "pods" and request.method in ("POST", "PATCH")
+        labels = msgspec.json.decode(request.body)["metadata"]["labels"] if writes_pod else {}
+        # A pod that is created for a pool is of no episode yet.
+        if "dgym.dev/episode" in labels and now > slow:
             name, attempt = labels["dgym.dev/episode"], int(labels["dgym.dev/attempt"])
             # A leader that has written the status reads no Episode again: that a user suspends or cancels it shows as
             # late as the watch does.
@@ -263,8 +275,12 @@ class Invariants:
     def left_over(self):
         """What should be gone by now."""
         for pod in self._api.items("pods"):
-            if pod["metadata"].get("labels", {}).get("app.kubernetes.io/component") == "sandbox":
+            labels = pod["metadata"].get("labels", {})
+            if labels.get("app.kubernetes.io/component") == "sandbox" and _owner_kind(pod) != "SandboxPool":
                 yield f"pod {pod['metadata']['name']} is left over"
+        ready = sum(_owner_kind(pod) == "SandboxPool" and _is_ready(pod) for pod in self._api.items("pods"))
+        if ready != self._schedule.idle:
+            yield f"the pool has {ready} idle pods in place of {self._schedule.idle}"
         for agent in self._world.agents:
             if agent.alive and agent.held:
                 yield f"{agent.name} still has {sorted(agent.held)}"
@@ -273,6 +289,16 @@ class Invariants:
 def _uses_slot(episode):
     assignment = episode.get("status", {}).get("assignment")
     return assignment is not None and assignment.get("mode", "run") == "run" and not is_finished(episode)
+
+
+def _owner_kind(pod):
+    owner = next(iter(pod["metadata"].get("ownerReferences", ())), None)
+    return owner["kind"] if owner is not None else None
+
+
+def _is_ready(pod):
+    conditions = pod.get("status", {}).get("conditions", [])
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
 def is_finished(episode):

@@ -73,7 +73,10 @@ class Kubelet:
             self._remove(name, pod)
             return
         owner = pod["metadata"]["ownerReferences"][0]
-        sidecar = Sidecar(world, name, owner["uid"], int(pod["metadata"]["labels"]["dgym.dev/attempt"]))
+        if owner["kind"] == "SandboxPool":
+            sidecar = Sidecar(world, name)
+        else:
+            sidecar = Sidecar(world, name, owner["uid"], int(pod["metadata"]["labels"]["dgym.dev/attempt"]))
         address = world.listen(sidecar)
         self.report(
             name, phase="Running", podIP=address,

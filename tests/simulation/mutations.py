@@ -3,7 +3,7 @@
 from unittest.mock import patch
 
 from dgym.kube import Store
-from dgym_operator.actions import episodes, writes
+from dgym_operator.actions import claims, episodes, writes
 from dgym_operator.app.reconciler import Reconciler
 from dgym_operator.cache import Cache, Informers, Memory
 from dgym_operator.controllers import EpisodeInput, Plan
@@ -14,6 +14,7 @@ from tests.simulation.store import ResultsStore
 
 _assign = Reconciler._assign
 _status_patch = writes.status_patch
+_claim_patch = claims.claim_patch
 
 
 def _conclude_at_once(view, end, now):
@@ -23,6 +24,12 @@ def _conclude_at_once(view, end, now):
 def _without_version(old, new, _version):
     difference = _status_patch(old, new, "")
     return {"status": difference["status"]} if difference is not None else None
+
+
+def _claim_without_version(*args, **options):
+    patched = _claim_patch(*args, **options)
+    del patched["metadata"]["resourceVersion"]
+    return patched
 
 
 async def _release_first(self, key, view, request, agent):
@@ -88,6 +95,10 @@ MUTATIONS = {
     "an attempt has the clock of its agents": lambda: patch.object(clocks, "last_words", lambda *_view: None),
     "name and owner make a pod the episode's": lambda: patch.object(Cache, "owns", lambda *_pod: True),
     "a lost sandbox waits for its agent": lambda: patch.object(controller, "lose_sandbox", lambda *_view: None),
+    "a pod is claimed whatever its version is": lambda: patch.object(claims, "claim_patch", _claim_without_version),
+    "an agent gets a pod that is not bound": lambda: patch.object(
+        EpisodeInput, "is_bound", property(lambda _view: True)
+    ),
 }
 """Patches by what they revert."""
 
@@ -107,5 +118,7 @@ FOUND_BY = {
     "a lost sandbox waits for its agent": Schedule(0, _SANDBOXES, 0.0),
     "name and owner make a pod the episode's": Schedule(0, (Fault(0.0, STRANGER, 0, 60.0),), 0.0),
     "the sidecar is not asked while an end is awaited": Schedule(0, (), 0.0, ("deadly once",) * 4),
+    "a pod is claimed whatever its version is": Schedule(0, (), 0.0, idle=2),
+    "an agent gets a pod that is not bound": Schedule(0, (), 0.15, idle=2),
 }
 """Schedules that find a reverted fix under most seeds, or some, whatever else changes in the operator."""

@@ -19,6 +19,10 @@ KINDS_OF_EPISODES = {"agent": 60, "driver": 10, "deadly once": 5, "deadly twice"
 """And how often each is drawn. What is stuck takes the operator, and a run, a long time to end."""
 STRANGERS = 0.2
 """The share of schedules in which a tenant takes the name of a pod."""
+POOLS = 0.4
+"""The share of schedules with a SandboxPool."""
+FILLING_SECONDS = 22.0
+"""So long before the episodes the SandboxPool is created: the pods of a quiet cluster are ready by then."""
 REPLICAS = 2
 AGENTS = 2
 FAULTY_SECONDS = 60.0
@@ -32,7 +36,8 @@ LIMIT_SECONDS = 4 * 3600.0
 class Schedule(NamedTuple):
     """All that a run depends on.
 
-    ``episodes`` are the kinds of them, ``slots`` those of each agent, ``max_active`` bounds active episodes.
+    ``episodes`` are the kinds of them, ``slots`` those of each agent, ``max_active`` bounds active episodes, and a
+    SandboxPool has ``idle`` pods ready, unless that is 0.
     """
 
     seed: int
@@ -41,9 +46,10 @@ class Schedule(NamedTuple):
     episodes: tuple[str, ...] = ("agent",) * EPISODES
     slots: int = 2
     max_active: int | None = None
+    idle: int = 0
 
     def __str__(self):
-        limits = f"{self.slots} slots an agent, maxActive {self.max_active}"
+        limits = f"{self.slots} slots an agent, maxActive {self.max_active}, {self.idle} idle pods"
         lines = [f"seed {self.seed}, {self.lossy:.1%} of requests fail, {', '.join(self.episodes)}; {limits}"]
         lines += [f"{each.at:7.2f} s {each.kind} #{each.choice}, {each.seconds:.1f} s" for each in self.faults]
         return "\n  ".join(lines)
@@ -63,10 +69,11 @@ def draw(seed):
     kinds = random.choices(tuple(KINDS_OF_EPISODES), tuple(KINDS_OF_EPISODES.values()), k=EPISODES)
     lossy, slots, most = random.choice((0.0, 0.02, 0.15)), random.choice((1, 2)), random.choice((None, 2, 3))
     if random.random() < STRANGERS:
-        # Drawn last, so that it changes nothing of the schedules without.
+        # Drawn behind the others, so that it changes nothing of the schedules without.
         at, seconds = random.uniform(0.0, FAULTY_SECONDS), random.uniform(1.0, 60.0)
         faults.append(Fault(at, STRANGER, random.randrange(8), seconds))
-    return Schedule(seed, tuple(sorted(faults)), lossy, tuple(kinds), slots, most)
+    idle = random.choice((1, 2)) if random.random() < POOLS else 0
+    return Schedule(seed, tuple(sorted(faults)), lossy, tuple(kinds), slots, most, idle)
 
 
 def play(schedule, *, limit=LIMIT_SECONDS):
@@ -97,6 +104,8 @@ def _smaller(schedule):
         yield schedule._replace(lossy=0.0)
     if schedule.max_active is not None:
         yield schedule._replace(max_active=None)
+    if schedule.idle:
+        yield schedule._replace(idle=0)
     for index in range(len(episodes) if len(episodes) > 1 else 0):
         yield schedule._replace(episodes=episodes[:index] + episodes[index + 1 :])
 
@@ -118,10 +127,13 @@ class _Run:
             self._world.open(group)
             for _ in range(AGENTS):
                 self._world.start_agent(schedule.slots)
-            for number, kind in enumerate(schedule.episodes):
-                self._world.add_episode(f"episode-{number}", kind)
             replicas = [group.create_task(replica.run()) for replica in self._replicas]
             faults = [group.create_task(injector.inflict(fault)) for fault in schedule.faults]
+            if schedule.idle:
+                self._world.add_pool(schedule.idle)
+                await asyncio.sleep(FILLING_SECONDS)
+            for number, kind in enumerate(schedule.episodes):
+                self._world.add_episode(f"episode-{number}", kind)
             ended = await self._until(self._all_finished, self._limit)
             # A fault that waits for its occasion may have waited in vain.
             if faults:

@@ -14,6 +14,7 @@ from dgym.wire.http import Role, make_token, token_digest
 from dgym.wire.signing import sign_verdict
 from dgym.wire.termination import TerminationMessage, encode_termination
 from dgym_operator.controllers.episode.conclusion import MOST_POISONED
+from dgym_operator.pooled import bind_token, pool_identity
 from tests.simulation.virtual import VirtualClock
 
 NAMESPACE = "team"
@@ -35,9 +36,9 @@ class Superseded(Exception):
 
 
 class Sidecar:
-    """One attempt's sidecar: a journal of steps, a clock, a verdict, an end."""
+    """One attempt's sidecar: a journal of steps, a clock, a verdict, an end. That of a pool's pod is bound to one."""
 
-    def __init__(self, world, pod, uid, attempt):
+    def __init__(self, world, pod, uid="", attempt=0):
         self.world = world
         self.pod = pod
         self.uid = uid
@@ -71,6 +72,11 @@ class Sidecar:
     def reachable(self):
         """Whether it answers."""
         return self._alive and _time() >= self.hung_until
+
+    @property
+    def is_bound(self):
+        """Whether it serves an attempt."""
+        return self.attempt > 0
 
     # Calls of agents and drivers
 
@@ -177,6 +183,15 @@ class Sidecar:
 
     # Calls of the operator
 
+    def bind(self, wanted):
+        """Serve the attempt; returns the status of the answer."""
+        attempt = wanted["episodeUid"], wanted["attempt"]
+        if self.is_bound and (self.uid, self.attempt) != attempt:
+            self.world.problems.append(f"the sidecar of {self.pod} was bound to {self.uid}, and is to be to {attempt}")
+            return 409
+        self.uid, self.attempt = attempt
+        return 200
+
     def verify(self):
         """Why the sandbox's container has ended; now and then it does not know yet, when it is first asked."""
         known = self.result is not None or self._asked >= KNOWN_AFTER or self.world.random.random() < 0.8
@@ -225,7 +240,8 @@ class Sidecar:
         if "running" in self.sandbox and self.result is None:
             self._record_poisoned()
             self._lose_sandbox({"exitCode": exit_code, "reason": reason})
-            self.world.sandbox_died[self.uid, self.attempt] = _time()
+            if self.is_bound:
+                self.world.sandbox_died[self.uid, self.attempt] = _time()
             self.world.kubelet.report_running(self)
 
     def _lose_sandbox(self, state):
@@ -270,12 +286,15 @@ class Sidecar:
             message, finished = self._words(), now_text()
             self.ending = {"exitCode": exit_code, "reason": reason, "message": message, "finishedAt": finished}
             self.pause()
-            self.world.clocks[self.uid, self.attempt] = self.elapsed
+            if self.is_bound:
+                self.world.clocks[self.uid, self.attempt] = self.elapsed
         self._alive = False
         self.ended.set()
 
     def _words(self):
         """The termination message: the verdict, or else where the attempt is."""
+        if not self.is_bound:
+            return ""
         words = TerminationMessage(
             episode_uid=self.uid, attempt=self.attempt, steps=self.steps, elapsed_seconds=float(self.elapsed),
             step_in_flight=self.running if self.result is None else None, poisoned_step=self.poisoned,
@@ -291,9 +310,16 @@ class Sidecar:
     @property
     def key(self):
         """The digest of the operator's token, which the pod's specification holds."""
-        secret = self.world.api.get("secrets", NAMESPACE, "dgym-key")
-        key = base64.b64decode(secret["data"]["key"])
-        return token_digest(make_token(key, episode_uid=self.uid, attempt=self.attempt, role=Role.OPERATE))
+        return token_digest(make_token(self._secret, episode_uid=self.uid, attempt=self.attempt, role=Role.OPERATE))
+
+    @property
+    def bind_key(self):
+        """The digest of the token that binds the sidecar."""
+        return token_digest(bind_token(self._secret, pool_identity(NAMESPACE, self.pod)))
+
+    @property
+    def _secret(self):
+        return base64.b64decode(self.world.api.get("secrets", NAMESPACE, "dgym-key")["data"]["key"])
 
     def _signed(self, reason):
         resolved = reason is EndReason.RESOLVED

@@ -19,7 +19,6 @@ from dgym.api.crd.rules import (
     EPISODE_RULES,
     LIST_KEYS,
     LIST_SETS,
-    POOL_RULES,
     RULES,
     SET_RULES,
     TASK_RULES,
@@ -123,7 +122,7 @@ _COUNTS = ("Total", "Active", "Resolved", "Unresolved", "Failed")
 
 
 def _sandbox_pools() -> dict[str, Any]:
-    schema = _root(SandboxPool, struct_schema(SandboxPoolSpec, rules=POOL_RULES), struct_schema(SandboxPoolStatus))
+    schema = _root(SandboxPool, struct_schema(SandboxPoolSpec), struct_schema(SandboxPoolStatus))
     columns = [
         ("Reason", "string", ".status.reason", 0),
         ("Idle", "integer", ".status.idle", 0),

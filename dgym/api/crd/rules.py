@@ -14,9 +14,9 @@ from collections.abc import Iterable
 import msgspec
 
 from dgym.api.episode import EpisodeSpec, EpisodeStatus
-from dgym.api.episodeset import EpisodeSetSpec, EpisodeSetStatus, LabelRequirement, LabelSelector
+from dgym.api.episodeset import EpisodeSetSpec, EpisodeSetStatus, LabelRequirement, LabelSelector, SetPool
 from dgym.api.fields import INLINE_LIMIT
-from dgym.api.sandboxpool import SandboxPoolStatus
+from dgym.api.sandboxpool import SandboxPoolSpec, SandboxPoolStatus
 from dgym.api.task import (
     ConfigMapSource,
     DebugTaskSpec,
@@ -108,6 +108,8 @@ _INLINE_SIZE = " + ".join(
     )
 )
 
+_IDLE_RULES = (Rule("!has(self.maxIdle) || self.maxIdle >= self.minIdle", "must not be less than minIdle", ".maxIdle"),)
+
 RULES: dict[type | tuple[type, str], tuple[Rule, ...]] = {
     InlineFile: (
         Rule("has(self.content) != has(self.contentBase64)", "give exactly one of content and contentBase64"),
@@ -172,6 +174,8 @@ RULES: dict[type | tuple[type, str], tuple[Rule, ...]] = {
             ".values",
         ),
     ),
+    SandboxPoolSpec: _IDLE_RULES,
+    SetPool: _IDLE_RULES,
     (EpisodeSpec, "cancel"): _one_way("cancel"),
     (EpisodeSetSpec, "cancel"): _one_way("cancel"),
 }
@@ -197,14 +201,6 @@ EPISODE_RULES = (
 """Of an Episode's spec, not of a set's template: suspend, cancel, priority and the TTL may change."""
 
 _ANOTHER_SET = "delete the EpisodeSet and create it again, or create another one"
-
-POOL_RULES = (
-    Rule(
-        "!has(self.maxIdle) || self.maxIdle >= self.minIdle",
-        "must not be less than minIdle",
-        ".maxIdle",
-    ),
-)
 
 SET_RULES = (
     Rule(

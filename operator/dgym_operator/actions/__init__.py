@@ -9,6 +9,7 @@ from dgym_operator.actions.pods import PodMaker
 from dgym_operator.actions.pools import PoolExecutor
 from dgym_operator.actions.reader import ApiReader, Unmet
 from dgym_operator.actions.secrets import KeyUnusable, ensure_secrets, key_id
+from dgym_operator.actions.setpools import SetPools
 from dgym_operator.actions.writes import NotLeading, ProgressBudget, Writes, episode_patch
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "PoolExecutor",
     "ProgressBudget",
     "SetExecutor",
+    "SetPools",
     "Unmet",
     "Writes",
     "ensure_secrets",

@@ -5,13 +5,13 @@ leader has claimed a pod for may get a second pod from its successor. Decisions 
 made or claimed, or that the Episode's status names, and delete the other one.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from dgym.api import CLAIMED_ANNOTATION, PROOF_ANNOTATION
-from dgym.kube import PODS, Conflict, NotFound
+from dgym.kube import PODS, Conflict, Key, NotFound
 from dgym_operator.actions.writes import Writes
 from dgym_operator.cache import Cache
 from dgym_operator.controllers import sidecar_url
@@ -26,10 +26,11 @@ _TRIES = 3
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class PoolClaims:
-    """Claims on pods of pools."""
+    """Claims on pods of pools. ``missed`` has a pool decided about, since an attempt found no pod of it."""
 
     cache: Cache
     writes: Writes
+    missed: Callable[[Key], None]
 
     async def claim(self, manifest: Mapping[str, Any], *, deadline_seconds: int) -> Pod | None:
         """Claim an idle pod that equals the one of ``manifest``; None: there is none.
@@ -40,7 +41,8 @@ class PoolClaims:
         namespace = manifest["metadata"]["namespace"]
         if not self.cache.pools_by_namespace.count(namespace) or deadline_seconds > POOLED_SECONDS:
             return None
-        for pod in list(self._candidates(namespace, template_hash(manifest)))[:_TRIES]:
+        wanted = template_hash(manifest)
+        for pod in list(self._candidates(namespace, wanted))[:_TRIES]:
             patch = claim_patch(pod, manifest, now=self.cache.clock.now(), deadline_seconds=deadline_seconds)
             try:
                 claimed = await self.writes.patch(PODS, pod.metadata.name, patch, decode=Pod, namespace=namespace)
@@ -48,6 +50,7 @@ class PoolClaims:
                 continue
             self._record(pod)
             return claimed
+        self._record_miss(namespace, wanted)
         return None
 
     def _candidates(self, namespace: str, wanted: str) -> Iterator[Pod]:
@@ -61,6 +64,14 @@ class PoolClaims:
         pool = self.cache.sandbox_pools.get((pod.metadata.namespace, owner.name)) if owner is not None else None
         if owner is not None and pool is not None:
             self.cache.memory.pools[owner.uid].record_claim(self.cache.clock.now(), pool.status.claimed)
+
+    def _record_miss(self, namespace: str, wanted: str) -> None:
+        """Record the miss of the pools whose pods are such: each may hold too few."""
+        for pool in self.cache.pools_by_namespace[namespace]:
+            known = self.cache.memory.pools[pool.metadata.uid]
+            if known.template_hash == wanted:
+                known.misses.append(self.cache.clock.now())
+                self.missed(pool.key)
 
 
 def claim_patch(pod: Pod, manifest: Mapping[str, Any], *, now: datetime, deadline_seconds: int) -> dict[str, Any]:

@@ -23,16 +23,20 @@ from dgym.kube import (
     ServerUnavailable,
 )
 from dgym.logs import fields
+from dgym_operator.actions.setpools import SetPools
 from dgym_operator.actions.writes import Writes, controller_reference
 from dgym_operator.cache import Cache
 from dgym_operator.controllers import (
     CreateEpisode,
+    CreatePool,
     DeleteEpisode,
+    DeletePool,
     DeleteSet,
     Emit,
     FreezeTasks,
     LookUpTasks,
     PatchChild,
+    PatchPool,
     PatchSetStatus,
     Plan,
 )
@@ -52,6 +56,7 @@ class SetExecutor:
     client: Client
     writes: Writes
     events: EventRecorder
+    pools: SetPools
 
     async def apply(self, episode_set: EpisodeSetView, plan: Plan) -> float | None:
         """Apply the plan; returns the seconds after which to requeue, None: on the next change.
@@ -61,6 +66,7 @@ class SetExecutor:
             NotLeading: Likewise, since this replica does not lead any more.
         """
         creations: list[CreateEpisode] = []
+        pools: list[CreatePool | PatchPool | DeletePool] = []
         for action in plan.actions:
             match action:
                 case PatchSetStatus():
@@ -74,6 +80,8 @@ class SetExecutor:
                     return 0.0
                 case CreateEpisode():
                     creations.append(action)
+                case CreatePool() | PatchPool() | DeletePool():
+                    pools.append(action)
                 case PatchChild():
                     await self._patch_child(episode_set, action)
                 case DeleteEpisode():
@@ -90,6 +98,8 @@ class SetExecutor:
                 case _:
                     raise TypeError(f"not an action on an EpisodeSet: {action!r}")
         await self._create_all(episode_set, creations)
+        for change in pools:
+            await self.pools.apply(episode_set, change)
         return plan.requeue_after
 
     async def _create_all(self, episode_set: EpisodeSetView, creations: Sequence[CreateEpisode]) -> None:

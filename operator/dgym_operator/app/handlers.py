@@ -67,15 +67,16 @@ class EventHandlers:
         for episode in episodes:
             self.enqueue(episode.key, low_priority=True)
         for pool in pools:
-            self._enqueue_pool(*pool.key)
+            self.enqueue_pool(pool.key)
 
     def _enqueue_set(self, namespace: str, name: str) -> None:
         key = (namespace, name)
         paused = self._sets_written.get(key, float("-inf")) + _SET_PAUSE - self._cache.clock.monotonic()
         self._add(Item(Kind.EPISODE_SET, key), max(_SET_SECONDS, paused))
 
-    def _enqueue_pool(self, namespace: str, name: str) -> None:
-        self._add(Item(Kind.SANDBOX_POOL, (namespace, name)), _POOL_SECONDS)
+    def enqueue_pool(self, key: Key) -> None:
+        """Queue the SandboxPool for a reconcile."""
+        self._add(Item(Kind.SANDBOX_POOL, key), _POOL_SECONDS)
 
     def _add(self, item: Item, after: float = 0.0, *, low_priority: bool = False) -> None:
         if self._leading:
@@ -150,13 +151,13 @@ class EventHandlers:
         for pod in (change.old, change.new):
             owner = pod.metadata.controller if pod is not None else None
             if owner is not None and owner.kind == Kind.SANDBOX_POOL and not _is_of_no_consequence(change):
-                self._enqueue_pool(change.key[0], owner.name)
+                self.enqueue_pool((change.key[0], owner.name))
 
     def _sandbox_pool(self, change: Change[SandboxPoolView]) -> None:
         if change.new is None:
             self._cache.memory.forget(change.last.metadata.uid)
         elif change.source is not Source.OWN:
-            self._enqueue_pool(*change.key)
+            self.enqueue_pool(change.key)
 
     def _keep_last(self, uid: str, pod: Pod) -> None:
         """Keep the last state of a deleted pod for the next decision: its verdict, or the deletion itself."""
@@ -193,7 +194,7 @@ class EventHandlers:
                 self.enqueue(episode.key, low_priority=True)
         for pool in self._cache.pools_by_namespace[change.key[0]]:
             if pool.spec.task_ref.name == change.key[1]:
-                self._enqueue_pool(*pool.key)
+                self.enqueue_pool(pool.key)
         for episode_set in self._cache.sets_by_namespace[change.key[0]]:
             if not self._cache.config_maps_by_owner.count(episode_set.metadata.uid):
                 self._enqueue_set(*episode_set.key)

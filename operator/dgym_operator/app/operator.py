@@ -39,6 +39,7 @@ from dgym_operator.actions import (
     PoolExecutor,
     ProgressBudget,
     SetExecutor,
+    SetPools,
     Writes,
     ensure_secrets,
     key_id,
@@ -291,7 +292,7 @@ class Operator:
             renderer=self._renderer,
             settings=settings,
             key=key,
-            claims=PoolClaims(cache=cache, writes=writes),
+            claims=PoolClaims(cache=cache, writes=writes, missed=self._handlers.enqueue_pool),
         )
         episodes = EpisodeExecutor(
             cache=cache,
@@ -309,7 +310,13 @@ class Operator:
             queue=self._queue,
             episodes=episodes,
             pools=PoolExecutor(cache=cache, writes=writes, pods=pods, random_bytes=self._random_bytes),
-            sets=SetExecutor(cache=cache, client=self._client, writes=writes, events=self._events),
+            sets=SetExecutor(
+                cache=cache,
+                client=self._client,
+                writes=writes,
+                events=self._events,
+                pools=SetPools(cache=cache, client=self._client, writes=writes),
+            ),
             dispatcher=self._dispatcher,
             deliveries=deliveries,
             metrics=self.metrics,

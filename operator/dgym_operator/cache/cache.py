@@ -71,6 +71,7 @@ class Cache:
         self.pods_by_owner = self.pods.index(_owner_of)
         self.idle_pods = self.pods.index(_idle_as)
         self.pools_by_namespace = self.sandbox_pools.index(lambda each: (each.metadata.namespace,))
+        self.pools_by_owner = self.sandbox_pools.index(_owner_of)
         self.children = self.episodes.index(_owner_of)
         self.config_maps_by_owner = self.config_maps.index(_owner_of)
         self.sets_by_namespace = self.sets.index(lambda each: (each.metadata.namespace,))
@@ -132,6 +133,7 @@ class Cache:
         uid, namespace = episode_set.metadata.uid, episode_set.metadata.namespace
         lists = (self._frozen_tasks(found) for found in self.config_maps_by_owner[uid])
         frozen = next((tasks for tasks in lists if tasks is not None), None)
+        pool = next(iter(self.pools_by_owner[uid]), None)
         return EpisodeSetInput(
             episode_set=episode_set,
             frozen=frozen,
@@ -140,6 +142,8 @@ class Cache:
             children=self.children_of(episode_set),
             refused=self.memory.refused.get(uid, ""),
             creating=self.memory.creating(uid, self.clock.now()),
+            pool=pool,
+            pool_changed_at=self.memory.pools[pool.metadata.uid].changed_at if pool is not None else None,
             policy=self.policy,
         )
 
@@ -149,6 +153,7 @@ class Cache:
         owned, known = self.pods_by_owner[uid], self.memory.pools[uid]
         pods = tuple(pod for pod in owned if self.is_of_pool(pod))
         known.record(pods, self.policy, now)
+        known.template_hash = template_hash
         return SandboxPoolInput(
             pool=pool,
             pods=pods,
@@ -156,6 +161,7 @@ class Cache:
             template_hash=template_hash,
             refused=refused or self.memory.refused.get(uid, ""),
             claims=tuple(known.claims),
+            misses=tuple(known.misses),
             claimed=known.claimed,
             failures=known.failures,
             failed_at=known.failed_at,

@@ -14,13 +14,26 @@ _UNANSWERED_CREATE = timedelta(seconds=30)
 
 
 class PoolMemory:
-    """Claims of a SandboxPool's pods, and their failures in a row."""
+    """Claims of a SandboxPool's pods, and their failures in a row.
+
+    Attributes:
+        template_hash: Of the pods that are created now.
+        claims: Times of the last claims.
+        misses: When attempts that could have claimed a pod found none.
+        claimed: All claims.
+        failures: How many pods in a row have failed before they were ready.
+        failed_at: When the last of them did.
+        changed_at: When the spec of a set's pool was written last.
+    """
 
     def __init__(self) -> None:
+        self.template_hash = ""
         self.claims: deque[datetime] = deque(maxlen=_CLAIMS)
+        self.misses: deque[datetime] = deque(maxlen=_CLAIMS)
         self.claimed = 0
         self.failures = 0
         self.failed_at: datetime | None = None
+        self.changed_at: datetime | None = None
         self._failed: deque[str] = deque(maxlen=_CLAIMS)
 
     def record_claim(self, at: datetime, counted: int) -> None:

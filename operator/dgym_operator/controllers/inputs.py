@@ -316,6 +316,7 @@ class SandboxPoolInput(msgspec.Struct, frozen=True, kw_only=True):
         template_hash: The hash that its pods must have; empty: no pod can be rendered.
         refused: Why a pod cannot be rendered, or why the last creation was refused; empty: neither is so.
         claims: Times of the last claims.
+        misses: When attempts that could have claimed a pod found none.
         claimed: Claims that are known to this leader: its own, and those that the pool's status had before the first.
         failures: How many of its pods in a row have failed before they were ready.
         failed_at: When the last of them did.
@@ -328,6 +329,7 @@ class SandboxPoolInput(msgspec.Struct, frozen=True, kw_only=True):
     template_hash: str = ""
     refused: str = ""
     claims: tuple[datetime, ...] = ()
+    misses: tuple[datetime, ...] = ()
     claimed: int = 0
     failures: int = 0
     failed_at: datetime | None = None
@@ -345,6 +347,8 @@ class EpisodeSetInput(msgspec.Struct, frozen=True, kw_only=True):
         children: All Episodes whose controller is this set (by its UID).
         refused: Why the API server refused the last child, until one is created.
         creating: Indexes of children whose creation was requested and that are not among ``children`` yet.
+        pool: The SandboxPool whose controller is this set.
+        pool_changed_at: When this leader has last changed it.
         policy: Constants.
     """
 
@@ -355,4 +359,6 @@ class EpisodeSetInput(msgspec.Struct, frozen=True, kw_only=True):
     children: Children = msgspec.field(default_factory=Children)
     refused: str = ""
     creating: frozenset[int] = frozenset()
+    pool: SandboxPoolView | None = None
+    pool_changed_at: datetime | None = None
     policy: Policy = Policy()

@@ -14,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from dgym.api import EpisodeSetStatus, EpisodeStatus, SandboxPoolStatus
+from dgym.api import EpisodeSetStatus, EpisodeStatus, SandboxPoolSpec, SandboxPoolStatus
 from dgym.wire.http import Path, PauseRequest, RunningRequest
 
 _NUMBER = re.compile(r"\d+")
@@ -112,6 +112,27 @@ class PatchPoolStatus(Action, frozen=True, kw_only=True):
     """Write the pool's status."""
 
     status: SandboxPoolStatus
+
+
+class CreatePool(Action, frozen=True, kw_only=True):
+    """Create the set's pool."""
+
+    name: str
+    spec: SandboxPoolSpec
+
+
+class PatchPool(Action, frozen=True, kw_only=True):
+    """Write the task and the sizes of the set's pool."""
+
+    name: str
+    spec: SandboxPoolSpec
+
+
+class DeletePool(Action, frozen=True, kw_only=True):
+    """Delete exactly this pool of the set."""
+
+    name: str
+    uid: str
 
 
 class CreateEpisode(Action, frozen=True, kw_only=True):

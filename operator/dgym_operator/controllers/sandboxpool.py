@@ -68,9 +68,15 @@ def _most(view: SandboxPoolInput) -> int:
 
 
 def _wanted(view: SandboxPoolInput, kept: list[Pod], now: datetime) -> int:
-    """``minIdle``, or as many as were claimed in the time in which a pod starts."""
+    """``minIdle``, or as many as episodes asked for in the time in which a pod starts.
+
+    After misses at most twice as many as were claimed: where a set begins hundreds of episodes at once and fewer
+    afterwards, hundreds of idle pods would come too late, and stay.
+    """
     window = timedelta(seconds=start_seconds(kept))
-    return min(_most(view), max(view.pool.spec.min_idle, sum(now - each < window for each in view.claims)))
+    claimed, missed = (sum(now - each < window for each in times) for times in (view.claims, view.misses))
+    demand = max(claimed, min(claimed + missed, max(1, 2 * claimed)))
+    return min(_most(view), max(view.pool.spec.min_idle, demand))
 
 
 def start_seconds(pods: list[Pod]) -> float:

@@ -185,3 +185,47 @@ async def test_a_pool_says_what_is_wrong(installation):
     assert "there is no DebugTask bug" in status["message"]
     await installation.create("DebugTask", "bug", TASK)
     await pool_is(installation, reason="Ready", idle=2)
+
+
+async def test_a_set_has_a_pool_of_its_own_until_its_last_episode_begins(installation, bug):
+    agent = await installation.start_agent()
+    agent.playing = False
+    await installation.start_operator()
+    spec = {"tasks": [{"name": "bug"}], "samples": 6, "parallelism": 2, "pool": {"minIdle": 1}}
+    made = await installation.create("EpisodeSet", "all", {**spec, "template": {"agent": {"name": "solution"}}})
+    name = f"all-{made['metadata']['uid'][:8]}"
+    await until(lambda: len(agent.held) == 2, "two episodes run")
+    await pool_is(installation, name, reason="Ready")
+    found = await installation.get(name, "sandboxpools")
+    assert (found["spec"]["minIdle"], found["spec"]["maxIdle"]) == (1, 2)
+    assert found["metadata"]["ownerReferences"][0]["uid"] == made["metadata"]["uid"]
+    waiting = pooled(await installation.pods())
+    agent.playing = True
+    for uid in list(agent.held):
+        await agent.finish(uid)
+
+    async def finished():
+        status = (await installation.get("all", "episodesets")).get("status", {})
+        return status.get("reason") == "Completed" and status["resolved"] == 6
+
+    await until(finished, "the set is finished")
+    assert waiting
+    assert set(waiting) <= {given.pod_name for given in agent.given}
+
+    async def gone():
+        return await installation.api.find(installation.path("sandboxpools", name)) is None
+
+    await until(gone, "the pool is deleted")
+
+
+async def test_a_pool_without_idle_pods_makes_some_once_episodes_ask(installation, bug):
+    await installation.start_agent()
+    await installation.start_operator()
+    await pool(installation, minIdle=0, maxIdle=3)
+    await pool_is(installation, reason="Disabled")
+    await installation.episode("fix", task=None, taskRef={"name": "bug"})
+    await installation.finished("fix")
+    await pool_is(installation, idle=1, claimed=0)
+    await installation.episode("again", task=None, taskRef={"name": "bug"})
+    await installation.finished("again")
+    await pool_is(installation, claimed=1)

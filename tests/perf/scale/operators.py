@@ -9,6 +9,8 @@ from tests.perf.scale.control_plane import GROUP, NAMESPACE, ControlPlane, Proce
 
 SET = "bench"
 TASK = "calc"
+_SAMPLES = 1000
+"""Of a task at most in one set."""
 _LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/dgym-operator"
 
 
@@ -98,15 +100,19 @@ def start_nodes(
 
 
 def create_set(plane: ControlPlane, number: int, **spec: Any) -> None:
-    """A task, and a set of so many episodes of it."""
+    """Tasks, as few as the bound of ``samples`` allows, and a set of so many episodes of them."""
     task = {"entrypoint": "python -m pytest -q", "source": {"files": [{"path": "calc.py", "content": "x = 1\n"}]}}
-    plane.create("DebugTask", {"name": TASK, "labels": {"suite": TASK}}, task)
+    tasks = -(-number // _SAMPLES)
+    if number % tasks:
+        raise ValueError(f"{number} episodes are not as many of each of {tasks} tasks")
+    for index in range(tasks):
+        plane.create("DebugTask", {"name": f"{TASK}-{index}", "labels": {"suite": TASK}}, task)
     plane.create(
         "EpisodeSet",
         {"name": SET},
         {
             "taskSelector": {"matchLabels": {"suite": TASK}},
-            "samples": number,
+            "samples": number // tasks,
             "parallelism": number,
             "template": {"agent": {"name": "solution"}},
             **spec,

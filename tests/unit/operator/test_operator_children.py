@@ -42,7 +42,7 @@ class Api:
 def start(cache, events, objects):
     def begin(api, count):
         writes = Writes(api, lambda: True)
-        executor = SetExecutor(cache=cache, client=api, writes=writes, events=events)
+        executor = SetExecutor(cache=cache, client=api, writes=writes, events=events, pools=None)
         actions = tuple(
             CreateEpisode(name=f"all-{index}", index=index, sample=0, task="bug", task_uid="uid-bug")
             for index in range(count)
@@ -85,7 +85,7 @@ async def test_none_follows_one_that_is_refused(start, cache):
 async def test_a_leader_that_stops_creates_no_more(cache, events, objects):
     api = Api()
     writes = Writes(api, lambda: True)
-    executor = SetExecutor(cache=cache, client=api, writes=writes, events=events)
+    executor = SetExecutor(cache=cache, client=api, writes=writes, events=events, pools=None)
     action = CreateEpisode(name="all-0", index=0, sample=0, task="bug", task_uid="uid-bug")
     writes.stop()
     with pytest.raises(Exception, match="does not lead"):

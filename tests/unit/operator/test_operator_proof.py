@@ -155,7 +155,9 @@ def create(server):
         renderer=Renderer(),
         settings=settings,
         key=KEY,
-        claims=PoolClaims(cache=Cache(None, Agents(None, port=1, silence_seconds=1.0), Policy()), writes=server),
+        claims=PoolClaims(
+            cache=Cache(None, Agents(None, port=1, silence_seconds=1.0), Policy()), writes=server, missed=lambda _: None
+        ),
     )
     return lambda: maker.create(EPISODE, name="fix-1", attempt=1, deadline_seconds=60)
 

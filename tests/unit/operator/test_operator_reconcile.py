@@ -94,7 +94,7 @@ async def working(cache, clock, client, api, events, queue, dispatcher):
         cache=cache,
         queue=queue,
         episodes=episodes,
-        sets=SetExecutor(cache=cache, client=api, writes=Writes(api, lambda: True), events=events),
+        sets=SetExecutor(cache=cache, client=api, writes=Writes(api, lambda: True), events=events, pools=None),
         pools=None,
         dispatcher=dispatcher,
         deliveries=None,

@@ -127,6 +127,17 @@ def test_demand_raises_the_number_up_to_the_most():
     assert created(decide_pool(view(claims=(ago(1),) * 20), NOW)) == 2
 
 
+def test_misses_raise_the_number_to_twice_what_was_claimed():
+    """An episode that finds no pod claims none: without misses a pool of one pod would stay so for ever."""
+    spec = _replace(SPEC, min_idle=0, max_idle=50)
+    missed = (ago(1),) * 30
+    assert created(decide_pool(view(spec=spec), NOW)) == 0
+    assert created(decide_pool(view(spec=spec, misses=missed), NOW)) == 1
+    assert created(decide_pool(view(spec=spec, misses=missed, claims=(ago(1),) * 4), NOW)) == 8
+    assert created(decide_pool(view(spec=spec, misses=(ago(1),), claims=(ago(1),) * 4), NOW)) == 5
+    assert created(decide_pool(view(spec=spec, misses=(ago(60),) * 30), NOW)) == 0
+
+
 def test_more_than_the_most_are_deleted_the_unready_first():
     spec = _replace(SPEC, min_idle=0, max_idle=1)
     plan = decide_pool(view(pod("a"), pod("b", ready=False), pod("c", age=100), spec=spec), NOW)

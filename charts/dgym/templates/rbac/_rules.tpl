@@ -11,7 +11,7 @@
   verbs: [get, list, watch, delete]
 - apiGroups: [dgym.dev]
   resources: [sandboxpools]
-  verbs: [list, watch]
+  verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [dgym.dev]
   resources: [episodes/status, episodesets/status, sandboxpools/status]
   verbs: [patch]

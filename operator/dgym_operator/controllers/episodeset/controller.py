@@ -40,6 +40,7 @@ from dgym_operator.controllers.conditions import (
     since,
 )
 from dgym_operator.controllers.episodeset.counts import Tally, next_indexes, pass_at_1, resolved_by_arm, tally
+from dgym_operator.controllers.episodeset.pool import plan_pool, without_pool
 from dgym_operator.controllers.inputs import EpisodeSetInput, FrozenTasks
 from dgym_operator.controllers.plan import (
     Action,
@@ -51,6 +52,7 @@ from dgym_operator.controllers.plan import (
     PatchChild,
     PatchSetStatus,
     Plan,
+    soonest,
 )
 from dgym_operator.objects import EpisodeSetView, TaskView
 
@@ -79,6 +81,10 @@ def decide_set(view: EpisodeSetInput, now: datetime) -> Plan:
 
 
 def _after_finish(view: EpisodeSetInput, now: datetime) -> Plan:
+    return soonest(without_pool(view), _until_deletion(view, now))
+
+
+def _until_deletion(view: EpisodeSetInput, now: datetime) -> Plan:
     metadata, ttl = view.episode_set.metadata, view.episode_set.spec.ttl_seconds_after_finished
     if ttl is None:
         return Plan()
@@ -129,11 +135,14 @@ def _round(view: EpisodeSetInput, now: datetime) -> Plan:
         # Without a write an old view would not be detected: write that fewer are active, and create after that.
         status, new = _status(view, counted, conditions, active=counted.active, now=now), []
         return msgspec.structs.replace(_write(view, status), requeue_after=_SOON)
+    stopped = is_true(conditions, ConditionType.SUSPENDED) or _stop_reason(view, counted) is not None
+    pool = without_pool(view) if stopped else plan_pool(view, counted, len(new), now)
     creations = tuple(_creation(view, frozen, index) for index in new)
     written = _write(view, status)
     resuming = is_true(conditions, ConditionType.SUSPENDED) and not view.episode_set.spec.suspend
     is_more = more_patches or resuming or len(new) == view.policy.creates_per_round
-    return Plan(actions=(*written.actions, *patches, *creations), requeue_after=_SOON if is_more else None)
+    plan = Plan(actions=(*written.actions, *patches, *creations), requeue_after=_SOON if is_more else None)
+    return soonest(plan, pool)
 
 
 def _room(view: EpisodeSetInput, counted: Tally) -> int:

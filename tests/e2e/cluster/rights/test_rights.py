@@ -18,6 +18,7 @@ _REPEATED = "the same happens again within minutes: the count of the Event grows
 _INSTALLATION = "something is wrong with the installation, which no run brings about on purpose"
 SELDOM = {
     "operator (served): get dgym.dev/episodesets": _CONFLICT,
+    "operator (served): get dgym.dev/sandboxpools": f"the answer to the creation of a set's pool was lost; {_CONFLICT}",
     "operator (served): get /pods": f"a pod that is not in view; {_CONFLICT}",
     "operator (served): patch dgym.dev/episodes": "a set is suspended or cancelled, as in the tests of the chart",
     "operator (served): delete dgym.dev/episodesets": "a set whose time to live has passed",

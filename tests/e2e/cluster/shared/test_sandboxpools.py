@@ -1,6 +1,15 @@
 """Sandboxes that were started before an episode asks for one."""
 
-from tests.e2e.cluster.episodes import REPAIR, SUBMIT, debug_task, episode, inline_source, replay, task_spec
+from tests.e2e.cluster.episodes import (
+    REPAIR,
+    SUBMIT,
+    debug_task,
+    episode,
+    episode_set,
+    inline_source,
+    replay,
+    task_spec,
+)
 from tests.e2e.cluster.support import until
 
 
@@ -46,3 +55,27 @@ def test_a_set_runs_on_a_pool_that_is_smaller(namespace):
     namespace.apply(*(episode(name, agent=replay(REPAIR, SUBMIT), taskRef={"name": "bug"}) for name in names))
     reasons = {name: namespace.finished(name)["reason"] for name in names}
     assert reasons == dict.fromkeys(names, "Resolved")
+
+
+def test_a_set_starts_sandboxes_ahead_of_its_episodes(namespace):
+    namespace.apply(
+        debug_task("bug", task_spec(inline_source())),
+        episode_set(
+            "all",
+            tasks=[{"name": "bug"}],
+            samples=6,
+            parallelism=2,
+            pool={"minIdle": 2},
+            template={"agent": replay(REPAIR, SUBMIT)},
+        ),
+    )
+
+    def finished():
+        status = namespace.get("episodeset", "all").get("status", {})
+        return status if status.get("reason") == "Completed" else None
+
+    status = until(finished, what="the set to finish")
+    assert (status["resolved"], status["failed"]) == (6, 0)
+    pods = [each["status"]["podRef"]["name"] for each in namespace.items("episodes")]
+    assert any(name.startswith("all-") and not name.endswith("-1") for name in pods), f"none was claimed: {pods}"
+    until(lambda: not namespace.items("sandboxpools") and not namespace.items("pods"), what="the pool to go")

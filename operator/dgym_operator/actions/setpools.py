@@ -1,0 +1,77 @@
+"""Creates, changes and deletes the SandboxPools of sets."""
+
+from dataclasses import dataclass
+
+import msgspec
+
+from dgym.api import SET_LABEL, label_value
+from dgym.kube import SANDBOX_POOLS, AlreadyExists, Client, NotFound
+from dgym_operator.actions.writes import Writes, controller_reference
+from dgym_operator.cache import Cache
+from dgym_operator.controllers import CreatePool, DeletePool, PatchPool
+from dgym_operator.objects import MANAGED_BY, EpisodeSetView, SandboxPoolView
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class SetPools:
+    """Writes the SandboxPools of sets."""
+
+    cache: Cache
+    client: Client
+    writes: Writes
+
+    async def apply(self, episode_set: EpisodeSetView, action: CreatePool | PatchPool | DeletePool) -> None:
+        """Apply the action.
+
+        Raises:
+            ApiError: It failed.
+            NotLeading: This replica does not lead any more.
+        """
+        match action:
+            case CreatePool():
+                await self._create(episode_set, action)
+            case PatchPool():
+                await self._patch(episode_set, action)
+            case DeletePool():
+                key = (episode_set.metadata.namespace, action.name)
+                await self.writes.delete(
+                    SANDBOX_POOLS, self.cache.sandbox_pools, key, action.uid, decode=SandboxPoolView
+                )
+
+    async def _create(self, episode_set: EpisodeSetView, action: CreatePool) -> None:
+        metadata = episode_set.metadata
+        manifest = SANDBOX_POOLS.manifest(
+            metadata={
+                "name": action.name,
+                "labels": {**MANAGED_BY, SET_LABEL: label_value(metadata.name)},
+                "ownerReferences": [controller_reference("EpisodeSet", metadata.name, metadata.uid)],
+            },
+            spec=msgspec.to_builtins(action.spec),
+        )
+        try:
+            made = await self.writes.create(
+                SANDBOX_POOLS, manifest, decode=SandboxPoolView, namespace=metadata.namespace
+            )
+        except AlreadyExists:
+            made = await self.client.get(
+                SANDBOX_POOLS, action.name, decode=SandboxPoolView, namespace=metadata.namespace
+            )
+            if not made.is_controlled_by(metadata.uid):
+                raise
+        self.cache.sandbox_pools.assume(made)
+
+    async def _patch(self, episode_set: EpisodeSetView, action: PatchPool) -> None:
+        wanted = msgspec.to_builtins(action.spec)
+        spec = {name: wanted[name] for name in ("taskRef", "minIdle", "maxIdle")}
+        try:
+            written = await self.writes.patch(
+                SANDBOX_POOLS,
+                action.name,
+                {"spec": spec},
+                decode=SandboxPoolView,
+                namespace=episode_set.metadata.namespace,
+            )
+        except NotFound:
+            return
+        self.cache.memory.pools[written.metadata.uid].changed_at = self.cache.clock.now()
+        self.cache.sandbox_pools.assume(written)
