@@ -9,6 +9,7 @@ from dgym.api.fields import (
     Annotations,
     Conditions,
     Count,
+    DnsLabel,
     Labels,
     Line,
     Model,
@@ -134,6 +135,8 @@ class EpisodeSpec(Model, frozen=True, kw_only=True):
             deleted. Stored results stay.
         pod_template: Which of the cluster's pod templates makes the pod, in place of the task's.
         pod_overrides: What this episode changes of its pod.
+        queue_name: The Kueue LocalQueue that admits the episode's pods: each waits as SchedulingGated until it is
+            admitted, and its preemption is a disruption. Local runs have no queues.
         priority: Of the episodes in a namespace those with a higher number are started first. Nothing that runs is
             stopped for them.
     """
@@ -152,6 +155,7 @@ class EpisodeSpec(Model, frozen=True, kw_only=True):
     ttl_seconds_after_finished: TtlSeconds | None = None
     pod_template: Name | None = None
     pod_overrides: PodOverrides = PodOverrides()
+    queue_name: DnsLabel | None = None
     priority: Priority = 0
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from dgym.api.episode import PodOverrides, TaskRef
-from dgym.api.fields import API_VERSION, Conditions, Count, Idle, Model, Name, ObjectMeta
+from dgym.api.fields import API_VERSION, Conditions, Count, DnsLabel, Idle, Model, Name, ObjectMeta
 
 
 class SandboxPoolSpec(Model, frozen=True, kw_only=True):
@@ -19,6 +19,7 @@ class SandboxPoolSpec(Model, frozen=True, kw_only=True):
             have. Tasks that agree in these share the pool.
         pod_template: Name of the pod template, as of an Episode.
         pod_overrides: Changes of the pod, as of an Episode.
+        queue_name: The Kueue LocalQueue that admits the sandboxes, as of an Episode.
         min_idle: How many sandboxes are kept ready.
         max_idle: How many at most are kept ready while Episodes claim more than ``minIdle`` in the time in which a
             sandbox starts. Without it, ``minIdle``.
@@ -28,6 +29,7 @@ class SandboxPoolSpec(Model, frozen=True, kw_only=True):
     task_ref: TaskRef
     pod_template: Name | None = None
     pod_overrides: PodOverrides = PodOverrides()
+    queue_name: DnsLabel | None = None
     min_idle: Idle = 1
     max_idle: Idle | None = None
     ttl_seconds: Annotated[int, msgspec.Meta(ge=60, le=604_800)] = 3600

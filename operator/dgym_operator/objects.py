@@ -201,6 +201,8 @@ class PodConditionType(OpenEnum):
     READY = "Ready"
     SCHEDULED = "PodScheduled"
     DISRUPTION_TARGET = "DisruptionTarget"
+    TERMINATION_TARGET = "TerminationTarget"
+    """Kueue's: the pod is deleted, since its queue has evicted it."""
     INITIALIZED = "Initialized"
     CONTAINERS_READY = "ContainersReady"
     READY_TO_START_CONTAINERS = "PodReadyToStartContainers"
@@ -211,6 +213,7 @@ _READ = (
     PodConditionType.READY,
     PodConditionType.SCHEDULED,
     PodConditionType.DISRUPTION_TARGET,
+    PodConditionType.TERMINATION_TARGET,
     PodConditionType.CONTAINERS_READY,
 )
 
@@ -319,6 +322,7 @@ class EpisodeSpecView(View, frozen=True, kw_only=True):
     ttl_seconds_after_finished: int | None = None
     pod_template: str | None = None
     pod_overrides: PodOverrides = PodOverrides()
+    queue_name: str | None = None
     priority: int = 0
 
     def __post_init__(self) -> None:

@@ -26,6 +26,7 @@ class Allowed(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_
         tolerations: Keys in ``podOverrides.tolerations``; a toleration without a key needs ``*``.
         runtime_class_names: Names in ``podOverrides.runtimeClassName``, besides the installation's own.
         pod_templates: Names in ``podTemplate``, besides the default one.
+        queue_names: Names in ``queueName``.
         images: Images of tasks, besides the default one.
         models: Names in ``agent.model``.
     """
@@ -35,6 +36,7 @@ class Allowed(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_
     tolerations: Patterns = ()
     runtime_class_names: Patterns = ()
     pod_templates: Patterns | None = None
+    queue_names: Patterns | None = None
     images: Patterns | None = None
     models: Patterns | None = None
 

@@ -21,6 +21,8 @@ from dgym.api import (
 )
 from dgym.wire.http import Role, make_token
 
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+"""By which Kueue puts a pod into a LocalQueue of its namespace."""
 _PREFIX = "DGYM_SIDECAR_"
 _BIND = f"{_PREFIX}BIND_SHA256"
 _EPISODE = frozenset(
@@ -34,12 +36,15 @@ _OWN = frozenset({PROOF_ANNOTATION, TEMPLATE_HASH_ANNOTATION, CLAIMED_ANNOTATION
 def template_hash(manifest: Mapping[str, Any]) -> str:
     """SHA-256 of what the pod has in common with those of other Episodes.
 
-    It covers neither labels nor the pod's deadline: an Episode that claims the pod sets its own.
+    It covers neither the deadline nor labels: an Episode that claims the pod sets its own. Of the labels only that of a
+    queue counts, since the queue has admitted the pod, or has not.
     """
-    annotations = manifest["metadata"].get("annotations") or {}
+    metadata = manifest["metadata"]
+    annotations = metadata.get("annotations") or {}
     spec = _with_sidecar_env(manifest["spec"])
     spec.pop("activeDeadlineSeconds", None)
-    common = {"spec": spec, "annotations": {name: annotations[name] for name in annotations if name not in _OWN}}
+    kept = {name: annotations[name] for name in annotations if name not in _OWN}
+    common = {"spec": spec, "annotations": kept, "queue": (metadata.get("labels") or {}).get(QUEUE_LABEL)}
     return sha256(json.dumps(common, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 

@@ -192,9 +192,9 @@ EPISODE_RULES = (
     *immutable(
         (
             *("taskRef", "task", "agent", "startTimeoutSeconds", "activeDeadlineSeconds", "backoffLimit"),
-            *("maxDisruptions", "podTemplate", "podOverrides"),
+            *("maxDisruptions", "podTemplate", "podOverrides", "queueName"),
         ),
-        optional=("taskRef", "task", "agent", "podTemplate", "podOverrides"),
+        optional=("taskRef", "task", "agent", "podTemplate", "podOverrides", "queueName"),
         remedy="delete the Episode and create it again, or create another one",
     ),
 )

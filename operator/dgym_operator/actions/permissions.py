@@ -62,6 +62,8 @@ def _requests(
     runtime = overrides.runtime_class_name
     if runtime is not None and runtime != settings.runtime_class_name:
         yield "spec.podOverrides.runtimeClassName", "runtimeClassNames", runtime, allowed.runtime_class_names
+    if spec.queue_name is not None:
+        yield "spec.queueName", "queueNames", spec.queue_name, allowed.queue_names
     owner = "spec" if spec.pod_template else f"DebugTask {task.metadata.name}: spec"
     template = spec.pod_template or task.spec.pod_template
     if template is not None and template != settings.default_pod_template:

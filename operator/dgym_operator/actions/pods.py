@@ -44,7 +44,7 @@ from dgym_operator.actions.reader import ApiReader, Unmet
 from dgym_operator.actions.secrets import key_id
 from dgym_operator.actions.writes import Writes, controller_reference
 from dgym_operator.objects import Pod, SandboxPoolView
-from dgym_operator.pooled import bind_token, pool_identity, template_hash, unbound
+from dgym_operator.pooled import QUEUE_LABEL, bind_token, pool_identity, template_hash, unbound
 from dgym_operator.proof import make_proof, proof_is_valid
 from dgym_operator.render import PodContext, Renderer, TemplateError, token_digests
 from dgym_operator.settings import Settings
@@ -157,7 +157,12 @@ class PodMaker:
         metadata, spec = pool.metadata, pool.spec
         episode = Episode(
             metadata=ObjectMeta(name=name, namespace=metadata.namespace, uid=metadata.uid),
-            spec=EpisodeSpec(task_ref=spec.task_ref, pod_template=spec.pod_template, pod_overrides=spec.pod_overrides),
+            spec=EpisodeSpec(
+                task_ref=spec.task_ref,
+                pod_template=spec.pod_template,
+                pod_overrides=spec.pod_overrides,
+                queue_name=spec.queue_name,
+            ),
         )
         task = await self.reader.task(episode)
         refused = find_refusal_of_pod(episode, task, self.settings)
@@ -230,12 +235,17 @@ class PodMaker:
             task=task.spec,
             delivered=task.spec.source is not None,
             digests=token_digests(self.key, episode_uid=uid, attempt=attempt),
-            # Not all labels: one such as that of drivers would open other sandboxes to this one.
-            labels={name: metadata.labels[name] for name in _INHERITED if name in metadata.labels},
+            labels=_labels(metadata.labels, spec.queue_name),
             overrides=spec.pod_overrides,
             active_deadline_seconds=deadline_seconds,
             settings=self.settings,
         )
+
+
+def _labels(given: Mapping[str, str], queue_name: str | None) -> dict[str, str]:
+    """Not all labels of an Episode: one such as that of drivers would open other sandboxes to this one."""
+    inherited = {name: given[name] for name in _INHERITED if name in given}
+    return inherited | ({QUEUE_LABEL: queue_name} if queue_name is not None else {})
 
 
 def find_refusal(error: ApiError) -> Unmet | None:

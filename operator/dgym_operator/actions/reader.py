@@ -109,6 +109,7 @@ class ApiReader:
                 ttl_seconds_after_finished=spec.ttl_seconds_after_finished,
                 pod_template=spec.pod_template,
                 pod_overrides=spec.pod_overrides,
+                queue_name=spec.queue_name,
                 priority=spec.priority,
             ),
         )

@@ -12,7 +12,7 @@ import msgspec
 
 from dgym.api import ConditionType, SandboxPoolStatus
 from dgym_operator.controllers.conditions import fit, observed_generation, set_condition
-from dgym_operator.controllers.episode import created, start_failure, waiting_cause
+from dgym_operator.controllers.episode import created, slow_at, start_failure, waiting_cause
 from dgym_operator.controllers.inputs import Policy, SandboxPoolInput, backoff
 from dgym_operator.controllers.plan import Action, CreatePooledPod, DeletePod, PatchPoolStatus, Plan
 from dgym_operator.objects import Pod
@@ -50,9 +50,16 @@ def has_failed(pod: Pod, policy: Policy, now: datetime) -> bool:
     """Whether the pod has ended, or cannot start, or has not started in time."""
     if pod.metadata.deletion_timestamp is not None:
         return False
-    late = created(pod) + timedelta(seconds=policy.pool_start_timeout_seconds)
     ended = any(pod.terminated(name) is not None for name in ("sandbox", "verifier", "sidecar"))
-    return ended or pod.is_over or start_failure(pod) is not None or (not pod.ready and now >= late)
+    return ended or pod.is_over or start_failure(pod) is not None or _is_late(pod, policy, now)
+
+
+def _is_late(pod: Pod, policy: Policy, now: datetime) -> bool:
+    """Whether the pod should be ready by now; one that a gate holds waits as long as its queue wants."""
+    cause = waiting_cause(pod)
+    if pod.ready or (cause is not None and cause.gated):
+        return False
+    return now >= slow_at(pod, policy.pool_start_timeout_seconds)
 
 
 def _is_useful(view: SandboxPoolInput, pod: Pod, now: datetime) -> bool:

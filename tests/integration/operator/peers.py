@@ -172,21 +172,24 @@ class Kubelet:
         self.started: dict[str, str] = {}
         self.running: set[str] = set()
         self.most_running = 0
+        self._seen: set[str] = set()
         self._ended: dict[str, dict[str, Any]] = {}
 
     async def run(self) -> None:
         async with contextlib.aclosing(self._api.watch(self.path)) as events:
             async for kind, pod in events:
-                await self._see(kind, pod["metadata"])
+                await self._see(kind, pod["metadata"], is_gated=bool(pod["spec"].get("schedulingGates")))
 
-    async def _see(self, kind: str, metadata: dict[str, Any]) -> None:
+    async def _see(self, kind: str, metadata: dict[str, Any], *, is_gated: bool) -> None:
         name = metadata["name"]
+        is_sandbox = metadata.get("labels", {}).get("app.kubernetes.io/component") == "sandbox"
         if kind == "DELETED":
             self.running.discard(name)
         elif metadata.get("deletionTimestamp"):
             with contextlib.suppress(aiohttp.ClientResponseError):
                 await self._api.call("DELETE", f"{self.path}/{name}?gracePeriodSeconds=0")
-        elif metadata.get("labels", {}).get("app.kubernetes.io/component") == "sandbox" and kind == "ADDED":
+        elif is_sandbox and not is_gated and metadata["uid"] not in self._seen:
+            self._seen.add(metadata["uid"])
             self.running.add(name)
             self.most_running = max(self.most_running, len(self.running))
             if self.starting:
@@ -203,7 +206,7 @@ class Kubelet:
                 phase="Running",
                 podIP=self.started[name],
                 podIPs=[{"ip": self.started[name]}],
-                conditions=[_condition("PodScheduled"), _condition("Ready")],
+                conditions=[condition_of_pod("PodScheduled"), condition_of_pod("Ready")],
                 containerStatuses=containers,
             )
 
@@ -231,14 +234,14 @@ class Kubelet:
             _container(each, states.get(each, {"running": {}}), ready=each not in states)
             for each in ("sandbox", "verifier", "sidecar")
         ]
-        conditions = [_condition("PodScheduled"), _condition("Ready", "False")]
+        conditions = [condition_of_pod("PodScheduled"), condition_of_pod("Ready", "False")]
         await self.report(name, conditions=conditions, containerStatuses=statuses)
 
     async def report(self, name: str, **status: Any) -> None:
         await self._api.call("PATCH", f"{self.path}/{name}/status", {"status": status}, MERGE)
 
 
-def _condition(kind: str, status: str = "True") -> dict[str, str]:
+def condition_of_pod(kind: str, status: str = "True") -> dict[str, str]:
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return {"type": kind, "status": status, "lastTransitionTime": now}
 
@@ -292,7 +295,7 @@ class Agent:
             "phase": "Running",
             "podIP": self.address,
             "podIPs": [{"ip": self.address}],
-            "conditions": [_condition("PodScheduled"), _condition("Ready")],
+            "conditions": [condition_of_pod("PodScheduled"), condition_of_pod("Ready")],
         }
         await self._api.call("PATCH", f"{pods}/{self.name}/status", {"status": status}, MERGE)
 

@@ -106,12 +106,12 @@ def create_set(plane: ControlPlane, number: int, **spec: Any) -> None:
     if number % tasks:
         raise ValueError(f"{number} episodes are not as many of each of {tasks} tasks")
     for index in range(tasks):
-        plane.create("DebugTask", {"name": f"{TASK}-{index}", "labels": {"suite": TASK}}, task)
+        plane.create("DebugTask", {"name": f"{TASK}-{index}"}, task)
     plane.create(
         "EpisodeSet",
         {"name": SET},
         {
-            "taskSelector": {"matchLabels": {"suite": TASK}},
+            "tasks": [{"name": f"{TASK}-{index}"} for index in range(tasks)],
             "samples": number // tasks,
             "parallelism": number,
             "template": {"agent": {"name": "solution"}},

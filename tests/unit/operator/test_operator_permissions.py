@@ -102,6 +102,14 @@ def test_a_dot_is_a_dot_and_lines_do_not_end_a_name():
     assert refusal({"agent": {"name": "debug_agent", "model": "b"}}, installation=multiline) is not None
 
 
+def test_a_queue_may_be_any_of_the_namespace_unless_some_are_named():
+    assert refusal({"queueName": "any"}) is None
+    named = settings({"allowed": {"queueNames": ["research-*"]}})
+    assert refusal({"queueName": "research-low"}, installation=named) is None
+    found = refusal({"queueName": "production"}, installation=named)
+    assert found.startswith("spec.queueName: 'production' is not allowed in namespace team")
+
+
 def test_templates_of_the_episode_and_of_its_task_are_checked():
     assert refusal({"podTemplate": "baseline"}) is None
     assert refusal({"podTemplate": "privileged"}).startswith("spec.podTemplate: 'privileged'")

@@ -55,6 +55,7 @@ def test_pods_of_episodes_that_differ_in_nothing_else_are_the_same(template):
         {"overrides": PodOverrides(node_selector={"disk": "fast"})},
         {"overrides": PodOverrides(runtime_class_name="gvisor")},
         {"overrides": PodOverrides(annotations={"team": "red"})},
+        {"labels": {"kueue.x-k8s.io/queue-name": "research"}},
         {"settings": Settings(sandbox_image="sandbox", sidecar_image="sidecar:2")},
         {"settings": Settings(sandbox_image="sandbox", sidecar_image="sidecar", log_level="DEBUG")},
     ],

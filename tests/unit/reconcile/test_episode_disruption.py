@@ -31,6 +31,9 @@ NEW_POD = [EndReason(reason) for reason, treatment in TREATMENTS.items() if trea
 TARGET = condition("DisruptionTarget", reason="EvictionByEvictionAPI", message="drained")
 DISRUPTED = {
     "drained": ended_pod(conditions=[TARGET]),
+    "evicted by its queue": ended_pod(
+        conditions=[condition("TerminationTarget", reason="WorkloadEvictedDueToPreempted", message="preempted")]
+    ),
     "shut down": pod(phase="Failed", reason="Terminated", message="Pod was terminated in response to node shutdown."),
     "preempted": pod(phase="Failed", reason="Preempting", message="Preempted"),
     "low": pod(phase="Failed", reason="Evicted", message="The node was low on resource: memory."),

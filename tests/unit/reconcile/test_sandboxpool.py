@@ -108,6 +108,14 @@ def test_what_no_episode_can_use_is_replaced(useless):
     assert status_of(plan).idle == 1
 
 
+def test_a_pod_that_its_queue_has_not_admitted_is_waited_for():
+    gate = PodCondition(type="PodScheduled", status="False", reason="SchedulingGated", last_transition_time=ago(3000))
+    gated = _replace(pod("a", ready=False, age=3000), status=PodStatus(conditions=(gate,)))
+    plan = decide_pool(view(gated, pod("b")), NOW)
+    assert (deleted(plan), created(plan)) == ([], 0)
+    assert status_of(plan).reason == "SchedulingGated"
+
+
 def test_pods_of_a_former_key_are_replaced():
     plan = decide_pool(view(pod("a"), unusable_pods=(pod("b"),)), NOW)
     assert (deleted(plan), created(plan)) == (["b"], 1)

@@ -150,9 +150,9 @@ def deleted_early(pod: Pod) -> AttemptEnd:
 def loss(pod: Pod) -> AttemptEnd:
     """The end of a pod that left no termination message, by the traces in its status."""
     status = pod.status
-    target = pod.condition("DisruptionTarget")
-    if target is not None and target.status == "True":
-        return lost(f"{target.reason}: {target.message}", disruption=True)
+    for target in (pod.condition("DisruptionTarget"), pod.condition("TerminationTarget")):
+        if target is not None and target.status == "True":
+            return lost(f"{target.reason}: {target.message}", disruption=True)
     if status.reason == "DeadlineExceeded":
         return AttemptEnd(reason="DeadlineExceeded", message="the pod was older than any clock of the episode allows")
     if status.reason in _NODE_LOST or status.reason.startswith(_NODE_FULL):

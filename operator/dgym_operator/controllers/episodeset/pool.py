@@ -59,6 +59,7 @@ def _wanted(view: EpisodeSetInput, counted: Tally, starting: int) -> SandboxPool
         task_ref=TaskRef(name=task),
         pod_template=spec.template.pod_template,
         pod_overrides=spec.template.pod_overrides,
+        queue_name=spec.template.queue_name,
         min_idle=least,
         max_idle=max(least, min(most, pending, _MOST_IDLE)),
     )
