@@ -5,7 +5,17 @@ from dataclasses import dataclass
 import msgspec
 
 from dgym.api import SET_LABEL, label_value
-from dgym.kube import SANDBOX_POOLS, AlreadyExists, Client, NotFound
+from dgym.kube import (
+    EPISODE_SETS,
+    SANDBOX_POOLS,
+    AlreadyExists,
+    BadRequest,
+    Client,
+    EventRecorder,
+    Forbidden,
+    Invalid,
+    NotFound,
+)
 from dgym_operator.actions.writes import Writes, controller_reference
 from dgym_operator.cache import Cache
 from dgym_operator.controllers import CreatePool, DeletePool, PatchPool
@@ -19,6 +29,7 @@ class SetPools:
     cache: Cache
     client: Client
     writes: Writes
+    events: EventRecorder
 
     async def apply(self, episode_set: EpisodeSetView, action: CreatePool | PatchPool | DeletePool) -> None:
         """Apply the action.
@@ -58,6 +69,12 @@ class SetPools:
             )
             if not made.is_controlled_by(metadata.uid):
                 raise
+        except (Forbidden, Invalid, BadRequest) as error:
+            message = (
+                f"the API server refuses the set's SandboxPool, so that episodes start without one: {error.message}"
+            )
+            self.events.record(EPISODE_SETS, episode_set, type="Warning", reason="PoolRefused", message=message)
+            raise
         self.cache.sandbox_pools.assume(made)
 
     async def _patch(self, episode_set: EpisodeSetView, action: PatchPool) -> None:

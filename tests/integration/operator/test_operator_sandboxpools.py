@@ -229,3 +229,20 @@ async def test_a_pool_without_idle_pods_makes_some_once_episodes_ask(installatio
     await installation.episode("again", task=None, taskRef={"name": "bug"})
     await installation.finished("again")
     await pool_is(installation, claimed=1)
+
+
+async def test_a_set_whose_pool_is_refused_runs_without(installation, bug):
+    await installation.start_agent()
+    quota = {"metadata": {"name": "few"}, "spec": {"hard": {"count/sandboxpools.dgym.dev": "0"}}}
+    path = installation.core("resourcequotas", "few")
+    await installation.api.call("POST", installation.core("resourcequotas"), quota)
+    # No controller counts what is there.
+    await installation.api.call(
+        "PATCH", f"{path}/status", {"status": {**quota["spec"], "used": {"count/sandboxpools.dgym.dev": "0"}}}, MERGE
+    )
+    await installation.start_operator()
+    spec = {"tasks": [{"name": "bug"}], "samples": 4, "parallelism": 2, "pool": {"minIdle": 1}}
+    await installation.create("EpisodeSet", "all", {**spec, "template": {"agent": {"name": "solution"}}})
+    assert "exceeded quota" in await installation.event("PoolRefused")
+    finished = await installation.finished("all", "episodesets")
+    assert finished["status"]["resolved"] == 4

@@ -17,7 +17,7 @@ from tests.perf.scale.active import Active, measure_active
 from tests.perf.scale.comparison import Comparison, compare
 
 RESULTS = Path(__file__).with_name("results.json")
-SIZES = (100, 300, 1000, 3000, 10_000)
+SIZES = (100, 300, 1000, 2000, 5000, 10_000)
 _ACTIVE_FROM = 1000
 """With fewer, leaders are replaced in less than can be measured."""
 
