@@ -40,6 +40,9 @@ WebHandler = Callable[[web.Request], Awaitable[web.Response]]
 
 MAXIMUM_CALLS = 64
 _BODY_SECONDS = 60.0
+_READY_TRIES = 50
+_READY_PAUSE = 0.02
+"""For a second in all."""
 _current: ContextVar[SignedRequest] = ContextVar("signed request")
 
 
@@ -102,12 +105,19 @@ class Guard:
 
 
 def add_probes(router: web.UrlDispatcher, problem: Callable[[], str | None]) -> None:
-    """Add the kubelet's calls; the sidecar is ready while ``problem()`` is None."""
+    """Add the kubelet's calls; the sidecar is ready while ``problem()`` is None.
+
+    What is not ready is waited for: the kubelet asks again a second later only.
+    """
 
     async def health(_request: web.Request) -> web.Response:
         return web.Response(text="ok\n")
 
     async def ready(_request: web.Request) -> web.Response:
+        for _ in range(_READY_TRIES):
+            if problem() is None:
+                break
+            await asyncio.sleep(_READY_PAUSE)
         found = problem()
         return web.Response(text=f"{found or 'ok'}\n", status=503 if found else 200)
 

@@ -27,6 +27,7 @@ SELDOM = {
     "operator (served): get /pods",
     "operator (served): get dgym.dev/episodes",
     "operator (served): get dgym.dev/episodesets",
+    "operator (served): get dgym.dev/sandboxpools",
 }
 """Rights that the operator does not need in the first seconds of one set of one episode."""
 
@@ -62,10 +63,19 @@ def test_the_operator_may_do_what_it_does_and_nothing_else(release, operator, ap
     objects.make(
         "EpisodeSet",
         "set",
-        {"tasks": [{"name": "task"}], "template": template, "ttlSecondsAfterFinished": 0, "samples": 1},
+        {
+            "tasks": [{"name": "task"}],
+            "template": template,
+            "ttlSecondsAfterFinished": 0,
+            "samples": 5,
+            "parallelism": 1,
+            "pool": {"minIdle": 1},
+        },
     )
-    # The episode takes the pool's pod, which makes another.
-    objects.wait_for(f"/api/v1/namespaces/{served}/pods", 2)
+    # The first episode claims the pool's pod, which makes another; the set's pool has one of its own.
+    objects.wait_for(f"/api/v1/namespaces/{served}/pods", 3)
+    objects.patch("episodesets", "set", {"spec": {"pool": {"minIdle": 2}}})
+    objects.wait_for(f"/api/v1/namespaces/{served}/pods", 4)
     objects.patch("episodesets", "set", {"spec": {"cancel": True}})
     objects.wait_for(f"{GROUP}/namespaces/{served}/episodesets", 0)
 

@@ -29,7 +29,7 @@ def running_pod(renderer: Renderer, number: int) -> dict[str, Any]:
         episode_uid=uid,
         attempt=1,
         task=DebugTaskSpec(),
-        delivered=True,
+        delivered=False,
         digests=dict.fromkeys(("prepare", "drive", "operate"), f"{number:064x}"),
         labels={
             SET_LABEL: "swe-nightly",
@@ -64,7 +64,7 @@ def _default(spec: dict[str, Any]) -> None:
     spec.update(_DEFAULTS, nodeName="node-0042.pool-a.internal")
     evict = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
     spec["tolerations"] = [*spec["tolerations"], *({"key": key, **evict} for key in _TOLERATED)]
-    for container in (*spec["initContainers"], *spec["containers"]):
+    for container in (*spec.get("initContainers", ()), *spec["containers"]):
         container.setdefault("terminationMessagePath", "/dev/termination-log")
 
 
@@ -85,7 +85,7 @@ def _status(spec: dict[str, Any], number: int) -> dict[str, Any]:
         "podIPs": [{"ip": address}],
         "startTime": _time(number),
         "qosClass": "Burstable",
-        "initContainerStatuses": [_container(each, number, init=True) for each in spec["initContainers"]],
+        "initContainerStatuses": [_container(each, number, init=True) for each in spec.get("initContainers", ())],
         "containerStatuses": [_container(each, number, init=False) for each in spec["containers"]],
     }
 

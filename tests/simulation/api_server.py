@@ -16,6 +16,7 @@ import msgspec
 
 from dgym.kube import Answer, ConnectionLost, Transport
 from dgym.kube.errors import error_from_answer
+from tests.simulation.merging import merged
 from tests.simulation.virtual import VirtualClock
 
 _BOOKMARK_SECONDS = 60.0
@@ -114,14 +115,12 @@ class ApiServer:
         fields = ("status",) if status else body.keys() - {"metadata", "status"}
         change = {name: body[name] for name in fields if name in body}
         if not status:
-            change["metadata"] = {
-                each: body.get("metadata", {})[each] for each in _MUTABLE if each in body.get("metadata", {})
-            }
-        merged = _merged(item, change)
-        if merged == item:
+            change["metadata"] = {each: given[each] for each in _MUTABLE if each in given}
+        result = merged(item, change)
+        if result == item:
             return item
-        generation = item["metadata"]["generation"] + (merged.get("spec") != item.get("spec"))
-        return self._store("MODIFIED", plural, merged, generation=generation)
+        generation = item["metadata"]["generation"] + (result.get("spec") != item.get("spec"))
+        return self._store("MODIFIED", plural, result, generation=generation)
 
     def delete(self, plural, namespace, name, *, uid=None, grace=True):
         """Delete the object; a pod keeps it until its kubelet has ended it. Returns what is left."""
@@ -385,20 +384,6 @@ def _selected(item, parameters):
     labels = item["metadata"].get("labels", {})
     terms = [term.partition("=") for term in parameters["labelSelector"].split(",") if term]
     return all(labels.get(name) == value if equals else name in labels for name, equals, value in terms)
-
-
-def _merged(target, patch):
-    """``target`` with a JSON merge patch (RFC 7386) applied."""
-    merged = dict(target)
-    for name, value in patch.items():
-        if value is None:
-            merged.pop(name, None)
-        elif isinstance(value, dict):
-            inner = merged.get(name)
-            merged[name] = _merged(inner if isinstance(inner, dict) else {}, value)
-        else:
-            merged[name] = value
-    return merged
 
 
 def _time(moment):

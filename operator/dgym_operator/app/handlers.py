@@ -156,7 +156,8 @@ class EventHandlers:
     def _sandbox_pool(self, change: Change[SandboxPoolView]) -> None:
         if change.new is None:
             self._cache.memory.forget(change.last.metadata.uid)
-        elif change.source is not Source.OWN:
+        elif change.source is not Source.OWN or change.old is None or change.old.spec != change.new.spec:
+            # A status that was written just now needs no decision, but the pool of a set that was does.
             self.enqueue_pool(change.key)
 
     def _keep_last(self, uid: str, pod: Pod) -> None:

@@ -161,7 +161,7 @@ def _pod(context: PodContext) -> dict[str, Any]:
         "name": context.name,
         "namespace": context.namespace,
         "labels": {**overrides.labels, **own_labels(context)},
-        "annotations": dict(overrides.annotations),
+        "annotations": {"kubectl.kubernetes.io/default-container": "sandbox", **overrides.annotations},
         "activeDeadlineSeconds": context.active_deadline_seconds,
         "nodeSelector": dict(overrides.node_selector),
         "tolerations": _tolerations(overrides),

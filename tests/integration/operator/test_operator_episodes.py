@@ -330,7 +330,8 @@ async def test_an_image_is_pulled_once_another_is_there(installation):
 
     await installation.status("other", "its wait has its cause", holds)
     (pod,) = (await installation.pods()).values()
-    assert pod["spec"]["containers"][0]["image"] == "mirror.example/team/first"
+    images = {each["name"]: each["image"] for each in pod["spec"]["containers"]}
+    assert images["sandbox"] == "mirror.example/team/first"
     installation.kubelet.starting = True
     await installation.kubelet.start("first-1")
     await installation.finished("other")

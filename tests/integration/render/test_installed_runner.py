@@ -109,7 +109,8 @@ def started(installed, open_directory, make_context, as_user, python):
         "/run/dgym/tmp": open_directory("scratch"),
     }
     task = {"interpreter": python}
-    sandbox = Renderer().render("restricted", make_context(task=task))["spec"]["containers"][0]
+    spec = Renderer().render("restricted", make_context(task=task))["spec"]
+    sandbox = next(each for each in spec["containers"] if each["name"] == "sandbox")
 
     def here(text):
         for inside, outside in directories.items():

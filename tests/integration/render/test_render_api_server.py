@@ -76,7 +76,7 @@ def test_hostile_text_is_refused_or_kept_and_never_obeyed(api_server, secured, m
     stored = api_server.request(
         "POST", f"/api/v1/namespaces/{context.namespace}/pods?dryRun=All", Renderer().render("restricted", context)
     )
-    sandbox = stored["spec"]["containers"][0]
+    sandbox = next(each for each in stored["spec"]["containers"] if each["name"] == "sandbox")
     assert sandbox["command"][0] == hostile.replace("$", "$$")
     assert "privileged" not in sandbox["securityContext"]
     assert not stored["spec"].get("hostNetwork")

@@ -53,7 +53,7 @@ def test_what_the_controller_relies_on_is_put_in(templates, make_context):
     assert pod["spec"]["activeDeadlineSeconds"] == 7200
 
 
-def test_a_template_may_extend_a_shipped_one(templates, make_context):
+def test_a_template_may_extend_a_shipped_one(templates, make_context, container):
     text = """
     {% extends "baseline" %}
     {% block more %}
@@ -70,7 +70,7 @@ def test_a_template_may_extend_a_shipped_one(templates, make_context):
     assert pod["spec"]["priorityClassName"] == "low"
     assert pod["spec"]["schedulerName"] == "batch-fix-ledger"
     assert len(pod["spec"]["tolerations"]) == 2
-    assert "runAsUser" not in pod["spec"]["containers"][0]["securityContext"]
+    assert "runAsUser" not in container(pod, "sandbox")["securityContext"]
 
 
 def test_a_changed_template_is_read_again(templates, make_context):

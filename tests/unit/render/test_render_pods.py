@@ -43,15 +43,28 @@ def test_a_pod_has_three_containers_and_no_more_init_containers_than_it_needs(
     renderer, make_context, template, delivered
 ):
     spec = renderer.render(template, make_context(delivered=delivered))["spec"]
-    assert [each["name"] for each in spec["containers"]] == ["sandbox", "verifier", "sidecar"]
+    assert [each["name"] for each in spec["containers"]] == ["sidecar", "sandbox", "verifier"]
     copied = template == "restricted" and not delivered
-    assert [each["name"] for each in spec["initContainers"]] == (["install", "copy"] if copied else ["install"])
+    assert [each["name"] for each in spec.get("initContainers", ())] == (["install", "copy"] if copied else [])
+
+
+@pytest.mark.parametrize(("template", "delivered"), SHAPES)
+def test_the_runner_is_installed_before_anything_runs_it(renderer, make_context, template, delivered):
+    """By an init container where another one runs it, else by the first container, whose hook the kubelet waits for."""
+    spec = renderer.render(template, make_context(delivered=delivered))["spec"]
+    install = ["python3", "-m", "dgym.sidecar.install", "/run/dgym/runner", "/run/dgym/etc"]
+    hook = spec["containers"][0].get("lifecycle", {}).get("postStart", {}).get("exec", {}).get("command")
+    first = spec.get("initContainers", [{}])[0].get("command")
+    assert (hook is None) != (first is None)
+    assert install in (hook, first)
 
 
 @pytest.mark.parametrize(("template", "delivered"), SHAPES)
 def test_every_mount_has_its_volume_and_every_volume_a_mount(renderer, make_context, template, delivered):
     spec = renderer.render(template, make_context(delivered=delivered))["spec"]
-    mounted = {name for each in [*spec["containers"], *spec["initContainers"]] for name in mounts(each).values()}
+    mounted = {
+        name for each in [*spec["containers"], *spec.get("initContainers", ())] for name in mounts(each).values()
+    }
     assert mounted == {volume["name"] for volume in spec["volumes"]}
     assert all(set(volume) == {"name", "emptyDir"} and volume["emptyDir"]["sizeLimit"] for volume in spec["volumes"])
 
@@ -96,16 +109,18 @@ def test_sandbox_and_verifier_share_no_file_that_the_runtime_makes_for_the_pod(
             if each["name"] == "etc"
         }
         assert copies == {f"/etc/{file}": (file, True) for file in ("hosts", "hostname", "resolv.conf")}
-    assert mounts(container(pod, "install"))["/run/dgym/etc"] == "etc"
+    installer = container(pod, "install" if "initContainers" in pod["spec"] else "sidecar")
+    assert mounts(installer)["/run/dgym/etc"] == "etc"
 
 
 @pytest.mark.parametrize(("template", "delivered"), SHAPES)
 def test_only_the_installer_can_write_the_runner_and_the_names_of_hosts(renderer, make_context, template, delivered):
     spec = renderer.render(template, make_context(delivered=delivered))["spec"]
-    for each in [*spec["containers"], *spec["initContainers"]]:
+    installer = "install" if "initContainers" in spec else "sidecar"
+    for each in [*spec["containers"], *spec.get("initContainers", ())]:
         for mount in each["volumeMounts"]:
             if mount["name"] in ("runner", "etc"):
-                assert mount.get("readOnly", False) is (each["name"] != "install")
+                assert mount.get("readOnly", False) is (each["name"] != installer)
 
 
 def test_the_repository_stands_at_the_same_path_on_both_sides(renderer, make_context, container):
@@ -213,7 +228,7 @@ def test_ready_means_that_the_episode_can_be_driven(renderer, make_context, cont
 
 def test_the_verdict_fits_into_the_share_of_each_container(renderer, make_context):
     spec = renderer.render("restricted", make_context(delivered=False))["spec"]
-    share = 12 * 1024 // (len(spec["containers"]) + len(spec["initContainers"]))
+    share = 12 * 1024 // (len(spec["containers"]) + len(spec.get("initContainers", ())))
     assert share >= 1024
 
 
@@ -251,7 +266,10 @@ def test_overrides_reach_the_pod(renderer, make_context, container):
         {"operator": "Exists"},
     ]
     assert pod["metadata"]["labels"]["team"] == "research"
-    assert pod["metadata"]["annotations"] == {"example.com/note": 'a "quoted"\nnote'}
+    assert pod["metadata"]["annotations"] == {
+        "kubectl.kubernetes.io/default-container": "sandbox",
+        "example.com/note": 'a "quoted"\nnote',
+    }
     assert container(pod, "sandbox")["resources"]["requests"]["cpu"] == "2"
     assert container(pod, "verifier")["resources"]["limits"] == container(pod, "sandbox")["resources"]["limits"]
 

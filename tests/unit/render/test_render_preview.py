@@ -45,8 +45,9 @@ def test_the_task_may_be_in_a_file_of_its_own(write):
     text = render_command([write("e.yaml", EPISODE)], task_paths=[write("t.yaml", TASK)], settings=SETTINGS)
     (pod,) = pods(text)
     assert (pod["metadata"]["name"], pod["metadata"]["namespace"]) == ("fix-calc-1", "team")
-    assert pod["spec"]["containers"][0]["image"] == "calc:1"
-    assert "runAsUser" not in pod["spec"]["containers"][0]["securityContext"], "the task names baseline"
+    sandbox = next(each for each in pod["spec"]["containers"] if each["name"] == "sandbox")
+    assert sandbox["image"] == "calc:1"
+    assert "runAsUser" not in sandbox["securityContext"], "the task names baseline"
     assert "&" not in text
 
 

@@ -115,7 +115,7 @@ def test_texts_of_a_task_never_change_the_structure_of_the_pod(
     assert sandbox["volumeMounts"][-1]["mountPath"] == path
     assert expand(copy["command"][7], {}) == path
     assert {each["name"]: expand(each["value"], {}) for each in sandbox["env"]}["GIT_CONFIG_VALUE_0"] == path
-    assert pod["metadata"]["annotations"] == {"note": text}
+    assert pod["metadata"]["annotations"]["note"] == text
     assert pod["metadata"]["labels"]["team"] == text
     assert pod["spec"]["nodeSelector"] == {"pool": text}
 

@@ -67,7 +67,8 @@ def test_a_program_of_the_sandbox_on_the_port_of_a_sidecar_that_has_ended(namesp
 @pytest.mark.attack("impostor")
 def test_a_program_that_outlives_sandbox_and_sidecar_on_its_port(namespace, tmp_path):
     pod = begin(namespace, "beside", shell("sleep 600"), SUBMIT)
-    image = namespace.get("pod", pod)["spec"]["containers"][0]["image"]
+    containers = namespace.get("pod", pod)["spec"]["containers"]
+    image = next(each["image"] for each in containers if each["name"] == "sandbox")
     container = tmp_path / "container.json"
     security = {
         "runAsNonRoot": True,
