@@ -19,7 +19,7 @@ import msgspec
 
 from dgym.api import driver_secret_name
 from dgym.decoding import DECODE_ERRORS
-from dgym.env.route import Route
+from dgym.env.route import Finished, Route
 from dgym.errors import AccessRefused, ArgumentError, DgymError, EpisodeOver, InfrastructureError, SandboxStartFailed
 from dgym.kube import (
     EPISODES,
@@ -34,6 +34,7 @@ from dgym.kube import (
     SystemClock,
     load_access,
 )
+from dgym.wire import EndReason, Outcome, Result
 from dgym.wire.http import PROXIED_AUTHORIZATION_HEADER
 
 _POLL_SECONDS = 1.0
@@ -104,6 +105,19 @@ class _Status(_View, frozen=True, kw_only=True):
     message: str = ""
     attempt: int = 0
     pod_name: str | None = None
+    outcome: Outcome | None = None
+
+    @property
+    def result(self) -> Result | None:
+        """The verdict without its details, which are stored with the patch."""
+        if self.outcome is None:
+            return None
+        try:
+            reason = EndReason(self.reason)
+        except ValueError:
+            return None
+        notes = ("the sandbox had ended: patch and tests are in the stored result",)
+        return Result(**msgspec.structs.asdict(self.outcome), reason=reason, notes=notes)
 
 
 class _Episode(_View, frozen=True, kw_only=True):
@@ -150,18 +164,32 @@ class _Lookup:
             await asyncio.sleep(_POLL_SECONDS)
 
     async def episode(self) -> _Episode:
-        """The Episode, if it can be driven, or will be."""
-        try:
-            found = await self._client.get(EPISODES, self.name, namespace=self.namespace, decode=_Episode)
-        except ApiError as error:
-            raise self._explained(error) from error
+        """The Episode, if it can be driven, or will be.
+
+        Raises:
+            Finished: It has finished.
+            ArgumentError: There is none, or it has an agent.
+            AccessRefused, InfrastructureError: The API server does not show it.
+        """
+        found = await self.read()
         if found.spec.agent is not None:
             agent = found.spec.agent.get("name", "")
             raise ArgumentError(f"{self} has an agent ({agent}), which drives it; without spec.agent you may")
+        self.check(found)
+        return found
+
+    def check(self, found: _Episode) -> None:
+        """Raise Finished if it has finished."""
         if found.status.state == "Finished":
             text = f": {found.status.message}" if found.status.message else ""
-            raise EpisodeOver(f"{self} has finished ({found.status.reason}){text}")
-        return found
+            raise Finished(f"{self} has finished ({found.status.reason}){text}", found.status.result)
+
+    async def read(self) -> _Episode:
+        """The Episode as it is now."""
+        try:
+            return await self._client.get(EPISODES, self.name, namespace=self.namespace, decode=_Episode)
+        except ApiError as error:
+            raise self._explained(error) from error
 
     async def _secret(self, episode: _Episode) -> _Secret | None:
         if episode.status.pod_name is None:
@@ -201,12 +229,13 @@ class DirectRoute(Route):
         if time.monotonic() - self._checked >= _CHECK_SECONDS:
             self._checked = time.monotonic()
             try:
-                found = await self._lookup.episode()
+                found = await self._lookup.read()
             except (ArgumentError, InfrastructureError):
                 # Deleted, or the cluster is away for now: the request is repeated, and its patience ends.
                 return await super().check(status, answer)
             if found.metadata.uid != self._driven.metadata.uid or found.status.attempt != self._driven.status.attempt:
                 raise EpisodeOver(f"{self._lookup} is another one, or another attempt, than was driven")
+            self._lookup.check(found)
         return await super().check(status, answer)
 
     async def close(self) -> None:

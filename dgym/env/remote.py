@@ -13,7 +13,7 @@ import msgspec
 
 from dgym.api import DebugTask, ToolSpec
 from dgym.env.http_client import HttpClient, Patience
-from dgym.env.route import Route
+from dgym.env.route import Finished, Route
 from dgym.errors import AccessRefused, ConflictError, DgymError, EpisodeOver, SandboxLost, Superseded
 from dgym.session import EpisodeLimits, RecordedHistory
 from dgym.tracing import Span
@@ -129,11 +129,19 @@ class RemoteEpisode:
         return (await self._client.call("POST", CallPath.PEEK, PeekResponse, body=_request(action))).observation
 
     async def finish(self, reason: EndReason = EndReason.UNRESOLVED) -> Result:
-        """End the episode and wait for its verdict."""
+        """End the episode and wait for its verdict.
+
+        The sandbox may have ended with the verdict before it answers: then it is the one that the Episode shows.
+        """
         if self._result is None:
             self._reset_once()
             body = CloseRequest(reason=reason, usage=self._usage)
-            self._result = (await self._client.call("POST", CallPath.CLOSE, CloseResponse, body=body)).result
+            try:
+                self._result = (await self._client.call("POST", CallPath.CLOSE, CloseResponse, body=body)).result
+            except Finished as finished:
+                if finished.result is None:
+                    raise
+                self._result = finished.result
         return self._result
 
     async def changes(self) -> str:

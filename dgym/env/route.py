@@ -2,6 +2,21 @@
 
 from typing import Any
 
+from dgym.errors import EpisodeOver
+from dgym.wire import Result
+
+
+class Finished(EpisodeOver):
+    """The episode has finished, and its sandbox may be gone.
+
+    Attributes:
+        result: The verdict, as far as its Episode shows it; None: there is none.
+    """
+
+    def __init__(self, message: str, result: Result | None) -> None:
+        super().__init__(message)
+        self.result = result
+
 
 class Route:
     """The direct way, by the sidecar's address.

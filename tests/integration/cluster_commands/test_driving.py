@@ -167,6 +167,24 @@ async def test_the_end_of_the_episode_ends_a_driver_whose_pod_is_gone(ready):
             await env.step("view calc.py")
 
 
+async def test_a_verdict_whose_pod_is_gone_is_read_from_the_episode(ready):
+    """The agent that stores the verdict releases the pod, perhaps before a slow driver has asked for it."""
+    found = await find_sidecar(ready.name, wait_seconds=5.0)
+    patience = Patience(silence_seconds=60, first_pause_seconds=0.1, longest_pause_seconds=0.5)
+    driver = RemoteEpisode(found.route, found.token, reset_key=found.reset_key, patience=patience)
+    try:
+        await driver.reset()
+        path = f"/api/v1/namespaces/{ready.namespace.name}/pods/fix-1?gracePeriodSeconds=0"
+        ready.server.request("DELETE", path)
+        outcome = {"resolved": True, "score": 1, "maxScore": 1, "steps": 3}
+        ready.namespace.status("episode", "fix", {"state": "Finished", "reason": "Resolved", "outcome": outcome})
+        result = await driver.finish()
+        assert (result.reason, result.resolved, result.score, result.steps) == ("Resolved", True, 1, 3)
+        assert "stored result" in result.notes[0]
+    finally:
+        await driver.close()
+
+
 async def test_a_pod_of_the_cluster_goes_to_the_sidecars_address(ready, tmp_path, monkeypatch):
     server, namespace = ready.server, ready.namespace.name
     directory = tmp_path / "service-account"
