@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import msgspec
 
-from dgym.api import SET_LABEL
 from dgym.kube import (
     CONFIG_MAPS,
     EPISODE_SETS,
@@ -24,7 +23,7 @@ from dgym.kube import (
 )
 from dgym.logs import fields
 from dgym_operator.actions.setpools import SetPools
-from dgym_operator.actions.writes import Writes, controller_reference
+from dgym_operator.actions.writes import Writes, set_metadata
 from dgym_operator.cache import Cache
 from dgym_operator.controllers import (
     CreateEpisode,
@@ -41,8 +40,7 @@ from dgym_operator.controllers import (
     Plan,
 )
 from dgym_operator.controllers.episodeset import child_manifest, decode_tasks, encode_tasks
-from dgym_operator.objects import MANAGED_BY, ConfigMapView, EpisodeSetView, EpisodeView
-from dgym_operator.render import label_value
+from dgym_operator.objects import ConfigMapView, EpisodeSetView, EpisodeView
 
 _log = logging.getLogger(__name__)
 _LARGEST_BATCH = 32
@@ -121,20 +119,11 @@ class SetExecutor:
     async def _freeze(self, episode_set: EpisodeSetView, action: FreezeTasks) -> None:
         metadata = episode_set.metadata
         manifest = CONFIG_MAPS.manifest(
-            metadata={
-                "name": action.name,
-                "labels": {**MANAGED_BY, SET_LABEL: label_value(metadata.name)},
-                "ownerReferences": [controller_reference("EpisodeSet", metadata.name, metadata.uid)],
-            },
-            immutable=True,
-            data=encode_tasks(action.tasks),
+            metadata=set_metadata(episode_set, action.name), immutable=True, data=encode_tasks(action.tasks)
         )
-        try:
-            made = await self.writes.create(CONFIG_MAPS, manifest, decode=ConfigMapView, namespace=metadata.namespace)
-        except AlreadyExists:
-            made = await self.client.get(CONFIG_MAPS, action.name, decode=ConfigMapView, namespace=metadata.namespace)
-            if not made.is_controlled_by(metadata.uid):
-                raise
+        made = await self.writes.create_controlled(
+            CONFIG_MAPS, manifest, metadata.uid, decode=ConfigMapView, namespace=metadata.namespace
+        )
         self.cache.config_maps.assume(made)
         about = fields(namespace=metadata.namespace, episodeset=metadata.name, tasks=len(action.tasks))
         _log.info("froze the tasks", extra=about)

@@ -243,7 +243,10 @@ class PodMaker:
 
 
 def _labels(given: Mapping[str, str], queue_name: str | None) -> dict[str, str]:
-    """Not all labels of an Episode: one such as that of drivers would open other sandboxes to this one."""
+    """The labels that a pod inherits from its Episode, and that of its queue.
+
+    Others are not inherited: that of drivers would open other sandboxes to this one.
+    """
     inherited = {name: given[name] for name in _INHERITED if name in given}
     return inherited | ({QUEUE_LABEL: queue_name} if queue_name is not None else {})
 

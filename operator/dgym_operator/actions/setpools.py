@@ -4,22 +4,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from dgym.api import SET_LABEL, label_value
-from dgym.kube import (
-    EPISODE_SETS,
-    SANDBOX_POOLS,
-    AlreadyExists,
-    BadRequest,
-    Client,
-    EventRecorder,
-    Forbidden,
-    Invalid,
-    NotFound,
-)
-from dgym_operator.actions.writes import Writes, controller_reference
+from dgym.kube import EPISODE_SETS, SANDBOX_POOLS, BadRequest, EventRecorder, Forbidden, Invalid, NotFound
+from dgym_operator.actions.writes import Writes, set_metadata
 from dgym_operator.cache import Cache
 from dgym_operator.controllers import CreatePool, DeletePool, PatchPool
-from dgym_operator.objects import MANAGED_BY, EpisodeSetView, SandboxPoolView
+from dgym_operator.objects import EpisodeSetView, SandboxPoolView
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -27,7 +16,6 @@ class SetPools:
     """Writes the SandboxPools of sets."""
 
     cache: Cache
-    client: Client
     writes: Writes
     events: EventRecorder
 
@@ -52,23 +40,12 @@ class SetPools:
     async def _create(self, episode_set: EpisodeSetView, action: CreatePool) -> None:
         metadata = episode_set.metadata
         manifest = SANDBOX_POOLS.manifest(
-            metadata={
-                "name": action.name,
-                "labels": {**MANAGED_BY, SET_LABEL: label_value(metadata.name)},
-                "ownerReferences": [controller_reference("EpisodeSet", metadata.name, metadata.uid)],
-            },
-            spec=msgspec.to_builtins(action.spec),
+            metadata=set_metadata(episode_set, action.name), spec=msgspec.to_builtins(action.spec)
         )
         try:
-            made = await self.writes.create(
-                SANDBOX_POOLS, manifest, decode=SandboxPoolView, namespace=metadata.namespace
+            made = await self.writes.create_controlled(
+                SANDBOX_POOLS, manifest, metadata.uid, decode=SandboxPoolView, namespace=metadata.namespace
             )
-        except AlreadyExists:
-            made = await self.client.get(
-                SANDBOX_POOLS, action.name, decode=SandboxPoolView, namespace=metadata.namespace
-            )
-            if not made.is_controlled_by(metadata.uid):
-                raise
         except (Forbidden, Invalid, BadRequest) as error:
             message = (
                 f"the API server refuses the set's SandboxPool, so that episodes start without one: {error.message}"

@@ -9,13 +9,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from dgym.api import API_VERSION, EpisodeStatus
-from dgym.kube import Client, Clock, Conflict, Key, NotFound, Object, Priority, Resource, Store
+from dgym.api import API_VERSION, SET_LABEL, EpisodeStatus, label_value
+from dgym.kube import AlreadyExists, Client, Clock, Conflict, Key, NotFound, Object, Priority, Resource, Store
 from dgym_operator.controllers import state_of
-from dgym_operator.objects import EpisodeSetView, EpisodeView, SandboxPoolView
+from dgym_operator.objects import MANAGED_BY, EpisodeSetView, EpisodeView, SandboxPoolView, WatchedObject
 
 T = TypeVar("T", bound=Object)
 V = TypeVar("V")
+C = TypeVar("C", bound=WatchedObject)
 W = TypeVar("W", EpisodeSetView, SandboxPoolView)
 MANAGER = "dgym-operator"
 
@@ -40,6 +41,22 @@ class Writes:
         """Create an object."""
         self._check()
         return await self._client.create(resource, body, decode=decode, namespace=namespace, field_manager=MANAGER)
+
+    async def create_controlled(
+        self, resource: Resource, body: Any, controller: str, *, decode: type[C], namespace: str
+    ) -> C:
+        """Create an object, or return the one that an earlier call has made for the ``controller`` with this UID.
+
+        Raises:
+            AlreadyExists: Another object has its name.
+        """
+        try:
+            return await self.create(resource, body, decode=decode, namespace=namespace)
+        except AlreadyExists:
+            found = await self._client.get(resource, body["metadata"]["name"], decode=decode, namespace=namespace)
+            if not found.is_controlled_by(controller):
+                raise
+            return found
 
     async def patch(self, resource: Resource, name: str, body: Any, *, decode: type[V], namespace: str) -> V:
         """Patch an object."""
@@ -197,3 +214,13 @@ class ProgressBudget:
 def controller_reference(kind: str, name: str, uid: str) -> dict[str, Any]:
     """The owner reference of an object that an Episode or EpisodeSet controls, and that is deleted with its owner."""
     return {"apiVersion": API_VERSION, "kind": kind, "name": name, "uid": uid, "controller": True}
+
+
+def set_metadata(episode_set: EpisodeSetView, name: str) -> dict[str, Any]:
+    """The metadata of an object that the EpisodeSet controls."""
+    metadata = episode_set.metadata
+    return {
+        "name": name,
+        "labels": {**MANAGED_BY, SET_LABEL: label_value(metadata.name)},
+        "ownerReferences": [controller_reference("EpisodeSet", metadata.name, metadata.uid)],
+    }

@@ -315,7 +315,7 @@ class Operator:
                 client=self._client,
                 writes=writes,
                 events=self._events,
-                pools=SetPools(cache=cache, client=self._client, writes=writes, events=self._events),
+                pools=SetPools(cache=cache, writes=writes, events=self._events),
             ),
             dispatcher=self._dispatcher,
             deliveries=deliveries,

@@ -269,7 +269,7 @@ def _status(
         message=message,
         completed_indexes=str(counted.completed),
         total=counted.total,
-        pending=max(0, counted.total - len(counted.completed) - active),
+        pending=counted.pending(active),
         active=active - counted.suspended,
         suspended=counted.suspended,
         resolved=counted.resolved,

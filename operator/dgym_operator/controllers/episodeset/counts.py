@@ -40,6 +40,10 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
         """Number of unfinished episodes, suspended ones included: they count against the parallelism."""
         return self.unfinished + len(self.creating)
 
+    def pending(self, active: int) -> int:
+        """Number of episodes that have not begun once so many are active."""
+        return max(0, self.total - len(self.completed) - active)
+
 
 def tally(view: EpisodeSetInput, total: int) -> Tally:
     """Add the children that have finished since the last status."""

@@ -48,10 +48,12 @@ def without_pool(view: EpisodeSetInput) -> Plan:
 def _wanted(view: EpisodeSetInput, counted: Tally, starting: int) -> SandboxPoolSpec | None:
     """The spec of the pool; None: there is to be none."""
     spec, frozen = view.episode_set.spec, view.frozen
-    left = next_indexes(counted, starting + 1)[starting:]
-    if spec.pool is None or frozen is None or not left or spec.parallelism == 0:
+    if spec.pool is None or frozen is None or spec.parallelism == 0:
         return None
-    pending = counted.total - len(counted.completed) - counted.active - starting
+    left = next_indexes(counted, starting + 1)[starting:]
+    if not left:
+        return None
+    pending = counted.pending(counted.active + starting)
     task, _ = frozen[place_of(spec, len(frozen), left[0]).task]
     least = min(spec.pool.min_idle, pending)
     most = spec.parallelism if spec.pool.max_idle is None else spec.pool.max_idle
