@@ -135,8 +135,8 @@ class SetPool(Model, frozen=True, kw_only=True):
 
     Attributes:
         min_idle: How many sandboxes are kept ready, as long as so many episodes are to begin.
-        max_idle: How many at most are kept ready, as many as episodes have begun in the time in which a sandbox starts.
-            Without it, the set's ``parallelism``.
+        max_idle: How many at most are kept ready. Between both bounds the number follows the demand, as of a
+            SandboxPool. Without it, the set's ``parallelism``.
     """
 
     min_idle: Idle = 1

@@ -107,7 +107,8 @@ class Guard:
 def add_probes(router: web.UrlDispatcher, problem: Callable[[], str | None]) -> None:
     """Add the kubelet's calls; the sidecar is ready while ``problem()`` is None.
 
-    What is not ready is waited for: the kubelet asks again a second later only.
+    Before the sidecar answers that it is not ready, it waits for up to a second: the kubelet's next probe is a second
+    later.
     """
 
     async def health(_request: web.Request) -> web.Response:

@@ -3,8 +3,9 @@
 ETC gets copies of the files with the names of hosts, which the containers of a pod would share: programs of root could
 write in the sandbox what the verifier reads.
 
-A pod's init container runs this from the sidecar's image. An init container costs a second as it is, so this imports
-next to nothing and nothing of the rest of dgym.
+The sidecar's postStart hook runs this, and the kubelet starts the sandbox once it has ended; where the repository is
+copied out of an image, an init container does. The pod waits for it, so this imports next to nothing and nothing of the
+rest of dgym.
 """
 
 import shutil

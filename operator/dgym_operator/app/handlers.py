@@ -157,7 +157,7 @@ class EventHandlers:
         if change.new is None:
             self._cache.memory.forget(change.last.metadata.uid)
         elif change.source is not Source.OWN or change.old is None or change.old.spec != change.new.spec:
-            # A status that was written just now needs no decision, but the pool of a set that was does.
+            # An own write of the status needs no decision; one of the spec, of a set's pool, does.
             self.enqueue_pool(change.key)
 
     def _keep_last(self, uid: str, pod: Pod) -> None:
