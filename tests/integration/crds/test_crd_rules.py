@@ -57,6 +57,13 @@ BROKEN = [
     ),
     (
         "EpisodeSet",
+        {**TASKS, "pool": {"minIdle": 2, "maxIdle": 1}},
+        "spec.pool.maxIdle",
+        "must not be less than minIdle",
+    ),
+    ("SandboxPool", {**REF, "minIdle": 2, "maxIdle": 1}, "spec.maxIdle", "must not be less than minIdle"),
+    (
+        "EpisodeSet",
         selecting("In", []),
         "spec.taskSelector.matchExpressions[0].values",
         "is empty; operators In and NotIn need at least one value",
