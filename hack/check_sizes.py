@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-MAXIMUM_LINES = 400
+MAXIMUM_LINES = 700
 ROOT = Path(__file__).resolve().parent.parent
 
 

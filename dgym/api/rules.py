@@ -85,6 +85,8 @@ def _task(spec: DebugTaskSpec, path: FieldPath) -> Iterator[Problem]:
     if spec.source is not None:
         files = spec.source.files
         yield from _source(spec.source, (*path, "source"))
+    if spec.requirements and spec.environment is not None and spec.environment.requirements:
+        yield Problem((*path, "requirements"), "stands beside 'environment.requirements'; keep exactly one of them")
     yield from _scoring(spec.scoring, (*path, "scoring"))
     yield from _twice([variable.name for variable in spec.env], (*path, "env"), "variable")
     size = sum(_size(file) for file in (*files, *spec.scoring.hidden_files))

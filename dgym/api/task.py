@@ -31,6 +31,28 @@ TestNames = Annotated[tuple[TestName, ...], msgspec.Meta(max_length=20_000)]
 TextOutcome = Literal["PASSED", "FAILED", "SKIPPED", "ERROR", "XFAIL"]
 Parser = Literal["pytest", "pytestOptions", "pytestV2", "django", "seaborn", "sympy", "matplotlib", "code"]
 
+Requirements = Annotated[tuple[Line, ...], msgspec.Meta(max_length=256)]
+PythonVersion = Annotated[
+    str,
+    msgspec.Meta(max_length=16, pattern=r"^3\.[0-9]+(\.[0-9]+)?$", description="a version in quotes, such as '3.11'"),
+]
+DebianPackage = Annotated[
+    str,
+    msgspec.Meta(
+        max_length=128,
+        pattern=r"^[a-z0-9][a-z0-9+.-]*$",
+        description="the name of a Debian package, such as libxml2-dev",
+    ),
+]
+ExtraName = Annotated[
+    str,
+    msgspec.Meta(
+        max_length=128,
+        pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$",
+        description="the name of an extra or a dependency group, such as test",
+    ),
+]
+
 DEFAULT_ENTRYPOINT = "python -m pytest -q"
 
 
@@ -203,6 +225,28 @@ class Resources(Model, frozen=True, kw_only=True):
     limits: Quantities = msgspec.field(default_factory=dict)
 
 
+class Environment(Model, frozen=True, kw_only=True):
+    """The Python environment of the task's programs. A local run makes it; ``dgym image build`` makes an image with it.
+
+    Attributes:
+        python: Version of Python, such as "3.9". Without it, the version that runs dgym.
+        requirements: Requirements for pip.
+        system_packages: Debian packages of the image, such as libxml2. A local run does not install them.
+        install: Whether the repository itself is installed: "editable" as by ``pip install -e``, or "none". Without it,
+            editable if the repository has a build system (a ``pyproject.toml`` with ``build-system`` or ``project``, or
+            a ``setup.py``).
+        extras: Extras of the repository's own package whose dependencies are installed, such as test.
+        groups: Dependency groups of ``pyproject.toml`` (PEP 735) that are installed, such as dev.
+    """
+
+    python: PythonVersion | None = None
+    requirements: Requirements = ()
+    system_packages: Annotated[tuple[DebianPackage, ...], msgspec.Meta(max_length=256)] = ()
+    install: Literal["editable", "none"] | None = None
+    extras: Annotated[tuple[ExtraName, ...], msgspec.Meta(max_length=64)] = ()
+    groups: Annotated[tuple[ExtraName, ...], msgspec.Meta(max_length=64)] = ()
+
+
 class DebugTaskSpec(Model, frozen=True, kw_only=True):
     """The task itself; also what an Episode holds inline.
 
@@ -212,7 +256,8 @@ class DebugTaskSpec(Model, frozen=True, kw_only=True):
         interpreter: The Python in the image that runs dgym's runner, 3.6 or newer.
         working_directory: Where the repository is in the sandbox.
         source: Where the repository comes from: at most one of its fields. Without it the image holds the repository.
-        requirements: Requirements for pip. A local run installs them beforehand; an image has to hold them already.
+        environment: The Python environment of the task's programs. An image has to hold it already.
+        requirements: Short form of ``environment.requirements``; give one of the two.
         setup_commands: Shell commands that are run once before the agent begins, in sandbox and verifier.
         activate: A shell line, such as an activation of conda, whose resulting environment every command and the
             debugger run in.
@@ -236,7 +281,8 @@ class DebugTaskSpec(Model, frozen=True, kw_only=True):
     interpreter: Line = "python3"
     working_directory: AbsolutePath = "/workspace"
     source: SourceSpec | None = None
-    requirements: Annotated[tuple[Line, ...], msgspec.Meta(max_length=256)] = ()
+    environment: Environment | None = None
+    requirements: Requirements = ()
     setup_commands: Commands = ()
     activate: Text | None = None
     entrypoint: Line = DEFAULT_ENTRYPOINT
@@ -251,6 +297,11 @@ class DebugTaskSpec(Model, frozen=True, kw_only=True):
     solution: LargeText | None = None
     pod_template: Name | None = None
     resources: Resources = Resources()
+
+    def declared_environment(self) -> Environment:
+        """``environment`` with the short form ``requirements`` filled in."""
+        environment = self.environment or Environment()
+        return msgspec.structs.replace(environment, requirements=self.requirements or environment.requirements)
 
 
 class DebugTaskStatus(Model, frozen=True, kw_only=True):

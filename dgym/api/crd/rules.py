@@ -157,6 +157,12 @@ RULES: dict[type | tuple[type, str], tuple[Rule, ...]] = {
     ),
     DebugTaskSpec: (
         Rule(
+            "!has(self.environment) || !has(self.environment.requirements) || size(self.environment.requirements) == 0"
+            " || !has(self.requirements) || size(self.requirements) == 0",
+            "requirements and environment.requirements are both given; keep exactly one of them",
+            ".requirements",
+        ),
+        Rule(
             f"{_INLINE_SIZE} <= {INLINE_LIMIT}",
             f"inline files (source.files and scoring.hiddenFiles) hold more than {INLINE_LIMIT} bytes;"
             " move them to a ConfigMap (configMapRef), an archive, git or the image",

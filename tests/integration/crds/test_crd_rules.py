@@ -74,6 +74,12 @@ BROKEN = [
         "spec.taskSelector.matchExpressions[0].values",
         "operators Exists and DoesNotExist take no values; remove them",
     ),
+    (
+        "DebugTask",
+        {"requirements": ["a"], "environment": {"requirements": ["b"]}},
+        "spec.requirements",
+        "requirements and environment.requirements are both given; keep exactly one of them",
+    ),
     ("DebugTask", inline(), "spec.source.files[0]", "give exactly one of content and contentBase64"),
     (
         "DebugTask",

@@ -155,6 +155,17 @@ def test_documents_know_their_place(tmp_path):
         ("  entrypointTimeoutSeconds: 1.5", ["1.5 is not a whole number"]),
         ("  entrypointTimeoutSeconds: true", ["True is not a whole number"]),
         ("  requirements: numpy", ["spec.requirements: 'numpy' is not a list"]),
+        ("  environment: {python: 3.9}", ["spec.environment.python: 3.9 is not text", 'quotes: "3.9"']),
+        ("  environment: {python: '2.7'}", ["spec.environment.python: '2.7' is not valid", "'3.11'"]),
+        (
+            "  environment: {install: wheel}",
+            ["spec.environment.install: 'wheel' is not allowed; one of editable, none"],
+        ),
+        ("  environment: {systemPackages: ['a b']}", ["systemPackages[0]", "the name of a Debian package"]),
+        (
+            "  requirements: [a]\n  environment: {requirements: [b]}",
+            ["spec.requirements: stands beside 'environment.requirements'; keep exactly one of them"],
+        ),
         ("  env: [{name: A, value: 1}]", ["spec.env[0].value: 1 is not text", 'quotes: "1"']),
         ("  env: [{value: x}]", ["spec.env[0].name: is missing"]),
         ("  env: [{name: A}, {name: A}]", ["spec.env[1]: variable 'A' is named twice"]),
