@@ -11,6 +11,7 @@ import msgspec
 from dgym.agents import agent_names
 from dgym.api import API_VERSION, BENCHMARK_LABEL, loads
 from dgym.benchmarks import bundled, load_bundled
+from dgym.benchmarks.datasets import adapter_names
 from dgym.cli.manifests import NAME_LIMIT, local_path, resource_name
 from dgym.cli.migrate.section import KEYS, NESTED, Fate, Migration, Note, read_sections
 from dgym.cli.output import comment, echo, write_text
@@ -21,9 +22,9 @@ _KNOWN = frozenset({*(key.partition(".")[0] for key in KEYS), *NESTED})
 
 
 class Converted(msgspec.Struct, frozen=True, kw_only=True):
-    """The manifest's documents, notes on what is not in them, where results went, and repositories elsewhere.
+    """The manifest's documents, notes on what is not in them, and what the next commands need.
 
-    ``outside`` are the repositories that lie outside of the manifest's directory.
+    ``outside``: repositories outside of the manifest's directory. ``imports``: benchmarks that do not come with dgym.
     """
 
     documents: tuple[dict[str, Any], ...]
@@ -31,8 +32,11 @@ class Converted(msgspec.Struct, frozen=True, kw_only=True):
     sections: tuple[str, ...]
     results: str | None = None
     outside: tuple[str, ...] = ()
+    imports: tuple[str, ...] = ()
 
 
+_BENCHMARKS = {"swebench-debug": "swebench"}
+_ADAPTERS = {"aider": "exercism"}
 _Documents = dict[tuple[str, str], dict[str, Any]]
 """Specs by kind and name."""
 
@@ -41,7 +45,8 @@ def convert(sections: Mapping[str, Mapping[str, Any]], *, config: Path, output: 
     """Tasks and episodes for every section; sections with the same task share it.
 
     Raises:
-        ManifestError: A section has no key of debug-gym, so the file is something else.
+        ManifestError: A section has no key of debug-gym, so the file is something else. An agent is unknown, or a
+            task has neither a repository that exists nor an image.
     """
     for name, values in sections.items():
         if not values.keys() & _KNOWN:
@@ -51,6 +56,8 @@ def convert(sections: Mapping[str, Mapping[str, Any]], *, config: Path, output: 
             )
     documents: _Documents = {}
     migrations = [Migration(name, values) for name, values in sections.items()]
+    for migration in migrations:
+        _check_agent(migration, config)
     repositories: list[Path] = []
     for migration in migrations:
         if "benchmark" in migration.run:
@@ -66,6 +73,7 @@ def convert(sections: Mapping[str, Mapping[str, Any]], *, config: Path, output: 
         notes=tuple(note for migration in migrations for note in migration.notes),
         sections=tuple(sections),
         results=next((str(each.run["results"]) for each in migrations if "results" in each.run), None),
+        imports=tuple(dict.fromkeys(each.run["import"] for each in migrations if "import" in each.run)),
         outside=tuple(dict.fromkeys(str(path) for path in repositories if not _is_below(path, folder))),
     )
 
@@ -102,14 +110,18 @@ def _add_custom(migration: Migration, documents: _Documents, *, config: Path, ou
     """Add a DebugTask over the repository, where there is one, and an Episode; return the repositories."""
     path = migration.run.get("path")
     repository = None if path is None else _find(path, config)
-    found = [repository] if repository is not None and repository.is_dir() else []
-    if repository is None:
-        migration.note("env_kwargs.path", "is missing, so there is no repository: set spec.source.localPath")
-    elif not found:
-        text = f"there is no directory {path} here or beside {config}: set spec.source.localPath"
-        migration.note("env_kwargs.path", text)
+    if repository is not None and not repository.is_dir():
+        raise ManifestError(
+            f"{config}: there is no directory {path} here, beside the configuration or one level above it; correct the"
+            f" path of section {migration.name}, or start dgym migrate where it is"
+        )
+    if repository is None and "image" not in migration.task:
+        raise ManifestError(
+            f"{config}: section {migration.name} has neither a repository nor an image; set env_kwargs.path or"
+            " task_data.path"
+        )
     name = _name(config.stem if repository is None else repository.name)
-    source = {"source": {"localPath": local_path(found[0], output)}} if found else {}
+    source = {} if repository is None else {"source": {"localPath": local_path(repository, output)}}
     spec = {**source, **migration.task}
     if spec.get("debugEntrypoint") in (None, spec.get("entrypoint")):
         spec.pop("debugEntrypoint", None)
@@ -119,32 +131,33 @@ def _add_custom(migration: Migration, documents: _Documents, *, config: Path, ou
     task = _add(documents, "DebugTask", name, spec)
     episode = {"taskRef": {"name": task}, **_agent(migration)}
     _add(documents, "Episode", _name(f"{name}-{migration.name}"), episode)
-    return found
+    return [] if repository is None else [repository]
 
 
 def _add_benchmark(migration: Migration, documents: _Documents) -> None:
     """An EpisodeSet over the tasks of a benchmark."""
-    benchmark, problems = migration.run["benchmark"], migration.run.get("problems", "all")
-    tasks: dict[str, Any]
-    wanted = problems if isinstance(problems, list) else None
+    named, problems = str(migration.run["benchmark"]), migration.run.get("problems", "all")
+    benchmark = _BENCHMARKS.get(named, named)
+    wanted = [_task_name(str(problem)) for problem in problems] if isinstance(problems, list) else []
+    tasks: dict[str, Any] = {"tasks": [{"name": name} for name in wanted]}
     if benchmark in bundled():
         known = [task.metadata.name for task in load_bundled(benchmark)]
-        chosen = [_name(str(problem)) for problem in wanted or () if _name(str(problem)) in known]
-        if wanted is not None and len(chosen) < len(wanted):
-            text = f"dgym's {benchmark} has programs of its own: {', '.join(known)}"
-            migration.note("problems", text, Fate.LOST if chosen else Fate.CHANGED)
+        chosen = [name for name in wanted if name in known]
         tasks = {"tasks": [{"name": name} for name in chosen or known]}
-    elif wanted is not None:
-        tasks = {"tasks": [{"name": _name(str(problem))} for problem in wanted]}
-        text = f"{benchmark} does not come with dgym: give manifests of these DebugTasks too"
-        migration.note("benchmark", text, Fate.CHANGED)
+        text = (
+            f"dgym's {benchmark} has programs of its own: {', '.join(known)}; for debug-gym's, convert a configuration"
+            " with the directory of each as path"
+        )
+        migration.note("problems", text, Fate.LOST if chosen else Fate.CHANGED)
     else:
         label = f"{BENCHMARK_LABEL}: {_name(benchmark)}"
-        tasks = {"taskSelector": {"matchLabels": {BENCHMARK_LABEL: _name(benchmark)}}}
-        text = f"{benchmark} does not come with dgym: give DebugTasks with the label {label}"
+        if not wanted:
+            tasks = {"taskSelector": {"matchLabels": {BENCHMARK_LABEL: _name(benchmark)}}}
+        if not wanted and problems != "all":
+            migration.note("problems", f"{problems!r}: the set takes every task with the label {label}")
+        migration.run["import"] = benchmark
+        text = f"{named} does not come with dgym: {_import_command(benchmark)} reads it"
         migration.note("benchmark", text, Fate.CHANGED)
-        if problems != "all":
-            migration.note("problems", f"{problems!r}: the set takes every task with the label")
     for key in dict.fromkeys(migration.origins.values()):
         migration.note(key, "belongs to the tasks of the benchmark, which say it themselves")
     if migration.tools and "submit" not in migration.tools:
@@ -154,21 +167,35 @@ def _add_benchmark(migration: Migration, documents: _Documents) -> None:
 
 
 def _agent(migration: Migration) -> dict[str, Any]:
-    agent = dict(migration.agent)
-    if migration.parameters:
-        agent["parameters"] = migration.parameters
+    parameters = {"parameters": migration.parameters} if migration.parameters else {}
     tools = migration.tool_list()
-    rest = {"tools": tools} if tools else {}
-    if agent["name"] in agent_names():
-        return {"agent": agent, **rest}
-    settings = ", ".join(sorted(agent.keys() - {"name"}))
-    lost = f" with its settings ({settings})" if settings else ""
-    migration.note("agent_type", f"there is no agent {agent['name']!r}, so it is left out{lost}; add --agent NAME")
-    return rest
+    return {"agent": {**migration.agent, **parameters}, **({"tools": tools} if tools else {})}
+
+
+def _check_agent(migration: Migration, config: Path) -> None:
+    name, known = migration.agent["name"], agent_names()
+    if name not in known and ":" not in name:
+        raise ManifestError(
+            f"{config}: {migration.agent_key} of section {migration.name}: there is no agent {migration.kind!r}; set it"
+            f" to one of {', '.join(known)}, or to package.module:Class for an agent of your own"
+        )
 
 
 def _name(text: str) -> str:
     return resource_name(text, "task")
+
+
+def _task_name(text: str) -> str:
+    """The name that ``dgym benchmark`` gives the task of an instance."""
+    return resource_name(text, "task", limit=200)
+
+
+def _import_command(benchmark: str) -> str:
+    adapter = _ADAPTERS.get(benchmark, benchmark)
+    if adapter not in adapter_names():
+        adapter = "NAME"
+    option = "" if adapter == benchmark else f" --adapter {adapter}"
+    return f"dgym benchmark import {benchmark} --from FILE{option}"
 
 
 def _find(path: str, config: Path) -> Path:
@@ -205,4 +232,12 @@ def _print_next(output: Path | None, converted: Converted) -> None:
     manifest = shlex.quote(str(output)) if output is not None else "MANIFEST"
     options = "".join(f" --allow-local-path {shlex.quote(path)}" for path in converted.outside)
     options += f" --results {shlex.quote(converted.results)}" if converted.results else ""
-    echo(f"Next: dgym run {manifest}{options}", err=True)
+    lines, folders = [], ""
+    for benchmark in converted.imports:
+        lines += [
+            _import_command(benchmark),
+            f"dgym benchmark render {benchmark} --output {benchmark}-tasks && rm {benchmark}-tasks/episodeset.yaml",
+        ]
+        folders += f" -f {benchmark}-tasks"
+    lines.append(f"dgym run {manifest}{folders}{options}")
+    echo("Next: " + "\n      ".join(lines), err=True)

@@ -1,4 +1,4 @@
-"""A configuration of debug-gym: its sections, each merged over ``base``, and what dgym has for each of their keys."""
+"""A configuration of debug-gym: its sections, or the whole file where it has none, and a rule for each key."""
 
 import re
 import shlex
@@ -25,19 +25,25 @@ AGENTS = {
 }
 """Names that the same agents had at other times."""
 
+GENERAL_AGENTS = frozenset({"froggy", "froggy_agent", "simple_agent"})
+"""Agents that take any tools; which agent of dgym is like one depends on whether ``pdb`` is among them."""
+
 TOOLS = {"edit": "rewrite", "patcher": "rewrite", **{name: name for name in (
     "bash", "eval", "grep", "listdir", "pdb", "rewrite", "submit", "view"
 )}}  # fmt: skip
 
 _BASE = "base"
-_TOP_LEVEL = frozenset({"env_kwargs", "llm_name", "max_steps", "agent_type"})
+_TOP_LEVEL = frozenset({"env_kwargs", "llm_name", "max_steps", "agent_type", "agent", "llm", "task_data", "dataset"})
 """Keys of sections; at the top level they mean a file without sections."""
 
 _DEFAULT_AGENT = "rewrite_agent"
 _THINKING = frozenset({"debug_agent", "rewrite_agent", "debug_5_agent"})
 _PDB = re.compile(r"(^|\s)-m pdb(\s+-c\s+\S+)*(?=\s)")
 _PIP = re.compile(r"^(?:python3?\s+-m\s+)?pip3?\s+install\s+(.+)$")
+_TASK_VARIABLE = re.compile(r"\{\{-?\s*info\.instructions\s*-?\}\}")
+_MEMORY = re.compile(r"(\d+)([bkmg]?)b?", re.IGNORECASE)
 _PLAIN_IMAGE = re.compile(r"^(docker\.io/)?(library/)?python(:[\w.-]+)?$")
+_WITHOUT_PYTHON = re.compile(r"^(docker\.io/)?(library/)?(ubuntu|debian|alpine|fedora)(:[\w.-]+)?$")
 _MAXIMUM_SECONDS = 3600
 
 
@@ -68,14 +74,21 @@ def read_sections(path: Path, agent: str | None = None) -> dict[str, dict[str, A
     if values.get("apiVersion") == API_VERSION:
         raise ManifestError(f"{path}: is a manifest of dgym already; run it with dgym run")
     if _TOP_LEVEL & values.keys():
-        name = values.get("agent_type")
-        return {name if isinstance(name, str) else _DEFAULT_AGENT: values}
+        return {str(agent_type(values)[1] or _DEFAULT_AGENT): values}
     base = values.pop(_BASE, {})
     if not isinstance(base, dict) or not values or not all(isinstance(value, dict) for value in values.values()):
         raise ManifestError(f"{path}: not a configuration of debug-gym: it has no sections with an agent's settings")
     if agent is not None and agent not in values:
         raise ManifestError(f"{path}: has no section {agent!r}; there are {', '.join(values)}")
     return {name: {**base, **value} for name, value in values.items() if agent in (None, name)}
+
+
+def agent_type(values: Mapping[str, Any]) -> tuple[str, Any]:
+    """The key by which a section names its agent, and its value; None where it has no such key."""
+    agent = values.get("agent")
+    if isinstance(agent, dict) and agent.get("type") is not None:
+        return "agent.type", agent["type"]
+    return "agent_type", values.get("agent_type")
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -97,8 +110,9 @@ def _read(path: Path) -> dict[str, Any]:
 class Migration:
     """The parts of a task, an agent and its tools that the keys of one section become, and notes on the others.
 
-    ``KEYS`` has a rule for every key. ``origins`` are the keys that the fields of the task are from; ``run`` has
-    what belongs neither to a task nor to an agent: ``benchmark``, ``problems``, ``path`` and ``results``.
+    ``KEYS`` has a rule for every key. ``agent_key`` and ``kind`` are how the section names its agent. ``origins``
+    are the keys that the fields of the task are from; ``run`` has what belongs neither to a task nor to an agent:
+    ``benchmark``, ``problems``, ``path`` and ``results``.
     """
 
     def __init__(self, name: str, values: Mapping[str, Any]) -> None:
@@ -108,11 +122,16 @@ class Migration:
         self.agent: dict[str, Any] = {}
         self.parameters: dict[str, Any] = {}
         self.tools: list[Any] = []
-        self.pdb_options: dict[str, Any] = {}
+        self.tool_options: dict[str, dict[str, Any]] = {}
         self.run: dict[str, Any] = {}
         self.notes: list[Note] = []
-        kind = values.get("agent_type", name)
-        self.agent["name"] = AGENTS.get(str(kind), str(kind))
+        self.agent_key, kind = agent_type(values)
+        self.kind = str(kind or name)
+        self.agent["name"] = AGENTS.get(self.kind, self.kind)
+        if self.kind in GENERAL_AGENTS:
+            self.agent["name"] = "debug_agent" if "pdb" in _tool_names(values.get("tools")) else "rewrite_agent"
+            text = f"{self.kind} is {self.agent['name']} here, which runs the tests by itself as evalOnRewrite chooses"
+            self.note(self.agent_key, text, Fate.CHANGED)
         self._walk(values, "")
 
     def note(self, key: str, text: str, fate: Fate = Fate.LOST) -> None:
@@ -120,11 +139,9 @@ class Migration:
         self.notes.append(Note(self.name, key, text, fate))
 
     def tool_list(self) -> list[Any]:
-        """The tools as a manifest names them, with pdb's options."""
-        return [
-            {"name": tool, "options": self.pdb_options} if tool == "pdb" and self.pdb_options else tool
-            for tool in self.tools
-        ]
+        """The tools as a manifest names them, with their options."""
+        options = self.tool_options
+        return [{"name": tool, "options": options[tool]} if options.get(tool) else tool for tool in self.tools]
 
     def _walk(self, values: Mapping[Any, Any], prefix: str) -> None:
         for name, value in values.items():
@@ -183,12 +200,45 @@ def _set_terminal(migration: Migration, key: str, value: Any) -> None:
         migration.note(key, f"{value!r} is no kind of sandbox; dgym run --sandbox chooses one")
 
 
+def _set_memory(migration: Migration, _key: str, value: Any) -> None:
+    match = _MEMORY.fullmatch(_text(value).strip())
+    if match is None:
+        raise ValueError(value)
+    unit = match[2].lower()
+    quantity = match[1] + ("" if unit in ("", "b") else f"{unit.upper()}i")
+    migration.task["resources"] = {"limits": {"memory": quantity}}
+
+
+def _set_history(migration: Migration, key: str, value: Any) -> None:
+    if int(value) < 0:
+        migration.note(key, "is -1: no limit; memorySize is the number of steps in the prompt", Fate.NEEDLESS)
+    elif key.endswith("token_cutoff"):
+        migration.note(key, "a prompt is cut to the model's context_limit, which llm.yaml sets")
+    else:
+        _set_parameter(migration, key, value)
+
+
+def _set_prompt(migration: Migration, key: str, value: Any) -> None:
+    text = _TASK_VARIABLE.sub("{{ task }}", _text(value))
+    name = "taskPrompt" if "instance" in key else "systemPrompt"
+    if migration.agent["name"] not in _THINKING:
+        migration.note(key, f"the agent {migration.agent['name']} has no such parameter")
+    elif re.search(r"\{[{%#]", text.replace("{{ task }}", "")):
+        migration.note(
+            key, f"the template uses names of debug-gym; agent.parameters.{name} takes one with dgym's names"
+        )
+    elif text.strip():
+        migration.parameters[name] = {"inline": text}
+
+
 def _set_image(migration: Migration, key: str, value: Any) -> None:
     if _PLAIN_IMAGE.match(_text(value)):
         text = "holds nothing but Python; requirements are installed into a virtual environment instead"
         migration.note(key, f"{value} {text}", Fate.NEEDLESS)
     else:
         migration.task["image"] = _text(value)
+        if _WITHOUT_PYTHON.match(_text(value)):
+            migration.note(key, f"{value}: the image must hold Python 3.6 or newer, in which dgym runs", Fate.CHANGED)
 
 
 def _set_setup(migration: Migration, key: str, value: Any) -> None:
@@ -228,7 +278,7 @@ def _set_parameter(migration: Migration, key: str, value: Any) -> None:
 
 
 def _set_tools(migration: Migration, key: str, value: Any) -> None:
-    for item in value if isinstance(value, list) else str(value).split(","):
+    for item in _tool_items(value):
         name, options = _tool(item)
         known = TOOLS.get(name.partition(":")[0])
         if known is None:
@@ -236,10 +286,18 @@ def _set_tools(migration: Migration, key: str, value: Any) -> None:
         elif known not in migration.tools:
             migration.tools.append(known)
         for option, setting in options.items():
-            if known == "pdb" and option in PDB_OPTIONS:
-                _set_pdb(migration, option, setting)
+            if known is not None and option in TOOL_OPTIONS.get(known, {}):
+                _set_tool_option(migration, known, option, setting)
             else:
                 migration.note(f"{key}.{name}.{option}", "the tool has no such option")
+
+
+def _tool_items(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else str(value).split(",")
+
+
+def _tool_names(value: Any) -> list[str]:
+    return [_tool(item)[0] for item in _tool_items(value)]
 
 
 def _tool(item: Any) -> tuple[str, dict[str, Any]]:
@@ -253,14 +311,23 @@ def _tool(item: Any) -> tuple[str, dict[str, Any]]:
 
 
 def _set_pdb(migration: Migration, key: str, value: Any) -> None:
+    _set_tool_option(migration, "pdb", key.rpartition(".")[2], value)
+
+
+def _set_tool_option(migration: Migration, tool: str, option: str, value: Any) -> None:
+    """Record an option that is switched off; true is the default of each."""
     if value is False:
-        migration.pdb_options[PDB_OPTIONS[key.rpartition(".")[2]]] = False
+        migration.tool_options.setdefault(tool, {})[TOOL_OPTIONS[tool][option]] = False
 
 
-NESTED = frozenset({"env_kwargs", "env", "terminal", "env_kwargs.terminal", "dataset"})
-PDB_OPTIONS = {"persistent_breakpoints": "persistentBreakpoints", "auto_list": "autoList"}
+NESTED = frozenset({"env_kwargs", "env", "terminal", "env_kwargs.terminal", "dataset", "task_data", "agent", "llm"})
+TOOL_OPTIONS = {
+    "pdb": {"persistent_breakpoints": "persistentBreakpoints", "auto_list": "autoList"},
+    "submit": {"eval_on_submit": "evaluate"},
+}
 PARAMETERS = {
     "memory_size": "memorySize",
+    "agent.max_history_steps_cutoff": "memorySize",
     "reset_prompt_history_after_rewrite": "resetHistoryAfterRewrite",
     "n_rewrites_before_pdb": "rewritesBeforePdb",
     "env_kwargs.run_on_rewrite": "evalOnRewrite",
@@ -270,55 +337,88 @@ PARAMETERS = {
     "show_directory_tree": "treeDepth",
 }
 
-_BENCHMARK = _field("run", "benchmark", lambda value: None if value in ("custom", "local") else str(value))
+_BENCHMARK = _field("run", "benchmark", lambda value: None if value in ("custom", "local", "FreeEnv") else str(value))
 _PROBLEMS = _field("run", "problems", lambda value: value)
 _REWRITES = _field("agent", "maxRewrites", lambda value: int(value) if int(value) >= 0 else None)
 _BREAKPOINTS = _note("the prompt of an agent with pdb always shows the breakpoints", Fate.NEEDLESS)
-_FROM_MANIFESTS = _note("tasks come from manifests")
+_FROM_MANIFESTS = _note("the file or address that dgym benchmark import reads takes its place")
+_PATH = _field("run", "path", str)
 _TERMINAL: dict[str, Rule] = {
     "type": _set_terminal,
     "base_image": _set_image,
     "setup_commands": _set_setup,
+    "mem_limit": _set_memory,
+    "command_timeout": _note("bash and eval have time limits of their own"),
+    "extra_labels": _note("labels of pods come from the pod template of the chart"),
+    "pod_spec_kwargs": _note("the pod template of the chart, or podOverrides of the Episode"),
+    "kube_config": _note("dgym submit uses KUBECONFIG", Fate.NEEDLESS),
+    "kube_context": _note("dgym submit --context"),
     "session_commands": _field("task", "activate", lambda value: " && ".join(_texts(value)) or None),
     "env_vars": _field(
         "task", "env", lambda value: [{"name": str(name), "value": str(item)} for name, item in dict(value).items()]
     ),
+}
+
+
+def _read_elsewhere(_migration: Migration, _key: str, _value: Any) -> None:
+    """The key is read elsewhere."""
+
+
+_TASK_KEYS: dict[str, Rule] = {
+    "path": _PATH,
+    "entrypoint": _field("task", "entrypoint"),
+    # dgym starts the program under its own pdb.
+    "debug_entrypoint": _field("task", "debugEntrypoint", lambda value: _PDB.sub("", _text(value)).strip()),
+    "run_timeout": _set_timeout,
+    "readonly_patterns": _field("task", "readOnlyPatterns", lambda value: [_text(item) for item in value]),
+    "instructions": _field("task", "instructions"),
+    **dict.fromkeys(("dataset_id", "dataset_revision", "split"), _FROM_MANIFESTS),
 }
 KEYS: dict[str, Rule] = {
     "benchmark": _BENCHMARK,
     "dataset.type": _BENCHMARK,
     "problems": _PROBLEMS,
     "dataset.problems": _PROBLEMS,
-    "dataset.dataset_id": _FROM_MANIFESTS,
-    "dataset.dataset_revision": _FROM_MANIFESTS,
-    "env_kwargs.dataset_id": _FROM_MANIFESTS,
-    "env_kwargs.dataset_revision": _FROM_MANIFESTS,
-    "env_kwargs.split": _FROM_MANIFESTS,
+    "task_data.dataset_type": _BENCHMARK,
+    "task_data.env_type": _BENCHMARK,
+    "task_data.problems": _PROBLEMS,
+    "task_data.image": _set_image,
+    "task_data.local_path": _PATH,
+    "task_data.mount_path": _PATH,
+    "task_data.workspace_dir": _field("task", "workingDirectory"),
+    "task_data.setup_commands": _set_setup,
+    "task_data.init_git": _note("the workspace of a localPath is a git repository", Fate.NEEDLESS),
     "env_kwargs.data_path": _FROM_MANIFESTS,
-    "env_kwargs.path": _field("run", "path", str),
-    "env_kwargs.entrypoint": _field("task", "entrypoint"),
-    # dgym starts the program under its own pdb.
-    "env_kwargs.debug_entrypoint": _field("task", "debugEntrypoint", lambda value: _PDB.sub("", _text(value)).strip()),
-    "env_kwargs.run_timeout": _set_timeout,
     "env.run_timeout": _set_timeout,
-    "env_kwargs.readonly_patterns": _field("task", "readOnlyPatterns", lambda value: [_text(item) for item in value]),
-    "env_kwargs.instructions": _field("task", "instructions"),
     "env_kwargs.auto_view_change": _note(
         "the prompt always shows the file in focus, which view and rewrite set", Fate.NEEDLESS
     ),
     "env_kwargs.show_current_breakpoints": _BREAKPOINTS,
     "show_current_breakpoints": _BREAKPOINTS,
-    "agent_type": lambda _migration, _key, _value: None,
+    "agent_type": _read_elsewhere,
+    "agent.type": _read_elsewhere,
+    "task_name": _read_elsewhere,
     "llm_name": _field("agent", "model"),
+    "llm.name": _field("agent", "model"),
     "llm_temperature": _set_temperature,
+    "llm.temperature": _set_temperature,
     "llm_config_file_path": _note("models are configured outside of manifests; LLM_CONFIG_FILE_PATH names the file"),
     "random_seed": _field("agent", "seed", int),
     "max_steps": _field("agent", "maxSteps", int),
+    "agent.max_steps": _field("agent", "maxSteps", int),
+    "agent.max_history_token_cutoff": _set_history,
     "max_rewrite_steps": _REWRITES,
     "max_edit_steps": _REWRITES,
-    "system_prompt": _note("prompts are templates in files: agent.parameters.systemPrompt names one"),
-    "system_prompt_template_file": _note(
-        "templates know other variables here; agent.parameters.systemPrompt names one"
+    **dict.fromkeys(
+        (
+            "system_prompt",
+            *(f"agent.{name}_prompt{end}" for name in ("system", "instance") for end in ("", "_template")),
+        ),
+        _set_prompt,
+    ),
+    **dict.fromkeys(
+        ("system_prompt_template_file", "agent.system_prompt_template_file", "agent.instance_prompt_template_file"),
+        _note("templates know other variables here; agent.parameters.systemPrompt names one"),
     ),
     "use_conversational_prompt": _note("prompts are always conversations", Fate.NEEDLESS),
     "save_patch": _note("the patch is always stored, as patch.diff", Fate.NEEDLESS),
@@ -329,6 +429,8 @@ KEYS: dict[str, Rule] = {
     "terminal.registry": _note("name the image with its registry"),
     "terminal.namespace": _note("metadata.namespace of the manifest, or kubectl --namespace"),
     **dict.fromkeys(PARAMETERS, _set_parameter),
+    "agent.max_history_steps_cutoff": _set_history,
+    **{f"{part}.{name}": rule for part in ("env_kwargs", "task_data", "dataset") for name, rule in _TASK_KEYS.items()},
     **{f"{prefix}{name}": rule for prefix in ("terminal.", "env_kwargs.terminal.") for name, rule in _TERMINAL.items()},
-    **{f"{prefix}{name}": _set_pdb for prefix in ("", "env_kwargs.") for name in PDB_OPTIONS},
+    **{f"{prefix}{name}": _set_pdb for prefix in ("", "env_kwargs.") for name in TOOL_OPTIONS["pdb"]},
 }
