@@ -114,6 +114,15 @@ class Agent(Protocol):
         """
         ...
 
+    @classmethod
+    def check_files(cls, parameters: Mapping[str, Any], base: Path | None) -> None:
+        """Read the files that ``parameters`` name, relative to ``base``; called before anything runs.
+
+        Raises:
+            ManifestError: A file cannot be used.
+        """
+        ...
+
     async def run(self, env: Env, context: AgentContext) -> EndReason | None:
         """Reset ``env`` and drive it until it has ended or the agent is done.
 
@@ -137,6 +146,10 @@ class BaseAgent:
     def arrange_tools(cls, tools: Tools, parameters: Mapping[str, Any]) -> Tools:  # noqa: ARG003 - for subclasses
         """The tools unchanged."""
         return tools
+
+    @classmethod
+    def check_files(cls, parameters: Mapping[str, Any], base: Path | None) -> None:
+        """Nothing: the parameters name no files."""
 
 
 def find_file(reference: str, base: Path | None) -> Path:

@@ -7,6 +7,7 @@ environment ends the episode, or when ``Chat`` refuses a request (budget, deadli
 import difflib
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
 
 import msgspec
@@ -14,7 +15,7 @@ import msgspec
 from dgym.agents.base import AgentContext, BaseAgent, Env, Tools
 from dgym.agents.chat import Chat
 from dgym.agents.memory import NO_CALL, Memory, fit
-from dgym.agents.prompt import Prompt
+from dgym.agents.prompt import InlineTemplate, Prompt, check_template
 from dgym.api import ToolSpec
 from dgym.env import InfoDict
 from dgym.errors import ContextLengthExceeded, ManifestError
@@ -30,7 +31,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
     The last ``memory_size`` steps are in the prompt in full; ``reset_history_after_rewrite`` drops them at each change
     of a file. ``eval_on_reset`` and ``eval_on_rewrite`` run the task's tests without a call. ``tree_depth`` levels of
     the repository are shown. ``system_prompt`` and ``task_prompt`` are templates in place of dgym's own: paths, from
-    the manifest's directory.
+    the manifest's directory, or ``{inline: TEXT}``.
     """
 
     memory_size: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 20
@@ -38,8 +39,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
     eval_on_reset: bool = True
     eval_on_rewrite: bool = True
     tree_depth: Annotated[int, msgspec.Meta(ge=0, le=20)] = 2
-    system_prompt: str | None = None
-    task_prompt: str | None = None
+    system_prompt: str | InlineTemplate | None = None
+    task_prompt: str | InlineTemplate | None = None
 
 
 S = TypeVar("S", bound=Settings)
@@ -171,6 +172,13 @@ class ModelAgent(BaseAgent):
         """The tools with this agent's options; options of the manifest take precedence."""
         options = cls.tool_options(cls.settings(parameters))
         return tuple(_with_options(tool, options) for tool in tools)
+
+    @classmethod
+    def check_files(cls, parameters: Mapping[str, Any], base: Path | None) -> None:
+        """Read the prompt templates."""
+        settings = cls.settings(parameters)
+        check_template(settings.system_prompt, base, "system")
+        check_template(settings.task_prompt, base, "task")
 
     @classmethod
     def settings(cls, parameters: Mapping[str, Any]) -> Settings:

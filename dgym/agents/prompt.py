@@ -1,15 +1,18 @@
 """The messages that begin every request to the model.
 
 The system message holds what never changes (how to work, the tools), the task message the episode's state: tree,
-breakpoints, tests, the file in focus. Both are Jinja templates; users may replace them by path. Each section has a
-share of the context window, so that a long traceback cannot push out everything else.
+breakpoints, tests, the file in focus. Both are Jinja templates; users may replace them, by a path or inline. Each
+section has a share of the context window, so that a long traceback cannot push out everything else.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dgym.agents.base import find_file
+import msgspec
+
+from dgym.agents.base import STANDARD_TOOLS, find_file
 from dgym.agents.memory import shorten_to_tokens
 from dgym.env import InfoDict
 from dgym.errors import ManifestError, PluginError
@@ -36,15 +39,15 @@ class Prompt:
 
     def __init__(
         self,
-        system: str | None = None,
-        task: str | None = None,
+        system: "str | InlineTemplate | None" = None,
+        task: "str | InlineTemplate | None" = None,
         *,
         base: Path | None,
         count: Callable[[Sequence[Message]], int],
     ) -> None:
         self._count = count
-        self._system = _template(system, base, "system.j2")
-        self._task = _template(task, base, "task.j2")
+        self._system = _template(system, base, "system")
+        self._task = _template(task, base, "task")
 
     def head(
         self, info: InfoDict, views: Views, *, eval_on_rewrite: bool, window: int | None, scale: float = 1.0
@@ -80,16 +83,39 @@ def _said(text: str) -> list[Message]:
     return [Message(role="user", content=text)]
 
 
-def _template(given: str | None, base: Path | None, name: str) -> "Template":
-    path = _PROMPTS / name if given is None else find_file(given, base)
-    environment = _environment(path.parent)
+class InlineTemplate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A template that is written in the manifest."""
+
+    inline: str
+
+
+def check_template(given: str | InlineTemplate | None, base: Path | None, name: str) -> None:
+    """Read the template for the parameter ``<name>Prompt``.
+
+    Raises:
+        ManifestError: It cannot be read, is not valid, or uses a name that templates do not have.
+    """
+    template = _template(given, base, name)
+    known: dict[str, Any] = {"tools": list(STANDARD_TOOLS), "instructions": defaultdict(str), "eval_on_rewrite": False}
+    _render(template, {**known, **dict.fromkeys(SHARES, ""), "breakpoints": [], "notices": []})
+
+
+def _template(given: str | InlineTemplate | None, base: Path | None, name: str) -> "Template":
+    _environment(_PROMPTS)  # Reports a missing jinja2.
     from jinja2 import TemplateError, TemplateSyntaxError
 
+    where = f"{name}Prompt.inline"
     try:
-        return environment.get_template(path.name)
+        if isinstance(given, InlineTemplate):
+            template = _environment(_PROMPTS).from_string(given.inline)
+            template.filename = where
+            return template
+        path = _PROMPTS / f"{name}.j2" if given is None else find_file(given, base)
+        where = str(path)
+        return _environment(path.parent).get_template(path.name)
     except (OSError, TemplateError, UnicodeDecodeError) as error:
         line = f":{error.lineno}" if isinstance(error, TemplateSyntaxError) else ""
-        raise ManifestError(f"the prompt template {path}{line} cannot be used: {error}") from None
+        raise ManifestError(f"the prompt template {where}{line} cannot be used: {error}") from None
 
 
 def _environment(directory: Path) -> "Environment":

@@ -69,6 +69,7 @@ class Treatment(StrEnum):
 TREATMENTS: dict[str, Treatment] = {
     "Resolved": Treatment.VERDICT,
     "Unresolved": Treatment.VERDICT,
+    "Submitted": Treatment.VERDICT,
     "StepLimitReached": Treatment.VERDICT,
     "RewriteLimitReached": Treatment.VERDICT,
     "TokenBudgetExhausted": Treatment.VERDICT,

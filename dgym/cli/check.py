@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -120,27 +121,27 @@ def validate_manifests(inputs: Inputs) -> None:
 
 
 def _problems(item: Loaded) -> Iterator[Problem]:
-    """Problems that loading a manifest leaves unseen: names and options of agents and tools, and patches."""
-    resource = item.resource
+    """Problems that loading leaves unseen: missing repositories, agents, tools, prompt templates, and patches."""
+    resource, base = item.resource, Path(item.file).absolute().parent
     if isinstance(resource, DebugTask):
         yield from _task_problems(resource.spec, ("spec",))
     elif isinstance(resource, EpisodeSet):
-        yield from _set_problems(resource.spec)
+        yield from _set_problems(resource.spec, base)
     elif isinstance(resource, Episode):
-        yield from _episode_problems(resource.spec, ("spec",))
+        yield from _episode_problems(resource.spec, ("spec",), base)
 
 
-def _set_problems(spec: EpisodeSetSpec) -> Iterator[Problem]:
-    common = list(_episode_problems(spec.template, ("spec", "template")))
+def _set_problems(spec: EpisodeSetSpec, base: Path) -> Iterator[Problem]:
+    common = list(_episode_problems(spec.template, ("spec", "template"), base))
     yield from common
     known = {problem.message for problem in common}
     for index, arm in enumerate(spec.arms):
-        for problem in _episode_problems(arm.applied_to(spec.template), ("spec", "arms", index)):
+        for problem in _episode_problems(arm.applied_to(spec.template), ("spec", "arms", index), base):
             if problem.message not in known:
                 yield problem
 
 
-def _episode_problems(spec: EpisodeSpec, path: FieldPath) -> Iterator[Problem]:
+def _episode_problems(spec: EpisodeSpec, path: FieldPath, base: Path) -> Iterator[Problem]:
     if spec.task is not None:
         yield from _task_problems(spec.task, (*path, "task"))
     of_tools = [
@@ -148,7 +149,7 @@ def _episode_problems(spec: EpisodeSpec, path: FieldPath) -> Iterator[Problem]:
     ]
     yield from of_tools or _failure((*path, "tools"), load_tools, spec.tools)
     if spec.agent is not None:
-        yield from _agent_problems(spec, spec.agent, (*path, "agent"))
+        yield from _agent_problems(spec, spec.agent, (*path, "agent"), base)
 
 
 def _tool_problems(tool: str | ToolSpec, path: FieldPath) -> Iterator[Problem]:
@@ -156,16 +157,20 @@ def _tool_problems(tool: str | ToolSpec, path: FieldPath) -> Iterator[Problem]:
     return _failure(path, load_tool, name, options)
 
 
-def _agent_problems(spec: EpisodeSpec, named: AgentSpec, path: FieldPath) -> Iterator[Problem]:
+def _agent_problems(spec: EpisodeSpec, named: AgentSpec, path: FieldPath, base: Path) -> Iterator[Problem]:
     try:
         agent = load_agent(named.name)
     except PluginError as error:
         yield Problem((*path, "name"), str(error))
     else:
-        yield from _failure((*path, "parameters"), effective_tools, spec.tools, named, agent)
+        of_tools = list(_failure((*path, "parameters"), effective_tools, spec.tools, named, agent))
+        yield from of_tools or _failure((*path, "parameters"), agent.check_files, named.parameters, base)
 
 
 def _task_problems(spec: DebugTaskSpec, path: FieldPath) -> Iterator[Problem]:
+    if spec.source is None and spec.image is None:
+        remedy = "give source, or an image that holds the repository"
+        yield Problem((*path, "source"), f"is missing, and so is image: the task has no repository; {remedy}")
     yield from _patch_problems(spec.solution, (*path, "solution"))
     yield from _patch_problems(spec.scoring.test_patch, (*path, "scoring", "testPatch"))
 

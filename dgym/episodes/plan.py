@@ -192,7 +192,9 @@ def _check_plugins(jobs: Iterable[Job]) -> None:
     for job in jobs:
         if job.agent.name not in agents:
             agents[job.agent.name] = load_agent(job.agent.name)
-        tools = effective_tools(job.spec.tools, job.agent, agents[job.agent.name])
+        agent = agents[job.agent.name]
+        tools = effective_tools(job.spec.tools, job.agent, agent)
+        agent.check_files(job.agent.parameters, Path(job.base))
         key = msgspec.json.encode(tools)
         if key not in checked:
             load_tools(tools)

@@ -22,6 +22,7 @@ class Execution(msgspec.Struct, frozen=True, kw_only=True):
     observation: Observation
     rewrote: bool = False
     submitted: bool = False
+    unscored: bool = False
     killed_sandbox: bool = False
     evaluation: str | None = None
 
@@ -79,7 +80,11 @@ async def execute(tools: Mapping[str, Tool], context: ToolContext, call: ToolCal
         focus_file=result.focus_file,
     )
     return Execution(
-        observation=observation, rewrote=result.rewrote, submitted=result.submitted, evaluation=result.evaluation
+        observation=observation,
+        rewrote=result.rewrote,
+        submitted=result.submitted,
+        unscored=result.unscored,
+        evaluation=result.evaluation,
     )
 
 

@@ -356,7 +356,7 @@ class Session:
         if execution.killed_sandbox:
             return EndReason.SANDBOX_KILLED
         if execution.submitted:
-            return EndReason.UNRESOLVED
+            return EndReason.SUBMITTED if execution.unscored else EndReason.UNRESOLVED
         if self.task.spec.scoring.stop_when_eval_passes and score is not None and score.resolved:
             return EndReason.UNRESOLVED
         return self.limits.reached(steps=self.next_seq, rewrites=self.rewrites)
@@ -386,7 +386,11 @@ class Session:
             seconds=time.monotonic() - self._started,
             history=self._journal.steps,
         )
-        if await self._sandboxes.terminate(self._termination):
+        terminated = await self._sandboxes.terminate(self._termination)
+        if terminated and ending.reason is EndReason.SUBMITTED:
+            why = "not scored: the tool submit has the option evaluate: false"
+            result = await asyncio.to_thread(unscored, ending.reason, why, baseline, changes, ending)
+        elif terminated:
             another = self._sandboxes.another_verifier
             result = await score(verifier, self.task, baseline, changes, ending, self._suite_cache, another)
         else:

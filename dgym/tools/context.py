@@ -28,8 +28,8 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
     """A tool's answer with structured fields beside its text.
 
     ``rewrote`` counts against ``maxRewrites`` and fires ``on_rewrite`` with ``focus_file``; ``submitted`` ends the
-    episode; ``evaluation`` is the output of the task's tests, for agents that keep it in view. The other fields go into
-    the observation under the same name.
+    episode, with ``unscored`` without a score; ``evaluation`` is the output of the task's tests, for agents that keep
+    it in view. The other fields go into the observation under the same name.
     """
 
     text: str
@@ -43,6 +43,7 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
     focus_file: str | None = None
     rewrote: bool = False
     submitted: bool = False
+    unscored: bool = False
     evaluation: str | None = None
 
 

@@ -46,6 +46,7 @@ class EndReason(StrEnum):
 
     RESOLVED = "Resolved"
     UNRESOLVED = "Unresolved"
+    SUBMITTED = "Submitted"
     STEP_LIMIT_REACHED = "StepLimitReached"
     REWRITE_LIMIT_REACHED = "RewriteLimitReached"
     TOKEN_BUDGET_EXHAUSTED = "TokenBudgetExhausted"  # noqa: S105 - tokens of a model, not a secret
@@ -91,6 +92,7 @@ _TRUNCATIONS = frozenset(
 _VERDICTS = _TRUNCATIONS | {
     EndReason.RESOLVED,
     EndReason.UNRESOLVED,
+    EndReason.SUBMITTED,
     EndReason.SANDBOX_KILLED,
     EndReason.CANCELLED,
 }

@@ -79,7 +79,7 @@ def benchmark_command() -> None:
 @benchmark_command.command("list")
 @output_option
 def list_command(output: str) -> None:
-    """List the benchmarks that were imported, and the adapters by which others can be."""
+    """List the benchmarks that come with dgym or were imported, and the adapters by which others can be."""
     from dgym.cli.benchmark.library import show_list
 
     show_list(output)
@@ -90,7 +90,7 @@ def list_command(output: str) -> None:
 @_split_option
 @output_option
 def show_command(name: str, split: str | None, output: str) -> None:
-    """Show an imported benchmark: where it is from, its instances, and their health."""
+    """Show a benchmark: where it is from, its instances, and their health."""
     from dgym.cli.benchmark.library import show_one
 
     show_one(name, split, output)

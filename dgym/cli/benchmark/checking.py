@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from dgym.benchmarks import bundled, load_bundled
 from dgym.benchmarks.datasets import (
     HEALTHY,
     ImageNames,
@@ -49,6 +50,7 @@ def check_health_in_cluster(
 
 
 def _remember(chosen: Chosen, found: Sequence[TaskHealth], output: str) -> None:
+    chosen.source.directory.mkdir(parents=True, exist_ok=True)
     add_health(chosen.source.health, found)
     if output == "json":
         echo_json(found)
@@ -92,6 +94,9 @@ def verify_rows(name: str, split: str | None) -> None:
     Raises:
         ManifestError: The file was changed, or a row makes no task.
     """
+    if name in bundled():
+        echo(f"{name}: {len(load_bundled(name))} instances come with dgym and are valid tasks")
+        return
     found = open_imported(name, split)
     adapter = load_adapter(found.adapter)
     try:

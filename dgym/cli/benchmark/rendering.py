@@ -2,11 +2,13 @@
 
 import os
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from dgym.api import AgentSpec, DebugTask, EpisodeSet, Loaded, Resource, SourceSpec, expand, in_order_of_use
+from dgym.benchmarks import bundled, load_bundled
 from dgym.benchmarks.datasets import (
     HEALTHY,
     Checkouts,
@@ -23,6 +25,7 @@ from dgym.benchmarks.datasets import (
 )
 from dgym.cli.benchmark.arms import with_arms
 from dgym.cli.benchmark.figures import estimate, in_short
+from dgym.cli.benchmark.library import open_bundled
 from dgym.cli.output import echo, in_one_line
 from dgym.cli.run import make_plan, run_plan
 from dgym.documents import dump
@@ -65,26 +68,22 @@ def choose(name: str, choice: Choice, checkouts: Path | None = None) -> Chosen:
     Raises:
         ManifestError: A name, an instance or a row is wrong.
     """
+    if name in bundled():
+        return _choose_bundled(name, choice)
     found = open_imported(name, choice.split)
     adapter = load_adapter(found.adapter)
     rows = found.load()
     chosen = select(rows, adapter.key, choice.filters, choice.limit)
     images = ImageNames(template=choice.template, registry=choice.registry)
-    health = {} if choice.unhealthy else read_health(found.health)
     kept: list[Row] = []
-    left_out: Counter[str] = Counter()
+    healthy, left_out = _healthy([str(row[adapter.key]) for row in chosen], found, choice)
     for row in chosen:
-        known = health.get(str(row[adapter.key]))
-        if known is not None and known.state != HEALTHY:
-            left_out[known.state] += 1
-            echo(in_one_line(f"left out: {known.instance} ({known.state}: {known.message})"), err=True)
+        if str(row[adapter.key]) not in healthy:
             continue
         try:
             kept.append(adapter.row(row, images))
         except RowError as error:
             raise ManifestError(f"{found.file}: {row[adapter.key]}: {error}") from None
-    if not kept:
-        raise ManifestError(f"benchmark {name!r}: no instance is left, all are flaky or broken; --unhealthy takes them")
     kept = in_order_of_use(kept, lambda row: row.image)
     where = checkouts or found.directory / "checkouts"
     checkout = None if choice.repositories is None else Checkouts(Path(choice.repositories), where)
@@ -93,8 +92,49 @@ def choose(name: str, choice: Choice, checkouts: Path | None = None) -> Chosen:
         tasks=tuple(make_tasks(name, found.split, kept, checkout)),
         instances=tuple(row.instance for row in kept),
         whole=len(kept) == len(rows),
-        left_out=dict(left_out),
+        left_out=left_out,
     )
+
+
+def _choose_bundled(name: str, choice: Choice) -> Chosen:
+    found = open_bundled(name)
+    tasks = {task.metadata.name: task for task in load_bundled(name)}
+    for option, value in (("--image", choice.template), ("--registry", choice.registry)):
+        if value is not None:
+            raise ManifestError(f"{option}: the tasks of {name} have no images of their own; leave it out")
+    if choice.repositories is not None:
+        raise ManifestError(f"--repositories: the tasks of {name} hold their files; leave it out")
+    if choice.split not in (None, found.split):
+        raise ManifestError(f"benchmark {name!r} has no split {choice.split!r}: {found.split}")
+    rows = [{"instance": instance} for instance in tasks]
+    chosen = [str(row["instance"]) for row in select(rows, "instance", choice.filters, choice.limit)]
+    kept, left_out = _healthy(chosen, found, choice)
+    return Chosen(
+        source=found,
+        tasks=tuple(tasks[instance] for instance in kept),
+        instances=tuple(kept),
+        whole=False,  # The label of the split is not on the tasks.
+        left_out=left_out,
+    )
+
+
+def _healthy(instances: Sequence[str], found: Imported, choice: Choice) -> tuple[list[str], dict[str, int]]:
+    """The instances that are not known as flaky or broken, and how many are left out by their health."""
+    health = {} if choice.unhealthy else read_health(found.health)
+    kept: list[str] = []
+    left_out: Counter[str] = Counter()
+    for instance in instances:
+        known = health.get(instance)
+        if known is None or known.state == HEALTHY:
+            kept.append(instance)
+            continue
+        left_out[known.state] += 1
+        echo(in_one_line(f"left out: {instance} ({known.state}: {known.message})"), err=True)
+    if not kept:
+        raise ManifestError(
+            f"benchmark {found.name!r}: no instance is left, all are flaky or broken; --unhealthy takes them"
+        )
+    return kept, dict(left_out)
 
 
 def render(name: str, choice: Choice, directory: str | None) -> None:
@@ -133,7 +173,7 @@ def episode_set(chosen: Chosen, choice: Choice) -> EpisodeSet:
     agent = None if choice.agent is None else AgentSpec(name=choice.agent, model=choice.model)
     source = chosen.source
     made = make_set(
-        source.name,
+        source.name.replace("_", "-"),
         source.split,
         chosen.tasks,
         whole=chosen.whole,

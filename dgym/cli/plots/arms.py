@@ -25,7 +25,7 @@ class ArmData(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def verdicts(self) -> list[EpisodeRow]:
         """Episodes whose end says something about the agent."""
-        return [record for record in self.records if record.reason.is_verdict]
+        return [record for record in self.records if record.has_verdict]
 
     def rate(self, confidence: float) -> tuple[float, float, float]:
         """Resolve rate and the bounds of Wilson's interval, as shares."""

@@ -65,9 +65,7 @@ def arm_pairs(records: Sequence[EpisodeRow], confidence: float, baseline: str | 
 def _pair(records: Sequence[EpisodeRow], a: str, b: str, confidence: float) -> ArmPair:
     sides = [grouped([record for record in records if record.arm == arm], _place) for arm in (a, b)]
     both = sides[0].keys() & sides[1].keys()
-    complete = {
-        place for place in both if all(any(record.reason.is_verdict for record in side[place]) for side in sides)
-    }
+    complete = {place for place in both if all(any(record.has_verdict for record in side[place]) for side in sides)}
     runs = [Run(records=tuple(record for place in sorted(complete) for record in side[place])) for side in sides]
     return ArmPair(
         a=a,

@@ -95,7 +95,7 @@ _QUANTITIES = ("resolved", "steps", "rewrites", "input_tokens", "output_tokens",
 
 
 def _verdicts(run: Run) -> dict[str, list[EpisodeRow]]:
-    records = [record for record in run.records if record.reason.is_verdict]
+    records = [record for record in run.records if record.has_verdict]
     return grouped(records, lambda record: record.task)
 
 

@@ -74,7 +74,7 @@ def grouped(records: Sequence[EpisodeRow], key: Callable[[EpisodeRow], Key]) -> 
 
 def resolve_rate(records: Sequence[EpisodeRow]) -> float | None:
     """The share of episodes with a verdict that are resolved; None without any."""
-    verdicts = [record.resolved for record in records if record.reason.is_verdict]
+    verdicts = [record.resolved for record in records if record.has_verdict]
     return fmean(verdicts) if verdicts else None
 
 
@@ -99,7 +99,7 @@ def _cost(record: EpisodeRow, prices: Mapping[str, Price]) -> float | None:
 
 def figures(records: Sequence[EpisodeRow], confidence: float, prices: Mapping[str, Price]) -> Group:
     """The figures over ``records``; ``prices`` are by model."""
-    verdicts = [record for record in records if record.reason.is_verdict]
+    verdicts = [record for record in records if record.has_verdict]
     resolved = sum(record.resolved for record in verdicts)
     rates = [resolve_rate(same) for same in grouped(verdicts, lambda record: record.task).values()]
     reasons = Counter(str(record.reason) for record in records)
@@ -108,7 +108,7 @@ def figures(records: Sequence[EpisodeRow], confidence: float, prices: Mapping[st
         episodes=len(records),
         verdicts=len(verdicts),
         resolved=resolved,
-        failed=len(records) - len(verdicts),
+        failed=sum(not record.reason.is_verdict for record in records),
         rate=resolved / len(verdicts) if verdicts else 0.0,
         interval=wilson(resolved, len(verdicts), confidence),
         pass_at_1=fmean(rate for rate in rates if rate is not None) if rates else 0.0,
@@ -134,7 +134,7 @@ def passes(records: Sequence[EpisodeRow], confidence: float) -> tuple[PassAtK, .
 
     Intervals are by a bootstrap over tasks.
     """
-    verdicts = grouped([record for record in records if record.reason.is_verdict], lambda record: record.task)
+    verdicts = grouped([record for record in records if record.has_verdict], lambda record: record.task)
     counts = [(len(same), sum(record.resolved for record in same)) for same in verdicts.values()]
     most = max((number for number, _ in counts), default=0)
     found = []

@@ -73,6 +73,11 @@ class EpisodeRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     calls: tuple[Call, ...] = ()
     stages: Stages | None = None
 
+    @property
+    def has_verdict(self) -> bool:
+        """True if rates count the episode: it ended with a verdict, and not by a submission that is never scored."""
+        return self.reason.is_verdict and self.reason is not EndReason.SUBMITTED
+
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """The episodes of some results directories.

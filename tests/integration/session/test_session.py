@@ -3,9 +3,11 @@
 import asyncio
 import subprocess
 
+import msgspec
 import psutil
 import pytest
 
+from dgym.api import ToolSpec
 from dgym.errors import ConflictError, EpisodeOver, ManifestError, SandboxLost
 from dgym.session import EpisodeLimits
 from dgym.wire import OBSERVATION_LIMIT, EndReason
@@ -112,6 +114,20 @@ async def test_more_paths_than_a_frame_header_takes_are_carried(open_session):
     result = await session.finish()
     assert result.resolved
     assert result.patch.count("new file mode") == 300
+
+
+async def test_a_submission_that_is_not_evaluated_ends_without_a_score(open_session):
+    tools = ("bash", msgspec.convert({"name": "submit", "options": {"evaluate": False}}, ToolSpec))
+    session = await open_session(tools=tools)
+    (_, submit) = session.toolset.tools
+    assert "scored" not in submit.description
+    await session.step(1, "bash echo changed > old.txt")
+    last = await session.step(2, "submit all understood")
+    assert (last.end_reason, last.text) == ("Submitted", "Submitted: all understood")
+    result = session.result
+    assert (result.reason, result.resolved, result.max_score) == (EndReason.SUBMITTED, False, 0)
+    assert "+changed" in result.patch
+    assert "evaluate: false" in result.message
 
 
 @pytest.mark.parametrize(

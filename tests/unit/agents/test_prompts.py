@@ -1,6 +1,6 @@
 import pytest
 
-from dgym.agents.prompt import Prompt
+from dgym.agents.prompt import InlineTemplate, Prompt
 from dgym.errors import ManifestError
 
 TOOLS = ("pdb", "view", "rewrite", "eval", "submit")
@@ -54,6 +54,13 @@ def test_a_template_of_the_users_replaces_ours_and_may_use_it(tmp_path):
     (tmp_path / "mine.j2").write_text('Be quick.\n{% include "system.j2" %}')
     system, _ = head(info(*TOOLS), system="mine.j2", base=tmp_path)
     assert system.content.startswith("Be quick.\nYou are a debugging agent.")
+
+
+def test_a_template_may_be_written_inline_and_use_ours():
+    system, _ = head(info(*TOOLS), system=InlineTemplate(inline='Be quick.\n{% include "system.j2" %}'), base=None)
+    assert system.content.startswith("Be quick.\nYou are a debugging agent.")
+    with pytest.raises(ManifestError, match=r"taskPrompt\.inline:2 cannot be used"):
+        head(info(*TOOLS), task=InlineTemplate(inline="a\n{% if %}"))
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,24 @@ def test_rendered_manifests_are_valid_and_hold_what_the_row_says(benchmark, impo
     assert all(selector.matches(one.metadata.labels) for name, one in found.items() if name != "mini-test")
 
 
+def test_a_benchmark_that_comes_with_dgym_is_one_like_the_others(benchmark, tmp_path):
+    assert "mini_nightmare" in benchmark("list").output
+    assert json.loads(benchmark("list", "--output", "json").output)["bundled"][0]["rows"] == 10
+    assert "sheet-undo" in benchmark("show", "mini_nightmare").output
+    assert "10 instances come with dgym" in benchmark("verify", "mini_nightmare").output
+    done = benchmark(
+        "render", "mini_nightmare", "--filter", "form*", "--agent", "solution", "--output", tmp_path / "out"
+    )
+    assert done.exit_code == 0, done.output
+    task, made = load(tmp_path / "out" / "formula.yaml") + load(tmp_path / "out" / "episodeset.yaml")
+    assert task.spec.source.files
+    assert [ref.name for ref in made.spec.tasks] == ["formula"]
+    assert "did you mean 'formula'" in benchmark("render", "mini_nightmare", "--filter", "formla").output
+    assert "leave it out" in benchmark("render", "mini_nightmare", "--image", "x").output
+    ran = benchmark("run", "mini_nightmare", "--filter", "formula", "--results", tmp_path / "results")
+    assert "give --agent NAME" in ran.output
+
+
 def test_standard_output_is_one_stream_of_documents(benchmark, import_rows, rows, tmp_path):
     import_rows(rows)
     done = benchmark("render", "mini", "--filter", "mini__coins-2", "--agent", "solution")

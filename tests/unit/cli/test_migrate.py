@@ -157,10 +157,97 @@ def test_other_benchmarks_become_sets_that_wait_for_their_tasks(folder):
     text = "debug_agent: {benchmark: swebench, problems: %s, env_kwargs: {run_timeout: 3, dataset_id: x}}"
     (found,), said = converted(folder, text % "all")
     assert found.spec.task_selector.match_labels == {"dgym.dev/benchmark": "swebench"}
-    assert "does not come with dgym" in said
+    assert "swebench does not come with dgym: dgym benchmark import swebench --from FILE reads it" in said
+    assert "Next: dgym benchmark import swebench --from FILE\n" in said
+    assert "dgym run out.yaml -f swebench-tasks" in said
     assert "env_kwargs.run_timeout: belongs to the tasks of the benchmark" in said
     (found,), _ = converted(folder, text % "[astropy__astropy-12907]")
     assert [task.name for task in found.spec.tasks] == ["astropy-astropy-12907"]
+    _, said = converted(folder, "debug_agent: {benchmark: aider, problems: all}")
+    assert "dgym benchmark import aider --from FILE --adapter exercism" in said
+
+
+FLAT = """
+task_name: thing
+output_path: exps/thing
+{model}
+tools: {tools}
+{about}
+terminal: {{type: docker, mem_limit: 16G, extra_labels: {{team: one}}}}
+agent:
+  type: {agent}
+  max_steps: 7
+  max_history_token_cutoff: -1
+  system_prompt: >-
+    You repair programs. The task: {{{{ info.instructions }}}}
+"""
+LOCAL = """task_data:
+  env_type: local
+  path: data/thing
+  entrypoint: python -m pytest -sv test.py
+  debug_entrypoint: python -m pdb -m pytest -s test.py
+  run_timeout: 12
+"""
+
+
+def flat(agent="froggy", model="llm: {name: gpt-4o, temperature: 0.7}", tools="[bash, view, pdb, edit]", about=LOCAL):
+    return FLAT.format(agent=agent, model=model, tools=tools, about=about)
+
+
+def test_a_flat_configuration_becomes_a_task_and_an_episode(folder):
+    (task, episode), said = converted(folder, flat())
+    assert task.spec.source.local_path == str(folder / "data" / "thing")
+    assert task.spec.entrypoint == "python -m pytest -sv test.py"
+    assert task.spec.debug_entrypoint == "python -m pytest -s test.py"
+    assert task.spec.entrypoint_timeout_seconds == 12
+    assert task.spec.resources.limits == {"memory": "16Gi"}
+    assert episode.spec.tools == ("bash", "view", "pdb", "rewrite")
+    agent = episode.spec.agent
+    assert (agent.name, agent.model, agent.temperature, agent.max_steps) == ("debug_agent", "gpt-4o", "0.7", 7)
+    assert agent.parameters == {"systemPrompt": {"inline": "You repair programs. The task: {{ task }}"}}
+    assert "froggy is debug_agent here" in said
+    assert "terminal.extra_labels: " in said
+    assert "not a key of debug-gym" not in said
+    checked = CliRunner().invoke(cli, ["validate", "out.yaml"])
+    assert checked.exit_code == 0, checked.output
+
+
+def test_a_flat_configuration_without_pdb_rewrites(folder):
+    older = flat(model="llm_name: gpt-4o", tools="[bash, edit]", about="env: {run_timeout: 9}\n" + LOCAL[:-16])
+    (task, episode), _ = converted(folder, older)
+    assert (episode.spec.agent.name, episode.spec.agent.model) == ("rewrite_agent", "gpt-4o")
+    assert task.spec.entrypoint_timeout_seconds == 9
+
+
+@pytest.mark.parametrize(
+    "about", ["dataset: {type: %s, problems: all}", "task_data: {dataset_type: %s, problems: all}"]
+)
+@pytest.mark.parametrize("name", ["swebench", "swebench-debug", "swesmith", "r2egym", "aider"])
+def test_flat_configurations_of_benchmarks_become_sets(folder, about, name):
+    (found,), said = converted(folder, flat(agent="solution_agent", tools="[bash, submit]", about=about % name))
+    assert isinstance(found, EpisodeSet)
+    assert found.spec.template.agent.name == "solution"
+    benchmark = "swebench" if name == "swebench-debug" else name
+    assert f"dgym benchmark import {benchmark} --from FILE" in said
+    assert CliRunner().invoke(cli, ["validate", "out.yaml"]).exit_code == 0
+
+
+def test_a_flat_configuration_without_tests_ends_without_a_score(folder):
+    about = "task_data: {env_type: FreeEnv, image: 'ubuntu:22.04', local_path: data/thing, workspace_dir: /testbed}"
+    tools = "[edit, bash, {submit: {eval_on_submit: false}}]"
+    (task, episode), said = converted(folder, flat(about=about, tools=tools))
+    assert (task.spec.image, task.spec.working_directory) == ("ubuntu:22.04", "/testbed")
+    assert task.spec.source.local_path == str(folder / "data" / "thing")
+    assert episode.spec.tools[2].options == {"evaluate": False}
+    assert "the image must hold Python 3.6 or newer" in said
+    assert CliRunner().invoke(cli, ["validate", "out.yaml"]).exit_code == 0
+
+
+@pytest.mark.parametrize("problems", ["all", "[config]", "[formula]", "[formula, sheet_undo]"])
+def test_other_programs_of_the_same_name_are_told(folder, problems):
+    about = f"dataset: {{type: mini_nightmare, problems: {problems}}}"
+    _, said = converted(folder, flat(about=about))
+    assert "dgym's mini_nightmare has programs of its own" in said
 
 
 def test_images_other_than_bare_pythons_are_kept(folder):
@@ -179,12 +266,28 @@ def test_images_other_than_bare_pythons_are_kept(folder):
     assert "runs without network" in said
 
 
-def test_agents_and_parameters_that_dgym_lacks_are_told(folder):
-    text = "froggy_agent: {env_kwargs: {path: data/thing, dir_tree_depth: 3}, memory_size: 3, llm_name: human}"
-    (_, episode), said = converted(folder, text)
-    assert episode.spec.agent is None
-    assert "there is no agent 'froggy_agent', so it is left out with its settings (model); add --agent NAME" in said
-    assert "memory_size: the agent froggy_agent has no such parameter" in said
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (flat(agent="frogy"), "agent.type of section frogy: there is no agent 'frogy'; set it to one of debug_5_agent"),
+        ("a: {agent_type: x.Y, env_kwargs: {path: data/thing}}", "agent_type of section a: there is no agent 'x.Y'"),
+        ("my_agent: {env_kwargs: {path: data/thing}}", "agent_type of section my_agent: there is no agent 'my_agent'"),
+    ],
+)
+def test_an_unknown_agent_stops_it(folder, text, complaint):
+    (folder / "x.yaml").write_text(text)
+    done = migrate("x.yaml", "--output", "out.yaml")
+    assert done.exit_code == 2
+    assert complaint in done.output
+    assert not (folder / "out.yaml").exists()
+
+
+def test_parameters_and_templates_that_dgym_lacks_are_told(folder):
+    text = "solution_agent: {env_kwargs: {path: data/thing}, memory_size: 3}\n"
+    text += "debug_agent: {env_kwargs: {path: data/thing}, system_prompt: '{{ agent.env }}'}"
+    _, said = converted(folder, text)
+    assert "memory_size of solution_agent: the agent solution has no such parameter" in said
+    assert "system_prompt of debug_agent: the template uses names of debug-gym" in said
 
 
 def test_a_file_without_sections_is_one(folder):
@@ -202,13 +305,18 @@ def test_a_repository_outside_of_the_manifests_directory_is_allowed_by_the_print
     assert load(folder / "sub" / "out.yaml", allow_local_paths=[repository])
 
 
-def test_a_repository_that_is_not_there_is_told(folder):
-    (task, _), said = converted(folder, "debug_agent: {env_kwargs: {path: data/none}}")
-    assert "there is no directory data/none" in said
-    assert (task.metadata.name, task.spec.source) == ("none", None)
-    (task, _), said = converted(folder, "debug_agent: {max_steps: 3}")
-    assert "there is no repository" in said
-    assert (task.metadata.name, task.spec.source) == ("x", None)
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("debug_agent: {env_kwargs: {path: data/none}}", "there is no directory data/none here"),
+        ("debug_agent: {max_steps: 3}", "section debug_agent has neither a repository nor an image"),
+    ],
+)
+def test_a_task_without_a_repository_stops_it(folder, text, complaint):
+    (folder / "x.yaml").write_text(text)
+    done = migrate("x.yaml")
+    assert done.exit_code == 2
+    assert complaint in done.output
 
 
 def test_nothing_is_overwritten_without_force(folder):
@@ -231,7 +339,7 @@ def test_nothing_is_overwritten_without_force(folder):
         ("name: ci\ntools: [a]\n", "has no sections"),
         ("apiVersion: v1\nkind: Pod\nspec: {}\n", "has no sections"),
         ("a: {b: [}\n", "line 1"),
-        ("debug_agent: {max_steps: 0}\n", "spec.agent.maxSteps"),
+        ("debug_agent: {max_steps: 0, env_kwargs: {path: data/thing}}\n", "spec.agent.maxSteps"),
     ],
 )
 def test_other_files_are_refused(folder, text, complaint):

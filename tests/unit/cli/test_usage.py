@@ -173,6 +173,40 @@ def test_validate_checks_agents_tools_options_and_patches(dgym, tmp_path):
         assert complaint in done.output, done.output
 
 
+@pytest.mark.parametrize(
+    ("template", "complaint"),
+    [
+        ("nowhere.j2", "nowhere.j2 cannot be used"),
+        ("mine.j2", "mine.j2 cannot be used: 'nothing' is undefined"),
+        ("{inline: '{% if %}'}", "systemPrompt.inline:1 cannot be used"),
+        ("{inlin: a}", "Object"),
+        ("{inline: '{{ task }} {{ instructions.pdb }}'}", None),
+        ("good.j2", None),
+    ],
+)
+def test_validate_and_run_read_prompt_templates(dgym, tmp_path, template, complaint):
+    (tmp_path / "mine.j2").write_text("{{ nothing }}")
+    (tmp_path / "good.j2").write_text('{% include "system.j2" %}')
+    spec = f"""
+  agent: {{name: debug_agent, model: human, parameters: {{systemPrompt: {template}}}}}
+  task: {{source: {{files: [{{path: calc.py, content: "x = 1"}}]}}}}
+"""
+    (tmp_path / "e.yaml").write_text(EPISODE.partition("spec:")[0] + "spec:" + spec)
+    done = dgym("validate", str(tmp_path / "e.yaml"))
+    assert done.exit_code == (2 if complaint else 0), done.output
+    if complaint:
+        assert complaint in done.output
+        assert dgym("run", str(tmp_path / "e.yaml")).exit_code == 2
+
+
+def test_validate_refuses_a_task_without_a_repository(dgym, tmp_path):
+    head = TASK.partition("spec:")[0]
+    (tmp_path / "t.yaml").write_text(head + "spec: {entrypoint: python -m pytest -q}\n")
+    done = dgym("validate", str(tmp_path / "t.yaml"))
+    assert done.exit_code == 2
+    assert "is missing, and so is image: the task has no repository" in done.output
+
+
 def test_validate_finds_the_same_tool_twice_in_a_set(dgym, tmp_path):
     text = """
 apiVersion: dgym.dev/v1alpha1
