@@ -158,6 +158,7 @@ lint: $(STAMP) ## ruff, mypy --strict, import-linter, the runner's own checks
 	@$(BIN)/zizmor --offline --pedantic --quiet --no-progress .github/workflows
 	@$(BIN)/python hack/check_runner.py
 	@$(BIN)/python hack/check_sizes.py
+	@$(BIN)/python hack/check_expressions.py
 	@$(BIN)/python hack/chart.py --check
 	@$(BIN)/python hack/openapi.py --check
 	@$(BIN)/python hack/rooms.py --check

@@ -121,14 +121,34 @@ _RULES: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"), "TIME"),
     (re.compile(r"/tmp/pytest-of-[\w.-]+/pytest-\d+"), "/tmp/PYTEST"),  # noqa: S108 - text, not a file of ours
 )
-# pytest draws its last line to the terminal's width, so the number of '=' depends on the duration inside it.
-_RULER = re.compile(r"^=+ (.*DURATION.*?) =+$", re.MULTILINE)
-_TEMPORARY_WORKSPACE = re.compile(r"/[^\s'\":,()]*/dgym-[\w.-]+(?:/workspace)?(?=[/\s'\":,()]|$)")
+_SEPARATOR = re.compile(r"([\s'\":,()])")
 
 
 def normalize(text: str) -> str:
     """``text`` with addresses, process ids, durations, times and temporary places replaced."""
     for pattern, replacement in _RULES:
         text = pattern.sub(replacement, text)
-    text = _RULER.sub(r"=== \1 ===", text)
-    return _TEMPORARY_WORKSPACE.sub("/workspace", text)
+    text = "\n".join(_without_ruler(line) for line in text.split("\n"))
+    return "".join(_without_place(piece) for piece in _SEPARATOR.split(text))
+
+
+def _without_ruler(line: str) -> str:
+    """pytest draws its last line to the terminal's width, so the number of '=' depends on the duration inside it."""
+    inner = line.strip("=")
+    is_ruler = line.startswith("=") and line.endswith("=") and inner.startswith(" ") and inner.endswith(" ")
+    return f"==={inner}===" if is_ruler and "DURATION" in inner else line
+
+
+def _without_place(word: str) -> str:
+    """A path of a temporary workspace, written as that of a container's."""
+    start = word.find("/")
+    begin = word.rfind("/dgym-", start + 1) if start >= 0 else -1
+    if begin < 0:
+        return word
+    name, slash, rest = word[begin + 1 :].partition("/")
+    if not all(character.isalnum() or character in "_.-" for character in name) or name == "dgym-":
+        return word
+    below = slash + rest
+    if below == "/workspace" or below.startswith("/workspace/"):
+        below = below.removeprefix("/workspace")
+    return f"{word[:start]}/workspace{below}"

@@ -16,7 +16,6 @@ from typing import Any, ClassVar, Literal, get_args
 
 import msgspec
 
-from dgym.decoding import DECODE_ERRORS
 from dgym.sandbox.protocol import RunResult, Sandbox
 from dgym.tracing import span
 
@@ -176,7 +175,7 @@ def parse_report(data: bytes, token: str) -> TestReport | None:
             continue
         try:
             reader.read(msgspec.json.decode(line[len(prefix) :], type=dict[str, Any]))
-        except (*DECODE_ERRORS, ValueError, KeyError, TypeError, AttributeError):
+        except Exception:  # Whatever a forged record breaks here, it is a sign and never a fault of the infrastructure.
             add_reason(report, "the report has a record that cannot be read")
     report.finished = reader.ended == report.sessions and not reader.abnormal
     if report.form != "shell":

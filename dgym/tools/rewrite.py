@@ -12,8 +12,7 @@ from dgym.tools.text import split_words
 from dgym.workspace import decode_text, line_count, resolve_span, rewrite_text
 from dgym.workspace.patches import unified_diff
 
-_TEXT_FORM = re.compile(r"\A(?P<head>.*?)<c>(?:\r?\n)?(?P<code>.*)</c>\s*\Z", re.DOTALL)
-_RANGE = re.compile(r"\A(\d+)(?::(\d+))?\Z")
+_RANGE = re.compile(r"\A(\d{1,9})(?::(\d{1,9}))?\Z")
 _USAGE = "The text form is: rewrite PATH START:END <c>new code</c>, or without START:END for the whole file."
 
 
@@ -69,17 +68,19 @@ class Rewrite(Tool):
 
     def parse_text(self, rest: str) -> dict[str, Any]:
         """``PATH [START[:END]] <c>new code</c>``; a line break right after ``<c>`` is not part of the code."""
-        match = _TEXT_FORM.match(rest)
-        if match is None:
+        head, opened, code = rest.partition("<c>")
+        code = code.rstrip()
+        if not opened or not code.endswith("</c>"):
             raise ToolError(f"rewrite: the new code must stand between <c> and </c>. {_USAGE}")
         try:
-            words = split_words(match["head"])
+            words = split_words(head)
         except ValueError as error:
             raise ToolError(f"rewrite: {error} {_USAGE}") from None
         lines = _RANGE.match(words[1]) if len(words) == 2 else None
         if not words or len(words) > 2 or (len(words) == 2 and lines is None):
             raise ToolError(f"rewrite: before <c> stand a path and perhaps a range such as 3:5. {_USAGE}")
-        arguments: dict[str, Any] = {"path": words[0], "new_code": match["code"]}
+        code = code.removesuffix("</c>").removeprefix("\r\n" if code.startswith("\r\n") else "\n")
+        arguments: dict[str, Any] = {"path": words[0], "new_code": code}
         if lines is not None:
             arguments["start"] = int(lines[1])
             if lines[2] is not None:

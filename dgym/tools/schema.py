@@ -206,8 +206,8 @@ def _checked(parameter: Parameter, value: Any) -> Any:
     try:
         checked = msgspec.convert(value, parameter.type)
     except msgspec.ValidationError as error:
-        place = re.search(r"at `\$(.+)`", str(error))
-        where = f" ({place[1]} is wrong)" if place else ""
+        _, found, place = str(error).rpartition("at `$")
+        where = f" ({place.removesuffix('`')} is wrong)" if found and place != "`" else ""
         wrong = f"must be {describe(parameter.schema)}, not {_shown(value)}{where}."
         if _NUMBERS.get(type(value), frozenset()).intersection(parameter.kinds):
             wrong = f"is out of range: it {wrong}"

@@ -134,7 +134,8 @@ def _block(kind: str, line: Markup) -> Markup:
     return Markup('<span class="{}">{}</span>').format(kind, line or Markup(" "))
 
 
-_LISTED = re.compile(r"^(?P<arrow>->|>>)?\s*(?P<stop>B)?\s*\d+\s{2}")
+_STOP = re.compile(r"B\s*\d+\s{2}")
+_LISTED = re.compile(r"\d+\s{2}")
 
 
 def debugger_text(text: str) -> Markup:
@@ -143,6 +144,8 @@ def debugger_text(text: str) -> Markup:
 
 
 def _debugger_line(line: str) -> Markup:
-    match = _LISTED.match(line)
-    kind = "" if match is None else "here" if match["arrow"] else "stop" if match["stop"] else ""
+    arrow = line.startswith(("->", ">>"))
+    rest = line[2 * arrow :].lstrip()
+    stop = _STOP.match(rest) is not None
+    kind = "here" if arrow and (stop or _LISTED.match(rest)) else "stop" if stop else ""
     return _block(kind, terminal_text(line.removesuffix("\n"))) if kind else terminal_text(line)

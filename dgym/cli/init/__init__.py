@@ -1,6 +1,5 @@
 """``dgym init``: a manifest for a repository, from a survey of its tests and requirements."""
 
-import re
 import shlex
 import sys
 from collections.abc import Iterable, Iterator
@@ -17,6 +16,7 @@ from dgym.cli.init.survey import (
     allows,
     protected_patterns,
     read_requirements,
+    read_text,
     survey,
     test_folders,
 )
@@ -74,8 +74,9 @@ def find_entrypoint(found: Survey) -> Entrypoint:
         return Entrypoint(_PYTEST, f"pytest finds them by their names, such as {found.tests[0]}")
     if found.other_tests:
         first = found.other_tests[0]
-        text = (found.root / first).read_text("utf-8", "replace")
-        if re.search(r"^\s*(async )?def test|TestCase", text, re.MULTILINE):
+        text = read_text(found.root, first)
+        lines = (line.strip() for line in text.splitlines())
+        if "TestCase" in text or any(line.startswith(("def test", "async def test")) for line in lines):
             return Entrypoint(f"{_PYTEST} {shlex.quote(first)}", f"{first} holds the tests")
         return Entrypoint(f"python {shlex.quote(first)}", f"{first} is a program; its exit status is the score")
     return Entrypoint(

@@ -1,14 +1,14 @@
 """A repository's tests, their configuration, the files to hide or protect, and its requirements."""
 
-import configparser
 import os
 import re
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import msgspec
+
+from dgym.untrusted import parse_ini, parse_toml, read_regular
 
 _SKIPPED = frozenset({".git", ".hg", ".svn", "__pycache__", ".tox", ".nox", "node_modules", "site-packages", ".eggs"})
 _BULKY = frozenset({"node_modules", ".tox", ".nox"})
@@ -60,7 +60,7 @@ def survey(root: Path) -> Survey:
         bulky=tuple(bulky),
         secrets=tuple(sorted(secrets)),
         policy_files=tuple(name for name in (".debugignore", ".debugreadonly") if (root / name).is_file()),
-        django="manage.py" in files and "django" in read_text(root / "manage.py").lower(),
+        django="manage.py" in files and "django" in read_text(root, "manage.py").lower(),
         source_layout=any(path.startswith("src/") and path.endswith(".py") for path in files)
         and not (root / "src" / "__init__.py").exists(),
     )
@@ -94,22 +94,14 @@ def protected_patterns(found: Survey) -> list[str]:
     return [*(f"/{folder}/" for folder in folders), *sorted(patterns), *sorted(f"/{path}" for path in rest)]
 
 
-def read_toml(path: Path) -> dict[str, Any]:
+def read_toml(root: Path, name: str) -> dict[str, Any]:
     """The file's tables; empty when there is none or it is not TOML."""
-    try:
-        return tomllib.loads(read_text(path))
-    except tomllib.TOMLDecodeError:
-        return {}
+    return parse_toml(_read(root, name)) or {}
 
 
-def read_ini(path: Path) -> configparser.ConfigParser:
-    """The file's sections; none when there is no file or it is not in that form."""
-    parser = configparser.ConfigParser(interpolation=None)
-    try:
-        parser.read_string(read_text(path))
-    except configparser.Error:
-        return configparser.ConfigParser(interpolation=None)
-    return parser
+def read_ini(root: Path, name: str) -> dict[str, dict[str, str]]:
+    """The options of the file's sections; none when there is no file or it is not in that form."""
+    return parse_ini(_read(root, name)) or {}
 
 
 def table(data: Any, *keys: str) -> dict[str, Any]:
@@ -143,26 +135,21 @@ def _pytest_settings(root: Path) -> PytestSettings | None:
     """The first of pytest's configuration files that configures it, in pytest's own order."""
     for name in ("pytest.ini", ".pytest.ini"):
         if (root / name).is_file():
-            return _from_ini(root / name, "pytest")
-    pyproject = table(read_toml(root / "pyproject.toml"), "tool", "pytest", "ini_options")
+            return _settings(name, read_ini(root, name).get("pytest", {}))
+    pyproject = table(read_toml(root, "pyproject.toml"), "tool", "pytest", "ini_options")
     if pyproject:
-        return PytestSettings(
-            file="pyproject.toml",
-            testpaths=_strings(pyproject.get("testpaths")),
-            pythonpath=_strings(pyproject.get("pythonpath")),
-        )
+        return _settings("pyproject.toml", pyproject)
     for name, section in (("tox.ini", "pytest"), ("setup.cfg", "tool:pytest")):
-        if read_ini(root / name).has_section(section):
-            return _from_ini(root / name, section)
+        if section in (sections := read_ini(root, name)):
+            return _settings(name, sections[section])
     return None
 
 
-def _from_ini(path: Path, section: str) -> PytestSettings:
-    parser = read_ini(path)
+def _settings(file: str, options: dict[str, Any]) -> PytestSettings:
     return PytestSettings(
-        file=path.name,
-        testpaths=_strings(parser.get(section, "testpaths", fallback="")),
-        pythonpath=_strings(parser.get(section, "pythonpath", fallback="")),
+        file=file,
+        testpaths=_strings(options.get("testpaths")),
+        pythonpath=_strings(options.get("pythonpath")),
     )
 
 
@@ -172,12 +159,16 @@ def _strings(value: Any) -> tuple[str, ...]:
     return tuple(item for item in value if isinstance(item, str)) if isinstance(value, list) else ()
 
 
-def read_text(path: Path) -> str:
-    """The file's text; empty when it cannot be read."""
+def read_text(root: Path, name: str) -> str:
+    """The text of a file of the repository ``root``; empty when it cannot be read."""
+    return _read(root, name).decode("utf-8-sig", "replace")
+
+
+def _read(root: Path, name: str) -> bytes:
     try:
-        return path.read_text("utf-8-sig", errors="replace")
+        return read_regular(root / name, root=root)
     except OSError:
-        return ""
+        return b""
 
 
 _FILES = (
@@ -190,6 +181,7 @@ _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*")
 _REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\s*(\[[\w\s,.-]*\])?\s*([<>=!~(;][^@/\\]*)?")
 _INCLUDE = re.compile(r"^(?:-r|--requirement)[ =]?\s*(\S+)")
 _BOUND = re.compile(r"(>=|<)\s*(\d+)\.(\d+)(?![.\d])")
+_LINE_CHARACTERS = 1000
 _REQUIREMENTS_LIMIT = 256
 """The limit of ``spec.requirements``."""
 
@@ -208,15 +200,15 @@ def read_requirements(root: Path) -> Requirements:
     reader = _Reader(root)
     for name in _FILES:
         reader.file(root / name)
-    project = read_toml(root / "pyproject.toml")
+    project = read_toml(root, "pyproject.toml")
     reader.pyproject(project)
-    setup = read_ini(root / "setup.cfg")
+    setup = read_ini(root, "setup.cfg")
     reader.setup_cfg(setup)
     for name in ("setup.py", "Pipfile", "environment.yml", "environment.yaml", "tox.ini"):
         if (root / name).is_file() and not reader.found:
             reader.left_out.append(f"{name}: not read; add what it lists")
-    python = table(project, "project").get("requires-python") or setup.get("options", "python_requires", fallback="")
-    own = _normal(str(table(project, "project").get("name") or setup.get("metadata", "name", fallback="")))
+    python = table(project, "project").get("requires-python") or _option(setup, "options", "python_requires")
+    own = _normal(str(table(project, "project").get("name") or _option(setup, "metadata", "name")))
     lines = list(dict.fromkeys(line for line in reader.found if not own or _normal(line) != own))
     if len(lines) > _REQUIREMENTS_LIMIT:
         reader.left_out.append(
@@ -253,14 +245,13 @@ class _Reader:
         self._seen.add(path)
         name = path.relative_to(self._root.resolve()).as_posix()
         self.files.append(name)
-        text = re.sub(r"\\\n", " ", path.read_text("utf-8-sig", errors="replace"))
-        for raw in text.splitlines():
+        for raw in read_text(self._root.resolve(), name).replace("\\\n", " ").splitlines():
             line = _without_comment(raw)
             include = _INCLUDE.match(line)
             if include:
                 self.file(path.parent / include[1])
             elif line:
-                self._add(re.sub(r"\s+--hash=\S+", "", line), name)
+                self._add(" ".join(word for word in line.split() if not word.startswith("--hash=")), name)
 
     def pyproject(self, data: dict[str, Any]) -> None:
         """Dependencies of the project, and of its extras and groups for tests."""
@@ -276,15 +267,16 @@ class _Reader:
         if table(data, "tool", "poetry").get("dependencies"):
             self.left_out.append("pyproject.toml: poetry's own tables are not read; add what they list")
 
-    def setup_cfg(self, parser: Any) -> None:
+    def setup_cfg(self, sections: dict[str, dict[str, str]]) -> None:
         """``install_requires`` and the extras for tests."""
-        texts = [parser.get("options", "install_requires", fallback="")]
-        texts += [parser.get("options.extras_require", name, fallback="") for name in _GROUPS]
+        texts = [_option(sections, "options", "install_requires")]
+        texts += [_option(sections, "options.extras_require", name) for name in _GROUPS]
         for line in "\n".join(texts).splitlines():
             if line.strip():
                 self._add(line.strip(), "setup.cfg")
 
     def _add(self, line: str, source: str) -> None:
+        line = " ".join(line[:_LINE_CHARACTERS].split())
         if _REQUIREMENT.fullmatch(line):
             self.found.append(line)
             self.files.append(source)
@@ -300,6 +292,10 @@ class _Reader:
             )
 
 
+def _option(sections: dict[str, dict[str, str]], section: str, name: str) -> str:
+    return sections.get(section, {}).get(name) or ""
+
+
 def _group(groups: dict[str, Any], name: str, above: tuple[str, ...]) -> Iterator[str]:
     items = groups.get(name)
     for item in items if isinstance(items, list) and name not in above else ():
@@ -310,7 +306,7 @@ def _group(groups: dict[str, Any], name: str, above: tuple[str, ...]) -> Iterato
 
 
 def _without_comment(line: str) -> str:
-    return re.sub(r"(^|\s)#.*$", "", line).strip()
+    return "" if line.startswith("#") else re.split(r"\s#", line, maxsplit=1)[0].strip()
 
 
 def _normal(line: str) -> str:

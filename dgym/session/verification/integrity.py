@@ -4,7 +4,7 @@ A sign is evidence, its absence is none: what the agent's code did unseen is unk
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from dgym.sandbox import TestReport
 from dgym.session.verification.protection import ADDED_TESTS, PYTEST_SECTION, Protection
@@ -12,11 +12,48 @@ from dgym.wire import Integrity, IntegritySign, Seen, Step
 
 _MOST = 50
 _DETAIL_CHARACTERS = 300
-_GIT = r"(?:^|[\n;&|(`])\s*(?:\w+=\S*\s+)*(?:\S*/)?git(?:\s+-[cC]\s+\S+|\s+-\S+)*\s+"
-_READS_HISTORY = re.compile(
-    rf"{_GIT}(?:log|show|reflog|blame|annotate|cat-file|rev-list|fsck|whatchanged|shortlog|fetch|pull|bisect)\b"
-    r"|(?<![\w.])\.git/(?:objects|logs|refs|packed-refs|ORIG_HEAD|FETCH_HEAD)"
+_COMMAND_CHARACTERS = 256 * 1024
+_COMMAND_ENDS = re.compile(r"[\n;&|(`]")
+_READS_HISTORY = frozenset(
+    {
+        *("annotate", "bisect", "blame", "cat-file", "fetch", "fsck", "log", "pull", "reflog", "rev-list", "shortlog"),
+        *("show", "whatchanged"),
+    }
 )
+_HISTORY_FILES = ("objects", "logs", "refs", "packed-refs", "ORIG_HEAD", "FETCH_HEAD")
+
+
+def reads_history(command: str) -> bool:
+    """Whether a shell command runs git to read the history, or names its files. Takes time in proportion to its length.
+
+    Of a command that is longer than 256 KiB, its beginning and its end count.
+    """
+    if len(command) > _COMMAND_CHARACTERS:
+        half = _COMMAND_CHARACTERS // 2
+        command = f"{command[:half]}\n{command[-half:]}"
+    return any(_is_reading_git(piece.split()) for piece in _COMMAND_ENDS.split(command)) or _names_history(command)
+
+
+def _is_reading_git(words: Sequence[str]) -> bool:
+    rest = iter(words)
+    program = next((word for word in rest if "=" not in word), "")
+    if program.rpartition("/")[2] != "git":
+        return False
+    for word in rest:
+        if word in ("-c", "-C"):
+            next(rest, None)
+        elif not word.startswith("-"):
+            return word.strip("\"'") in _READS_HISTORY
+    return False
+
+
+def _names_history(command: str) -> bool:
+    before, *places = command.split(".git/")
+    for place in places:
+        if not (before[-1:].isalnum() or before[-1:] in ("_", ".")) and place.startswith(_HISTORY_FILES):
+            return True
+        before = place
+    return False
 
 
 class Signs:
@@ -73,7 +110,7 @@ def label(
     for each in seen:
         signs.add(each.sign, [each.detail])
     signs.add(IntegritySign.TESTS_CHANGED, filter(is_protected, refused))
-    signs.add(IntegritySign.HISTORY_READ, filter(_READS_HISTORY.search, commands))
+    signs.add(IntegritySign.HISTORY_READ, filter(reads_history, commands))
     return Integrity(clean=not signs.seen, seen=signs.seen)
 
 

@@ -6,11 +6,11 @@ This is on top of the task's own policy: an author who protects nothing still ge
 import posixpath
 import re
 import shlex
-import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from dgym.untrusted import TEXT_LIMIT, parse_toml
 from dgym.workspace import ancestors
 from dgym.workspace.patches import FileVersion
 
@@ -133,7 +133,8 @@ def select_changes(
 ) -> tuple[dict[str, FileVersion | None], dict[str, str]]:
     """Divide ``changed`` into the changes that reach the verifier and the reasons why the others do not.
 
-    ``pyproject``: the original pyproject.toml of the workspace; its pytest section cannot be changed.
+    ``pyproject``: the original pyproject.toml of the workspace; its pytest section cannot be changed. Blocks while that
+    of a changed one is read, in a process of its own.
     """
     allowed: dict[str, FileVersion | None] = {}
     refused: dict[str, str] = {}
@@ -151,16 +152,19 @@ def select_changes(
 def _why_pyproject_refused(path: str, version: FileVersion | None, original: bytes | None) -> str | None:
     before = _pytest_section(original) if path == "pyproject.toml" else {}
     after = _pytest_section(version.data if version is not None else None)
-    return None if before == after else PYTEST_SECTION
+    return None if before == after and after is not None else PYTEST_SECTION
 
 
 def _pytest_section(data: bytes | None) -> object:
-    if data is None:
+    """The section about pytest; None where the file cannot be read."""
+    # A key can be written in escapes, so only text without any is known to have no such section.
+    if data is None or (b"pytest" not in data and b"\\" not in data and len(data) <= TEXT_LIMIT):
         return {}
-    try:
-        return tomllib.loads(data.decode()).get("tool", {}).get("pytest", {})
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, AttributeError):
+    tables = parse_toml(data)
+    if tables is None:
         return None
+    tool = tables.get("tool", {})
+    return tool.get("pytest", {}) if isinstance(tool, dict) else {}
 
 
 def _hijacks(module: str) -> bool:

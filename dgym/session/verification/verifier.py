@@ -4,6 +4,8 @@ The order matters: commands that run the agent's code come before the files that
 and nothing runs between those files and the tests.
 """
 
+import asyncio
+import logging
 import re
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping
@@ -32,6 +34,7 @@ from dgym.wire import IntegritySign
 from dgym.workspace import ancestors
 from dgym.workspace.patches import FileVersion, patched_paths
 
+_log = logging.getLogger(__name__)
 _TAIL_LINES = 20
 _IN_MEMORY_BYTES = 8 * 1024**2
 _DEPENDENCY_FILES = re.compile(r"(?:pyproject\.toml|setup\.(?:py|cfg)|Pipfile|[\w.-]*requirements[\w.-]*\.(?:txt|in))")
@@ -172,6 +175,8 @@ class _Verification:
         self._plan = plan
         self._notes: list[str] = []
         self._signs = Signs()
+        self._reached = False
+        """Whether code of the agent has run in the verifier."""
         self.doubtful = False
         """Whether no test ran, for a reason that may be the environment's."""
 
@@ -234,13 +239,24 @@ class _Verification:
         protection = protect(pristine, expected.outcomes, [*self._written_paths(), *named])
         pyproject = await read_versions(self._verifier, pristine, ["pyproject.toml"])
         original = pyproject["pyproject.toml"].data if pyproject else None
-        changed, refused = select_changes(self._plan.changed, protection, original)
+        try:
+            changed, refused = await asyncio.to_thread(select_changes, self._plan.changed, protection, original)
+        except Exception as error:
+            # The agent wrote what is judged here, so it is the agent's doing, and a fault of ours that has to be found.
+            _log.exception("the changes cannot be judged")
+            verdict = nothing_ran(self._plan.mode, expected, f"the changes cannot be judged ({type(error).__name__})")
+            return msgspec.structs.replace(verdict, untouched_passes=expected.all_pass)
         self._notes.extend(f"not scored: {path} ({why})" for path, why in sorted(refused.items()))
         self._signs.add_refused(refused, protection)
         try:
             verdict = await self._run_changed(expected, protection, changed)
         except _AgentsDoing as failure:
             verdict = nothing_ran(self._plan.mode, expected, str(failure))
+        except (SandboxLost, OSError) as death:
+            if not self._reached:
+                raise
+            why = f"the verifier failed once the agent's code had run in it ({death})"
+            verdict = nothing_ran(self._plan.mode, expected, why)
         return msgspec.structs.replace(
             verdict,
             notes=(*verdict.notes, *self._notes),
@@ -284,6 +300,7 @@ class _Verification:
     async def _run_changed(
         self, expected: ExpectedTests, protection: Protection, changed: Mapping[str, FileVersion | None]
     ) -> Verdict:
+        self._reached = bool(changed)
         if self._plan.build_commands:
             kept = await self._write_and_build(protection, changed)
             await self._check_tests(kept, await self._write_tests())
@@ -292,14 +309,18 @@ class _Verification:
             await self._write_tests()
         try:
             result = await self._run_entrypoint(changed=changed)
-        except SandboxLost as death:
+        except (SandboxLost, OSError) as death:
             raise _AgentsDoing(f"the tests took the verifier down ({death})") from death
         self.doubtful = is_doubtful(self._plan.mode, result) and self._plan.mode is not Mode.WHOLE_SUITE
         if self.doubtful and not changed:
             await self._check_environment(result)
             self.doubtful = False
         self._signs.add_report(result.report)
-        return self._plan.judge(result, expected)
+        try:
+            return self._plan.judge(result, expected)
+        except Exception as error:
+            _log.exception("the report of the tests cannot be judged")
+            raise _AgentsDoing(f"the report of the tests cannot be judged ({type(error).__name__})") from error
 
     async def _write_and_build(
         self, protection: Protection, changed: Mapping[str, FileVersion | None]
@@ -360,7 +381,7 @@ class _Verification:
         for command in self._plan.build_commands:
             try:
                 result = await self._verifier.run(command, timeout_seconds=timeout)
-            except SandboxLost as death:
+            except (SandboxLost, OSError) as death:
                 raise _AgentsDoing(f"the build command {command!r} took the verifier down ({death})") from death
             if result.ended_by != "exit" or result.exit_status != 0:
                 raise _AgentsDoing(f"the build command {command!r} {_failure(result, timeout)}")

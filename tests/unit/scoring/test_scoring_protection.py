@@ -155,3 +155,29 @@ def test_a_damaged_or_unwritable_cache_only_costs_time(tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("")
     SuiteCache(blocked, "digest").put(ExpectedTests())
+
+
+@pytest.mark.attack("parsers")
+@pytest.mark.parametrize(
+    "text",
+    [b"a" + b".a" * 100_000 + b" = 'pytest'", b"x = " + b"9" * 5000 + b"\ny = 'pytest'", b"pytest = " + b"[" * 3000],
+    ids=["dotted key", "number", "brackets"],
+)
+def test_a_pyproject_that_nobody_can_read_is_left_out(text):
+    protection = protect(["pyproject.toml"], [])
+    changed, refused = select_changes({"pyproject.toml": FileVersion(text)}, protection, b"[tool.pytest]\n")
+    assert not changed
+    assert refused == {"pyproject.toml": "its section about pytest differs"}
+
+
+def test_a_pyproject_without_a_word_about_pytest_is_carried_whatever_it_holds():
+    version = FileVersion(b"x = " + b"9" * 5000)
+    assert select_changes({"pyproject.toml": version}, protect(["pyproject.toml"], []), b"") == (
+        {"pyproject.toml": version},
+        {},
+    )
+
+
+def test_a_key_in_escapes_is_a_section_about_pytest():
+    version = FileVersion(rb'[tool."\u0070ytest".ini_options]' + b"\naddopts = '--co'\n")
+    assert select_changes({"pyproject.toml": version}, protect(["pyproject.toml"], []), b"")[1]

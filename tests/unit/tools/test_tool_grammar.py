@@ -131,3 +131,17 @@ def test_any_text_is_a_call_or_an_answer(line):
     with suppress(ToolError):
         call = parse(line)
         validate_arguments(TOOLS[call.tool], call)
+
+
+@pytest.mark.attack("slow-text")
+@pytest.mark.parametrize("text", ["<c>" * 100_000, "<c>" + "</c>" * 100_000 + "x", "<c></c>" + " " * 500_000 + "x"])
+def test_the_text_form_of_rewrite_takes_time_in_proportion_to_its_length(text):
+    began = time.monotonic()
+    with pytest.raises(ValueError):
+        parse(f"rewrite a.py {text}")
+    assert time.monotonic() - began < 2
+
+
+def test_a_line_number_of_thousands_of_digits_is_refused():
+    with pytest.raises(ValueError, match="a range"):
+        parse(f"rewrite a.py {'9' * 5000} <c>x</c>")

@@ -1,6 +1,7 @@
 """Text of programs as HTML."""
 
 import re
+import time
 
 import pytest
 from hypothesis import given
@@ -45,3 +46,19 @@ def test_long_text_keeps_head_and_tail():
     assert text.startswith("a" * 50 + "\n")
     assert text.endswith("\n" + "z" * 50)
     assert "1,900 characters" in text
+
+
+@pytest.mark.attack("slow-text")
+@pytest.mark.parametrize("text", [" " * 65_536 + "x", "->" + " " * 65_536 + "x", "B" + "1" * 65_536, "\n" * 65_536])
+def test_text_takes_time_in_proportion_to_its_length(text):
+    began = time.monotonic()
+    debugger_text(text)
+    assert time.monotonic() - began < 2
+
+
+def test_lines_of_the_debugger_have_the_class_of_their_kind():
+    assert str(debugger_text("  3 B->\tx\n")).startswith("  3")
+    assert str(debugger_text("->  4  x\n")) == '<span class="here">-&gt;  4  x</span>'
+    assert str(debugger_text("-> B  4  x\n")) == '<span class="here">-&gt; B  4  x</span>'
+    assert str(debugger_text("   B  4  x\n")) == '<span class="stop">   B  4  x</span>'
+    assert str(debugger_text("      4  x\n")) == "      4  x\n"
