@@ -1,7 +1,7 @@
 """Fails when the trusted side has a regular expression that repeats without bound and is not in hack/expressions.txt.
 
 An expression that backtracks takes time in the square of its text's length, or worse, and stops an event loop for all
-episodes. Text that an agent, a model or a repository wrote is taken apart by string methods or by classes of characters.
+episodes. Text that an agent, a model or a repository wrote is taken apart by string methods or classes of characters.
 ``--write`` adds what is missing: do so only where the text is of ours, is short, or the expression cannot backtrack.
 """
 
@@ -29,7 +29,12 @@ def expressions() -> list[str]:
 
 def _of_file(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _is_re(node.func.value) and node.args:
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and _is_re(node.func.value)
+            and node.args
+        ):
             text = ast.unparse(node.args[0])
             if any(mark in text for mark in _UNBOUNDED) or not isinstance(node.args[0], ast.Constant):
                 yield text.replace("\n", "\\n")

@@ -133,7 +133,7 @@ def normalize(text: str) -> str:
 
 
 def _without_ruler(line: str) -> str:
-    """pytest draws its last line to the terminal's width, so the number of '=' depends on the duration inside it."""
+    """The last line of pytest without its width, on which the number of '=' depends."""
     inner = line.strip("=")
     is_ruler = line.startswith("=") and line.endswith("=") and inner.startswith(" ") and inner.endswith(" ")
     return f"==={inner}===" if is_ruler and "DURATION" in inner else line
