@@ -104,6 +104,10 @@ class SandboxLost(InfrastructureError):
     reason = "SandboxLost"
 
 
+class RunnerFailed(SandboxLost):
+    """The runner failed inside, as it does once a program has taken its memory or its descriptors away."""
+
+
 class SourceFailed(InfrastructureError):
     """The repository could not be obtained."""
 

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from dgym.decoding import DECODE_ERRORS
-from dgym.errors import InfrastructureError, SandboxLost, SetupFailed
+from dgym.errors import InfrastructureError, RunnerFailed, SandboxLost, SetupFailed
 
 T = TypeVar("T")
 
@@ -267,7 +267,9 @@ def raise_for_error(final: dict[str, Any]) -> None:
         raise OSError(errno.EIO, message)
     if kind == "setup":
         raise SetupFailed(message)
-    raise InfrastructureError(f"the runner failed: {message}")
+    if kind == "invalid":
+        raise InfrastructureError(f"the runner refused the request: {message}")
+    raise RunnerFailed(f"the runner failed: {message}")
 
 
 class FrameError(Exception):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from dgym.errors import SandboxLost
+from dgym.errors import RunnerFailed, SandboxLost
 from dgym.session.execution import Execution, execute
 from dgym.session.replay import LAST_DEATH, death_observation
 from dgym.session.sandboxes import Sandboxes
@@ -56,7 +56,7 @@ class StepExecution:
             if self._is_over():
                 text = "The episode was ended while this ran."
                 return Execution(observation=Observation(text=text, tool=call.tool, ok=False))
-            begun = context.sandbox.acknowledged > self._acknowledged
+            begun = isinstance(death, RunnerFailed) or context.sandbox.acknowledged > self._acknowledged
             if begun:
                 self._sandboxes.poison(len(history))
             else:

@@ -69,6 +69,9 @@ ATTACKS: dict[str, Attack] = {
         "the runner stalled or replaced: no answer, one without end, one that is not the protocol",
         (LAPTOP,),
     ),
+    "starved-runner": Attack(
+        "the verdict", "memory, descriptors, stack and file size taken from the runner by prlimit", (LAPTOP,)
+    ),
     "killed-sandbox": Attack(
         "the verdict", "the sandbox killed under a step: signals, memory, processes, disk, 300 MB of changes", _ISOLATED
     ),
@@ -90,6 +93,19 @@ ATTACKS: dict[str, Attack] = {
     ),
     "page": Attack(
         "your browser", "results with markup, links and paths that lead out; other sites that ask `dgym ui`", (LAPTOP,)
+    ),
+    "parsers": Attack(
+        "memory and time",
+        "configuration files that take a parser gigabytes or hours, or break it: long keys, numbers and nesting",
+        (LAPTOP,),
+    ),
+    "slow-text": Attack(
+        "memory and time", "commands, calls and output on which a backtracking expression takes days", (LAPTOP,)
+    ),
+    "openers": Attack(
+        "memory and time",
+        "devices, pipes, links that lead out and sparse files in the place of what is read",
+        (LAPTOP,),
     ),
     "bombs": Attack("memory and disk", "archives and git repositories that grow or lead outside", (LAPTOP,)),
     "cache": Attack("other tenants", "what another namespace has fetched, from the cache of sources", (LAPTOP,)),

@@ -78,16 +78,24 @@ NAMESPACES = 0x80 | 0x20000 | 0x2000000 | 0x4000000 | 0x8000000 | 0x10000000 | 0
 _WITH_COMMAND = {"ioctl": (16, 29)}
 TIOCSTI, TIOCLINUX = 0x5412, 0x541C
 
+# Their first argument decides: other families reach drivers and the host of a virtual machine (AF_ALG, AF_VSOCK).
+_WITH_FAMILY = {"socket": (41, 198), "socketpair": (53, 199)}
+FAMILIES = {"AF_UNIX": 1, "AF_INET": 2, "AF_INET6": 10, "AF_NETLINK": 16}
+
+# The limits of another process, the runner's among them, can be read and not set: the first argument is the process, 0
+# for the caller, and the third points to new limits.
+_WITH_PROCESS = {"prlimit64": (302, 261)}
+
 # By the name that the kernel gives its machine: the architecture of a call, and which of the numbers are its own.
 _MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
 _X32 = 0x40000000
 
 ALLOW, KILL = 0x7FFF0000, 0x80000000
-REFUSE, ABSENT_HERE = 0x50000 | errno.EPERM, 0x50000 | errno.ENOSYS
+REFUSE, ABSENT_HERE, NO_FAMILY = (0x50000 | number for number in (errno.EPERM, errno.ENOSYS, errno.EAFNOSUPPORT))
 
 _LOAD, _RETURN = 0x20, 0x06
 _IF_EQUAL, _IF_AT_LEAST, _IF_ANY_BIT = 0x15, 0x35, 0x45
-_NUMBER, _ARCHITECTURE, _FIRST, _SECOND = 0, 4, 16, 24
+_NUMBER, _ARCHITECTURE, _FIRST, _SECOND, _THIRD = 0, 4, 16, 24, 32
 
 
 class _Instruction(NamedTuple):
@@ -114,14 +122,17 @@ def open_filter() -> IO[bytes]:
 
 def call_number(name: str, machine: str) -> int | None:
     """The number of a system call named in this module; None where the machine has no such call."""
-    numbers = {**REFUSED, **ABSENT, **_WITH_FLAGS, **_WITH_COMMAND}[name]
+    numbers = {**REFUSED, **ABSENT, **_WITH_FLAGS, **_WITH_COMMAND, **_WITH_FAMILY, **_WITH_PROCESS}[name]
     return numbers[_MACHINES[machine][1]]
 
 
 def filter_program(machine: str) -> bytes:
     """The filter for a machine, named as by ``uname``: an array of ``struct sock_filter``."""
     architecture, _ = _MACHINES[machine]
-    tests = ((_WITH_FLAGS, "flags"), (_WITH_COMMAND, "command"), (REFUSED, "refuse"), (ABSENT, "absent"))
+    tests = (
+        *((_WITH_FLAGS, "flags"), (_WITH_COMMAND, "command"), (_WITH_FAMILY, "family"), (_WITH_PROCESS, "process")),
+        *((REFUSED, "refuse"), (ABSENT, "absent")),
+    )
     numbered = [(call_number(name, machine), label) for names, label in tests for name in names]
     return _assemble(
         [
@@ -140,6 +151,19 @@ def filter_program(machine: str) -> bytes:
             _Instruction(_LOAD, _SECOND),
             _Instruction(_IF_EQUAL, TIOCSTI, yes="refuse"),
             _Instruction(_IF_EQUAL, TIOCLINUX, yes="refuse"),
+            _Instruction(_RETURN, ALLOW),
+            "family",
+            _Instruction(_LOAD, _FIRST),
+            *(_Instruction(_IF_EQUAL, family, yes="allow") for family in FAMILIES.values()),
+            _Instruction(_RETURN, NO_FAMILY),
+            "process",
+            _Instruction(_LOAD, _FIRST),
+            _Instruction(_IF_EQUAL, 0, yes="allow"),
+            *(
+                instruction
+                for half in (_THIRD, _THIRD + 4)
+                for instruction in (_Instruction(_LOAD, half), _Instruction(_IF_EQUAL, 0, no="refuse"))
+            ),
             "allow",
             _Instruction(_RETURN, ALLOW),
             "refuse",

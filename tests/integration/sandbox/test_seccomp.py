@@ -12,7 +12,7 @@ import pytest
 
 from dgym.sandbox.local import bubblewrap
 from dgym.sandbox.local.interpreter import inspect_interpreter
-from dgym.sandbox.local.seccomp import ABSENT, REFUSED, call_number
+from dgym.sandbox.local.seccomp import ABSENT, FAMILIES, REFUSED, call_number
 
 pytestmark = pytest.mark.attack("system-calls")
 
@@ -243,3 +243,47 @@ os.setsid()
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 os.execv(sys.argv[1], sys.argv[1:])
 """
+
+
+async def test_sockets_are_of_the_families_that_programs_need(open_sandbox, isolated):
+    sandbox = await open_sandbox(isolated)
+    script = textwrap.dedent(
+        """
+        import errno, json, socket
+        found = {}
+        for family in range(50):
+            try:
+                socket.socket(family, socket.SOCK_DGRAM).close()
+                found[family] = "open"
+            except OSError as error:
+                found[family] = errno.errorcode[error.errno]
+        print(json.dumps(found))
+        """
+    )
+    found = await python(sandbox, script)
+    assert {family for family, how in found.items() if how == "open"} <= {str(each) for each in FAMILIES.values()}
+    assert found[str(FAMILIES["AF_UNIX"])] == found[str(FAMILIES["AF_INET"])] == "open"
+    vsock, packet, alg = "40", "17", "38"
+    assert {found[vsock], found[packet], found[alg]} == {"EAFNOSUPPORT"}
+
+
+async def test_only_the_limits_of_the_caller_are_set(open_sandbox, isolated):
+    sandbox = await open_sandbox(isolated)
+    script = textwrap.dedent(
+        """
+        import json, os, resource, sys
+        resource.prlimit(0, resource.RLIMIT_NOFILE, (50, 50))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE)
+        found = []
+        for which in ("AS", "NOFILE", "STACK", "FSIZE", "DATA"):
+            for process in (1, os.getppid(), int(sys.argv[1])):
+                try:
+                    resource.prlimit(process, getattr(resource, "RLIMIT_" + which), (0, 0))
+                    found.append(which)
+                except PermissionError:
+                    pass
+        print(json.dumps([resource.getrlimit(resource.RLIMIT_NOFILE), found]))
+        """
+    )
+    assert await python(sandbox, script, str(1)) == [[50, 50], []]

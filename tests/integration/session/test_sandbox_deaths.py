@@ -1,8 +1,10 @@
 """Sandboxes that die under a step, between steps or at the end: which step is blamed, and what is scored."""
 
 import asyncio
+import functools
 import os
 import signal
+import textwrap
 
 import pytest
 
@@ -227,3 +229,42 @@ async def test_nothing_is_cleared_under_a_sandbox_that_still_runs(open_session):
 
     session = await open_session(termination=SandboxTermination(confirmed=confirmed, clear_shared=clear))
     assert (await session.finish()).reason == EndReason.SANDBOX_KILLED
+
+
+STARVE = """
+import os, resource
+process = os.getpid()
+while True:  # Up to the runner: its parent is the process of the tests.
+    with open("/proc/%d/stat" % process) as file:
+        process = int(file.read().rpartition(")")[2].split()[1])
+    with open("/proc/%d/cmdline" % process) as file:
+        if "py" + "test" in file.read() or process == 1:
+            break
+    for name in {names!r}:
+        resource.prlimit(process, getattr(resource, "RLIMIT_" + name), (0, 0))
+"""
+UNISOLATED = functools.partial(LocalProvider, kind="none")
+LIMITS = ["AS", "NOFILE", "STACK", "FSIZE", "DATA"]
+
+
+@pytest.mark.attack("starved-runner")
+@pytest.mark.parametrize("name", LIMITS)
+async def test_a_runner_without_resources_is_a_death_of_the_sandbox(open_session, name):
+    session = await open_session(provider=UNISOLATED)
+    await session.step(1, REPAIR)
+    script = STARVE.format(names=[name])
+    await session.step(2, {"tool": "bash", "arguments": {"command": f"python - <<'END'\n{script}\nEND"}})
+    for seq in (3, 4):
+        if session.result is None:
+            await session.step(seq, {"tool": "bash", "arguments": {"command": "echo still here"}})
+    result = await session.finish()
+    assert result.reason in (EndReason.RESOLVED, EndReason.UNRESOLVED, EndReason.SANDBOX_KILLED), result
+
+
+@pytest.mark.attack("starved-runner")
+async def test_tests_that_starve_the_verifiers_runner_get_a_verdict(open_session):
+    session = await open_session(provider=UNISOLATED)
+    code = "def add(a, b):\n" + textwrap.indent(STARVE.format(names=LIMITS), "    ") + "\n    return 5\n"
+    await session.step(1, {"tool": "rewrite", "arguments": {"path": "calc.py", "new_code": code}})
+    result = await session.finish()
+    assert result.reason in (EndReason.RESOLVED, EndReason.UNRESOLVED), result
