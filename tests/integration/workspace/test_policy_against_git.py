@@ -1,234 +1,159 @@
-"""Policy files mean what the same lines mean to git in a ``.gitignore``, but for what docs/writing-a-task.md lists."""
+"""Policy files mean what the same lines mean to git in a ``.gitignore``."""
 
-import re
-import shutil
-import tempfile
-from collections.abc import Iterable
+import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dgym.workspace import Policy
+from dgym.workspace import Policy, ancestors
 
-NAMES = (
-    "a",
-    "b",
-    "ab",
-    "abc",
-    "a b",
-    "é",
-    "[x]",
-    "!a",
-    "#a",
-    "a]",
-    "B",
-    ".py",
-    "a.py",
-    "a\\b",
-    "-",
-    "a ",
-    "\ta",
-    "new\nline",
-)
+CASES = int(os.environ.get("DGYM_GITIGNORE_CASES", "1000"))
+CASES_OF_A_BATCH = 40
+"""One process of git judges a batch: each case has a directory of its own below the root of the repository."""
+
 PIECES = (
-    *(
-        "a",
-        "b",
-        "ab",
-        "c",
-        "é",
-        "é"[:1],
-        ".",
-        "py",
-        " ",
-        "\t",
-        "#",
-        "!",
-        "\\",
-        "\\\\",
-        "\\a",
-        "\\*",
-        "\\ ",
-        "\\#",
-        "\\!",
-        "-",
-    ),
-    *(
-        "*",
-        "*",
-        "**",
-        "***",
-        "?",
-        "/",
-        "/",
-        "/",
-        "[",
-        "]",
-        "[ab]",
-        "[!a]",
-        "[^a]",
-        "[a-c]",
-        "[]]",
-        "[]-a]",
-        "[a-]",
-        "[[:alpha:]]",
-    ),
-    *(
-        "[[:space:]b]",
-        "[[:nope:]]",
-        "[[:alpha:]",
-        "[c-a]",
-        "[\\]]",
-        "[a/]",
-        "[!x/]",
-        "[[x]",
-        "**/",
-        "/**",
-        "/**/",
-        "*.py",
-        "\r",
-    ),
+    *("\n", "\n", "\n!", "\n!/", "\n/", "\r\n", "\n#", "/\n", " \n", "\\ \n", "\t\n", "\\\n", "\n!*\n", "\n/*\n"),
+    *("a", "b", "ab", "c", "é", "é"[:1], ".", "py", " ", "\t", "#", "!", "-", "A", "\\", "\\\\", "\\a", "\\*", "\\ "),
+    *("\\#", "\\!", "\\/", "\0", "\r", "\udcff", "\ufeff"),
+    *("*", "*", "*", "**", "***", "?", "/", "/", "/", "//", "**/", "/**", "/**/", "**/**/", "*.py", "a/b", "b/*"),
+    *("[", "]", "[ab]", "[!a]", "[^a]", "[a-c]", "[]]", "[]-a]", "[a-]", "[--a]", "[a\\-c]", "[[:alpha:]]", "[^]b]"),
+    *("[[:space:]b]", "[[:nope:]]", "[[:alpha:]", "[[:]", "[[::]]", "[c-a]", "[\\]]", "[a/]", "[!x/]", "[[x]", "[\\"),
+    *("[[:upper:]-z]", "[[-b]", "[a-\\c]", "[\udcc3-\udcff]", "[!é]"),
 )
-DOCUMENTED = re.compile(
-    r"\[[^]]*[\[\\/]"  # classes that only git reads, …
-    r"|c-a"  # … a range that runs backwards …
-    r"|[?]|\[[!^]"  # … and what matches a byte in git, a character here
-    r"|[\t\r ]+(?:/|$)"  # white space at the end of a name
-    r"|[^*/]\*\*+/"  # a double star beside other characters
-    r"|\*[^/]*\*[^/]*\*[^/]*\*|\*\*.*\*\*.*\*\*"  # more stars than are tried
+NAMES = (
+    *("a", "b", "ab", "abc", "a b", "é", "[x]", "!a", "#a", "a]", "B", ".py", "a.py", "a\\b", "-", "a ", "\ta", "a\t"),
+    *("new\nline", "\udcff", "a\r", "c", "\\", "*", "..a"),
 )
-"""Where git and policy files differ; each kind has an example in ``DIFFERENCES``."""
-
-lines = st.builds(
-    lambda bang, pieces: bang + "".join(pieces),
-    st.sampled_from(("", "", "", "!")),
-    st.lists(st.sampled_from(PIECES), max_size=6),
-).filter(lambda line: DOCUMENTED.search(line) is None)
-texts = st.builds(
-    lambda rows, end: "\n".join(rows) + end, st.lists(lines, max_size=4), st.sampled_from(("", "\n", "\r\n"))
-)
+texts = st.lists(st.sampled_from(PIECES), max_size=12).map("".join)
 paths = st.lists(st.sampled_from(NAMES), min_size=1, max_size=4).map("/".join)
-EVERY_PATH = (
-    *(
-        "a",
-        "b/a",
-        "b/ab/a",
-        "b/ab/abc",
-        "a b",
-        "B/é",
-        "é",
-        "ab/a.py",
-        "ab/.py",
-        "[x]/a",
-        "!a",
-        "#a",
-        "abc/a]",
-        "abc/b/c/a",
-    ),
-    *("a\\b", "-", "a ", "\ta", "ab/new\nline", "abc/b/a b/a"),
+
+
+class Case(NamedTuple):
+    """The ignore files at the root, in ``a`` and in ``b/ab``, and files that there would be."""
+
+    root: str
+    deeper: str = ""
+    deepest: str = ""
+    files: tuple[str, ...] = ()
+
+
+FILES = (
+    *("a/a", "b/a", "b/ab/a", "b/ab/abc", "b/ab/c/a.py", "a b", "B/é", "é", "ab/a.py", "ab/.py", "[x]/a", "!a", "#a"),
+    *("abc/a]", "abc/b/c/a", "a\\b", "-", "a ", "\ta", "ab/new\nline", "abc/b/a b/a", "b/ax/y/c", "a/\udcff", "a\t"),
 )
-
-
-def make_tree(root: Path, files: dict[str, str], entries: list[str]) -> dict[str, bool]:
-    """Write the tree and give every path in it with whether it is a directory."""
-    for path in entries:
-        target = root / path
-        if target.exists() or any(parent.is_file() for parent in target.parents):
-            continue
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text("")
-    for path, text in files.items():
-        target = root / path
-        if target.parent.is_dir():
-            target.write_text(text, newline="")
-    return {
-        str(path.relative_to(root)): path.is_dir()
-        for path in root.rglob("*")
-        if ".git" not in path.relative_to(root).parts
-    }
-
-
-@pytest.fixture
-def scratch():
-    made: list[str] = []
-
-    def make() -> Path:
-        made.append(tempfile.mkdtemp())
-        return Path(made[-1])
-
-    yield make
-    for directory in made:
-        shutil.rmtree(directory)
-
-
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
-@given(
-    root_text=texts,
-    deeper=st.dictionaries(st.sampled_from(("b", "ab", "b/ab")), texts, max_size=2),
-    extra=st.lists(paths, max_size=4),
-)
-@example(root_text="secret/\n!secret/keep.py\n", deeper={}, extra=["secret/keep.py", "other/secret"])
-@example(root_text="*.py\n", deeper={"ab": "!a.py\n"}, extra=[])
-@example(root_text="/*\n!/b\n/b/*\n!/b/ab\n", deeper={}, extra=[])
-@example(root_text="b/[^a]b\n[a-c]b\n", deeper={}, extra=[])
-@example(root_text="*\n!*/\n!*.py\n", deeper={}, extra=[])
-@example(root_text="*.py\n!/b/\n", deeper={"b": "!/ab/\n"}, extra=["b/ab/a.py"])
-@example(root_text="\ufeffa\n", deeper={}, extra=[])
-@example(root_text="a\\ \na  \n", deeper={}, extra=[])
-@example(root_text="**/a\n!?\n", deeper={}, extra=["new\nline/a", "new\nline/b"])
-@example(root_text="a\0b\n", deeper={}, extra=[])
-@example(root_text="**//\n//a\nb//a\n/**//ab//\n", deeper={}, extra=[])
-def test_policy_agrees_with_git(root_text, deeper, extra, git, scratch):
-    root = scratch()
-    files = {".gitignore": root_text, **{f"{directory}/.gitignore": text for directory, text in deeper.items()}}
-    entries = make_tree(root, files, [*EVERY_PATH, *extra])
-    present = {path: (root / path).read_bytes().decode("utf-8") for path in files if (root / path).is_file()}
-    policy = Policy.parse({path.replace(".gitignore", ".debugignore"): text for path, text in present.items()})
-    ours = {path for path, is_dir in entries.items() if policy.ignored(path, is_dir)}
-    assert ours == ignored_by_git(git, root, entries)
-
-
-def ignored_by_git(git, root: Path, entries: Iterable[str]) -> set[str]:
-    git(root, "init", "-q")
-    listing = "\0".join(entries).encode("utf-8", "surrogateescape")
-    answer = git(root, "check-ignore", "--no-index", "-z", "--stdin", stdin=listing, check=False).stdout
-    return set(answer.decode("utf-8", "surrogateescape").split("\0")) - {""}
-
-
-DIFFERENCES = [
-    ("a[[:digit:]]", "a1", True),
-    ("a[/1]", "a1", True),
-    ("a[\\]]", "a]", True),
-    ("[c-a]", "c", True),
-    ("a*b*c*d*e", "abcde", True),
-    ("**/a/**/b/**/c", "a/b/c", True),
-    ("a?", "aé", False),
-    ("a[!x]b", "a/b", False),
-    ("a\t", "a", False),
-    ("/b/a**/c", "b/ax/y/c", True),
+EXAMPLES = [
+    Case("/*\n!/src/\n", files=("src/calc.py", "other/calc.py", "setup.py")),
+    Case("*\n!/src/\n!/src/**\n", files=("src/calc.py", "src/deep/er.py")),
+    Case("/*\n!/src\n/src/*\n!/src/pkg/\n", files=("src/pkg/a.py", "src/other/a.py")),
+    Case("*\n!*/\n!*.py\n", files=("src/calc.py", "src/calc.txt")),
+    Case("secret/\n!secret/keep.py\n", files=("secret/keep.py", "other/secret/x")),
+    Case("*.py\n!/b/\n", "!a.py\n", "!/c/\n"),
+    Case("a\\ \na  \n\\#a\n\\!a\n a\n"),
+    Case("a*b*c*d*e\n**/a/**/b/**/c\n", files=("a/b/c", "abcde", "a/x/b/y/z/c")),
+    Case("/b/a**/c\nx/**\\/y\n", files=("b/ax/y/c", "b/a/c", "x/1/2/y", "x/y")),
+    Case("a[[:digit:]]\na[/1]\na[\\]]\nx[!y]z\n", files=("a1", "a/1", "a]", "x/z", "xéz")),
+    Case("!\n/\n//\n**//\nb//a\n\\\n[\n./a\n../a\n"),
+    Case("\ufeffa\n", "\ufeff!a\n"),
+    Case("*\n!foo/\n!foo/bar.py", files=("foo/bar.py", "foo/baz.py")),
 ]
 
 
-@pytest.mark.parametrize(("line", "path", "in_git"), DIFFERENCES)
-def test_what_differs_from_git(line, path, in_git, git, scratch):
-    root = scratch()
-    make_tree(root, {".gitignore": line + "\n"}, [path])
-    assert (ignored_by_git(git, root, [path]) == {path}) is in_git
-    assert Policy.parse({".debugignore": line + "\n"}).ignored(path) is not in_git
+def write(root: Path, case: Case) -> dict[str, bool]:
+    """Write the ignore files, and return the paths to compare with whether each is a directory.
+
+    Git needs directories to exist and does not look for files.
+    """
+    judged = set()
+    for path in (*FILES, *case.files):
+        directory = path.rpartition("/")[0]
+        (root / directory).mkdir(parents=True, exist_ok=True)
+        judged.update({path, *ancestors(path)})
+    for path, text in ignore_files(case).items():
+        (root / path).write_bytes(text.encode("utf-8", "surrogateescape"))
+    return {path: (root / path).is_dir() for path in judged}
 
 
-def test_a_link_to_a_directory_is_no_directory(git, scratch):
-    root = scratch()
-    (root / "real").mkdir()
-    (root / "link").symlink_to("real")
-    (root / ".gitignore").write_text("link/\nreal/\n")
+def ignore_files(case: Case) -> dict[str, str]:
+    return {".gitignore": case.root, "a/.gitignore": case.deeper, "b/ab/.gitignore": case.deepest}
+
+
+def ignored_by_git(git, root: Path, judged: list[str]) -> set[str]:
+    listing = "\0".join(judged).encode("utf-8", "surrogateescape")
+    answer = git(root, "check-ignore", "--no-index", "-z", "--stdin", stdin=listing, check=False)
+    assert answer.returncode in (0, 1), answer.stderr
+    return set(answer.stdout.decode("utf-8", "surrogateescape").split("\0")) - {""}
+
+
+def compare(git, root: Path, cases: list[Case]) -> None:
+    judged = [write(root / f"case{number}", case) for number, case in enumerate(cases)]
+    wanted = ignored_by_git(git, root, [f"case{number}/{path}" for number, some in enumerate(judged) for path in some])
+    for number, case in enumerate(cases):
+        name = (".gitignore", ".debugignore", ".debugreadonly")[number % 3]
+        prefix = f"case{number}/" if number % 2 else ""
+        files = {prefix + path.replace(".gitignore", name): text for path, text in ignore_files(case).items()}
+        excludes = question(Policy.parse(files), name)
+        ours = {path for path, is_dir in judged[number].items() if excludes(prefix + path, is_dir)}
+        assert ours == {path for path in judged[number] if f"case{number}/{path}" in wanted}, (case, name, prefix)
+
+
+def question(policy: Policy, name: str) -> Callable[[str, bool], bool]:
+    if name == ".gitignore":
+        return policy.excluded_from_patch
+    return policy.ignored if name == ".debugignore" else policy.read_only
+
+
+@pytest.fixture(scope="module")
+def tree(git, tmp_path_factory):
+    """A repository that all batches share: to create and remove directories takes more time than git does."""
+    root = tmp_path_factory.mktemp("tree")
     git(root, "init", "-q")
-    answer = git(root, "check-ignore", "--no-index", "link", "real", check=False).stdout
-    assert answer == b"real\n"
+    return root
+
+
+@pytest.mark.parametrize("case", EXAMPLES)
+def test_rules_that_people_write_mean_what_they_mean_to_git(case, git, tree):
+    compare(git, tree, [case] * 6)
+
+
+@settings(
+    max_examples=-(-CASES // CASES_OF_A_BATCH),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.large_base_example],
+)
+@given(
+    st.lists(
+        st.builds(Case, texts, texts, texts, st.lists(paths, max_size=4).map(tuple)),
+        min_size=CASES_OF_A_BATCH,
+        max_size=CASES_OF_A_BATCH,
+    )
+)
+def test_every_rule_means_what_it_means_to_git(git, tree, cases):
+    compare(git, tree, cases)
+
+
+def test_every_byte_is_in_the_classes_in_which_git_has_it(git, tmp_path):
+    names = ("alnum", "alpha", "blank", "cntrl", "digit", "graph", "lower", "print", "punct")
+    names += ("space", "upper", "xdigit")
+    characters = [bytes([byte]).decode("utf-8", "surrogateescape") for byte in range(1, 256) if byte != ord("/")]
+    files = [f"{name}/x{character}" for name in names for character in characters]
+    text = "".join(f"/{name}/?[[:{name}:]]\n" for name in names)
+    git(tmp_path, "init", "-q")
+    (tmp_path / ".gitignore").write_text(text)
+    policy = Policy.parse({".gitignore": text})
+    ours = {path for path in files if policy.excluded_from_patch(path)}
+    assert ours == ignored_by_git(git, tmp_path, files)
+
+
+def test_a_link_to_a_directory_is_no_directory(git, tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / ".gitignore").write_text("link/\nreal/\n")
+    git(tmp_path, "init", "-q")
+    assert ignored_by_git(git, tmp_path, ["link", "real"]) == {"real"}
     policy = Policy.parse({".debugignore": "link/\nreal/\n"})
     assert not policy.ignored("link")
     assert policy.ignored("real", True)

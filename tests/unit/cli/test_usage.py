@@ -51,7 +51,7 @@ def test_help_names_every_command_with_the_line_its_module_has(dgym):
 
 
 HEAVY = {
-    *("aiohttp", "asyncio", "httpx", "kubernetes", "msgspec", "multiprocessing", "openai", "pathlib", "pathspec"),
+    *("aiohttp", "asyncio", "httpx", "kubernetes", "msgspec", "multiprocessing", "openai", "pathlib"),
     *("prompt_toolkit", "rich", "yaml"),
 }
 LIGHT = {"dgym", "dgym.cli", "dgym.errors", "dgym.lazy", "dgym.terminal"}

@@ -117,9 +117,9 @@ def test_no_text_is_a_broken_policy(text, path):
         assert policy.ignored(path, is_dir) <= policy.read_only(path, is_dir)
 
 
-@pytest.mark.parametrize("line", ["[[:digit:]].py", "a*b*c*d*e", "**/a/**/b/**"])
+@pytest.mark.parametrize("line", ["tests//a", "./tests", "src/../tests", "[ab", "[[:nope:]]", "a\\", "/"])
 @pytest.mark.parametrize("field", ["ignore", "read_only"])
-def test_a_tasks_own_pattern_that_cannot_be_matched_is_refused_by_its_field(field, line):
+def test_a_tasks_own_pattern_that_matches_no_path_is_refused_by_its_field(field, line):
     name = {"ignore": "ignorePatterns", "read_only": "readOnlyPatterns"}[field]
-    with pytest.raises(ManifestError, match=rf"{name}\[1\]: .* cannot be matched"):
+    with pytest.raises(ManifestError, match=rf"{name}\[1\]: .* matches no path"):
         Policy.parse({}, **{field: ["tests/", line]})
