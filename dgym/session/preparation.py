@@ -30,10 +30,14 @@ _OF_THE_USER = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class Baseline(msgspec.Struct, frozen=True, kw_only=True):
-    """The workspace before the agent's first action: its manifest after setup, and the rules read from it."""
+    """The workspace before the agent's first action: its manifest after setup, and the rules read from it.
+
+    ``delivered``: the files of the repository, before setup.
+    """
 
     manifest: dict[str, ManifestEntry]
     policy: Policy
+    delivered: frozenset[str]
 
 
 async def prepare(sandbox: Sandbox, task: DebugTask, source: Path | None) -> Baseline:
@@ -49,11 +53,12 @@ async def prepare(sandbox: Sandbox, task: DebugTask, source: Path | None) -> Bas
         await _unpack(sandbox, source)
     manifest = await _manifest(sandbox)
     policy = await read_policy(sandbox, task, manifest)
+    delivered = frozenset(manifest)
     if task.spec.setup_commands:
         await run_setup(sandbox, task)
         # A source that changes in the second in which it was built passes for built: setuptools compares whole seconds.
         manifest, _ = await asyncio.gather(_manifest(sandbox), asyncio.sleep(_CLOCK_STEP_SECONDS))
-    return Baseline(manifest=manifest, policy=policy)
+    return Baseline(manifest=manifest, policy=policy, delivered=delivered)
 
 
 async def _unpack(sandbox: Sandbox, source: Path) -> None:
@@ -80,7 +85,7 @@ async def read_policy(sandbox: Sandbox, task: DebugTask, manifest: dict[str, Man
     for path in policy_files(manifest):
         if manifest[path].type == "file":
             data = await sandbox.read_file(path, limit=_POLICY_FILE_LIMIT_BYTES)
-            texts[path] = data.decode("utf-8", "replace")
+            texts[path] = data.decode("utf-8", "surrogateescape")
     return Policy.parse(texts, ignore=task.spec.ignore_patterns, read_only=task.spec.read_only_patterns)
 
 

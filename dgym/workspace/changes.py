@@ -5,14 +5,14 @@ protected away below it: swapping ``tests/`` for a symbolic link matches no ``te
 """
 
 import stat
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Literal, NamedTuple
 
 import msgspec
 
 from dgym.sandbox import ManifestEntry
 from dgym.workspace.paths import ancestors, resolve_link
-from dgym.workspace.policy import Policy, is_policy_file
+from dgym.workspace.policy import Policy, is_policy_file, is_version_control
 
 ChangeKind = Literal["added", "modified", "mode", "deleted"]
 
@@ -76,26 +76,32 @@ def _identity(entry: ManifestEntry | None) -> tuple[str, str, bool] | None:
     return *_content(entry), entry.type == "file" and bool(entry.mode & stat.S_IXUSR)
 
 
-def refuse(changes: Changes, policy: Policy) -> tuple[Changes, list[Refusal]]:
-    """Divide changes into those that leave the sandbox and those that are refused."""
+def refuse(changes: Changes, policy: Policy, delivered: Collection[str] = ()) -> tuple[Changes, list[Refusal]]:
+    """Divide changes into those that leave the sandbox and those that are refused.
+
+    ``delivered``: the files of the untouched repository. As in git ``.gitignore`` does not apply to their changes. They
+    come after the other changes if a line of it names them, so that builds do not use up what can be carried.
+    """
     lost = _protected_directories(changes, policy)
     allowed: list[Change] = []
     refused: dict[str, str] = {}
     for change in changes.items:
-        why = _why_refused(change, changes.links, policy) or lost.get(change.path)
+        is_new = change.path not in delivered
+        why = _why_refused(change, changes.links, policy, is_new=is_new) or lost.get(change.path)
         if why is None:
             allowed.append(change)
         elif why is _NOT_SOURCE:
             refused.setdefault(_topmost_excluded(change.path, policy), why)
         else:
             refused[change.path] = why
+    allowed.sort(key=lambda change: policy.excluded_from_patch(change.path))
     return Changes(tuple(allowed), changes.links), [Refusal(path, why) for path, why in sorted(refused.items())]
 
 
 _NOT_SOURCE = "it is generated or named by .gitignore"
 
 
-def _why_refused(change: Change, links: Mapping[str, str], policy: Policy) -> str | None:
+def _why_refused(change: Change, links: Mapping[str, str], policy: Policy, *, is_new: bool) -> str | None:
     path, after = change.path, change.after
     # A link may stand for a directory, so patterns for directories bind it too.
     as_directory = after is not None and after.type == "symlink"
@@ -105,7 +111,9 @@ def _why_refused(change: Change, links: Mapping[str, str], policy: Policy) -> st
         return "it is hidden by .debugignore"
     if policy.read_only(path) or (as_directory and policy.read_only(path, True)):
         return "it is read-only"
-    if policy.excluded_from_patch(path) or (as_directory and policy.excluded_from_patch(path, True)):
+    if is_version_control(path):
+        return _NOT_SOURCE
+    if is_new and (policy.excluded_from_patch(path) or (as_directory and policy.excluded_from_patch(path, True))):
         return _NOT_SOURCE
     if after is not None and after.type == "other":
         return "it is neither a file nor a symbolic link"

@@ -11,6 +11,7 @@ from dgym.api import ToolSpec
 from dgym.errors import ConflictError, EpisodeOver, ManifestError, SandboxLost
 from dgym.session import EpisodeLimits
 from dgym.wire import OBSERVATION_LIMIT, EndReason
+from tests.integration.session.conftest import FILES
 
 REPAIR = "rewrite calc.py 2 <c>    return a + b</c>"
 COUNT = "bash echo once >> counter"
@@ -76,6 +77,20 @@ async def test_every_kind_of_change_is_in_the_patch(open_session, tmp_path):
     assert (repository / "blob.bin").read_bytes() == bytes(300)
     assert (repository / "link.py").is_symlink()
     assert (repository / "crlf.txt").read_bytes() == b"a\r\nb\r\n"
+
+
+@pytest.mark.parametrize("rules", ["/*\n!/calc.py\n", "calc.py\n", "*\n"])
+async def test_a_repair_counts_whatever_gitignore_has(open_session, rules):
+    session = await open_session(files={**FILES, ".gitignore": rules})
+    await session.step(1, REPAIR)
+    await session.step(2, "bash echo new > log.txt; sed -i 's/hello/bye/' tool.sh")
+    result = await session.finish()
+    assert result.resolved
+    assert "+    return a + b" in result.patch
+    assert "+echo bye" in result.patch
+    assert ("not carried to the verifier: log.txt (it is generated or named by .gitignore)" in result.notes) is (
+        rules != "calc.py\n"
+    )
 
 
 async def test_two_who_ask_for_the_changes_at_once_get_the_same(open_session):

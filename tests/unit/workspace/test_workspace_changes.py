@@ -46,8 +46,8 @@ def test_of_a_mode_only_the_executable_bit_counts():
     assert of_kind(compare({"a": file("a", 0o644)}, {"a": file("a", 0o744)}), "mode") == ("a",)
 
 
-def judge(before, after, policy=None):
-    allowed, refused = refuse(compare(before, after), policy or Policy.parse({}))
+def judge(before, after, policy=None, delivered=()):
+    allowed, refused = refuse(compare(before, after), policy or Policy.parse({}), delivered)
     return list(allowed.paths), dict(refused)
 
 
@@ -113,3 +113,17 @@ def test_generated_files_are_named_by_their_topmost_directory():
     why = "it is generated or named by .gitignore"
     assert allowed.items == ()
     assert refused == [Refusal("a/x.egg-info/", why), Refusal("build/", why), Refusal("run.log", why)]
+
+
+def test_a_file_of_the_untouched_repository_is_carried_whatever_gitignore_has():
+    policy = Policy.parse({".gitignore": "/*\n!/src/\nkept.cfg\n"})
+    before = {path: file("1") for path in ("a.egg-info/kept", "b/kept.cfg", "built.so", "gone.py", "src/calc.py")}
+    after = {**{path: file("2") for path in before if path != "gone.py"}, "new.py": file("1"), "src/new.py": file("1")}
+    delivered = before.keys() - {"built.so"}
+    allowed, refused = judge(before, after, policy, delivered)
+    assert allowed == ["src/calc.py", "src/new.py", "a.egg-info/kept", "b/kept.cfg", "gone.py"]
+    assert set(refused) == {"built.so", "new.py"}
+
+
+def test_version_control_is_never_carried():
+    assert judge({".hg/store": file("1")}, {".hg/store": file("2")}, delivered=(".hg/store",))[0] == []
