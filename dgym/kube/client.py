@@ -255,11 +255,12 @@ class Client:
         name: str,
         body: Any,
         *,
+        decode: type[V],
         field_manager: str,
         namespace: str | None = None,
         dry_run: bool = False,
-    ) -> bool:
-        """Apply the object on the server, taking over fields that others own; returns whether it was created.
+    ) -> tuple[V, bool]:
+        """Apply the object on the server, taking over fields that others own; returns it, and whether it was created.
 
         Raises:
             BadRequest: It has a field that its schema does not have.
@@ -268,7 +269,7 @@ class Client:
         parameters |= {"dryRun": "All"} if dry_run else {}
         request = _build("PATCH", resource.url(namespace, name), parameters, body=body, content_type=_APPLY_PATCH)
         answer = await self._transport.call("patch", resource, request, repeatable=True, priority=Priority.UPDATE)
-        return answer.status == 201
+        return _decoded(answer, decode), answer.status == 201
 
     async def delete(
         self,

@@ -10,6 +10,7 @@ Texts that thousands of pods share are kept once: words of a known vocabulary as
 from datetime import datetime, timedelta
 from enum import StrEnum
 from sys import intern
+from typing import Any
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -103,6 +104,13 @@ class WatchedObject(View, frozen=True, kw_only=True):
         """Whether the object with this UID controls this one."""
         owner = self.metadata.controller
         return owner is not None and owner.uid == uid
+
+
+class NetworkPolicyView(WatchedObject, frozen=True, kw_only=True):
+    """The NetworkPolicy of a namespace's sandboxes."""
+
+    metadata: Meta
+    spec: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 # Pods

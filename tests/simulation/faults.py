@@ -42,10 +42,12 @@ KINDS = (
     "episode: suspended as watches lag",
     "episode: cancelled",
     "driver: crashed",
+    "policy: deleted",
+    "policy: changed",
 )
 STRANGER = "episode: its next pod taken by a stranger"
 """A tenant makes a pod with the name, the labels and the owner of the episode's next one, and deletes it later."""
-HARMLESS = ("leader", "replicas", "cluster: server", "cluster: watches", "cluster: history", "cluster: store away")
+HARMLESS = ("leader", "replicas", "cluster: server", "cluster: watches", "cluster: history", "cluster: store away", "policy")
 """Beginnings of kinds under which no attempt may be lost."""
 
 
@@ -89,6 +91,7 @@ class Injector:
             "cluster": lambda: self._world,
             "episode": lambda: _pick(self._api.items("episodes"), fault.choice),
             "driver": lambda: _pick(list(self._world.drivers.values()), fault.choice),
+            "policy": lambda: _pick(self._api.items("networkpolicies"), 0),
         }[subject]()
         if target is not None:
             await getattr(self, f"_{subject}_{verb.replace(' ', '_')}")(target, fault.seconds)
@@ -234,6 +237,14 @@ class Injector:
         await asyncio.sleep(seconds)
         if self._world.is_strangers(name):
             self._delete(name)
+
+    async def _policy_deleted(self, policy, _seconds):
+        self._api.delete("networkpolicies", NAMESPACE, policy["metadata"]["name"])
+
+    async def _policy_changed(self, policy, _seconds):
+        """A tenant opens the network."""
+        change = {"spec": {"egress": [{}]}}
+        self._api.patch("networkpolicies", NAMESPACE, policy["metadata"]["name"], change, status=False)
 
     async def _driver_crashed(self, driver, _seconds):
         driver.crashed = True

@@ -29,6 +29,8 @@ _LOCAL = (
 _OF_SANDBOXES = ("pod: out of memory", "pod: without its sandbox")
 _NOTICED_SECONDS = 15.0
 """A watch may lag for seconds, and a sidecar that does not know the cause yet is asked again."""
+_RESTORED_SECONDS = 30.0
+"""A watch may lag for seconds; a server that is away, or a change of leaders, takes longer."""
 _CUT_SECONDS = 1.0
 """Seconds that are cut from the clock of an attempt."""
 
@@ -49,16 +51,21 @@ class Invariants:
         self._ends = {}
         self._ending = {}
         self._leaders = set()
+        self._open_since = 0.0
         self._clock = VirtualClock()
         api.observers.append(self._observe)
         api.request_observers.append(self._observe_request)
 
-    def _observe(self, _kind, plural, item):
+    def _observe(self, kind, plural, item):
         """What must hold at every write."""
         if plural == "leases" and item["metadata"]["name"] == LEASE:
             self._leaders.add(item["spec"].get("holderIdentity"))
+        if plural == "networkpolicies":
+            self._observe_policy(kind, item)
         if plural not in ("episodes", "pods"):
             return
+        if (kind, plural) == ("ADDED", "pods") and item["spec"] and self._is_sandbox(item):
+            self._observe_network(item["metadata"]["name"])
         episodes = self._api.items("episodes")
         self._observe_active(episodes)
         if plural == "pods":
@@ -77,6 +84,24 @@ class Invariants:
             for uid, number in assigned.items()
             if number > slots.get(uid, 0)
         ]
+
+    def _observe_policy(self, kind, policy):
+        """Since when the namespace has no policy, or another."""
+        closed = kind != "DELETED" and not policy["spec"]["egress"]
+        if closed or self._open_since is None:
+            self._open_since = None if closed else self._clock.monotonic()
+
+    def _observe_network(self, pod):
+        """A sandbox is made under its policy; it may have been deleted or changed a moment ago."""
+        calm = not self._schedule.lossy and all(fault.kind.startswith("policy") for fault in self._schedule.faults)
+        if self._open_since is None or not (calm or self._open_since == 0.0):
+            return
+        if self._open_since == 0.0 or self._clock.monotonic() > self._open_since + _RESTORED_SECONDS:
+            self._observed.append(f"the pod {pod} is made without its NetworkPolicy")
+
+    @staticmethod
+    def _is_sandbox(pod):
+        return pod["metadata"].get("labels", {}).get("app.kubernetes.io/component") == "sandbox"
 
     def _observe_active(self, episodes):
         """Assigned episodes are bounded always, those with a sandbox where each creation of a pod is answered.
@@ -273,10 +298,11 @@ class Invariants:
             yield f"{charged} s are charged for {over}"
 
     def left_over(self):
-        """What should be gone by now."""
+        """What should be gone by now, or back."""
+        if self._open_since:
+            yield "the sandboxes' NetworkPolicy was not restored"
         for pod in self._api.items("pods"):
-            labels = pod["metadata"].get("labels", {})
-            if labels.get("app.kubernetes.io/component") == "sandbox" and _owner_kind(pod) != "SandboxPool":
+            if self._is_sandbox(pod) and _owner_kind(pod) != "SandboxPool":
                 yield f"pod {pod['metadata']['name']} is left over"
         ready = sum(_owner_kind(pod) == "SandboxPool" and _is_ready(pod) for pod in self._api.items("pods"))
         if ready != self._schedule.idle:

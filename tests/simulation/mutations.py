@@ -3,7 +3,7 @@
 from unittest.mock import patch
 
 from dgym.kube import Store
-from dgym_operator.actions import claims, episodes, writes
+from dgym_operator.actions import NetworkPolicies, claims, episodes, writes
 from dgym_operator.app.reconciler import Reconciler
 from dgym_operator.cache import Cache, Informers, Memory
 from dgym_operator.controllers import EpisodeInput, Plan
@@ -96,6 +96,7 @@ MUTATIONS = {
     "name and owner make a pod the episode's": lambda: patch.object(Cache, "owns", lambda *_pod: True),
     "a lost sandbox waits for its agent": lambda: patch.object(controller, "lose_sandbox", lambda *_view: None),
     "a pod is claimed whatever its version is": lambda: patch.object(claims, "claim_patch", _claim_without_version),
+    "the NetworkPolicy is trusted once applied": lambda: patch.object(NetworkPolicies, "reconcile", _nothing),
     "an agent gets a pod that is not bound": lambda: patch.object(
         EpisodeInput, "is_bound", property(lambda _view: True)
     ),
@@ -119,6 +120,7 @@ FOUND_BY = {
     "name and owner make a pod the episode's": Schedule(0, (Fault(0.0, STRANGER, 0, 60.0),), 0.0),
     "the sidecar is not asked while an end is awaited": Schedule(0, (), 0.0, ("deadly once",) * 4),
     "a pod is claimed whatever its version is": Schedule(0, (), 0.0, idle=2),
+    "the NetworkPolicy is trusted once applied": Schedule(0, (Fault(45.0, "policy: deleted", 0, 0.0),), 0.0),
     "an agent gets a pod that is not bound": Schedule(0, (), 0.15, idle=2),
 }
 """Schedules that find a reverted fix under most seeds, or some, whatever else changes in the operator."""

@@ -65,7 +65,7 @@ async def apply_all(
         metadata, resource = manifest["metadata"], RESOURCES[manifest["kind"]]
         where = {"namespace": metadata["namespace"], "field_manager": "dgym", "dry_run": dry_run}
         async with gate:
-            created = await client.apply(resource, metadata["name"], manifest, **where)
+            _, created = await client.apply(resource, metadata["name"], manifest, decode=bytes, **where)
         return f"{resource.kind.lower()}/{metadata['name']} {'created' if created else 'applied'}{suffix}"
 
     refused = []

@@ -5,59 +5,114 @@ the sandbox may reach nothing: not even DNS, which would be a way out.
 """
 
 import asyncio
+import logging
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from dgym.api import DRIVER_LABEL, POOL_LABEL
-from dgym.kube import NETWORK_POLICIES, ApiError, Forbidden
+from dgym.kube import NETWORK_POLICIES, ApiError, EventRecorder, Forbidden
+from dgym.logs import fields
 from dgym_operator.actions.writes import Writes
+from dgym_operator.cache import Cache
 from dgym_operator.controllers import SIDECAR_PORT
-from dgym_operator.objects import MANAGED_BY, NAMESPACE_LABEL, OPERATOR_LABELS, POLICY_NAME, SANDBOX_LABELS
+from dgym_operator.objects import (
+    MANAGED_BY,
+    NAMESPACE_LABEL,
+    OPERATOR_LABELS,
+    POLICY_NAME,
+    SANDBOX_LABELS,
+    NetworkPolicyView,
+)
 from dgym_operator.settings import Settings
 
-_REAPPLY_SECONDS = 300.0
-"""A policy that was deleted or changed is restored after so long, before the next pod."""
+_log = logging.getLogger(__name__)
+_RETRY_SECONDS = 300.0
+"""Between two tries where the policy is not required and the API server refuses it."""
 
 
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class NetworkPolicies:
-    """The policy of each namespace, applied again from time to time."""
+    """The policy of each namespace, compared with the watched one before each pod and after each change.
 
-    def __init__(self, writes: Writes, settings: Settings, clock: Callable[[], float]) -> None:
-        self._writes = writes
-        self._settings = settings
-        self._clock = clock
-        self._applied: dict[str, float] = {}
-        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+    ``restored`` is called with each policy that was missing or different where it is needed.
+    """
+
+    cache: Cache
+    writes: Writes
+    settings: Settings
+    events: EventRecorder
+    restored: Callable[[], None]
+    _refused: dict[str, float] = field(default_factory=dict)
+    _locks: defaultdict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
 
     async def ensure(self, namespace: str) -> None:
-        """Apply the policy in the namespace.
+        """Apply the policy unless the namespace has it.
 
         Raises:
             ApiError: The policy is required and cannot be applied, or the namespace is being deleted.
         """
-        if self._settings.network_policy == "disabled":
+        if self.settings.network_policy == "disabled":
             return
         async with self._locks[namespace]:
-            if self._clock() < self._applied.get(namespace, float("-inf")) + _REAPPLY_SECONDS:
+            wanted, found = self._wanted(namespace), self.cache.network_policies.get((namespace, POLICY_NAME))
+            if found is not None and _without_empty(found.spec) == _without_empty(wanted["spec"]):
                 return
-            manifest = sandbox_policy(
-                namespace,
-                operator_namespace=self._settings.namespace,
-                agent_labels=self._agent_labels(namespace),
-                port=SIDECAR_PORT,
-            )
+            now = self.cache.clock.monotonic()
+            if now < self._refused.get(namespace, float("-inf")) + _RETRY_SECONDS:
+                return
             try:
-                await self._writes.apply(NETWORK_POLICIES, POLICY_NAME, manifest, namespace=namespace)
+                applied = await self.writes.apply(
+                    NETWORK_POLICIES, POLICY_NAME, wanted, decode=NetworkPolicyView, namespace=namespace
+                )
             except ApiError as error:
                 leaving = isinstance(error, Forbidden) and error.namespace_terminating
-                if leaving or self._settings.network_policy == "required":
+                if leaving or self.settings.network_policy == "required":
                     raise
-            self._applied[namespace] = self._clock()
+                self._refused[namespace] = now
+                _log.warning("the NetworkPolicy was not applied: %s", error, extra=fields(namespace=namespace))
+                return
+            self._refused.pop(namespace, None)
+            self.cache.network_policies.assume(applied)
+        if found is not None or self.cache.pods_by_namespace.count(namespace):
+            self._report(applied, "was deleted" if found is None else "was changed")
+
+    async def reconcile(self, namespace: str) -> None:
+        """Restore the policy of a namespace with pods or Episodes, or remove it where policies are disabled.
+
+        Raises:
+            ApiError: See ``ensure``; or the policy could not be removed.
+        """
+        if self.settings.network_policy != "disabled":
+            if namespace in self.cache.namespaces or self.cache.pods_by_namespace.count(namespace):
+                await self.ensure(namespace)
+            return
+        key = (namespace, POLICY_NAME)
+        found = self.cache.network_policies.get(key)
+        if found is not None and found.metadata.labels.items() >= MANAGED_BY.items():
+            store, uid = self.cache.network_policies, found.metadata.uid
+            await self.writes.delete(NETWORK_POLICIES, store, key, uid, decode=NetworkPolicyView)
+
+    def _report(self, applied: NetworkPolicyView, cause: str) -> None:
+        message = f"NetworkPolicy {POLICY_NAME} {cause} and was restored: without it sandboxes have a network"
+        self.restored()
+        self.events.record(
+            NETWORK_POLICIES, applied, type="Warning", reason="NetworkPolicyRestored", message=message
+        )
+        _log.warning("%s", message, extra=fields(namespace=applied.metadata.namespace))
+
+    def _wanted(self, namespace: str) -> dict[str, Any]:
+        return sandbox_policy(
+            namespace,
+            operator_namespace=self.settings.namespace,
+            agent_labels=self._agent_labels(namespace),
+            port=SIDECAR_PORT,
+        )
 
     def _agent_labels(self, namespace: str) -> dict[str, str]:
         """The labels of the agents that serve the namespace: those of its pool, where there are pools."""
-        labels, pool = selector_labels(self._settings.agent_selector), self._settings.agent_pools.of(namespace)
+        labels, pool = selector_labels(self.settings.agent_selector), self.settings.agent_pools.of(namespace)
         return {**labels, POOL_LABEL: pool} if pool else labels
 
 
@@ -86,3 +141,8 @@ def sandbox_policy(
             "egress": [],
         },
     )
+
+
+def _without_empty(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The spec as the API server returns it, which leaves out empty lists."""
+    return {name: value for name, value in spec.items() if value}

@@ -98,10 +98,13 @@ class Writes:
         store.assume(written)
         return written
 
-    async def apply(self, resource: Resource, name: str, body: Any, *, namespace: str) -> None:
+    async def apply(self, resource: Resource, name: str, body: Any, *, decode: type[V], namespace: str) -> V:
         """Apply an object on the server side, and take over its fields from other managers."""
         self._check()
-        await self._client.apply(resource, name, body, namespace=namespace, field_manager=MANAGER)
+        applied, _ = await self._client.apply(
+            resource, name, body, decode=decode, namespace=namespace, field_manager=MANAGER
+        )
+        return applied
 
     async def delete(
         self,

@@ -14,7 +14,16 @@ from dgym_operator.controllers import attempt_of
 from dgym_operator.controllers.episode import loss
 from dgym_operator.controllers.episodeset import Indexes, child_index
 from dgym_operator.dispatch import Dispatcher
-from dgym_operator.objects import ConfigMapView, EpisodeSetView, EpisodeView, Pod, SandboxPoolView, TaskView
+from dgym_operator.objects import (
+    POLICY_NAME,
+    ConfigMapView,
+    EpisodeSetView,
+    EpisodeView,
+    NetworkPolicyView,
+    Pod,
+    SandboxPoolView,
+    TaskView,
+)
 
 _SET_SECONDS = 0.1
 """Delay of a set's reconcile, so that simultaneous changes of many children are written once."""
@@ -42,18 +51,23 @@ class EventHandlers:
         cache.sandbox_pools.subscribe(self._sandbox_pool)
         cache.tasks.subscribe(self._task)
         cache.config_maps.subscribe(self._config_map)
+        cache.network_policies.subscribe(self._network_policy)
         cache.agent_pods.subscribe(self._agent_pod)
 
     def start(self) -> None:
         """Queue all objects, and from now on every change."""
         self._leading = True
-        self._enqueue_all(self._cache.sets, self._cache.episodes, self._cache.sandbox_pools)
+        cache = self._cache
+        self._enqueue_all(cache.sets, cache.episodes, cache.sandbox_pools)
+        for namespace in cache.namespaces | {policy.metadata.namespace for policy in cache.network_policies}:
+            self._enqueue_policy(namespace)
 
     def enqueue_namespace(self, name: str) -> None:
         """Queue all objects of a namespace that is served from now on."""
         cache = self._cache
         pools = cache.pools_by_namespace[name]
         self._enqueue_all(cache.sets_by_namespace[name], cache.episodes_by_namespace[name], pools)
+        self._enqueue_policy(name)
 
     def enqueue(self, key: Key, *, low_priority: bool = False) -> None:
         """Queue an Episode."""
@@ -77,6 +91,13 @@ class EventHandlers:
     def enqueue_pool(self, key: Key) -> None:
         """Queue the SandboxPool for a reconcile."""
         self._add(Item(Kind.SANDBOX_POOL, key), _POOL_SECONDS)
+
+    def _enqueue_policy(self, namespace: str) -> None:
+        self._add(Item(Kind.NETWORK_POLICY, (namespace, POLICY_NAME)))
+
+    def _network_policy(self, change: Change[NetworkPolicyView]) -> None:
+        if change.source is not Source.OWN:
+            self._enqueue_policy(change.key[0])
 
     def _add(self, item: Item, after: float = 0.0, *, low_priority: bool = False) -> None:
         if self._leading:

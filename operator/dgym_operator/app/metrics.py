@@ -26,7 +26,7 @@ _READY_BUCKETS = (0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 60.0, 300.0)
 _STAGE_BUCKETS = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
 _EPISODE_BUCKETS = (10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0, 7200.0, 14400.0)
 
-_KINDS = ("Episode", "EpisodeSet", "SandboxPool")
+_KINDS = ("Episode", "EpisodeSet", "SandboxPool", "NetworkPolicy")
 _RESULTS = ("ok", "conflict", "error", "gone", "not_leading", "not_served", "defect")
 _RESOURCE = "the resources of the operator's rights"
 STAGES = ("created", "scheduled", "sandbox_ready", "assigned", "first_step", "last_step", "verified", "released")
@@ -80,6 +80,10 @@ _READY_SECONDS = CATALOGUE.histogram(
 _LAG_SECONDS = CATALOGUE.histogram(
     "dgym_operator_loop_lag_seconds", "Delay of a callback of the event loop, sampled once a second.", LAG_BUCKETS
 )
+_POLICIES_RESTORED = CATALOGUE.counter(
+    "dgym_operator_network_policies_restored_total",
+    "NetworkPolicies of sandboxes that somebody had deleted or changed, and that were restored.",
+)
 _VERDICTS = frozenset(reason.value for reason in EndReason if reason.is_verdict)
 
 
@@ -105,6 +109,7 @@ class Metrics:
         self.assignments = _ASSIGNMENTS.register(self.registry)
         self.ready_seconds = _READY_SECONDS.register(self.registry)
         self.lag_seconds = _LAG_SECONDS.register(self.registry)
+        self.policies_restored = _POLICIES_RESTORED.register(self.registry)
         # Looking a series up by its labels takes longer than counting.
         self._of_reconcile = cache(
             lambda kind, result: (

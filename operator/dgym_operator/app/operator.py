@@ -284,11 +284,18 @@ class Operator:
             token_refused=self._key_health.refused,
             interval_seconds=settings.agent_report_seconds,
         )
+        policies = NetworkPolicies(
+            cache=cache,
+            writes=writes,
+            settings=settings,
+            events=self._events,
+            restored=self.metrics.policies_restored.inc,
+        )
         pods = PodMaker(
             client=self._client,
             writes=writes,
             reader=reader,
-            policies=NetworkPolicies(writes, settings, clock.monotonic),
+            policies=policies,
             renderer=self._renderer,
             settings=settings,
             key=key,
@@ -317,6 +324,7 @@ class Operator:
                 events=self._events,
                 pools=SetPools(cache=cache, writes=writes, events=self._events),
             ),
+            policies=policies,
             dispatcher=self._dispatcher,
             deliveries=deliveries,
             metrics=self.metrics,

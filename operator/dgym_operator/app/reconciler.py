@@ -21,7 +21,7 @@ from dgym.kube import (
     WorkQueue,
 )
 from dgym.logs import fields
-from dgym_operator.actions import EpisodeExecutor, NotLeading, PoolExecutor, SetExecutor
+from dgym_operator.actions import EpisodeExecutor, NetworkPolicies, NotLeading, PoolExecutor, SetExecutor
 from dgym_operator.app.health import Watchdog
 from dgym_operator.app.metrics import Metrics
 from dgym_operator.cache import Agent, Cache
@@ -43,6 +43,7 @@ class Kind(StrEnum):
     EPISODE = "Episode"
     EPISODE_SET = "EpisodeSet"
     SANDBOX_POOL = "SandboxPool"
+    NETWORK_POLICY = "NetworkPolicy"
 
 
 class Item(NamedTuple):
@@ -61,6 +62,7 @@ class Reconciler:
     episodes: EpisodeExecutor
     sets: SetExecutor
     pools: PoolExecutor
+    policies: NetworkPolicies
     dispatcher: Dispatcher
     deliveries: Deliveries
     metrics: Metrics
@@ -132,6 +134,9 @@ class Reconciler:
                 return await self._set(item.key)
             case Kind.SANDBOX_POOL:
                 return await self._pool(item.key)
+            case Kind.NETWORK_POLICY:
+                await self.policies.reconcile(item.key[0])
+                return None
 
     async def _refresh(self, item: Item) -> None:
         """Read an Episode that has changed under a write, perhaps by that very write, whose answer was lost.

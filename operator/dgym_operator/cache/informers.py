@@ -14,6 +14,7 @@ from dgym.kube import (
     DEBUG_TASKS,
     EPISODE_SETS,
     EPISODES,
+    NETWORK_POLICIES,
     PODS,
     SANDBOX_POOLS,
     ApiError,
@@ -29,10 +30,12 @@ from dgym.kube import (
 )
 from dgym_operator.cache.cache import Cache
 from dgym_operator.objects import (
+    POLICY_NAME,
     SANDBOX_LABELS,
     ConfigMapView,
     EpisodeSetView,
     EpisodeView,
+    NetworkPolicyView,
     Pod,
     SandboxPoolView,
     TaskView,
@@ -82,6 +85,8 @@ class Informers:
             self._add(DEBUG_TASKS, TaskView, cache.tasks, namespace)
             self._add(PODS, Pod, cache.pods, namespace, sandboxes)
             self._add(CONFIG_MAPS, ConfigMapView, cache.config_maps, namespace, SET_LABEL)
+            policy = f"metadata.name={POLICY_NAME}"
+            self._add(NETWORK_POLICIES, NetworkPolicyView, cache.network_policies, namespace, field_selector=policy)
         self._add(PODS, Pod, cache.agent_pods, settings.namespace, settings.agent_selector, name=_AGENTS)
 
     def _add(
@@ -92,6 +97,7 @@ class Informers:
         namespace: str | None,
         selector: str = "",
         *,
+        field_selector: str = "",
         name: str = "",
     ) -> None:
         reflector = Reflector(
@@ -103,6 +109,7 @@ class Informers:
             random=self._random,
             namespace=namespace,
             label_selector=selector,
+            field_selector=field_selector,
             optional=_is_optional(name, namespace),
             changed=lambda: self.changed(),
         )

@@ -32,7 +32,11 @@ async def test_a_new_leader_looks_at_all_there_is_and_then_at_what_changes(handl
     objects.episode("fix")
     cache.sets.put(objects.episode_set("all"))
     handlers.start()
-    assert await drain(queue) == [Item(Kind.EPISODE_SET, ("team", "all")), Item(Kind.EPISODE, ("team", "fix"))]
+    assert await drain(queue) == [
+        Item(Kind.NETWORK_POLICY, ("team", "dgym-sandbox")),
+        Item(Kind.EPISODE_SET, ("team", "all")),
+        Item(Kind.EPISODE, ("team", "fix")),
+    ]
     objects.episode("new")
     assert await drain(queue) == [Item(Kind.EPISODE, ("team", "new"))]
 

@@ -3,8 +3,11 @@
 import pytest
 
 from dgym_operator.actions.networkpolicy import NetworkPolicies
+from dgym_operator.cache import Agents, Cache
+from dgym_operator.controllers import Policy
 from dgym_operator.dispatch import Dispatcher, candidate_of
 from dgym_operator.dispatch.demand import PendingPod
+from dgym_operator.objects import Meta
 from dgym_operator.pools import AgentPools, decode_pools
 from dgym_operator.settings import Settings
 from tests.unit.operator.conftest import POLICIES, request_pods, serve
@@ -130,14 +133,18 @@ def test_wrong_pools_are_refused_at_the_start(text, words):
 class Applied:
     """Records the policy that is applied."""
 
-    async def apply(self, _resource, _name, manifest, *, namespace):
+    async def apply(self, _resource, name, manifest, *, decode, namespace):
         self.manifest = manifest
+        return decode(metadata=Meta(name=name, namespace=namespace), spec=manifest["spec"])
 
 
-async def test_only_agents_of_the_pool_reach_the_sandboxes_of_its_namespaces():
+async def test_only_agents_of_the_pool_reach_the_sandboxes_of_its_namespaces(clock):
     async def admitted(namespace, **settings):
-        writes = Applied()
-        await NetworkPolicies(writes, Settings(**settings), lambda: 0.0).ensure(namespace)
+        writes, cache = Applied(), Cache(clock, Agents(clock, port=1, silence_seconds=1.0), Policy())
+        policies = NetworkPolicies(
+            cache=cache, writes=writes, settings=Settings(**settings), events=None, restored=lambda: None
+        )
+        await policies.ensure(namespace)
         (rule,) = writes.manifest["spec"]["ingress"]
         return rule["from"][1]["podSelector"]["matchLabels"].get("dgym.dev/pool")
 

@@ -96,6 +96,7 @@ async def working(cache, clock, client, api, events, queue, dispatcher):
         episodes=episodes,
         sets=SetExecutor(cache=cache, client=api, writes=Writes(api, lambda: True), events=events, pools=None),
         pools=None,
+        policies=None,
         dispatcher=dispatcher,
         deliveries=None,
         metrics=metrics,

@@ -38,15 +38,21 @@
   resources: [leases]
   resourceNames: [dgym-owner]
   verbs: [get, patch]
-{{- if ne .Values.sandboxes.networkPolicy "disabled" }}
-# Applied, which creates as well; it can change no other than its own.
+{{- if eq .Values.sandboxes.networkPolicy "disabled" }}
+# Removed where an earlier release has made it.
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  resourceNames: [dgym-sandbox]
+  verbs: [list, watch, delete]
+{{- else }}
+# Applied, which creates as well; it can read and change no other than its own.
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
   verbs: [create]
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
   resourceNames: [dgym-sandbox]
-  verbs: [patch]
+  verbs: [list, watch, patch]
 {{- end }}
 {{- end -}}
 
