@@ -31,6 +31,7 @@ from dgym.api import (
     SandboxPoolSpec,
     SandboxPoolStatus,
     TaskRef,
+    parse_quantity,
 )
 
 POLICY_NAME = "dgym-sandbox"
@@ -104,6 +105,40 @@ class WatchedObject(View, frozen=True, kw_only=True):
         """Whether the object with this UID controls this one."""
         owner = self.metadata.controller
         return owner is not None and owner.uid == uid
+
+
+class QuotaSpec(View, frozen=True, kw_only=True):
+    """The limits of a ResourceQuota."""
+
+    hard: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class QuotaStatus(View, frozen=True, kw_only=True):
+    """The limits in force, and what is used of them."""
+
+    hard: dict[str, str] = msgspec.field(default_factory=dict)
+    used: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class QuotaView(WatchedObject, frozen=True, kw_only=True):
+    """A ResourceQuota."""
+
+    spec: QuotaSpec = QuotaSpec()
+    status: QuotaStatus = QuotaStatus()
+
+    def has_more_room(self, before: "QuotaView") -> bool:
+        """Whether less is used, or more allowed, than ``before``."""
+        return _is_less(self.status.used, before.status.used) or _is_less(before.status.hard, self.status.hard)
+
+
+def _is_less(some: dict[str, str], others: dict[str, str]) -> bool:
+    """Whether any quantity of ``some`` is below that of the same name in ``others``, or missing there."""
+    try:
+        return any(
+            name not in others or parse_quantity(text) < parse_quantity(others[name]) for name, text in some.items()
+        )
+    except ValueError:
+        return True  # A try that is refused costs less than one that is not made.
 
 
 class NetworkPolicyView(WatchedObject, frozen=True, kw_only=True):

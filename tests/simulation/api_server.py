@@ -1,6 +1,7 @@
 """A model of the API server: objects with versions, watches that lag, faults of the network before and after a write.
 
-It knows no schemas and no admission. What the operator relies on is here: optimistic concurrency, generations, UIDs,
+It knows no schemas, and of admission only quotas. What the operator relies on is here: optimistic concurrency,
+generations, UIDs,
 preconditions, deletion with a grace period, owners' deletion, watches from a version on, and 410 for one too old.
 """
 
@@ -21,6 +22,7 @@ from tests.simulation.virtual import VirtualClock
 
 _BOOKMARK_SECONDS = 60.0
 _REASONS = {
+    403: "Forbidden",
     404: "NotFound",
     409: "Conflict",
     410: "Expired",
@@ -60,6 +62,8 @@ class ApiServer:
         """Until then watches are 10 s behind: those of ``lagging``, or all."""
         self.lagging = ()
         self.writes = 0
+        self.refused = 0
+        """Pods that a quota has refused."""
         self._random = random
         self._clock = VirtualClock()
         self._objects = {}
@@ -90,6 +94,8 @@ class ApiServer:
         name = body["metadata"]["name"]
         if (plural, namespace, name) in self._objects:
             raise Refusal(409, f"{plural} {name} already exists", "AlreadyExists")
+        if plural == "pods" and is_sandbox(body):
+            self._admit(namespace)
         self._uids += 1
         metadata = {
             **body["metadata"],
@@ -102,6 +108,18 @@ class ApiServer:
         if plural in ("episodes", "episodesets", "pods"):
             item.pop("status", None)
         return self._store("ADDED", plural, item)
+
+    def _admit(self, namespace):
+        """Count one more sandbox as used in each quota of the namespace, or refuse it."""
+        for quota in self.items("resourcequotas"):
+            name, status = quota["metadata"]["name"], quota["status"]
+            used, hard = int(status["used"]["pods"]), status["hard"]["pods"]
+            if used >= int(hard):
+                self.refused += 1
+                message = f"exceeded quota: {name}, requested: pods=1, used: pods={used}, limited: pods={hard}"
+                raise Refusal(403, message)
+            change = {"status": {"used": {"pods": str(used + 1)}}}
+            self.patch("resourcequotas", namespace, name, change, status=True)
 
     def patch(self, plural, namespace, name, body, *, status):
         """Merge ``body`` into the object, or into its status alone."""
@@ -366,6 +384,16 @@ class ReplicaTransport(Transport):
     def _check(cls):
         if asyncio.get_running_loop().time() < cls.cut_until:
             raise ConnectionLost("this replica is partitioned from the API server")
+
+
+def is_sandbox(pod):
+    """Whether the pod has the label of sandboxes."""
+    return pod["metadata"].get("labels", {}).get("app.kubernetes.io/component") == "sandbox"
+
+
+def is_running(pod):
+    """Whether the quota of its namespace counts the pod."""
+    return pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
 
 
 def parse_path(path):

@@ -11,6 +11,7 @@ from dgym.wire.http import Path
 from dgym.wire.signing import sign_answer
 from dgym_operator.calls import Answer, PodCaller, Unreachable
 from tests.simulation.agents import AgentPod, Driver
+from tests.simulation.api_server import is_running, is_sandbox
 from tests.simulation.kubelet import Kubelet
 from tests.simulation.sidecar import NAMESPACE, Sidecar
 from tests.simulation.store import ResultsStore
@@ -154,6 +155,24 @@ class World:
         spec = {"taskRef": {"name": "bug"}, "minIdle": idle}
         body = {"apiVersion": "dgym.dev/v1alpha1", "kind": "SandboxPool", "metadata": {"name": POOL}, "spec": spec}
         self.api.create("sandboxpools", NAMESPACE, body)
+
+    def add_quota(self, pods):
+        """A ResourceQuota for so many sandboxes; its controller counts them again some time after one has ended."""
+        amount = {"pods": str(pods)}
+        body = {"metadata": {"name": "sandboxes"}, "spec": {"hard": amount}, "status": {"hard": amount}}
+        body["status"]["used"] = {"pods": "0"}
+        self.api.create("resourcequotas", NAMESPACE, body)
+        self.api.observers.append(self._recount)
+
+    def _recount(self, _kind, plural, pod):
+        if plural == "pods" and is_sandbox(pod):
+            self.spawn(self._count())
+
+    async def _count(self):
+        await asyncio.sleep(self.random.uniform(0.05, 1.0))
+        used = sum(is_sandbox(pod) and is_running(pod) for pod in self.api.items("pods"))
+        change = {"status": {"used": {"pods": str(used)}}}
+        self.api.patch("resourcequotas", NAMESPACE, "sandboxes", change, status=True)
 
     def _add_task(self):
         if self.api.get("debugtasks", NAMESPACE, "bug") is None:

@@ -47,7 +47,15 @@ KINDS = (
 )
 STRANGER = "episode: its next pod taken by a stranger"
 """A tenant makes a pod with the name, the labels and the owner of the episode's next one, and deletes it later."""
-HARMLESS = ("leader", "replicas", "cluster: server", "cluster: watches", "cluster: history", "cluster: store away", "policy")
+HARMLESS = (
+    "leader",
+    "replicas",
+    "cluster: server",
+    "cluster: watches",
+    "cluster: history",
+    "cluster: store away",
+    "policy",
+)
 """Beginnings of kinds under which no attempt may be lost."""
 
 

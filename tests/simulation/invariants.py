@@ -7,7 +7,8 @@ import msgspec
 from dgym.wire import EndReason
 from dgym_operator.controllers.episode.conclusion import MOST_POISONED
 from tests.simulation.agents import STEPS
-from tests.simulation.api_server import parse_path
+from tests.simulation.api_server import is_running, is_sandbox, parse_path
+from tests.simulation.replicas import WORKERS
 from tests.simulation.sidecar import NAMESPACE
 from tests.simulation.virtual import VirtualClock
 
@@ -31,6 +32,10 @@ _NOTICED_SECONDS = 15.0
 """A watch may lag for seconds, and a sidecar that does not know the cause yet is asked again."""
 _RESTORED_SECONDS = 30.0
 """A watch may lag for seconds; a server that is away, or a change of leaders, takes longer."""
+_BUSY = 0.75
+"""The share of a quota that is used while episodes wait: a watch may lag for seconds."""
+_REFUSED = 1.2
+"""Pods that a quota may refuse for each that is made, beside those of the first workers."""
 _CUT_SECONDS = 1.0
 """Seconds that are cut from the clock of an attempt."""
 
@@ -52,6 +57,9 @@ class Invariants:
         self._ending = {}
         self._leaders = set()
         self._open_since = 0.0
+        self._quota = (0.0, 0, 0)
+        self._busy_seconds = self._room_seconds = 0.0
+        self._made = 0
         self._clock = VirtualClock()
         api.observers.append(self._observe)
         api.request_observers.append(self._observe_request)
@@ -60,11 +68,13 @@ class Invariants:
         """What must hold at every write."""
         if plural == "leases" and item["metadata"]["name"] == LEASE:
             self._leaders.add(item["spec"].get("holderIdentity"))
+        if self._schedule.quota and plural in ("episodes", "pods"):
+            self._observe_quota(kind, plural, item)
         if plural == "networkpolicies":
             self._observe_policy(kind, item)
         if plural not in ("episodes", "pods"):
             return
-        if (kind, plural) == ("ADDED", "pods") and item["spec"] and self._is_sandbox(item):
+        if (kind, plural) == ("ADDED", "pods") and item["spec"] and is_sandbox(item):
             self._observe_network(item["metadata"]["name"])
         episodes = self._api.items("episodes")
         self._observe_active(episodes)
@@ -85,6 +95,25 @@ class Invariants:
             if number > slots.get(uid, 0)
         ]
 
+    def _observe_quota(self, kind, plural, item):
+        """How much of the quota is used, while there are more episodes than it has room for."""
+        now, (since, running, unfinished) = self._clock.monotonic(), self._quota
+        if unfinished > self._schedule.quota:
+            self._room_seconds += self._schedule.quota * (now - since)
+            self._busy_seconds += running * (now - since)
+        self._made += (kind, plural) == ("ADDED", "pods") and is_sandbox(item)
+        running = sum(is_sandbox(pod) and is_running(pod) for pod in self._api.items("pods"))
+        self._quota = now, running, sum(not is_finished(episode) for episode in self._api.items("episodes"))
+
+    def _quota_problems(self):
+        """Whether the quota was used, and not tried in vain."""
+        if not self._schedule.quota or self._schedule.faults or self._schedule.lossy:
+            return
+        if self._busy_seconds < _BUSY * self._room_seconds:
+            yield f"{self._busy_seconds / self._room_seconds:.0%} of the quota were used while episodes waited"
+        if self._api.refused > _REFUSED * self._made + WORKERS:
+            yield f"the quota has refused {self._api.refused} pods, and {self._made} were made"
+
     def _observe_policy(self, kind, policy):
         """Since when the namespace has no policy, or another."""
         closed = kind != "DELETED" and not policy["spec"]["egress"]
@@ -98,10 +127,6 @@ class Invariants:
             return
         if self._open_since == 0.0 or self._clock.monotonic() > self._open_since + _RESTORED_SECONDS:
             self._observed.append(f"the pod {pod} is made without its NetworkPolicy")
-
-    @staticmethod
-    def _is_sandbox(pod):
-        return pod["metadata"].get("labels", {}).get("app.kubernetes.io/component") == "sandbox"
 
     def _observe_active(self, episodes):
         """Assigned episodes are bounded always, those with a sandbox where each creation of a pod is answered.
@@ -218,6 +243,7 @@ class Invariants:
         ]
         if ended:
             found += self.left_over()
+        found += self._quota_problems()
         return found
 
     def _wrong(self, uid, status):
@@ -302,7 +328,7 @@ class Invariants:
         if self._open_since:
             yield "the sandboxes' NetworkPolicy was not restored"
         for pod in self._api.items("pods"):
-            if self._is_sandbox(pod) and _owner_kind(pod) != "SandboxPool":
+            if is_sandbox(pod) and _owner_kind(pod) != "SandboxPool":
                 yield f"pod {pod['metadata']['name']} is left over"
         ready = sum(_owner_kind(pod) == "SandboxPool" and _is_ready(pod) for pod in self._api.items("pods"))
         if ready != self._schedule.idle:

@@ -8,6 +8,7 @@ from dgym_operator.app.reconciler import Reconciler
 from dgym_operator.cache import Cache, Informers, Memory
 from dgym_operator.controllers import EpisodeInput, Plan
 from dgym_operator.controllers.episode import clocks, conclusion, controller, ending, poison, terminating
+from dgym_operator.dispatch.quotas import Quotas
 from tests.simulation.faults import STRANGER, Fault
 from tests.simulation.schedule import Schedule
 from tests.simulation.store import ResultsStore
@@ -97,6 +98,7 @@ MUTATIONS = {
     "a lost sandbox waits for its agent": lambda: patch.object(controller, "lose_sandbox", lambda *_view: None),
     "a pod is claimed whatever its version is": lambda: patch.object(claims, "claim_patch", _claim_without_version),
     "the NetworkPolicy is trusted once applied": lambda: patch.object(NetworkPolicies, "reconcile", _nothing),
+    "the end of a pod opens no quota": lambda: patch.object(Quotas, "freed", lambda *_args: False),
     "an agent gets a pod that is not bound": lambda: patch.object(
         EpisodeInput, "is_bound", property(lambda _view: True)
     ),
@@ -121,6 +123,7 @@ FOUND_BY = {
     "the sidecar is not asked while an end is awaited": Schedule(0, (), 0.0, ("deadly once",) * 4),
     "a pod is claimed whatever its version is": Schedule(0, (), 0.0, idle=2),
     "the NetworkPolicy is trusted once applied": Schedule(0, (Fault(45.0, "policy: deleted", 0, 0.0),), 0.0),
+    "the end of a pod opens no quota": Schedule(0, (), 0.0, ("agent",) * 12, 8, quota=3),
     "an agent gets a pod that is not bound": Schedule(0, (), 0.15, idle=2),
 }
 """Schedules that find a reverted fix under most seeds, or some, whatever else changes in the operator."""

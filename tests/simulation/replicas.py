@@ -15,6 +15,8 @@ from tests.simulation.api_server import ReplicaTransport
 from tests.simulation.cluster import Caller
 from tests.simulation.sidecar import NAMESPACE
 
+WORKERS = 4
+
 
 class Replica:
     """An operator process, which its kubelet starts again whenever it ends."""
@@ -79,7 +81,7 @@ def _renderer():
 def _settings(number, max_active):
     return Settings(
         namespace=NAMESPACE, watch_namespaces=(NAMESPACE,), sandbox_image="sandbox", sidecar_image="sidecar",
-        pod_name=f"operator-{number}", workers=4, lease_retry_seconds=4.0,
+        pod_name=f"operator-{number}", workers=WORKERS, lease_retry_seconds=4.0,
         namespace_policies=NamespacePolicies(defaults=NamespacePolicy(max_active=max_active)),
     )  # fmt: skip
 

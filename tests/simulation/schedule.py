@@ -21,6 +21,8 @@ STRANGERS = 0.2
 """The share of schedules in which a tenant takes the name of a pod."""
 POOLS = 0.4
 """The share of schedules with a SandboxPool."""
+QUOTAS = 0.3
+"""The share of schedules with a ResourceQuota, of those without a SandboxPool."""
 FILLING_SECONDS = 22.0
 """So long before the episodes the SandboxPool is created: the pods of a quiet cluster are ready by then."""
 REPLICAS = 2
@@ -37,7 +39,7 @@ class Schedule(NamedTuple):
     """All that a run depends on.
 
     ``episodes`` are the kinds of them, ``slots`` those of each agent, ``max_active`` bounds active episodes, and a
-    SandboxPool has ``idle`` pods ready, unless that is 0.
+    SandboxPool has ``idle`` pods ready, unless that is 0. A ``quota`` bounds sandboxes.
     """
 
     seed: int
@@ -47,9 +49,10 @@ class Schedule(NamedTuple):
     slots: int = 2
     max_active: int | None = None
     idle: int = 0
+    quota: int | None = None
 
     def __str__(self):
-        limits = f"{self.slots} slots an agent, maxActive {self.max_active}, {self.idle} idle pods"
+        limits = f"{self.slots} slots an agent, maxActive {self.max_active}, {self.idle} idle pods, quota {self.quota}"
         lines = [f"seed {self.seed}, {self.lossy:.1%} of requests fail, {', '.join(self.episodes)}; {limits}"]
         lines += [f"{each.at:7.2f} s {each.kind} #{each.choice}, {each.seconds:.1f} s" for each in self.faults]
         return "\n  ".join(lines)
@@ -73,7 +76,8 @@ def draw(seed):
         at, seconds = random.uniform(0.0, FAULTY_SECONDS), random.uniform(1.0, 60.0)
         faults.append(Fault(at, STRANGER, random.randrange(8), seconds))
     idle = random.choice((1, 2)) if random.random() < POOLS else 0
-    return Schedule(seed, tuple(sorted(faults)), lossy, tuple(kinds), slots, most, idle)
+    quota = random.choice((1, 2, 3)) if random.random() < QUOTAS and not idle else None
+    return Schedule(seed, tuple(sorted(faults)), lossy, tuple(kinds), slots, most, idle, quota)
 
 
 def play(schedule, *, limit=LIMIT_SECONDS):
@@ -104,6 +108,8 @@ def _smaller(schedule):
         yield schedule._replace(lossy=0.0)
     if schedule.max_active is not None:
         yield schedule._replace(max_active=None)
+    if schedule.quota:
+        yield schedule._replace(quota=None)
     if schedule.idle:
         yield schedule._replace(idle=0)
     for index in range(len(episodes) if len(episodes) > 1 else 0):
@@ -132,6 +138,8 @@ class _Run:
             if schedule.idle:
                 self._world.add_pool(schedule.idle)
                 await asyncio.sleep(FILLING_SECONDS)
+            if schedule.quota:
+                self._world.add_quota(schedule.quota)
             for number, kind in enumerate(schedule.episodes):
                 self._world.add_episode(f"episode-{number}", kind)
             ended = await self._until(self._all_finished, self._limit)

@@ -69,6 +69,11 @@ def test_an_agent_that_never_stores_is_found():
     assert any("never ended" in problem for problem in play(away, limit=600.0))
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_quota_is_used_and_not_tried_in_vain(seed):
+    assert play(Schedule(seed, (), 0.0, ("agent",) * 12, 8, quota=3)) == []
+
+
 REGRESSIONS = {
     "a new leader counts the slots that its predecessor has given": Schedule(
         1313, (Fault(25.41, "leader: stopped", 4, 16.4),), 0.15

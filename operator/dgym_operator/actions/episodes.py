@@ -5,6 +5,7 @@ cache, so that the next decision sees it.
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -14,6 +15,7 @@ from dgym.api import ConditionType
 from dgym.kube import EPISODES, PODS, Client, EventRecorder, NotFound, Priority
 from dgym.logs import fields
 from dgym.wire.http import BindRequest, Path
+from dgym.wire.messages import EndReason
 from dgym_operator.actions.drivers import DriverSecrets
 from dgym_operator.actions.pods import Gone, PodMaker
 from dgym_operator.actions.reader import ApiReader, Unmet
@@ -59,6 +61,9 @@ class EpisodeExecutor:
     sidecars: SidecarCalls
     events: EventRecorder
     progress: ProgressBudget
+    quota_refused: Callable[[str, str], None]
+    """Called with the namespace and the API server's message."""
+    pod_created: Callable[[str], None]
 
     @property
     def _memory(self) -> Memory:
@@ -171,8 +176,11 @@ class EpisodeExecutor:
                 since=self.cache.clock.now(),
                 passes=error.passes,
                 retry_after=error.retry_after or 0.0,
+                full=error.reason is EndReason.QUOTA_EXCEEDED,
             )
             self._memory.record_failure(uid, action.attempt, failure)
+            if failure.full:
+                self.quota_refused(metadata.namespace, error.message)
             _log.info(
                 "the pod could not be created: %s",
                 error,
@@ -181,6 +189,7 @@ class EpisodeExecutor:
             return 0.0
         self._memory.record_created(uid, action.attempt, pod)
         self.cache.pods.assume(pod)
+        self.pod_created(metadata.namespace)
         _log.info("created the pod", extra=fields(**about))
         return None
 

@@ -97,9 +97,7 @@ class NetworkPolicies:
     def _report(self, applied: NetworkPolicyView, cause: str) -> None:
         message = f"NetworkPolicy {POLICY_NAME} {cause} and was restored: without it sandboxes have a network"
         self.restored()
-        self.events.record(
-            NETWORK_POLICIES, applied, type="Warning", reason="NetworkPolicyRestored", message=message
-        )
+        self.events.record(NETWORK_POLICIES, applied, type="Warning", reason="NetworkPolicyRestored", message=message)
         _log.warning("%s", message, extra=fields(namespace=applied.metadata.namespace))
 
     def _wanted(self, namespace: str) -> dict[str, Any]:

@@ -52,6 +52,7 @@ class EventHandlers:
         cache.tasks.subscribe(self._task)
         cache.config_maps.subscribe(self._config_map)
         cache.network_policies.subscribe(self._network_policy)
+        cache.quotas.subscribe(dispatcher.observe_quota)
         cache.agent_pods.subscribe(self._agent_pod)
 
     def start(self) -> None:
@@ -151,6 +152,8 @@ class EventHandlers:
     def _pod(self, change: Change[Pod]) -> None:
         self._observer.pod(change)
         self._pod_of_pool(change)
+        if change.old is not None and not change.old.is_over and (change.new is None or change.new.is_over):
+            self._dispatcher.pod_ended(change.key[0])
         owner = change.last.metadata.controller
         if owner is not None and owner.kind == Kind.EPISODE:
             if not self._cache.owns(change.last):

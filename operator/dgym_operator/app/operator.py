@@ -311,6 +311,8 @@ class Operator:
             sidecars=sidecars,
             events=self._events,
             progress=ProgressBudget(settings.progress_qps, clock),
+            quota_refused=self._dispatcher.quota_refused,
+            pod_created=self._dispatcher.pod_created,
         )
         reconciler = Reconciler(
             cache=cache,

@@ -231,16 +231,17 @@ class Reconciler:
     def _decide(self, key: Key, view: EpisodeInput) -> Plan:
         """The plan, with a new pod only if the dispatcher has granted it."""
         now = self.cache.clock.now()
-        view = msgspec.structs.replace(view, held_by=self.dispatcher.held_by(key))
+        room_at = self.dispatcher.quota_room_at(key[0])
+        view = msgspec.structs.replace(view, held_by=self.dispatcher.held_by(key), quota_room_at=room_at)
         plan = decide(view, now)
         needs_pod = any(isinstance(action, CreatePod) for action in plan.actions)
         candidate = candidate_of(view.episode, image=self.cache.image_of(view.episode)) if needs_pod else None
         self.dispatcher.request_pod(key, candidate)
         if not needs_pod or self.dispatcher.pod_granted(key):
             return plan
-        if view.create_failure is None:
-            held_by = self.dispatcher.held_by(key)
-            return decide(msgspec.structs.replace(view, may_create=False, held_by=held_by), now)
+        if view.create_failure is None or view.create_failure.full:
+            held_by, full = self.dispatcher.held_by(key), self.dispatcher.is_quota_full(key)
+            return decide(msgspec.structs.replace(view, may_create=False, held_by=held_by, quota_full=full), now)
         # The status keeps the cause of the last failure, which is worth more than a wait for a slot of a moment.
         others = tuple(action for action in plan.actions if not isinstance(action, CreatePod))
         return msgspec.structs.replace(plan, actions=others)

@@ -32,6 +32,7 @@ from dgym_operator.objects import (
     EpisodeView,
     NetworkPolicyView,
     Pod,
+    QuotaView,
     SandboxPoolView,
     TaskView,
     WatchedObject,
@@ -64,6 +65,7 @@ class Cache:
         self.agent_pods: Store[Pod] = Store(clock)
         self.config_maps: Store[ConfigMapView] = Store(clock)
         self.network_policies: Store[NetworkPolicyView] = Store(clock)
+        self.quotas: Store[QuotaView] = Store(clock)
         self.episodes_by_uid = self.episodes.index(lambda episode: (episode.metadata.uid,))
         self.episodes_by_namespace = self.episodes.index(lambda episode: (episode.metadata.namespace,))
         self.episodes_by_agent = self.episodes.index(_agent_of)
@@ -72,6 +74,8 @@ class Cache:
         self.episodes_by_task = self.episodes.index(_task_of)
         self.pods_by_owner = self.pods.index(_owner_of)
         self.pods_by_namespace = self.pods.index(lambda pod: (pod.metadata.namespace,))
+        self.active_pods = self.pods.index(lambda pod: () if pod.is_over else (pod.metadata.namespace,))
+        self.quotas_by_namespace = self.quotas.index(lambda quota: (quota.metadata.namespace,))
         self.idle_pods = self.pods.index(_idle_as)
         self.pools_by_namespace = self.sandbox_pools.index(lambda each: (each.metadata.namespace,))
         self.pools_by_owner = self.sandbox_pools.index(_owner_of)

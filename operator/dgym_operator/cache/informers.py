@@ -16,6 +16,7 @@ from dgym.kube import (
     EPISODES,
     NETWORK_POLICIES,
     PODS,
+    RESOURCE_QUOTAS,
     SANDBOX_POOLS,
     ApiError,
     Backoff,
@@ -37,6 +38,7 @@ from dgym_operator.objects import (
     EpisodeView,
     NetworkPolicyView,
     Pod,
+    QuotaView,
     SandboxPoolView,
     TaskView,
 )
@@ -85,6 +87,7 @@ class Informers:
             self._add(DEBUG_TASKS, TaskView, cache.tasks, namespace)
             self._add(PODS, Pod, cache.pods, namespace, sandboxes)
             self._add(CONFIG_MAPS, ConfigMapView, cache.config_maps, namespace, SET_LABEL)
+            self._add(RESOURCE_QUOTAS, QuotaView, cache.quotas, namespace)
             policy = f"metadata.name={POLICY_NAME}"
             self._add(NETWORK_POLICIES, NetworkPolicyView, cache.network_policies, namespace, field_selector=policy)
         self._add(PODS, Pod, cache.agent_pods, settings.namespace, settings.agent_selector, name=_AGENTS)

@@ -16,6 +16,7 @@ from dgym_operator.controllers.inputs import (
     SidecarView,
     TaskState,
     attempt_of,
+    backoff,
     current_attempt,
     sidecar_url,
 )
@@ -80,6 +81,7 @@ __all__ = [
     "SidecarView",
     "TaskState",
     "attempt_of",
+    "backoff",
     "current_attempt",
     "find",
     "is_true",

@@ -176,6 +176,8 @@ class EpisodeInput(msgspec.Struct, frozen=True, kw_only=True):
         task: Whether there is a task.
         may_create: Whether the agents' free slots and the head start allow one more sandbox.
         held_by: Why the request for an agent or a pod is not granted, for people; empty: not known yet.
+        quota_full: Whether ``held_by`` names the namespace's ResourceQuota.
+        quota_room_at: When a quota that is full has last had room for a pod of the namespace.
         create_failure: Why the next attempt's pod could not be created, if that was tried.
         agent: The assigned agent; None before its first report, as after a start of the operator.
         sidecar: What the sidecar of the attempt has answered.
@@ -193,6 +195,8 @@ class EpisodeInput(msgspec.Struct, frozen=True, kw_only=True):
     task: TaskState
     may_create: bool = True
     held_by: str = ""
+    quota_full: bool = False
+    quota_room_at: datetime | None = None
     create_failure: CreateFailure | None = None
     agent: AgentView | None = None
     sidecar: SidecarView = SidecarView()

@@ -208,6 +208,7 @@ class CreateFailure(msgspec.Struct, frozen=True, kw_only=True):
         tries: How many failed.
         tried: When the last one failed; None: there was one.
         retry_after: Seconds from then until the next try, by the API server's ``Retry-After``.
+        full: Whether the last try found the namespace's quota used up: the dispatcher chooses who tries next, and when.
     """
 
     reason: str
@@ -217,6 +218,7 @@ class CreateFailure(msgspec.Struct, frozen=True, kw_only=True):
     tries: int = 1
     tried: datetime | None = None
     retry_after: float = 0.0
+    full: bool = False
 
     def followed_by(self, failure: "CreateFailure") -> "CreateFailure":
         """This failure and the next one. A server's fault replaces neither an earlier one nor a used-up quota."""

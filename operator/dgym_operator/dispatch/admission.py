@@ -161,15 +161,19 @@ class Requests:
         policies: NamespacePolicies,
         closed: Collection[str] = (),
         pulls: PullBudget | None = None,
+        rooms: Mapping[str, int] | None = None,
     ) -> Iterator[Key]:
         """The candidates to grant, in the order of admission, while ``slots`` last; those without need of one too.
 
         ``closed`` are namespaces of which none is granted; ``pulls`` is spent as candidates are granted (None: no
-        bound). The requests must not change during the iteration.
+        bound); ``rooms`` bounds the grants of the namespaces it names. The requests must not change during the
+        iteration.
         """
         budget = PullBudget() if pulls is None else pulls
         turns = [
-            _Turn(name, self._queues[name], usage, policies, budget) for name in self._queues if name not in closed
+            _Turn(name, self._queues[name], usage, policies, budget, (rooms or {}).get(name))
+            for name in self._queues
+            if name not in closed
         ]
         heap = [(head, turn.namespace, turn) for turn in turns if (head := turn.head(slots)) is not None]
         heapq.heapify(heap)
@@ -196,6 +200,7 @@ class _Turn:
         usage: Usage,
         policies: NamespacePolicies,
         pulls: PullBudget,
+        room: int | None,
     ) -> None:
         policy = policies.of(namespace)
         self.namespace = namespace
@@ -205,7 +210,8 @@ class _Turn:
         heapq.heapify(self._heads)
         self._used = usage.slots.get(namespace, 0)
         self._weight = policy.weight
-        self._room = None if policy.max_active is None else policy.max_active - usage.active.get(namespace, 0)
+        left = None if policy.max_active is None else policy.max_active - usage.active.get(namespace, 0)
+        self._room = min((each for each in (left, room) if each is not None), default=None)
         self._pulls = pulls
 
     def head(self, slots: int) -> tuple[float, Rank] | None:

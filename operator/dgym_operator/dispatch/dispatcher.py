@@ -7,13 +7,15 @@ unfinished Episodes, which a new leader observes as well.
 """
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
 from typing import Protocol
 
 import msgspec
 
-from dgym.kube import Key
+from dgym.kube import Change, Key
 from dgym_operator.cache import Cache
 from dgym_operator.controllers import EPOCH, attempt_of
 from dgym_operator.controllers.episode import has_image, stuck_cause
@@ -21,7 +23,8 @@ from dgym_operator.controllers.episodeset import child_index
 from dgym_operator.dispatch.admission import Candidate, PullBudget, Usage, choose
 from dgym_operator.dispatch.demand import Demand, PendingPod
 from dgym_operator.dispatch.holds import BUSY, Holds, find_agents_causes, find_full, find_stuck
-from dgym_operator.objects import EpisodeView
+from dgym_operator.dispatch.quotas import Quotas
+from dgym_operator.objects import EpisodeView, QuotaView
 from dgym_operator.policies import NamespacePolicies
 from dgym_operator.pools import AgentPools
 
@@ -68,6 +71,7 @@ class Dispatcher:
         self._policies = policies
         self._enqueue = enqueue
         self._demand = Demand()
+        self._quotas = Quotas(cache)
         self._images: dict[str, None] = {}
         """Images that some node has had, the one that was used last at the end."""
         self._holds = Holds()
@@ -124,6 +128,39 @@ class Dispatcher:
         requested = self._demand.pod_requests.get(key)
         return self._holds.of_pod(key[0], requested.image) if requested is not None else ""
 
+    def is_quota_full(self, key: Key) -> bool:
+        """Whether ``held_by`` names the ResourceQuota of the namespace."""
+        return key not in self._demand.agent_requests and self._holds.is_full(key[0])
+
+    def quota_room_at(self, namespace: str) -> datetime | None:
+        """When the ResourceQuota of the namespace, which is full, has last had room for a pod."""
+        return self._quotas.room_at(namespace)
+
+    def quota_refused(self, namespace: str, message: str) -> None:
+        """Record that the ResourceQuota has refused a pod, and withdraw the namespace's other grants."""
+        self._quotas.refused(namespace, message)
+        self._withdraw_pods({namespace})
+        self.wake()
+
+    def pod_created(self, namespace: str) -> None:
+        """Record that a pod was created in the namespace."""
+        self._quotas.created(namespace)
+        self.wake()
+
+    def pod_ended(self, namespace: str) -> None:
+        """Record that a pod of the namespace has ended."""
+        if self._quotas.pod_ended(namespace):
+            self.wake()
+
+    def observe_quota(self, change: Change[QuotaView]) -> None:
+        """Record a change of a ResourceQuota."""
+        namespace = change.key[0]
+        if change.new is None:
+            self._quotas.forget(namespace)
+            self.wake()
+        elif change.old is not None and change.new.has_more_room(change.old) and self._quotas.freed(namespace):
+            self.wake()
+
     def forget(self, key: Key) -> None:
         """Drop requests, grants and pod of an Episode that is gone or finished."""
         self.observe_pod(key, None)
@@ -162,7 +199,9 @@ class Dispatcher:
                 self._record_image(self._cache.image_of(episode))
         self.wake()
         while True:
-            await self._work.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._quotas.until_probe(self._demand.pod_requests.namespaces())):
+                    await self._work.wait()
             await self._cache.clock.sleep(_ROUND_SECONDS)
             self._work.clear()
             self.round()
@@ -218,7 +257,8 @@ class Dispatcher:
         taken = self._of_pool(demand.reserved, pool) + self._excess(pool)
         room = sum(self._free_slots(in_use, pool).values()) + self._head_start - taken
         closed = {*stuck, *self._outside(pool, demand.pod_requests.namespaces())}
-        for key in tuple(demand.pod_requests.in_turn(room, usage, self._policies, closed, pulls)):
+        rooms = self._quotas.rooms(Counter(namespace for namespace, _ in demand.pods_granted))
+        for key in tuple(demand.pod_requests.in_turn(room, usage, self._policies, closed, pulls, rooms)):
             demand.grant_pod(key)
             self._enqueue(key)
 
@@ -242,7 +282,14 @@ class Dispatcher:
         # An image is shown as waiting until it is pulled, whether or not slots are free meanwhile: see ``Holds``.
         waiting = {image for image in pulls.refused | before.images if not pulls.is_open(image)}
         images = frozenset(waiting & pod_requests.images()) if waiting else frozenset()
-        self._holds = Holds(agents=agents, pods=pods, ready=ready, images=images, pull_limit=self._pull_limit or 0)
+        self._holds = Holds(
+            agents=agents,
+            pods=pods,
+            quotas=self._quotas.texts(),
+            ready=ready,
+            images=images,
+            pull_limit=self._pull_limit or 0,
+        )
         if self._holds == before:
             return
         for key in pod_requests:

@@ -38,12 +38,15 @@ class Holds(msgspec.Struct, frozen=True, kw_only=True):
 
     agents: Mapping[str, str] = {}
     pods: Mapping[str, str] = {}
+    quotas: Mapping[str, str] = {}
     ready: Mapping[str, str] = {}
     images: frozenset[str] = frozenset()
     pull_limit: int = 0
 
     def of_pod(self, namespace: str, image: str) -> str:
         """Why an episode of the namespace, with a task of that image, gets no pod."""
+        if self.is_full(namespace):
+            return self.quotas[namespace]
         if namespace not in self.pods and image in self.images:
             return (
                 f"no node is known to have its image; at most {self.pull_limit} "
@@ -51,6 +54,10 @@ class Holds(msgspec.Struct, frozen=True, kw_only=True):
                 "sandboxes.maxConcurrentPulls in the chart's values allows more"
             )
         return self.pods.get(namespace) or self.agents.get(namespace, "")
+
+    def is_full(self, namespace: str) -> bool:
+        """Whether an episode of the namespace gets no pod for lack of room in its ResourceQuota."""
+        return namespace in self.quotas and namespace not in self.pods
 
     def of_agent(self, key: Key, candidate: Candidate) -> str:
         """Why the episode, whose sandbox is ready, gets no agent."""

@@ -29,6 +29,8 @@ def executor(cache, client, events, progress):
         sidecars=None,
         events=events,
         progress=progress,
+        quota_refused=lambda *_: None,
+        pod_created=lambda *_: None,
     )
 
 

@@ -89,6 +89,8 @@ async def working(cache, clock, client, api, events, queue, dispatcher):
         sidecars=None,
         events=events,
         progress=ProgressBudget(1.0, clock),
+        quota_refused=lambda *_: None,
+        pod_created=lambda *_: None,
     )
     reconciler = Reconciler(
         cache=cache,

@@ -27,6 +27,10 @@
 - apiGroups: [""]
   resources: [secrets]
   verbs: [create]
+# Their status shows when a pod fits again.
+- apiGroups: [""]
+  resources: [resourcequotas]
+  verbs: [list, watch]
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create, patch]

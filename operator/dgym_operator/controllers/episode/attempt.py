@@ -6,6 +6,7 @@ from typing import Literal
 import msgspec
 
 from dgym.api import ConditionType, EndCause, ProgressReason, Treatment
+from dgym.wire import EndReason
 from dgym.wire.assignments import AssignmentState, AssignmentStatus
 from dgym.wire.http import Path
 from dgym_operator.controllers.conditions import fit, set_condition
@@ -63,13 +64,15 @@ def create(view: EpisodeInput, now: datetime) -> Plan:
     failure = view.create_failure
     if failure is not None and _is_final(failure):
         return finish(view, AttemptEnd(reason=failure.reason, message=failure.message), now)
+    if failure is not None and failure.full:
+        return _wait_for_quota(view, failure, now)
     if not view.may_create:
-        message = _with_hold("a sandbox waits for a slot", view)
+        message = view.held_by if view.quota_full else _with_hold("a sandbox waits for a slot", view)
         since = max(requested_since(view.episode), due) if due is not None else requested_since(view.episode)
         # Thousands of a set may wait, and its status counts them: those that wait for longer show it themselves.
         after = view.policy.child_shown_after_seconds if view.owned_by_set else None
-        reason = ProgressReason.WAITING_FOR_SLOT
-        return show(view, reason, since=since, now=now, message=message, revise=True, after=after)
+        reason = EndReason.QUOTA_EXCEEDED if view.quota_full else ProgressReason.WAITING_FOR_SLOT
+        return show(view, reason.value, since=since, now=now, message=message, revise=True, after=after)
     if failure is not None:
         return _after_failure(view, failure, now)
     return _create_pod(view)
@@ -147,6 +150,23 @@ def _another_task(view: EpisodeInput) -> str:
 
 def _is_final(failure: CreateFailure) -> bool:
     return not failure.passes and AttemptEnd(reason=failure.reason).treatment is not Treatment.WAIT
+
+
+def _wait_for_quota(view: EpisodeInput, failure: CreateFailure, now: datetime) -> Plan:
+    """Request the pod again, show the cause meanwhile, and give up once no pod of the namespace was created for long.
+
+    The pods of others use up the quota: as long as some begin, this one's turn comes.
+    """
+    seconds, limits = _wait_limit(view, failure)
+    begun = max(failure.since, requested_since(view.episode), view.quota_room_at or failure.since)
+    deadline = begun + timedelta(seconds=seconds)
+    if now >= deadline:
+        message = f"{failure.message}; no pod could be created within {seconds:.0f} s ({limits})"
+        return finish(view, AttemptEnd(reason=failure.reason, message=message), now)
+    if view.may_create:
+        return _create_pod(view)
+    shown = show(view, failure.reason, since=failure.since, now=now, message=failure.message, warn=True, revise=True)
+    return soonest(shown, until(deadline, now))
 
 
 def _after_failure(view: EpisodeInput, failure: CreateFailure, now: datetime) -> Plan:
