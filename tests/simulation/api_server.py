@@ -1,8 +1,8 @@
 """A model of the API server: objects with versions, watches that lag, faults of the network before and after a write.
 
 It knows no schemas, and of admission only quotas. What the operator relies on is here: optimistic concurrency,
-generations, UIDs,
-preconditions, deletion with a grace period, owners' deletion, watches from a version on, and 410 for one too old.
+generations, UIDs, preconditions, deletion with a grace period, owners' deletion, watches from a version on, and 410 for
+one too old.
 """
 
 import asyncio
