@@ -1,16 +1,27 @@
 """Sessions of this process: sandbox, repository and tools of a task on this machine; and the check of a task."""
 
+import asyncio
 import hashlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
-from dgym.api import DebugTask, ToolSpec, digest, load, parse_quantity
+from dgym.api import DebugTask, Environment, ToolSpec, digest, load, parse_quantity
 from dgym.errors import ManifestError, SetupFailed, VerifierFailed
 from dgym.sandbox import EngineName, EntrypointResult, SandboxKind, SandboxProvider, SandboxSpec
 from dgym.sandbox.container import DEFAULT_IMAGE, ContainerProvider, Engine, choose_engine, ensure_image
-from dgym.sandbox.local import LocalProvider, cache_directory, ensure_environment, resolve_python
+from dgym.sandbox.local import (
+    LocalProvider,
+    ProjectRequest,
+    cache_directory,
+    ensure_environment,
+    find_version,
+    install_project,
+    resolve_python,
+)
 from dgym.session import (
     ChangeSet,
     EpisodeLimits,
@@ -26,11 +37,17 @@ from dgym.tools import Tool, load_tools
 from dgym.workspace.patches import FileVersion
 from dgym.workspace.sources import pack_source
 
+_VERSION = re.compile(r"\d+(\.\d+)+(\.?(a|b|rc|dev|post)\d+)?", re.IGNORECASE)
+
 
 class Opened(msgspec.Struct, frozen=True, kw_only=True):
-    """The provider of a task's sandboxes; ``programs`` names what its programs are run with."""
+    """The provider of a task's sandboxes, and the tar of its repository after the project was installed.
+
+    ``source`` is None where the image holds the repository. ``programs`` names what its programs are run with.
+    """
 
     provider: SandboxProvider
+    source: Path | None
     programs: str
 
 
@@ -44,10 +61,11 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
     progress: Callable[[str], None] | None = None
 
     async def open(self, task: DebugTask) -> Opened:
-        """What opens the task's sandboxes, once requirements are installed or the image is there.
+        """What opens the task's sandboxes, once requirements and project are installed or the image is there.
 
         Raises:
-            SetupFailed: The requirements could not be installed.
+            SetupFailed: The requirements or the project could not be installed.
+            SourceFailed: The repository could not be obtained.
             SandboxStartFailed: The container engine or the image could not be had.
             ManifestError: ``python`` is neither an interpreter nor a virtual environment, or does not fit the sandbox.
         """
@@ -58,11 +76,25 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
             delivered=task.spec.source is not None,
             python=self.python,
         )
+        source = await open_source(task)
         if engine is not None:
-            return await self._in_container(task, engine)
-        spec = await self.sandbox_spec(task)
-        provider = LocalProvider(spec, kind="none" if self.sandbox == "none" else "bubblewrap")
-        return Opened(provider=provider, programs=spec.python or "")
+            return await self._in_container(task, engine, source)
+        kind: Literal["none", "bubblewrap"] = "none" if self.sandbox == "none" else "bubblewrap"
+        if source is None:
+            spec = await self.sandbox_spec(task)
+            return Opened(provider=LocalProvider(spec, kind=kind), source=None, programs=spec.python or "")
+        environment = task.spec.declared_environment()
+        request = ProjectRequest(
+            environment=environment,
+            sandbox=sandbox_spec(task, None if self.python is None else resolve_python(self.python)),
+            kind=kind,
+            python=self._base(environment),
+            version=await _version(task),
+            build_requirements=self.build_requirements,
+        )
+        project = await install_project(source, request, self.progress)
+        provider = LocalProvider(project.sandbox, kind=kind, project=project.layer)
+        return Opened(provider=provider, source=project.source, programs=project.sandbox.python or "")
 
     async def sandbox_spec(self, task: DebugTask) -> SandboxSpec:
         """The specification of a sandbox outside containers; the ``requirements`` are installed if they are not yet.
@@ -74,16 +106,25 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
         if self.python is not None:
             python = resolve_python(self.python)
         else:
+            environment = task.spec.declared_environment()
             python = await ensure_environment(
-                task.spec.requirements, build_requirements=self.build_requirements, progress=self.progress
+                environment.requirements,
+                python=self._base(environment),
+                build_requirements=self.build_requirements,
+                progress=self.progress,
             )
         return sandbox_spec(task, python)
 
-    async def _in_container(self, task: DebugTask, engine: Engine) -> Opened:
+    def _base(self, environment: Environment) -> str | None:
+        """The interpreter that environments are made from; None: the one that runs dgym."""
+        return None if environment.python is None or self.python is not None else find_version(environment.python)
+
+    async def _in_container(self, task: DebugTask, engine: Engine, source: Path | None) -> Opened:
         spec = task.spec
-        if spec.image is None and not set(spec.requirements) <= {"pytest"}:
+        requirements = spec.declared_environment().requirements
+        if spec.image is None and not set(requirements) <= {"pytest"}:
             raise ManifestError(
-                f"the task has requirements ({', '.join(spec.requirements)}), which dgym's own image does not hold and "
+                f"the task has requirements ({', '.join(requirements)}), which dgym's own image does not hold and "
                 "a container without a network cannot install; give the task an 'image' that has them"
             )
         image = await ensure_image(engine, spec.image or DEFAULT_IMAGE, self.progress)
@@ -96,7 +137,7 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
             in_place=spec.pod_template == "baseline",
             cpus=None if cpus is None else float(parse_quantity(cpus)),
         )
-        return Opened(provider=provider, programs=f"image {image.id}")
+        return Opened(provider=provider, source=source, programs=f"image {image.id}")
 
 
 def open_task(task: DebugTask | str | Path) -> DebugTask:
@@ -124,13 +165,31 @@ async def open_source(task: DebugTask) -> Path | None:
     return await pack_source(task.spec.source, base=Path.cwd(), cache=cache_directory() / "sources")
 
 
-def suite_cache(task: DebugTask, source: Path | None, programs: str) -> SuiteCache:
+async def _version(task: DebugTask) -> str | None:
+    """The version by the last tag of a local repository, for build backends that read it from git."""
+    source = task.spec.source
+    if source is None or source.local_path is None:
+        return None
+    git = ("git", "-C", source.local_path, "describe", "--tags", "--abbrev=0")
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *git, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+        )
+    except OSError:
+        return None
+    output, _ = await process.communicate()
+    found = _VERSION.search(output.decode("utf-8", "replace"))
+    return found.group().lower() if found is not None else None
+
+
+def suite_cache(task: DebugTask, opened: Opened) -> SuiteCache:
     """Where the suite of this task's untouched repository is remembered.
 
-    The key has what runs the programs, and the sources: a packed source is named by its content or commit, while a
-    local path stays the same when its files change.
+    The key has what runs the programs, and the sources: a packed source is named by its content or commit, and so is
+    the directory of an installed one, while a local path stays the same when its files change.
     """
-    key = msgspec.json.encode([digest(task, None), programs, source.name if source is not None else ""])
+    source = "" if opened.source is None else f"{opened.source.parent.name}/{opened.source.name}"
+    key = msgspec.json.encode([digest(task, None), opened.programs, source])
     return SuiteCache(cache_directory() / "suites", hashlib.sha256(key).hexdigest())
 
 
@@ -161,14 +220,13 @@ class LocalEpisodes:
         """A session that is not reset yet; ``task`` is what this one and later ones are about."""
         self._task = task or self._task
         opened = await self._opening.open(self._task)
-        source = await open_source(self._task)
         return Session(
             self._task,
             provider=opened.provider,
             tools=load_tools(self._tools),
-            source=source,
+            source=opened.source,
             limits=self._limits,
-            suite_cache=suite_cache(self._task, source, opened.programs),
+            suite_cache=suite_cache(self._task, opened),
         )
 
 
@@ -187,9 +245,7 @@ async def check_task(
         InfrastructureError: A sandbox, an image or the source could not be had.
     """
     try:
-        opened = await opening.open(task)
-        source = await open_source(task)
-        check = _Check(task, opened, source)
+        check = _Check(task, await opening.open(task))
         before = []
         for number in range(1, repeats + 1):
             progress(f"{task.metadata.name}: running the untouched repository ({number} of {repeats})")
@@ -206,18 +262,17 @@ async def check_task(
 
 
 class _Check:
-    def __init__(self, task: DebugTask, opened: Opened, source: Path | None) -> None:
+    def __init__(self, task: DebugTask, opened: Opened) -> None:
         self._task = task
         self._opened = opened
-        self._source = source
         self.plan = VerificationPlan(entrypoint=task.spec.entrypoint, changed={})
 
     async def run(self, *, solved: bool) -> EntrypointResult:
         """One run in a sandbox of its own."""
         verifier = await self._opened.provider.verifier()
         try:
-            baseline = await prepare(verifier, self._task, self._source)
-            cache = suite_cache(self._task, self._source, self._opened.programs)
+            baseline = await prepare(verifier, self._task, self._opened.source)
+            cache = suite_cache(self._task, self._opened)
             self.plan = verification_plan(self._task, baseline, ChangeSet(changes={}), cache)
             changed: Versions = await solution_versions(verifier, self._task) if solved else {}
             return await run_version(verifier, msgspec.structs.replace(self.plan, changed=changed))

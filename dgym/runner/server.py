@@ -265,8 +265,8 @@ class Operations(object):
         self._trees.unpack(self._configuration.path(path), request.body())
         request.answer({})
 
-    def do_pack(self, request):
-        self._trees.pack(request.body(), request.send_chunk)
+    def do_pack(self, request, path):
+        self._trees.pack(self._configuration.path(path), request.body(), request.send_chunk)
         request.answer({})
 
     def do_debug(self, request, **fields):

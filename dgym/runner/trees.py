@@ -56,9 +56,9 @@ class Trees(object):
             worker.stdout.close()
             self._feed(worker, chunks)
 
-    def pack(self, names, send):
-        """Hand the tar of workspace paths to ``send`` in chunks; ``names`` holds them in chunks, each with a NUL."""
-        with self._worker("pack", self._configuration.workspace) as worker:
+    def pack(self, path, names, send):
+        """Hand the tar of the ``names`` below ``path`` to ``send`` in chunks; each name ends with a NUL."""
+        with self._worker("pack", path) as worker:
             self._feed(worker, names)
             with worker.stdout:
                 for block in iter(lambda: worker.stdout.read(64 * 1024), b""):

@@ -196,9 +196,9 @@ class RunnerClient:
         """Unpack an uncompressed tar below ``path``."""
         await self._channel.call("unpack", {"path": path}, body=chunks, limit=0, deadline=_LARGE)
 
-    def get_archive(self, paths: Sequence[str]) -> AsyncIterator[bytes]:
-        """The named workspace paths as an uncompressed tar; the consumer bounds how much it takes."""
-        return self._channel.stream("pack", {}, body=names(paths), idle=_SMALL)
+    def get_archive(self, paths: Sequence[str], *, path: str = ".") -> AsyncIterator[bytes]:
+        """The named paths below ``path`` as an uncompressed tar; the consumer bounds how much it takes."""
+        return self._channel.stream("pack", {"path": path}, body=names(paths), idle=_SMALL)
 
     async def debug(self, request: DebugRequest) -> DebugResult:
         """Run one debugger command."""

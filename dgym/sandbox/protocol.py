@@ -236,8 +236,8 @@ class Sandbox(Protocol):
         """Unpack an uncompressed tar below ``path``."""
         ...
 
-    def get_archive(self, paths: Sequence[str]) -> AsyncIterator[bytes]:
-        """The named workspace paths as an uncompressed tar (links as links)."""
+    def get_archive(self, paths: Sequence[str], *, path: str = ".") -> AsyncIterator[bytes]:
+        """The named paths below ``path`` as an uncompressed tar (links as links)."""
         ...
 
     async def debug(self, request: DebugRequest) -> DebugResult:

@@ -6,16 +6,21 @@ Both start the runner that pods run, under the task's interpreter or a virtual e
 from dgym.sandbox.cache import cache_directory
 from dgym.sandbox.local.bubblewrap import bubblewrap_problem, bubblewrap_works, check_workspace
 from dgym.sandbox.local.environments import ensure_environment
-from dgym.sandbox.local.interpreter import resolve_python
+from dgym.sandbox.local.installation import InstalledProject, ProjectRequest, install_project
+from dgym.sandbox.local.interpreter import find_version, resolve_python
 from dgym.sandbox.local.provider import LocalProvider, remove_leftovers
 
 __all__ = [
+    "InstalledProject",
     "LocalProvider",
+    "ProjectRequest",
     "bubblewrap_problem",
     "bubblewrap_works",
     "cache_directory",
     "check_workspace",
     "ensure_environment",
+    "find_version",
+    "install_project",
     "remove_leftovers",
     "resolve_python",
 ]

@@ -23,6 +23,7 @@ from dgym.sandbox.local.interpreter import Interpreter
 
 RUNNER_INSIDE = "/opt/dgym/runner"
 SHIMS_INSIDE = "/opt/dgym/bin"
+OVERLAY_INSIDE = "/opt/dgym/environment"
 HOME_INSIDE = "/home/agent"
 RUN_INSIDE = "/run/dgym"
 USER_ID = 1000
@@ -54,13 +55,19 @@ TMP_BYTES = 512 * 1024**2
 
 @dataclass(frozen=True)
 class Layout:
-    """The files that one sandbox sees, as paths of this machine; ``etc`` and ``shims`` are directories made for it."""
+    """The files that one sandbox sees, as paths of this machine.
+
+    ``etc``, ``shims`` and ``overlay`` are directories made for it. ``build`` is the interpreter of an environment that
+    is visible, too.
+    """
 
     workspace: Path
     workspace_inside: str
     etc: Path
     runner: Path | None = None
     shims: Path | None = None
+    overlay: Path | None = None
+    build: Interpreter | None = None
     interpreter: Interpreter | None = None
     tmp_bytes: int = TMP_BYTES
 
@@ -102,7 +109,8 @@ def command_line(layout: Layout) -> list[str]:
     """The arguments of ``bwrap`` up to the program it shall start."""
     check_workspace(layout.workspace_inside)
     inside = Path(layout.workspace_inside)
-    prefixes = () if layout.interpreter is None else tuple(_prefixes(layout.interpreter))
+    interpreters = [each for each in (layout.interpreter, layout.build) if each is not None]
+    prefixes = tuple(_prefixes(interpreters))
     arguments = [shutil.which("bwrap") or "bwrap", *_namespaces()]
     for path in (*_SYSTEM, "/sys/devices/system/cpu"):
         arguments += _bind(Path(path), inside)
@@ -118,14 +126,15 @@ def command_line(layout: Layout) -> list[str]:
     shown = [argument for prefix in prefixes for argument in _bind(prefix, inside)]
     workspace = ["--bind", str(layout.workspace), str(inside)]
     arguments += [*shown, *workspace] if _is_inside_any(inside, prefixes) else [*workspace, *shown]
-    if layout.interpreter is not None:
-        arguments += _links(layout.interpreter, prefixes)
+    arguments += _links(interpreters, prefixes)
     for package in _packages_of_dgym(prefixes):
         arguments += ["--tmpfs", str(package), "--remount-ro", str(package)]
     if layout.runner is not None:
         arguments += ["--ro-bind", str(layout.runner), RUNNER_INSIDE]
     if layout.shims is not None:
         arguments += ["--ro-bind", str(layout.shims), SHIMS_INSIDE]
+    if layout.overlay is not None:
+        arguments += ["--bind", str(layout.overlay), OVERLAY_INSIDE]
     for path in ("/proc", "/dev", "/"):
         arguments += ["--remount-ro", path]
     return [*arguments, "--chdir", str(inside)]
@@ -216,10 +225,10 @@ def _etc(own: Path) -> Iterator[str]:
         yield from ("--ro-bind", str(file), f"/etc/{file.name}")
 
 
-def _prefixes(interpreter: Interpreter) -> list[Path]:
-    """The directories an interpreter lives in, outermost first, under each name they are reached by."""
+def _prefixes(interpreters: Sequence[Interpreter]) -> list[Path]:
+    """The directories that interpreters live in, outermost first, under each name they are reached by."""
     candidates: list[Path] = []
-    for prefix in map(Path, interpreter.prefixes):
+    for prefix in [Path(prefix) for interpreter in interpreters for prefix in interpreter.prefixes]:
         candidates += [prefix, prefix.resolve()]
         candidates += [Path(store) for store in _STORES if prefix.resolve().is_relative_to(store)]
     chosen: list[Path] = []
@@ -228,8 +237,8 @@ def _prefixes(interpreter: Interpreter) -> list[Path]:
             continue
         if Path.home().is_relative_to(candidate):
             raise ManifestError(
-                f"python {interpreter.executable!r} has the prefix {candidate}, which holds your home directory and "
-                "would show it to untrusted programs; use a virtual environment"
+                f"python {interpreters[0].executable!r} has the prefix {candidate}, which holds your home directory "
+                "and would show it to untrusted programs; use a virtual environment"
             )
         chosen.append(candidate)
     return chosen
@@ -246,10 +255,10 @@ def _packages_of_dgym(prefixes: tuple[Path, ...]) -> tuple[Path, ...]:
     return tuple(sorted(package for package in found if package.is_dir() and not package.is_symlink()))
 
 
-def _links(interpreter: Interpreter, visible: Sequence[Path]) -> list[str]:
-    """The symbolic links between the interpreter's name and its file that no visible directory holds."""
+def _links(interpreters: Sequence[Interpreter], visible: Sequence[Path]) -> list[str]:
+    """The symbolic links between the names of interpreters and their files that no visible directory holds."""
     arguments: list[str] = []
-    for start in (interpreter.executable, interpreter.base_executable):
+    for start in [name for each in interpreters for name in (each.executable, each.base_executable)]:
         path = Path(start)
         while path.is_symlink():
             target = path.readlink()

@@ -72,6 +72,7 @@ async def ensure_environment(
     *,
     python: str | None = None,
     build_requirements: bool = False,
+    with_pytest: bool = True,
     progress: Progress | None = None,
 ) -> str:
     """The path of a virtual environment with these requirements and pytest, built if it is not in the cache.
@@ -81,6 +82,7 @@ async def ensure_environment(
         python: the interpreter it is made from; by default the one that runs dgym.
         build_requirements: build source distributions and ``name @ URL``, which runs their code outside the sandbox.
             By default only wheels of an index are installed.
+        with_pytest: False for an environment that only builds projects.
         progress: called with each line of progress.
 
     Raises:
@@ -89,8 +91,8 @@ async def ensure_environment(
     """
     wanted = _checked(requirements)
     interpreter = await asyncio.to_thread(lambda: inspect_interpreter(resolve_python(python or sys.executable)))
-    bare = not wanted and bool(pytest_distributions(interpreter))
-    if not any(_name(requirement) == "pytest" for requirement in wanted):
+    bare = with_pytest and not wanted and bool(pytest_distributions(interpreter))
+    if with_pytest and not any(requirement_name(requirement) == "pytest" for requirement in wanted):
         wanted = [*wanted, "pytest"]
     contents = pytest_distributions(interpreter) if bare else wanted
     path = cache_directory() / "environments" / _digest(interpreter, contents)
@@ -132,7 +134,8 @@ def _refuse_direct(requirements: Sequence[str]) -> None:
             )
 
 
-def _name(requirement: str) -> str:
+def requirement_name(requirement: str) -> str:
+    """The normalized name (PEP 503) that a requirement begins with."""
     match = _NAME.match(requirement)
     return re.sub(r"[-_.]+", "-", match.group(1)).lower() if match else ""
 

@@ -6,8 +6,12 @@ all lay their files out differently.
 
 import json
 import os
+import re
 import shutil
 import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -70,6 +74,51 @@ def resolve_python(path: str) -> str:
         ManifestError: it is none of these, does not start, or is older than Python 3.6.
     """
     return inspect_interpreter(str(_locate(path))).executable
+
+
+def find_version(version: str) -> str:
+    """An interpreter of this machine with a version such as "3.9" or "3.9.18".
+
+    Raises:
+        ManifestError: There is none; the message names the places and how to install one.
+    """
+    wanted = tuple(map(int, version.split(".")))
+    for path in _of_version(version):
+        with suppress(ManifestError):
+            if inspect_interpreter(str(path)).version[: len(wanted)] == wanted:
+                return str(path)
+    install = f"uv python install {version}" if shutil.which("uv") else f"pyenv install {version}"
+    raise ManifestError(
+        f"environment.python: there is no Python {version} on this machine; looked for python{version} and python3 on "
+        f"PATH, and in {_pyenv_versions()} and {_uv_versions()}; install it with '{install}', or name an interpreter "
+        "with --python PATH"
+    )
+
+
+def _of_version(version: str) -> Iterator[Path]:
+    """Where an interpreter of a version may be, the one that runs dgym first."""
+    minor = ".".join(version.split(".")[:2])
+    yield Path(sys.executable)
+    for name in (f"python{minor}", "python3", "python"):
+        if (found := shutil.which(name)) is not None:
+            yield Path(found)
+    for directory, pattern in ((_pyenv_versions(), f"{version}*"), (_uv_versions(), f"cpython-{version}*")):
+        for found_version in sorted(directory.glob(pattern), key=_numbers, reverse=True):
+            if (found_version / "bin" / "python3").is_file():
+                yield found_version / "bin" / "python3"
+
+
+def _numbers(path: Path) -> list[int]:
+    return [int(number) for number in re.findall(r"[0-9]+", path.name)]
+
+
+def _pyenv_versions() -> Path:
+    return Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
+
+
+def _uv_versions() -> Path:
+    data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
+    return Path(os.environ.get("UV_PYTHON_INSTALL_DIR") or data / "uv" / "python")
 
 
 def inspect_interpreter(executable: str) -> Interpreter:

@@ -11,7 +11,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -26,9 +26,10 @@ from dgym.sandbox.local import bubblewrap
 from dgym.sandbox.local.bubblewrap import bubblewrap_problem, bubblewrap_works
 from dgym.sandbox.local.environments import ensure_environment, resolve_python
 from dgym.sandbox.local.interpreter import Interpreter, inspect_interpreter
+from dgym.sandbox.local.overlay import ProjectLayer, relocated, write_overlay
 from dgym.sandbox.local.process import RunnerProcess, descendants, kill_leftovers
 from dgym.sandbox.local.resources import ControlGroup, PrivateDirectory, remove_abandoned
-from dgym.sandbox.protocol import RunResult, Sandbox, SandboxProvider, SandboxSpec
+from dgym.sandbox.protocol import RunResult, SandboxProvider, SandboxSpec
 
 __all__ = ["LocalProvider", "LocalSandbox", "bubblewrap_works"]
 
@@ -50,17 +51,19 @@ class LocalProvider(SandboxProvider):
     Args:
         spec: what the task needs.
         kind: "bubblewrap", or "none" for plain processes of this user.
+        project: the installed project, whose files each sandbox gets in an overlay of its own.
     """
 
-    def __init__(self, spec: SandboxSpec, *, kind: Kind = "bubblewrap") -> None:
+    def __init__(self, spec: SandboxSpec, *, kind: Kind = "bubblewrap", project: ProjectLayer | None = None) -> None:
         self._spec = spec
         self._kind = kind
+        self._project = project
 
-    async def sandbox(self) -> Sandbox:
+    async def sandbox(self) -> "LocalSandbox":
         """Start the agent's sandbox."""
         return await self._open()
 
-    async def verifier(self) -> Sandbox:
+    async def verifier(self) -> "LocalSandbox":
         """Start the verifier: an equal sandbox with an empty workspace of its own."""
         return await self._open()
 
@@ -68,10 +71,16 @@ class LocalProvider(SandboxProvider):
         python = self._spec.python or await ensure_environment(())
         preparation = _Preparation(lambda: self._prepare(python))
         try:
-            return await _start(await asyncio.to_thread(preparation.make), self._spec)
+            sandbox = await _start(await asyncio.to_thread(preparation.make), self._spec)
         except BaseException:
             await asyncio.to_thread(preparation.abandon)
             raise
+        try:
+            await sandbox.fill_overlay()
+        except BaseException:
+            await sandbox.stop()
+            raise
+        return sandbox
 
     def _prepare(self, python: str) -> "_Prepared":
         kind = self._kind
@@ -84,8 +93,10 @@ class LocalProvider(SandboxProvider):
         runner = compiled_runner(interpreter.executable, interpreter.cache_tag)
         directory = PrivateDirectory.make()
         group = ControlGroup.make(directory.path.name, self._spec.limits)
-        prepared = _Prepared(kind, directory, interpreter, runner, group)
+        prepared = _Prepared(kind, directory, interpreter, runner, group, self._project)
         try:
+            if self._project is not None:
+                write_overlay(prepared.overlay, prepared.overlay_inside, interpreter, prepared.build_interpreter)
             prepared.launch = (_under_bubblewrap if kind == "bubblewrap" else _in_the_open)(prepared, self._spec)
         except BaseException:
             prepared.remove()
@@ -113,6 +124,23 @@ class LocalSandbox(RunnerClient):
     def main_process(self) -> int:
         """The id, on this machine, of the process whose death ends the sandbox."""
         return self._process.main_process
+
+    @property
+    def overlay(self) -> str:
+        """The path inside of the overlay that projects are installed into."""
+        return self._prepared.overlay_inside
+
+    async def fill_overlay(self) -> None:
+        """Unpack the installed project, if there is one."""
+        project = self._prepared.project
+        if project is None or project.archive is None:
+            return
+        places = tuple(zip(project.places, (self.workspace, self.overlay), strict=True))
+        archive = project.archive
+        if any(old != new for old, new in places):
+            target = self._prepared.directory.path / "project.tar"
+            archive = await asyncio.to_thread(relocated, archive, target, places)
+        await self.put_archive(chunks_of(archive), path=self.overlay)
 
     async def _command(
         self, op: str, arguments: dict[str, Any], stdin: bytes = b"", *, limit: int, deadline: float
@@ -171,7 +199,28 @@ class _Prepared:
     interpreter: Interpreter
     runner: Path
     group: ControlGroup | None
+    project: ProjectLayer | None = None
     launch: _Launch = field(init=False)
+
+    @property
+    def overlay(self) -> Path:
+        """The directory on this machine of the overlay that projects are installed into."""
+        return self.directory.path / "environment"
+
+    @property
+    def overlay_inside(self) -> str:
+        """Its path inside the sandbox."""
+        return bubblewrap.OVERLAY_INSIDE if self.kind == "bubblewrap" else str(self.overlay)
+
+    @property
+    def build_interpreter(self) -> Interpreter:
+        """The interpreter of the environment with the project's build requirements."""
+        return self.interpreter if self.project is None else inspect_interpreter(self.project.build_python)
+
+    @property
+    def python_inside(self) -> str:
+        """The interpreter of the task's programs, as a path inside."""
+        return self.interpreter.executable if self.project is None else f"{self.overlay_inside}/bin/python"
 
     def remove(self) -> None:
         """Remove all of it, the control group with retries: the kernel counts a dead process for a moment longer."""
@@ -241,10 +290,12 @@ def _under_bubblewrap(prepared: _Prepared, spec: SandboxSpec) -> _Launch:
         etc=bubblewrap.write_etc(directory.path),
         runner=prepared.runner,
         shims=shims,
+        overlay=None if prepared.project is None else prepared.overlay,
+        build=prepared.build_interpreter,
         interpreter=interpreter,
         **({} if memory is None else {"tmp_bytes": min(memory, bubblewrap.TMP_BYTES)}),
     )
-    python = interpreter.executable if shims is None else f"{bubblewrap.SHIMS_INSIDE}/python"
+    python = prepared.python_inside if shims is None else f"{bubblewrap.SHIMS_INSIDE}/python"
     return _Launch(
         bubblewrap.command_line(layout),
         _runner_command(interpreter, bubblewrap.RUNNER_INSIDE),
@@ -258,7 +309,7 @@ def _in_the_open(prepared: _Prepared, spec: SandboxSpec) -> _Launch:
     shims = _shims(prepared)
     # A copy: what these programs do to the runner's files must not reach the next sandbox.
     runner = shutil.copytree(prepared.runner, directory.path / "runner")
-    python = interpreter.executable if shims is None else str(shims / "python")
+    python = prepared.python_inside if shims is None else str(shims / "python")
     return _Launch(
         [],
         _runner_command(interpreter, str(runner)),
@@ -297,13 +348,20 @@ def _inside(spec: SandboxSpec, *, python: str, home: str, tmp: str) -> SandboxSp
 def _shims(prepared: _Prepared) -> Path | None:
     """A directory in which ``python`` is the task's interpreter, where its own has no such name (python3.8)."""
     interpreter = prepared.interpreter
-    if interpreter.answers_to_python:
+    if interpreter.answers_to_python or prepared.project is not None:
         return None
     shims = prepared.directory.path / "bin"
     shims.mkdir()
     for name in ("python", "python3"):
         (shims / name).symlink_to(interpreter.executable)
     return shims
+
+
+async def chunks_of(path: Path) -> AsyncIterator[bytes]:
+    """The bytes of a file, as ``put_archive`` takes them."""
+    with path.open("rb") as file:
+        while chunk := file.read(256 * 1024):
+            yield chunk
 
 
 async def remove_leftovers() -> list[str]:

@@ -1,0 +1,437 @@
+"""Installs the project of a repository as its developers do: ``pip install -e .``, offline, inside a sandbox.
+
+The installation is made once for a source and an environment. Two archives are kept in the cache: the repository with
+the files that its build wrote into it (version files, metadata, extension modules), and the files of the overlay. Each
+sandbox and verifier unpacks both, so that they are part of the baseline and of no patch.
+
+Everything that a build writes is untrusted. The archives are only ever unpacked inside sandboxes of the same task.
+"""
+
+import hashlib
+import shutil
+import sys
+import tarfile
+import tempfile
+import time
+import tomllib
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from dgym.api import Environment
+from dgym.decoding import DECODE_ERRORS
+from dgym.errors import ManifestError, SetupFailed
+from dgym.locks import only_one, whole_in_thread
+from dgym.sandbox.cache import cache_directory, runner_digest
+from dgym.sandbox.local.environments import Progress, ensure_environment, requirement_name
+from dgym.sandbox.local.interpreter import inspect_interpreter, resolve_python
+from dgym.sandbox.local.overlay import BASE_FILE, ProjectLayer
+from dgym.sandbox.local.provider import LocalProvider, LocalSandbox, chunks_of
+from dgym.sandbox.protocol import RunResult, SandboxSpec
+
+T = TypeVar("T")
+
+_PIP = "pip<25.3"
+"""The last pip that installs in editable mode what is built by a setuptools older than 64."""
+_INSTALL = (
+    "pip install --no-deps --no-build-isolation --no-index --no-compile --no-input --disable-pip-version-check"
+    " --root-user-action=ignore"
+)
+_LEGACY = ("setuptools>=40.8.0", "wheel")
+_LEGACY_BACKEND = "setuptools.build_meta:__legacy__"
+_VERSION_VARIABLES = {
+    "SETUPTOOLS_SCM_PRETEND_VERSION": ("setuptools-scm", "hatch-vcs", "vcs-versioning"),
+    "PBR_VERSION": ("pbr",),
+    "PDM_BUILD_SCM_VERSION": ("pdm-backend",),
+    "POETRY_DYNAMIC_VERSIONING_BYPASS": ("poetry-dynamic-versioning",),
+    "UV_DYNAMIC_VERSIONING_BYPASS": ("uv-dynamic-versioning",),
+}
+"""Variables that hold a version for a tool that reads it from git otherwise: a sandbox has no ``.git``."""
+_UNKNOWN_VERSION = "0.0.0"
+_BUILD_SECONDS = 1800.0
+_HOOK_SECONDS = 300.0
+_ROUNDS = 3
+_KEPT_SECONDS = 8 * 86400
+_MOST_BYTES = 3 * 1024**3
+_MOST_FILES = 100_000
+_FILE_BYTES = 1024**2
+_TAIL_LINES = 25
+_DEPTH = 64
+_FORMAT = 1
+
+
+class ProjectRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What is installed, and where.
+
+    Attributes:
+        environment: The declaration of the task.
+        sandbox: The specification of the sandboxes; its ``python`` is an interpreter of the user's, None: one is made.
+        kind: The kind of the sandboxes.
+        python: The interpreter that environments are made from; None: the one that runs dgym.
+        version: The version of the project, for build backends that read it from git.
+        build_requirements: Whether requirements may be built outside the sandbox.
+    """
+
+    environment: Environment
+    sandbox: SandboxSpec
+    kind: Literal["bubblewrap", "none"]
+    python: str | None = None
+    version: str | None = None
+    build_requirements: bool = False
+
+
+class InstalledProject(msgspec.Struct, frozen=True, kw_only=True):
+    """What sandboxes are opened with.
+
+    Attributes:
+        sandbox: The specification with the interpreter of the environment.
+        source: A tar of the repository after the installation.
+        layer: What the installation wrote into the overlay; None: nothing is installed.
+    """
+
+    sandbox: SandboxSpec
+    source: Path
+    layer: ProjectLayer | None = None
+
+
+class _Record(msgspec.Struct, frozen=True, kw_only=True):
+    """An installation in the cache; one that is not ``installed`` is a repository without a build system."""
+
+    installed: bool
+    requirements: tuple[str, ...]
+    build_requirements: tuple[str, ...] = ()
+    variables: dict[str, str] = {}
+    places: tuple[str, str] = ("", "")
+
+
+class _Build(msgspec.Struct, frozen=True, kw_only=True):
+    """How the project is built, read from its ``pyproject.toml``."""
+
+    backend: str = _LEGACY_BACKEND
+    backend_path: tuple[str, ...] = ()
+    requires: tuple[str, ...] = _LEGACY
+
+
+class _Missing(msgspec.Struct, frozen=True):
+    missing: tuple[str, ...]
+
+
+class _Described(msgspec.Struct, frozen=True):
+    name: str
+    version: str
+    extras: tuple[str, ...]
+    dependencies: tuple[str, ...]
+
+
+async def install_project(source: Path, request: ProjectRequest, progress: Progress | None = None) -> InstalledProject:
+    """Install the project of ``source``, a tar of the repository, unless the cache has the installation.
+
+    Raises:
+        SetupFailed: Requirements could not be installed, or the project could not be built.
+        ManifestError: The declaration does not fit the repository.
+    """
+    tell = progress or (lambda _: None)
+    place = cache_directory() / "projects" / _key(source, request)
+    if (record := _load(place)) is None:
+        async with only_one(
+            place.with_name(f"{place.name}.lock"),
+            waiting=lambda: tell("waiting for another process that installs the same project"),
+            timeout_seconds=_BUILD_SECONDS,
+            error=SetupFailed,
+        ):
+            record = _load(place) or await _install(source, request, place, tell)
+    python = request.sandbox.python or await _environment(record.requirements, request, tell)
+    sandbox = msgspec.structs.replace(request.sandbox, python=python)
+    if not record.installed:
+        return InstalledProject(sandbox=sandbox, source=source)
+    return InstalledProject(
+        sandbox=msgspec.structs.replace(sandbox, environment={**record.variables, **sandbox.environment}),
+        source=place / "source.tar",
+        layer=ProjectLayer(
+            build_python=await _build_environment(record.build_requirements, python, request, tell),
+            archive=place / "environment.tar",
+            places=record.places,
+        ),
+    )
+
+
+def _key(source: Path, request: ProjectRequest) -> str:
+    python = inspect_interpreter(resolve_python(request.sandbox.python or request.python or sys.executable))
+    described = [_FORMAT, runner_digest(), source.parent.name, source.name, request, vars(python)]
+    return hashlib.sha256(msgspec.json.encode(described)).hexdigest()[:32]
+
+
+def _load(place: Path) -> _Record | None:
+    try:
+        return msgspec.json.decode((place / "project.json").read_bytes(), type=_Record)
+    except (OSError, *DECODE_ERRORS):
+        return None
+
+
+async def _install(source: Path, request: ProjectRequest, place: Path, tell: Progress) -> _Record:
+    files = _read_files(source, ("pyproject.toml", "setup.py"))
+    pyproject = _parse(files.get("pyproject.toml"))
+    wanted = request.environment
+    declared = (*wanted.requirements, *_group_requirements(pyproject, wanted.groups))
+    building = Path(tempfile.mkdtemp(prefix="building-", dir=place.parent))
+    try:
+        if _is_installed(wanted, files, pyproject):
+            build = _build_of(pyproject)
+            record = await _Installer(source, request, build, declared, building, tell).run()
+        elif wanted.extras:
+            raise ManifestError(
+                "environment.extras: the repository is not installed, so it has no extras; remove them, or set "
+                "environment.install to 'editable'"
+            )
+        else:
+            record = _Record(installed=False, requirements=declared)
+        (building / "project.json").write_bytes(msgspec.json.encode(record))
+        await whole_in_thread(lambda: _move(building, place))
+    except BaseException:
+        await whole_in_thread(lambda: shutil.rmtree(building, ignore_errors=True))
+        raise
+    return record
+
+
+def _move(building: Path, place: Path) -> None:
+    shutil.rmtree(place, ignore_errors=True)
+    building.rename(place)
+    _remove_unused(place.parent)
+
+
+def _remove_unused(directory: Path) -> None:
+    """Remove installations that are older than the longest episode."""
+    oldest = time.time() - _KEPT_SECONDS
+    for path in directory.iterdir():
+        with suppress(OSError):
+            if path.is_dir() and path.stat().st_mtime < oldest:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+class _Installer:
+    """One installation: in a sandbox with what the manifest declares and what the build requires."""
+
+    def __init__(
+        self,
+        source: Path,
+        request: ProjectRequest,
+        build: _Build,
+        declared: Sequence[str],
+        target: Path,
+        tell: Progress,
+    ) -> None:
+        self._source = source
+        self._request = request
+        self._build = build
+        self._declared = tuple(declared)
+        self._target = target
+        self._tell = tell
+
+    async def run(self) -> _Record:
+        """Install; writes both archives into the target."""
+        requires = tuple(dict.fromkeys((*self._build.requires, _PIP)))
+        python = self._request.sandbox.python or await _environment(self._declared, self._request, self._tell)
+        for _ in range(_ROUNDS):
+            build_python = await _build_environment(requires, python, self._request, self._tell)
+            sandbox = await self._open(python, build_python)
+            try:
+                if missing := await self._missing(sandbox):
+                    requires = (*requires, *missing)
+                    continue
+                described = await self._install(sandbox)
+                places = (sandbox.workspace, sandbox.overlay)
+                await self._save(sandbox)
+            finally:
+                await sandbox.stop()
+            self._check_extras(described)
+            named = {requirement_name(requirement) for requirement in self._declared}
+            more = [each for each in described.dependencies if requirement_name(each) not in named]
+            return _Record(
+                installed=True,
+                requirements=self._declared if self._request.sandbox.python else (*self._declared, *more),
+                build_requirements=requires,
+                variables=self._variables(requires),
+                places=places,
+            )
+        lacking = ", ".join(missing)
+        raise SetupFailed(f"the project's build backend {self._build.backend} still lacks {lacking} after an install")
+
+    async def _open(self, python: str, build_python: str) -> LocalSandbox:
+        spec = self._request.sandbox
+        variables = dict.fromkeys(_VERSION_VARIABLES, self._request.version or _UNKNOWN_VERSION)
+        spec = msgspec.structs.replace(spec, python=python, environment={**variables, **spec.environment})
+        provider = LocalProvider(spec, kind=self._request.kind, project=ProjectLayer(build_python=build_python))
+        sandbox = await provider.sandbox()
+        try:
+            await sandbox.put_archive(chunks_of(self._source))
+        except BaseException:
+            await sandbox.stop()
+            raise
+        return sandbox
+
+    async def _missing(self, sandbox: LocalSandbox) -> tuple[str, ...]:
+        asked = {"backend": self._build.backend, "backend_path": self._build.backend_path}
+        return (await self._ask(sandbox, asked, _Missing)).missing
+
+    async def _install(self, sandbox: LocalSandbox) -> _Described:
+        self._tell("installing the project in editable mode, inside a sandbox")
+        before = await self._overlay_files(sandbox)
+        result = await sandbox.run(f"{_INSTALL} --use-pep517 -e .", timeout_seconds=_BUILD_SECONDS)
+        if "missing the 'build_editable' hook" in result.text:
+            result = await sandbox.run(f"{_INSTALL} -e .", timeout_seconds=_BUILD_SECONDS)
+        if result.exit_status != 0:
+            raise SetupFailed(_failure("the project could not be installed (pip install -e .)", result))
+        after = await self._overlay_files(sandbox)
+        self._new = sorted(path for path, state in after.items() if before.get(path) != state)
+        places = [sandbox.workspace, sandbox.overlay]
+        return await self._ask(sandbox, {"installed": places, "extras": self._request.environment.extras}, _Described)
+
+    async def _overlay_files(self, sandbox: LocalSandbox) -> dict[str, tuple[int, int]]:
+        entries = await sandbox.list_directory(sandbox.overlay, depth=_DEPTH, limit=_MOST_FILES)
+        return {
+            entry.path: (entry.size, entry.mtime_ns)
+            for entry in entries
+            if entry.type in ("file", "symlink") and not entry.path.endswith((".pyc", BASE_FILE))
+        }
+
+    async def _save(self, sandbox: LocalSandbox) -> None:
+        await _write(sandbox.get_archive(["."]), self._target / "source.tar")
+        archive = sandbox.get_archive(self._new, path=sandbox.overlay)
+        await _write(archive, self._target / "environment.tar")
+
+    async def _ask(self, sandbox: LocalSandbox, asked: Mapping[str, Any], kind: type[T]) -> T:
+        line = f'exec python "$DGYM_RUNNER/project.py" {_quoted(msgspec.json.encode(asked).decode())}'
+        result = await sandbox.run(line, timeout_seconds=_HOOK_SECONDS, report=True)
+        if result.exit_status != 0:
+            raise SetupFailed(_failure("the project cannot be built", result))
+        try:
+            return msgspec.json.decode(result.report, type=kind)
+        except DECODE_ERRORS as error:
+            raise SetupFailed(f"the project cannot be built: its description is not readable: {error}") from None
+
+    def _check_extras(self, described: _Described) -> None:
+        known = {requirement_name(extra) for extra in described.extras}
+        for extra in self._request.environment.extras:
+            if requirement_name(extra) not in known:
+                available = ", ".join(sorted(described.extras)) or "none"
+                raise ManifestError(
+                    f"environment.extras: {described.name} has no extra {extra!r}; it has these: {available}"
+                )
+
+    def _variables(self, requires: Iterable[str]) -> dict[str, str]:
+        named = {requirement_name(requirement) for requirement in requires}
+        version = self._request.version or _UNKNOWN_VERSION
+        return {variable: version for variable, tools in _VERSION_VARIABLES.items() if not named.isdisjoint(tools)}
+
+
+async def _environment(requirements: Sequence[str], request: ProjectRequest, tell: Progress) -> str:
+    return await ensure_environment(
+        requirements, python=request.python, build_requirements=request.build_requirements, progress=tell
+    )
+
+
+async def _build_environment(requires: Sequence[str], python: str, request: ProjectRequest, tell: Progress) -> str:
+    """The interpreter of an environment with the build requirements, for the same Python as ``python``."""
+    base = inspect_interpreter(resolve_python(python)).base_executable
+    path = await ensure_environment(
+        requires, python=base, build_requirements=request.build_requirements, with_pytest=False, progress=tell
+    )
+    return resolve_python(path)
+
+
+def _is_installed(wanted: Environment, files: Mapping[str, bytes], pyproject: Mapping[str, Any]) -> bool:
+    has_build = "setup.py" in files or "build-system" in pyproject or "project" in pyproject
+    if wanted.install == "editable" and not has_build:
+        raise ManifestError(
+            "environment.install: 'editable' needs a pyproject.toml with a table build-system or project, or a "
+            "setup.py; the repository has neither"
+        )
+    return has_build and wanted.install != "none"
+
+
+def _build_of(pyproject: Mapping[str, Any]) -> _Build:
+    table = pyproject.get("build-system")
+    if table is None:
+        return _Build()
+    try:
+        requires = msgspec.convert(table.get("requires", []), tuple[str, ...])
+        backend = msgspec.convert(table.get("build-backend", _LEGACY_BACKEND), str)
+        backend_path = msgspec.convert(table.get("backend-path", []), tuple[str, ...])
+    except (AttributeError, msgspec.ValidationError) as error:
+        raise SetupFailed(f"pyproject.toml: build-system: {error}") from None
+    if "build-backend" not in table:
+        requires = tuple(dict.fromkeys((*requires, *_LEGACY)))
+    return _Build(backend=backend, backend_path=backend_path, requires=requires)
+
+
+def _group_requirements(pyproject: Mapping[str, Any], groups: Sequence[str]) -> list[str]:
+    """The requirements of dependency groups (PEP 735), those of the groups that they include too."""
+    table = pyproject.get("dependency-groups", {})
+    known = {requirement_name(name): items for name, items in table.items()} if isinstance(table, dict) else {}
+    found: dict[str, None] = {}
+    queue, seen = [requirement_name(group) for group in groups], set[str]()
+    while queue:
+        group = queue.pop(0)
+        if group in seen:
+            continue
+        seen.add(group)
+        if group not in known:
+            available = ", ".join(sorted(known)) or "none"
+            raise ManifestError(
+                f"environment.groups: pyproject.toml has no dependency group {group!r}; it has these: {available}"
+            )
+        for item in known[group]:
+            if isinstance(item, str):
+                found[item] = None
+            elif isinstance(item, dict) and isinstance(item.get("include-group"), str):
+                queue.append(requirement_name(item["include-group"]))
+    return list(found)
+
+
+def _parse(data: bytes | None) -> dict[str, Any]:
+    if data is None:
+        return {}
+    try:
+        return tomllib.loads(data.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SetupFailed(
+            f"pyproject.toml cannot be read: {error}; set environment.install to 'none' if the project is not to be "
+            "installed"
+        ) from None
+
+
+def _read_files(source: Path, wanted: Sequence[str]) -> dict[str, bytes]:
+    """The contents of regular files at the root of a tar of ours."""
+    found = {}
+    with tarfile.open(source, encoding="utf-8", errors="surrogateescape") as archive:
+        for member in archive:
+            stream = archive.extractfile(member) if member.name in wanted and member.isreg() else None
+            if stream is not None:
+                found[member.name] = stream.read(_FILE_BYTES)
+    return found
+
+
+def _failure(what: str, result: RunResult) -> str:
+    tail = "\n".join(result.text.strip().splitlines()[-_TAIL_LINES:])
+    return (
+        f"{what}: ended by {result.ended_by} with status {result.exit_status}; name what is missing in "
+        "environment.requirements, or set environment.install to 'none' if the tests do not need an installed project\n"
+        f"{tail}"
+    )
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+async def _write(chunks: AsyncIterator[bytes], path: Path) -> None:
+    written = 0
+    with path.open("wb") as file:
+        async for chunk in chunks:
+            written += len(chunk)
+            if written > _MOST_BYTES:
+                raise SetupFailed(f"the installed project has more than {_MOST_BYTES} bytes")
+            file.write(chunk)

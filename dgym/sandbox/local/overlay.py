@@ -1,0 +1,129 @@
+"""A writable virtual environment over read-only ones: where the project of a task is installed.
+
+It is made for each sandbox, at the same path in the sandbox and in the verifier, and stands first on PATH and on
+``sys.path``. Installers write into it; the packages of the environments below it are imported through a ``.pth`` file.
+Their console scripts are written anew, because the first line of a script names the interpreter it was installed for.
+"""
+
+import os
+import shutil
+import tarfile
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from io import BytesIO
+from pathlib import Path
+
+import msgspec
+
+from dgym.sandbox.local.interpreter import Interpreter
+
+BASE_FILE = "_dgym_base.pth"
+_NOT_COPIED = ("python", "pypy", "activate", "Activate", "pydoc")
+_SCRIPT_BYTES = 64 * 1024
+_HEAD_LINES = 3
+_TEXT_BYTES = 1024**2
+_SYSTEM_PROGRAMS = (Path("/usr/bin"), Path("/bin"))
+
+
+class ProjectLayer(msgspec.Struct, frozen=True, kw_only=True):
+    """An installed project: what its installation wrote into the overlay, and what built it.
+
+    Attributes:
+        build_python: The interpreter of the environment with the project's build requirements.
+        archive: A tar of the files in the overlay; None while they are being built.
+        places: The paths of the workspace and of the overlay that the files of ``archive`` contain.
+    """
+
+    build_python: str
+    archive: Path | None = None
+    places: tuple[str, str] = ("", "")
+
+
+def write_overlay(directory: Path, inside: str, interpreter: Interpreter, build: Interpreter) -> None:
+    """Fill ``directory``, which programs of the sandbox see as ``inside``, with an environment without packages."""
+    programs, packages = directory / "bin", directory / _packages(interpreter)
+    programs.mkdir(parents=True)
+    packages.mkdir(parents=True)
+    if (own := interpreter.bin_directory.parent / "pyvenv.cfg").is_file():
+        shutil.copyfile(own, directory / "pyvenv.cfg")
+    else:
+        version = ".".join(map(str, interpreter.version))
+        home = Path(interpreter.base_executable).parent
+        (directory / "pyvenv.cfg").write_text(
+            f"home = {home}\ninclude-system-site-packages = true\nversion = {version}\n"
+        )
+    for name in ("python", "python3", f"python{interpreter.version[0]}.{interpreter.version[1]}"):
+        (programs / name).symlink_to(interpreter.base_executable)
+    below = [each for each in (interpreter, build) if (each.bin_directory.parent / "pyvenv.cfg").is_file()]
+    lines = [
+        f"import site; site.addsitedir({str(each.bin_directory.parent / _packages(each))!r})\n"
+        for each in dict.fromkeys(below)
+    ]
+    (packages / BASE_FILE).write_text("".join(lines))
+    for each in dict.fromkeys((interpreter, build)):
+        _copy_programs(each, programs, f"{inside}/bin/python")
+
+
+def relocated(archive: Path, target: Path, places: Iterable[tuple[str, str]]) -> Path:
+    """A copy of ``archive`` in whose text files each first path of ``places`` is replaced by the second."""
+    pairs = [(os.fsencode(old), os.fsencode(new)) for old, new in places if old != new]
+    with tarfile.open(archive) as source, tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as copy:
+        for member in source:
+            stream = source.extractfile(member) if member.isreg() else None
+            if stream is not None and member.size <= _TEXT_BYTES:
+                data = stream.read()
+                if b"\0" not in data:
+                    for old, new in pairs:
+                        data = data.replace(old, new)
+                    member.size = len(data)
+                stream = BytesIO(data)
+            copy.addfile(member, stream)
+    return target
+
+
+def _packages(interpreter: Interpreter) -> str:
+    name = "pypy" if interpreter.cache_tag.startswith("pypy") else "python"
+    return f"lib/{name}{interpreter.version[0]}.{interpreter.version[1]}/site-packages"
+
+
+def _copy_programs(interpreter: Interpreter, programs: Path, python: str) -> None:
+    """Write the console scripts of ``interpreter`` for ``python``, and link its other programs."""
+    directory = interpreter.bin_directory
+    if directory in _SYSTEM_PROGRAMS:
+        return  # They are on PATH, and belong to the system's own interpreter.
+    in_environment = (directory.parent / "pyvenv.cfg").is_file()
+    for path in _programs(directory):
+        target = programs / path.name
+        with suppress(OSError):
+            if target.is_symlink() or target.exists():
+                continue
+            script = _script_for(path, directory, python)
+            if script is not None:
+                target.write_bytes(script)
+                target.chmod(0o755)
+            elif in_environment:
+                target.symlink_to(path)
+
+
+def _programs(directory: Path) -> Iterator[Path]:
+    for path in sorted(directory.iterdir()):
+        if not path.name.startswith(_NOT_COPIED) and path.is_file() and os.access(path, os.X_OK):
+            yield path
+
+
+def _script_for(path: Path, directory: Path, python: str) -> bytes | None:
+    """The text of a console script of ``directory`` that runs under ``python``; None if it is not one."""
+    if path.stat().st_size > _SCRIPT_BYTES:
+        return None
+    data = path.read_bytes()
+    head = data.splitlines(keepends=True)[:_HEAD_LINES]
+    if not data.startswith(b"#!"):
+        return None
+    named = os.fsencode(directory) + b"/"
+    for index, line in enumerate(head):
+        before, found, after = line.partition(named)
+        if found and before.rstrip(b"\"' ").endswith((b"#!", b"exec")):
+            name = after.split()[0].strip(b"\"'")
+            head[index] = line.replace(named + name, os.fsencode(python), 1)
+            return b"".join(head) + data[sum(map(len, data.splitlines(keepends=True)[:_HEAD_LINES])) :]
+    return None

@@ -1,0 +1,194 @@
+"""Repositories whose tests need an installed project: editable, offline, and the same in sandbox and verifier."""
+
+import ensurepip
+import os
+from importlib import metadata
+from pathlib import Path
+from zipfile import ZipFile
+
+import msgspec
+import pytest
+
+from dgym.api import DebugTask
+from dgym.env import AsyncRepoEnv, Opening, RepoEnv, check_task
+from dgym.errors import ManifestError, SetupFailed
+
+PYPROJECT = """\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+[project]
+name = "acme-demo"
+version = "1.2.3"
+dependencies = ["iniconfig"]
+optional-dependencies = {test = ["pytest", "acme-demo[more]"], more = ["pluggy"]}
+scripts = {acme = "acme_demo.cli:main"}
+entry-points.pytest11 = {acme = "acme_demo.plugin"}
+"""
+FILES = {
+    "pyproject.toml": PYPROJECT,
+    "src/acme_demo/__init__.py": "from importlib.metadata import version\n\n__version__ = version('acme-demo')\n\n\n"
+    "def add(a, b):\n    return a - b\n",
+    "src/acme_demo/cli.py": "from acme_demo import add\n\n\ndef main():\n    print(add(2, 3))\n",
+    "src/acme_demo/plugin.py": "import pytest\n\n\n@pytest.fixture\ndef two():\n    return 2\n",
+    "tests/test_acme.py": "import subprocess\n\nimport acme_demo\n\n\n"
+    "def test_add(two):\n    assert acme_demo.add(two, 3) == 5\n\n\n"
+    "def test_script():\n    assert subprocess.run(['acme'], capture_output=True).stdout == b'5\\n'\n\n\n"
+    "def test_version():\n    assert acme_demo.__version__ == '1.2.3'\n",
+}
+REPAIR = """\
+--- a/src/acme_demo/__init__.py
++++ b/src/acme_demo/__init__.py
+@@ -4,4 +4,4 @@
+
+
+ def add(a, b):
+-    return a - b
++    return a + b
+"""
+INSTALLED = ("hatchling", "editables", "pathspec", "trove-classifiers", "tomlkit")
+INSTALLED += ("pytest", "packaging", "pluggy", "iniconfig", "pygments")
+
+
+def write_wheel(name: str, directory: Path) -> None:
+    """A wheel of an installed distribution."""
+    distribution = metadata.distribution(name)
+    with ZipFile(directory / f"{name.replace('-', '_')}-{distribution.version}-py3-none-any.whl", "w") as wheel:
+        for file in distribution.files or ():
+            if ".." not in file.parts and "__pycache__" not in file.parts and file.name != "RECORD":
+                wheel.write(str(file.locate()), str(file))
+        record = next(str(file) for file in distribution.files or () if file.name == "RECORD")
+        wheel.writestr(record, "".join(f"{name},,\n" for name in wheel.namelist()))
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory):
+    """A cache of its own, and an index with what these projects need."""
+    directory = tmp_path_factory.mktemp("index")
+    for name in INSTALLED:
+        write_wheel(name, directory)
+    with pytest.MonkeyPatch.context() as patch:
+        bundled = next(Path(ensurepip.__file__).parent.glob("_bundled/pip-*.whl"))
+        (directory / bundled.name).symlink_to(bundled)
+        for tool in ("PIP", "UV"):
+            patch.setenv(f"{tool}_FIND_LINKS", str(directory))
+            patch.setenv(f"{tool}_NO_INDEX", "1")
+        patch.setenv("PIP_CONFIG_FILE", os.devnull)
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield directory
+
+
+pytestmark = pytest.mark.usefixtures("index")
+
+
+def task_of(files=FILES, **spec):
+    source = {"files": [{"path": path, "content": text} for path, text in files.items()]}
+    defaults = {"entrypoint": "python -m pytest -q", "solution": REPAIR, "source": source}
+    return msgspec.convert({"metadata": {"name": "acme"}, "spec": {**defaults, **spec}}, DebugTask)
+
+
+@pytest.mark.parametrize("entrypoint", ["python -m pytest -q", "pytest -q", "true && pytest -q"])
+async def test_metadata_scripts_and_plugins_of_a_src_layout_work(kind, entrypoint):
+    found = await check_task(task_of(entrypoint=entrypoint), Opening(sandbox=kind), repeats=1)
+    assert found.problems == ()
+    assert found.fail_to_pass == ("tests/test_acme.py::test_add", "tests/test_acme.py::test_script")
+    assert found.pass_to_pass == ("tests/test_acme.py::test_version",)
+
+
+def test_the_agents_tools_see_the_installed_project_and_the_repair_is_resolved(kind):
+    with RepoEnv(task_of(), tools=["bash", "eval", "pdb", "rewrite", "submit"], sandbox=kind) as env:
+
+        def said(call):
+            return env.step(call)[0]["text"]
+
+        env.reset()
+        assert said("bash acme") == "-1"
+        assert "1 passed" in said("eval")
+        said("pdb b src/acme_demo/__init__.py:7")
+        said("pdb c")
+        assert "(2, 3)" in said("pdb p a, b")
+        said("bash sed -i 's/a - b/a + b/' src/acme_demo/__init__.py")
+        *_, info = env.step("submit")
+        assert info["resolved"], info
+
+
+async def test_an_installation_in_the_sandbox_is_written_beside_the_workspace(kind):
+    """As setup commands do it; what the agent writes there does not reach the verifier."""
+    task = task_of(setupCommands=["pip install -q --no-deps --no-build-isolation -e ."])
+    opened = await Opening(sandbox=kind).open(task)
+    sandbox = await opened.provider.sandbox()
+    try:
+        await sandbox.put_archive(_tar(opened.source))
+        result = await sandbox.run("pip install --no-deps --no-build-isolation -e . && command -v acme")
+        assert result.exit_status == 0, result.text
+        assert result.text.splitlines()[-1] == f"{sandbox.overlay}/bin/acme"
+        spoil = "echo raise SystemExit > $(python -c 'import sysconfig as s; print(s.get_path(\"purelib\"))')/six.py"
+        assert (await sandbox.run(spoil)).exit_status == 0
+        verifier = await opened.provider.verifier()
+        try:
+            assert verifier.workspace == sandbox.workspace or kind == "none"
+            assert (await verifier.run("python -c 'import six'")).exit_status != 0
+            assert "ModuleNotFoundError" in (await verifier.run("python -c 'import six'")).text
+        finally:
+            await verifier.stop()
+    finally:
+        await sandbox.stop()
+
+
+async def test_what_a_build_writes_into_the_repository_is_in_no_patch(kind):
+    files = {
+        **FILES,
+        "pyproject.toml": PYPROJECT + '[tool.hatch.build.hooks.custom]\npath = "build_hook.py"\n',
+        "build_hook.py": "from hatchling.builders.hooks.plugin.interface import BuildHookInterface\n\n\n"
+        "class Hook(BuildHookInterface):\n    def initialize(self, version, data):\n"
+        "        open('src/acme_demo/_version.py', 'w').write('version = 1\\n')\n",
+    }
+    async with AsyncRepoEnv(task_of(files), tools=["bash", "submit"], sandbox=kind) as env:
+        await env.reset()
+        observation, *_ = await env.step("bash cat src/acme_demo/_version.py; echo 1 > new.txt")
+        assert observation["text"].startswith("version = 1")
+        result = await env.finish()
+        assert "new.txt" in result.patch
+        assert "_version.py" not in result.patch
+
+
+async def test_install_none_leaves_the_repository_as_it_is():
+    found = await check_task(task_of(environment={"install": "none"}), Opening(), repeats=1)
+    assert "acme_demo" in " ".join(found.problems) or found.fail_to_pass == ()
+
+
+@pytest.mark.parametrize(
+    ("files", "environment", "message"),
+    [
+        (FILES, {"extras": ["tset"]}, r"environment.extras: acme-demo has no extra 'tset'; it has these: more, test"),
+        (FILES, {"groups": ["dev"]}, r"environment.groups: pyproject.toml has no dependency group 'dev'"),
+        ({"a.py": ""}, {"install": "editable"}, "environment.install: 'editable' needs a pyproject.toml"),
+        ({"a.py": ""}, {"extras": ["test"]}, "environment.extras: the repository is not installed"),
+        (FILES, {"python": "3.99"}, "environment.python: there is no Python 3.99 on this machine; looked for"),
+    ],
+)
+async def test_a_declaration_that_does_not_fit_is_refused(files, environment, message):
+    with pytest.raises(ManifestError, match=message):
+        await Opening().open(task_of(files, environment=environment))
+
+
+async def test_a_project_that_cannot_be_built_names_the_remedy():
+    broken = {**FILES, "pyproject.toml": PYPROJECT.replace("src/acme", "x").replace("1.2.3", "one")}
+    with pytest.raises(SetupFailed, match="(?s)could not be installed.*environment.install to 'none'.*one"):
+        await Opening().open(task_of(broken))
+
+
+async def test_extras_and_groups_are_installed():
+    pyproject = PYPROJECT + '[dependency-groups]\nall = [{include-group = "some"}]\nsome = ["trove-classifiers"]\n'
+    environment = {"extras": ["test"], "groups": ["all"]}
+    opened = await Opening().open(task_of({**FILES, "pyproject.toml": pyproject}, environment=environment))
+    sandbox = await opened.provider.sandbox()
+    try:
+        result = await sandbox.run("python -c 'import trove_classifiers, iniconfig, pluggy; print(1)'")
+        assert result.text == "1\n"
+    finally:
+        await sandbox.stop()
+
+
+async def _tar(path):
+    yield path.read_bytes()
