@@ -174,7 +174,7 @@ async def test_a_declaration_that_does_not_fit_is_refused(files, environment, me
 
 async def test_a_project_that_cannot_be_built_names_the_remedy():
     broken = {**FILES, "pyproject.toml": PYPROJECT.replace("src/acme", "x").replace("1.2.3", "one")}
-    with pytest.raises(SetupFailed, match="(?s)could not be installed.*environment.install to 'none'.*one"):
+    with pytest.raises(SetupFailed, match=r"(?s)could not be installed.*environment.install to 'none'.*one"):
         await Opening().open(task_of(broken))
 
 
