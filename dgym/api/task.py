@@ -303,6 +303,26 @@ class DebugTaskSpec(Model, frozen=True, kw_only=True):
         environment = self.environment or Environment()
         return msgspec.structs.replace(environment, requirements=self.requirements or environment.requirements)
 
+    def image_problem(self) -> str | None:
+        """Why the task cannot run in a container: it needs an environment and names no image. None if it can."""
+        environment = self.declared_environment()
+        wanted = {
+            "requirements": tuple(each for each in environment.requirements if each != "pytest"),
+            "systemPackages": environment.system_packages,
+            "extras": environment.extras,
+            "groups": environment.groups,
+            "install": ("editable",) if environment.install == "editable" else (),
+            "python": (environment.python,) if environment.python else (),
+        }
+        named = [f"{field} ({', '.join(values)})" for field, values in wanted.items() if values]
+        if self.image is not None or not named:
+            return None
+        field = "requirements" if self.requirements else "environment"
+        return (
+            f"{field}: the task has {', '.join(named)} but no image, and nothing is installed in a container; build an "
+            "image with dgym image build and name it in image, or submit the task with dgym submit --registry"
+        )
+
 
 class DebugTaskStatus(Model, frozen=True, kw_only=True):
     """What was observed of a task.

@@ -14,6 +14,7 @@ from dgym.errors import ManifestError, SetupFailed, VerifierFailed
 from dgym.sandbox import EngineName, EntrypointResult, SandboxKind, SandboxProvider, SandboxSpec
 from dgym.sandbox.container import DEFAULT_IMAGE, ContainerProvider, Engine, choose_engine, ensure_image
 from dgym.sandbox.local import (
+    InstalledProject,
     LocalProvider,
     ProjectRequest,
     cache_directory,
@@ -83,18 +84,28 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
         if source is None:
             spec = await self.sandbox_spec(task)
             return Opened(provider=LocalProvider(spec, kind=kind), source=None, programs=spec.python or "")
+        project = await self.install(task, source)
+        provider = LocalProvider(project.sandbox, kind=kind, project=project.layer)
+        return Opened(provider=provider, source=project.source, programs=project.sandbox.python or "")
+
+    async def install(self, task: DebugTask, source: Path) -> InstalledProject:
+        """The project of ``source``, the tar of the task's repository, installed for sandboxes outside containers.
+
+        Raises:
+            SetupFailed: The requirements or the project could not be installed.
+            ManifestError: ``python`` is neither an interpreter nor a virtual environment, or the declaration does not
+                fit the repository.
+        """
         environment = task.spec.declared_environment()
         request = ProjectRequest(
             environment=environment,
             sandbox=sandbox_spec(task, None if self.python is None else resolve_python(self.python)),
-            kind=kind,
+            kind="none" if self.sandbox == "none" else "bubblewrap",
             python=self._base(environment),
             version=await _version(task),
             build_requirements=self.build_requirements,
         )
-        project = await install_project(source, request, self.progress)
-        provider = LocalProvider(project.sandbox, kind=kind, project=project.layer)
-        return Opened(provider=provider, source=project.source, programs=project.sandbox.python or "")
+        return await install_project(source, request, self.progress)
 
     async def sandbox_spec(self, task: DebugTask) -> SandboxSpec:
         """The specification of a sandbox outside containers; the ``requirements`` are installed if they are not yet.
@@ -121,12 +132,8 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
 
     async def _in_container(self, task: DebugTask, engine: Engine, source: Path | None) -> Opened:
         spec = task.spec
-        requirements = spec.declared_environment().requirements
-        if spec.image is None and not set(requirements) <= {"pytest"}:
-            raise ManifestError(
-                f"the task has requirements ({', '.join(requirements)}), which dgym's own image does not hold and "
-                "a container without a network cannot install; give the task an 'image' that has them"
-            )
+        if problem := spec.image_problem():
+            raise ManifestError(f"spec.{problem}")
         image = await ensure_image(engine, spec.image or DEFAULT_IMAGE, self.progress)
         cpus = spec.resources.limits.get("cpu")
         provider = ContainerProvider(

@@ -5,6 +5,7 @@ This module has their options and help; implementations are imported when a comm
 
 import click
 
+from dgym.cli.image import base_option, builder_option, check_registry
 from dgym.cli.options import (
     Inputs,
     complete_directories,
@@ -184,20 +185,48 @@ def results_command(
 @takes_inputs()
 @click.option("--wait", is_flag=True, help="Stay until everything is finished, and show the outcomes.")
 @click.option("--dry-run", is_flag=True, help="Let the cluster check everything and create nothing.")
+@click.option(
+    "--registry",
+    metavar="REGISTRY",
+    callback=check_registry,
+    help="Build the images of tasks that name none, and push those that REGISTRY lacks.",
+)
+@base_option
+@builder_option
+@click.option(
+    "--output",
+    type=click.Choice(["yaml", "json"]),
+    help="Print the manifests as they would be applied, and apply nothing.",
+)
 @namespace_option
 @context_option
-def submit_command(inputs: Inputs, wait: bool, dry_run: bool, namespace: str | None, context: str | None) -> None:
+def submit_command(
+    inputs: Inputs,
+    wait: bool,
+    dry_run: bool,
+    registry: str | None,
+    base: str | None,
+    builder: str,
+    output: str | None,
+    namespace: str | None,
+    context: str | None,
+) -> None:
     """Run the Episodes and EpisodeSets of MANIFESTs in a cluster.
 
     DebugTasks, Episodes and EpisodeSets are applied as kubectl apply does: what is there already and the same is left
     alone. A MANIFEST that is a directory is a repository to debug (name the agent, and with --entrypoint what runs its
-    tests). Repositories of this machine travel inside the manifest, up to 200 KiB.
+    tests). With --registry a task without an image gets one with its environment and repository, as by dgym image
+    build; without it, repositories of this machine travel inside the manifest, up to 200 KiB.
 
     Exit status: 0 (with --wait: every episode has a verdict), 1 some failed, or the cluster refuses or cannot be
     reached, 2 usage or manifest, 130 Ctrl-C (the episodes go on).
     """
     from dgym.cli.cluster.submit import submit_all
+    from dgym.cli.image import ImageOptions
 
-    if wait and dry_run:
-        raise click.UsageError("--dry-run creates nothing to --wait for; leave one out")
-    submit_all(inputs, (context, namespace), wait=wait, dry_run=dry_run)
+    if wait and (dry_run or output):
+        raise click.UsageError(f"--{'output' if output else 'dry-run'} creates nothing to --wait for; leave one out")
+    if base is not None and registry is None:
+        raise click.UsageError("--base is for images that are built; name a --registry too")
+    images = None if registry is None else ImageOptions(registry=registry, base=base, builder=builder)
+    submit_all(inputs, (context, namespace), wait=wait, dry_run=dry_run, images=images, output=output)

@@ -9,6 +9,7 @@ import msgspec
 
 from dgym.api import INLINE_LIMIT, DebugTask, DebugTaskSpec, Episode, InlineFile, Loaded, Resource, SourceSpec
 from dgym.cli.manifests import place_of
+from dgym.cli.output import echo, echo_json
 from dgym.errors import ManifestError
 from dgym.workspace.sources import walk_repository
 
@@ -38,11 +39,40 @@ def namespace_of(item: Loaded, *, chosen: str | None, default: str) -> str:
     return own or chosen or default
 
 
+def refuse_without_image(loaded: Sequence[Loaded]) -> None:
+    """Refuse tasks that need an environment and have no image: their tests cannot run in a cluster.
+
+    Raises:
+        ManifestError: There are some; each is named with its place.
+    """
+    faults = []
+    for item in loaded:
+        resource = item.resource
+        for path, task in (
+            ("spec", resource.spec if isinstance(resource, DebugTask) else None),
+            ("spec.task", resource.spec.task if isinstance(resource, Episode) else None),
+        ):
+            if task is not None and (problem := task.image_problem()):
+                faults.append(f"{place_of(item)}: {path}.{problem}")
+    if faults:
+        raise ManifestError("\n".join(faults))
+
+
+def print_manifests(manifests: Sequence[dict[str, Any]], form: str) -> None:
+    """Print manifests as YAML documents, or as JSON: a List, as kubectl takes and prints it."""
+    if form == "json":
+        echo_json({"apiVersion": "v1", "kind": "List", "items": list(manifests)})
+        return
+    import yaml
+
+    echo(yaml.safe_dump_all(manifests, sort_keys=False, allow_unicode=True, width=120), nl=False)
+
+
 def manifest_of(resource: Resource, namespace: str) -> dict[str, Any]:
-    """The manifest to apply: without status, and with the author's part of the metadata."""
+    """The manifest to apply: without status, and with the author's part of the metadata. Without an empty namespace."""
     manifest: dict[str, Any] = msgspec.to_builtins(resource)
     manifest.pop("status", None)
-    metadata = {"name": resource.metadata.name, "namespace": namespace}
+    metadata: dict[str, Any] = {"name": resource.metadata.name, **({"namespace": namespace} if namespace else {})}
     given = {"labels": resource.metadata.labels, "annotations": resource.metadata.annotations}
     manifest["metadata"] = {**metadata, **{name: value for name, value in given.items() if value}}
     return manifest

@@ -7,8 +7,15 @@ from typing import Any, TypeVar
 
 from dgym.api import TREATMENTS, Loaded
 from dgym.cli.cluster.connection import RESOURCES, ClusterError, connect, explained, find_all, follow
-from dgym.cli.cluster.manifests import manifest_of, namespace_of, with_repositories_inline
+from dgym.cli.cluster.manifests import (
+    manifest_of,
+    namespace_of,
+    print_manifests,
+    refuse_without_image,
+    with_repositories_inline,
+)
 from dgym.cli.cluster.views import EpisodeView, SetView, table_of
+from dgym.cli.image import ImageOptions, with_images
 from dgym.cli.manifests import read_episodes
 from dgym.cli.options import Inputs
 from dgym.cli.output import FAILED, INTERRUPTED, echo, show_table
@@ -21,9 +28,29 @@ V = TypeVar("V", EpisodeView, SetView)
 _AT_A_TIME = 8
 
 
-def submit_all(inputs: Inputs, place: tuple[str | None, str | None], *, wait: bool, dry_run: bool) -> None:
-    """Apply everything that the command line names; with ``wait``, exit with 1 where an episode has no verdict."""
-    loaded = with_repositories_inline(read_episodes(inputs))
+def submit_all(
+    inputs: Inputs,
+    place: tuple[str | None, str | None],
+    *,
+    wait: bool,
+    dry_run: bool,
+    images: ImageOptions | None = None,
+    output: str | None = None,
+) -> None:
+    """Apply everything that the command line names; with ``wait``, exit with 1 where an episode has no verdict.
+
+    With ``images``, tasks without an image get one. With ``output`` the manifests are printed in that form instead.
+    """
+    loaded = read_episodes(inputs)
+    if images is not None:
+        loaded = with_images(loaded, images, build=not dry_run)
+    loaded = with_repositories_inline(loaded)
+    refuse_without_image(loaded)
+    if output is not None:
+        print_manifests(
+            [manifest_of(item.resource, namespace_of(item, chosen=place[1], default="")) for item in loaded], output
+        )
+        return
     try:
         succeeded = asyncio.run(_submit(loaded, place, wait=wait, dry_run=dry_run))
     except KeyboardInterrupt:

@@ -8,7 +8,7 @@ import asyncio
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,9 +99,16 @@ async def _ask_all() -> Engine:
 
 
 async def call(
-    program: str, arguments: Sequence[str], timeout_seconds: float, on_line: Callable[[str], None] | None = None
+    program: str,
+    arguments: Sequence[str],
+    timeout_seconds: float,
+    on_line: Callable[[str], None] | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> Answer:
-    """Run a program to its end; its process group is killed when the time is up or the wait is cancelled."""
+    """Run a program to its end; its process group is killed when the time is up or the wait is cancelled.
+
+    ``environment`` replaces this process's variables.
+    """
     try:
         process = await asyncio.create_subprocess_exec(
             program,
@@ -111,6 +118,7 @@ async def call(
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
             limit=_LINE_BYTES,
+            env=environment,
         )
     except OSError as error:
         raise SandboxStartFailed(f"{program} cannot be run: {error.strerror}") from error

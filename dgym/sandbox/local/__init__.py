@@ -5,13 +5,14 @@ Both start the runner that pods run, under the task's interpreter or a virtual e
 
 from dgym.sandbox.cache import cache_directory
 from dgym.sandbox.local.bubblewrap import bubblewrap_problem, bubblewrap_works, check_workspace
-from dgym.sandbox.local.environments import ensure_environment
+from dgym.sandbox.local.environments import ensure_environment, installer_environment
 from dgym.sandbox.local.installation import InstalledProject, ProjectRequest, install_project
-from dgym.sandbox.local.interpreter import find_version, resolve_python
+from dgym.sandbox.local.interpreter import Interpreter, find_version, inspect_interpreter, resolve_python
 from dgym.sandbox.local.provider import LocalProvider, remove_leftovers
 
 __all__ = [
     "InstalledProject",
+    "Interpreter",
     "LocalProvider",
     "ProjectRequest",
     "bubblewrap_problem",
@@ -20,7 +21,9 @@ __all__ = [
     "check_workspace",
     "ensure_environment",
     "find_version",
+    "inspect_interpreter",
     "install_project",
+    "installer_environment",
     "remove_leftovers",
     "resolve_python",
 ]

@@ -90,11 +90,17 @@ class InstalledProject(msgspec.Struct, frozen=True, kw_only=True):
         sandbox: The specification with the interpreter of the environment.
         source: A tar of the repository after the installation.
         layer: What the installation wrote into the overlay; None: nothing is installed.
+        requirements: What the environment has besides the project: the declaration and the project's dependencies.
+        build_requirements: What the project's build needs.
+        variables: Environment variables that the build needs, such as a version that git would give.
     """
 
     sandbox: SandboxSpec
     source: Path
     layer: ProjectLayer | None = None
+    requirements: tuple[str, ...] = ()
+    build_requirements: tuple[str, ...] = ()
+    variables: Mapping[str, str] = {}
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,7 +152,7 @@ async def install_project(source: Path, request: ProjectRequest, progress: Progr
     python = request.sandbox.python or await _environment(record.requirements, request, tell)
     sandbox = msgspec.structs.replace(request.sandbox, python=python)
     if not record.installed:
-        return InstalledProject(sandbox=sandbox, source=source)
+        return InstalledProject(sandbox=sandbox, source=source, requirements=record.requirements)
     return InstalledProject(
         sandbox=msgspec.structs.replace(sandbox, environment={**record.variables, **sandbox.environment}),
         source=place / "source.tar",
@@ -155,6 +161,9 @@ async def install_project(source: Path, request: ProjectRequest, progress: Progr
             archive=place / "environment.tar",
             places=record.places,
         ),
+        requirements=record.requirements,
+        build_requirements=record.build_requirements,
+        variables=record.variables,
     )
 
 

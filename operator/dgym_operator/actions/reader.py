@@ -126,10 +126,10 @@ class ApiReader:
             task = await self._referred(episode)
         source = task.spec.source
         if source is not None and source.local_path is not None:
-            problem = (
-                "spec.source.localPath works in local runs only; use files, configMapRef, git, archive or an image"
-            )
-            raise Unmet(EndReason.INVALID_SPEC, f"task {task.metadata.name}: {problem}")
+            local = "spec.source.localPath works in local runs only; use files, configMapRef, git, archive or an image"
+            raise Unmet(EndReason.INVALID_SPEC, f"task {task.metadata.name}: {local}")
+        if problem := task.spec.image_problem():
+            raise Unmet(EndReason.INVALID_SPEC, f"task {task.metadata.name}: spec.{problem}")
         return task
 
     async def with_files(self, task: DebugTask) -> DebugTask:

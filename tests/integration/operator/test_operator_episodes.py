@@ -132,9 +132,13 @@ async def test_what_can_never_run_ends_at_once(installation):
     await installation.episode("taken")
     await installation.episode("unknown-template", podTemplate="retsricted")
     await installation.episode("local", task={"source": {"localPath": "repository"}})
+    await installation.episode("bare", task={"requirements": ["pytest", "numpy>=1.26"]})
     await installation.episode("labelled", podOverrides={"labels": {"team": "research"}})
     taken, unknown, local = [await installation.finished(name) for name in ("taken", "unknown-template", "local")]
-    labelled = await installation.finished("labelled")
+    bare, labelled = [await installation.finished(name) for name in ("bare", "labelled")]
+    assert bare["status"]["reason"] == "InvalidSpec"
+    assert "requirements: the task has requirements (numpy>=1.26) but no image" in str(bare["status"]["conditions"])
+    assert "dgym image build" in str(bare["status"]["conditions"])
     assert labelled["status"]["reason"] == "InvalidSpec"
     assert "spec.podOverrides.labels: 'team' is not allowed" in str(labelled["status"]["conditions"])
     assert taken["status"]["reason"] == "PodRejected"
