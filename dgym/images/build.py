@@ -113,7 +113,7 @@ async def build_image(
         if registry is not None:
             await builder.push(image, progress)
         return image, False
-    if registry is not None and await builder.exists_in_registry(image):
+    if registry is not None and await builder.pull(image, progress):
         return image, False
     with tempfile.TemporaryDirectory(prefix="dgym-image-") as directory:
         context = Path(directory)

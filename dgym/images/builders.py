@@ -63,11 +63,15 @@ class Builder:
         """True if this machine has the image."""
         return self.name != "buildctl" and await self._inspect(image) is not None
 
-    async def exists_in_registry(self, image: str) -> bool:
-        """True if the registry answers that it has the image. False also if it does not answer or needs a login."""
+    async def pull(self, image: str, progress: Progress) -> bool:
+        """Pull the image; False if the registry does not have it, does not answer or needs a login.
+
+        No call of all three asks a registry without pulling: podman's ``manifest inspect`` refuses an image
+        of one platform.
+        """
         if self.name == "buildctl":
             return False
-        return (await self._call("manifest", "inspect", image, seconds=_ASK_SECONDS)).status == 0
+        return (await self._call("pull", image, seconds=_BUILD_SECONDS, progress=progress)).status == 0
 
     async def build(self, context: Path, image: str, *, network: bool, push: bool, progress: Progress) -> None:
         """Build the directory ``context``, which has a Dockerfile, as ``image``.
