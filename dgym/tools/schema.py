@@ -70,7 +70,10 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True):
         return schema | ({"$defs": self.definitions} if self.definitions else {})
 
     def check(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-        """Checked values, and a sentence for everything that is wrong."""
+        """Checked values, and a sentence for everything that is wrong.
+
+        ``None`` for an optional argument counts as not given.
+        """
         problems = [
             f"there is no argument `{name}`.{nearest(str(name), self.names)}"
             for name in arguments
@@ -78,7 +81,7 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True):
         ]
         values: dict[str, Any] = {}
         for parameter in self.parameters:
-            if parameter.name in arguments:
+            if arguments.get(parameter.name) is not None or (parameter.required and parameter.name in arguments):
                 try:
                     values[parameter.name] = _checked(parameter, arguments[parameter.name])
                 except ValueError as error:
@@ -203,6 +206,10 @@ def _describe_parameter(parameter: inspect.Parameter, kind: Any, schema: dict[st
 
 
 def _checked(parameter: Parameter, value: Any) -> Any:
+    if isinstance(value, str) and not parameter.takes_text:
+        value = _from_word(value, parameter.type, parameter.kinds)
+    elif isinstance(value, float) and value.is_integer() and "integer" in parameter.kinds:
+        value = int(value)
     try:
         checked = msgspec.convert(value, parameter.type)
     except msgspec.ValidationError as error:

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Meta
 
-from dgym.tools import Tool, ToolError, validate_arguments
+from dgym.tools import Tool, ToolError, available_tools, load_tools, validate_arguments
 from dgym.tools.schema import describe, read_docstring
 from dgym.wire import ToolCall
 
@@ -56,6 +56,31 @@ def test_the_schema_has_types_bounds_defaults_and_descriptions():
     assert schema["properties"]["names"]["items"] == {"type": "string"}
 
 
+@pytest.mark.parametrize("name", [name for name in Everything().signature.names if name != "path"])
+def test_null_for_an_optional_argument_means_not_given(name):
+    assert check(path="a.py", **{name: None}) == {"path": "a.py"}
+
+
+@pytest.mark.parametrize("tool", load_tools(available_tools()), ids=lambda tool: tool.name)
+def test_every_tool_takes_null_for_what_it_does_not_require(tool):
+    given = {parameter.name: "x" if parameter.required else None for parameter in tool.signature.parameters}
+    assert tool.signature.check(given) == ({name: value for name, value in given.items() if value}, [])
+
+
+@pytest.mark.parametrize(
+    ("given", "value"),
+    [({"line": "3"}, 3), ({"line": 3.0}, 3), ({"ratio": "0.25"}, 0.25), ({"ratio": "3"}, 3.0), ({"deep": "true"}, True)],
+)
+def test_a_number_may_be_given_as_text_or_as_a_float(given, value):
+    (name,) = given
+    found = check(path="a.py", **given)[name]
+    assert (found, type(found)) == (value, type(value))
+
+
+def test_text_that_looks_like_a_number_stays_text():
+    assert check(path="3", names=["4"]) == {"path": "3", "names": ["4"]}
+
+
 def test_valid_arguments_pass_and_defaults_are_left_to_the_tool():
     assert check(path="a.py", line=3, ratio=1, names=["x"]) == {"path": "a.py", "line": 3, "ratio": 1.0, "names": ["x"]}
     assert check(path="a.py") == {"path": "a.py"}
@@ -68,8 +93,9 @@ def test_valid_arguments_pass_and_defaults_are_left_to_the_tool():
         ({"path": 3}, "`path` must be text, not 3 (an integer)."),
         ({"path": None}, "`path` must be text, not null."),
         ({"path": "a", "line": 2.5}, "`line` must be an integer from 1 to 9 or null, not 2.5 (a float)."),
-        ({"path": "a", "line": 2.0}, "`line` must be an integer from 1 to 9 or null, not 2.0 (a float)."),
-        ({"path": "a", "line": "12"}, 'not "12" (text).'),
+        ({"path": "a", "line": "12"}, "`line` is out of range: it must be an integer from 1 to 9 or null, not 12"),
+        ({"path": "a", "line": 12.0}, "`line` is out of range: it must be an integer from 1 to 9 or null, not 12"),
+        ({"path": "a", "line": "twelve"}, 'not "twelve" (text).'),
         ({"path": "a", "line": True}, "not true (a truth value)."),
         ({"path": "a", "line": 10}, "`line` is out of range: it must be an integer from 1 to 9 or null, not 10"),
         ({"path": "a", "line": 10**30}, "`line` is out of range"),
@@ -114,7 +140,7 @@ def test_any_arguments_are_either_checked_or_answered(arguments):
     except ToolError as error:
         str(error).encode("utf-8")
     else:
-        assert values.keys() == arguments.keys()
+        assert values.keys() == {name for name, value in arguments.items() if value is not None}
 
 
 def test_a_long_value_is_shortened_in_the_answer():
