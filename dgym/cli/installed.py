@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @click.argument("name", required=False, shell_complete=complete_tools)
 @output_option
 def tools_command(name: str | None, output: str) -> None:
-    """List the tools, or show one with its schema and instructions.
+    """List the tools, or show one with its instructions, options and schema.
 
     NAME is an installed tool or a dotted path, package.module:Class.
     """
@@ -36,16 +36,21 @@ def tools_command(name: str | None, output: str) -> None:
 
 
 def _describe(tool: "Tool") -> dict[str, Any]:
+    from dgym.tools import read_options
+
     return {
         "name": tool.name,
         "description": tool.description,
         "parameters": tool.parameters,
         "instructions": tool.instructions,
+        "options": read_options(type(tool)).json_schema,
     }
 
 
 def _show(tool: "Tool") -> None:
-    echo(f"{tool.name}\n\n{tool.instructions.rstrip()}\n\nSchema of the arguments:")
+    from dgym.tools import describe_options
+
+    echo(f"{tool.name}\n\n{tool.instructions.rstrip()}\n\n{describe_options(tool)}\n\nSchema of the arguments:")
     echo_json(tool.parameters)
 
 

@@ -6,7 +6,7 @@ found by its entry point or a dotted path.
 
 from dgym.tools.base import Tool, find_tool, parse_action, validate_arguments
 from dgym.tools.context import ToolContext, ToolError, ToolResult, ToolSettings
-from dgym.tools.registry import available_tools, import_dotted, load_tool, load_tools
+from dgym.tools.registry import available_tools, describe_options, import_dotted, load_tool, load_tools, read_options
 from dgym.tools.schema import Parameter, Signature
 
 __all__ = [
@@ -18,10 +18,12 @@ __all__ = [
     "ToolResult",
     "ToolSettings",
     "available_tools",
+    "describe_options",
     "find_tool",
     "import_dotted",
     "load_tool",
     "load_tools",
     "parse_action",
+    "read_options",
     "validate_arguments",
 ]

@@ -8,8 +8,9 @@ from msgspec import Meta
 from dgym.sandbox import RunResult
 from dgym.tools.base import Tool
 from dgym.tools.context import ToolContext, ToolResult
+from dgym.tools.text import OUTPUT_BYTES, OutputBytes, cut_notice
 
-_OUTPUT_BYTES = 60 * 1024
+_ADVICE = "write the output to a file and show parts of it, for example with sed -n 100,200p"
 
 
 class Bash(Tool):
@@ -20,6 +21,14 @@ class Bash(Tool):
 
     verbatim = "command"
     examples = ("bash python -m pytest -x -q tests/test_calc.py", "bash git log --oneline | head")
+
+    def __init__(self, *, output_bytes: OutputBytes = OUTPUT_BYTES) -> None:
+        """Configure.
+
+        Args:
+            output_bytes: How much of a command's output is shown; more loses its middle.
+        """
+        self._output_bytes = output_bytes
 
     async def use(
         self,
@@ -35,10 +44,11 @@ class Bash(Tool):
             timeout_seconds: When the command is stopped. Default: 30, unless the task says otherwise.
         """
         timeout = context.settings.bash_timeout_seconds if timeout_seconds is None else timeout_seconds
-        run = await context.sandbox.shell(command, timeout_seconds=timeout, output_limit=_OUTPUT_BYTES)
+        run = await context.sandbox.shell(command, timeout_seconds=timeout, output_limit=self._output_bytes)
         notices = await context.follow_edits()
         output = run.text.rstrip("\n")
-        parts = [output or "(no output)", describe_end(run, timeout), *notices]
+        cut = cut_notice(run.truncated_bytes, _ADVICE)
+        parts = [output or "(no output)", cut, describe_end(run, timeout), *notices]
         return ToolResult(
             text="\n".join(part for part in parts if part),
             ok=run.ended_by == "exit",

@@ -6,10 +6,10 @@ from dgym.sandbox import EntrypointResult, Mode, choose_mode, run_entrypoint
 from dgym.tools.base import Tool
 from dgym.tools.bash import describe_end
 from dgym.tools.context import ToolContext, ToolResult
-from dgym.tools.text import plural
+from dgym.tools.text import OUTPUT_BYTES, OutputBytes, cut_notice, plural
 from dgym.wire import Score
 
-_OUTPUT_BYTES = 60 * 1024
+_ADVICE = "run fewer tests at once to see the rest, with bash or as the entrypoint of pdb"
 _PASSED = frozenset({"passed", "xpassed"})
 
 
@@ -18,8 +18,15 @@ class Eval(Tool):
 
     examples = ("eval",)
 
-    def __init__(self, *, on_rewrite: bool = False) -> None:
+    def __init__(self, *, on_rewrite: bool = False, output_bytes: OutputBytes = OUTPUT_BYTES) -> None:
+        """Configure.
+
+        Args:
+            on_rewrite: Whether the tests run after each rewrite too, as part of its answer.
+            output_bytes: How much of the tests' output is shown; more loses its middle.
+        """
         self._after_each_rewrite = on_rewrite
+        self._output_bytes = output_bytes
 
     async def on_rewrite(self, context: ToolContext, path: str) -> ToolResult | None:  # noqa: ARG002 - any file counts
         """Evaluate after each rewrite too, where the options say so."""
@@ -31,13 +38,14 @@ class Eval(Tool):
         mode = choose_mode(settings.entrypoint, settings.scored_tests, settings.parser)
         timeout = settings.entrypoint_timeout_seconds
         result = await run_entrypoint(
-            context.sandbox, settings.entrypoint, timeout_seconds=timeout, output_limit=_OUTPUT_BYTES
+            context.sandbox, settings.entrypoint, timeout_seconds=timeout, output_limit=self._output_bytes
         )
         notices = await context.follow_edits()
         run = result.run
         end = describe_end(run, timeout) or f"Exit status {run.exit_status}."
-        parts = [run.text.rstrip("\n") or "(no output)", f"{summary(result)}{end}", *notices]
-        text = "\n".join(parts)
+        cut = cut_notice(run.truncated_bytes, _ADVICE)
+        parts = [run.text.rstrip("\n") or "(no output)", cut, f"{summary(result)}{end}", *notices]
+        text = "\n".join(part for part in parts if part)
         return ToolResult(
             text=text,
             evaluation=text,

@@ -9,9 +9,11 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
+
 from dgym.errors import ManifestError, PluginError
 from dgym.tools.base import Tool
-from dgym.tools.schema import describe_signature, read_signature
+from dgym.tools.schema import Signature, describe_signature, read_signature
 from dgym.tools.text import nearest
 
 GROUP = "dgym.tools"
@@ -107,13 +109,33 @@ def _make(name: str, kind: type[Tool], options: dict[str, Any]) -> Tool:
     return tool
 
 
+def read_options(kind: type[Tool]) -> Signature:
+    """The options of a tool, in camelCase as manifests name them."""
+    if kind.__init__ is object.__init__:
+        return Signature(description="", parameters=())
+    signature = read_signature(kind.__init__)
+    renamed = [msgspec.structs.replace(each, name=_camel(each.name)) for each in signature.parameters]
+    return msgspec.structs.replace(signature, parameters=tuple(renamed))
+
+
+def describe_options(tool: Tool) -> str:
+    """The options of a tool, one a line."""
+    return describe_signature(tool.name, read_options(type(tool)), noun="options")
+
+
 def _check_options(name: str, kind: type[Tool], options: dict[str, Any]) -> dict[str, Any]:
     if not options:
         return {}
-    if kind.__init__ is object.__init__:
+    signature = read_options(kind)
+    if not signature.parameters:
         raise ManifestError(f"Tool `{name}` takes no options, but `{next(iter(options))}` is given; remove it.")
-    signature = read_signature(kind.__init__)
-    values, problems = signature.check({_CAPITAL.sub("_", key).lower(): value for key, value in options.items()})
+    values, problems = signature.check({_camel(key): value for key, value in options.items()})
     if problems:
-        raise ManifestError(f"Options of tool `{name}`: {' '.join(problems)}\n{describe_signature(name, signature)}")
-    return values
+        described = describe_signature(name, signature, noun="options")
+        raise ManifestError(f"Options of tool `{name}`: {' '.join(problems).replace('no argument', 'no option')}\n{described}")
+    return {_CAPITAL.sub("_", key).lower(): value for key, value in values.items()}
+
+
+def _camel(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(map(str.capitalize, others))

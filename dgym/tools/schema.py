@@ -172,11 +172,11 @@ def describe(schema: Mapping[str, Any]) -> str:
     return kind
 
 
-def describe_signature(name: str, signature: Signature) -> str:
-    """The arguments of a tool, one a line, for instructions and for answers to wrong calls."""
+def describe_signature(name: str, signature: Signature, *, noun: str = "arguments") -> str:
+    """The arguments (or options) of a tool, one a line, for instructions and for answers to wrong calls."""
     if not signature.parameters:
-        return f"{name} takes no arguments."
-    lines = [f"Arguments of {name}:"]
+        return f"{name} takes no {noun}."
+    lines = [f"{noun.capitalize()} of {name}:"]
     for parameter in signature.parameters:
         kind, default = describe(parameter.schema), f", default {_literal(parameter.default)}"
         if parameter.required:

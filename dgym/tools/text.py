@@ -3,6 +3,15 @@
 import shlex
 from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
+from typing import Annotated
+
+from msgspec import Meta
+
+OutputBytes = Annotated[int, Meta(ge=1024, le=56 * 1024)]
+"""The type of the option ``outputBytes``; the largest fits into an observation."""
+
+OUTPUT_BYTES = 8 * 1024
+"""Every later step pays for an observation, so the default is small."""
 
 
 def split_words(text: str) -> list[str]:
@@ -32,6 +41,11 @@ def numbered(
         mark = "B" if number in breakpoints else " "
         rendered.append(f"{pointer}{mark} {number:>{width}}  {line}".rstrip())
     return rendered
+
+
+def cut_notice(cut: int, advice: str) -> str:
+    """A sentence about the bytes that the marks in an answer count; nothing where none were cut."""
+    return f"{plural(cut, 'byte')} cut; {advice}." if cut else ""
 
 
 def plural(count: int, noun: str) -> str:

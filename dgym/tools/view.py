@@ -6,11 +6,8 @@ from msgspec import Meta
 
 from dgym.tools.base import Tool
 from dgym.tools.context import ToolContext, ToolError, ToolResult, as_text
-from dgym.tools.text import numbered, plural
+from dgym.tools.text import OUTPUT_BYTES, OutputBytes, numbered, plural
 from dgym.workspace import split_lines
-
-_SHOWN_BYTES = 56 * 1024
-"""What fits into an observation with its header; a longer file is cut at a line, and the answer says where."""
 
 
 class View(Tool):
@@ -18,6 +15,14 @@ class View(Tool):
 
     mutates = False
     examples = ("view calc.py", "view calc.py 1 40")
+
+    def __init__(self, *, output_bytes: OutputBytes = OUTPUT_BYTES) -> None:
+        """Configure.
+
+        Args:
+            output_bytes: How much of a file is shown at once; more loses its middle.
+        """
+        self._output_bytes = output_bytes
 
     async def use(
         self,
@@ -44,16 +49,17 @@ class View(Tool):
         chosen = lines[first - 1 : last]
         if include_line_numbers_and_breakpoints:
             chosen = numbered(chosen, first, breakpoints=context.breakpoint_lines(resolved.path))
-        chosen, cut = _fitting(chosen)
+        shown = f"lines {first} to {last} of {len(lines)}" if lines else "an empty file"
         marks = " (read-only)" if resolved.read_only else ""
-        shown = f"lines {first} to {first + len(chosen) - 1} of {len(lines)}" if lines else "an empty file"
-        if cut:
-            notices = [f"{plural(cut, 'line')} more: view them from line {first + len(chosen)} on.", *notices]
-        context.focus_file = resolved.path
+        chosen, cut = _fitting(chosen, first, self._output_bytes)
+        # Agents put the file in focus into every prompt: a range that was asked for must not bring the whole file there.
+        focus = resolved.path if start is None and end is None else None
+        context.focus_file = focus or context.focus_file
         return ToolResult(
             text="\n".join([f"{resolved.shown}{marks}, {shown}:", *chosen, *notices]),
+            truncated_bytes=cut,
             breakpoints=context.breakpoints,
-            focus_file=resolved.path,
+            focus_file=focus,
         )
 
 
@@ -66,12 +72,38 @@ def _range(shown: str, start: int | None, end: int | None, count: int) -> tuple[
     return first, last
 
 
-def _fitting(lines: list[str]) -> tuple[list[str], int]:
-    """As many lines as an observation holds, and how many are left out; a single huge line is shortened."""
+def _fitting(lines: list[str], first: int, limit: int) -> tuple[list[str], int]:
+    """The first and the last of ``lines`` that fit into ``limit`` bytes, and how many bytes are not shown.
+
+    Between them stands a line that names the range left out. Of a huge line the beginning stays.
+    """
+    whole = sum(map(_size, lines))
+    if whole <= limit:
+        return lines, 0
+    lines = [line if _size(line) <= limit // 4 else f"{_start(line, limit // 4)} [line cut]" for line in lines]
+    shown = sum(map(_size, lines))
+    if shown <= limit:
+        return lines, max(whole - shown, 0)
+    head = _count_within(lines, limit // 2)
+    tail = _count_within(lines[:head:-1], limit - sum(map(_size, lines[:head])))
+    kept = lines[:head] + lines[len(lines) - tail :]
+    cut = whole - sum(map(_size, kept))
+    kept.insert(head, f"[... lines {first + head} to {first + len(lines) - tail - 1} are not shown: view that range ...]")
+    return kept, cut
+
+
+def _size(line: str) -> int:
+    return len(line.encode("utf-8", "replace")) + 1
+
+
+def _start(line: str, size: int) -> str:
+    return line.encode("utf-8", "replace")[:size].decode("utf-8", "ignore")
+
+
+def _count_within(lines: list[str], limit: int) -> int:
     size = 0
     for index, line in enumerate(lines):
-        size += len(line.encode("utf-8", "replace")) + 1
-        if size > _SHOWN_BYTES:
-            kept = lines[:index] or [lines[0][: _SHOWN_BYTES // 4] + " [line cut]"]
-            return kept, len(lines) - len(kept)
-    return lines, 0
+        size += _size(line)
+        if size > limit:
+            return index
+    return len(lines)

@@ -1,6 +1,10 @@
 """listdir, view and grep on real files, and what policy hides from them."""
 
+import re
+
 import pytest
+
+from dgym.api import ToolSpec
 
 FILES = {
     "calc.py": "def add(a, b):\n    return a + b\n",
@@ -128,16 +132,38 @@ async def test_absolute_paths_within_the_workspace_are_taken(bench, sandbox, bot
     assert (await bench.use(f"view {sandbox.workspace}/calc.py")).ok
 
 
-async def test_view_of_a_long_file_says_where_to_go_on(make_bench):
-    bench = await make_bench(
-        {"long.py": "".join(f"line = {number:06}\n" for number in range(10_000)), "wide": "x" * 200_000}
-    )
-    text = await bench.text("view long.py")
-    shown = text.splitlines()
-    assert len(text.encode()) < 64 * 1024
-    last = int(shown[-2].split()[0])
-    assert shown[-1] == f"{10_000 - last} lines more: view them from line {last + 1} on."
-    assert (await bench.text("view wide")).splitlines()[1].endswith("[line cut]")
+async def test_view_of_a_long_file_shows_both_ends_and_names_the_range_left_out(make_bench):
+    code = [f"line = {number:06}" for number in range(1, 10_001)]
+    bench = await make_bench({"long.py": "\n".join(code) + "\n", "wide": "x" * 200_000 + "\nlast"})
+    observation = await bench.use("view long.py")
+    assert 7 * 1024 < len(observation.text) < 8 * 1024 + 200
+    shown = observation.text.splitlines()[1:]
+    (mark,) = (line for line in shown if line.startswith("["))
+    first, last = re.search(r"lines (\d+) to (\d+) are not shown: view that range", mark).groups()
+    assert shown.index(mark) == int(first) - 1
+    assert len(shown) - shown.index(mark) - 1 == 10_000 - int(last)
+    assert observation.truncated_bytes > 100_000
+    assert f"{first}  line = {int(first):06}" in await bench.text(f"view long.py {first} {int(first) + 5}")
+
+    wide = (await bench.text("view wide")).splitlines()[1:]
+    assert wide[0].endswith("[line cut]")
+    assert wide[1].endswith("last")
+
+
+async def test_the_size_of_a_view_is_an_option(make_bench):
+    spec = ToolSpec(name="view", options={"outputBytes": 2048})
+    bench = await make_bench({"long.py": "x = 1\n" * 10_000}, tools=[spec])
+    assert 1500 < len(await bench.text("view long.py")) < 2048 + 200
+
+
+async def test_a_view_of_a_range_leaves_the_file_in_focus(make_bench):
+    bench = await make_bench({"a.py": "a = 1\n", "b.py": "b = 1\nb = 2\n"})
+    await bench.use("view a.py")
+    observation = await bench.use("view b.py 2 2")
+    assert observation.focus_file is None
+    assert bench.context.focus_file == "a.py"
+    await bench.use("view b.py")
+    assert bench.context.focus_file == "b.py"
 
 
 async def test_view_decodes_as_python_would(make_bench):

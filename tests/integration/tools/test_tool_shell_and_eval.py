@@ -2,6 +2,7 @@
 
 import pytest
 
+from dgym.api import ToolSpec
 from dgym.tools import ToolSettings
 from dgym.wire import Score
 
@@ -49,9 +50,25 @@ async def test_megabytes_of_output_are_cut_in_the_middle(make_bench):
     bench = await make_bench({})
     observation = await bench.use("bash echo first; head -c 3000000 /dev/zero | tr '\\0' x; echo; echo last")
     assert observation.text.startswith("first")
-    assert observation.text.endswith("last")
-    assert len(observation.text.encode()) <= 64 * 1024
+    *_, last, advice = observation.text.splitlines()
+    assert last == "last"
+    assert advice == f"{observation.truncated_bytes} bytes cut; write the output to a file and show parts of it, " + (
+        "for example with sed -n 100,200p."
+    )
+    assert 8000 < len(observation.text.encode()) <= 8 * 1024 + 200
     assert observation.truncated_bytes > 2_900_000
+
+
+@pytest.mark.parametrize("tool", ["bash", "eval"])
+async def test_the_size_of_an_output_is_an_option(make_bench, tool):
+    settings = ToolSettings(entrypoint="seq 100000")
+    for size in (2048, 40_000):
+        bench = await make_bench({}, tools=[ToolSpec(name=tool, options={"outputBytes": size})], settings=settings)
+        text = await bench.text(tool if tool == "eval" else "bash seq 100000")
+        assert size - 10 <= len(text.encode()) <= size + 200
+        assert text.startswith("1\n2\n3\n")
+        assert "\n99999\n100000\n" in text
+        assert "bytes cut; " in text
 
 
 TESTS = """\

@@ -237,6 +237,21 @@ def test_tools_are_listed_and_shown(dgym):
     assert len(json.loads(dgym("tools", "--output", "json").output)) >= 8
 
 
+def test_the_page_of_a_tool_lists_its_options(dgym):
+    lines = dgym("tools", "pdb").output.splitlines()
+    options = lines[lines.index("Options of pdb:") + 1 : lines.index("Schema of the arguments:") - 1]
+    assert [line.split(":")[0].strip() for line in options] == [
+        "persistentBreakpoints",
+        "autoList",
+        "afterRewrites",
+        "timeoutSeconds",
+        "outputBytes",
+    ]
+    assert "listdir takes no options." in dgym("tools", "listdir").output
+    described = json.loads(dgym("tools", "bash", "--output", "json").output)["options"]
+    assert described["properties"]["outputBytes"]["default"] == 8192
+
+
 @pytest.mark.parametrize("arguments", [["x.yaml"], ["repository"]])
 def test_tasks_without_an_agent_are_answered_with_what_to_add(dgym, tmp_path, arguments):
     (tmp_path / "x.yaml").write_text(TASK)

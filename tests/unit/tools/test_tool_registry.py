@@ -3,7 +3,7 @@ import sys
 import pytest
 
 from dgym.errors import ManifestError, PluginError
-from dgym.tools import Tool, available_tools, load_tool, load_tools
+from dgym.tools import Tool, available_tools, load_tool, load_tools, read_options
 from dgym.tools.pdb import Pdb
 from dgym.tools.view import View
 
@@ -70,11 +70,21 @@ def test_options_are_keyword_arguments_in_camel_case():
     assert isinstance(load_tools([Spec("pdb", persistentBreakpoints=False, autoList=False)])[0], Pdb)
 
 
+def test_options_may_be_in_snake_case_too():
+    assert isinstance(load_tools([Spec("pdb", auto_list=False)])[0], Pdb)
+
+
+@pytest.mark.parametrize("name", available_tools())
+def test_every_option_has_a_description(name):
+    described = read_options(type(load_tool(name))).json_schema["properties"]
+    assert [option for option, schema in described.items() if not schema.get("description")] == []
+
+
 @pytest.mark.parametrize(
     ("spec", "told"),
     [
-        (Spec("pdb", autoLits=True), "no argument `auto_lits`. Did you mean `auto_list`"),
-        (Spec("pdb", autoList="yes"), 'must be true or false, not "yes"'),
+        (Spec("pdb", autoLits=True), "no option `autoLits`. Did you mean `autoList`"),
+        (Spec("pdb", autoList="perhaps"), 'must be true or false, not "perhaps"'),
         (Spec("view", depth=1), "takes no options, but `depth` is given"),
     ],
 )
