@@ -89,6 +89,15 @@ class HeadAndTail(object):
         cut = self._dropped + len(self._head) - len(head) + len(self._tail) - len(tail)
         return bytes(head + MARK % cut + tail), cut
 
+    def reduce(self, limit):
+        """Keep at most ``limit`` bytes from now on, if that is less than before."""
+        self._trim()
+        if self._dropped or len(self._head) + len(self._tail) > limit:
+            self._half = min(self._half, max(1, limit // 2))
+            self._tail[:0] = self._head[self._half :]
+            del self._head[self._half :]
+            self._trim()
+
     def text(self):
         """Like ``finish``, as text: what is not UTF-8 is replaced."""
         kept, cut = self.finish()

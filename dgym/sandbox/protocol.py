@@ -97,7 +97,8 @@ class DebugRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     The program is started (or restarted) lazily under ``entrypoint`` with ``breakpoints`` restored under their
     numbers, then ``command`` runs. ``stdin`` is what the program reads from standard input. ``restart`` drops a
-    running program first; an ``entrypoint`` or ``stdin`` other than the running program's also restarts.
+    running program first; an ``entrypoint`` or ``stdin`` other than the running program's also restarts. With
+    ``listing`` the answer has ``source`` only when the place has changed, and then not pdb's own lines about it.
     """
 
     command: str
@@ -106,6 +107,7 @@ class DebugRequest(msgspec.Struct, frozen=True, kw_only=True):
     timeout_seconds: float = 60.0
     output_limit: int = 64 * 1024
     restart: bool = False
+    listing: bool = False
     stdin: bytes = b""
 
 
@@ -117,7 +119,7 @@ class DebugResult(msgspec.Struct, frozen=True, kw_only=True):
     signal); "idle" (no program runs: after ``q``). ``source``: lines around the frame, the first being number
     ``source_start``. ``notices``: sentences the agent must know (restarted because calc.py changed; breakpoint 2
     was never hit because …; -n removed). ``interrupted``: the command hit its timeout. ``refused``: the command is
-    not supported or the entrypoint cannot be debugged; ``output`` says why.
+    not supported or the entrypoint cannot be debugged; ``output`` says why. ``failed``: pdb answered it with an error.
     """
 
     state: Literal["stopped", "ended", "killed", "idle"]
@@ -132,6 +134,7 @@ class DebugResult(msgspec.Struct, frozen=True, kw_only=True):
     notices: tuple[str, ...] = ()
     interrupted: bool = False
     refused: bool = False
+    failed: bool = False
 
 
 class ManifestEntry(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,10 +12,9 @@ from dgym.sandbox import DebugRequest, DebugResult, without_escapes
 from dgym.tools.base import Tool
 from dgym.tools.bash import signal_name
 from dgym.tools.context import ToolContext, ToolResult
-from dgym.tools.text import numbered
+from dgym.tools.text import OUTPUT_BYTES, OutputBytes, cut_notice, numbered
 
-_OUTPUT_BYTES = 28 * 1024
-"""For each of the debugger's and the program's output: both and the source fit into one observation."""
+_ADVICE = "print parts of a value, or run less of the program, to see the rest"
 
 _LISTING = frozenset({"l", "list", "ll", "longlist", "source"})
 
@@ -40,11 +39,22 @@ class Pdb(Tool):
         auto_list: bool = True,
         after_rewrites: Annotated[int, Meta(ge=0)] = 0,
         timeout_seconds: Annotated[int, Meta(ge=1, le=3600)] | None = None,
+        output_bytes: OutputBytes = OUTPUT_BYTES,
     ) -> None:
+        """Configure.
+
+        Args:
+            persistent_breakpoints: Whether breakpoints outlive the program's end and changes of files.
+            auto_list: Whether source lines are shown where the program stops at another place than before.
+            after_rewrites: Successful rewrites before the tool becomes available.
+            timeout_seconds: When a command is interrupted. Default: 60.
+            output_bytes: How much of the debugger's and the program's output is shown; more loses its middle.
+        """
         self._persistent = persistent_breakpoints
         self._auto_list = auto_list
         self.after_rewrites = after_rewrites
         self._timeout_seconds = timeout_seconds
+        self._output_bytes = output_bytes
 
     async def use(
         self,
@@ -65,7 +75,8 @@ class Pdb(Tool):
                 it, the last one stays. Default: empty.
         """
         notices = await context.follow_edits()
-        request = self._request(context, command, entrypoint, stdin)
+        listed = command.split(maxsplit=1)[0] in _LISTING if command.strip() else False
+        request = self._request(context, command, entrypoint, stdin, listing=self._auto_list and not listed)
         result = await context.sandbox.debug(request)
         if not result.refused:
             context.debugged = context.debugged if entrypoint is None else entrypoint
@@ -74,11 +85,10 @@ class Pdb(Tool):
         if not self._persistent and result.state != "stopped" and result.breakpoints:
             context.table.clear()
             notices.append("The breakpoints were cleared with the program's end.")
-        listed = command.split(maxsplit=1)[0] in _LISTING if command.strip() else False
-        text = render(result, request.timeout_seconds, source=self._auto_list and not listed)
+        text = render(result, request.timeout_seconds, source=request.listing)
         return ToolResult(
             text="\n\n".join([text, *notices]),
-            ok=not result.refused,
+            ok=not (result.refused or result.failed),
             truncated_bytes=result.truncated_bytes,
             exit_status=result.exit_status,
             frame=result.frame,
@@ -92,7 +102,9 @@ class Pdb(Tool):
             return "The breakpoints were cleared by the change."
         return None
 
-    def _request(self, context: ToolContext, command: str, entrypoint: str | None, stdin: str | None) -> DebugRequest:
+    def _request(
+        self, context: ToolContext, command: str, entrypoint: str | None, stdin: str | None, *, listing: bool
+    ) -> DebugRequest:
         settings = context.settings
         debugged = context.debugged if entrypoint is None else entrypoint
         text = context.debugged_stdin if stdin is None else stdin
@@ -102,7 +114,8 @@ class Pdb(Tool):
             stdin=text.encode(),
             breakpoints=context.breakpoints,
             timeout_seconds=self._timeout_seconds or settings.pdb_timeout_seconds,
-            output_limit=_OUTPUT_BYTES,
+            output_limit=self._output_bytes,
+            listing=listing,
         )
 
 
@@ -116,6 +129,7 @@ def render(result: DebugResult, timeout_seconds: float, *, source: bool = True) 
         parts.append(f"Interrupted: the command ran longer than {timeout_seconds:g} s.")
     if not result.refused:
         parts.append(_where(result, source=source))
+    parts.append(cut_notice(result.truncated_bytes, _ADVICE))
     parts.append("\n".join(result.notices))
     return "\n\n".join(part for part in parts if part.strip("\n"))
 

@@ -8,6 +8,9 @@ import sys
 import tokenize
 
 
+_STATEMENTS = (ast.stmt, ast.excepthandler)
+
+
 def _by_number():
     return [breakpoint_ for breakpoint_ in bdb.Breakpoint.bpbynumber if breakpoint_]
 
@@ -104,10 +107,58 @@ def _not_reached(breakpoint_):
         return "the program never imported that file"
     lines = lines_of_file(breakpoint_.file)
     if lines and breakpoint_.line not in lines:
-        later = [line for line in sorted(lines) if line > breakpoint_.line]
-        advice = "; the next line with code is %d" % later[0] if later else ""
-        return "no code begins on that line" + advice
+        return "no code begins on that line"
     return "the program never reached that line (or only in a child process)"
+
+
+def explain_place(filename, line, shown):
+    """A sentence about a line on which the program does not stop, or not when the agent expects it; else None."""
+    lines = lines_of_file(filename)
+    if not lines:
+        return None
+    found = _definition_at(filename, line)
+    body = function_line(filename, found) if found else None
+    if line not in lines:
+        meant = body or min((later for later in lines if later > line), default=None)
+        return "No code begins on line %d, so it stops nowhere.%s" % (line, _advice(meant, shown, found if body else None))
+    if found is None or (body is not None and body <= line):
+        return None
+    text = "Line %d belongs to the definition of %s: the program stops there when it is defined" % (line, found)
+    if body is None:
+        return text + "."
+    return "%s, not when it is called.%s" % (text, _advice(body, shown, found))
+
+
+def next_code(filename, line, shown):
+    """A sentence with the first line after ``line`` that has code; None without one."""
+    later = [each for each in lines_of_file(filename) if each > line]
+    return _advice(min(later), shown).strip() if later else None
+
+
+def _advice(line, shown, name=None):
+    if line is None:
+        return ""
+    if name:
+        return " To stop in %s: b %s:%d" % (name, shown, line)
+    return " The next line with code: b %s:%d" % (shown, line)
+
+
+def _definition_at(filename, line):
+    """The dotted name of the function or class to whose decorators, name and parameters the line belongs."""
+    try:
+        with tokenize.open(filename) as stream:
+            pending = [("", node) for node in ast.parse(stream.read()).body]
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return None
+    while pending:
+        prefix, node = pending.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            first = min([node.lineno] + [decorator.lineno for decorator in node.decorator_list])
+            if first <= line < (_body_line(node) or node.body[0].lineno) or line == first:
+                return prefix + node.name
+            prefix += node.name + "."
+        pending.extend((prefix, child) for child in ast.iter_child_nodes(node) if isinstance(child, _STATEMENTS))
+    return None
 
 
 def _loaded_files():

@@ -4,6 +4,7 @@ Evaluating has two differences from ``eval`` in a function's frame: names of the
 comprehensions and lambdas, and assignments to local variables stay, in every frame and however the program was stopped.
 """
 
+import linecache
 import os
 import pdb  # noqa: T100 - this is one
 import pprint
@@ -14,9 +15,26 @@ import threading
 import traceback
 
 from . import breakpoints
+from . import parsing
 from .parsing import COMMANDS, is_statement, refusal
 
 _ABOUT_BREAKPOINTS = frozenset("b break tbreak cl clear condition ignore commands enable disable".split())
+
+_AT_A_FRAME = frozenset("a args bt d down j jump l list ll longlist retval rv u up w where".split())
+_NOT_STARTED = "the program has not started, so it has no frame yet: c runs to a breakpoint, n or s to the first line."
+
+_SILENT = {
+    "a": "The function has no arguments.",
+    "alias": "No aliases are defined.",
+    "b": "No breakpoints are set.",
+    "cl": "No breakpoints are set.",
+    "": "The statement was executed; it printed nothing.",
+}
+_SILENT.update({"args": _SILENT["a"], "break": _SILENT["b"], "clear": _SILENT["cl"], "tbreak": _SILENT["b"]})
+
+_LONGEST_MESSAGE = 2000
+_UNBOUNDED = frozenset(["h", "help", "pp"])
+_WIDTH = 100
 
 _GLUED = re.compile(r"^(p|pp|whatis|display)(?=[(\[])")
 
@@ -31,8 +49,15 @@ class Commands(pdb.Pdb):
         line = _GLUED.sub(r"\1 ", line)
         word = line.split(None, 1)[0] if line.strip() else ""
         refused = refusal(line) if word in COMMANDS and word != "commands" else None
+        if not line.startswith("_pdbcmd"):
+            self.last_line = line.strip() if word in COMMANDS else ""
         if refused:
+            self.failed = True
             self.error(refused)
+            return None
+        if word in _AT_A_FRAME and self.before_start():
+            self.failed = True
+            self.error(_NOT_STARTED)
             return None
         if is_statement(line) or ("\n" in line and word not in COMMANDS):
             line = "!" + line.lstrip("!")
@@ -40,6 +65,7 @@ class Commands(pdb.Pdb):
         if word in _ABOUT_BREAKPOINTS:
             self.stdout = _RelativePaths(self)
         self.evaluating = threading.get_ident()
+        self.shortens = word not in _UNBOUNDED
         try:
             return pdb.Pdb.onecmd(self, line)
         except KeyboardInterrupt:
@@ -48,8 +74,21 @@ class Commands(pdb.Pdb):
             self.show_error()
         finally:
             self.evaluating = None
+            self.shortens = True
             self.stdout = stdout
         return None
+
+    def message(self, msg):
+        pdb.Pdb.message(self, shortened(msg) if self.shortens else msg)
+
+    def error(self, msg):
+        # A condition that fails while the program runs is not a failure of the command.
+        self.failed = self.failed or self.evaluating is not None
+        pdb.Pdb.error(self, msg)
+
+    def silence(self):
+        """The words for the last command, which has printed nothing."""
+        return _SILENT.get(self.last_line, "Done.")
 
     def values(self):
         """The variables of the current frame. Before 3.13 only pdb's copy of them keeps what the agent assigned."""
@@ -62,6 +101,8 @@ class Commands(pdb.Pdb):
             text = traceback.format_exception_only(kind, value)[-1].strip()
         except Exception:
             text = kind.__name__
+        if self.before_start() and issubclass(kind, NameError):
+            text = "%s; %s" % (text, _NOT_STARTED)
         self.error(text)
 
     _error_exc = show_error
@@ -110,13 +151,74 @@ class Commands(pdb.Pdb):
         self._show(arg, repr)
 
     def do_pp(self, arg):
-        self._show(arg, pprint.pformat)
+        self._show(arg, lambda value: pprint.pformat(value, width=_WIDTH, compact=True))
+
+    def do_commands(self, arg):
+        # The whole block is in the queue; pdb leaves it there when it refuses the command, and after a command that
+        # resumes the program the rest of it.
+        lines = [line.strip() for line in self.cmdqueue]
+        following = self.cmdqueue[lines.index("end") + 1 :] if "end" in lines else []
+        numbers = [entry.number for entry in pdb.bdb.Breakpoint.bpbynumber if entry]
+        number = arg.strip() or str(numbers[-1] if numbers else 1)
+        try:
+            self.get_bpbynumber(number)
+        except ValueError as error:
+            self.error("cannot set commands: %s" % error)
+        else:
+            pdb.Pdb.do_commands(self, number)
+        self.cmdqueue[:] = following
 
     def do_break(self, arg, temporary=0):
         place, comma, condition = arg.partition(",")
         place = unquoted(place)
         found = self._function_place(place.strip()) if place.strip() else None
+        last = breakpoints.next_number()
         pdb.Pdb.do_break(self, "%s%s%s" % (found or place, comma, condition), temporary)
+        if breakpoints.next_number() > last:
+            note = breakpoints.explain_place(*self._place_of(last))
+            if note:
+                self.message(note)
+        elif place.strip():
+            self.failed = True
+            self._advise(place.strip())
+
+    def _place_of(self, number):
+        entry = pdb.bdb.Breakpoint.bpbynumber[number]
+        return entry.file, entry.line, self.relative(entry.file)
+
+    def _advise(self, place):
+        """The next line with code, for a breakpoint that pdb has refused on a line without any."""
+        filename, _, line = place.rpartition(":")
+        found = self.lookupmodule(filename) if filename else self.canonic(self.defaultFile())
+        if found and line.strip().isdigit():
+            advice = breakpoints.next_code(found, int(line), self.relative(found))
+            if advice:
+                self.message(advice)
+
+    def do_list(self, arg):
+        pdb.Pdb.do_list(self, arg)
+        first = arg.partition(",")[0].strip()
+        filename = self.curframe.f_code.co_filename
+        if first.isdigit() and int(first) > len(linecache.getlines(filename, self.curframe.f_globals)):
+            self.failed = True
+
+    do_l = do_list
+
+    def do_help(self, arg):
+        if arg.strip() in parsing.REFUSED:
+            self.error(parsing.REFUSED[arg.strip()])
+        else:
+            pdb.Pdb.do_help(self, arg.strip())
+
+    do_h = do_help
+
+    def help_pdb(self):
+        self.do_help("")
+
+    def get_names(self):
+        # What ``help`` lists.
+        hidden = ["do_" + word for word in parsing.REFUSED] + ["do_EOF", "help_pdb"]
+        return [name for name in pdb.Pdb.get_names(self) if name not in hidden]
 
     do_b = do_break
 
@@ -184,6 +286,20 @@ class Commands(pdb.Pdb):
         self.leave("restart")
 
     do_restart = do_run
+
+
+for _name in [name for name in vars(Commands) if name.startswith("do_")]:
+    # ``help`` shows the docstrings of pdb, and lists commands without one apart.
+    vars(Commands)[_name].__doc__ = getattr(getattr(pdb.Pdb, _name, None), "__doc__", None)
+
+
+def shortened(text):
+    """``text`` without its middle if it is long."""
+    if not isinstance(text, str) or len(text) <= _LONGEST_MESSAGE:
+        return text
+    half = _LONGEST_MESSAGE // 2
+    mark = "[... %d characters cut: pp shows more, a slice any part ...]" % (len(text) - 2 * half)
+    return text[:half] + mark + text[-half:]
 
 
 def unquoted(place):

@@ -26,26 +26,36 @@ class _Reply(object):
         self.written = HeadAndTail(output_limit)
         self.output = []
         self.cut = 0
+        self.failed = False
         self.started = False
 
     def take(self, message):
         """Add what the debugger inside the program answered."""
         self.output.append(message["output"])
         self.cut += message["cut"]
+        self.failed = self.failed or message["failed"]
         self.notices.extend(message["notices"])
 
     def result(self, state, breakpoints, **more):
         """The fields of ``DebugResult``."""
+        output = "".join(self.output)
+        self.written.reduce(max(self.limit - len(output.encode("utf-8", "replace")), self.limit // 4))
         program_output, cut = self.written.text()
         return dict(
-            more,
+            {"refused": False, "interrupted": False},
             state=state,
-            output="".join(self.output),
+            output=output,
             program_output=program_output,
             truncated_bytes=self.cut + cut,
             breakpoints=breakpoints,
             notices=self.notices,
+            failed=self.failed,
+            **more
         )
+
+    def share(self):
+        """How much of the limit the debugger's own answer may take; the program's output has the rest."""
+        return self.limit * 3 // 4
 
 
 class DebugHost(object):
@@ -63,11 +73,14 @@ class DebugHost(object):
         self._breakpoints = []
         self._next_number = 1
         self._changed = False
+        self._named = None
+        self._listing = False
         self._ended = False
 
-    def handle(self, command, entrypoint, breakpoints, timeout_seconds, output_limit, restart, stdin):
+    def handle(self, command, entrypoint, breakpoints, timeout_seconds, output_limit, restart, listing, stdin):
         """Run one command: fields of ``DebugRequest`` in, fields of ``DebugResult`` out."""
         self._receive_breakpoints(breakpoints)
+        self._listing = listing
         reply = _Reply(timeout_seconds, output_limit)
         command = command.strip("\r\n")
         refused = parsing.refusal(command)
@@ -82,14 +95,19 @@ class DebugHost(object):
                 choose(entrypoint, self._config.environment, self._workspace)
             except LaunchRefused as error:
                 return self._refused(reply, str(error))
-        self._drop_outdated(reply, entrypoint, stdin, restart)
+        kept = self._drop_outdated(reply, entrypoint, stdin, restart)
         self._entrypoint, self._stdin = entrypoint, stdin
-        if alone and word in parsing.RESTARTING:
+        restarting = alone and word in parsing.RESTARTING
+        if restarting and kept is None:
             self._drop()
-            return self._start(reply)
         if self._program is None:
+            # The answer to the command has the listing.
+            self._listing = listing and restarting
             answer = self._start(reply)
-            if answer["state"] != "stopped":
+            self._listing = listing
+            if kept is not None:
+                answer = self._decide(kept, answer)
+            if restarting or answer["refused"] or answer["state"] != "stopped":
                 return answer
             if answer["interrupted"]:
                 answer["output"] += "The program did not begin in time; the command was not run."
@@ -116,12 +134,15 @@ class DebugHost(object):
     # starting and ending
 
     def _drop_outdated(self, reply, entrypoint, stdin, restart):
-        """End a program that is outdated; a notice in the reply names the reason."""
+        """End a program that is outdated; a notice in the reply names the reason.
+
+        The program of another entrypoint is set aside and returned, in case the new entrypoint cannot be debugged.
+        """
         program = self._program
         if program is None:
             if self._ended:
                 reply.notices.append("The program was started again.")
-            return
+            return None
         status = program.status
         changed = [path for path, known in sorted(self._files.items()) if _stamp(path) != known]
         why = None
@@ -138,7 +159,20 @@ class DebugHost(object):
             why = "The program was started again."
         if why:
             reply.notices.append(why)
+            if status is None and entrypoint != self._entrypoint:
+                kept = program, self._entrypoint, self._stdin, self._files, self._lost, self._changed
+                self._program, self._files = None, {}
+                return kept
             self._drop()
+        return None
+
+    def _decide(self, kept, answer):
+        """Go on with the program that was set aside if the new entrypoint was refused, else end it."""
+        if not answer["refused"]:
+            kept[0].kill()
+            return answer
+        self._program, self._entrypoint, self._stdin, self._files, self._lost, self._changed = kept
+        return dict(answer, state="stopped", notices=["The program that was stopped before stays as it is."])
 
     def _drop(self, ended=False):
         program, self._program = self._program, None
@@ -154,7 +188,7 @@ class DebugHost(object):
         try:
             launch = choose(self._entrypoint, self._config.environment, self._workspace)
             start = make_start(launch, self._config)
-            orders = self._orders(launch, reply.limit)
+            orders = self._orders(launch, reply.share())
             stdin = spool([self._stdin] if self._stdin else [], os.path.join(self._config.scratch, "state"))
             program = Program(self._processes, start, orders, self._workspace, reply.limit, stdin)
         except (LaunchRefused, OSError) as error:
@@ -164,9 +198,17 @@ class DebugHost(object):
         self._changed = False
         reply.started = True
         answer = self._await(reply, lambda: program.begin(reply.deadline))
-        if program.introduced:
-            reply.notices.append("Debugging %s, the first Python program of the command." % program.introduced)
+        if not answer["refused"]:
+            self._name(program.introduced, reply)
         return answer
+
+    def _name(self, introduced, reply):
+        """Name the program: one that a shell command has chosen at each start, any other once."""
+        if introduced:
+            reply.notices.append("Debugging %s, the first Python program of the command." % introduced)
+        elif self._named != self._entrypoint:
+            reply.notices.append("Debugging %s." % self._entrypoint.strip())
+        self._named = self._entrypoint
 
     def _orders(self, launch, limit):
         orders = {
@@ -177,6 +219,7 @@ class DebugHost(object):
             "interrupt_signal": int(INTERRUPT),
             "trace_signal": int(TRACEBACK),
             "limit": limit,
+            "listing": self._listing,
         }
         # The program of a shell command reports its own launch.
         return orders if isinstance(launch, ShellLaunch) else dict(orders, **launch.fields())
@@ -185,7 +228,8 @@ class DebugHost(object):
 
     def _command(self, reply, command):
         program = self._program
-        message = {"type": "command", "command": command, "limit": reply.limit, "breakpoints": None}
+        message = {"type": "command", "command": command, "limit": reply.share(), "listing": self._listing}
+        message["breakpoints"] = None
         if self._changed:
             message.update(breakpoints=self._breakpoints, next_number=self._next_number)
         answer = self._await(reply, lambda: program.exchange(message, reply.deadline))
@@ -264,6 +308,7 @@ class DebugHost(object):
 
     def _refused(self, reply, why):
         reply.output.append(why)
+        reply.notices[:] = []
         return reply.result("idle" if self._program is None else "stopped", self._breakpoints, refused=True)
 
 

@@ -17,7 +17,7 @@ _WORD = re.compile(r"\w+")
 _OPERATION = re.compile(r"(\w+)\s*(?:[-+*/%<>&|^@]|==|!=|(?:and|if|in|is|not|or)\b)")
 _STATEMENT = re.compile(r"(\w+)(\s*(?:=(?!=)|(?:[-+*/%&|^@]|//|\*\*|<<|>>)=)|[.\[(])")
 
-_REFUSED = {
+REFUSED = {
     "interact": "interact needs a terminal; use p EXPRESSION or !STATEMENT instead.",
     "debug": "debug starts a second debugger inside this one, which is not supported; set a breakpoint and call the "
     "function from a test instead.",
@@ -49,8 +49,8 @@ def refusal(text):
     depth = 0
     for line in lines:
         words = {first_word(part) for part in line.split(";;")}
-        if words & set(_REFUSED) and not line[:1].isspace():
-            return _REFUSED[(words & set(_REFUSED)).pop()]
+        if words & set(REFUSED) and not line[:1].isspace():
+            return REFUSED[(words & set(REFUSED)).pop()]
         if depth and line.strip() == "end":
             depth -= 1
         elif first_word(line) == "commands":

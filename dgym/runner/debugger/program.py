@@ -49,6 +49,7 @@ def _make_debugger(channel, start, root):
     debugger = Debugger(channel, start["limit"])
     debugger.start_tracing(start["workspace"], owners)
     debugger.title = start["title"]
+    debugger.listing = start["listing"]
     debugger.notices += start["notices"]
     debugger.notices += breakpoints.restore(debugger, start["breakpoints"], start["next_number"])
     interrupt_on_signal(debugger, start["interrupt_signal"])

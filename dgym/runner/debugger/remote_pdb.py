@@ -1,6 +1,8 @@
 """pdb over a channel instead of a terminal: its answers, its stops, and the stack as the agent sees it."""
 
+import importlib
 import io
+import itertools
 import linecache
 import os
 import pdb  # noqa: T100 - this is one
@@ -16,6 +18,9 @@ from .parsing import split_commands
 from .tracing import PROGRAM, Tracing
 
 _CONTEXT = 5
+_LINE_CHARACTERS = 500
+_LONGEST_CYCLE = 8
+_REPETITIONS = 3
 START = "<not started>"
 _START_TEXT = (
     "%s is about to start: no line of the program has run yet.\n"
@@ -54,10 +59,16 @@ class Debugger(Commands, Tracing, pdb.Pdb):
         self.channel = channel
         self.limit = limit
         self.title = ""
+        self.listing = False
+        self._location = None  # pdb's lines about the place, until it is known whether the listing stands for them
+        self._listed_place = None
         self.notices = []
         self.evaluating = None  # the thread in which a command is being evaluated
         self.interacting = False
         self.has_stopped = False
+        self.failed = False
+        self.shortens = True
+        self.last_line = ""
         self._turn = threading.RLock()
         self._modules = set()
         self._new_files = []
@@ -73,26 +84,35 @@ class Debugger(Commands, Tracing, pdb.Pdb):
         if message is None:
             os._exit(1)
         self.limit = message.get("limit", self.limit)
+        self.listing = message["listing"]
         self.answer.take(self.limit)
         if message.get("breakpoints") is not None:
             self.notices += breakpoints.restore(self, message["breakpoints"], message["next_number"])
         commands = split_commands(message["command"]) or ["p None"]
         self.cmdqueue[:0] = commands[1:]
+        self.failed = False
+        self.last_line = ""
         return commands[0] + "\n"
 
     def _stop(self):
-        output, cut = self.answer.take(self.limit)
         frame, line = self.stack[self.curindex] if self.stack else (None, 0)
-        message = {"type": "stop", "output": output, "cut": cut, "frame": None, "source": [], "source_start": 0}
+        message = {"type": "stop", "frame": None, "source": [], "source_start": 0}
         if frame is not None and frame.f_code.co_filename != START:
             filename = frame.f_code.co_filename
             function = frame.f_code.co_name
             message["frame"] = {"file": self.relative(filename), "line": line or 0, "function": function}
-            start = max((line or 1) - _CONTEXT, 1)
-            lines = linecache.getlines(filename, frame.f_globals)[start - 1 : (line or 1) + _CONTEXT]
-            message["source"] = [text.rstrip("\r\n")[:2000] for text in lines]
-            message["source_start"] = start if lines else 0
-        message.update(self.state())
+            place = filename, line, function, self.curindex
+            if not self.listing or place != self._listed_place:
+                start = max((line or 1) - _CONTEXT, 1)
+                lines = linecache.getlines(filename, frame.f_globals)[start - 1 : (line or 1) + _CONTEXT]
+                message["source"] = [text.rstrip("\r\n")[:_LINE_CHARACTERS] for text in lines]
+                message["source_start"] = start if lines else 0
+            self._listed_place = place if self.listing else None
+        self._write_location(listed=bool(message["source"]))
+        output, cut = self.answer.take(self.limit)
+        if not output and not (self.listing and message["source"]):
+            output = self.silence() + "\n"
+        message.update(self.state(), output=output, cut=cut, failed=self.failed)
         message["lost"] = self._not_restorable()
         return message
 
@@ -131,6 +151,10 @@ class Debugger(Commands, Tracing, pdb.Pdb):
         except OSError:
             return
         self._new_files.append([self.canonic(filename), found.st_mtime_ns, found.st_size])
+
+    def before_start(self):
+        """Whether no line of the program has run yet, nor is the next one known."""
+        return self.curframe is not None and self.curframe.f_code.co_filename == START
 
     def leave(self, how):
         """Have the host end this process, as ``how`` says: "quit" or "restart"."""
@@ -237,10 +261,60 @@ class Debugger(Commands, Tracing, pdb.Pdb):
         return text + lprefix + source if source else text
 
     def print_stack_entry(self, frame_lineno, prompt_prefix="\n-> "):
+        self._write_location()
         if frame_lineno[0].f_code.co_filename == START:
             self.message(_START_TEXT % self.title)
+        elif self.listing and frame_lineno[0] is self.curframe:
+            self._location = "> " + self.format_stack_entry(frame_lineno, prompt_prefix)
         else:
             pdb.Pdb.print_stack_entry(self, frame_lineno, prompt_prefix)
+
+    def _write_location(self, listed=False):
+        """Write pdb's lines about the last place; with ``listed`` only what the listing of its source lacks."""
+        text, self._location = self._location, None
+        if text is None:
+            return
+        if not listed:
+            self.message(text)
+        elif "__return__" in self.values():
+            self.message(text.partition("\n-> ")[0])
+
+    def print_stack_trace(self):
+        hidden = folded([frame for frame, _ in self.stack], [line for _, line in self.stack])
+        hidden.pop(self.curindex, None)
+        for why, entries in itertools.groupby(enumerate(self.stack), lambda entry: hidden.get(entry[0])):
+            entries = list(entries)
+            if why:
+                self.message("  [... %d frames %s ...]" % (len(entries), why))
+            for _, entry in [] if why else entries:
+                pdb.Pdb.print_stack_entry(self, entry)
+
+
+def folded(frames, lines):
+    """The frames that a stack trace leaves out, by index, with the reason: repetitions and the import system."""
+    keys = list(zip((id(frame.f_code) for frame in frames), lines))  # noqa: B905
+    hidden = {}
+    index = 0
+    while index < len(keys):
+        length, times = _repetition(keys, index)
+        # The first and the last round stay.
+        hidden.update(dict.fromkeys(range(index + length, index + length * (times - 1)), "repeat the same lines"))
+        index += length * times
+    for index, frame in enumerate(frames):
+        if frame.f_code.co_filename.startswith("<frozen importlib") or frame.f_code.co_filename == importlib.__file__:
+            hidden[index] = "of the import system"
+    return hidden
+
+
+def _repetition(keys, index):
+    """``(length, times)`` of the shortest sequence that is repeated from ``index`` on, ``(1, 1)`` without one."""
+    for length in range(1, _LONGEST_CYCLE + 1):
+        times = 1
+        while keys[index : index + length] == keys[index + times * length : index + (times + 1) * length]:
+            times += 1
+        if times > _REPETITIONS:
+            return length, times
+    return 1, 1
 
 
 def flush_streams():

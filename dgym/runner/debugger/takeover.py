@@ -28,6 +28,8 @@ _COVERAGE_REPORTS = frozenset("annotate combine debug erase html json lcov repor
 _COVERAGE_OPTIONS = frozenset(
     "--concurrency --context --data-file --debug --include --omit --rcfile --save-signal --source".split()
 )
+_DEBUGGERS = frozenset(["ipdb", "pdb", "pudb"])
+_PDB_OPTIONS = frozenset(["-c", "--command"])
 _QUESTIONS = frozenset(["-h", "-V", "--help", "--version"])
 _SETUP_RUNS_TESTS = frozenset(["test", "nosetests", "pytest", "ptr"])
 _INSTALLED = ("/site-packages/", "/dist-packages/")
@@ -49,26 +51,33 @@ def choose(text, env, cwd):
         if not refused.needs_shell:
             raise
         return ShellLaunch(text)
-    return ShellLaunch(text) if role(launch) == LAUNCHER else without_coverage(launch)
+    return ShellLaunch(text) if role(launch) == LAUNCHER else without_tracers(launch)
 
 
-def without_coverage(launch):
-    """The program that ``coverage run`` measures; coverage would replace the debugger's trace function."""
+def without_tracers(launch):
+    """The program that ``coverage run`` measures or ``-m pdb`` debugs: they would replace our trace function."""
     words = list(launch.argv)
-    if _name(launch) != "coverage" or words[:1] != ["run"]:
+    if _name(launch) == "coverage" and words[:1] == ["run"]:
+        options, notice = _COVERAGE_OPTIONS, "Coverage is not measured under the debugger (it would disable breakpoints)."
+        del words[0]
+    elif launch.kind == "module" and launch.target in _DEBUGGERS:
+        options, notice = _PDB_OPTIONS, "The inner %s was left out: the program runs under pdb already." % launch.target
+    else:
         return launch
     kind = "script"
-    del words[0]
     while words and words[0].startswith("-") and kind == "script":
         option = words.pop(0)
-        if option in _COVERAGE_OPTIONS:
+        if option in options:
             del words[:1]
         elif option in ("-m", "--module"):
             kind = "module"
+        elif option.startswith("-m"):
+            kind = "module"
+            words.insert(0, option[2:])
     if not words:
         return launch
-    notices = ["Coverage is not measured under the debugger (it would disable breakpoints)."]
-    return Launch(launch.python, launch.env, launch.flags, kind, words[0], words[1:], notices)
+    notices = list(launch.notices) + [notice]
+    return without_tracers(Launch(launch.python, launch.env, launch.flags, kind, words[0], words[1:], notices))
 
 
 def role(launch):
@@ -103,7 +112,7 @@ def take_over(session, launch, environment):
     """
     found = role(launch)
     if found == PROGRAM and _claim(session):
-        _become_driver(session, without_coverage(launch), cleaned(environment, session))
+        _become_driver(session, without_tracers(launch), cleaned(environment, session))
     record_passed(session, launch.command())
     return dict(_TOX_PASSES_PYTHONPATH, **environment) if found == LAUNCHER else cleaned(environment, session)
 

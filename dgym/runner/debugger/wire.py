@@ -101,6 +101,7 @@ def checked(message):
             "type": kind,
             "output": _text(message.get("output", "")),
             "cut": int(message.get("cut", 0)),
+            "failed": message.get("failed") is True,
             "frame": _frame(message.get("frame")),
             "source": [_text(line) for line in message.get("source", [])[:_SOURCE_LINES]],
             "source_start": int(message.get("source_start", 0)),

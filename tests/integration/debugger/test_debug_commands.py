@@ -302,11 +302,11 @@ async def test_quit_and_run(session):
 
 
 async def test_a_large_answer_keeps_its_beginning_and_its_end(session):
-    result = await session("p 'a' + 'x' * 3000000 + 'z'", output_limit=1000)
+    result = await session("pp ['a' + 'x' * 3000000 + 'z']", output_limit=1000)
     assert result.truncated_bytes > 2900000
     assert len(result.output) < 1200
-    assert result.output.startswith("'axx")
-    assert result.output.rstrip().endswith("xz'")
+    assert result.output.startswith("['axx")
+    assert result.output.rstrip().endswith("xz']")
 
 
 async def test_a_repr_that_raises_is_an_answer(session):

@@ -1,6 +1,9 @@
 """What is started and what it sees; stepping through it."""
 
+import asyncio
 import os
+
+import pytest
 
 
 async def test_what_the_program_sees_is_what_it_would_see_without_us(debug):
@@ -144,3 +147,80 @@ async def test_a_program_outside_the_workspace(debug, tmp_path):
     debug.write("mine.py", "x = 1\nx = 2\n")
     result = await debug("n", entrypoint=f"python {os.fspath(tool)}")
     assert (result.frame.file, result.frame.line) == ("mine.py", 1)
+
+
+@pytest.mark.parametrize(
+    "entrypoint",
+    [
+        "python -m pdb main.py one",
+        "python -mpdb main.py one",
+        "python -m pdb -c continue main.py one",
+        "python -m pdb -m main one",
+        "true && python -m pdb -c continue main.py one",
+    ],
+)
+async def test_an_inner_pdb_is_left_out(debug, entrypoint):
+    debug.write("main.py", "import sys\nx = sys.argv[1:]\nprint(x)\n")
+    debug.entrypoint = entrypoint
+    first = await debug("b main.py:3")
+    assert "The inner pdb was left out: the program runs under pdb already." in first.notices
+    assert (await debug("c")).frame.line == 3
+    assert (await debug("c")).program_output == "['one']\n"
+
+
+async def test_the_first_answer_names_the_program(debug):
+    debug.write("main.py", "x = 1\n")
+    assert "Debugging python main.py." in (await debug("b 1")).notices
+    assert (await debug("p 1")).notices == ()
+    await debug("q")
+    assert not [notice for notice in (await debug("p 1")).notices if "Debugging" in notice]
+    assert "Debugging python -B main.py." in (await debug("p 1", entrypoint="python -B main.py")).notices
+
+
+REFUSED = ["no-such-program", "python -c 'print(1)'", "true && echo done", "python3 -X && true"]
+
+
+@pytest.mark.parametrize("entrypoint", REFUSED)
+async def test_what_was_stopped_stays_when_an_entrypoint_is_refused(debug, entrypoint):
+    debug.write("main.py", "x = 1\ny = 2\nz = 3\n")
+    await debug.each("b 2", "c", "!x = 7")
+    result = await debug("p x", entrypoint=entrypoint)
+    assert (result.refused, result.state) == (True, "stopped")
+    assert not [notice for notice in result.notices if "started again" in notice]
+    assert [point.line for point in result.breakpoints] == [2]
+    result = await debug("p x")
+    assert (result.output, result.frame.line, result.notices) == ("7\n", 2, ())
+    await debug("b 3")
+    assert (await debug("c")).frame.line == 3
+
+
+async def test_a_refused_entrypoint_is_not_a_restart(debug):
+    debug.write("main.py", "x = 1\n")
+    await debug.each("c", "c")
+    result = await debug("p 1", entrypoint="true && echo done")
+    assert (result.refused, result.state, result.notices) == (True, "idle", ())
+
+
+async def test_a_program_that_was_set_aside_is_ended_when_the_next_has_begun(debug):
+    debug.write("main.py", "x = 1\n")
+    await debug("p 1")
+    before = await debug.client.processes()
+    result = await debug("p 1", entrypoint="true && python main.py")
+    assert "The program was started again with another entrypoint." in result.notices
+    async with asyncio.timeout(60):
+        while set(before) & set(await debug.client.processes()):
+            await asyncio.sleep(0.05)
+
+
+async def test_before_the_program_starts_there_is_no_frame(debug):
+    debug.write("package/__init__.py", "")
+    debug.write("package/__main__.py", "x = 1\n")
+    debug.entrypoint = "python -m this"
+    first = await debug("b package/__main__.py:1")
+    assert "Debugging python -m this." in first.notices
+    for command in ("p x", "u", "d", "l", "ll", "w", "a", "args", "bt", "whatis x", "x", "!x + 1", "j 3"):
+        result = await debug(command)
+        assert result.output.count("the program has not started, so it has no frame yet") == 1, command
+        assert (result.state, result.failed, result.frame) == ("stopped", True, None), command
+    assert (await debug("p 1 + 1")).output == "2\n"
+    assert (await debug("p 1/0")).output == "*** ZeroDivisionError: division by zero\n"

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from dgym.runner.debugger.takeover import LAUNCHER, PROGRAM, TOOL, ShellLaunch, choose, role, without_coverage
+from dgym.runner.debugger.takeover import LAUNCHER, PROGRAM, TOOL, ShellLaunch, choose, role, without_tracers
 from dgym.runner.launch import Launch, LaunchRefused, parse_interpreter
 from dgym.runner.shims import cleaned
 
@@ -78,6 +78,29 @@ def test_the_part_a_program_has_in_a_shell_command(arguments, expected):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
+        ("-m pdb app.py --flag", ("script", "app.py", ["--flag"])),
+        ("-mpdb app.py", ("script", "app.py", [])),
+        ("-m pdb -m pytest -q", ("module", "pytest", ["-q"])),
+        ("-m pdb -mpytest -q", ("module", "pytest", ["-q"])),
+        ("-m pdb -c continue -c p app.py -m x", ("script", "app.py", ["-m", "x"])),
+        ("-m pdb -c continue -m pytest -c setup.cfg", ("module", "pytest", ["-c", "setup.cfg"])),
+        ("-m pdb -ccontinue --command=n --command s app.py", ("script", "app.py", [])),
+        ("-B -m ipdb app.py", ("script", "app.py", [])),
+        ("-m coverage run -m pdb app.py", ("script", "app.py", [])),
+        ("-m pdb -m coverage run app.py", ("script", "app.py", [])),
+        ("-m pdb", ("module", "pdb", [])),
+        ("-m app -m pdb", ("module", "app", ["-m", "pdb"])),
+    ],
+)
+def test_an_inner_debugger_is_left_out(arguments, expected):
+    launch = without_tracers(parse_interpreter("", "/venv/bin/python", arguments.split()))
+    assert (launch.kind, launch.target, launch.argv) == expected
+    assert any("inner" in notice for notice in launch.notices) == (launch.target != "pdb" and "app -m" not in arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
         ("-m coverage run -m pytest -q", ("module", "pytest", ["-q"])),
         ("-m coverage run --branch --source src -p --omit=x app.py -m", ("script", "app.py", ["-m"])),
         ("-m coverage run", ("module", "coverage", ["run"])),
@@ -85,7 +108,7 @@ def test_the_part_a_program_has_in_a_shell_command(arguments, expected):
     ],
 )
 def test_what_coverage_measures_is_debugged_without_it(arguments, expected):
-    launch = without_coverage(parse_interpreter("", "/venv/bin/python", arguments.split()))
+    launch = without_tracers(parse_interpreter("", "/venv/bin/python", arguments.split()))
     assert (launch.kind, launch.target, launch.argv) == expected
     assert bool(launch.notices) == ("-m coverage run -" in arguments)
 

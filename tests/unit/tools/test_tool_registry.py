@@ -85,7 +85,7 @@ def test_every_option_has_a_description(name):
     [
         (Spec("pdb", autoLits=True), "no option `autoLits`. Did you mean `autoList`"),
         (Spec("pdb", autoList="perhaps"), 'must be true or false, not "perhaps"'),
-        (Spec("view", depth=1), "takes no options, but `depth` is given"),
+        (Spec("listdir", depth=1), "takes no options, but `depth` is given"),
     ],
 )
 def test_wrong_options_are_a_mistake_of_the_manifest(spec, told):
