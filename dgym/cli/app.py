@@ -27,7 +27,7 @@ COMMANDS = {
     "results": "Fetch results, patches and trajectories of Episodes of a cluster.",
     "run": "Run the Episodes and EpisodeSets of MANIFESTs on this machine.",
     "submit": "Run the Episodes and EpisodeSets of MANIFESTs in a cluster.",
-    "tools": "List the tools, or show one with its schema and instructions.",
+    "tools": "List the tools, or show one with its instructions, options and schema.",
     "ui": "Show runs and episodes in a web page.",
     "validate": "Check manifests without running anything.",
     "version": "Show the versions of dgym and of its wire.",

@@ -29,7 +29,7 @@ def use_number(number):
 
 
 def restore(debugger, table, following):
-    """Make the breakpoints exactly these; returns a sentence for each that could not be set."""
+    """Make the breakpoints exactly these; returns a sentence for each that could not be set, or stops nowhere."""
     for breakpoint_ in _by_number():
         debugger.clear_bpbynumber(str(breakpoint_.number))
     del bdb.Breakpoint.bpbynumber[1:]
@@ -43,6 +43,10 @@ def restore(debugger, table, following):
             where = "%s:%d" % (entry["file"], entry["line"])
             problems.append("Breakpoint %d at %s was dropped: no such line." % (entry["number"], where))
             continue
+        lines = lines_of_file(filename)
+        if lines and entry["line"] not in lines:
+            note = explain_place(filename, entry["line"], debugger.relative(filename))
+            problems.append("Breakpoint %d at %s:%d: %s" % (entry["number"], entry["file"], entry["line"], note))
         _fill(bdb.Breakpoint.bpbynumber[entry["number"]], entry)
     use_number(following)
     return problems
@@ -107,7 +111,9 @@ def _not_reached(breakpoint_):
         return "the program never imported that file"
     lines = lines_of_file(breakpoint_.file)
     if lines and breakpoint_.line not in lines:
-        return "no code begins on that line"
+        later = [line for line in sorted(lines) if line > breakpoint_.line]
+        advice = "; the next line with code is %d" % later[0] if later else ""
+        return "no code begins on that line" + advice
     return "the program never reached that line (or only in a child process)"
 
 

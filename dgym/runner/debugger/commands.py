@@ -21,7 +21,10 @@ from .parsing import COMMANDS, is_statement, refusal
 _ABOUT_BREAKPOINTS = frozenset("b break tbreak cl clear condition ignore commands enable disable".split())
 
 _AT_A_FRAME = frozenset("a args bt d down j jump l list ll longlist retval rv u up w where".split())
-_NOT_STARTED = "the program has not started, so it has no frame yet: c runs to a breakpoint, n or s to the first line."
+_NOT_STARTED = (
+    "the program has not started: %s is about to start, no line of it has run yet. "
+    "c runs to a breakpoint, n or s to the first line of its own code."
+)
 
 _SILENT = {
     "a": "The function has no arguments.",
@@ -57,7 +60,7 @@ class Commands(pdb.Pdb):
             return None
         if word in _AT_A_FRAME and self.before_start():
             self.failed = True
-            self.error(_NOT_STARTED)
+            self.error(_NOT_STARTED % self.title)
             return None
         if is_statement(line) or ("\n" in line and word not in COMMANDS):
             line = "!" + line.lstrip("!")
@@ -102,7 +105,7 @@ class Commands(pdb.Pdb):
         except Exception:
             text = kind.__name__
         if self.before_start() and issubclass(kind, NameError):
-            text = "%s; %s" % (text, _NOT_STARTED)
+            text = "%s; %s" % (text, _NOT_STARTED % self.title)
         self.error(text)
 
     _error_exc = show_error

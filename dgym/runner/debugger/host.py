@@ -162,6 +162,7 @@ class DebugHost(object):
             if status is None and entrypoint != self._entrypoint:
                 kept = program, self._entrypoint, self._stdin, self._files, self._lost, self._changed
                 self._program, self._files = None, {}
+                self._named = entrypoint
                 return kept
             self._drop()
         return None

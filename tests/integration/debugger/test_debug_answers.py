@@ -3,6 +3,7 @@
 import re
 import subprocess
 
+import msgspec
 import pytest
 
 CALC = '''\
@@ -168,6 +169,17 @@ async def test_the_note_is_right(session):
     assert (result.frame.line, result.frame.function) == (4, "Calc")
     result = await session.each("b calc.py:9", "c")
     assert (result.frame.line, result.frame.function) == (9, "add")
+
+
+async def test_a_breakpoint_is_checked_again_when_the_program_starts_again(session):
+    session.write("main.py", "import calc\ncalc.loop(2)\n")
+    await session.each("b calc.py:9", "n")
+    session.write("calc.py", CALC.replace("        total = a + b\n", "        total = (\n            a + b\n        )\n"))
+    result = await session("p 1", breakpoints=(msgspec.structs.replace(session.breakpoints[0], line=11),))
+    assert (
+        "Breakpoint 1 at calc.py:11: No code begins on line 11, so it stops nowhere. The next line with code: b calc.py:12"
+        in result.notices
+    )
 
 
 # Nothing is empty

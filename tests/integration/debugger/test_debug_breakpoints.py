@@ -62,7 +62,7 @@ async def test_a_breakpoint_whose_line_does_not_exist_any_more_is_dropped_and_na
     debug.write("main.py", "x = 1\n")
     result = await debug("p 1", breakpoints=(Breakpoint(number=4, file="main.py", line=40),))
     assert result.breakpoints == ()
-    assert result.notices == ("Breakpoint 4 at main.py:40 was dropped: no such line.",)
+    assert result.notices == ("Breakpoint 4 at main.py:40 was dropped: no such line.", "Debugging python main.py.")
 
 
 async def test_a_change_of_a_loaded_file_restarts_and_says_so(debug):

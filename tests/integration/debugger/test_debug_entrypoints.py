@@ -174,6 +174,7 @@ async def test_the_first_answer_names_the_program(debug):
     assert (await debug("p 1")).notices == ()
     await debug("q")
     assert not [notice for notice in (await debug("p 1")).notices if "Debugging" in notice]
+    await debug("q")
     assert "Debugging python -B main.py." in (await debug("p 1", entrypoint="python -B main.py")).notices
 
 
@@ -220,7 +221,7 @@ async def test_before_the_program_starts_there_is_no_frame(debug):
     assert "Debugging python -m this." in first.notices
     for command in ("p x", "u", "d", "l", "ll", "w", "a", "args", "bt", "whatis x", "x", "!x + 1", "j 3"):
         result = await debug(command)
-        assert result.output.count("the program has not started, so it has no frame yet") == 1, command
+        assert result.output.count("the program has not started: python -m this is about to start") == 1, command
         assert (result.state, result.failed, result.frame) == ("stopped", True, None), command
     assert (await debug("p 1 + 1")).output == "2\n"
     assert (await debug("p 1/0")).output == "*** ZeroDivisionError: division by zero\n"

@@ -61,6 +61,37 @@ async def test_listing_commands_do_not_show_the_source_twice(bench):
     assert text.count("total += b") == 1
 
 
+async def test_source_is_shown_where_the_place_has_changed_or_on_demand(bench):
+    await bench.use("pdb b calc.py:3")
+    stopped = await bench.text("pdb c")
+    assert stopped.count("total += b") == 1
+    assert "> calc.py" not in stopped
+    assert await bench.text("pdb p a") == "1\n\nAt calc.py:3 in add"
+    assert (await bench.text("pdb l")).count("total += b") == 1
+    assert await bench.text("pdb !a = 5") == (
+        "The statement was executed; it printed nothing.\n\nAt calc.py:3 in add"
+    )
+    assert (await bench.text("pdb u")).startswith("At calc.py:9 in main:\n")
+
+
+async def test_a_command_that_pdb_refuses_is_not_ok(bench):
+    for command in ("p nowhere", "b nowhere.py:1", "j 99", "l 99"):
+        assert not (await bench.use(f"pdb {command}")).ok, command
+    assert (await bench.use("pdb b 3")).ok
+    assert lines(bench) == [(1, 3)]
+
+
+async def test_an_answer_is_bounded_and_says_how_to_see_the_rest(make_bench):
+    files = {"big.py": "print('x' * 50_000)\ny = ['y' * 50_000]\nz = 1\n"}
+    settings = ToolSettings(entrypoint="python big.py")
+    for tool, size in (("pdb", 8192), (Spec("pdb", outputBytes=2048), 2048)):
+        bench = await make_bench(files, tools=[tool], settings=settings)
+        await bench.use("pdb b 3")
+        observation = await bench.use("pdb c ;; pp y")
+        assert size - 100 < len(observation.text) < size + 600
+        assert f"{observation.truncated_bytes} bytes cut; print parts of a value" in observation.text
+
+
 async def test_breakpoints_follow_a_rewrite_and_those_replaced_are_dropped(bench):
     for line in (2, 3, 8):
         await bench.use(f"pdb b calc.py:{line}")
