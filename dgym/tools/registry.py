@@ -132,7 +132,9 @@ def _check_options(name: str, kind: type[Tool], options: dict[str, Any]) -> dict
     values, problems = signature.check({_camel(key): value for key, value in options.items()})
     if problems:
         described = describe_signature(name, signature, noun="options")
-        raise ManifestError(f"Options of tool `{name}`: {' '.join(problems).replace('no argument', 'no option')}\n{described}")
+        raise ManifestError(
+            f"Options of tool `{name}`: {' '.join(problems).replace('no argument', 'no option')}\n{described}"
+        )
     return {_CAPITAL.sub("_", key).lower(): value for key, value in values.items()}
 
 

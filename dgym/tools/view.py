@@ -52,7 +52,7 @@ class View(Tool):
         shown = f"lines {first} to {last} of {len(lines)}" if lines else "an empty file"
         marks = " (read-only)" if resolved.read_only else ""
         chosen, cut = _fitting(chosen, first, self._output_bytes)
-        # Agents put the file in focus into every prompt: a range that was asked for must not bring the whole file there.
+        # Agents put the file in focus into every prompt: the view of a range must not bring the whole file there.
         focus = resolved.path if start is None and end is None else None
         context.focus_file = focus or context.focus_file
         return ToolResult(
@@ -88,7 +88,9 @@ def _fitting(lines: list[str], first: int, limit: int) -> tuple[list[str], int]:
     tail = _count_within(lines[:head:-1], limit - sum(map(_size, lines[:head])))
     kept = lines[:head] + lines[len(lines) - tail :]
     cut = whole - sum(map(_size, kept))
-    kept.insert(head, f"[... lines {first + head} to {first + len(lines) - tail - 1} are not shown: view that range ...]")
+    kept.insert(
+        head, f"[... lines {first + head} to {first + len(lines) - tail - 1} are not shown: view that range ...]"
+    )
     return kept, cut
 
 

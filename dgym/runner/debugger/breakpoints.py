@@ -126,7 +126,10 @@ def explain_place(filename, line, shown):
     body = function_line(filename, found) if found else None
     if line not in lines:
         meant = body or min((later for later in lines if later > line), default=None)
-        return "No code begins on line %d, so it stops nowhere.%s" % (line, _advice(meant, shown, found if body else None))
+        return "No code begins on line %d, so it stops nowhere.%s" % (
+            line,
+            _advice(meant, shown, found if body else None),
+        )
     if found is None or (body is not None and body <= line):
         return None
     text = "Line %d belongs to the definition of %s: the program stops there when it is defined" % (line, found)

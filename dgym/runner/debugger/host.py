@@ -50,7 +50,7 @@ class _Reply(object):
             breakpoints=breakpoints,
             notices=self.notices,
             failed=self.failed,
-            **more
+            **more,
         )
 
     def share(self):
@@ -100,11 +100,9 @@ class DebugHost(object):
         restarting = alone and word in parsing.RESTARTING
         if restarting and kept is None:
             self._drop()
-        if self._program is None:
-            # The answer to the command has the listing.
-            self._listing = listing and restarting
+        first = self._program is None
+        if first:
             answer = self._start(reply)
-            self._listing = listing
             if kept is not None:
                 answer = self._decide(kept, answer)
             if restarting or answer["refused"] or answer["state"] != "stopped":
@@ -113,7 +111,7 @@ class DebugHost(object):
                 answer["output"] += "The program did not begin in time; the command was not run."
                 return answer
             reply.output, reply.cut, reply.started = [], 0, False
-        return self._command(reply, command)
+        return self._command(reply, command, first)
 
     # the table of breakpoints
 
@@ -227,10 +225,10 @@ class DebugHost(object):
 
     # commands
 
-    def _command(self, reply, command):
+    def _command(self, reply, command, first):
         program = self._program
-        message = {"type": "command", "command": command, "limit": reply.share(), "listing": self._listing}
-        message["breakpoints"] = None
+        message = {"type": "command", "command": command, "limit": reply.share(), "breakpoints": None}
+        message.update(listing=self._listing, first=first)
         if self._changed:
             message.update(breakpoints=self._breakpoints, next_number=self._next_number)
         answer = self._await(reply, lambda: program.exchange(message, reply.deadline))

@@ -85,6 +85,8 @@ class Debugger(Commands, Tracing, pdb.Pdb):
             os._exit(1)
         self.limit = message.get("limit", self.limit)
         self.listing = message["listing"]
+        if message["first"]:
+            self._listed_place = None  # the answer that is shown has yet to come
         self.answer.take(self.limit)
         if message.get("breakpoints") is not None:
             self.notices += breakpoints.restore(self, message["breakpoints"], message["next_number"])
@@ -107,10 +109,11 @@ class Debugger(Commands, Tracing, pdb.Pdb):
                 lines = linecache.getlines(filename, frame.f_globals)[start - 1 : (line or 1) + _CONTEXT]
                 message["source"] = [text.rstrip("\r\n")[:_LINE_CHARACTERS] for text in lines]
                 message["source_start"] = start if lines else 0
-            self._listed_place = place if self.listing else None
+            self._listed_place = place
+        moved = self._location is not None
         self._write_location(listed=bool(message["source"]))
         output, cut = self.answer.take(self.limit)
-        if not output and not (self.listing and message["source"]):
+        if not output and not moved:
             output = self.silence() + "\n"
         message.update(self.state(), output=output, cut=cut, failed=self.failed)
         message["lost"] = self._not_restorable()

@@ -58,7 +58,10 @@ def without_tracers(launch):
     """The program that ``coverage run`` measures or ``-m pdb`` debugs: they would replace our trace function."""
     words = list(launch.argv)
     if _name(launch) == "coverage" and words[:1] == ["run"]:
-        options, notice = _COVERAGE_OPTIONS, "Coverage is not measured under the debugger (it would disable breakpoints)."
+        options, notice = (
+            _COVERAGE_OPTIONS,
+            "Coverage is not measured under the debugger (it would disable breakpoints).",
+        )
         del words[0]
     elif launch.kind == "module" and launch.target in _DEBUGGERS:
         options, notice = _PDB_OPTIONS, "The inner %s was left out: the program runs under pdb already." % launch.target

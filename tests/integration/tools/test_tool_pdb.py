@@ -62,15 +62,15 @@ async def test_listing_commands_do_not_show_the_source_twice(bench):
 
 
 async def test_source_is_shown_where_the_place_has_changed_or_on_demand(bench):
-    await bench.use("pdb b calc.py:3")
+    first = await bench.text("pdb b")
+    assert first.startswith("No breakpoints are set.\n\nAt calc.py:1 in <module>:\n")
+    assert await bench.text("pdb b calc.py:3") == "Breakpoint 1 at calc.py:3\n\nAt calc.py:1 in <module>"
     stopped = await bench.text("pdb c")
     assert stopped.count("total += b") == 1
     assert "> calc.py" not in stopped
     assert await bench.text("pdb p a") == "1\n\nAt calc.py:3 in add"
     assert (await bench.text("pdb l")).count("total += b") == 1
-    assert await bench.text("pdb !a = 5") == (
-        "The statement was executed; it printed nothing.\n\nAt calc.py:3 in add"
-    )
+    assert await bench.text("pdb !a = 5") == ("The statement was executed; it printed nothing.\n\nAt calc.py:3 in add")
     assert (await bench.text("pdb u")).startswith("At calc.py:9 in main:\n")
 
 

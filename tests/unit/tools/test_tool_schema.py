@@ -69,7 +69,13 @@ def test_every_tool_takes_null_for_what_it_does_not_require(tool):
 
 @pytest.mark.parametrize(
     ("given", "value"),
-    [({"line": "3"}, 3), ({"line": 3.0}, 3), ({"ratio": "0.25"}, 0.25), ({"ratio": "3"}, 3.0), ({"deep": "true"}, True)],
+    [
+        ({"line": "3"}, 3),
+        ({"line": 3.0}, 3),
+        ({"ratio": "0.25"}, 0.25),
+        ({"ratio": "3"}, 3.0),
+        ({"deep": "true"}, True),
+    ],
 )
 def test_a_number_may_be_given_as_text_or_as_a_float(given, value):
     (name,) = given
