@@ -113,7 +113,7 @@ def read_options(kind: type[Tool]) -> Signature:
     """The options of a tool, in camelCase as manifests name them."""
     if kind.__init__ is object.__init__:
         return Signature(description="", parameters=())
-    signature = read_signature(kind.__init__)
+    signature = read_signature(kind.__init__, owner=kind)
     renamed = [msgspec.structs.replace(each, name=_camel(each.name)) for each in signature.parameters]
     return msgspec.structs.replace(signature, parameters=tuple(renamed))
 
