@@ -87,6 +87,11 @@ class RunnerClient:
         return self._workspace
 
     @property
+    def overlay(self) -> str:
+        """The path inside of the environment that projects are installed into; see ``Sandbox.overlay``."""
+        return ""
+
+    @property
     def lost(self) -> bool:
         """Whether the runner is gone."""
         return self._channel.lost

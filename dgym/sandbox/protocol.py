@@ -174,6 +174,11 @@ class Sandbox(Protocol):
         ...
 
     @property
+    def overlay(self) -> str:
+        """The path inside of the environment that projects are installed into; "" if the image has its own."""
+        ...
+
+    @property
     def acknowledged(self) -> int:
         """Grows before a command begins, and with every answer: unchanged, nothing that was sent since has begun."""
         ...

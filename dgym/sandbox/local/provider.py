@@ -127,8 +127,8 @@ class LocalSandbox(RunnerClient):
 
     @property
     def overlay(self) -> str:
-        """The path inside of the overlay that projects are installed into."""
-        return self._prepared.overlay_inside
+        """The path inside of the environment that projects are installed into; "" if none was made."""
+        return "" if self._prepared.project is None else self._prepared.overlay_inside
 
     async def fill_overlay(self) -> None:
         """Unpack the installed project, if there is one."""

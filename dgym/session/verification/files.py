@@ -1,18 +1,25 @@
 """Move files into the verifier's workspace and keep copies of those that must be put back."""
 
+import errno
 import hashlib
 import io
+import re
 import tarfile
+import tempfile
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import IO
 
 from dgym.errors import PatchError, VerifierFailed
-from dgym.sandbox import ManifestEntry, Sandbox
+from dgym.sandbox import FileStat, ManifestEntry, Sandbox
+from dgym.session.verification.protection import ADDED_TESTS, Protection
 from dgym.workspace import ancestors
 from dgym.workspace.patches import FileVersion, apply_patch, patched_paths
 
 _CHUNK_BYTES = 256 * 1024
 _COPY_SECONDS = 600.0
+_IN_MEMORY_BYTES = 8 * 1024**2
+_OVERLAY_FILES = 100_000
+_OVERLAY_DEPTH = 64
 _PERMISSIONS = 0o777
 
 # Only the workspace's contents are copied: the workspace itself may be a mount point that belongs to another user.
@@ -129,6 +136,89 @@ class SavedFiles:
             self._archive.seek(0)
             await self._sandbox.put_archive(_chunks(self._archive))
         return differing
+
+
+class SavedOverlay:
+    """The overlay of a verifier kept on the trusted side, while the agent's code may run in the verifier.
+
+    Build commands may write into the packages that the overlay has. The rest decides which programs run the tests and
+    what they load: links to interpreters, scripts, metadata with entry points, ``.pth`` files and top-level modules.
+    """
+
+    def __init__(self, sandbox: Sandbox, entries: Mapping[str, FileStat], archive: IO[bytes]) -> None:
+        self._sandbox = sandbox
+        self._entries = entries
+        self._archive = archive
+
+    @classmethod
+    async def save(cls, sandbox: Sandbox, archive: IO[bytes]) -> "SavedOverlay":
+        """Keep the files of the overlay in ``archive``; of a sandbox without an overlay nothing is kept."""
+        entries = await _overlay_files(sandbox)
+        files = [path for path, entry in entries.items() if entry.type == "file"]
+        if files:
+            async for chunk in sandbox.get_archive(files, path=sandbox.overlay):
+                archive.write(chunk)
+        return cls(sandbox, entries, archive)
+
+    async def restore(self, protection: Protection) -> list[str]:
+        """Remove what the build may not add, and put back what it may not change; returns the hooks among the removed.
+
+        A rebuild under another version writes new metadata of the project, which are not a hook.
+
+        Raises:
+            OSError: The overlay cannot be put back: there are too many files, or a link to an interpreter was changed.
+        """
+        if not self._entries:
+            return []
+        after = await _overlay_files(self._sandbox)
+        before, links = self._entries, [path for path, entry in self._entries.items() if entry.type == "symlink"]
+        packages = {_package(path) for path in before} - {""}
+
+        def may_differ(path: str) -> bool:
+            inside = path.partition("/site-packages/")[2]
+            return _package(path) in packages and protection.why_dropped(inside) in (None, ADDED_TESTS)
+
+        changed = [path for path in links if path not in after or after[path].target != before[path].target]
+        if changed:
+            raise OSError(errno.EPERM, f"links of the environment had been changed: {', '.join(sorted(changed)[:5])}")
+        new = sorted(path for path in after if path not in before and not may_differ(path))
+        restored = [path for path in before if path not in links and not may_differ(path)]
+        await self._sandbox.remove([f"{self._sandbox.overlay}/{path}" for path in (*new, *restored)])
+        self._archive.seek(0)
+        with tarfile.open(fileobj=self._archive) as archive, tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as part:
+            wanted = set(restored)
+            with tarfile.open(fileobj=part, mode="w") as copy:
+                for member in archive:
+                    if member.name in wanted:
+                        copy.addfile(member, archive.extractfile(member))
+            part.seek(0)
+            await self._sandbox.put_archive(_chunks(part), path=self._sandbox.overlay)
+        projects = {project for path in before if (project := _project(path))}
+        return [path for path in new if _project(path) not in projects]
+
+
+def _project(path: str) -> str:
+    """The distribution whose metadata or editable hook ``path`` is, without its version; "" if it is neither."""
+    inside = path.partition("/site-packages/")[2]
+    if inside.startswith("__editable__"):
+        return re.split(r"[-_.]\d", inside.lstrip("_").removeprefix("editable").lstrip("_."))[0]
+    top = inside.partition("/")[0]
+    return top.partition("-")[0] if top.endswith(".dist-info") else ""
+
+
+async def _overlay_files(sandbox: Sandbox) -> dict[str, FileStat]:
+    if not sandbox.overlay:
+        return {}
+    entries = await sandbox.list_directory(sandbox.overlay, depth=_OVERLAY_DEPTH, limit=_OVERLAY_FILES)
+    if len(entries) >= _OVERLAY_FILES:
+        raise OSError(errno.E2BIG, f"the environment has more than {_OVERLAY_FILES:,} files")
+    return {entry.path: entry for entry in entries if entry.type != "directory"}
+
+
+def _package(path: str) -> str:
+    """The directory in ``site-packages`` that holds ``path``; "" if there is none."""
+    package, slash, _ = path.partition("/site-packages/")[2].partition("/")
+    return package if slash and package != "__pycache__" else ""
 
 
 def differing_files(entries: Mapping[str, ManifestEntry], manifest: Mapping[str, ManifestEntry]) -> list[str]:

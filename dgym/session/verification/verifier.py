@@ -19,6 +19,7 @@ from dgym.session.verification.environment import environment_failure, is_doubtf
 from dgym.session.verification.evaluation import counted_tests, evaluation_script, grade
 from dgym.session.verification.files import (
     SavedFiles,
+    SavedOverlay,
     WorkspaceCopy,
     apply_test_patch,
     differing_files,
@@ -332,11 +333,16 @@ class _Verification:
             for path, entry in before.items()
             if entry.type != "other" and (protection.holds(path) or self._plan.protected(path))
         }
-        with tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY_BYTES) as archive:
+        with (
+            tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY_BYTES) as archive,
+            tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY_BYTES) as overlay_archive,
+        ):
             saved = await SavedFiles.save(self._verifier, kept, archive)
+            overlay = await SavedOverlay.save(self._verifier, overlay_archive)
             await write_versions(self._verifier, changed)
             await self._build()
             await self._end_build()
+            planted = await self._restore_overlay(overlay, protection)
             after = await self._manifest()
             unwanted = [path for path in after if path not in before and protection.why_dropped(path) is not None]
             await self._verifier.remove(unwanted)
@@ -347,7 +353,16 @@ class _Verification:
         if unwanted:
             self._notes.append(f"removed after the build commands: {list_paths(sorted(unwanted))}")
             self._signs.add_new(unwanted, protection)
+        if planted:
+            self._notes.append(f"removed from the environment after the build commands: {list_paths(planted)}")
+            self._signs.add(IntegritySign.HOOK_PLANTED, planted)
         return kept
+
+    async def _restore_overlay(self, overlay: SavedOverlay, protection: Protection) -> list[str]:
+        try:
+            return await overlay.restore(protection)
+        except OSError as error:
+            raise _AgentsDoing(f"after the build commands {error.strerror or error}") from error
 
     async def _check_tests(self, kept: Mapping[str, ManifestEntry], written: Mapping[str, FileVersion | None]) -> None:
         """Read again what was put back after the build: a process that escaped may have changed it since."""

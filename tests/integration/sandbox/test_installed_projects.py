@@ -152,6 +152,44 @@ async def test_what_a_build_writes_into_the_repository_is_in_no_patch(kind):
         assert "_version.py" not in result.patch
 
 
+SPOIL = """\
+import os, pathlib, sysconfig
+purelib = pathlib.Path(sysconfig.get_path("purelib"))
+(purelib / "zz_agent.pth").write_text("import os; os.environ['SPOILED'] = '1'\\n")
+(purelib / "_pytest.py").write_text("raise SystemExit")
+pytest = pathlib.Path(sysconfig.get_path("scripts"), "pytest")
+pytest.write_text("#!/bin/sh\\nexit 0\\n")
+(purelib / "acme_demo").mkdir(exist_ok=True)
+"""
+
+
+async def test_what_the_build_commands_write_into_the_environment_decides_nothing(kind):
+    """The agent's code runs in them: links, scripts, hooks and modules of the environment are put back."""
+    files = {
+        **FILES,
+        "tool.py": "",
+        "tests/test_acme.py": "import os\n\n\ndef test_it():\n    assert 'SPOILED' in os.environ\n",
+    }
+    task = task_of(files, solution=None, buildCommands=["python tool.py"], entrypoint="pytest -q")
+    async with AsyncRepoEnv(task, tools=["bash"], sandbox=kind) as env:
+        await env.reset()
+        await env.step(f"bash cat > tool.py <<'END'\n{SPOIL}\nEND")
+        result = await env.finish()
+        assert (result.resolved, result.score, result.max_score) == (False, 0, 1), result
+        assert any("zz_agent.pth" in note for note in result.notes)
+        assert not result.integrity.clean
+
+
+async def test_build_commands_install_the_project_again(kind):
+    task = task_of(buildCommands=["pip install --no-deps --no-build-isolation --no-index -e ."])
+    async with AsyncRepoEnv(task, tools=["bash"], sandbox=kind) as env:
+        await env.reset()
+        await env.step("bash sed -i 's/a - b/a + b/' src/acme_demo/__init__.py")
+        result = await env.finish()
+        assert result.resolved, result
+        assert result.integrity.clean
+
+
 async def test_install_none_leaves_the_repository_as_it_is():
     found = await check_task(task_of(environment={"install": "none"}), Opening(), repeats=1)
     assert "acme_demo" in " ".join(found.problems) or found.fail_to_pass == ()
