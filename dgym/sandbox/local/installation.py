@@ -28,7 +28,7 @@ from dgym.locks import only_one, whole_in_thread
 from dgym.sandbox.cache import cache_directory, runner_digest
 from dgym.sandbox.local.environments import Progress, ensure_environment, requirement_name
 from dgym.sandbox.local.interpreter import inspect_interpreter, resolve_python
-from dgym.sandbox.local.overlay import BASE_FILE, ProjectLayer
+from dgym.sandbox.local.overlay import BASE_FILE, ProjectLayer, distribution_names
 from dgym.sandbox.local.provider import LocalProvider, LocalSandbox, chunks_of
 from dgym.sandbox.protocol import RunResult, SandboxSpec
 
@@ -343,11 +343,27 @@ async def _environment(requirements: Sequence[str], request: ProjectRequest, tel
 
 
 async def _build_environment(requires: Sequence[str], python: str, request: ProjectRequest, tell: Progress) -> str:
-    """The interpreter of an environment with the build requirements, for the same Python as ``python``."""
-    base = inspect_interpreter(resolve_python(python)).base_executable
-    path = await ensure_environment(
-        requires, python=base, build_requirements=request.build_requirements, with_pytest=False, progress=tell
-    )
+    """The interpreter of an environment with the build requirements, for the same Python as ``python``.
+
+    It is an interpreter of the user's itself if that has them.
+    """
+    interpreter = inspect_interpreter(resolve_python(python))
+    names = {requirement_name(requirement) for requirement in requires}
+    if request.sandbox.python is not None and names <= distribution_names(interpreter):
+        return interpreter.executable
+    try:
+        path = await ensure_environment(
+            requires,
+            python=interpreter.base_executable,
+            build_requirements=request.build_requirements,
+            with_pytest=False,
+            progress=tell,
+        )
+    except SetupFailed as error:
+        raise SetupFailed(
+            f"the project's build requirements ({', '.join(requires)}) could not be installed; set environment.install "
+            f"to 'none' if the tests do not need an installed project: {error}"
+        ) from None
     return resolve_python(path)
 
 

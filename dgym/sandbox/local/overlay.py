@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from dgym.sandbox.local.environments import requirement_name
 from dgym.sandbox.local.interpreter import Interpreter
 
 BASE_FILE = "_dgym_base.pth"
@@ -79,6 +80,12 @@ def relocated(archive: Path, target: Path, places: Iterable[tuple[str, str]]) ->
                 stream = BytesIO(data)
             copy.addfile(member, stream)
     return target
+
+
+def distribution_names(interpreter: Interpreter) -> set[str]:
+    """The normalized names of the distributions in an environment; nothing of it is imported."""
+    packages = interpreter.bin_directory.parent / _packages(interpreter)
+    return {requirement_name(path.name.partition("-")[0]) for path in packages.glob("*.dist-info")}
 
 
 def _packages(interpreter: Interpreter) -> str:
