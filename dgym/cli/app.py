@@ -18,7 +18,7 @@ COMMANDS = {
     "clean": "Remove the leftovers of killed runs.",
     "completion": "Print the script by which a shell completes dgym's commands.",
     "get": "Show the Episodes and EpisodeSets of a cluster.",
-    "image": "Build images of tasks for clusters and containers, or print a Dockerfile.",
+    "image": "Build images of tasks, for clusters and containers.",
     "init": "Write a manifest for a repository of your own.",
     "logs": "Show the log of an Episode of a cluster.",
     "migrate": "Convert a configuration of debug-gym to a manifest.",

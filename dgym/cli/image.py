@@ -1,47 +1,25 @@
 """``dgym image``: images of tasks, built from the environment that their manifests declare."""
 
-import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from dgym.cli.options import Inputs, output_option, takes_inputs
+from dgym.cli.options import (
+    ImageOptions,
+    Inputs,
+    base_option,
+    builder_option,
+    check_registry,
+    output_option,
+    takes_inputs,
+)
 
 if TYPE_CHECKING:
     from dgym.api import DebugTask, Loaded
     from dgym.images import Builder
 
-_REGISTRY = re.compile(r"[a-z0-9.-]+(:[0-9]{1,5})?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*")
-
 _takes_tasks = takes_inputs("manifests", "folders", "bundled", "entrypoint", "local_paths")
-
-
-def check_registry(_context: click.Context, _parameter: click.Parameter, registry: str | None) -> str | None:
-    """A registry with an optional path, without a tag."""
-    if registry is not None and not _REGISTRY.fullmatch(registry):
-        raise click.BadParameter(f"{registry!r} is not a registry; write host[:port][/path], such as ghcr.io/team")
-    return registry
-
-
-base_option = click.option(
-    "--base", metavar="IMAGE", help="The image to start from, with python3. [default: python:VERSION-slim]"
-)
-builder_option = click.option(
-    "--builder",
-    type=click.Choice(["auto", "docker", "podman", "buildah", "buildctl"]),
-    default="auto",
-    show_default=True,
-    help="What builds; auto: the first that answers.",
-)
-
-
-class ImageOptions(NamedTuple):
-    """How images are built: ``registry`` gets them, ``base`` and ``builder`` as the options of these names."""
-
-    registry: str | None = None
-    base: str | None = None
-    builder: Any = "auto"
 
 
 @click.group("image")

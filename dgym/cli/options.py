@@ -1,6 +1,7 @@
 """Options that several commands share, and their completion in the shell; a completion that fails offers nothing."""
 
 import functools
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -146,6 +147,36 @@ class Inputs(NamedTuple):
     assignments: tuple[str, ...] = ()
     entrypoint: str | None = None
     local_paths: tuple[str, ...] = ()
+
+
+class ImageOptions(NamedTuple):
+    """How images are built: ``registry`` gets them, ``base`` and ``builder`` as the options of these names."""
+
+    registry: str | None = None
+    base: str | None = None
+    builder: Any = "auto"
+
+
+_REGISTRY = re.compile(r"[a-z0-9.-]+(:[0-9]{1,5})?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*")
+
+
+def check_registry(_context: click.Context, _parameter: click.Parameter, registry: str | None) -> str | None:
+    """A registry with an optional path, without a tag."""
+    if registry is not None and not _REGISTRY.fullmatch(registry):
+        raise click.BadParameter(f"{registry!r} is not a registry; write host[:port][/path], such as ghcr.io/team")
+    return registry
+
+
+base_option = click.option(
+    "--base", metavar="IMAGE", help="The image to start from, with python3. [default: python:VERSION-slim]"
+)
+builder_option = click.option(
+    "--builder",
+    type=click.Choice(["auto", "docker", "podman", "buildah", "buildctl"]),
+    default="auto",
+    show_default=True,
+    help="What builds; auto: the first that answers.",
+)
 
 
 local_paths_option = click.option(

@@ -5,9 +5,12 @@ This module has their options and help; implementations are imported when a comm
 
 import click
 
-from dgym.cli.image import base_option, builder_option, check_registry
 from dgym.cli.options import (
+    ImageOptions,
     Inputs,
+    base_option,
+    builder_option,
+    check_registry,
     complete_directories,
     context_option,
     namespace_option,
@@ -222,7 +225,6 @@ def submit_command(
     reached, 2 usage or manifest, 130 Ctrl-C (the episodes go on).
     """
     from dgym.cli.cluster.submit import submit_all
-    from dgym.cli.image import ImageOptions
 
     if wait and (dry_run or output):
         raise click.UsageError(f"--{'output' if output else 'dry-run'} creates nothing to --wait for; leave one out")

@@ -15,9 +15,9 @@ from dgym.cli.cluster.manifests import (
     with_repositories_inline,
 )
 from dgym.cli.cluster.views import EpisodeView, SetView, table_of
-from dgym.cli.image import ImageOptions, with_images
+from dgym.cli.image import with_images
 from dgym.cli.manifests import read_episodes
-from dgym.cli.options import Inputs
+from dgym.cli.options import ImageOptions, Inputs
 from dgym.cli.output import FAILED, INTERRUPTED, echo, show_table
 from dgym.errors import ManifestError
 from dgym.kube import EPISODE_SETS, EPISODES, ApiError, Client, ConnectionLost, Key, Resource, Store
