@@ -6,8 +6,8 @@ import sys
 import dgym.kube as kube
 
 NAMES = """
-CONFIG_MAPS DEBUG_TASKS EPISODES EPISODE_SETS EVENTS LEASES NAMESPACES NETWORK_POLICIES PODS RESOURCE_QUOTAS SANDBOX_POOLS
-SECRETS
+CONFIG_MAPS DEBUG_TASKS EPISODES EPISODE_SETS EVENTS LEASES NAMESPACES NETWORK_POLICIES PODS RESOURCE_QUOTAS
+SANDBOX_POOLS SECRETS
 Access AccessError AlreadyExists Answer ApiError Backoff BadRequest Change Client Clock Conflict ConnectionLost
 EventRecorder EventType Expired Credentials Forbidden Invalid Key LeaderElector LeadershipLost LeaseRecord
 SERVICE_ACCOUNT LeaseSpec NotFound Object PortForward PortUnreachable Priority QueueClosed Reflector Request
