@@ -42,9 +42,9 @@ _VERSION = re.compile(r"\d+(\.\d+)+(\.?(a|b|rc|dev|post)\d+)?", re.IGNORECASE)
 
 
 class Opened(msgspec.Struct, frozen=True, kw_only=True):
-    """The provider of a task's sandboxes, and the tar of its repository after the project was installed.
+    """The provider of a task's sandboxes, and a tar of its repository; None if the image holds the repository.
 
-    ``source`` is None where the image holds the repository. ``programs`` names what its programs are run with.
+    ``programs`` names what its programs are run with.
     """
 
     provider: SandboxProvider
@@ -86,7 +86,7 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
             return Opened(provider=LocalProvider(spec, kind=kind), source=None, programs=spec.python or "")
         project = await self.install(task, source)
         provider = LocalProvider(project.sandbox, kind=kind, project=project.layer)
-        return Opened(provider=provider, source=project.source, programs=project.sandbox.python or "")
+        return Opened(provider=provider, source=source, programs=f"{project.sandbox.python} {project.name}")
 
     async def install(self, task: DebugTask, source: Path) -> InstalledProject:
         """The project of ``source``, the tar of the task's repository, installed for sandboxes outside containers.
@@ -192,11 +192,12 @@ async def _version(task: DebugTask) -> str | None:
 def suite_cache(task: DebugTask, opened: Opened) -> SuiteCache:
     """Where the suite of this task's untouched repository is remembered.
 
-    The key has what runs the programs, and the sources: a packed source is named by its content or commit, and so is
-    the directory of an installed one, while a local path stays the same when its files change.
+    The key has what runs the programs, and the sources: a packed source is named by its content or commit, while a
+    local path stays the same when its files change.
     """
-    source = "" if opened.source is None else f"{opened.source.parent.name}/{opened.source.name}"
-    key = msgspec.json.encode([digest(task, None), opened.programs, source])
+    key = msgspec.json.encode(
+        [digest(task, None), opened.programs, opened.source.name if opened.source is not None else ""]
+    )
     return SuiteCache(cache_directory() / "suites", hashlib.sha256(key).hexdigest())
 
 

@@ -7,7 +7,7 @@ bounded in size; an answer that does not fit raises ``SandboxLost``, never anoth
 import asyncio
 import errno
 import os
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -200,6 +200,10 @@ class RunnerClient:
     async def put_archive(self, chunks: AsyncIterator[bytes], *, path: str = ".") -> None:
         """Unpack an uncompressed tar below ``path``."""
         await self._channel.call("unpack", {"path": path}, body=chunks, limit=0, deadline=_LARGE)
+
+    async def install_project(self) -> Collection[str]:
+        """Nothing: the image has the project."""
+        return ()
 
     def get_archive(self, paths: Sequence[str], *, path: str = ".") -> AsyncIterator[bytes]:
         """The named paths below ``path`` as an uncompressed tar; the consumer bounds how much it takes."""

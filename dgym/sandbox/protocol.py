@@ -10,7 +10,7 @@ inside, and ``TimeoutError`` never: commands that run out of time are results.
 """
 
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from typing import Annotated, Literal, Protocol
 
 import msgspec
@@ -242,6 +242,13 @@ class Sandbox(Protocol):
 
     async def put_archive(self, chunks: AsyncIterator[bytes], *, path: str = ".") -> None:
         """Unpack an uncompressed tar below ``path``."""
+        ...
+
+    async def install_project(self) -> Collection[str]:
+        """Write what the installation of the project wrote, into the workspace, which holds its source, and beside it.
+
+        Returns the workspace's paths that the source does not have; none if the image has the project.
+        """
         ...
 
     def get_archive(self, paths: Sequence[str], *, path: str = ".") -> AsyncIterator[bytes]:

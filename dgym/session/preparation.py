@@ -41,7 +41,7 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def prepare(sandbox: Sandbox, task: DebugTask, source: Path | None) -> Baseline:
-    """Unpack ``source`` (None: the image holds the repository), read the policy, run the setup.
+    """Unpack ``source`` (None: the image holds the repository), install it, read the policy, run the setup.
 
     Whatever is written afterwards is newer, in whole seconds too, than everything the setup made.
 
@@ -51,9 +51,10 @@ async def prepare(sandbox: Sandbox, task: DebugTask, source: Path | None) -> Bas
     """
     if source is not None:
         await _unpack(sandbox, source)
+    built = frozenset(await sandbox.install_project())
     manifest = await _manifest(sandbox)
+    delivered = frozenset(manifest) - built
     policy = await read_policy(sandbox, task, manifest)
-    delivered = frozenset(manifest)
     if task.spec.setup_commands:
         await run_setup(sandbox, task)
         # A source that changes in the second in which it was built passes for built: setuptools compares whole seconds.

@@ -1,8 +1,8 @@
 """Installs the project of a repository as its developers do: ``pip install -e .``, offline, inside a sandbox.
 
-The installation is made once for a source and an environment. Two archives are kept in the cache: the repository with
-the files that its build wrote into it (version files, metadata, extension modules), and the files of the overlay. Each
-sandbox and verifier unpacks both, so that they are part of the baseline and of no patch.
+The installation is made once for a source and an environment. Two archives are kept in the cache: the files that the
+build wrote into the repository (version files, metadata, extension modules), and those of the overlay. Each sandbox and
+verifier unpacks both, so that they are part of the baseline and of no patch.
 
 Everything that a build writes is untrusted. The archives are only ever unpacked inside sandboxes of the same task.
 """
@@ -30,7 +30,7 @@ from dgym.sandbox.local.environments import Progress, ensure_environment, requir
 from dgym.sandbox.local.interpreter import inspect_interpreter, resolve_python
 from dgym.sandbox.local.overlay import BASE_FILE, ProjectLayer, distribution_names
 from dgym.sandbox.local.provider import LocalProvider, LocalSandbox, chunks_of
-from dgym.sandbox.protocol import RunResult, SandboxSpec
+from dgym.sandbox.protocol import ManifestEntry, RunResult, SandboxSpec
 
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ _MOST_FILES = 100_000
 _FILE_BYTES = 1024**2
 _TAIL_LINES = 25
 _DEPTH = 64
-_FORMAT = 1
+_FORMAT = 2
 
 
 class ProjectRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,15 +88,15 @@ class InstalledProject(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         sandbox: The specification with the interpreter of the environment.
-        source: A tar of the repository after the installation.
-        layer: What the installation wrote into the overlay; None: nothing is installed.
+        name: Names the installation by what it was made from.
+        layer: What the installation wrote; None: nothing is installed.
         requirements: What the environment has besides the project: the declaration and the project's dependencies.
         build_requirements: What the project's build needs.
         variables: Environment variables that the build needs, such as a version that git would give.
     """
 
     sandbox: SandboxSpec
-    source: Path
+    name: str
     layer: ProjectLayer | None = None
     requirements: tuple[str, ...] = ()
     build_requirements: tuple[str, ...] = ()
@@ -111,6 +111,7 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True):
     build_requirements: tuple[str, ...] = ()
     variables: dict[str, str] = {}
     places: tuple[str, str] = ("", "")
+    built: tuple[str, ...] = ()
 
 
 class _Build(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,14 +153,15 @@ async def install_project(source: Path, request: ProjectRequest, progress: Progr
     python = request.sandbox.python or await _environment(record.requirements, request, tell)
     sandbox = msgspec.structs.replace(request.sandbox, python=python)
     if not record.installed:
-        return InstalledProject(sandbox=sandbox, source=source, requirements=record.requirements)
+        return InstalledProject(sandbox=sandbox, name=place.name, requirements=record.requirements)
     return InstalledProject(
         sandbox=msgspec.structs.replace(sandbox, environment={**record.variables, **sandbox.environment}),
-        source=place / "source.tar",
+        name=place.name,
         layer=ProjectLayer(
             build_python=await _build_environment(record.build_requirements, python, request, tell),
-            archive=place / "environment.tar",
+            archives=(place / "workspace.tar", place / "environment.tar"),
             places=record.places,
+            built=record.built,
         ),
         requirements=record.requirements,
         build_requirements=record.build_requirements,
@@ -250,9 +252,10 @@ class _Installer:
                 if missing := await self._missing(sandbox):
                     requires = (*requires, *missing)
                     continue
+                before = await sandbox.manifest()
                 described = await self._install(sandbox)
                 places = (sandbox.workspace, sandbox.overlay)
-                await self._save(sandbox)
+                built = await self._save(sandbox, before)
             finally:
                 await sandbox.stop()
             self._check_extras(described)
@@ -264,6 +267,7 @@ class _Installer:
                 build_requirements=requires,
                 variables=self._variables(requires),
                 places=places,
+                built=built,
             )
         lacking = ", ".join(missing)
         raise SetupFailed(f"the project's build backend {self._build.backend} still lacks {lacking} after an install")
@@ -303,13 +307,24 @@ class _Installer:
         return {
             entry.path: (entry.size, entry.mtime_ns)
             for entry in entries
-            if entry.type in ("file", "symlink") and not entry.path.endswith((".pyc", BASE_FILE))
+            if entry.type in ("file", "symlink")
+            and not entry.path.endswith((".pyc", BASE_FILE))
+            and not entry.target.startswith("/")
         }
 
-    async def _save(self, sandbox: LocalSandbox) -> None:
-        await _write(sandbox.get_archive(["."]), self._target / "source.tar")
-        archive = sandbox.get_archive(self._new, path=sandbox.overlay)
-        await _write(archive, self._target / "environment.tar")
+    async def _save(self, sandbox: LocalSandbox, before: Mapping[str, ManifestEntry]) -> tuple[str, ...]:
+        """Write both archives; returns the paths that are new in the workspace."""
+        after = await sandbox.manifest()
+        built = [
+            path
+            for path, entry in after.items()
+            if entry != before.get(path) and entry.type != "other" and not entry.target.startswith("/")
+        ]
+        for paths, place, name in ((built, ".", "workspace.tar"), (self._new, sandbox.overlay, "environment.tar")):
+            (self._target / name).touch()
+            if paths:
+                await _write(sandbox.get_archive(paths, path=place), self._target / name)
+        return tuple(path for path in built if path not in before)
 
     async def _ask(self, sandbox: LocalSandbox, asked: Mapping[str, Any], kind: type[T]) -> T:
         line = f'exec python "$DGYM_RUNNER/project.py" {_quoted(msgspec.json.encode(asked).decode())}'

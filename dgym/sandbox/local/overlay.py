@@ -31,13 +31,16 @@ class ProjectLayer(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         build_python: The interpreter of the environment with the project's build requirements.
-        archive: A tar of the files in the overlay; None while they are being built.
-        places: The paths of the workspace and of the overlay that the files of ``archive`` contain.
+        archives: Tars of the files in the workspace and in the overlay, without a byte if there are no files; None
+            while they are being built.
+        places: The paths of the workspace and of the overlay that the files contain.
+        built: The paths in the workspace that the source does not have.
     """
 
     build_python: str
-    archive: Path | None = None
+    archives: tuple[Path, Path] | None = None
     places: tuple[str, str] = ("", "")
+    built: tuple[str, ...] = ()
 
 
 def write_overlay(directory: Path, inside: str, interpreter: Interpreter, build: Interpreter) -> None:

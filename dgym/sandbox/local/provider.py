@@ -11,7 +11,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -71,16 +71,10 @@ class LocalProvider(SandboxProvider):
         python = self._spec.python or await ensure_environment(())
         preparation = _Preparation(lambda: self._prepare(python))
         try:
-            sandbox = await _start(await asyncio.to_thread(preparation.make), self._spec)
+            return await _start(await asyncio.to_thread(preparation.make), self._spec)
         except BaseException:
             await asyncio.to_thread(preparation.abandon)
             raise
-        try:
-            await sandbox.fill_overlay()
-        except BaseException:
-            await sandbox.stop()
-            raise
-        return sandbox
 
     def _prepare(self, python: str) -> "_Prepared":
         kind = self._kind
@@ -130,17 +124,20 @@ class LocalSandbox(RunnerClient):
         """The path inside of the environment that projects are installed into; "" if none was made."""
         return "" if self._prepared.project is None else self._prepared.overlay_inside
 
-    async def fill_overlay(self) -> None:
-        """Unpack the installed project, if there is one."""
+    async def install_project(self) -> Collection[str]:
+        """Unpack what the installation of the project wrote into the overlay and the workspace."""
         project = self._prepared.project
-        if project is None or project.archive is None:
-            return
+        if project is None or project.archives is None:
+            return ()
         places = tuple(zip(project.places, (self.workspace, self.overlay), strict=True))
-        archive = project.archive
-        if any(old != new for old, new in places):
-            target = self._prepared.directory.path / "project.tar"
-            archive = await asyncio.to_thread(relocated, archive, target, places)
-        await self.put_archive(chunks_of(archive), path=self.overlay)
+        for archive, path in zip(project.archives, (".", self.overlay), strict=True):
+            if archive.stat().st_size == 0:
+                continue
+            if any(old != new for old, new in places):
+                target = self._prepared.directory.path / "project.tar"
+                archive = await asyncio.to_thread(relocated, archive, target, places)
+            await self.put_archive(chunks_of(archive), path=path)
+        return project.built
 
     async def _command(
         self, op: str, arguments: dict[str, Any], stdin: bytes = b"", *, limit: int, deadline: float

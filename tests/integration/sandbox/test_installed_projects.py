@@ -12,6 +12,7 @@ import pytest
 from dgym.api import DebugTask
 from dgym.env import AsyncRepoEnv, Opening, RepoEnv, check_task
 from dgym.errors import ManifestError, SetupFailed
+from dgym.session import prepare
 
 PYPROJECT = """\
 [build-system]
@@ -118,7 +119,7 @@ async def test_an_installation_in_the_sandbox_is_written_beside_the_workspace(ki
     opened = await Opening(sandbox=kind).open(task)
     sandbox = await opened.provider.sandbox()
     try:
-        await sandbox.put_archive(_tar(opened.source))
+        await prepare(sandbox, task, opened.source)
         result = await sandbox.run("pip install --no-deps --no-build-isolation -e . && command -v acme")
         assert result.exit_status == 0, result.text
         assert result.text.splitlines()[-1] == f"{sandbox.overlay}/bin/acme"
@@ -139,13 +140,16 @@ async def test_what_a_build_writes_into_the_repository_is_in_no_patch(kind):
     files = {
         **FILES,
         "pyproject.toml": PYPROJECT + '[tool.hatch.build.hooks.custom]\npath = "build_hook.py"\n',
+        ".gitignore": "_version.py\n",
         "build_hook.py": "from hatchling.builders.hooks.plugin.interface import BuildHookInterface\n\n\n"
         "class Hook(BuildHookInterface):\n    def initialize(self, version, data):\n"
         "        open('src/acme_demo/_version.py', 'w').write('version = 1\\n')\n",
     }
     async with AsyncRepoEnv(task_of(files), tools=["bash", "submit"], sandbox=kind) as env:
         await env.reset()
-        observation, *_ = await env.step("bash cat src/acme_demo/_version.py; echo 1 > new.txt")
+        observation, *_ = await env.step(
+            "bash cat src/acme_demo/_version.py; echo 1 > new.txt; echo 2 > src/acme_demo/_version.py"
+        )
         assert observation["text"].startswith("version = 1")
         result = await env.finish()
         assert "new.txt" in result.patch
@@ -226,7 +230,3 @@ async def test_extras_and_groups_are_installed():
         assert result.text == "1\n"
     finally:
         await sandbox.stop()
-
-
-async def _tar(path):
-    yield path.read_bytes()
