@@ -130,6 +130,7 @@ def tool_settings(task: DebugTask) -> ToolSettings:
         entrypoint_timeout_seconds=float(spec.entrypoint_timeout_seconds),
         scored_tests=spec.scoring.fail_to_pass + spec.scoring.pass_to_pass,
         parser=spec.scoring.parser,
+        build_commands=spec.build_commands,
         interpreter=spec.interpreter,
     )
 

@@ -27,11 +27,11 @@ from dgym.session.limits import Deadline, EpisodeLimits
 from dgym.session.preparation import apply_solution
 from dgym.session.replay import LAST_DEATH, RecordedHistory
 from dgym.session.sandboxes import Sandboxes, SandboxTermination
-from dgym.session.scoring import MAXIMUM_NOTES, Ending, score, unscored
+from dgym.session.scoring import MAXIMUM_NOTES, ChangeSet, Ending, score, unscored, verification_plan
 from dgym.session.steps import StepExecution
 from dgym.session.toolbox import Toolbox
-from dgym.session.verification import SuiteCache
-from dgym.tools import Tool
+from dgym.session.verification import SuiteCache, check_evaluation
+from dgym.tools import Tool, ToolContext
 from dgym.wire import EndReason, Observation, Result, Score, Step, ToolCall
 from dgym.wire.episode import Action
 from dgym.wire.http import EpisodeState, ToolsResponse, Usage
@@ -274,7 +274,9 @@ class Session:
             texts = [instructions, *await self._toolbox.greet(context, self.tools.values())]
             first = await first_observation(self.tools, context, texts, evaluate=evaluate)
             self.evaluation = first.evaluation
-            if self._recorded is not None:
+            if self._recorded is None:
+                await self._check_evaluation(context)
+            else:
                 return await self._resume(self._recorded.after(first.observation))
         except Exception as error:
             self._finishing = asyncio.get_running_loop().create_future()
@@ -285,6 +287,14 @@ class Session:
         self._journal.restore([Step(seq=0, call=None, observation=first.observation)])
         self._deadline_watch = asyncio.create_task(self._watch_deadline())
         return first.observation
+
+    async def _check_evaluation(self, context: ToolContext) -> None:
+        """``SetupFailed`` if the tests ran and the environment cannot run them: no step would change that."""
+        if context.evaluated is None:
+            return
+        sandbox, baseline = self._sandboxes.current()
+        plan = verification_plan(self.task, baseline, ChangeSet(changes={}), self._suite_cache)
+        await check_evaluation(sandbox, plan, context.evaluated)
 
     async def _resume(self, history: RecordedHistory) -> Observation:
         """Replay ``history``, whose time is not the episode's; returns its last observation."""

@@ -10,7 +10,7 @@ import stat
 import msgspec
 
 from dgym.errors import PathError
-from dgym.sandbox import FileStat, FileType, Sandbox
+from dgym.sandbox import EntrypointResult, FileStat, FileType, Sandbox
 from dgym.tools.breakpoint_table import BreakpointTable
 from dgym.tools.text import nearest
 from dgym.wire import Breakpoint, Frame, Score
@@ -52,7 +52,8 @@ class ToolSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     ``debug_entrypoint``: what pdb runs, if not ``entrypoint``. ``scored_tests``: the ids that count (empty: every
     test that eval ran and did not skip). ``parser``: how the entrypoint's result is read, as in the task's
-    scoring. ``interpreter``: a Python 3 inside the sandbox for the tools' own helpers.
+    scoring. ``build_commands``: what eval runs before the entrypoint if the workspace has changed. ``interpreter``:
+    a Python 3 inside the sandbox for the tools' own helpers.
     """
 
     entrypoint: str = "python -m pytest -q"
@@ -62,6 +63,8 @@ class ToolSettings(msgspec.Struct, frozen=True, kw_only=True):
     bash_timeout_seconds: float = 30.0
     scored_tests: tuple[str, ...] = ()
     parser: str = "auto"
+    build_commands: tuple[str, ...] = ()
+    build_timeout_seconds: float = 1800.0
     interpreter: str = "python3"
 
 
@@ -106,6 +109,10 @@ class ToolContext:
         """The entrypoint that pdb debugs, if not the task's."""
         self.debugged_stdin = ""
         """What the debugged program reads from standard input."""
+        self.evaluated: EntrypointResult | None = None
+        """The last run of the entrypoint by ``eval``."""
+        self.built: str | None = None
+        """The digest of the workspace after the build commands ran last."""
         self.table = BreakpointTable(sandbox)
         self._root: str | None = None
 

@@ -1,6 +1,9 @@
 """Running the task's tests."""
 
+import hashlib
 from collections import Counter
+
+import msgspec
 
 from dgym.sandbox import EntrypointResult, Mode, choose_mode, run_entrypoint
 from dgym.tools.base import Tool
@@ -11,10 +14,12 @@ from dgym.wire import Score
 
 _ADVICE = "run fewer tests at once to see the rest, with bash or as the entrypoint of pdb"
 _PASSED = frozenset({"passed", "xpassed"})
+_UNCHANGED = hashlib.sha256().hexdigest()
+"""The digest of a workspace without changes."""
 
 
 class Eval(Tool):
-    """Run the task's entrypoint (its tests, as a rule) on the workspace as it is now."""
+    """Run the task's entrypoint (its tests, as a rule) on the workspace as it is now, built if the task has a build."""
 
     examples = ("eval",)
 
@@ -37,9 +42,14 @@ class Eval(Tool):
         settings = context.settings
         mode = choose_mode(settings.entrypoint, settings.scored_tests, settings.parser)
         timeout = settings.entrypoint_timeout_seconds
+        context.evaluated = None
+        if (failure := await _build(context)) is not None:
+            total = len(settings.scored_tests) if mode is Mode.NAMED_TESTS else 1
+            return msgspec.structs.replace(failure, score=Score(score=0, max_score=total))
         result = await run_entrypoint(
             context.sandbox, settings.entrypoint, timeout_seconds=timeout, output_limit=self._output_bytes
         )
+        context.evaluated = result
         notices = await context.follow_edits()
         run = result.run
         end = describe_end(run, timeout) or f"Exit status {run.exit_status}."
@@ -55,6 +65,37 @@ class Eval(Tool):
             breakpoints=context.breakpoints,
             score=score(result, mode, settings.scored_tests),
         )
+
+
+async def _build(context: ToolContext) -> ToolResult | None:
+    """Run the build commands if the workspace has changed since they ran last; the result if one fails."""
+    settings = context.settings
+    if not settings.build_commands:
+        return None
+    before = (await context.sandbox.digest()).sha256
+    if before and before == context.built:
+        return None
+    context.built = None
+    for command in settings.build_commands:
+        run = await context.sandbox.run(
+            command, timeout_seconds=settings.build_timeout_seconds, output_limit=_OUTPUT_BYTES
+        )
+        if run.ended_by != "exit" or run.exit_status != 0:
+            if before == _UNCHANGED:
+                break  # What setup has built may not be built twice.
+            end = describe_end(run, settings.build_timeout_seconds) or f"Exit status {run.exit_status}."
+            text = f"{run.text.rstrip()}\nThe build command `{command}` failed, so no test ran. {end}".lstrip("\n")
+            notices = await context.follow_edits()
+            return ToolResult(
+                text="\n".join([text, *notices]),
+                evaluation=text,
+                ok=run.ended_by == "exit",
+                truncated_bytes=run.truncated_bytes,
+                exit_status=run.exit_status,
+                breakpoints=context.breakpoints,
+            )
+    context.built = (await context.sandbox.digest()).sha256
+    return None
 
 
 def summary(result: EntrypointResult) -> str:

@@ -6,7 +6,14 @@ from dgym.session.verification.files import patched_versions, write_versions
 from dgym.session.verification.integrity import label, shell_commands
 from dgym.session.verification.suite import SuiteCache
 from dgym.session.verification.verdict import Verdict, list_paths
-from dgym.session.verification.verifier import OpenUntouched, VerificationPlan, remember_passing, run_version, verify
+from dgym.session.verification.verifier import (
+    OpenUntouched,
+    VerificationPlan,
+    check_evaluation,
+    remember_passing,
+    run_version,
+    verify,
+)
 
 __all__ = [
     "Assessment",
@@ -15,6 +22,7 @@ __all__ = [
     "Verdict",
     "VerificationPlan",
     "assess",
+    "check_evaluation",
     "label",
     "list_paths",
     "patched_versions",

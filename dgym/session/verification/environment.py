@@ -17,6 +17,22 @@ _TAIL_LINES = 20
 _ERROR = re.compile(r"^(?:E\s+|INTERNALERROR>\s*)?((?:\w+\.)*\w*(?:Error|Exception)): (.*)$")
 _PLACE = re.compile(r'^(?:E\s+|INTERNALERROR>\s*)?(?:File "(?P<quoted>[^"]+)", line \d+|(?P<short>\S+\.py):\d+:)')
 _MISSING_MODULE = re.compile(r"No module named ['\"]?([\w.]+)")
+_NO_ASYNC_PLUGIN = "async def functions are not natively supported"
+_ASYNC_PLUGINS = ("pytest-asyncio", "anyio", "pytest-trio", "pytest-twisted", "pytest-aiohttp")
+_RAN = frozenset({"passed", "xpassed", "xfailed"})
+_OTHER_DISTRIBUTIONS = {
+    "attr": ("attrs",),
+    "bs4": ("beautifulsoup4",),
+    "crypto": ("pycryptodome",),
+    "cv2": ("opencv_python", "opencv_python_headless"),
+    "git": ("gitpython",),
+    "pil": ("pillow",),
+    "skimage": ("scikit_image",),
+    "sklearn": ("scikit_learn",),
+    "zmq": ("pyzmq",),
+}
+"""Distributions that are not called like the module that they install."""
+_MISSING_AROUND = ("unrecognized arguments", "Missing required plugins", "Error importing plugin")
 _WORD = re.compile(r"[A-Za-z0-9]+(?:[-_.][A-Za-z0-9]+)*")
 
 
@@ -27,7 +43,17 @@ def is_doubtful(mode: Mode, result: EntrypointResult) -> bool:
     report = result.report
     if mode is Mode.EXIT_STATUS:
         return report is not None and report.form == "shell" and result.run.exit_status in _NOT_STARTED
-    return report is None or not report.outcomes
+    return report is None or not report.outcomes or _lacks_async_plugin(result)
+
+
+def _lacks_async_plugin(result: EntrypointResult) -> bool:
+    """Whether no test passed, and all that failed are coroutines that pytest cannot run without a plugin."""
+    if result.report is None or not _RAN.isdisjoint(result.report.outcomes.values()):
+        return False
+    lines = result.run.text.splitlines()
+    explained = sum(_NO_ASYNC_PLUGIN in line and not line.startswith("FAILED ") for line in lines)
+    failures = sum(line.startswith("___") and line.endswith("___") for line in lines)
+    return explained >= max(1, failures - bool(result.run.truncated_bytes))
 
 
 def suggests_doubt(observation: Observation) -> bool:
@@ -45,6 +71,7 @@ def environment_failure(
     paths: Collection[str],
     is_fixed: Callable[[str], bool],
     declared: str = "",
+    tests_follow: bool = False,
 ) -> str | None:
     """Why the environment cannot run the tests, from a run of the untouched repository; None when it can.
 
@@ -56,6 +83,7 @@ def environment_failure(
         paths: The files of the repository, and those that the task's solution adds.
         is_fixed: Whether no agent can change a path: a module that such a file lacks is the environment's fault.
         declared: The text of the files in which the repository names its dependencies.
+        tests_follow: Whether scoring adds tests that the run did not have. Then a run without tests is not a failure.
     """
     if not is_doubtful(mode, result):
         return None
@@ -73,6 +101,12 @@ def environment_failure(
         causes.append(f"{found[1]}: {found[2]}")
     output = [line for line in lines if line.strip()][-_TAIL_LINES:]
     status = result.run.exit_status
+    if _lacks_async_plugin(result):
+        plugin = next((name for name in _ASYNC_PLUGINS if _is_declared(name, declared)), _ASYNC_PLUGINS[0])
+        causes.append(f"the tests are coroutines, and no plugin of pytest runs them; install {plugin}")
+    if tests_follow and not causes and status not in _NOT_STARTED:
+        if not any(sign in line for line in lines for sign in _MISSING_AROUND):
+            return None
     ran = f"{entrypoint!r} exited with status {status} on the untouched repository"
     return "\n".join(
         [
@@ -105,7 +139,9 @@ def _place_before(lines: list[str], workspace: str) -> str | None:
 
 def _is_declared(module: str, declared: str) -> bool:
     words = {word.lower().replace("-", "_").replace(".", "_") for word in _WORD.findall(declared)}
-    return module.lower() in words
+    name = module.lower().replace("-", "_")
+    others = (f"py{name}", f"{name}py", f"python_{name}", f"py_{name}", *_OTHER_DISTRIBUTIONS.get(name, ()))
+    return not words.isdisjoint((name, *others))
 
 
 def _without_error(lines: list[str], result: EntrypointResult) -> str:

@@ -90,6 +90,18 @@ class VerificationPlan(msgspec.Struct, frozen=True, kw_only=True):
             return counted_tests(self.evaluation)
         return self.fail_to_pass + self.pass_to_pass
 
+    @property
+    def written_paths(self) -> list[str]:
+        """The paths of the hidden files and of the test patch.
+
+        Raises:
+            VerifierFailed: The patch cannot be read.
+        """
+        try:
+            return [*self.hidden_files, *(patched_paths(self.test_patch) if self.test_patch else ())]
+        except PatchError as error:
+            raise VerifierFailed(f"scoring.testPatch cannot be read: {error}") from None
+
     def judge(self, result: EntrypointResult, expected: ExpectedTests) -> Verdict:
         """The verdict on one run; ``expected`` are the named tests or the suite."""
         if self.evaluation is not None:
@@ -166,6 +178,18 @@ async def run_version(verifier: Sandbox, plan: VerificationPlan) -> EntrypointRe
         raise VerifierFailed(str(error)) from error
 
 
+async def check_evaluation(sandbox: Sandbox, plan: VerificationPlan, result: EntrypointResult) -> None:
+    """Check the run of the entrypoint in the agent's ``sandbox`` before the agent's first step.
+
+    Hidden files and the test patch are not there yet.
+
+    Raises:
+        SetupFailed: The environment cannot run the tests.
+    """
+    if not _is_known_to_run(plan):
+        await _Verification(sandbox, plan).check_environment(result, tests_follow=bool(plan.written_paths))
+
+
 class _AgentsDoing(Exception):
     """The agent's changes keep the tests from being run at all."""
 
@@ -188,7 +212,7 @@ class _Verification:
         except _AgentsDoing:
             return  # A build that the repository's own code breaks is the bug.
         await self._write_tests()
-        await self._check_environment(await self._run_entrypoint())
+        await self.check_environment(await self._run_entrypoint())
         if self._plan.cache is not None:
             self._plan.cache.set("runs", holds=True)
 
@@ -199,14 +223,15 @@ class _Verification:
         await self._write_tests()
         result = await self._run_entrypoint()
         if not self._plan.changed:
-            await self._check_environment(result)
+            await self.check_environment(result)
         return result
 
-    async def _check_environment(self, untouched: EntrypointResult) -> None:
+    async def check_environment(self, untouched: EntrypointResult, *, tests_follow: bool = False) -> None:
+        """``SetupFailed`` if the run of the untouched repository shows that the environment cannot run the tests."""
         if not is_doubtful(self._plan.mode, untouched):
             return
         manifest = await self._verifier.manifest()
-        protection = protect(manifest, self._plan.named, self._written_paths())
+        protection = protect(manifest, self._plan.named, self._plan.written_paths)
         named = [path for path in manifest if _DEPENDENCY_FILES.fullmatch(path)]
         versions = await read_versions(self._verifier, manifest, named)
         failure = environment_failure(
@@ -214,9 +239,10 @@ class _Verification:
             self._plan.entrypoint,
             untouched,
             workspace=self._verifier.workspace,
-            paths={*manifest, *self._plan.solution_paths},
+            paths={*manifest, *self._plan.solution_paths, *self._plan.written_paths},
             is_fixed=lambda path: protection.why_refused(path) is not None or why_dropped(path) is not None,
             declared="\n".join(version.data.decode("utf-8", "replace") for version in versions.values()),
+            tests_follow=tests_follow,
         )
         if failure is not None:
             raise SetupFailed(failure)
@@ -237,7 +263,7 @@ class _Verification:
         named = files_of_shell_line(self._plan.entrypoint, pristine)
         if self._plan.evaluation is not None:
             named += files_of_shell_line(self._plan.evaluation.script, pristine)
-        protection = protect(pristine, expected.outcomes, [*self._written_paths(), *named])
+        protection = protect(pristine, expected.outcomes, [*self._plan.written_paths, *named])
         pyproject = await read_versions(self._verifier, pristine, ["pyproject.toml"])
         original = pyproject["pyproject.toml"].data if pyproject else None
         try:
@@ -265,13 +291,6 @@ class _Verification:
             seen=self._signs.seen,
         )
 
-    def _written_paths(self) -> list[str]:
-        patch = self._plan.test_patch
-        try:
-            return [*self._plan.hidden_files, *(patched_paths(patch) if patch else ())]
-        except PatchError as error:
-            raise VerifierFailed(f"scoring.testPatch cannot be read: {error}") from None
-
     # The untouched repository
 
     async def _expected(self) -> ExpectedTests:
@@ -292,7 +311,7 @@ class _Verification:
         await self._write_tests()
         run = await self._run_entrypoint()
         marks = None if run.completed else await self._run_entrypoint(setup_only=True)
-        await self._check_environment(run)
+        await self.check_environment(run)
         await copy.restore()
         return expected_tests(run, marks)
 
@@ -314,7 +333,7 @@ class _Verification:
             raise _AgentsDoing(f"the tests took the verifier down ({death})") from death
         self.doubtful = is_doubtful(self._plan.mode, result) and self._plan.mode is not Mode.WHOLE_SUITE
         if self.doubtful and not changed:
-            await self._check_environment(result)
+            await self.check_environment(result)
             self.doubtful = False
         self._signs.add_report(result.report)
         try:

@@ -37,3 +37,24 @@ async def test_the_solution_is_built(open_session):
     session = await open_session(**TASK, solution=SOLUTION)
     await session.apply_solution()
     assert (await session.step(1, "submit")).end_reason == "Resolved"
+
+
+async def test_eval_builds_what_has_changed_as_scoring_does(open_session):
+    session = await open_session(**TASK, reset=False)
+    first = await session.reset(evaluate=True)
+    assert "1 failed" in first.text
+    await session.step(1, REPAIR)
+    repaired = await session.step(2, "eval")
+    assert repaired.score.resolved, repaired.text
+    again = await session.step(3, "eval")
+    assert again.score.resolved, again.text
+    await session.step(4, "bash printf 'import sys\\nsys.exit(\"no compiler\")\\n' > build.py")
+    broken = await session.step(5, "eval")
+    assert not broken.score.resolved
+    assert "no compiler" in broken.text
+    assert "The build command `python build.py` failed, so no test ran. Exit status 1." in broken.text
+
+
+async def test_eval_builds_before_the_first_change_where_setup_does_not(open_session):
+    session = await open_session(files=FILES, buildCommands=["python build.py"], reset=False)
+    assert "1 failed" in (await session.reset(evaluate=True)).text

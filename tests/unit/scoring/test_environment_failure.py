@@ -11,7 +11,7 @@ PATHS = ("calc.py", "package/__init__.py", "test_calc.py", "conftest.py")
 MISSING = "E   ModuleNotFoundError: No module named 'absent'"
 
 
-def why(text, *, status=2, mode=Mode.NAMED_TESTS, form="pytest", outcomes=None, declared="", ended_by="exit"):
+def why(text, *, status=2, mode=Mode.NAMED_TESTS, form="pytest", outcomes=None, declared="", ended_by="exit", **more):
     report = Report(form=form, outcomes=outcomes or {}, finished=True, exit_status=status)
     run = RunResult(exit_status=status, ended_by=ended_by, output=text.encode())
     return environment_failure(
@@ -22,6 +22,7 @@ def why(text, *, status=2, mode=Mode.NAMED_TESTS, form="pytest", outcomes=None, 
         paths=PATHS,
         is_fixed=lambda path: path in ("test_calc.py", "conftest.py"),
         declared=declared,
+        **more,
     )
 
 
@@ -60,6 +61,35 @@ def test_what_the_repositorys_own_code_raises_is_the_bug(text):
 def test_a_dependency_that_the_repository_declares_is_the_environments():
     text = f"calc.py:1: in <module>\n{MISSING}"
     assert why(text, declared="dependencies = ['Absent>=2']") is not None
+
+
+@pytest.mark.parametrize(
+    ("module", "declared"),
+    [("yaml", "PyYAML"), ("dateutil", "python-dateutil"), ("PIL", "Pillow>=9"), ("jwt", "PyJWT")],
+)
+def test_a_declared_distribution_may_be_called_otherwise_than_its_module(module, declared):
+    text = f"calc.py:1: in <module>\nE   ModuleNotFoundError: No module named '{module}'"
+    assert why(text, declared=declared) is not None
+    assert why(text, declared="unrelated") is None
+
+
+def test_tests_that_scoring_adds_may_be_missing():
+    assert why("no tests ran in 0.01s", status=5, tests_follow=True) is None
+    assert why("ERROR: file or directory not found: tests/test_new.py", status=4, tests_follow=True) is None
+    assert why(f"conftest.py:1: in <module>\n{MISSING}", tests_follow=True) is not None
+    assert why("ERROR: Missing required plugins: pytest-absent", tests_follow=True) is not None
+
+
+def test_coroutines_that_no_plugin_runs_are_the_environments_unless_something_else_failed():
+    section = "____ test_{} ____\nasync def functions are not natively supported.\n"
+    outcomes = {"test_calc.py::test_a": "failed", "test_calc.py::test_b": "failed"}
+    text = section.format("a") + section.format("b")
+    failure = why(text, status=1, outcomes=outcomes, declared="pytest-asyncio")
+    assert failure.endswith("install pytest-asyncio")
+    assert why(section.format("a") + "____ test_b ____\nassert 1 == 2", status=1, outcomes=outcomes) is None
+    assert why(text, status=1, outcomes={**outcomes, "test_calc.py::test_c": "passed"}) is None
+    skipped = "PytestUnhandledCoroutineWarning: async def functions are not natively supported and have been skipped."
+    assert why(skipped, status=0, outcomes={"test_calc.py::test_a": "skipped"}) is not None
 
 
 def test_tests_that_ran_and_runs_that_were_ended_are_no_doubt():
