@@ -104,9 +104,9 @@ def environment_failure(
     if _lacks_async_plugin(result):
         plugin = next((name for name in _ASYNC_PLUGINS if _is_declared(name, declared)), _ASYNC_PLUGINS[0])
         causes.append(f"the tests are coroutines, and no plugin of pytest runs them; install {plugin}")
-    if tests_follow and not causes and status not in _NOT_STARTED:
-        if not any(sign in line for line in lines for sign in _MISSING_AROUND):
-            return None
+    is_explained = causes or status in _NOT_STARTED or any(sign in line for line in lines for sign in _MISSING_AROUND)
+    if tests_follow and not is_explained:
+        return None
     ran = f"{entrypoint!r} exited with status {status} on the untouched repository"
     return "\n".join(
         [
