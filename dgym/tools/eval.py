@@ -43,7 +43,7 @@ class Eval(Tool):
         mode = choose_mode(settings.entrypoint, settings.scored_tests, settings.parser)
         timeout = settings.entrypoint_timeout_seconds
         context.evaluated = None
-        if (failure := await _build(context)) is not None:
+        if (failure := await _build(context, self._output_bytes)) is not None:
             total = len(settings.scored_tests) if mode is Mode.NAMED_TESTS else 1
             return msgspec.structs.replace(failure, score=Score(score=0, max_score=total))
         result = await run_entrypoint(
@@ -67,7 +67,7 @@ class Eval(Tool):
         )
 
 
-async def _build(context: ToolContext) -> ToolResult | None:
+async def _build(context: ToolContext, output_bytes: int) -> ToolResult | None:
     """Run the build commands if the workspace has changed since they ran last; the result if one fails."""
     settings = context.settings
     if not settings.build_commands:
@@ -78,7 +78,7 @@ async def _build(context: ToolContext) -> ToolResult | None:
     context.built = None
     for command in settings.build_commands:
         run = await context.sandbox.run(
-            command, timeout_seconds=settings.build_timeout_seconds, output_limit=_OUTPUT_BYTES
+            command, timeout_seconds=settings.build_timeout_seconds, output_limit=output_bytes
         )
         if run.ended_by != "exit" or run.exit_status != 0:
             if before == _UNCHANGED:
