@@ -25,7 +25,7 @@ CALLS: dict[str, Callable[[Client], Any]] = {
     "get": lambda client: client.get(CONFIG_MAPS, "a", namespace="ns", decode=bytes),
     "create": lambda client: client.create(CONFIG_MAPS, BODY, namespace="ns", decode=bytes),
     "merge": lambda client: client.patch(CONFIG_MAPS, "a", BODY, namespace="ns", decode=bytes),
-    "apply": lambda client: client.apply(CONFIG_MAPS, "a", BODY, namespace="ns", field_manager="m"),
+    "apply": lambda client: client.apply(CONFIG_MAPS, "a", BODY, decode=bytes, namespace="ns", field_manager="m"),
     "delete": lambda client: client.delete(CONFIG_MAPS, "a", namespace="ns", decode=bytes),
     "delete this one": lambda client: client.delete(CONFIG_MAPS, "a", namespace="ns", uid="u", decode=bytes),
 }

@@ -49,9 +49,9 @@ async def test_the_life_of_an_object(
     merged = await client.patch(CONFIG_MAPS, "a", {"data": {"y": "2"}}, **where)
     assert merged.data == {"x": "1", "y": "2"}
     apply = {"namespace": api_namespace, "field_manager": "test"}
-    assert not await client.apply(CONFIG_MAPS, "a", config_map("a", x="3"), **apply)
+    assert not (await client.apply(CONFIG_MAPS, "a", config_map("a", x="3"), **apply))[1]
     assert (await client.get(CONFIG_MAPS, "a", **where)).data == {"x": "3", "y": "2"}
-    assert await client.apply(CONFIG_MAPS, "b", config_map("b"), dry_run=True, **apply)
+    assert (await client.apply(CONFIG_MAPS, "b", config_map("b"), dry_run=True, **apply))[1]
     with pytest.raises(NotFound):
         await client.get(CONFIG_MAPS, "b", **where)
     assert await client.delete(CONFIG_MAPS, "a", uid=made.metadata.uid, **where) is None
