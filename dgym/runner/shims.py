@@ -14,6 +14,7 @@ Interpreters import this module before ``sys.path`` is safe, so at its top it im
 import os
 import sys
 
+FDS_VARIABLE = "DGYM_DEBUG_FDS"
 HOOK = "hook"
 PROGRAMS = "bin"
 CLAIM = "claimed"
@@ -202,9 +203,73 @@ def _drive(loaded):
     """
     path = list(sys.path)
     sys.path[:] = library_entries(path)
+    kind, target = os.environ[FDS_VARIABLE].split(",", 3)[2:]
+    first = os.path.dirname(os.path.realpath(target)) if os.path.isfile(target) else target
+    others = path[: path.index(sys.path[0])] if sys.path else path
+    entries = [os.getcwd() if kind == "module" else first] + others
+    keep_private = import_privately() if any(map(_may_hide_library, entries)) else None
     from dgym_runner.debugger import program
 
-    program.run(loaded, path, _RUNNER)
+    program.run(loaded, path, _RUNNER, keep_private)
+
+
+def _may_hide_library(entry):
+    """Whether an entry of ``sys.path`` may hold a module with a name of the standard library."""
+    try:
+        names = {name.partition(".")[0] for name in os.listdir(entry or os.curdir)}
+    except OSError:
+        return os.path.isfile(entry)  # an archive
+    library = os.path.dirname(os.path.abspath(os.__file__))
+    known = _list(library) + _list(os.path.join(library, "lib-dynload"))
+    return any(name.partition(".")[0] in names for name in known)
+
+
+def _list(directory):
+    try:
+        return os.listdir(directory)
+    except OSError:
+        return []
+
+
+def import_privately():
+    """Have the modules that are imported from now on find each other, whatever the program imports under their names.
+
+    Code of the library imports modules inside functions too, when the program has replaced them in ``sys.modules``. So
+    these modules get an ``__import__`` of their own. Returns a function that ends this, given the private modules.
+    """
+    import builtins
+    from importlib.machinery import PathFinder
+
+    modules = {}
+    original = builtins.__import__
+
+    def private_import(name, global_names=None, local_names=None, fromlist=(), level=0):
+        if level or name not in modules or isinstance(fromlist, list):  # a list: C code, which needs sys.modules
+            return original(name, global_names, local_names, fromlist, level)
+        return modules[name if fromlist else name.partition(".")[0]]
+
+    namespace = dict(vars(builtins), __import__=private_import)
+
+    def create_module(spec):
+        module = type(sys)(spec.name)
+        module.__dict__["__builtins__"] = namespace
+        return module
+
+    class Finder(object):
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            spec = PathFinder.find_spec(name, path, target)
+            if spec is not None and spec.origin is not None and spec.origin.endswith(".py"):
+                spec.loader.create_module = create_module
+            return spec
+
+    sys.meta_path.insert(sys.meta_path.index(PathFinder), Finder)
+
+    def end(private):
+        modules.update(private)
+        sys.meta_path.remove(Finder)
+
+    return end
 
 
 def library_entries(path):
@@ -223,13 +288,14 @@ def run_next(here):
 
     The runner's ``sitecustomize`` hides the environment's own, which Python then does not find.
     """
-    import importlib.machinery
-    import importlib.util
+    # importlib.util would import more of the library, which the program may have its own modules for.
+    import _frozen_importlib
+    import _frozen_importlib_external
 
     others = [path for path in sys.path if os.path.abspath(path) != here]
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
+    spec = _frozen_importlib_external.PathFinder.find_spec("sitecustomize", others)
     if spec is not None and spec.loader is not None:
-        module = importlib.util.module_from_spec(spec)
+        module = _frozen_importlib.module_from_spec(spec)
         sys.modules["sitecustomize"] = module
         spec.loader.exec_module(module)
 

@@ -49,7 +49,8 @@ class Commands(pdb.Pdb):
         if self.commands_defining:
             return pdb.Pdb.onecmd(self, line)
         # From 3.13 on pdb would take p(x) for a call.
-        line = _GLUED.sub(r"\1 ", line)
+        # A replacement given as text would import re again, which the program may have replaced.
+        line = _GLUED.sub(lambda match: match.group() + " ", line)
         word = line.split(None, 1)[0] if line.strip() else ""
         refused = refusal(line) if word in COMMANDS and word != "commands" else None
         if not line.startswith("_pdbcmd"):

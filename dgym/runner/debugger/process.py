@@ -297,7 +297,7 @@ class DirectStart(object):
         self.argv = [launch.python] + launch.flags + [DRIVER]
         self.pass_fds = (self._theirs.fileno(), self._their_traces)
         self.environment = dict(config.environment, **launch.env)
-        self.environment[FDS_VARIABLE] = "%d,%d" % self.pass_fds
+        self.environment[FDS_VARIABLE] = "%d,%d,%s,%s" % (self.pass_fds + (launch.kind, launch.target))
 
     def started(self):
         """Close what the process has inherited."""

@@ -2,16 +2,14 @@
 
 import atexit
 import faulthandler
-import importlib.machinery
-import io
 import os
 import pdb  # noqa: T100 - its functions are replaced
-import runpy
 import sys
 import threading
 import traceback
 import types
 
+from .. import main_program
 from ..descriptors import move_high
 from . import breakpoints
 from . import pytest_plugin
@@ -19,14 +17,17 @@ from .remote_pdb import START, Debugger
 from .tracing import HARNESS, HIDDEN, PROGRAM, Owners, interrupt_on_signal
 from .wire import FDS_VARIABLE, Channel
 
+_KEPT = frozenset(["bdb", "cmd", "pdb", "threading"])
 
-def run(loaded, path, root):
+
+def run(loaded, path, root, keep_private):
     """Connect to the host and run the program that it names.
 
     ``loaded`` and ``path`` are the modules and the ``sys.path`` that the interpreter itself began with;
-    ``root`` is the runner's directory.
+    ``root`` is the runner's directory. ``keep_private``, unless None, takes the modules that only the debugger uses.
     """
-    numbers = os.environ.pop(FDS_VARIABLE).split(",")
+    numbers = os.environ.pop(FDS_VARIABLE).split(",", 2)
+    numbers[2:] = []
     channel = Channel(int(numbers[0]))
     traces = move_high(int(numbers[1]))
     start = channel.receive()
@@ -36,7 +37,9 @@ def run(loaded, path, root):
     debugger = _make_debugger(channel, start, root)
     program = _Program(start, debugger)
     program.take_place(path)
-    forget_modules(loaded)
+    private = main_program.forget_modules(loaded, _KEPT)
+    if keep_private is not None:
+        keep_private(private)
     _install_hooks(debugger)
     if start["is_pytest"]:
         pytest_plugin.connect(debugger)
@@ -69,28 +72,6 @@ def _report_end(debugger):
     sys.settrace(None)
 
 
-def forget_modules(loaded):
-    """Drop the debugger from ``sys.modules``, and library modules that a file of the program would have hidden."""
-    library = os.path.dirname(os.path.abspath(os.__file__))
-    before_library = []
-    for entry in sys.path:
-        if os.path.abspath(entry).startswith(library):
-            break
-        before_library.append(entry)
-    for name in sorted(set(sys.modules) - loaded):
-        top = name.partition(".")[0]
-        if top == "dgym_runner" or _is_hidden_by(top, before_library):
-            del sys.modules[name]
-
-
-def _is_hidden_by(name, entries):
-    return any(
-        os.path.isfile(os.path.join(entry, candidate))
-        for entry in entries
-        for candidate in (name + ".py", os.path.join(name, "__init__.py"))
-    )
-
-
 def _install_hooks(debugger):
     """Have ``breakpoint()`` and the functions of ``pdb`` lead to this session."""
 
@@ -117,14 +98,15 @@ class _Program(object):
     def __init__(self, start, debugger):
         self._start = start
         self._debugger = debugger
-        self._script = os.path.abspath(start["target"]) if start["kind"] == "script" else None
 
     def take_place(self, path):
         """Give the program its own sys.path and sys.argv."""
         start = self._start
-        sys.path[:] = path
-        if not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
-            sys.path[0] = os.path.dirname(os.path.realpath(self._script)) if self._script else os.getcwd()
+        # Unless it is isolated, the interpreter has put the runner's directory first.
+        sys.path[:] = path if main_program.is_isolated() else path[1:]
+        first = main_program.first_entry(start["kind"], start["target"])
+        if first is not None:
+            sys.path.insert(0, first)
         argv = pytest_plugin.arguments(start["argv"], os.environ) if start["is_pytest"] else start["argv"]
         sys.argv[:] = [start["target"]] + argv
         if hasattr(sys, "orig_argv"):
@@ -144,7 +126,7 @@ class _Program(object):
         self._finished()
 
     def _execute(self):
-        code, namespace = self._load_script() if self._script else self._load_module()
+        code, namespace = main_program.load(self._start["kind"], self._start["target"])
         if self._debugger.has_stopped:
             # At a breakpoint in a package that the module needed: the agent has taken over already.
             self._debugger.record_file(code.co_filename)
@@ -156,36 +138,6 @@ class _Program(object):
             self._debugger.stop_in(before)
             exec(before, namespace)
         exec(code, namespace)
-
-    def _load_script(self):
-        try:
-            with io.open(self._script, "rb") as stream:
-                data = stream.read()
-        except OSError as error:
-            sys.stderr.write("can't open file %r: %s\n" % (self._start["target"], error))
-            raise SystemExit(2)
-        code = compile(data, self._script, "exec", dont_inherit=True)
-        main = self._new_main(self._script if sys.version_info >= (3, 9) else self._start["target"])
-        main["__loader__"] = importlib.machinery.SourceFileLoader("__main__", self._script)
-        return code, main
-
-    def _load_module(self):
-        try:
-            _name, spec, code = runpy._get_module_details(self._start["target"], runpy._Error)
-        except runpy._Error as error:
-            raise SystemExit("%s: %s" % (sys.executable, error))
-        sys.argv[0] = spec.origin
-        main = self._new_main(spec.origin)
-        main.update(__loader__=spec.loader, __spec__=spec, __package__=spec.parent, __cached__=spec.cached)
-        return code, main
-
-    def _new_main(self, filename):
-        module = types.ModuleType("__main__")
-        module.__dict__.update(
-            __file__=filename, __builtins__=sys.modules["builtins"], __annotations__={}, __cached__=None
-        )
-        sys.modules["__main__"] = module
-        return module.__dict__
 
     def _finished(self):
         """The main module has ended: from now on only breakpoints stop the program, for example in exit handlers."""

@@ -136,5 +136,5 @@ def _become_driver(session, launch, environment):
     descriptors = (channel.detach(), traces)
     for descriptor in descriptors:
         os.set_inheritable(descriptor, True)
-    environment[FDS_VARIABLE] = "%d,%d" % descriptors
+    environment[FDS_VARIABLE] = "%d,%d,%s,%s" % (descriptors + (launch.kind, launch.target))
     os.execve(launch.python, [launch.python] + launch.flags + [DRIVER], environment)

@@ -16,7 +16,7 @@ from .breakpoints import lines_of_code
 from .commands import evaluate
 
 _NOTHING = frozenset()
-_STARTERS = ("/debugger/program.py", "/shims.py")  # below every frame of the program
+_STARTERS = ("/debugger/program.py", "/main_program.py", "/shims.py")  # below every frame of the program
 
 HIDDEN = 0  # the debugger itself
 HARNESS = 1  # test runners and the import system: stepping passes through

@@ -9,20 +9,24 @@ import sys
 _RUNNER = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _PACKAGE = "dgym_runner"
+_PLUGIN = "dgym_shell_plugin"
 
 
 def _load(name):
     """Import a file of the runner without putting its directory on ``sys.path``."""
-    import importlib
-
     if _PACKAGE not in sys.modules:
         sys.modules[_PACKAGE] = type(sys)(_PACKAGE)
         sys.modules[_PACKAGE].__path__ = [_RUNNER]
-    return importlib.import_module(_PACKAGE + "." + name)
+    __import__(_PACKAGE + "." + name)
+    return sys.modules[_PACKAGE + "." + name]
 
 
 def _act():
+    loaded = frozenset(sys.modules)
+    path = list(sys.path)
     shims = _load("shims")
+    # A module of the program with a name of the library must not be imported here, nor the library's for the program.
+    sys.path[:] = shims.library_entries(path)
     session = os.path.dirname(_HERE)
     if shims.is_session(session):
         try:
@@ -31,9 +35,10 @@ def _act():
             pass  # the session has ended
     else:
         _load("scoring.shell_line").enter_interpreter(_load)
-    for name in [name for name in sys.modules if name.partition(".")[0] == _PACKAGE]:
-        del sys.modules[name]
-    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != _HERE]
+    for name in set(sys.modules) - loaded - {_PLUGIN}:
+        if name.partition(".")[0] == _PACKAGE or getattr(sys.modules[name], "__file__", None):
+            del sys.modules[name]
+    sys.path[:] = [entry for entry in path if os.path.abspath(entry) != _HERE]
     shims.run_next(_HERE)
 
 

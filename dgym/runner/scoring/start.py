@@ -9,20 +9,19 @@ changed code worked on what decides about it.
 import importlib
 import os
 import sys
-import types
+
+from dgym_runner import main_program
+
+# What judges a program stays loaded.
+_JUDGING = frozenset(["unittest"])
 
 
-def run(orders, write):
-    """Run what ``orders`` name; ends the process."""
+def run(orders, write, loaded):
+    """Run what ``orders`` name; ends the process. ``loaded`` are the modules that the interpreter began with."""
     if orders["launch"]["is_pytest"]:
         _run_pytest(orders, write)
     else:
-        _run_program(orders, write)
-
-
-def _searches_directory():
-    """Whether the interpreter would put the program's directory first on ``sys.path``."""
-    return not (sys.flags.isolated or getattr(sys.flags, "safe_path", False))
+        _run_program(orders, write, loaded)
 
 
 # pytest
@@ -69,15 +68,15 @@ def _pytest_arguments(orders):
 
 def _import_pytest(launch):
     """Import pytest from where it is installed, and only then let the workspace be found."""
-    first = os.getcwd() if launch["kind"] == "module" else os.path.dirname(launch["target"])
+    first = main_program.first_entry(launch["kind"], launch["target"])
     try:
         import pytest
     except ImportError:
-        sys.path.insert(0, first)
+        sys.path.insert(0, first or os.getcwd())
         import pytest
     else:
         _import_early()
-        if _searches_directory():
+        if first is not None:
             sys.path.insert(0, first)
     return pytest
 
@@ -94,7 +93,7 @@ def _import_early():
 # Scripts and modules
 
 
-def _run_program(orders, write):
+def _run_program(orders, write, loaded):
     launch = orders["launch"]
     changed = [os.path.realpath(os.path.join(orders["workspace"], path)) for path in orders["changed"] or ()]
     guard = None
@@ -104,12 +103,16 @@ def _run_program(orders, write):
         guard = ProgramGuard(changed)
         guard.snapshot()
     sys.argv = [launch["target"]] + list(launch["argv"])
+    if hasattr(sys, "orig_argv"):
+        sys.orig_argv[:] = launch["orig_argv"]
     status, abnormal = 0, None
     try:
-        if launch["kind"] == "module":
-            _run_module(launch["target"])
-        else:
-            _run_script(launch["target"])
+        first = main_program.first_entry(launch["kind"], launch["target"])
+        if first is not None:
+            sys.path.insert(0, first)
+        main_program.forget_modules(loaded, _JUDGING)
+        code, namespace = main_program.load(launch["kind"], launch["target"])
+        exec(code, namespace)
     except SystemExit as error:
         status = _exit_status(error.code)
         abnormal = _abnormal_end(error.__traceback__, launch["target"], changed)
@@ -120,27 +123,6 @@ def _run_program(orders, write):
         abnormal = abnormal or guard.finished()
     write("status", status=status, **({} if abnormal is None else {"abnormal": abnormal}))
     sys.exit(status)
-
-
-def _run_module(name):
-    import runpy
-
-    sys.path.insert(0, os.getcwd())
-    runpy.run_module(name, run_name="__main__", alter_sys=True)
-
-
-def _run_script(path):
-    if _searches_directory():
-        sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
-    import tokenize
-
-    main = types.ModuleType("__main__")
-    main.__file__ = path
-    main.__builtins__ = sys.modules["builtins"]
-    with tokenize.open(path) as file:
-        source = file.read()
-    sys.modules["__main__"] = main
-    exec(compile(source, path, "exec", dont_inherit=True), main.__dict__)
 
 
 def _exit_status(code):
@@ -163,11 +145,11 @@ def _abnormal_end(traceback, target, changed):
 
 
 def _show_traceback():
-    """What the interpreter would print, without the frames of this file and of runpy."""
+    """What the interpreter would print, without the frames of the runner and of the import system."""
     kind, value, traceback = sys.exc_info()
-    ours = (os.path.realpath(__file__), os.path.realpath(types.__file__))
+    ours = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
     while traceback is not None and (
-        os.path.realpath(traceback.tb_frame.f_code.co_filename) in ours
+        os.path.realpath(traceback.tb_frame.f_code.co_filename).startswith(ours)
         or traceback.tb_frame.f_globals.get("__name__") == "runpy"
     ):
         traceback = traceback.tb_next

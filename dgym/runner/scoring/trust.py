@@ -318,7 +318,9 @@ def patches(trust, modules, exempt=frozenset()):
 def traces(trust):
     """The sign that changed code traces this process."""
     hooks = [sys.gettrace(), sys.getprofile()]
-    hooks += [getattr(threading, name, None) for name in ("_trace_hook", "_profile_hook")]
+    # The program may have imported its own.
+    for module in (threading, sys.modules.get("threading")):
+        hooks += [getattr(module, name, None) for name in ("_trace_hook", "_profile_hook")]
     hooks += _monitors()
     traced = any(hook is not None and trust.distrusts(hook) for hook in hooks)
     return ["changed code traces the program"] if traced else []

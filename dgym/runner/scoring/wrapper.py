@@ -6,16 +6,15 @@ a token that the program's code must not see, so they travel in an unlinked file
 read from ``/proc`` by the program.
 """
 
-import json
 import os
-import re
 import sys
-import tempfile
 
+# Nothing else is imported up here: what is loaded now is what the program's own interpreter would have loaded.
+_LOADED = frozenset(sys.modules)
 HERE = os.path.dirname(os.path.abspath(__file__))
 ORDERS_VARIABLE = "DGYM_REPORT_ORDERS_FD"
 REPORT_VARIABLE = "DGYM_REPORT_FD"
-_CHANGE_DIRECTORY = re.compile(r"\s*cd\s+([\w./+-]+)\s*&&\s*")
+_CHANGE_DIRECTORY = r"\s*cd\s+([\w./+-]+)\s*&&\s*"
 _PACKAGE = "dgym_runner"
 
 
@@ -24,6 +23,9 @@ _PACKAGE = "dgym_runner"
 
 def _pack_orders(orders):
     """A descriptor of an unlinked file with ``orders``, inherited by children."""
+    import json
+    import tempfile
+
     with tempfile.TemporaryFile() as file:
         file.write(json.dumps(orders).encode())
         file.flush()
@@ -34,12 +36,16 @@ def _pack_orders(orders):
 
 def read_orders(descriptor):
     """The orders in a descriptor that ``_pack_orders`` made; its position stays what it is."""
+    import json
+
     size = os.fstat(descriptor).st_size
     return json.loads(os.pread(descriptor, size, 0).decode())
 
 
 def open_writer(descriptor, token):
     """A function that writes one record, in the process that opened it only."""
+    import json
+
     from dgym_runner.descriptors import identity
 
     opened = identity(descriptor)
@@ -60,6 +66,8 @@ def open_writer(descriptor, token):
 
 
 def _plan():
+    import json
+
     from dgym_runner.launch import LaunchRefused
 
     orders = json.loads(sys.stdin.buffer.read().decode())
@@ -103,10 +111,12 @@ def _parse(entrypoint):
 
     ``cd DIRECTORY && …`` is understood here: under a shell much less is known of how the program ended.
     """
+    import re
+
     from dgym_runner.launch import parse_entrypoint
 
     directory = os.getcwd()
-    moved = _CHANGE_DIRECTORY.match(entrypoint)
+    moved = re.match(_CHANGE_DIRECTORY, entrypoint)
     if moved:
         directory = os.path.normpath(os.path.join(directory, moved.group(1)))
         entrypoint = entrypoint[moved.end() :]
@@ -119,6 +129,8 @@ def _parse(entrypoint):
 
 def _run_shell(orders):
     """Run a shell line whose interpreters find the hook on PYTHONPATH; the shell's status is the result."""
+    import tempfile
+
     from dgym_runner import shims
 
     environment = shims.hook_scored(tempfile.mkdtemp(prefix="dgym-programs-"), os.environ)
@@ -131,24 +143,27 @@ def _run_shell(orders):
 
 
 def _start():
+    from dgym_runner import shims
+
+    # Files of this directory must not be importable by the program, nor those of the workspace hide the library's here.
+    path = sys.path[1:] if os.path.realpath(sys.path[0]) == os.path.realpath(HERE) else list(sys.path)
+    sys.path[:] = shims.library_entries(path)
     from dgym_runner.descriptors import move_high
-    from dgym_runner.scoring import start
+    from dgym_runner.scoring import start, trust  # noqa: F401 - imported while the workspace is out of the way
 
     descriptor = int(os.environ.pop(ORDERS_VARIABLE))
     report = int(os.environ.pop(REPORT_VARIABLE))
     orders = read_orders(descriptor)
     os.close(descriptor)
     write = open_writer(move_high(report), orders.pop("token"))
-    start.run(orders, write)
+    sys.path[:] = path
+    start.run(orders, write, _LOADED)
 
 
 if __name__ == "__main__":
     sys.modules[_PACKAGE] = type(sys)(_PACKAGE)
     sys.modules[_PACKAGE].__path__ = [os.path.dirname(HERE)]
     if sys.argv[1:] == ["--start"]:
-        # Files of this directory must not be importable by the program, nor hide those of the standard library.
-        if os.path.realpath(sys.path[0]) == os.path.realpath(HERE):
-            del sys.path[0]
         _start()
     else:
         _plan()

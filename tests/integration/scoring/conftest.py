@@ -82,11 +82,13 @@ def write_files(directory, files):
 def run_plain(tmp_path):
     """Run an entrypoint over some files under a bare interpreter (or ``python``), without a sandbox."""
 
-    async def run(files, entrypoint="python -m pytest -q", *, python=None, **options):
+    async def run(files, entrypoint="python -m pytest -q", *, python=None, fill=None, **options):
         workspace = tmp_path / "workspace"
         shutil.rmtree(workspace, ignore_errors=True)
         workspace.mkdir()
         write_files(workspace, files)
+        if fill is not None:
+            fill(workspace)
         process = PlainProcess(workspace, python or bare_python())
         return await run_entrypoint(process, entrypoint, timeout_seconds=DEADLINE, **options)
 
