@@ -48,7 +48,7 @@ async def test_the_life_of_an_object(
     assert (made.metadata.namespace, made.metadata.name, made.data) == (api_namespace, "a", {"x": "1"})
     merged = await client.patch(CONFIG_MAPS, "a", {"data": {"y": "2"}}, **where)
     assert merged.data == {"x": "1", "y": "2"}
-    apply = {"namespace": api_namespace, "field_manager": "test"}
+    apply = {"namespace": api_namespace, "field_manager": "test", "decode": bytes}
     assert not (await client.apply(CONFIG_MAPS, "a", config_map("a", x="3"), **apply))[1]
     assert (await client.get(CONFIG_MAPS, "a", **where)).data == {"x": "3", "y": "2"}
     assert (await client.apply(CONFIG_MAPS, "b", config_map("b"), dry_run=True, **apply))[1]
