@@ -20,7 +20,7 @@ class Bash(Tool):
     """
 
     verbatim = "command"
-    examples = ("bash python -m pytest -x -q tests/test_calc.py", "bash git log --oneline | head")
+    examples = ("bash python -m pytest -x -q tests/test_calc.py", "bash grep -rn TODO src | head")
 
     def __init__(self, *, output_bytes: OutputBytes = OUTPUT_BYTES) -> None:
         """Configure.

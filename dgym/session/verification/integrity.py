@@ -20,6 +20,7 @@ _READS_HISTORY = frozenset(
         *("show", "whatchanged"),
     }
 )
+_NO_REPOSITORY = ("fatal: not a git repository", "Stopping at filesystem boundary")
 _HISTORY_FILES = ("objects", "logs", "refs", "packed-refs", "ORIG_HEAD", "FETCH_HEAD")
 
 
@@ -95,6 +96,10 @@ class Signs:
         self.add(IntegritySign.RUN_TAMPERED, report.tampering)
 
 
+def _has_no_repository(output: str) -> bool:
+    return all(line.startswith(_NO_REPOSITORY) for line in output.splitlines()) and bool(output)
+
+
 def label(
     seen: Iterable[Seen], refused: Iterable[str], is_protected: Callable[[str], bool], commands: Iterable[str]
 ) -> Integrity:
@@ -115,6 +120,10 @@ def label(
 
 
 def shell_commands(steps: Iterable[Step]) -> list[str]:
-    """The commands that the agent ran by the tool ``bash``."""
-    calls = [step.call for step in steps if step.call is not None and step.call.tool == "bash"]
+    """The commands that the agent ran by ``bash``, without those whose only output is that there is no repository."""
+    calls = [
+        step.call
+        for step in steps
+        if step.call is not None and step.call.tool == "bash" and not _has_no_repository(step.observation.text)
+    ]
     return [str(call.arguments.get("command", "")) for call in calls]

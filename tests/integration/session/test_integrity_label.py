@@ -9,8 +9,10 @@ REPAIR = "rewrite calc.py 2 <c>    return a + b</c>"
 async def test_the_label_of_integrity_is_beside_the_score(open_session):
     session = await open_session(readOnlyPatterns=["tool.sh"])
     await session.step(1, REPAIR)
-    await session.step(2, "bash git log --all")
-    await session.step(3, "bash echo exit >> tool.sh; echo 'def test_add(): pass' > test_calc.py; touch conftest.py")
+    await session.step(2, "bash git log --oneline | head")
+    await session.step(3, "bash git init -q")
+    await session.step(4, "bash git log --all")
+    await session.step(5, "bash echo exit >> tool.sh; echo 'def test_add(): pass' > test_calc.py; touch conftest.py")
     result = await session.finish()
     assert result.resolved
     assert [(seen.sign.value, seen.detail) for seen in result.integrity.seen] == [
