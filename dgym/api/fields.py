@@ -121,7 +121,7 @@ TestId = Annotated[
     str,
     msgspec.Meta(
         max_length=4096,
-        pattern=r"^.+::.+$",
+        pattern=r"^[\s\S]+::[\s\S]+$",
         description="a test's id as 'pytest --collect-only -q' prints it, such as 'tests/test_a.py::test_b'",
     ),
 ]

@@ -366,3 +366,8 @@ def test_any_data_loads_or_is_refused_by_name(kind, data):
 def test_any_text_loads_or_is_refused(text):
     with pytest.raises(ManifestError):
         loads(text)
+
+
+def test_an_id_of_a_test_may_have_a_line_break():
+    (task,) = loads(TASK + """  scoring: {failToPass: ["tests/a.py::test_b[one\\ntwo]"]}\n""")
+    assert task.spec.scoring.fail_to_pass == ("tests/a.py::test_b[one\ntwo]",)
