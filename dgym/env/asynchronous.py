@@ -37,7 +37,7 @@ class AsyncRepoEnv:
     """One repository with a bug, as an environment; see ``RepoEnv``, which is the same without ``await``.
 
     Args:
-        task: A ``DebugTask``, or the path of a manifest that holds one.
+        task: A ``DebugTask``, the path of a manifest with one DebugTask or one Episode, or the name of a bundled task.
         tools: Names, ``{"name": …, "options": …}`` or ``Tool`` objects. Default: all that ship with dgym.
         sandbox: "bubblewrap", "container", "none", or "auto": a container where the task names an image and an engine
             answers, else bubblewrap where it works, else a container.

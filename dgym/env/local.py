@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from dgym.api import DebugTask, Environment, ToolSpec, digest, load, parse_quantity
+from dgym.api import DebugTask, Environment, Episode, ToolSpec, digest, find_task, load, parse_quantity
 from dgym.errors import ManifestError, SetupFailed, VerifierFailed
 from dgym.sandbox import EngineName, EntrypointResult, SandboxKind, SandboxProvider, SandboxSpec
 from dgym.sandbox.container import DEFAULT_IMAGE, ContainerProvider, Engine, choose_engine, ensure_image
@@ -148,17 +148,37 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def open_task(task: DebugTask | str | Path) -> DebugTask:
-    """The task itself, or the only one of a manifest.
+    """The task itself, that of a manifest with one DebugTask or one Episode, or the bundled task of this name.
 
     Raises:
-        ManifestError: The manifest is wrong or does not hold exactly one DebugTask.
+        ManifestError: The manifest is wrong or has not exactly one task, or there is neither a file nor a bundled task.
     """
     if isinstance(task, DebugTask):
         return task
-    tasks = [resource for resource in load(task) if isinstance(resource, DebugTask)]
-    if len(tasks) != 1:
-        raise ManifestError(f"{task}: has {len(tasks)} DebugTasks, not one; pass one of dgym.load() instead")
-    return tasks[0]
+    if not Path(task).exists() and Path(task).name == str(task) and not Path(task).suffix:
+        return _bundled_task(str(task))
+    resources = load(task)
+    tasks = [resource for resource in resources if isinstance(resource, DebugTask)]
+    if len(tasks) == 1:
+        return tasks[0]
+    episodes = [resource for resource in resources if isinstance(resource, Episode)]
+    if len(episodes) == 1:
+        return find_task(episodes[0], tasks or _bundled_tasks())
+    found = f"{len(tasks)} DebugTasks and {len(episodes)} Episodes"
+    raise ManifestError(f"{task}: has {found}, not one of either; pass one of dgym.load() instead")
+
+
+def _bundled_task(name: str) -> DebugTask:
+    tasks = {task.metadata.name: task for task in _bundled_tasks()}
+    if name not in tasks:
+        raise ManifestError(f"{name}: no such file and no bundled task; bundled tasks are {', '.join(tasks)}")
+    return tasks[name]
+
+
+def _bundled_tasks() -> list[DebugTask]:
+    from dgym.benchmarks import bundled, load_bundled
+
+    return [task for benchmark in bundled() for task in load_bundled(benchmark)]
 
 
 async def open_source(task: DebugTask) -> Path | None:

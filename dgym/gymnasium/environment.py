@@ -49,7 +49,7 @@ class GymnasiumRepoEnv(gymnasium.Env[dict[str, Any], Any]):
     whose value is None, as vector environments want it.
 
     Args:
-        task: A ``DebugTask``, or the path of a manifest that holds one.
+        task: A ``DebugTask``, the path of a manifest with one DebugTask or one Episode, or the name of a bundled task.
         actions: What ``action_space`` holds: "calls" of tools or "texts". ``step`` takes both in any case.
 
     The other arguments are those of ``RepoEnv``.

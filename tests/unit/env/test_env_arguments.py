@@ -1,11 +1,12 @@
 import math
 
+import gymnasium
 import pytest
 
 import dgym
 from dgym.api import DebugTaskSpec, ObjectMeta
-from dgym.env import AsyncRepoEnv, RepoEnv
-from dgym.errors import ArgumentError
+from dgym.env import AsyncRepoEnv, RepoEnv, open_task
+from dgym.errors import ArgumentError, ManifestError
 
 
 @pytest.fixture
@@ -45,3 +46,47 @@ def test_a_wrong_argument_is_refused_with_its_value_and_what_is_valid(make, task
 def test_no_limit_is_an_argument(task):
     with RepoEnv(task, max_rewrites=None, deadline_seconds=None, python=None) as env:
         assert env.result is None
+
+
+EPISODE = """
+apiVersion: dgym.dev/v1alpha1
+kind: Episode
+metadata: {name: mine}
+spec:
+  %s
+"""
+TASK = """---
+apiVersion: dgym.dev/v1alpha1
+kind: DebugTask
+metadata: {name: %s}
+spec: {source: {files: []}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (EPISODE % "task: {source: {files: []}}", "mine"),
+        (EPISODE % "taskRef: {name: other}" + TASK % "other", "other"),
+        (EPISODE % "taskRef: {name: other}" + TASK % "first" + TASK % "other", "other"),
+        (EPISODE % "taskRef: {name: timesheet}", "timesheet"),
+        (TASK % "other", "other"),
+    ],
+)
+def test_a_manifest_of_an_episode_gives_its_task(tmp_path, text, name):
+    path = tmp_path / "episode.yaml"
+    path.write_text(text)
+    assert open_task(path).metadata.name == name
+    assert open_task(str(path)).metadata.name == name
+
+
+def test_a_bundled_task_is_found_by_its_name():
+    assert open_task("timesheet").metadata.name == "timesheet"
+    RepoEnv("timesheet").close()
+    gymnasium.make("dgym.gymnasium:dgym/Repo-v0", task="timesheet").close()
+
+
+@pytest.mark.parametrize("wrong", ["timeshet", "absent.yaml", "absent/timesheet"])
+def test_a_task_that_is_nowhere_is_refused(wrong):
+    with pytest.raises(ManifestError, match=wrong):
+        open_task(wrong)
