@@ -130,13 +130,17 @@ class LocalSandbox(RunnerClient):
         if project is None or project.archives is None:
             return ()
         places = tuple(zip(project.places, (self.workspace, self.overlay), strict=True))
-        for archive, path in zip(project.archives, (".", self.overlay), strict=True):
+
+        async def unpack(archive: Path, path: str) -> None:
             if archive.stat().st_size == 0:
-                continue
+                return
             if any(old != new for old, new in places):
-                target = self._prepared.directory.path / "project.tar"
+                target = self._prepared.directory.path / archive.name
                 archive = await asyncio.to_thread(relocated, archive, target, places)
             await self.put_archive(chunks_of(archive), path=path)
+
+        workspace, overlay = project.archives
+        await asyncio.gather(unpack(workspace, "."), unpack(overlay, self.overlay))
         return project.built
 
     async def _command(
