@@ -95,7 +95,9 @@ async def ensure_environment(
     if with_pytest and not any(requirement_name(requirement) == "pytest" for requirement in wanted):
         wanted = [*wanted, "pytest"]
     contents = pytest_distributions(interpreter) if bare else wanted
-    path = cache_directory() / "environments" / _digest(interpreter, contents)
+    # ``python -m venv`` installs an old setuptools, which satisfies most builds and cannot install in editable mode.
+    upgrade = [] if with_pytest else ["--upgrade"]
+    path = cache_directory() / "environments" / _digest(interpreter, [*upgrade, *contents])
     tell = progress or (lambda _: None)
     if not _is_ready(path):
         async with only_one(
@@ -107,7 +109,8 @@ async def ensure_environment(
             if not _is_ready(path):
                 if not build_requirements:
                     _refuse_direct(requirements)
-                await _build(path, interpreter, [] if bare else wanted, tell, build_requirements)
+                installed = [] if bare else [*upgrade, *wanted]
+                await _build(path, interpreter, installed, tell, build_requirements)
     return str(path)
 
 
@@ -158,7 +161,7 @@ async def _build(
     try:
         with tempfile.TemporaryDirectory(prefix="dgym-install-") as home:
             if requirements:
-                tell(f"installing {', '.join(requirements)}")
+                tell(f"installing {', '.join(each for each in requirements if not each.startswith('-'))}")
                 if build_requirements:
                     tell("source distributions are built on this machine, outside the sandbox: their code runs here")
                 else:

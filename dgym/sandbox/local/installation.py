@@ -34,11 +34,11 @@ from dgym.sandbox.protocol import ManifestEntry, RunResult, SandboxSpec
 
 T = TypeVar("T")
 
-_PIP = "pip<25.3"
-"""The last pip that installs in editable mode what is built by a setuptools older than 64."""
+_PIP = "pip>=21.3,<25.3"
+"""The first implements PEP 660; the last installs in editable mode what a setuptools older than 64 builds."""
 _INSTALL = (
-    "pip install --no-deps --no-build-isolation --no-index --no-compile --no-input --disable-pip-version-check"
-    " --root-user-action=ignore"
+    "PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1"
+    " pip install --no-deps --no-build-isolation --no-index --no-compile"
 )
 _LEGACY = ("setuptools>=40.8.0", "wheel")
 _LEGACY_BACKEND = "setuptools.build_meta:__legacy__"
@@ -60,7 +60,7 @@ _MOST_FILES = 100_000
 _FILE_BYTES = 1024**2
 _TAIL_LINES = 25
 _DEPTH = 64
-_FORMAT = 2
+_FORMAT = 4
 
 
 class ProjectRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,6 +159,7 @@ async def install_project(source: Path, request: ProjectRequest, progress: Progr
         name=place.name,
         layer=ProjectLayer(
             build_python=await _build_environment(record.build_requirements, python, request, tell),
+            tools=_tools(record.requirements, request),
             archives=(place / "workspace.tar", place / "environment.tar"),
             places=record.places,
             built=record.built,
@@ -249,10 +250,11 @@ class _Installer:
             build_python = await _build_environment(requires, python, self._request, self._tell)
             sandbox = await self._open(python, build_python)
             try:
+                # Before the backend is asked for the first time: setuptools writes metadata then.
+                before = await sandbox.manifest()
                 if missing := await self._missing(sandbox):
                     requires = (*requires, *missing)
                     continue
-                before = await sandbox.manifest()
                 described = await self._install(sandbox)
                 places = (sandbox.workspace, sandbox.overlay)
                 built = await self._save(sandbox, before)
@@ -276,7 +278,8 @@ class _Installer:
         spec = self._request.sandbox
         variables = dict.fromkeys(_VERSION_VARIABLES, self._request.version or _UNKNOWN_VERSION)
         spec = msgspec.structs.replace(spec, python=python, environment={**variables, **spec.environment})
-        provider = LocalProvider(spec, kind=self._request.kind, project=ProjectLayer(build_python=build_python))
+        layer = ProjectLayer(build_python=build_python, tools=_tools(self._declared, self._request))
+        provider = LocalProvider(spec, kind=self._request.kind, project=layer)
         sandbox = await provider.sandbox()
         try:
             await sandbox.put_archive(chunks_of(self._source))
@@ -349,6 +352,13 @@ class _Installer:
         named = {requirement_name(requirement) for requirement in requires}
         version = self._request.version or _UNKNOWN_VERSION
         return {variable: version for variable, tools in _VERSION_VARIABLES.items() if not named.isdisjoint(tools)}
+
+
+def _tools(requirements: Iterable[str], request: ProjectRequest) -> tuple[str, ...]:
+    if request.sandbox.python is not None:
+        return ()
+    named = {requirement_name(requirement) for requirement in requirements}
+    return tuple(tool for tool in ("pip", "setuptools", "wheel") if tool not in named)
 
 
 async def _environment(requirements: Sequence[str], request: ProjectRequest, tell: Progress) -> str:

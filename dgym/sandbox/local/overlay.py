@@ -19,6 +19,12 @@ from dgym.sandbox.local.environments import requirement_name
 from dgym.sandbox.local.interpreter import Interpreter
 
 BASE_FILE = "_dgym_base.pth"
+_TOOLS = "tools"
+_TOP_LEVEL = {
+    "pip": ("pip", "pip-*.dist-info"),
+    "setuptools": ("setuptools", "setuptools-*.dist-info", "pkg_resources", "_distutils_hack"),
+    "wheel": ("wheel", "wheel-*.dist-info"),
+}
 _NOT_COPIED = ("python", "pypy", "activate", "Activate", "pydoc")
 _SCRIPT_BYTES = 64 * 1024
 _HEAD_LINES = 3
@@ -31,6 +37,8 @@ class ProjectLayer(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         build_python: The interpreter of the environment with the project's build requirements.
+        tools: Distributions that are taken from that environment although the environment of the task has them, too:
+            ``python -m venv`` puts an old pip and setuptools there.
         archives: Tars of the files in the workspace and in the overlay, without a byte if there are no files; None
             while they are being built.
         places: The paths of the workspace and of the overlay that the files contain.
@@ -38,12 +46,15 @@ class ProjectLayer(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     build_python: str
+    tools: tuple[str, ...] = ()
     archives: tuple[Path, Path] | None = None
     places: tuple[str, str] = ("", "")
     built: tuple[str, ...] = ()
 
 
-def write_overlay(directory: Path, inside: str, interpreter: Interpreter, build: Interpreter) -> None:
+def write_overlay(
+    directory: Path, inside: str, interpreter: Interpreter, build: Interpreter, tools: Iterable[str]
+) -> None:
     """Fill ``directory``, which programs of the sandbox see as ``inside``, with an environment without packages."""
     programs, packages = directory / "bin", directory / _packages(interpreter)
     programs.mkdir(parents=True)
@@ -59,13 +70,23 @@ def write_overlay(directory: Path, inside: str, interpreter: Interpreter, build:
     for name in ("python", "python3", f"python{interpreter.version[0]}.{interpreter.version[1]}"):
         (programs / name).symlink_to(interpreter.base_executable)
     below = [each for each in (interpreter, build) if (each.bin_directory.parent / "pyvenv.cfg").is_file()]
-    lines = [
+    _link_tools(directory / _TOOLS, build, tools)
+    lines = [f"{inside}/{_TOOLS}\n"]
+    lines += [
         f"import site; site.addsitedir({str(each.bin_directory.parent / _packages(each))!r})\n"
         for each in dict.fromkeys(below)
     ]
     (packages / BASE_FILE).write_text("".join(lines))
-    for each in dict.fromkeys((interpreter, build)):
+    for each in dict.fromkeys((build, interpreter) if tools else (interpreter, build)):
         _copy_programs(each, programs, f"{inside}/bin/python")
+
+
+def _link_tools(directory: Path, build: Interpreter, tools: Iterable[str]) -> None:
+    directory.mkdir()
+    packages = build.bin_directory.parent / _packages(build)
+    for name in (entry for tool in tools for entry in _TOP_LEVEL[tool]):
+        for path in packages.glob(name):
+            (directory / path.name).symlink_to(path)
 
 
 def relocated(archive: Path, target: Path, places: Iterable[tuple[str, str]]) -> Path:

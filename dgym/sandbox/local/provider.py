@@ -90,7 +90,13 @@ class LocalProvider(SandboxProvider):
         prepared = _Prepared(kind, directory, interpreter, runner, group, self._project)
         try:
             if self._project is not None:
-                write_overlay(prepared.overlay, prepared.overlay_inside, interpreter, prepared.build_interpreter)
+                write_overlay(
+                    prepared.overlay,
+                    prepared.overlay_inside,
+                    interpreter,
+                    prepared.build_interpreter,
+                    self._project.tools,
+                )
             prepared.launch = (_under_bubblewrap if kind == "bubblewrap" else _in_the_open)(prepared, self._spec)
         except BaseException:
             prepared.remove()
@@ -132,15 +138,17 @@ class LocalSandbox(RunnerClient):
         places = tuple(zip(project.places, (self.workspace, self.overlay), strict=True))
 
         async def unpack(archive: Path, path: str) -> None:
-            if archive.stat().st_size == 0:
-                return
             if any(old != new for old, new in places):
                 target = self._prepared.directory.path / archive.name
                 archive = await asyncio.to_thread(relocated, archive, target, places)
             await self.put_archive(chunks_of(archive), path=path)
 
-        workspace, overlay = project.archives
-        await asyncio.gather(unpack(workspace, "."), unpack(overlay, self.overlay))
+        filled = [
+            (archive, path)
+            for archive, path in zip(project.archives, (".", self.overlay), strict=True)
+            if archive.stat().st_size
+        ]
+        await asyncio.gather(*(unpack(archive, path) for archive, path in filled))
         return project.built
 
     async def _command(
