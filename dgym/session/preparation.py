@@ -32,12 +32,14 @@ _OF_THE_USER = (errno.EACCES, errno.EPERM, errno.EROFS)
 class Baseline(msgspec.Struct, frozen=True, kw_only=True):
     """The workspace before the agent's first action: its manifest after setup, and the rules read from it.
 
-    ``delivered``: the files of the repository, before setup.
+    ``delivered``: the files of the repository, before setup. ``built``: those that the installation of the project
+    added.
     """
 
     manifest: dict[str, ManifestEntry]
     policy: Policy
     delivered: frozenset[str]
+    built: frozenset[str] = frozenset()
 
 
 async def prepare(sandbox: Sandbox, task: DebugTask, source: Path | None) -> Baseline:
@@ -59,7 +61,7 @@ async def prepare(sandbox: Sandbox, task: DebugTask, source: Path | None) -> Bas
         await run_setup(sandbox, task)
         # A source that changes in the second in which it was built passes for built: setuptools compares whole seconds.
         manifest, _ = await asyncio.gather(_manifest(sandbox), asyncio.sleep(_CLOCK_STEP_SECONDS))
-    return Baseline(manifest=manifest, policy=policy, delivered=delivered)
+    return Baseline(manifest=manifest, policy=policy, delivered=delivered, built=built)
 
 
 async def _unpack(sandbox: Sandbox, source: Path) -> None:

@@ -90,7 +90,7 @@ async def collect(sandbox: Sandbox, pristine: Sandbox, baseline: Baseline) -> Ch
 
 
 def _divide(baseline: Baseline, after: Mapping[str, ManifestEntry]) -> tuple[Changes, list[Refusal]]:
-    return refuse(compare(baseline.manifest, after), baseline.policy, baseline.delivered)
+    return refuse(compare(baseline.manifest, after), baseline.policy, baseline.delivered, baseline.built)
 
 
 def _excess(paths: Sequence[str]) -> str:

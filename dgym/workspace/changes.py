@@ -76,11 +76,14 @@ def _identity(entry: ManifestEntry | None) -> tuple[str, str, bool] | None:
     return *_content(entry), entry.type == "file" and bool(entry.mode & stat.S_IXUSR)
 
 
-def refuse(changes: Changes, policy: Policy, delivered: Collection[str] = ()) -> tuple[Changes, list[Refusal]]:
+def refuse(
+    changes: Changes, policy: Policy, delivered: Collection[str] = (), built: Collection[str] = ()
+) -> tuple[Changes, list[Refusal]]:
     """Divide changes into those that leave the sandbox and those that are refused.
 
     ``delivered``: the files of the untouched repository. As in git ``.gitignore`` does not apply to their changes. They
     come after the other changes if a line of it names them, so that builds do not use up what can be carried.
+    ``built``: files that the installation of the project wrote, whose changes are never carried.
     """
     lost = _protected_directories(changes, policy)
     allowed: list[Change] = []
@@ -88,6 +91,8 @@ def refuse(changes: Changes, policy: Policy, delivered: Collection[str] = ()) ->
     for change in changes.items:
         is_new = change.path not in delivered
         why = _why_refused(change, changes.links, policy, is_new=is_new) or lost.get(change.path)
+        if why is None and change.path in built:
+            why = _BUILT
         if why is None:
             allowed.append(change)
         elif why is _NOT_SOURCE:
@@ -98,6 +103,7 @@ def refuse(changes: Changes, policy: Policy, delivered: Collection[str] = ()) ->
     return Changes(tuple(allowed), changes.links), [Refusal(path, why) for path, why in sorted(refused.items())]
 
 
+_BUILT = "the build of the project writes it"
 _NOT_SOURCE = "it is generated or named by .gitignore"
 
 

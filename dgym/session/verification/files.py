@@ -194,7 +194,7 @@ class SavedOverlay:
             part.seek(0)
             await self._sandbox.put_archive(_chunks(part), path=self._sandbox.overlay)
         projects = {project for path in before if (project := _project(path))}
-        return [path for path in new if _project(path) not in projects]
+        return [path for path in new if _project(path) not in projects and not path.endswith(".pyc")]
 
 
 def _project(path: str) -> str:

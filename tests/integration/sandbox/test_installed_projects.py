@@ -140,7 +140,6 @@ async def test_what_a_build_writes_into_the_repository_is_in_no_patch(kind):
     files = {
         **FILES,
         "pyproject.toml": PYPROJECT + '[tool.hatch.build.hooks.custom]\npath = "build_hook.py"\n',
-        ".gitignore": "_version.py\n",
         "build_hook.py": "from hatchling.builders.hooks.plugin.interface import BuildHookInterface\n\n\n"
         "class Hook(BuildHookInterface):\n    def initialize(self, version, data):\n"
         "        open('src/acme_demo/_version.py', 'w').write('version = 1\\n')\n",
