@@ -23,14 +23,17 @@ from dgym.api import (
 )
 from dgym.cli.manifests import load_bundle, place_of, read_manifests
 from dgym.cli.options import Inputs
-from dgym.cli.output import FAILED, echo, echo_json
-from dgym.documents import dump
+from dgym.cli.output import FAILED, echo, echo_json, write_text
+from dgym.documents import dump, read_yaml
 from dgym.env import Opening, check_task
 from dgym.episodes import effective_tools
 from dgym.errors import FieldPath, ManifestError, PatchError, PluginError, Problem, describe, error_of, show
 from dgym.session.verification import Assessment
 from dgym.tools import load_tool, load_tools
 from dgym.workspace.patches import parse_patch
+
+_LISTED = 20
+"""Names of tests printed at most."""
 
 
 def check_and_show(
@@ -42,18 +45,26 @@ def check_and_show(
     build_requirements: bool = False,
     repeats: int = 2,
     output: str = "table",
+    write_to: Sequence[Loaded] = (),
 ) -> None:
-    """Check the tasks one by one and print the assessments; exit with 1 where a task has problems."""
-    assessments = _check_all(tasks, _opening(sandbox, engine, python, build_requirements), repeats)
+    """Check the tasks one by one and print the assessments; exit with 1 where a task has problems.
+
+    ``write_to`` are the manifests into which ``failToPass`` and ``passToPass`` are written.
+    """
+    assessments = check_all(tasks, _opening(sandbox, engine, python, build_requirements), repeats)
     if output == "json":
         echo_json(assessments)
     else:
-        _show(assessments)
+        show_assessments(assessments, lists=not write_to)
+    for loaded in write_to:
+        _write_lists(loaded, assessments)
     if any(assessment.problems for assessment in assessments):
         sys.exit(FAILED)
 
 
-def _check_all(tasks: Sequence[DebugTask], opening: Opening, repeats: int) -> list[Assessment]:
+def check_all(tasks: Sequence[DebugTask], opening: Opening, repeats: int) -> list[Assessment]:
+    """The assessments of the tasks, one after the other."""
+
     def progress(text: str) -> None:
         echo(text, err=True)
 
@@ -63,7 +74,8 @@ def _check_all(tasks: Sequence[DebugTask], opening: Opening, repeats: int) -> li
     return asyncio.run(check())
 
 
-def _show(assessments: Sequence[Assessment]) -> None:
+def show_assessments(assessments: Sequence[Assessment], *, lists: bool = True) -> None:
+    """Print each assessment; with ``lists`` also the tests that count, where these are few."""
     for assessment in assessments:
         number = len(assessment.problems)
         verdict = "fine" if not number else "1 problem" if number == 1 else f"{number} problems"
@@ -72,9 +84,97 @@ def _show(assessments: Sequence[Assessment]) -> None:
             for text in texts:
                 echo(f"  {kind}: {text}".replace("\n", "\n    "))
         found = {"failToPass": assessment.fail_to_pass, "passToPass": assessment.pass_to_pass}
-        lists = {name: tests for name, tests in found.items() if tests}
-        if lists:
-            echo(dump({"scoring": lists}), nl=False)
+        named = {name: tests for name, tests in found.items() if tests}
+        if lists and 0 < sum(map(len, named.values())) <= _LISTED:
+            echo(dump({"scoring": named}), nl=False)
+        elif named:
+            echo(f"  {_counted(assessment)}")
+            if lists:
+                echo("  --write puts these names into the manifest, --output json prints them")
+
+
+def _counted(assessment: Assessment) -> str:
+    """How many tests are in which list."""
+    lacking = {test for lack in assessment.lacks for test in lack.tests}
+    counts = [f"{len(assessment.fail_to_pass)} failToPass", f"{len(assessment.pass_to_pass)} passToPass"]
+    return ", ".join([*counts, *([f"{len(lacking)} left out"] if lacking else [])])
+
+
+def _write_lists(loaded: Loaded, assessments: Sequence[Assessment]) -> None:
+    """Put the names of the tests that count into a manifest, whose comments stay."""
+    (name,) = (task.metadata.name for task in tasks_of([loaded]))
+    assessment = next(one for one in assessments if one.task == name)
+    path = Path(loaded.file)
+    if not assessment.pass_to_pass and not assessment.fail_to_pass:
+        raise ManifestError(f"{path}: nothing was written: no test of {name} passes or fails")
+    text = with_scoring(path.read_text("utf-8"), loaded.document, assessment.fail_to_pass, assessment.pass_to_pass)
+    write_text(path, text, force=True)
+    echo(f"wrote {_counted(assessment)} into {path}")
+
+
+def with_scoring(text: str, number: int, fail_to_pass: Sequence[str], pass_to_pass: Sequence[str]) -> str:
+    """The manifest ``text`` with these lists in its document of this number; the rest stays as it is.
+
+    Raises:
+        ManifestError: The document has a form that cannot be changed line by line.
+    """
+    document = next(document for document in read_yaml(text) if document.number == number)
+    where: FieldPath = ("spec", "task") if document.value["kind"] == "Episode" else ("spec",)
+    spec = document.value["spec"]["task"] if len(where) > 1 else document.value["spec"]
+    lines = text.split("\n")
+    wanted = {name: list(tests) for name, tests in (("failToPass", fail_to_pass), ("passToPass", pass_to_pass))}
+    first = document.line_of((*where, next(iter(spec))))
+    if first is None or "{" in lines[first - 1].partition(":")[0]:
+        raise ManifestError("the manifest is not in YAML's block form; add spec.scoring by hand")
+    indent = _indent(lines[first - 1])
+    scoring = spec.get("scoring") or {}
+    at = document.line_of((*where, "scoring")) if scoring else None
+    for name in sorted(wanted, key=lambda name: -(document.line_of((*where, "scoring", name)) or 0)):
+        if name in scoring:
+            line = (document.line_of((*where, "scoring", name)) or 1) - 1
+            del lines[line : _end_of(lines, line)]
+    inner = " " * (_indent(lines[at]) if at is not None and scoring.keys() - wanted.keys() else indent + 2)
+    new = [f"{inner}{line}" for line in dump({name: tests for name, tests in wanted.items() if tests}).splitlines()]
+    if at is None:
+        at = _place_of_scoring(lines, first - 1, indent)
+        new = [f"{' ' * indent}scoring:", *new]
+    lines[at:at] = new
+    changed = "\n".join(lines)
+    document = next((document for document in read_yaml(changed) if document.number == number), document)
+    found = document.value["spec"]["task"] if len(where) > 1 else document.value["spec"]
+    others = {name: value for name, value in scoring.items() if name not in wanted}
+    expected = {**spec, "scoring": {**others, **{name: tests for name, tests in wanted.items() if tests}}}
+    if document.problems or found != expected:
+        raise ManifestError("spec.scoring cannot be changed line by line; write failToPass and passToPass by hand")
+    return changed
+
+
+def _place_of_scoring(lines: list[str], first: int, indent: int) -> int:
+    """Where the block goes: in place of the commented one that ``dgym init`` writes, or before the first field."""
+    comment = f"{' ' * indent}# scoring:"
+    for index in range(first, len(lines)):
+        if lines[index].rstrip() == comment:
+            end = index + 1
+            while end < len(lines) and lines[end].startswith(f"{' ' * indent}#   "):
+                end += 1
+            del lines[index:end]
+            return index
+    return first
+
+
+def _end_of(lines: Sequence[str], start: int) -> int:
+    """The line after the field that begins at ``start``."""
+    end = start + 1
+    while end < len(lines) and (
+        _indent(lines[end]) > _indent(lines[start])
+        or (lines[end].lstrip().startswith("- ") and _indent(lines[end]) == _indent(lines[start]))
+    ):
+        end += 1
+    return end
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip(" "))
 
 
 def tasks_of(loaded: Sequence[Loaded]) -> list[DebugTask]:
@@ -89,16 +189,17 @@ def tasks_of(loaded: Sequence[Loaded]) -> list[DebugTask]:
     return tasks
 
 
-def tasks_to_check(inputs: Inputs) -> list[DebugTask]:
-    """The tasks that the command line names.
+def tasks_to_check(inputs: Inputs) -> tuple[list[DebugTask], list[Loaded]]:
+    """The tasks that the command line names, and the documents of files that hold one.
 
     Raises:
         ManifestError: There is none.
     """
-    tasks = tasks_of([*read_manifests(inputs), *(load_bundle(inputs.bundled) if inputs.bundled else ())])
+    loaded = read_manifests(inputs)
+    tasks = tasks_of([*loaded, *(load_bundle(inputs.bundled) if inputs.bundled else ())])
     if not tasks:
         raise ManifestError("nothing to check: the manifests hold no DebugTask, and no task inside an Episode")
-    return tasks
+    return tasks, [item for item in loaded if tasks_of([item]) and Path(item.file).is_file()]
 
 
 def _opening(sandbox: str, engine: str, python: str | None, build_requirements: bool) -> Opening:

@@ -1,5 +1,7 @@
 """The commands that work on this machine: options and help. Implementations are imported when a command runs."""
 
+import sys
+
 import click
 
 from dgym.cli.options import (
@@ -35,10 +37,12 @@ _DIRECTORY = click.Path(file_okay=False)
 @engine_option
 @python_option
 @build_requirements_option
+@click.option("--write", is_flag=True, help="Put failToPass and passToPass into the manifests.")
 @output_option
 def check_command(
     inputs: Inputs,
     repeat: int,
+    write: bool,
     sandbox: str,
     engine: str,
     python: str | None,
@@ -47,22 +51,25 @@ def check_command(
 ) -> None:
     """Run tasks untouched and solved, and list their problems.
 
-    Problems are: tasks that pass already, environments that cannot run the tests, test ids that do not exist, flaky
-    tests, and solutions that do not resolve their task. failToPass and passToPass are printed as YAML. A MANIFEST that
-    is a directory is a repository, whose tests --entrypoint runs.
+    Problems are: tasks that pass already, tests that lack a module, plugin, program or extension, test ids that do not
+    exist, flaky tests, and solutions that do not resolve their task. Tests that need a network, a database or a display
+    do not count. failToPass and passToPass are printed as YAML where they are short. A MANIFEST that is a directory is
+    a repository, whose tests --entrypoint runs.
 
     Exit status: 0 nothing is wrong, 1 a task has problems, 2 usage or manifest, 130 Ctrl-C.
     """
     from dgym.cli.check import check_and_show, tasks_to_check
 
+    tasks, files = tasks_to_check(inputs)
     check_and_show(
-        tasks_to_check(inputs),
+        tasks,
         sandbox=sandbox,
         engine=engine,
         python=check_python(python),
         build_requirements=build_requirements,
         repeats=repeat,
         output=output,
+        write_to=files if write else (),
     )
 
 
@@ -79,19 +86,29 @@ def check_command(
     "--policy-files", is_flag=True, help="Put the patterns into .debugignore and .debugreadonly of the repository."
 )
 @click.option("--force", is_flag=True, help="Overwrite files that exist.")
-@click.option("--check", is_flag=True, help="Run the repository's tests afterwards, as dgym check does.")
-def init_command(directory: str, output: str | None, agent: str, policy_files: bool, force: bool, check: bool) -> None:
+@click.option(
+    "--check/--no-check",
+    default=None,
+    help="Run the repository's tests in a sandbox, and add what they lack. [default: on a terminal]",
+)
+@click.option("--yes", is_flag=True, help="Add what the tests lack without a question.")
+def init_command(
+    directory: str, output: str | None, agent: str, policy_files: bool, force: bool, check: bool | None, yes: bool
+) -> None:
     """Write a manifest for a repository of your own.
 
     DIRECTORY is the repository (default: the current directory). Its files show its tests, requirements and Python;
-    nothing of it is executed without --check. The manifest is written into the current directory or, from inside the
+    the requirements are resolved to exact versions. Nothing of the repository is executed outside of a sandbox, and
+    nothing at all without --check. The manifest is written into the current directory or, from inside the
     repository, beside it, because the agent gets everything that lies in the repository.
     """
     from dgym.cli.init import write_manifest
 
     if check and output == "-":
         raise click.UsageError("--check needs a manifest that is written; it does not go with --output -")
-    write_manifest(directory, output, agent=agent, policy_files=policy_files, force=force, check=check)
+    if check is None:
+        check = output != "-" and sys.stdin.isatty() and sys.stdout.isatty()
+    write_manifest(directory, output, agent=agent, policy_files=policy_files, force=force, check=check, yes=yes)
 
 
 @click.command("migrate")

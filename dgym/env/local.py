@@ -33,7 +33,17 @@ from dgym.session import (
     solution_versions,
     verification_plan,
 )
-from dgym.session.verification import Assessment, VerificationPlan, assess, remember_passing, run_version
+from dgym.session.verification import (
+    Assessment,
+    Lack,
+    VerificationPlan,
+    assess,
+    find_lacks,
+    lacks_in_output,
+    read_versions,
+    remember_passing,
+    run_version,
+)
 from dgym.tools import Tool, load_tools
 from dgym.workspace.patches import FileVersion
 from dgym.workspace.sources import pack_source
@@ -283,10 +293,13 @@ async def check_task(
             progress(f"{task.metadata.name}: running the solution ({number} of {repeats})")
             after.append(await check.run(solved=True))
     except (ManifestError, SetupFailed, VerifierFailed) as error:
-        return Assessment(task=task.metadata.name, problems=(str(error),))
-    assessment = assess(task.metadata.name, check.plan, before, after)
+        return Assessment(task=task.metadata.name, problems=(str(error),), lacks=tuple(lacks_in_output(str(error))))
+    assessment = assess(task.metadata.name, check.plan, before, after, check.lacks)
     remember_passing(check.plan, passes=assessment.passes)
     return assessment
+
+
+_BUILD_FILES = ("setup.py", "pyproject.toml")
 
 
 class _Check:
@@ -294,6 +307,8 @@ class _Check:
         self._task = task
         self._opened = opened
         self.plan = VerificationPlan(entrypoint=task.spec.entrypoint, changed={})
+        self.lacks: list[Lack] = []
+        """Of the last run of the untouched repository."""
 
     async def run(self, *, solved: bool) -> EntrypointResult:
         """One run in a sandbox of its own."""
@@ -303,6 +318,12 @@ class _Check:
             cache = suite_cache(self._task, self._opened)
             self.plan = verification_plan(self._task, baseline, ChangeSet(changes={}), cache)
             changed: Versions = await solution_versions(verifier, self._task) if solved else {}
-            return await run_version(verifier, msgspec.structs.replace(self.plan, changed=changed))
+            run = await run_version(verifier, msgspec.structs.replace(self.plan, changed=changed))
+            if not solved:
+                manifest = await verifier.manifest()
+                texts = await read_versions(verifier, manifest, [path for path in _BUILD_FILES if path in manifest])
+                text = "\n".join(version.data.decode("utf-8", "replace") for version in texts.values())
+                self.lacks = find_lacks(run, manifest, text)
+            return run
         finally:
             await verifier.stop()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dgym.lazy import lazy_names
 from dgym.sandbox.entrypoint import (
+    Cause,
     EntrypointResult,
     EvaluationScript,
     Mode,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from dgym.sandbox.client import RunnerClient, RunnerInfo
 
 __all__ = [
+    "Cause",
     "DebugRequest",
     "DebugResult",
     "EngineName",

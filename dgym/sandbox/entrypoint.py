@@ -31,12 +31,21 @@ _BAD = frozenset({"failed", "error"})
 _NO_TESTS = 5
 _MAXIMUM_REASONS = 20
 _MAXIMUM_SHOWN = 5
+_MAXIMUM_CAUSES = 2_000
 
 _PYTEST_WORD = re.compile(r"(?<![\w./-])(?:[\w./~-]*/)?(?:py\.test|pytest)(?![\w./-])")
 _START_WRAPPER = (
     'python=$(command -v python3 || command -v python) || { echo "no python on PATH" >&2; exit 127; }; '
     'exec "$python" -I -S "$DGYM_RUNNER/scoring/wrapper.py"'
 )
+
+
+class Cause(msgspec.Struct, frozen=True):
+    """An exception behind a failure, or the reason of a skip; ``name`` is that of a module, file or fixture in it."""
+
+    type: str = ""
+    text: str = ""
+    name: str = ""
 
 
 class TestReport(msgspec.Struct, kw_only=True):
@@ -47,7 +56,8 @@ class TestReport(msgspec.Struct, kw_only=True):
     end. ``exit_status``: the status the run announced, None when it announced none. ``canary``: the outcome of
     the test that must fail, None when it did not run. ``tampering``: why the run cannot be trusted, in sentences.
     ``overruled``: pytest's own outcome of tests that count as something else. ``pytest_statuses``: the exit status of
-    every session of pytest. ``parser``: what read the outcomes from the text of an evaluation script, empty for all
+    every session of pytest. ``causes``: of tests, and files that cannot be collected, that failed or were skipped; only
+    where all code is trusted. ``parser``: what read the outcomes from the text of an evaluation script, empty for all
     other runs. ``unread``: why that text is no proof of a whole run.
     """
 
@@ -64,6 +74,7 @@ class TestReport(msgspec.Struct, kw_only=True):
     tampering: list[str] = msgspec.field(default_factory=list)
     overruled: dict[str, str] = msgspec.field(default_factory=dict)
     pytest_statuses: list[int] = msgspec.field(default_factory=list)
+    causes: dict[str, list[Cause]] = msgspec.field(default_factory=dict)
     parser: str = ""
     unread: str = ""
 
@@ -126,6 +137,11 @@ class _Reader:
             raise ValueError("unknown outcome")
         known = self.report.outcomes.get(identifier, outcome)
         self.report.outcomes[identifier] = max(known, outcome, key=_SEVERITY.index)
+
+    def _read_cause(self, record: dict[str, Any]) -> None:
+        identifier = str(record["id"])
+        if len(self.report.causes) < _MAXIMUM_CAUSES:
+            self.report.causes.setdefault(identifier, []).extend(msgspec.convert(record["chain"], list[Cause])[:8])
 
     def _read_canary(self, record: dict[str, Any]) -> None:
         self.report.canary = str(record["outcome"])

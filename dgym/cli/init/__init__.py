@@ -1,31 +1,48 @@
 """``dgym init``: a manifest for a repository, from a survey of its tests and requirements."""
 
+import asyncio
 import shlex
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import click
 import msgspec
 
 from dgym.api import load_documents, loads
-from dgym.cli.check import check_and_show, tasks_of
-from dgym.cli.init.survey import (
+from dgym.cli.check import check_all, show_assessments, tasks_of
+from dgym.cli.init.dependencies import (
+    LIMIT,
     Requirements,
-    Survey,
+    Source,
     allows,
-    protected_patterns,
+    distribution_of,
+    normal_name,
     read_requirements,
+)
+from dgym.cli.init.survey import (
+    Survey,
+    protected_patterns,
     read_text,
     survey,
     test_folders,
 )
 from dgym.cli.manifests import local_path, resource_name
-from dgym.cli.output import comment, echo, write_text
+from dgym.cli.output import FAILED, comment, echo, write_text
 from dgym.documents import dump
+from dgym.env import Opening
+from dgym.errors import SetupFailed
+from dgym.sandbox.local import Pinned, pin_requirements
+from dgym.session.verification import Lack
 from dgym.terminal import printable_line
 
 _PYTEST = "python -m pytest -q"
+_TEST_FILES = 10
+"""Files of tests with unusual names in the entrypoint, at most."""
+_ROUNDS = 3
+_NEWEST, _OLDEST = 14, 8
+_REBUILD = "python -m pip install -q --no-deps --no-build-isolation -e ."
 
 
 class Entrypoint(msgspec.Struct, frozen=True):
@@ -41,47 +58,74 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
 
     found: Survey
     requirements: Requirements
+    pinned: Pinned
+    python: str | None
     entrypoint: Entrypoint
     ignore: tuple[str, ...]
     read_only: tuple[str, ...]
     agent: str
 
 
-def propose(found: Survey, requirements: Requirements, *, agent: str) -> Proposal:
-    """The likely manifest of the surveyed repository."""
+def propose(found: Survey, requirements: Requirements, *, agent: str, pinned: Pinned | None = None) -> Proposal:
+    """The likely manifest of the surveyed repository; without ``pinned`` the requirements are as they were found."""
     hidden = (*(f"{path}/" for path in found.bulky), *found.secrets)
     return Proposal(
         found=found,
         requirements=requirements,
-        entrypoint=find_entrypoint(found),
+        pinned=pinned or Pinned(lines=requirements.lines),
+        python=other_python(requirements.python),
+        entrypoint=find_entrypoint(found, requirements.pytest_arguments),
         ignore=() if ".debugignore" in found.policy_files else hidden,
         read_only=() if ".debugreadonly" in found.policy_files else tuple(protected_patterns(found)),
         agent=agent,
     )
 
 
-def find_entrypoint(found: Survey) -> Entrypoint:
-    """The command that runs the tests."""
+def other_python(specifier: str) -> str | None:
+    """The newest Python that ``specifier`` allows, where it is not the one that runs dgym."""
+    if allows(specifier, sys.version_info[:2]):
+        return None
+    return next((f"3.{minor}" for minor in range(_NEWEST, _OLDEST - 1, -1) if allows(specifier, (3, minor))), None)
+
+
+def find_entrypoint(found: Survey, doctests: Sequence[str] = ()) -> Entrypoint:
+    """The command that runs the tests; ``doctests`` are the arguments by which the repository runs doctests."""
     settings = found.pytest
+    options = [shlex.quote(word) for word in doctests if word.startswith("--")]
+    pytest = " ".join([_PYTEST, *options])
+    paths = [word for word in doctests if not word.startswith("--")]
+    if paths:
+        return Entrypoint(" ".join([pytest, *map(shlex.quote, paths)]), "the repository runs these with doctests")
     if settings is not None and settings.testpaths:
-        return Entrypoint(_PYTEST, f"{settings.file} names the tests: {', '.join(settings.testpaths)}")
+        return Entrypoint(pytest, f"{settings.file} names the tests: {', '.join(settings.testpaths)}")
     if found.django and settings is None:
         return Entrypoint("python manage.py test", "manage.py is Django's; its exit status is the score")
     if found.tests:
         folders = test_folders(found)
-        if settings is None and len(folders) == 1 and all(path.startswith(f"{folders[0]}/") for path in found.tests):
-            return Entrypoint(f"{_PYTEST} {shlex.quote(folders[0])}", f"all tests are in {folders[0]}")
-        return Entrypoint(_PYTEST, f"pytest finds them by their names, such as {found.tests[0]}")
+        if (
+            settings is None
+            and not options
+            and len(folders) == 1
+            and all(path.startswith(f"{folders[0]}/") for path in found.tests)
+        ):
+            return Entrypoint(f"{pytest} {shlex.quote(folders[0])}", f"all tests are in {folders[0]}")
+        return Entrypoint(pytest, f"pytest finds them by their names, such as {found.tests[0]}")
+    holding = [path for path in found.other_tests if _holds_tests(found.root, path)]
+    if holding:
+        named = " ".join(map(shlex.quote, holding[:_TEST_FILES]))
+        return Entrypoint(f"{pytest} {named}", f"{holding[0]} holds tests")
     if found.other_tests:
         first = found.other_tests[0]
-        text = read_text(found.root, first)
-        lines = (line.strip() for line in text.splitlines())
-        if "TestCase" in text or any(line.startswith(("def test", "async def test")) for line in lines):
-            return Entrypoint(f"{_PYTEST} {shlex.quote(first)}", f"{first} holds the tests")
         return Entrypoint(f"python {shlex.quote(first)}", f"{first} is a program; its exit status is the score")
     return Entrypoint(
-        _PYTEST, "no tests were found; write the command that fails while the bug is there", certain=False
+        pytest, "no tests were found; write the command that fails while the bug is there", certain=bool(options)
     )
+
+
+def _holds_tests(root: Path, name: str) -> bool:
+    text = read_text(root, name)
+    lines = (line.strip() for line in text.splitlines())
+    return "TestCase" in text or any(line.startswith(("def test", "async def test")) for line in lines)
 
 
 def manifest_text(proposal: Proposal, *, local_path: str) -> str:
@@ -131,19 +175,32 @@ def _lines(proposal: Proposal, path: str) -> Iterator[str]:
 
 def _environment(proposal: Proposal) -> Iterator[str]:
     requirements, found = proposal.requirements, proposal.found
-    origin = f", from {', '.join(requirements.files)}" if requirements.lines else "; none were found"
-    yield f"    # Installed beforehand, beside pytest, into an environment that later runs share{comment(origin)}."
-    yield "    # dgym run --python PATH names an interpreter or a virtual environment that has them instead."
-    for left_out in requirements.left_out:
+    lines = proposal.pinned.lines[:LIMIT]
+    origin = f", from {', '.join(requirements.files)}" if lines else "; no requirements were found"
+    yield f"    # Made beforehand and shared by later runs{comment(origin)}."
+    yield "    # dgym run --python PATH names an interpreter or a virtual environment instead."
+    for left_out in _left_out(proposal):
         yield f"    # Left out: {comment(left_out)}"
-    yield from _list("requirements", requirements.lines)
-    if found.source_layout and not (found.pytest is not None and found.pytest.pythonpath):
-        yield "    # Modules are in src, and the repository itself is not installed."
+    yield "    environment:"
+    if proposal.python is not None:
+        yield f"      python: {_scalar(proposal.python)}"
+    if found.builds:
+        yield "      # The repository itself is installed, as by pip install -e."
+        yield "      install: editable"
+    yield from (f"  {line}" for line in _list("requirements", lines))
+    if not found.builds and found.source_layout and not (found.pytest is not None and found.pytest.pythonpath):
+        yield "    # Modules are in src, and the repository has no build system that could install it."
         yield "    env:"
         yield "      - {name: PYTHONPATH, value: src}"
-    yield "    # Once, before the agent begins, without network, such as compiling an extension:"
-    yield '    # setupCommands: ["python setup.py build_ext --inplace"]'
+    if requirements.extension and found.builds:
+        yield f"    # {comment(requirements.extension)} declares a compiled extension, which is built before the tests."
+        yield f"    buildCommands: [{_scalar(_REBUILD)}]"
     yield ""
+
+
+def _left_out(proposal: Proposal) -> list[str]:
+    dropped = [f"{line}: {why}" for line, why in proposal.pinned.left_out]
+    return [*proposal.requirements.left_out, *dropped]
 
 
 def _policy(proposal: Proposal) -> Iterator[str]:
@@ -172,25 +229,73 @@ def _scalar(value: Any) -> str:
 
 
 def write_manifest(
-    directory: str, output: str | None, *, agent: str, policy_files: bool, force: bool, check: bool
+    directory: str, output: str | None, *, agent: str, policy_files: bool, force: bool, check: bool, yes: bool
 ) -> None:
-    """Survey the repository, write or print its manifest, and with ``check`` run its tests."""
+    """Survey the repository, write or print its manifest, and with ``check`` run its tests and add what they lack."""
     root = Path(directory).resolve()
     target = None if output == "-" else Path(output).absolute() if output else _default_target(root)
     found = survey(root)
-    requirements = read_requirements(root)
-    proposal = propose(found, requirements, agent=agent)
+    requirements = read_requirements(root, found)
+    proposal = propose(found, requirements, agent=agent, pinned=_pin(requirements))
     if target is None:
         echo(_checked_text(proposal, target), nl=False)
         return
     if policy_files:
         _write_policy_files(proposal, force=force)
-        proposal = propose(survey(root), requirements, agent=agent)
+        proposal = propose(survey(root), requirements, agent=agent, pinned=proposal.pinned)
     write_text(target, _checked_text(proposal, target), force=force)
     echo(f"wrote {target}")
-    _report(proposal, target)
     if check:
-        check_and_show(tasks_of(load_documents(target, allow_local_paths=[root])))
+        problems = _check_and_complete(proposal, target, yes=yes)
+        if problems:
+            sys.exit(FAILED)
+    else:
+        _report(proposal, target)
+
+
+def _pin(requirements: Requirements) -> Pinned | None:
+    """Exact versions; None, with a warning, where they cannot be found."""
+    lists = [source.lines for source in requirements.sources]
+    if not lists:
+        return None
+    names = {normal_name(line) for lines in lists for line in lines}
+    python = other_python(requirements.python)
+    try:
+        return asyncio.run(
+            pin_requirements([*lists, *([] if "pytest" in names else [["pytest"]])], python_version=python)
+        )
+    except SetupFailed as failure:
+        echo(printable_line(f"Warning: {failure}; the requirements have no exact versions"), err=True)
+        return None
+
+
+def _check_and_complete(proposal: Proposal, target: Path, *, yes: bool) -> bool:
+    """Run the tests, add requirements that they lack, and print what is left; returns whether there are problems."""
+    root, requirements = proposal.found.root, proposal.requirements
+    for _ in range(_ROUNDS):
+        assessments = check_all(tasks_of(load_documents(target, allow_local_paths=[root])), Opening(), 1)
+        lacking = missing_requirements(assessments[0].lacks, requirements)
+        question = f"The tests lack {', '.join(lacking)}. Add it to the requirements?"
+        if not lacking or not (yes or (sys.stdin.isatty() and click.confirm(question, default=True))):
+            break
+        source = Source(file="what the tests lacked", lines=tuple(lacking))
+        requirements = msgspec.structs.replace(requirements, sources=(*requirements.sources, source))
+        pinned = _pin(requirements)
+        if pinned is not None and pinned.lines == proposal.pinned.lines:
+            break
+        proposal = propose(proposal.found, requirements, agent=proposal.agent, pinned=pinned)
+        write_text(target, _checked_text(proposal, target), force=True)
+        echo(printable_line(f"added {', '.join(lacking)}"))
+    _report(proposal, target)
+    show_assessments(assessments, lists=False)
+    return any(assessment.problems for assessment in assessments)
+
+
+def missing_requirements(lacks: Sequence[Lack], requirements: Requirements) -> list[str]:
+    """The distributions whose absence explains the ``lacks``, as far as their names can be told."""
+    known = {normal_name(line) for line in requirements.lines} | {requirements.own_name}
+    names = [name for lack in lacks for name in [distribution_of(lack.kind, lack.name)] if name]
+    return [name for name in dict.fromkeys(names) if normal_name(name) not in known]
 
 
 def _default_target(root: Path) -> Path:
@@ -218,6 +323,7 @@ def _report(proposal: Proposal, target: Path) -> None:
     found, requirements = proposal.found, proposal.requirements
     echo(printable_line(f"tests: {proposal.entrypoint.command} ({proposal.entrypoint.why})"))
     declared = f"{len(requirements.lines)} from {', '.join(requirements.files)}" if requirements.files else "none found"
+    declared += f", with what they need {len(proposal.pinned.lines)} exact versions" if proposal.pinned.lines else ""
     echo(printable_line(f"requirements: {declared}"))
     for warning in _warnings(proposal, target):
         echo(printable_line(f"Warning: {warning}"), err=True)
@@ -238,16 +344,20 @@ def _warnings(proposal: Proposal, target: Path) -> list[str]:
         warnings.append(f"there is no Python file in {found.root}")
     if not proposal.entrypoint.certain:
         warnings.append(f"{proposal.entrypoint.why}: spec.task.entrypoint")
-    warnings += [f"left out: {text}" for text in proposal.requirements.left_out]
+    warnings += [f"left out: {text}" for text in _left_out(proposal)]
     warnings += [f"{path} is copied for each episode; keep it elsewhere to start faster" for path in found.bulky]
     warnings += [f"{path} goes into the sandbox, where programs can read it" for path in found.secrets]
     if target.is_relative_to(found.root):
         warnings.append(f"{target.name} lies in the repository, where the agent can read it")
     python = proposal.requirements.python
-    running = sys.version_info[:2]
-    if not allows(python, running):
+    running = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    if proposal.python is not None:
         warnings.append(
-            f"the repository asks for Python {python}, and dgym runs under {running[0]}.{running[1]}; make a virtual"
-            " environment of another Python with pytest and the requirements, and name it: --python PATH"
+            f"the repository asks for Python {python}, and dgym runs under {running}: {proposal.python} is used"
+        )
+    elif not allows(python, sys.version_info[:2]):
+        warnings.append(
+            f"the repository asks for Python {python}, and dgym runs under {running}; make a virtual environment of"
+            " another Python with pytest and the requirements, and name it: --python PATH"
         )
     return warnings

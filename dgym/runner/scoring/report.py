@@ -14,13 +14,17 @@ from .trust import Stops, codes_of
 
 IDS_PER_RECORD = 500
 _NOT_FAILED = (pytest.skip.Exception, pytest.xfail.Exception, unittest.SkipTest)
+_CAUSES = 2000
+_CHAIN = 4
+_TEXT = 200
 _RANK = ("passed", "xpassed", "skipped", "xfailed", "failed", "error")
 
 
 class Reporter(object):
     """Plugin object; ``write(kind, **fields)`` puts one record on the report descriptor.
 
-    ``guard`` (or None) watches for tampering; ``make_canary`` makes a test that must fail (or is None).
+    ``guard`` (or None) watches for tampering; ``make_canary`` makes a test that must fail (or is None). Without a guard
+    the code is trusted, and the causes of failures and skips are reported, too.
     """
 
     def __init__(self, write, guard=None, make_canary=None):
@@ -32,6 +36,7 @@ class Reporter(object):
         self._running = None
         self._stops = Stops()
         self._reported = set()
+        self._causes = _CAUSES
 
     # Before anything of the workspace is imported
 
@@ -62,6 +67,21 @@ class Reporter(object):
     def pytest_collectreport(self, report):
         if report.failed:
             self._write("collection_error", id=report.nodeid)
+        elif report.skipped:
+            self._write_skip(report)
+
+    def pytest_exception_interact(self, node, call, report):
+        """Called for each failure of collection, setup, call and teardown."""
+        self._write_cause(report.nodeid or node.nodeid, causes_of(call.excinfo.value) + printed_causes(report))
+
+    def _write_skip(self, report):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
+        self._write_cause(report.nodeid, [{"type": "Skipped", "text": str(reason)[:_TEXT], "name": ""}])
+
+    def _write_cause(self, nodeid, chain):
+        if self._guard is None and self._causes > 0:
+            self._causes -= 1
+            self._write("cause", id=nodeid, chain=chain)
 
     def pytest_collection_finish(self, session):
         ids = [item.nodeid for item in session.items]
@@ -113,6 +133,8 @@ class Reporter(object):
             known = self._states.get(report.nodeid)
             worst = outcome if known is None else max(known, outcome, key=_RANK.index)
             self._states[report.nodeid] = worst
+        if report.skipped and not hasattr(report, "wasxfail"):
+            self._write_skip(report)
         if report.when == "teardown":
             state = self._states.pop(report.nodeid, None)
             self._verdicts.pop(report.nodeid, None)
@@ -160,6 +182,38 @@ class Reporter(object):
             if why not in self._reported:
                 self._reported.add(why)
                 self._write("tampering", why=why)
+
+
+def causes_of(error):
+    """The type, the text and the missing name of an exception and of those that it came from."""
+    chain = []
+    while error is not None and len(chain) < _CHAIN:
+        kind = type(error)
+        name = ""
+        for attribute in ("argname", "filename", "name"):
+            value = getattr(error, attribute, None)
+            if isinstance(value, str) and value:
+                name = value
+                break
+        try:
+            text = str(error)
+        except Exception:
+            text = ""
+        # The traceback inside the text of an ImportError of pytest ends with the error itself.
+        chain.append({"type": "%s.%s" % (kind.__module__, kind.__name__), "text": text[-_TEXT:], "name": name[:_TEXT]})
+        error = error.__cause__ or error.__context__
+    return chain
+
+
+def printed_causes(report):
+    """The last line that each stream had printed, where it looks like the end of a traceback or a shell's complaint."""
+    chain = []
+    for title, text in getattr(report, "sections", ())[:_CHAIN]:
+        lines = text.rstrip().splitlines()[-1:]
+        if "Captured std" in title and lines and ("Error: " in lines[0] or "not found" in lines[0]):
+            kind, _, rest = lines[0].partition(": ")
+            chain.append({"type": kind[-_TEXT:], "text": rest[:_TEXT], "name": ""})
+    return chain
 
 
 def _outcome(report):

@@ -9,12 +9,14 @@ from dgym.sandbox.local.environments import ensure_environment, installer_enviro
 from dgym.sandbox.local.installation import InstalledProject, ProjectRequest, install_project
 from dgym.sandbox.local.interpreter import Interpreter, find_version, inspect_interpreter, resolve_python
 from dgym.sandbox.local.provider import LocalProvider, remove_leftovers
+from dgym.sandbox.local.resolving import Pinned, pin_requirements
 
 __all__ = [
     "InstalledProject",
     "Interpreter",
     "LocalProvider",
     "ProjectRequest",
+    "Pinned",
     "bubblewrap_problem",
     "bubblewrap_works",
     "cache_directory",
@@ -24,6 +26,7 @@ __all__ = [
     "inspect_interpreter",
     "install_project",
     "installer_environment",
+    "pin_requirements",
     "remove_leftovers",
     "resolve_python",
 ]

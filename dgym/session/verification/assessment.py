@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from dgym.sandbox import EntrypointResult, Mode
+from dgym.session.verification.causes import Lack, by_test
 from dgym.session.verification.suite import ExpectedTests, expected_tests, named_tests
 from dgym.session.verification.verdict import (
     ALREADY_PASSES,
@@ -20,8 +21,9 @@ class Assessment(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The problems of a task, and its tests by their outcomes.
 
     ``problems`` make verdicts wrong or meaningless; ``notes`` do not. ``fail_to_pass``: tests that fail before and pass
-    after the solution, or fail before where there is none. ``pass_to_pass``: tests that pass in every run. ``passes``:
-    whether the untouched repository has everything that counts.
+    after the solution; where there is none, those that fail and lack nothing. ``pass_to_pass``: tests that pass in
+    every run. ``passes``: whether the untouched repository has everything that counts. ``lacks``: what the environment
+    lacks, with the tests that show it.
     """
 
     task: str
@@ -30,12 +32,20 @@ class Assessment(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     fail_to_pass: tuple[str, ...] = ()
     pass_to_pass: tuple[str, ...] = ()
     passes: bool = False
+    lacks: tuple[Lack, ...] = ()
 
 
 def assess(
-    task: str, plan: VerificationPlan, before: Sequence[EntrypointResult], after: Sequence[EntrypointResult]
+    task: str,
+    plan: VerificationPlan,
+    before: Sequence[EntrypointResult],
+    after: Sequence[EntrypointResult],
+    lacks: Sequence[Lack] = (),
 ) -> Assessment:
-    """The assessment by runs of the untouched repository (``before``, at least one) and of the solution (``after``)."""
+    """The assessment by runs of the untouched repository (``before``, at least one) and of the solution (``after``).
+
+    ``lacks`` are those of the untouched repository; what the solution brings is not among those of the assessment.
+    """
     expected = _expected(plan, before[0])
     untouched = [plan.judge(run, expected) for run in before]
     solved = [plan.judge(run, expected) for run in after]
@@ -49,14 +59,23 @@ def assess(
     if not after and untouched[0].score.max_score == 0:
         problems.append(f"nothing counts: {untouched[0].message}")
     good, fixed = _always_passed(before), _always_passed(after)
+    lacks = [lack for lack in lacks if not (after and lack.tests and {*lack.tests} <= {*fixed})]
+    problems += [lack.sentence() for lack in lacks if not lack.is_outside]
+    lacking = by_test(lacks)
     failing = [test for test in before[0].report.outcomes if _failed_always(test, before)] if before[0].report else []
     return Assessment(
         task=task,
         problems=tuple(problems),
-        notes=tuple(dict.fromkeys(note for verdict in (*untouched, *solved) for note in verdict.notes)),
-        fail_to_pass=tuple(test for test in fixed if not _passed_once(test, before)) if after else tuple(failing),
+        notes=(
+            *dict.fromkeys(note for verdict in (*untouched, *solved) for note in verdict.notes),
+            *(lack.sentence() for lack in lacks if lack.is_outside),
+        ),
+        fail_to_pass=tuple(test for test in fixed if not _passed_once(test, before))
+        if after
+        else tuple(test for test in failing if test not in lacking),
         pass_to_pass=tuple(test for test in good if not after or test in fixed),
         passes=passes,
+        lacks=tuple(lacks),
     )
 
 

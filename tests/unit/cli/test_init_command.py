@@ -116,12 +116,12 @@ def test_no_interpreter_inside_the_repository_is_proposed(init, repository, tmp_
 def test_doubts_are_told(init, tmp_path):
     root = tmp_path / "empty"
     root.mkdir()
-    (root / "setup.py").write_text("")
+    (root / "Pipfile").write_text("")
     (root / "pyproject.toml").write_text('[project]\nrequires-python = ">=99.0"\n')
     (root / "node_modules").mkdir()
     done = init(tmp_path, "empty")
     assert done.exit_code == 0
-    for words in ("no tests were found", "setup.py: not read", "asks for Python >=99.0", "node_modules is copied"):
+    for words in ("no tests were found", "Pipfile: not read", "asks for Python >=99.0", "node_modules is copied"):
         assert words in done.output
 
 

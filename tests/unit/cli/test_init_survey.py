@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgym.api import loads
-from dgym.cli.init import find_entrypoint, manifest_text, propose
-from dgym.cli.init.survey import Requirements, Survey, allows, protected_patterns, read_requirements, survey
+from dgym.cli.init import find_entrypoint, manifest_text, other_python, propose
+from dgym.cli.init.dependencies import Requirements, Source, allows, read_requirements
+from dgym.cli.init.survey import Survey, protected_patterns, survey
 from dgym.cli.manifests import resource_name
 from dgym.sandbox.local import environments
 
@@ -69,29 +70,187 @@ def test_policy_files_of_the_repository_take_the_place_of_proposals(tmp_path):
     assert "readOnlyPatterns" not in text
 
 
-def test_a_source_layout_is_put_on_the_path_unless_pytest_does(tmp_path):
+def proposed(root):
+    return manifest_text(propose(survey(root), read_requirements(root), agent="human"), local_path=".")
+
+
+def test_a_repository_is_installed_or_its_source_layout_put_on_the_path(tmp_path):
     write(tmp_path, {"src/pkg/__init__.py": "", "tests/test_a.py": TEST})
-    assert "PYTHONPATH" in manifest_text(propose(survey(tmp_path), Requirements(), agent="human"), local_path=".")
+    assert "PYTHONPATH" in proposed(tmp_path)
+    assert "install: editable" not in proposed(tmp_path)
     write(tmp_path, {"pyproject.toml": '[tool.pytest.ini_options]\npythonpath = ["src"]\n'})
-    assert "PYTHONPATH" not in manifest_text(propose(survey(tmp_path), Requirements(), agent="human"), local_path=".")
+    assert "PYTHONPATH" not in proposed(tmp_path)
+    write(
+        tmp_path,
+        {"setup.py": "from setuptools import setup, Extension\nsetup(ext_modules=[Extension('a', ['a.c'])])\n"},
+    )
+    (episode,) = loads(proposed(tmp_path))
+    assert episode.spec.task.environment.install == "editable"
+    assert episode.spec.task.build_commands == ("python -m pip install -q --no-deps --no-build-isolation -e .",)
+
+
+@pytest.mark.parametrize(
+    ("files", "entrypoint"),
+    [
+        (
+            {
+                "tox.ini": "[testenv]\ncommands = pytest --cov --doctest-modules src tests\n",
+                "src/a.py": "",
+                "tests/b.py": "",
+            },
+            "python -m pytest -q --doctest-modules src tests",
+        ),
+        ({"Makefile": "t:\n\tpytest --doctest-glob='*.rst' -x\n"}, "python -m pytest -q '--doctest-glob=*.rst'"),
+        (
+            {"src/a/tests.py": "from unittest import TestCase", "src/b/tests.py": "TestCase"},
+            "python -m pytest -q src/a/tests.py src/b/tests.py",
+        ),
+    ],
+)
+def test_doctests_and_suites_with_other_names_are_run(tmp_path, files, entrypoint):
+    found = survey(write(tmp_path, files))
+    assert find_entrypoint(found, read_requirements(tmp_path).pytest_arguments).command == entrypoint
+
+
+@pytest.mark.parametrize(("asks", "python"), [("", None), (">=3.8", None), ("<3.9", "3.8"), (">=99.0", None)])
+def test_another_python_is_named_where_the_repository_asks_for_it(asks, python):
+    assert other_python(asks) == python
+
+
+def lines_of(root, files):
+    write(root, files)
+    return read_requirements(root, survey(root)).lines
 
 
 def test_requirements_come_from_every_usual_file(tmp_path):
     files = {
-        "requirements.txt": "# base\nnumpy>=1.26  # fast\n-r requirements/more.txt\n-e .\n./local\n--index-url x\n",
+        "requirements.txt": "# base\nnumpy>=1.26  # fast\n-r requirements/more.txt\n./local\n--index-url x\n",
         "requirements/more.txt": "attrs==23.1 --hash=sha256:00 \\\n  --hash=sha256:11\n-r ../../outside.txt\n",
         "pyproject.toml": (
             '[project]\nname = "My.Pkg"\nrequires-python = ">=3.9"\ndependencies = ["rich", "numpy>=1.26"]\n'
-            '[project.optional-dependencies]\ntest = ["my_pkg[extra]", "hypothesis"]\ndocs = ["sphinx"]\n'
-            '[dependency-groups]\ndev = [{include-group = "lint"}]\nlint = ["ruff", {include-group = "dev"}]\n'
+            '[project.optional-dependencies]\ntest = ["my_pkg[extra]", "hypothesis"]\ndocs = ["sphinx"]\nextra = ["six"]\n'
+            '[dependency-groups]\ndev = [{include-group = "lint"}]\nlint = ["ruff", "coverage", {include-group = "dev"}]\n'
         ),
-        "setup.cfg": "[options]\ninstall_requires =\n  six\n",
+        "setup.cfg": "[options]\ninstall_requires =\n  toolz\n",
     }
     found = read_requirements(write(tmp_path, files))
-    assert found.lines == ("numpy>=1.26", "attrs==23.1", "rich", "hypothesis", "ruff", "six")
-    assert found.files == ("requirements.txt", "requirements/more.txt", "pyproject.toml", "setup.cfg")
-    assert [text.split("'")[1] for text in found.left_out] == ["-e .", "./local", "--index-url x"]
+    assert found.lines == ("rich", "numpy>=1.26", "toolz", "attrs==23.1", "hypothesis", "six", "coverage")
+    assert found.files == ("pyproject.toml", "setup.cfg", "requirements/more.txt")
+    assert [text.split("'")[1] for text in found.left_out] == ["./local", "--index-url x"]
     assert found.python == ">=3.9"
+
+
+SETUP = """
+from setuptools import setup
+base = ['six']
+extras = {'docs': ['sphinx']}
+extras['testing'] = base + ['mock']
+setup(name='x', install_requires=base, extras_require=extras)
+raise SystemExit
+"""
+NOX = """
+import nox
+DEPS = ['six', 'mock']
+@nox.session(python=['3.9'])
+def tests(session):
+    session.install(*DEPS)
+    session.install('-e', '.', '-r', 'more.txt')
+    session.run('pytest')
+@nox.session
+def lint(session):
+    session.install('toolz')
+"""
+POETRY = """
+[tool.poetry.dependencies]
+python = '^3.9'
+attrs = '^22.1'
+gone = {git = 'https://example.com/x'}
+[tool.poetry.group.test.dependencies]
+six = '~1.16'
+mock = '*'
+toolz = {version = '0.12', extras = ['a']}
+"""
+WORKFLOW = """
+jobs:
+  test:
+    steps:
+      - run: |
+          python -m pip install -U pip tox six 'mock>=1'
+          pip install -r more.txt && pytest --cov
+  docs:
+    steps: [{run: pip install sphinx}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        (
+            {"tox.ini": "[testenv]\ndeps =\n  pytest\n  -r{toxinidir}/more.txt\n  py38: mock\n", "more.txt": "six\n"},
+            ("six", "pytest", "mock"),
+        ),
+        ({"tox.ini": "[base]\ndeps = six\n[testenv]\ndeps = {[base]deps}\n[testenv:docs]\ndeps = sphinx\n"}, ("six",)),
+        ({"tox.ini": "[testenv]\nextras = testing\n", "setup.py": SETUP}, ("six", "mock")),
+        ({"setup.py": "import setuptools\nsetuptools.setup(**dict(tests_require=['nose']))\n"}, ("nose",)),
+        ({"pyproject.toml": '[tool.tox]\nlegacy_tox_ini = "[testenv]\\ndeps = six"\n'}, ("six",)),
+        ({"pyproject.toml": "[tool.tox.env_run_base]\ndeps = ['six']\ncommands = [['pytest']]\n"}, ("six",)),
+        ({"noxfile.py": NOX, "more.txt": "attrs\n"}, ("attrs", "six", "mock")),
+        (
+            {
+                "pyproject.toml": "[tool.hatch.envs.test]\ndependencies = ['six']\n"
+                "[tool.hatch.envs.default]\ndependencies = ['mock']\n"
+            },
+            ("six",),
+        ),
+        ({"pyproject.toml": "[tool.pdm.dev-dependencies]\ntest = ['six']\nlint = ['mock']\n"}, ("six",)),
+        ({"pyproject.toml": POETRY}, ("attrs>=22.1,<23", "six>=1.16,<1.17", "mock", "toolz[a]==0.12")),
+        ({".github/workflows/ci.yml": WORKFLOW, "more.txt": "attrs\n"}, ("attrs", "six", "mock>=1")),
+        ({"Makefile": "test:\n\tpip install six\n\tpytest\n"}, ("six",)),
+        ({"requirements-test.txt": "six\n", "requirements-dev.txt": "sphinx\n"}, ("six",)),
+        ({"requirements-dev.txt": "six\n"}, ("six",)),
+        (
+            {
+                "pyproject.toml": "[project.optional-dependencies]\ndev = ['six']\ntests = ['mock']\ntesting = ['attrs']\n"
+            },
+            ("mock",),
+        ),
+        (
+            {"pytest.ini": "[pytest]\naddopts = --cov=x -n 2\nasyncio_mode = auto\n"},
+            ("pytest-cov", "pytest-xdist", "pytest-asyncio"),
+        ),
+        (
+            {
+                "tests/test_a.py": "import pytest\nimport yaml\n@pytest.mark.timeout(1)\ndef test_a(mocker):\n"
+                "    import numpy\n"
+            },
+            ("PyYAML", "pytest-timeout", "pytest-mock"),
+        ),
+        ({"tests/conftest.py": "def mocker(): pass\n", "tests/test_a.py": "def test_a(mocker): pass\n"}, ()),
+        ({"mock.py": "", "test_a.py": "import mock\n"}, ()),
+    ],
+)
+def test_what_a_developer_installs_for_the_tests_is_found(tmp_path, files, expected):
+    assert lines_of(tmp_path, files) == expected
+
+
+def test_nothing_of_the_repository_is_executed_and_hostile_files_end(tmp_path):
+    many = "".join(f"a{n} = a{n - 1} + a{n - 1}\n" for n in range(1, 200))
+    groups = "".join(f"g{n} = [{{include-group = 'g{n + 1}'}}, {{include-group = 'g{n + 1}'}}]\n" for n in range(60))
+    files = {
+        "setup.py": f"a0 = ['x']\n{many}open('executed', 'w')\nsetup(install_requires=a199)\n",
+        "noxfile.py": "(" * 5000,
+        "pyproject.toml": f"[dependency-groups]\n{groups}test = [{{include-group = 'g0'}}]\n",
+        "tox.ini": "[a]\nx = {[a]x}{[a]x}{[a]x}\n[testenv]\ndeps = {[a]x}\n",
+        ".github/workflows/a.yml": "a: &a [x]\n" + "".join(f"a{n}: &a{n} [*a, *a]\n" for n in range(50)),
+    }
+    assert lines_of(tmp_path, files) == ()
+    assert not (tmp_path / "executed").exists()
+
+
+def test_requirements_are_single_lines(tmp_path):
+    text = '[project]\nname = "x"\ndependencies = ["six;\\n--extra-index-url=evil.example", "mock\\u2028--pre"]\n'
+    found = read_requirements(write(tmp_path, {"pyproject.toml": text}))
+    assert not [line for line in found.lines if len(line.splitlines()) > 1]
 
 
 @pytest.mark.parametrize(
@@ -143,7 +302,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
     write(tmp_path, {"setup.py": "raise SystemExit", "Pipfile": "", "pyproject.toml": "[project", "setup.cfg": "x = 1"})
     found = read_requirements(tmp_path)
     assert found.lines == ()
-    assert found.left_out == ("setup.py: not read; add what it lists", "Pipfile: not read; add what it lists")
+    assert found.left_out == ("Pipfile: not read; add what it lists",)
 
 
 def test_more_requirements_than_a_task_holds_are_said_to_be_left_out(tmp_path):
@@ -180,6 +339,8 @@ def test_the_manifest_is_valid_whatever_things_are_called(tmp_path_factory, name
     found = Survey(
         root=root,
         python_files=1,
+        modules=frozenset(),
+        conftests=(),
         tests=tuple(tests),
         other_tests=(),
         pytest=None,
@@ -187,11 +348,13 @@ def test_the_manifest_is_valid_whatever_things_are_called(tmp_path_factory, name
         secrets=tuple(tests),
         policy_files=(),
         django=False,
+        builds=True,
         source_layout=True,
     )
-    requirements = Requirements(lines=tuple(lines), left_out=(left,))
+    source = Source(file=name, lines=tuple(lines))
+    requirements = Requirements(sources=(source,), left_out=(left,), extension=left)
     (resource,) = loads(manifest_text(propose(found, requirements, agent="human"), local_path=path))
     assert resource.metadata.name == resource_name(root.name)
     assert resource.spec.task.source.local_path == path
-    assert resource.spec.task.requirements == tuple(lines)
+    assert resource.spec.task.environment.requirements == tuple(dict.fromkeys(lines))
     assert resource.spec.task.ignore_patterns == tuple(tests)
