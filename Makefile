@@ -76,6 +76,11 @@ test-matrix: $(STAMP) ## the runner and debugger under every Python and pytest v
 	@hack/system-packages
 	@$(BIN)/python -m pytest -m "" tests/integration/runner tests/integration/debugger tests/integration/scoring
 
+.PHONY: repositories
+repositories: $(STAMP) ## dgym init and dgym check on packages from PyPI: NAMES=, SAMPLE=1 the six of CI; else writes tests/repositories/RESULTS.md
+	@hack/system-packages
+	@$(BIN)/python -m tests.repositories $(if $(SAMPLE),--sample,$(or $(NAMES),--write))
+
 .PHONY: conformance
 conformance: $(STAMP) $(VENV)-conformance/.ready ## verdicts compared with SWE-bench's own harness: COUNT=2000, RECORD=--record
 	@$(BIN)/python -m tests.conformance $(VENV)-conformance/lib/python3*/site-packages --count $(or $(COUNT),2000) $(RECORD)

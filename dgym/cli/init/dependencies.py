@@ -36,6 +36,7 @@ _REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\s*(\[[\w\s,.-]*\])?\s*([<
 _INCLUDE = re.compile(r"^(?:-r|--requirement)[ =]?\s*(\S+)")
 _SELF = re.compile(r"^(?:-e\s*|--editable[ =]\s*)?\.(?:/)?(?:\[([^\]]*)\])?$")
 _FILES_READ = 500
+_PLAIN = re.compile(r"[\w*./=-]{1,200}")
 _LINE = 1000
 """Characters of a requirement."""
 _BOUND = re.compile(r"(>=|<)\s*(\d+)\.(\d+)(?![.\d])")
@@ -390,14 +391,19 @@ class _Reader:
         self.pytest_arguments = next(filter(None, map(self._collecting, commands)), ())
 
     def _collecting(self, words: tuple[str, ...]) -> tuple[str, ...]:
-        """Those arguments of a pytest command that make it collect doctests."""
-        kept = [word for word in words if re.fullmatch(r"--doctest-(modules|continue-on-failure|glob=[\w*./-]+)", word)]
-        if not any(word.startswith(("--doctest-modules", "--doctest-glob")) for word in kept):
-            return ()
-        paths = [
-            word for word in words if not word.startswith("-") and (self._root / word).exists() and ".." not in word
-        ]
-        return (*kept, *paths)
+        """Those arguments of a pytest command that make it collect doctests, with what it ignores."""
+        kept: list[str] = []
+        paths: list[str] = []
+        rest = iter(word for word in words if _PLAIN.fullmatch(word))
+        for word in rest:
+            name, _, value = word.partition("=")
+            if name in ("--doctest-modules", "--doctest-continue-on-failure") or (name == "--doctest-glob" and value):
+                kept.append(word)
+            elif name in ("--ignore", "--ignore-glob"):
+                kept.append(f"{name}={value or next(rest, '')}")
+            elif not word.startswith("-") and ".." not in word and (self._root / word).exists():
+                paths.append(word)
+        return (*kept, *paths) if any(word.startswith("--doctest-") for word in kept) else ()
 
     def file(self, path: Path, *, named_by_file: bool) -> None:
         """A requirements file, and those it includes, as long as they lie in the repository."""
@@ -591,6 +597,6 @@ def _clause(text: str) -> str:
         upper = [*parts[:index], parts[index] + 1]
         return f">={match[1]}{match[2]},<{'.'.join(map(str, upper))}"
     if match := re.fullmatch(r"~\s*(\d+)(?:\.(\d+))?((?:\.\d+)*)", text):
-        upper = f"{int(match[1])}.{int(match[2]) + 1}" if match[2] else str(int(match[1]) + 1)
-        return f">={text.lstrip('~ ')},<{upper}"
+        below = f"{int(match[1])}.{int(match[2]) + 1}" if match[2] else str(int(match[1]) + 1)
+        return f">={text.lstrip('~ ')},<{below}"
     return text if re.match(r"[<>=!~]", text) else f"=={text}"

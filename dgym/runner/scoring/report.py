@@ -188,7 +188,6 @@ def causes_of(error):
     """The type, the text and the missing name of an exception and of those that it came from."""
     chain = []
     while error is not None and len(chain) < _CHAIN:
-        kind = type(error)
         name = ""
         for attribute in ("argname", "filename", "name"):
             value = getattr(error, attribute, None)
@@ -200,9 +199,14 @@ def causes_of(error):
         except Exception:
             text = ""
         # The traceback inside the text of an ImportError of pytest ends with the error itself.
-        chain.append({"type": "%s.%s" % (kind.__module__, kind.__name__), "text": text[-_TEXT:], "name": name[:_TEXT]})
+        kind = "%s.%s" % (type(error).__module__, type(error).__name__)
+        chain.append({"type": kind, "text": _both_ends(text), "name": name[:_TEXT]})
         error = error.__cause__ or error.__context__
     return chain
+
+
+def _both_ends(text):
+    return text if len(text) <= 2 * _TEXT else "%s ... %s" % (text[:_TEXT], text[-_TEXT:])
 
 
 def printed_causes(report):

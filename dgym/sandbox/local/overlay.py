@@ -18,7 +18,8 @@ import msgspec
 from dgym.sandbox.local.environments import requirement_name
 from dgym.sandbox.local.interpreter import Interpreter
 
-BASE_FILE = "_dgym_base.pth"
+BASE_FILE = "~dgym_base.pth"
+"""The site module reads such files in the order of their names: the project's own come first."""
 _TOOLS = "tools"
 _TOP_LEVEL = {
     "pip": ("pip", "pip-*.dist-info"),

@@ -24,6 +24,7 @@ _SECONDS = 180.0
 _TRIES = 10
 _LINES_SHOWN = 6
 _OUTPUT_BYTES = 8 * 1024**2
+_ERRORS_BYTES = 16 * 1024
 _NAME = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
 _PINNED = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*==[^\s;\\]+)")
 _NOT_FOUND = re.compile(
@@ -131,4 +132,4 @@ async def _run(command: Sequence[str], home: str) -> tuple[int, str]:
             with suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
-    return process.returncode or 0, output[-_OUTPUT_BYTES:].decode("utf-8", "replace")
+    return process.returncode or 0, output[-_ERRORS_BYTES:].decode("utf-8", "replace")

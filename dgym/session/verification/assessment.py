@@ -15,6 +15,8 @@ from dgym.session.verification.verdict import (
 from dgym.session.verification.verifier import VerificationPlan
 
 _PASSED = frozenset({"passed", "xpassed"})
+_FILES_SHOWN = 10
+_CAUSE_CHARACTERS = 300
 
 
 class Assessment(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -62,6 +64,8 @@ def assess(
     lacks = [lack for lack in lacks if not (after and lack.tests and {*lack.tests} <= {*fixed})]
     problems += [lack.sentence() for lack in lacks if not lack.is_outside]
     lacking = by_test(lacks)
+    if not after:
+        problems += _not_collected(before[0], lacking)
     failing = [test for test in before[0].report.outcomes if _failed_always(test, before)] if before[0].report else []
     return Assessment(
         task=task,
@@ -77,6 +81,19 @@ def assess(
         passes=passes,
         lacks=tuple(lacks),
     )
+
+
+def _not_collected(run: EntrypointResult, lacking: Mapping[str, Lack]) -> list[str]:
+    """Files that cannot be collected although they lack nothing that is known: their tests cannot count."""
+    if run.report is None:
+        return []
+    problems = []
+    for path in run.report.collection_errors[:_FILES_SHOWN]:
+        if path not in lacking:
+            causes = run.report.causes.get(path, [])
+            why = " ".join(f"{causes[-1].type}: {causes[-1].text}".split()) if causes else "the run does not show why"
+            problems.append(f"cannot be collected: {path} ({why[:_CAUSE_CHARACTERS]})")
+    return problems
 
 
 def unsteady_tests(runs: Sequence[Mapping[str, str]]) -> list[str]:

@@ -16,6 +16,7 @@ OUTSIDE: tuple[Kind, ...] = ("network", "database", "display")
 
 _BAD = frozenset({"failed", "error"})
 _SHOWN = 3
+_LINE = 1_000
 _MISSING_MODULE = re.compile(r"No module named '?([\w.]+)'?")
 _NOT_FOUND = re.compile(
     r"(?:: |^|')([\w.+-]{1,64})'?: (?:command )?not found|No such file or directory: '([^'/]{1,64})'"
@@ -176,7 +177,7 @@ def _own(module: str, paths: Collection[str]) -> tuple[Kind, str] | None:
 def lacks_in_output(text: str) -> list[Lack]:
     """What a run lacked that ended before any test."""
     lacks: dict[tuple[Kind, str], None] = {}
-    for line in text.splitlines():
+    for line in (line[:_LINE] for line in text.splitlines()):
         if found := _UNRECOGNIZED.search(line):
             lacks[("option", (found[1] or found[2] or found[3]).strip()[:100])] = None
         elif line.startswith(

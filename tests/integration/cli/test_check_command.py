@@ -75,3 +75,46 @@ def test_tasks_are_checked_and_a_result_warns_of_one_that_passes_already(dgym, t
     assert dgym("run", "tasks.yaml", "--results", "results").returncode == 0
     (result,) = (tmp_path / "results").glob("local/passing/*/1/result.json")
     assert "an empty patch resolves this task" in json.loads(result.read_text())["message"]
+
+
+LACKING = """
+apiVersion: dgym.dev/v1alpha1
+kind: DebugTask
+metadata: {name: lacking}
+spec:
+  source:
+    files:
+      - path: test_a.py
+        content: |
+          import importlib.metadata, socket, subprocess
+          import pytest
+          def test_good():
+              pass
+          def test_bug():
+              assert 1 == 2
+          def test_module():
+              import nowhere_to_be_found
+          def test_metadata():
+              importlib.metadata.version("shop")
+          def test_script():
+              subprocess.run(["shop"])
+          def test_plugin(mocker):
+              pass
+          async def test_async():
+              pass
+          def test_network():
+              socket.create_connection(("nowhere.invalid", 80))
+"""
+
+
+def test_tests_that_lack_something_are_problems_with_remedies_and_never_to_be_repaired(dgym, tmp_path):
+    (tmp_path / "task.yaml").write_text(LACKING)
+    done = dgym("check", "task.yaml", "--repeat", "1", "--write")
+    assert done.returncode == 1, done.stderr
+    problems = [line for line in done.stdout.splitlines() if line.startswith("  problem: ")]
+    assert len(problems) == 5
+    for words in ("nowhere_to_be_found", "named shop;", "program named shop", "fixture mocker", "pytest-asyncio"):
+        assert any(words in line for line in problems), words
+    assert "note: 1 test or file: need the network" in done.stdout
+    (task,) = yaml.safe_load_all((tmp_path / "task.yaml").read_text())
+    assert task["spec"]["scoring"] == {"failToPass": ["test_a.py::test_bug"], "passToPass": ["test_a.py::test_good"]}

@@ -94,11 +94,11 @@ def test_a_repository_is_installed_or_its_source_layout_put_on_the_path(tmp_path
     [
         (
             {
-                "tox.ini": "[testenv]\ncommands = pytest --cov --doctest-modules src tests\n",
+                "tox.ini": "[testenv]\ncommands = pytest --cov --doctest-modules --ignore src/b.py src tests\n",
                 "src/a.py": "",
                 "tests/b.py": "",
             },
-            "python -m pytest -q --doctest-modules src tests",
+            "python -m pytest -q --doctest-modules --ignore=src/b.py src tests",
         ),
         ({"Makefile": "t:\n\tpytest --doctest-glob='*.rst' -x\n"}, "python -m pytest -q '--doctest-glob=*.rst'"),
         (
@@ -128,8 +128,10 @@ def test_requirements_come_from_every_usual_file(tmp_path):
         "requirements/more.txt": "attrs==23.1 --hash=sha256:00 \\\n  --hash=sha256:11\n-r ../../outside.txt\n",
         "pyproject.toml": (
             '[project]\nname = "My.Pkg"\nrequires-python = ">=3.9"\ndependencies = ["rich", "numpy>=1.26"]\n'
-            '[project.optional-dependencies]\ntest = ["my_pkg[extra]", "hypothesis"]\ndocs = ["sphinx"]\nextra = ["six"]\n'
-            '[dependency-groups]\ndev = [{include-group = "lint"}]\nlint = ["ruff", "coverage", {include-group = "dev"}]\n'
+            '[project.optional-dependencies]\ntest = ["my_pkg[extra]", "hypothesis"]\n'
+            'docs = ["sphinx"]\nextra = ["six"]\n'
+            '[dependency-groups]\ndev = [{include-group = "lint"}]\n'
+            'lint = ["ruff", "coverage", {include-group = "dev"}]\n'
         ),
         "setup.cfg": "[options]\ninstall_requires =\n  toolz\n",
     }
@@ -210,7 +212,8 @@ jobs:
         ({"requirements-dev.txt": "six\n"}, ("six",)),
         (
             {
-                "pyproject.toml": "[project.optional-dependencies]\ndev = ['six']\ntests = ['mock']\ntesting = ['attrs']\n"
+                "pyproject.toml": "[project.optional-dependencies]\ndev = ['six']\ntests = ['mock']\n"
+                "testing = ['attrs']\n"
             },
             ("mock",),
         ),

@@ -1,0 +1,42 @@
+"""Exact versions from a directory of wheels, as from an index."""
+
+import asyncio
+import zipfile
+
+import pytest
+
+from dgym.errors import SetupFailed
+from dgym.sandbox.local import pin_requirements
+
+
+@pytest.fixture
+def wheels(tmp_path, monkeypatch):
+    def add(name, version, *requires):
+        with zipfile.ZipFile(tmp_path / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+            info = f"{name}-{version}.dist-info"
+            lines = "".join(f"Requires-Dist: {one}\n" for one in requires)
+            wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{lines}")
+            wheel.writestr(
+                f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+            )
+            wheel.writestr(f"{info}/RECORD", "")
+
+    for tool in ("PIP", "UV"):
+        monkeypatch.setenv(f"{tool}_NO_INDEX", "1")
+        monkeypatch.setenv(f"{tool}_FIND_LINKS", str(tmp_path))
+    return add
+
+
+def test_requirements_get_versions_and_what_contradicts_or_has_no_wheel_is_left_out(wheels):
+    wheels("one", "1.0")
+    wheels("one", "2.0")
+    wheels("two", "1.5", "one<2")
+    pinned = asyncio.run(pin_requirements([["two"], ["absent>=1"], ["one>=2"]]))
+    assert pinned.lines == ("one==1.0", "two==1.5")
+    assert [line for line, _ in pinned.left_out] == ["absent>=1", "one>=2"]
+
+
+def test_what_cannot_be_resolved_at_all_is_an_error(wheels):
+    wheels("two", "1.5", "nowhere")
+    with pytest.raises(SetupFailed, match="could not be resolved"):
+        asyncio.run(pin_requirements([["two"]]))
