@@ -42,7 +42,7 @@ _TEST_FILES = 10
 """Files of tests with unusual names in the entrypoint, at most."""
 _ROUNDS = 3
 _NEWEST, _OLDEST = 14, 8
-_REBUILD = "python -m pip install -q --no-deps --no-build-isolation -e ."
+_REBUILD = "python -m pip install -q --no-deps --no-build-isolation --use-pep517 -e ."
 
 
 class Entrypoint(msgspec.Struct, frozen=True):

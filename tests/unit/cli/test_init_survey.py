@@ -86,7 +86,9 @@ def test_a_repository_is_installed_or_its_source_layout_put_on_the_path(tmp_path
     )
     (episode,) = loads(proposed(tmp_path))
     assert episode.spec.task.environment.install == "editable"
-    assert episode.spec.task.build_commands == ("python -m pip install -q --no-deps --no-build-isolation -e .",)
+    assert episode.spec.task.build_commands == (
+        "python -m pip install -q --no-deps --no-build-isolation --use-pep517 -e .",
+    )
 
 
 @pytest.mark.parametrize(
