@@ -30,8 +30,9 @@ def use_number(number):
 
 def restore(debugger, table, following):
     """Make the breakpoints exactly these; returns a sentence for each that could not be set, or stops nowhere."""
-    for breakpoint_ in _by_number():
-        debugger.clear_bpbynumber(str(breakpoint_.number))
+    before = {breakpoint_.number: breakpoint_ for breakpoint_ in _by_number()}
+    for number in before:
+        debugger.clear_bpbynumber(str(number))
     del bdb.Breakpoint.bpbynumber[1:]
     bdb.Breakpoint.next = 1
     problems = []
@@ -47,14 +48,19 @@ def restore(debugger, table, following):
         if lines and entry["line"] not in lines:
             note = explain_place(filename, entry["line"], debugger.relative(filename))
             problems.append("Breakpoint %d at %s:%d: %s" % (entry["number"], entry["file"], entry["line"], note))
-        _fill(bdb.Breakpoint.bpbynumber[entry["number"]], entry)
+        _fill(bdb.Breakpoint.bpbynumber[entry["number"]], entry, before.get(entry["number"]))
     use_number(following)
     return problems
 
 
-def _fill(breakpoint_, entry):
+def _fill(breakpoint_, entry, before):
     breakpoint_.ignore = breakpoint_.ignore_set = entry.get("ignore_count", 0)
-    breakpoint_.hits = breakpoint_.hits_before = entry.get("hits", 0)
+    if getattr(before, "ignore_set", None) == breakpoint_.ignore_set:
+        breakpoint_.ignore = before.ignore
+    breakpoint_.hits = entry.get("hits", 0)
+    # What happened in this run of the program stays known, or its end would report that the breakpoint was never hit.
+    breakpoint_.hits_before = getattr(before, "hits_before", 0) if before else breakpoint_.hits
+    breakpoint_.stops = getattr(before, "stops", 0)
     if not entry.get("enabled", True):
         breakpoint_.disable()
 

@@ -71,6 +71,7 @@ class Debugger(Commands, Tracing, pdb.Pdb):
         self.last_line = ""
         self._turn = threading.RLock()
         self._modules = set()
+        self._files = set()
         self._new_files = []
 
     # the channel
@@ -88,6 +89,8 @@ class Debugger(Commands, Tracing, pdb.Pdb):
         if message["first"]:
             self._listed_place = None  # the answer that is shown has yet to come
         self.answer.take(self.limit)
+        # Files that the program has not imported yet may have changed since they were last read.
+        linecache.checkcache()
         if message.get("breakpoints") is not None:
             self.notices += breakpoints.restore(self, message["breakpoints"], message["next_number"])
         commands = split_commands(message["command"]) or ["p None"]
@@ -137,11 +140,15 @@ class Debugger(Commands, Tracing, pdb.Pdb):
 
     def _loaded(self):
         """Source files of the workspace loaded since the last call, each with its time and size."""
-        if len(sys.modules) != len(self._modules):
-            for name, module in list(sys.modules.items()):
-                if name not in self._modules:
-                    self._modules.add(name)
-                    self.record_file(getattr(module, "__dict__", {}).get("__file__"))
+        for name, module in list(sys.modules.items()):
+            if name not in self._modules:
+                self._modules.add(name)
+                self.record_file(getattr(module, "__dict__", {}).get("__file__"))
+        # Not every file is a module: exec, runpy.run_path, pytest's import mode importlib.
+        traced = set(self.traced_files)
+        for filename in traced - self._files:
+            self.record_file(filename)
+        self._files |= traced
         files, self._new_files = self._new_files, []
         return files
 

@@ -44,6 +44,7 @@ class Tracing(bdb.Bdb):
         self.stopped_at = None
         self.tracing_lost = False
         self._lines = {}  # id(code): (code, lines with breakpoints); hashing a code object is slow
+        self.traced_files = set()
         self._seen_breaks = None
         self._paths = {}
         self._make_trace()
@@ -114,6 +115,7 @@ class Tracing(bdb.Bdb):
         """The lines of a code object that have breakpoints."""
         entry = self._lines.get(id(code))
         if entry is None:
+            self.traced_files.add(code.co_filename)
             if code is self.first_code:
                 lines = lines_of_code(code)
             else:

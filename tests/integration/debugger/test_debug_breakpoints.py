@@ -193,3 +193,31 @@ async def test_two_breakpoints_on_one_line_are_both_hit(debug):
     result = await debug.each("c", "c", "c")
     assert [(point.number, point.hits) for point in result.breakpoints] == [(1, 3), (2, 3)]
     assert not [notice for notice in result.notices if "never" in notice]
+
+
+async def test_a_table_that_changes_while_the_program_runs_keeps_what_has_happened(debug):
+    debug.write("main.py", MAIN)
+    debug.write("unused.py", "x = 1\n")
+    await debug.each("b 2, n == 0", "b 6", "ignore 2 3", "b unused.py:1", "c", "c")
+    first, second, third = debug.breakpoints
+    assert (second.line, second.hits) == (6, 4)
+    debug.write("unused.py", "\nx = 1\n")
+    await debug("cl 1", breakpoints=(first, second, msgspec.structs.replace(third, line=2)))
+    debug.write("unused.py", "\n\nx = 1\n")
+    (second, third) = debug.breakpoints
+    result = await debug("c", breakpoints=(second, msgspec.structs.replace(third, line=3)))
+    assert (result.state, result.frame.line) == ("stopped", 6), "the ignore count was used up in this run"
+    result = await debug("c")
+    assert result.notices == ("Breakpoint 3 at unused.py:3 was never hit: the program never imported that file.",)
+
+
+async def test_a_change_of_a_file_that_runs_without_being_a_module_restarts(debug):
+    debug.write("main.py", "import runpy\nrunpy.run_path('part.py')\n")
+    debug.write("part.py", "def call():\n    return 1\nx = call()\ny = call()\n")
+    await debug.each("b part.py:3", "b part.py:4", "c")
+    (first, second) = debug.breakpoints
+    debug.write("part.py", "\ndef call():\n    return 1\nx = call()\ny = call()\n")
+    moved = tuple(msgspec.structs.replace(point, line=point.line + 1) for point in (first, second))
+    result = await debug("c", breakpoints=moved)
+    assert result.notices == ("The program was started again because part.py changed.",)
+    assert (result.frame.line, result.source[4]) == (4, "y = call()")
