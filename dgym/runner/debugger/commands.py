@@ -358,7 +358,7 @@ def execute(statement, frame, frame_locals):
             _execute_merged(code, frame_globals, frame_locals)
     finally:
         if frame.f_code.co_flags & _OPTIMIZED and sys.version_info < (3, 13):
-            _keep_locals(frame)
+            _keep_locals(frame, frame_locals)
 
 
 def _nests(code):
@@ -383,7 +383,7 @@ def _execute_merged(code, frame_globals, frame_locals):
                 frame_globals[name] = value
 
 
-def _keep_locals(frame):
+def _keep_locals(frame, frame_locals):
     # The interpreter copies f_locals back only for the frame whose trace function runs, and forgets changes as soon
     # as f_locals is read again.
     try:
@@ -391,4 +391,10 @@ def _keep_locals(frame):
 
         ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
     except (ImportError, AttributeError):
-        pass
+        return
+    if sys.version_info >= (3, 11):
+        # It has copied them, and copies again only after f_locals has been read.
+        kept = dict(frame_locals)
+        _ = frame.f_locals
+        frame_locals.clear()
+        frame_locals.update(kept)

@@ -6,6 +6,7 @@ its own lines has one, decided once per code object; the frames on the stack are
 
 import bdb
 import cmd
+import dis
 import os
 import pdb  # noqa: T100 - only to know its file
 import signal
@@ -16,6 +17,9 @@ from .breakpoints import lines_of_code
 from .commands import evaluate
 
 _NOTHING = frozenset()
+_PAUSES = frozenset(dis.opmap[name] for name in ("YIELD_VALUE", "YIELD_FROM", "RESUME") if name in dis.opmap)
+_REPEATED = [bytes([dis.opmap["YIELD_FROM"]])] if "YIELD_FROM" in dis.opmap else []
+_GENERATOR = 0x20 | 0x80 | 0x200  # inspect.CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR
 _STARTERS = ("/debugger/program.py", "/main_program.py", "/shims.py")  # below every frame of the program
 
 HIDDEN = 0  # the debugger itself
@@ -40,7 +44,11 @@ class Tracing(bdb.Bdb):
         self.owners = owners
         self.pid = os.getpid()
         self.first_code = None
-        self.stepping_thread = threading.get_ident()
+        self._threads = threading.local()
+        self._stepping_thread = self._thread()
+        # Once the generator that is stepped in has returned: its caller and its result.
+        self._left = self._result = None
+        self._raised = False  # whether an exception is leaving the generator that is stepped in
         self.stopped_at = None
         self.tracing_lost = False
         self._lines = {}  # id(code): (code, lines with breakpoints); hashing a code object is slow
@@ -83,7 +91,7 @@ class Tracing(bdb.Bdb):
     def _make_trace(self):
         known = self._lines
         lines_wanted = self.lines_wanted
-        get_ident = threading.get_ident
+        this_thread = self._thread
         dispatch = self.trace_dispatch
 
         def consider(frame, event, arg):
@@ -94,8 +102,10 @@ class Tracing(bdb.Bdb):
         def trace(frame, event, arg):
             stopframe = self.stopframe
             if stopframe is None:
-                if get_ident() == self.stepping_thread:
+                if this_thread() is self._stepping_thread:
                     return consider(frame, event, arg)
+            elif event == "call" and (frame is stopframe or (self._left is not None and self._in_program(frame))):
+                return trace
             elif frame is stopframe or frame is self.returnframe or event == "exception":
                 return consider(frame, event, arg)
             if event == "call":
@@ -109,7 +119,20 @@ class Tracing(bdb.Bdb):
                     return consider(frame, event, arg)
             return trace
 
+        # By this name plugins such as pytest-timeout recognise that a debugger is at work.
+        trace.__module__ = "bdb"
         self.trace = trace
+
+    def _thread(self):
+        """An object that stands for this thread; the numbers of threads that have ended are given to others."""
+        try:
+            return self._threads.this
+        except AttributeError:
+            self._threads.this = object()
+            return self._threads.this
+
+    def _in_program(self, frame):
+        return self.owners.of(frame.f_code.co_filename) == PROGRAM
 
     def lines_wanted(self, code):
         """The lines of a code object that have breakpoints."""
@@ -135,8 +158,54 @@ class Tracing(bdb.Bdb):
     def break_anywhere(self, frame):
         return bool(self.lines_wanted(frame.f_code))
 
+    def _set_stopinfo(self, *arguments, **more):
+        self._left = self._result = None
+        self._raised = False
+        bdb.Bdb._set_stopinfo(self, *arguments, **more)
+
+    def dispatch_exception(self, frame, arg):
+        internal = arg[0] in (StopIteration, GeneratorExit)
+        if frame is self.stopframe and not (internal and arg[2] is None):
+            self._raised = True
+        if internal and self._left is not None:
+            awaits = self._in_program(frame) and getattr(arg[1], "value", arg[1]) is self._result
+            if frame is self._left or awaits:
+                self.user_exception(frame, arg)
+                return self.trace_dispatch
+        if internal and self.stopframe is not None and frame is not self.stopframe:
+            # bdb would stop at every StopIteration while a generator is stepped in, also at those of others.
+            return self.trace_dispatch
+        return bdb.Bdb.dispatch_exception(self, frame, arg)
+
+    def dispatch_line(self, frame):
+        self._raised = False
+        return bdb.Bdb.dispatch_line(self, frame)
+
+    def dispatch_return(self, frame, arg):
+        if frame is self.stopframe and frame.f_code.co_flags & _GENERATOR:
+            if self._raised or not _pauses(frame, arg):
+                self._leave_generator(frame, arg)
+            return self.trace_dispatch
+        return bdb.Bdb.dispatch_return(self, frame, arg)
+
+    def _leave_generator(self, frame, result):
+        """Go on to the caller of a generator that returns. A generator that pauses may have another caller later.
+
+        The caller sees a StopIteration where the interpreter reports one: from 3.10 on not in a ``for`` loop. The caller
+        of a task is an event loop: the program goes on where it awaits the task, or after the loop.
+        """
+        caller = below = frame.f_back
+        while below is not None and self.owners.of(below.f_code.co_filename) == LIBRARY:
+            below = below.f_back
+        if below is None or not self._in_program(below):
+            self.set_step()
+            return
+        self._set_stopinfo(below, None)
+        self._left, self._result = caller, result
+        self._arm_stack(caller, True)
+
     def stop_here(self, frame):
-        if not bdb.Bdb.stop_here(self, frame):
+        if not bdb.Bdb.stop_here(self, frame) or self.owners.of(frame.f_code.co_filename) == HIDDEN:
             return False
         return frame is self.stopframe or frame is self.stopped_at or self.owners.steppable(frame)
 
@@ -187,25 +256,30 @@ class Tracing(bdb.Bdb):
 
     def arm(self, frame):
         """Trace the frames on the stack as the next command needs; called at the end of a stop."""
-        self.stepping_thread = threading.get_ident()
+        self._stepping_thread = self._thread()
         self.stopped_at = frame
         self._refresh_lines()
         if not self.tracing_needed():
             _disarm_stack(frame)
             return
-        self._arm_stack(frame, self.stoplineno != -1)
+        self._arm_stack(frame, self._stepping())
         if self.breaks:
             for other in list(sys._current_frames().values()):
                 self._arm_stack(other, False)
 
     def tracing_needed(self):
         """Whether the program must run under the trace function."""
-        return bool(self.breaks) or self.stoplineno != -1 or self.first_code is not None
+        return bool(self.breaks) or self._stepping() or self.first_code is not None
+
+    def _stepping(self):
+        # To return from a generator pdb sets its frame, and no line.
+        return self.stoplineno != -1 or self.stopframe not in (None, self.botframe)
 
     def _arm_stack(self, frame, stepping):
         while frame is not None:
             if frame.f_trace is None and (stepping or self.lines_wanted(frame.f_code)):
-                frame.f_trace = self.trace
+                if self.owners.of(frame.f_code.co_filename) != HIDDEN:
+                    frame.f_trace = self.trace
             frame = frame.f_back
 
     def _refresh_lines(self):
@@ -234,6 +308,15 @@ class Tracing(bdb.Bdb):
         self.stop_in(code)
         if sys.gettrace() is None:
             sys.settrace(self.trace)
+
+
+def _pauses(frame, value):
+    """Whether a generator's frame yields ``value``, and does not return it or end with an exception."""
+    if type(value).__name__ == "async_generator_wrapped_value":
+        return False  # This is what the caller awaits.
+    code, at = frame.f_code.co_code, frame.f_lasti
+    # Before 3.11 a generator that waits for another one stands before the instruction that it will repeat.
+    return code[at] in _PAUSES or (code[at + 2 : at + 3] in _REPEATED)
 
 
 def _disarm_stack(frame):

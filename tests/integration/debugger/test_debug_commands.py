@@ -314,3 +314,39 @@ async def test_a_repr_that_raises_is_an_answer(session):
     assert "ValueError: no repr" in (await session("p bad")).output
     assert "ValueError: no repr" in (await session("bad")).output
     assert (await session("p 1")).output == "1\n"
+
+
+LOCALS = """
+def inner(n):
+    total = n
+    part = 1
+    return total, part
+def outer():
+    x = 1
+    y = 2
+    result = inner(5)
+    return result, x, y
+print(outer())
+""".lstrip("\n")
+
+
+async def test_every_statement_at_a_stop_reaches_the_variables(debug):
+    debug.write("main.py", LOCALS)
+    await debug.each("b 4", "c", "!print(1)", "!total = 76", "!total = 77", "!part = total", "!part += 1", "!None")
+    assert (await debug("p total, part")).output == "(77, 78)\n"
+    await debug.each("u", "!print(1)", "!x = 10", "!x += 1", "d", "!part += 1", "u", "!y = x", "!y += 1", "!None")
+    assert (await debug("p x, y")).output == "(11, 12)\n"
+    assert (await debug("c")).program_output == "((77, 79), 11, 12)\n"
+
+
+async def test_a_statement_that_is_the_last_before_a_step_reaches_the_variables(debug):
+    debug.write("main.py", LOCALS)
+    await debug.each("b 3", "c", "!print(1)", "!total = 7", "n", "!total += 1", "w", "!total += 1", "n", "n", "n")
+    assert (await debug("c")).program_output == "((9, 1), 1, 2)\n"
+
+
+async def test_a_variable_is_deleted_where_the_interpreter_allows_it(debug):
+    debug.write("main.py", LOCALS)
+    deleted = (await debug.each("b 4", "c", "!print(1)", "!del part")).output
+    value = (await debug.each("!total = 2", "p part")).output
+    assert "cannot remove" in deleted or "name 'part' is not defined" in value

@@ -226,3 +226,15 @@ async def test_unittest(start_session):
     result = await debug.each("b test_case.Case.test_one", "c")
     assert result.frame.line == 5
     assert (await debug.each("n", "n", "n")).frame.function == "test_two"
+
+
+async def test_a_step_out_of_a_fixture_goes_on_in_the_tests(debug_tests):
+    debug = debug_tests
+    debug.write(
+        "conftest.py",
+        "import pytest\n@pytest.fixture(autouse=True)\ndef around():\n    before = 1\n    yield\n    after = 1\n",
+    )
+    for command in ("r", "n"):
+        await debug.each("run", "tbreak conftest.py:6", "c")
+        result = await debug(command)
+        assert (result.state, result.frame.file, result.frame.function) == ("stopped", "conftest.py", "around"), command
