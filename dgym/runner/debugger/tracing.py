@@ -191,7 +191,7 @@ class Tracing(bdb.Bdb):
     def _leave_generator(self, frame, result):
         """Go on to the caller of a generator that returns. A generator that pauses may have another caller later.
 
-        The caller sees a StopIteration where the interpreter reports one: from 3.10 on not in a ``for`` loop. The caller
+        The caller sees a StopIteration where the interpreter reports one: not in a ``for`` loop since 3.10. The caller
         of a task is an event loop: the program goes on where it awaits the task, or after the loop.
         """
         caller = below = frame.f_back

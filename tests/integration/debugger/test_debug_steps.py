@@ -163,7 +163,7 @@ async def test_a_return_from_an_awaited_coroutine_names_the_value(debug):
     ],
 )
 async def test_where_pdb_loses_the_caller_the_step_ends_there(debug, source, commands, function):
-    """pdb waits for a StopIteration, which a ``for`` loop does not report from 3.10 on, or takes that of another task."""
+    """pdb waits for a StopIteration, which a ``for`` loop since 3.10 does not report, or takes that of another task."""
     result = await debug_from(debug, source, commands)
     assert (result.state, result.frame.function) == ("stopped", function)
 
@@ -199,7 +199,7 @@ async def test_a_step_in_a_thread_that_ends_stops_in_no_other_thread(debug):
 
 async def test_a_return_from_the_module_ends_the_program(debug):
     result = await debug_from(debug, LOOP, ["tbreak 10", "c", "r"])
-    assert result.output == "--Return--\n> main.py(10)<module>()->None\n-> print(\"end\")\n"
+    assert result.output == '--Return--\n> main.py(10)<module>()->None\n-> print("end")\n'
     assert (await debug("p self")).output == "*** NameError: name 'self' is not defined\n"
     assert "Oldest frame" in (await debug("u")).output
     result = await debug("r")

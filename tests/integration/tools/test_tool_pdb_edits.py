@@ -15,7 +15,7 @@ class Edits:
     """A file of distinct lines of code, its random edits, and where its breakpoints have to be afterwards."""
 
     def __init__(self, seed):
-        self.random = random.Random(seed)  # noqa: S311 - not for secrets
+        self.random = random.Random(seed)
         self.count = 0
         self.lines = [self.new_line() for _ in range(8)]
         self.marked = {}  # the breakpoints' numbers, and the text of their lines
@@ -99,4 +99,3 @@ async def test_breakpoints_stay_on_their_lines(make_bench, state, tool):
         stops.append(observation.frame.line)
     assert stops == sorted(line for _, line in edits.places())
     assert "was never hit" not in observation.text
-
