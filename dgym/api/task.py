@@ -200,6 +200,7 @@ class Scoring(Model, frozen=True, kw_only=True):
         parser: How the entrypoint's result is read: ``pytest`` by a plugin, ``exitStatus`` by its exit status alone,
             ``auto`` by what the entrypoint is.
         stop_when_eval_passes: End the episode as soon as the agent's own eval passes every test.
+        require_clean: An episode whose label of integrity is not clean is Unresolved, with a score of 0.
         evaluation: A script whose text is read, in place of the entrypoint, ``failToPass`` and ``passToPass``. The
             entrypoint is then what the agent's own eval and pdb run.
     """
@@ -210,6 +211,7 @@ class Scoring(Model, frozen=True, kw_only=True):
     test_patch: LargeText | None = None
     parser: Literal["auto", "pytest", "exitStatus"] = "auto"
     stop_when_eval_passes: bool = False
+    require_clean: bool = False
     evaluation: Evaluation | None = None
 
 

@@ -23,7 +23,7 @@ from dgym.session.verification import (
     verify,
 )
 from dgym.tracing import span
-from dgym.wire import EndReason, Result, Score, Step
+from dgym.wire import EndReason, Integrity, Result, Score, Step
 from dgym.workspace import Changes, Refusal, compare, encode_path, refuse
 from dgym.workspace.patches import FileVersion, write_patch
 
@@ -149,7 +149,8 @@ async def score(
         if verifying is not None:
             verifying.set("dgym.score", verdict.score.score)
             verifying.set("dgym.max_score", verdict.score.max_score)
-    return await asyncio.to_thread(result, verdict, baseline, changes, ending)
+    required = task.spec.scoring.require_clean
+    return await asyncio.to_thread(result, verdict, baseline, changes, ending, require_clean=required)
 
 
 def verification_plan(
@@ -180,12 +181,24 @@ def unscored(reason: EndReason, message: str, baseline: Baseline, changes: Chang
     return result(verdict, baseline, changes, msgspec.structs.replace(ending, reason=reason))
 
 
-def result(verdict: Verdict, baseline: Baseline, changes: ChangeSet, ending: Ending) -> Result:
+def result(
+    verdict: Verdict, baseline: Baseline, changes: ChangeSet, ending: Ending, *, require_clean: bool = False
+) -> Result:
     """The result; its reason is Resolved whenever everything that counts passed, else that of ``ending``.
+
+    With ``require_clean`` a verdict counts only with a clean label of integrity.
 
     Encoding a large patch takes seconds: call it in a thread.
     """
     notes = [f"not carried to the verifier: {refusal.path} ({refusal.why})" for refusal in changes.refused]
+    integrity = label(
+        verdict.seen,
+        [refusal.path for refusal in changes.refused],
+        lambda path: path in baseline.manifest and baseline.policy.read_only(path),
+        shell_commands(ending.history),
+    )
+    if require_clean and not integrity.clean:
+        verdict = _not_clean(verdict, integrity)
     return Result(
         resolved=verdict.resolved,
         score=verdict.score.score,
@@ -198,13 +211,14 @@ def result(verdict: Verdict, baseline: Baseline, changes: ChangeSet, ending: End
         tests=verdict.tests,
         duration_seconds=round(ending.seconds, 3),
         patch=changes.patch.decode("utf-8", "surrogateescape"),
-        integrity=label(
-            verdict.seen,
-            [refusal.path for refusal in changes.refused],
-            lambda path: path in baseline.manifest and baseline.policy.read_only(path),
-            shell_commands(ending.history),
-        ),
+        integrity=integrity,
     )
+
+
+def _not_clean(verdict: Verdict, integrity: Integrity) -> Verdict:
+    why = f"scoring.requireClean: the label of integrity is {integrity.label} ({integrity.seen[0].detail})"
+    score = Score(score=0, max_score=verdict.score.max_score)
+    return msgspec.structs.replace(verdict, score=score, message=f"{why}; {verdict.message}")
 
 
 def _shortened(notes: Sequence[str]) -> tuple[str, ...]:

@@ -201,20 +201,34 @@ class IntegritySign(StrEnum):
     CANARY_PASSED = "CanaryPassed"
     RUN_TAMPERED = "RunTampered"
     HISTORY_READ = "HistoryRead"
+    PATCH_MARKED = "PatchMarked"
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A sign, and where it was seen: paths, a command, a number of processes."""
+    """A sign, and where it was seen: paths, a command, a number of processes.
+
+    A mark of the patch's review also has its ``file``, ``line`` (from 1; 0 for the whole file), ``construct`` and the
+    reason why it is marked.
+    """
 
     sign: IntegritySign
     detail: str
+    file: str = ""
+    line: int = 0
+    construct: str = ""
+    why: str = ""
 
 
 class Integrity(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The label of a verdict: ``clean``, or what was seen."""
+    """The label of a verdict: ``clean``, or ``review`` with what was seen."""
 
     clean: bool
     seen: tuple[Seen, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """``clean`` or ``review``."""
+        return "clean" if self.clean else "review"
 
 
 class Result(Outcome, frozen=True, kw_only=True, rename="camel"):

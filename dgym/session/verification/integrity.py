@@ -6,6 +6,8 @@ A sign is evidence, its absence is none: what the agent's code did unseen is unk
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+import msgspec
+
 from dgym.sandbox import TestReport
 from dgym.session.verification.protection import ADDED_TESTS, PYTEST_SECTION, Protection
 from dgym.wire import Integrity, IntegritySign, Seen, Step
@@ -61,18 +63,24 @@ class Signs:
     """Collects the signs of one verdict, each of them once."""
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[IntegritySign, str], None] = {}
+        self._seen: dict[tuple[IntegritySign, str], Seen] = {}
 
     @property
     def seen(self) -> tuple[Seen, ...]:
-        """The signs, ordered."""
-        return tuple(Seen(sign=sign, detail=detail) for sign, detail in sorted(self._seen))
+        """The signs, ordered; those of the patch's review by file and line."""
+        return tuple(sorted(self._seen.values(), key=lambda seen: (seen.sign, seen.file, seen.line, seen.detail)))
 
     def add(self, sign: IntegritySign, details: Iterable[str]) -> None:
         """Add ``sign`` for each of ``details``."""
-        for detail in details:
+        self.add_seen(Seen(sign=sign, detail=detail) for detail in details)
+
+    def add_seen(self, signs: Iterable[Seen]) -> None:
+        """Add signs as they are, with their texts cut."""
+        for seen in signs:
             if len(self._seen) < _MOST:
-                self._seen[sign, detail[:_DETAIL_CHARACTERS]] = None
+                cut = {name: getattr(seen, name)[:_DETAIL_CHARACTERS] for name in ("detail", "file", "construct")}
+                seen = msgspec.structs.replace(seen, **cut)
+                self._seen.setdefault((seen.sign, seen.detail), seen)
 
     def add_new(self, paths: Iterable[str], protection: Protection) -> None:
         """Add the hooks among new files. Added tests are none: honest agents write tests."""
@@ -112,8 +120,7 @@ def label(
         commands: The agent's, in the shell of its sandbox.
     """
     signs = Signs()
-    for each in seen:
-        signs.add(each.sign, [each.detail])
+    signs.add_seen(seen)
     signs.add(IntegritySign.TESTS_CHANGED, filter(is_protected, refused))
     signs.add(IntegritySign.HISTORY_READ, filter(reads_history, commands))
     return Integrity(clean=not signs.seen, seen=signs.seen)

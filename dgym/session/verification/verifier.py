@@ -29,6 +29,7 @@ from dgym.session.verification.files import (
 )
 from dgym.session.verification.integrity import Signs
 from dgym.session.verification.protection import Protection, files_of_shell_line, protect, select_changes, why_dropped
+from dgym.session.verification.review import review
 from dgym.session.verification.suite import ExpectedTests, SuiteCache, expected_tests, named_tests
 from dgym.session.verification.verdict import ALREADY_PASSES, Verdict, judge, list_paths, nothing_ran
 from dgym.wire import IntegritySign
@@ -275,6 +276,7 @@ class _Verification:
             return msgspec.structs.replace(verdict, untouched_passes=expected.all_pass)
         self._notes.extend(f"not scored: {path} ({why})" for path, why in sorted(refused.items()))
         self._signs.add_refused(refused, protection)
+        await self._review(pristine, changed)
         try:
             verdict = await self._run_changed(expected, protection, changed)
         except _AgentsDoing as failure:
@@ -290,6 +292,20 @@ class _Verification:
             untouched_passes=expected.all_pass,
             seen=self._signs.seen,
         )
+
+    async def _review(self, pristine: Mapping[str, ManifestEntry], changed: Mapping[str, FileVersion | None]) -> None:
+        """Mark the patch, from what the agent changed and the untouched files that still stand here."""
+        before = await read_versions(self._verifier, pristine, sorted(changed))
+        changes = {path: (before.get(path), after) for path, after in changed.items()}
+        by_status = self._plan.mode in (Mode.EXIT_STATUS, Mode.EVALUATION)
+        builds = bool(self._plan.build_commands)
+        try:
+            marks = await asyncio.to_thread(review, changes, by_status=by_status, builds=builds)
+        except Exception as error:
+            _log.exception("the patch cannot be reviewed")
+            self._signs.add(IntegritySign.PATCH_MARKED, [f"the patch cannot be reviewed ({type(error).__name__})"])
+        else:
+            self._signs.add_seen(marks)
 
     # The untouched repository
 
