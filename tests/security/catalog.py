@@ -72,6 +72,12 @@ ATTACKS: dict[str, Attack] = {
     "starved-runner": Attack(
         "the verdict", "memory, descriptors, stack and file size taken from the runner by prlimit", (LAPTOP,)
     ),
+    "patch-review": Attack(
+        "the verdict",
+        "a test process deceived from inside: frames, foreign members, import hooks, comparison methods, exits",
+        (LAPTOP,),
+        "marked",
+    ),
     "killed-sandbox": Attack(
         "the verdict", "the sandbox killed under a step: signals, memory, processes, disk, 300 MB of changes", _ISOLATED
     ),
