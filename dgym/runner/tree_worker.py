@@ -259,19 +259,19 @@ def hashed(path, status, known, fresh, key):
 def describe(root, relative, status, known, fresh):
     """The key of one path and its entry."""
     key = os.fsencode(relative).decode("utf-8", "backslashreplace")
-    # A name that is not UTF-8 cannot be named in a patch: it is reported as what cannot be carried.
-    sound = os.fsencode(relative) == key.encode("utf-8")
     entry = {"type": "other", "mode": stat.S_IMODE(status.st_mode), "size": status.st_size}
-    if sound and stat.S_ISREG(status.st_mode):
+    if stat.S_ISREG(status.st_mode):
         entry["type"] = "file"
         entry["sha256"] = hashed(os.path.join(root, relative), status, known, fresh, key)
-    elif sound and stat.S_ISLNK(status.st_mode):
+    elif stat.S_ISLNK(status.st_mode):
         try:
             target = os.fsencode(os.readlink(os.path.join(root, relative)))
         except OSError:
             return key, entry  # removed meanwhile by a program that still runs
         entry["type"] = "symlink"
         entry["target"] = target.decode("utf-8", "backslashreplace")
+    if os.fsencode(relative) != key.encode("utf-8"):
+        entry["type"] = "unnamed"  # A patch cannot name it. Its hash or target shows that it has changed.
     return key, entry
 
 

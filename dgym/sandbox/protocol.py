@@ -140,10 +140,11 @@ class DebugResult(msgspec.Struct, frozen=True, kw_only=True):
 class ManifestEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One path of the workspace: a regular file with its hash, or a symbolic link with its target.
 
-    ``type`` "other" (socket, fifo, device) appears so that it can be refused and named.
+    ``type`` "other" (socket, fifo, device) and "unnamed" (the name is not UTF-8, its bytes are escaped in the path)
+    appear so that a change of them can be refused and named.
     """
 
-    type: Literal["file", "symlink", "other"]
+    type: Literal["file", "symlink", "other", "unnamed"]
     mode: int = 0
     size: int = 0
     sha256: str = ""

@@ -121,8 +121,11 @@ def _why_refused(change: Change, links: Mapping[str, str], policy: Policy, *, is
         return _NOT_SOURCE
     if is_new and (policy.excluded_from_patch(path) or (as_directory and policy.excluded_from_patch(path, True))):
         return _NOT_SOURCE
-    if after is not None and after.type == "other":
-        return "it is neither a file nor a symbolic link"
+    types = {entry.type for entry in (change.before, after) if entry is not None}
+    if "unnamed" in types:
+        return "its name is not UTF-8"
+    if "other" in types:
+        return "it is or was neither a file nor a symbolic link"
     if after is not None and after.type == "symlink" and resolve_link(path, after.target, links) is None:
         return f"the symbolic link leads outside the workspace ({after.target})"
     return None

@@ -321,7 +321,7 @@ class _Installer:
         built = [
             path
             for path, entry in after.items()
-            if entry != before.get(path) and entry.type != "other" and not entry.target.startswith("/")
+            if entry != before.get(path) and entry.type in ("file", "symlink") and not entry.target.startswith("/")
         ]
         for paths, place, name in ((built, ".", "workspace.tar"), (self._new, sandbox.overlay, "environment.tar")):
             (self._target / name).touch()

@@ -366,7 +366,7 @@ class _Verification:
         kept = {
             path: entry
             for path, entry in before.items()
-            if entry.type != "other" and (protection.holds(path) or self._plan.protected(path))
+            if entry.type in ("file", "symlink") and (protection.holds(path) or self._plan.protected(path))
         }
         with (
             tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY_BYTES) as archive,

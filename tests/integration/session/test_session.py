@@ -119,6 +119,22 @@ async def test_a_file_that_cannot_be_read_stays_behind_and_the_rest_is_scored(op
     assert any(note.startswith("not carried to the verifier: old.txt (it cannot be read") for note in result.notes)
 
 
+@pytest.mark.parametrize("change", ["echo 2 > $f", "rm $f", "ln -sf y $f", "echo > $f.new", "mkfifo $f.new"])
+async def test_a_change_of_a_file_whose_name_is_not_utf_8_is_noted(open_session, change):
+    name = "f=$(printf 'b\\377')"
+    session = await open_session(setupCommands=[f"{name}; echo 1 > $f", "mkfifo pipe"])
+    await session.step(1, REPAIR)
+    await session.step(2, f"bash {name}; rm pipe; {change}")
+    result = await session.finish()
+    assert result.resolved
+    noted = [note for note in result.notes if note.startswith("not carried to the verifier: ")]
+    assert [note.partition("(")[2] for note in noted] == [
+        "its name is not UTF-8)",
+        "it is or was neither a file nor a symbolic link)",
+    ]
+    assert noted[0].startswith("not carried to the verifier: b\\xff")
+
+
 LONG = "/".join("d" * 200 for _ in range(18))
 
 
