@@ -93,6 +93,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
             attempt=attempt,
             task=self.task.metadata.name,
             task_digest=self.task_digest,
+            entrypoint=self.task.spec.entrypoint,
             digest=self.digest,
             manifest=self.manifest,
             agent=msgspec.to_builtins(self.agent),

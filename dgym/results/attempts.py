@@ -131,6 +131,7 @@ class TrajectoryHeader(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     attempt: int = 1
     task: str = ""
     task_digest: str = ""
+    entrypoint: str = ""
     digest: str = ""
     manifest: str = ""
     agent: dict[str, Any] = msgspec.field(default_factory=dict)

@@ -30,7 +30,9 @@ from dgym.benchmarks.datasets.registry import ImageSizes, ask_registries
 from dgym.benchmarks.datasets.scripts import (
     EvaluationParts,
     command_between_markers,
+    names_test_files,
     with_exit_status,
+    without_test_files,
     without_test_patch,
 )
 from dgym.benchmarks.datasets.selection import select
@@ -63,9 +65,11 @@ __all__ = [
     "load_adapter",
     "make_set",
     "make_tasks",
+    "names_test_files",
     "open_imported",
     "read_health",
     "select",
     "with_exit_status",
+    "without_test_files",
     "without_test_patch",
 ]

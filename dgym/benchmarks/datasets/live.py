@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from dgym.api import DEFAULT_ENTRYPOINT, Evaluation
 from dgym.benchmarks.datasets.adapter import Adapter, Fields, ImageNames, Row, RowError
-from dgym.benchmarks.datasets.scripts import END, START
+from dgym.benchmarks.datasets.scripts import END, START, without_test_files
 from dgym.benchmarks.datasets.swebench import WORKING_DIRECTORY, evaluation, parser_name
 
 _FUNCTION = re.compile(r"^def (parse|parser|parse_log\w*|log_parser)\(", re.MULTILINE)
@@ -86,7 +86,7 @@ def _row(fields: Fields, images: ImageNames, image: str | None, commands: Mappin
         evaluation=_evaluation(fields, "\n".join([*lines, ""]), parser),
         test_patch=fields.optional("test_patch"),
         solution=fields.optional("patch"),
-        entrypoint=command,
+        entrypoint=without_test_files(command, fields.optional("test_patch")),
     )
 
 

@@ -3,10 +3,13 @@
 import re
 from typing import NamedTuple
 
+from dgym.api import DEFAULT_ENTRYPOINT
+
 START = ">>>>> Start Test Output"
 END = ">>>>> End Test Output"
 _HEREDOC = re.compile(r"<<-?\s*(['\"]?)(\w+)\1\s*$")
 _RESET = re.compile(r"^\s*(?:git\s+checkout\s+[0-9a-f]{7,40}\s|rm\s+-f\s)")
+_PATCHED = re.compile(r"^diff --git a/(.*) b/(.*)$", re.MULTILINE)
 _ACTIVATE = re.compile(r"^\s*(?:source\s+\S*/activate\b|conda\s+activate\b)")
 
 
@@ -65,3 +68,28 @@ def command_between_markers(script: str) -> str | None:
     inside = [line.strip() for line in lines[starts[0] + 1 : ends[0]] if line.strip()]
     inside = [line for line in inside if not line.startswith(("SWEBENCH_TEST_EXIT_CODE", "#"))]
     return inside[0] if len(inside) == 1 and not inside[0].endswith("\\") else None
+
+
+def without_test_files(command: str, test_patch: str) -> str:
+    """``command`` without the files that ``test_patch`` changes, so that it runs the repository's own suite.
+
+    A command that names such a file inside another word becomes the default entrypoint.
+    """
+    paths, modules = _test_files(test_patch)
+    words = command.split()
+    kept = [word for word in words if word.strip("\"'").partition("::")[0] not in paths | modules]
+    suite = command if kept == words else " ".join(kept)
+    return DEFAULT_ENTRYPOINT if names_test_files(suite, test_patch) else suite
+
+
+def names_test_files(command: str, test_patch: str) -> bool:
+    """Whether ``command`` names a file that ``test_patch`` changes, by its path, its base name or as a module."""
+    paths, modules = _test_files(test_patch)
+    names = {path.rpartition("/")[2] for path in paths} | modules
+    return any(re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", command) for name in names)
+
+
+def _test_files(test_patch: str) -> tuple[set[str], set[str]]:
+    """The paths in a patch, and the names of the modules as Django's runner takes them."""
+    paths = {path for pair in _PATCHED.findall(test_patch) for path in pair}
+    return paths, {path.removesuffix(".py").removeprefix("tests/").replace("/", ".") for path in paths}

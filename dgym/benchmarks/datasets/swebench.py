@@ -6,7 +6,14 @@ from typing import Any, ClassVar, get_args
 
 from dgym.api import DEFAULT_ENTRYPOINT, Evaluation, Parser
 from dgym.benchmarks.datasets.adapter import Adapter, Fields, ImageNames, Row, RowError
-from dgym.benchmarks.datasets.scripts import END, START, command_between_markers, with_exit_status, without_test_patch
+from dgym.benchmarks.datasets.scripts import (
+    END,
+    START,
+    command_between_markers,
+    with_exit_status,
+    without_test_files,
+    without_test_patch,
+)
 
 IMAGE = "swebench/sweb.eval.x86_64.{{ image_id }}:latest"
 WORKING_DIRECTORY = "/testbed"
@@ -70,7 +77,7 @@ class SweBench(Adapter):
             evaluation=evaluation(fields, parts.script, parser, rule_name(fields.optional("eval_type"))),
             test_patch=test_patch if parts.applied else "",
             solution=fields.optional("patch"),
-            entrypoint=command_between_markers(parts.script) or DEFAULT_ENTRYPOINT,
+            entrypoint=without_test_files(command_between_markers(parts.script) or DEFAULT_ENTRYPOINT, test_patch),
             activate=parts.activate,
             difficulty=fields.optional("difficulty"),
         )

@@ -4,10 +4,12 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
-from dgym.api import AgentSpec, DebugTask, EpisodeSet, Loaded, Resource, SourceSpec, expand, in_order_of_use
+from dgym.agents import ModelAgent, load_agent
+from dgym.api import AgentOverrides, AgentSpec, DebugTask, EpisodeSet, Loaded, Resource, SourceSpec, expand, in_order_of_use
 from dgym.benchmarks import bundled, load_bundled
 from dgym.benchmarks.datasets import (
     HEALTHY,
@@ -30,7 +32,10 @@ from dgym.cli.output import echo, in_one_line
 from dgym.cli.run import make_plan, run_plan
 from dgym.documents import dump
 from dgym.episodes import RunOptions
-from dgym.errors import ManifestError
+from dgym.errors import ManifestError, PluginError
+
+_Agent = TypeVar("_Agent", AgentSpec, AgentOverrides)
+_ONLY_BY_A_CALL = {"evalOnReset": False, "evalOnRewrite": False}
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,7 +186,38 @@ def episode_set(chosen: Chosen, choice: Choice) -> EpisodeSet:
         samples=choice.samples,
         left_out=chosen.left_out,
     )
-    return with_arms(made, choice.arms)
+    made = with_arms(made, choice.arms)
+    return _without_runs_of_the_suite(made) if any(task.spec.scoring.test_patch for task in chosen.tasks) else made
+
+
+def _without_runs_of_the_suite(made: EpisodeSet) -> EpisodeSet:
+    """The set whose agents run the tests only by a call, unless its parameters have it otherwise.
+
+    The entrypoint of a task with a test patch runs the repository's whole suite, which may take longer than the
+    episode.
+    """
+    common = made.spec.template.agent
+    name = "" if common is None else common.name
+    arms = tuple(
+        arm
+        if arm.agent.parameters is None and arm.agent.name in (None, name)
+        else msgspec.structs.replace(arm, agent=_only_by_a_call(arm.agent, arm.agent.name or name))
+        for arm in made.spec.arms
+    )
+    template = made.spec.template
+    if common is not None:
+        template = msgspec.structs.replace(template, agent=_only_by_a_call(common, name))
+    return msgspec.structs.replace(made, spec=msgspec.structs.replace(made.spec, template=template, arms=arms))
+
+
+def _only_by_a_call(agent: _Agent, name: str) -> _Agent:
+    try:
+        found = load_agent(name)
+    except PluginError:
+        return agent
+    if not issubclass(found, ModelAgent):
+        return agent
+    return msgspec.structs.replace(agent, parameters={**_ONLY_BY_A_CALL, **(agent.parameters or {})})
 
 
 def _text(resource: Resource) -> str:

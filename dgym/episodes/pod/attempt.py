@@ -312,6 +312,7 @@ def header_of(
         attempt=assignment.attempt,
         task=task.metadata.name,
         task_digest=digest(task, None),
+        entrypoint=task.spec.entrypoint,
         digest=assignment.episode_uid,
         agent={} if agent is None else msgspec.to_builtins(agent),
         tools=tuple(msgspec.to_builtins(tools)),

@@ -9,7 +9,13 @@ import msgspec
 import pytest
 
 from dgym.api import load
-from dgym.benchmarks.datasets import ImageNames, command_between_markers, load_adapter, without_test_patch
+from dgym.benchmarks.datasets import (
+    ImageNames,
+    command_between_markers,
+    load_adapter,
+    without_test_files,
+    without_test_patch,
+)
 from dgym.benchmarks.datasets.health import TaskHealth, add_health
 from dgym.benchmarks.datasets.library import open_imported
 from tests.miniature import write_rows
@@ -29,7 +35,7 @@ def test_rendered_manifests_are_valid_and_hold_what_the_row_says(benchmark, impo
     assert task.metadata.annotations == {"dgym.dev/instance": "mini__coins-1"}
     assert task.spec.image == row["image"]
     assert task.spec.activate == "source /opt/miniconda3/bin/activate && conda activate testbed"
-    assert task.spec.entrypoint == "python -m pytest -rA -p no:cacheprovider tests/test_money.py"
+    assert task.spec.entrypoint == "python -m pytest -rA -p no:cacheprovider"
     assert (task.spec.solution, task.spec.scoring.test_patch) == (row["patch"], row["test_patch"])
     assert task.spec.scoring.evaluation.fail_to_pass == tuple(json.loads(row["FAIL_TO_PASS"]))
     selector = found["mini-test"].spec.task_selector
@@ -94,7 +100,39 @@ def test_the_agent_sees_nothing_of_the_test_patch(rows):
     row = SWEBENCH.row(rows[0], ImageNames())
     assert "git apply" not in row.evaluation.script
     assert "git checkout" not in row.evaluation.script
-    assert "test_parse" not in row.entrypoint + row.instructions + "".join(row.setup_commands)
+    seen = row.entrypoint + row.instructions + "".join(row.setup_commands)
+    assert "test_parse" not in seen
+    assert "test_money" not in seen
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("pytest -rA tests/test_a.py astropy/tests/test_b.py", "pytest -rA"),
+        ("./tests/runtests.py --parallel 1 test_a aggregation.tests", "./tests/runtests.py --parallel 1"),
+        ("pytest 'tests/test_a.py::test_x' \"astropy/tests/test_b.py\"", "pytest"),
+        ("tox --current-env -epy39 -v -- tests/test_a.py", "tox --current-env -epy39 -v --"),
+        ("cd tests && pytest test_a.py", "python -m pytest -q"),
+        ("pytest --deselect=tests/test_a.py::test_x", "python -m pytest -q"),
+        ("pytest -k 'a  b' tests/test_other.py", "pytest -k 'a  b' tests/test_other.py"),
+    ],
+)
+def test_the_entrypoint_names_no_file_of_the_test_patch(command, expected):
+    names = ("tests/test_a.py", "astropy/tests/test_b.py", "tests/aggregation/tests.py")
+    patch = "".join(f"diff --git a/{name} b/{name}\n" for name in names)
+    assert without_test_files(command, patch) == expected
+
+
+def test_agents_do_not_run_the_whole_suite_by_themselves(benchmark, import_rows, rows, tmp_path):
+    import_rows(rows)
+    arms = ("same", "other:agent=rewrite_agent", "own:agent.parameters={evalOnReset: true}", "gold:agent=solution")
+    options = [option for arm in arms for option in ("--arm", arm)]
+    done = benchmark("render", "mini", "--agent", "debug_agent", "--model", "m", *options, "--output", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    made = loaded(tmp_path / "out")["mini-test"]
+    specs = [arm.applied_to(made.spec.template) for arm in made.spec.arms]
+    quiet = {"evalOnReset": False, "evalOnRewrite": False}
+    assert [spec.agent.parameters for spec in specs] == [quiet, quiet, {**quiet, "evalOnReset": True}, {}]
 
 
 def test_a_script_of_another_shape_stays_as_it_is(rows):
@@ -114,10 +152,10 @@ def test_rows_of_version_4_get_image_and_script_by_their_repository(rows):
     old = {name: value for name, value in rows[0].items() if name not in fields} | {"repo": "pallets/flask"}
     row = SWEBENCH.row(old, ImageNames())
     assert row.image == "swebench/sweb.eval.x86_64.mini_1776_coins-1:latest"
-    assert (row.entrypoint, row.evaluation.parser) == ("pytest -rA tests/test_money.py", "pytest")
+    assert (row.entrypoint, row.evaluation.parser) == ("pytest -rA", "pytest")
     assert row.test_patch == old["test_patch"]
     django = {**old, "repo": "django/django"}
-    assert SWEBENCH.row(django, ImageNames()).entrypoint.endswith("--parallel 1 test_money")
+    assert SWEBENCH.row(django, ImageNames()).entrypoint.endswith("--parallel 1")
 
 
 def test_images_follow_a_template_and_a_registry(rows):
