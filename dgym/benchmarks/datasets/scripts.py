@@ -9,7 +9,7 @@ START = ">>>>> Start Test Output"
 END = ">>>>> End Test Output"
 _HEREDOC = re.compile(r"<<-?\s*(['\"]?)(\w+)\1\s*$")
 _RESET = re.compile(r"^\s*(?:git\s+checkout\s+[0-9a-f]{7,40}\s|rm\s+-f\s)")
-_PATCHED = re.compile(r"^diff --git a/(.*) b/(.*)$", re.MULTILINE)
+_HEADER = "diff --git a/"
 _ACTIVATE = re.compile(r"^\s*(?:source\s+\S*/activate\b|conda\s+activate\b)")
 
 
@@ -86,10 +86,11 @@ def names_test_files(command: str, test_patch: str) -> bool:
     """Whether ``command`` names a file that ``test_patch`` changes, by its path, its base name or as a module."""
     paths, modules = _test_files(test_patch)
     names = {path.rpartition("/")[2] for path in paths} | modules
-    return any(re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", command) for name in names)
+    return not names.isdisjoint(re.split(r"[^\w.-]", command))
 
 
 def _test_files(test_patch: str) -> tuple[set[str], set[str]]:
     """The paths in a patch, and the names of the modules as Django's runner takes them."""
-    paths = {path for pair in _PATCHED.findall(test_patch) for path in pair}
+    headers = [line[len(_HEADER) :] for line in test_patch.split("\n") if line.startswith(_HEADER)]
+    paths = {path for header in headers for path in header.split(" b/", 1)}
     return paths, {path.removesuffix(".py").removeprefix("tests/").replace("/", ".") for path in paths}

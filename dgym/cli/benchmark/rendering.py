@@ -9,7 +9,17 @@ from typing import TypeVar
 import msgspec
 
 from dgym.agents import ModelAgent, load_agent
-from dgym.api import AgentOverrides, AgentSpec, DebugTask, EpisodeSet, Loaded, Resource, SourceSpec, expand, in_order_of_use
+from dgym.api import (
+    AgentOverrides,
+    AgentSpec,
+    DebugTask,
+    EpisodeSet,
+    Loaded,
+    Resource,
+    SourceSpec,
+    expand,
+    in_order_of_use,
+)
 from dgym.benchmarks import bundled, load_bundled
 from dgym.benchmarks.datasets import (
     HEALTHY,
