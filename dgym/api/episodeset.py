@@ -214,12 +214,16 @@ class EpisodeSetStatus(Model, frozen=True, kw_only=True):
         message: The cause of the reason, for people.
         completed_indexes: Indexes of the finished episodes as intervals, such as 0-5,7, as of an Indexed Job.
         total: How many episodes there will have been.
-        pending: How many of them have not begun.
-        active: How many are under way and not suspended.
-        suspended: How many have begun and are suspended.
+        pending: How many of them are to begin and have no pod.
+        active: How many have a pod and are not suspended.
+        suspended: How many Episodes are suspended.
+        unfinished: How many Episodes exist and are not finished, at most ``parallelism``.
+        waiting: What Episodes wait for, and how many, such as quota 171, slot 12: room in the ResourceQuota, a slot of
+            an agent pod, a node, an image, the gate of a queue, the task, or the API server (pod).
         resolved: How many repaired their bug.
         unresolved: How many got another verdict.
         failed: How many ended without a verdict.
+        cancelled: How many were cancelled and not scored, such as those that never began.
         pass_at_1: The share of the episodes with a verdict that repaired their bug, from 0 to 1: resolved / (resolved +
             unresolved), all tasks pooled, so that a task counts as often as it has verdicts. The mean over tasks of
             each task's share, which ``dgym report`` gives, cannot be told from these counts once Episodes are deleted.
@@ -241,9 +245,12 @@ class EpisodeSetStatus(Model, frozen=True, kw_only=True):
     pending: Count = 0
     active: Count = 0
     suspended: Count = 0
+    unfinished: Count = 0
+    waiting: Annotated[str, msgspec.Meta(max_length=256)] = ""
     resolved: Count = 0
     unresolved: Count = 0
     failed: Count = 0
+    cancelled: Count = 0
     pass_at_1: Annotated[str, msgspec.Meta(max_length=16)] = msgspec.field(default="", name="passAt1")
     arms: Annotated[tuple[ArmStatus, ...], msgspec.Meta(max_length=MOST_ARMS)] = ()
     resolved_by_arm: Annotated[str, msgspec.Meta(max_length=2048)] = ""

@@ -74,6 +74,7 @@ def _episodes() -> dict[str, Any]:
         ("Resolved", "string", '.status.conditions[?(@.type=="Resolved")].status', 0),
         ("Steps", "integer", ".status.steps", 0),
         _AGE,
+        ("Task", "string", ".spec.taskRef.name", 1),
         ("State", "string", ".status.state", 1),
         ("Agent", "string", ".spec.agent.name", 1),
         ("Model", "string", ".spec.agent.model", 1),
@@ -101,6 +102,7 @@ def _episode_sets() -> dict[str, Any]:
     columns = [
         ("Reason", "string", ".status.reason", 0),
         *((name, "integer", f".status.{name.lower()}", 0) for name in _COUNTS),
+        ("Waiting", "string", ".status.waiting", 0),
         _AGE,
         ("Finished", "string", '.status.conditions[?(@.type=="Finished")].status', 1),
         ("Pass@1", "string", ".status.passAt1", 1),
@@ -113,7 +115,7 @@ def _episode_sets() -> dict[str, Any]:
     version["selectableFields"] = [{"jsonPath": ".status.reason"}]
     version["subresources"] = {
         "status": {},
-        "scale": {"specReplicasPath": ".spec.parallelism", "statusReplicasPath": ".status.active"},
+        "scale": {"specReplicasPath": ".spec.parallelism", "statusReplicasPath": ".status.unfinished"},
     }
     return _definition("EpisodeSet", "dgs", version)
 

@@ -148,6 +148,8 @@ class SetViewStatus(_Status, frozen=True, kw_only=True):
     resolved: int = 0
     unresolved: int = 0
     failed: int = 0
+    cancelled: int = 0
+    waiting: str = ""
     start_time: datetime | None = None
     completion_time: datetime | None = None
     pass_at_1: str = msgspec.field(default="", name="passAt1")
@@ -189,14 +191,16 @@ class SetView(_Object, frozen=True, kw_only=True):
             return ""
         rate = f"; pass@1 {status.pass_at_1}" if status.pass_at_1 else ""
         arms = f"; by arm: {status.resolved_by_arm}" if status.resolved_by_arm else ""
-        return f"{self.pace.done}/{status.total} finished: {self.pace}{rate}{arms}"
+        waiting = f"; waiting for {status.waiting}" if status.waiting else ""
+        cancelled = f"; {status.cancelled} cancelled" if status.cancelled else ""
+        return f"{self.pace.done}/{status.total} finished: {self.pace}{rate}{arms}{waiting}{cancelled}"
 
     @property
     def pace(self) -> Pace:
         """How far the set is; its rate is that since it began."""
         status = self.status
         end = status.completion_time or datetime.now(UTC)
-        done = status.resolved + status.unresolved + status.failed
+        done = status.resolved + status.unresolved + status.failed + status.cancelled
         return Pace(
             total=status.total,
             resolved=status.resolved,

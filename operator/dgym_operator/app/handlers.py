@@ -89,6 +89,13 @@ class EventHandlers:
         paused = self._sets_written.get(key, float("-inf")) + _SET_PAUSE - self._cache.clock.monotonic()
         self._add(Item(Kind.EPISODE_SET, key), max(_SET_SECONDS, paused))
 
+    def _enqueue_set_of(self, uid: str) -> None:
+        """Queue the set of the Episode, whose status counts those with a pod."""
+        episode = self._cache.episode_of(uid)
+        owner = episode.metadata.controller if episode is not None else None
+        if episode is not None and owner is not None and owner.kind == Kind.EPISODE_SET:
+            self._enqueue_set(episode.metadata.namespace, owner.name)
+
     def enqueue_pool(self, key: Key) -> None:
         """Queue the SandboxPool for a reconcile."""
         self._add(Item(Kind.SANDBOX_POOL, key), _POOL_SECONDS)
@@ -156,6 +163,8 @@ class EventHandlers:
             self._dispatcher.pod_ended(change.key[0])
         owner = change.last.metadata.controller
         if owner is not None and owner.kind == Kind.EPISODE:
+            if change.old is None or change.new is None:
+                self._enqueue_set_of(owner.uid)
             if not self._cache.owns(change.last):
                 # It may have the name of an episode's pod, which can be created once it is gone.
                 self.enqueue((change.key[0], owner.name))

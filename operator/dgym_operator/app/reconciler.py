@@ -2,6 +2,8 @@
 
 import contextlib
 import logging
+import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -25,14 +27,25 @@ from dgym_operator.actions import EpisodeExecutor, NetworkPolicies, NotLeading, 
 from dgym_operator.app.health import Watchdog
 from dgym_operator.app.metrics import Metrics
 from dgym_operator.cache import Agent, Cache
-from dgym_operator.controllers import CreatePod, Emit, EpisodeInput, PatchSetStatus, PatchStatus, Plan
+from dgym_operator.controllers import CreatePod, Emit, EpisodeInput, PatchSetStatus, PatchStatus, Plan, Waits
 from dgym_operator.controllers.episode import AgentRequest, agent_request, assigned_status, decide, retry_at
 from dgym_operator.controllers.episodeset import decide_set
 from dgym_operator.controllers.sandboxpool import decide_pool
 from dgym_operator.dispatch import Deliveries, Dispatcher, candidate_of, pending_pod
-from dgym_operator.objects import EpisodeView
+from dgym_operator.objects import EpisodeSetView, EpisodeView
 
 _log = logging.getLogger(__name__)
+_ALL = sys.maxsize
+WAITING_FOR = {
+    "QuotaExceeded": "quota",
+    "WaitingForSlot": "slot",
+    "SchedulingGated": "gate",
+    "ImagePullFailed": "image",
+    "Unschedulable": "node",
+    "WaitingForTask": "task",
+    "PodNotCreated": "pod",
+}
+"""What an Episode waits for, by the reason in its status."""
 _SETTLED_SECONDS = 1.0
 _LONGEST_SETTLED = 60.0
 
@@ -163,13 +176,35 @@ class Reconciler:
         if episode_set is None:
             self.queue.forget(item)
             return None
-        plan = decide_set(self.cache.set_input(episode_set), self.cache.clock.now())
+        view = msgspec.structs.replace(self.cache.set_input(episode_set), waits=self._waits(episode_set))
+        plan = decide_set(view, self.cache.clock.now())
         requeue_after = await self.sets.apply(episode_set, plan)
         if plan.actions and all(isinstance(action, PatchSetStatus) for action in plan.actions):
             # The plan corrects the status of a failed round, and does not show whether a round would succeed now.
             return None if requeue_after is None else max(requeue_after, settled_seconds(self.queue.failures(item)))
         self.queue.forget(item)
         return requeue_after
+
+    def _waits(self, episode_set: EpisodeSetView) -> Waits:
+        """How many unfinished children of the set have a pod, and what the others wait for."""
+        active, total, counts = 0, 0, Counter[str]()
+        messages: dict[str, str] = {}
+        for child in self.cache.children_of(episode_set).unfinished(_ALL):
+            if child.spec.suspend:
+                continue
+            has_pod = child.status.pod_name is not None or self.cache.pods_by_owner.count(child.metadata.uid) > 0
+            active += has_pod
+            if child.status.pod_name is not None:
+                continue
+            total += 1
+            cause = self.dispatcher.waits_for(child.key) or WAITING_FOR.get(child.status.reason, "")
+            if cause:
+                counts[cause] += 1
+                if cause not in messages:
+                    messages[cause] = self.dispatcher.held_by(child.key) or child.status.message
+        causes = "; ".join(f"{cause}: {text}" if text else cause for cause, text in messages.items())
+        message = f"episodes wait for {causes}" if causes else ""
+        return Waits(active=active, total=total, counts=tuple(counts.most_common()), message=message)
 
     async def _pool(self, key: Key) -> float | None:
         pool = self.cache.sandbox_pools.get(key)

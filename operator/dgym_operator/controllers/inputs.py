@@ -340,6 +340,22 @@ class SandboxPoolInput(msgspec.Struct, frozen=True, kw_only=True):
     policy: Policy = Policy()
 
 
+class Waits(msgspec.Struct, frozen=True, kw_only=True):
+    """How the unfinished children of a set stand that are not suspended.
+
+    Attributes:
+        active: How many have a pod.
+        total: How many no agent pod has yet.
+        counts: How many of these wait for what.
+        message: Why, for people.
+    """
+
+    active: int = 0
+    total: int = 0
+    counts: tuple[tuple[str, int], ...] = ()
+    message: str = ""
+
+
 class EpisodeSetInput(msgspec.Struct, frozen=True, kw_only=True):
     """One EpisodeSet and all observed state that bears on it.
 
@@ -349,6 +365,7 @@ class EpisodeSetInput(msgspec.Struct, frozen=True, kw_only=True):
         list_absent: Whether the API server has answered 404 for the list of tasks.
         tasks: The DebugTasks of the namespace, at least those that the set names or selects; unused once frozen.
         children: All Episodes whose controller is this set (by its UID).
+        waits: How many of the children have a pod, and what the others wait for.
         refused: Why the API server refused the last child, until one is created.
         creating: Indexes of children whose creation was requested and that are not among ``children`` yet.
         pool: The SandboxPool whose controller is this set.
@@ -361,6 +378,7 @@ class EpisodeSetInput(msgspec.Struct, frozen=True, kw_only=True):
     list_absent: bool = False
     tasks: tuple[TaskView, ...] = ()
     children: Children = msgspec.field(default_factory=Children)
+    waits: Waits = Waits()
     refused: str = ""
     creating: frozenset[int] = frozenset()
     pool: SandboxPoolView | None = None

@@ -128,6 +128,13 @@ class Dispatcher:
         requested = self._demand.pod_requests.get(key)
         return self._holds.of_pod(key[0], requested.image) if requested is not None else ""
 
+    def waits_for(self, key: Key) -> str:
+        """What the Episode's request for an agent or a pod waits for, in a word; empty: there is no request."""
+        if key in self._demand.agent_requests:
+            return "slot"
+        requested = self._demand.pod_requests.get(key)
+        return self._holds.kind_of_pod(key[0], requested.image) if requested is not None else ""
+
     def is_quota_full(self, key: Key) -> bool:
         """Whether ``held_by`` names the ResourceQuota of the namespace."""
         return key not in self._demand.agent_requests and self._holds.is_full(key[0])

@@ -45,15 +45,22 @@ class Holds(msgspec.Struct, frozen=True, kw_only=True):
 
     def of_pod(self, namespace: str, image: str) -> str:
         """Why an episode of the namespace, with a task of that image, gets no pod."""
-        if self.is_full(namespace):
+        kind = self.kind_of_pod(namespace, image)
+        if kind == "quota":
             return self.quotas[namespace]
-        if namespace not in self.pods and image in self.images:
+        if kind == "image":
             return (
                 f"no node is known to have its image; at most {self.pull_limit} "
                 f"{'is' if self.pull_limit == 1 else 'are'} pulled at a time: "
                 "sandboxes.maxConcurrentPulls in the chart's values allows more"
             )
         return self.pods.get(namespace) or self.agents.get(namespace, "")
+
+    def kind_of_pod(self, namespace: str, image: str) -> str:
+        """What an episode of the namespace, with a task of that image, waits for: a quota, an image or a slot."""
+        if self.is_full(namespace):
+            return "quota"
+        return "image" if namespace not in self.pods and image in self.images else "slot"
 
     def is_full(self, namespace: str) -> bool:
         """Whether an episode of the namespace gets no pod for lack of room in its ResourceQuota."""

@@ -6,6 +6,7 @@ import contextlib
 import pytest
 
 from dgym.wire.messages import EndReason
+from tests.integration.operator.conftest import TASK
 from tests.integration.operator.peers import MERGE, until
 
 EPISODES, PODS = 24, 4
@@ -96,3 +97,35 @@ async def test_an_episode_that_waits_for_the_quota_names_it(installation, quota)
     await installation.api.call("PATCH", f"{quota.path}/compute", hard, MERGE)
     await quota.count()
     await until(lambda: len(agent.held) == PODS + 1, "a quota that is raised is used at once")
+
+
+async def test_a_set_counts_those_with_a_pod_and_names_what_the_others_wait_for(installation, quota):
+    (agent,) = installation.agents
+    agent.playing = False
+    await installation.start_operator()
+    await installation.create("DebugTask", "bug", TASK)
+    template = {"agent": {"name": "solution"}}
+    spec = {"tasks": [{"name": "bug"}], "samples": 12, "parallelism": 10, "template": template}
+    await installation.create("EpisodeSet", "all", spec)
+
+    async def status(check):
+        found = await installation.get("all", "episodesets")
+        return found["status"] if found and check(found.get("status", {})) else None
+
+    waiting = await until(
+        lambda: status(lambda now: now.get("waiting") == f"quota {10 - PODS}"), "the set names what it waits for"
+    )
+    assert (waiting["active"], waiting["pending"], waiting["unfinished"]) == (PODS, 12 - PODS, 10)
+    assert "ResourceQuota compute is used up" in waiting["message"]
+    (uid, held) = next(iter(agent.held.items()))
+    await agent.finish(uid, EndReason.RESOLVED)
+    await installation.finished(held.episode)
+    agent.held.pop(uid)
+    await installation.api.call("PATCH", installation.path("episodesets", "all"), {"spec": {"cancel": True}}, MERGE)
+    cancelled = await until(
+        lambda: status(lambda now: now.get("cancelled", 0) >= 9 - PODS and not now.get("pending")),
+        "those that never began are cancelled",
+    )
+    assert cancelled.get("unresolved", 0) == 0
+    assert cancelled["passAt1"] == "1.0000"
+    assert not cancelled.get("waiting")

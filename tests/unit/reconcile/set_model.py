@@ -133,14 +133,14 @@ class SetModel:
             return False
         before, after = self.truth.status, action.status
         assert not is_true(before.conditions, "Finished"), "a finished set is written again"
-        for name in ("resolved", "unresolved", "failed"):
+        for name in ("resolved", "unresolved", "failed", "cancelled"):
             assert getattr(after, name) >= getattr(before, name), "a count shrinks"
-            if after.arms:
+            if after.arms and name != "cancelled":
                 assert sum(getattr(arm, name) for arm in after.arms) == getattr(after, name)
-        assert len(Indexes.parse(after.completed_indexes)) == after.resolved + after.unresolved + after.failed
-        assert (
-            after.pending + after.active + after.suspended + len(Indexes.parse(after.completed_indexes)) == after.total
-        )
+        ended = len(Indexes.parse(after.completed_indexes))
+        assert ended == after.resolved + after.unresolved + after.failed + after.cancelled
+        if not self.truth.spec.cancel and self.truth.spec.max_failed is None:
+            assert after.pending + after.active + after.suspended + ended == after.total
         self.edit(status=after)
         self.seen = self.truth
         return True

@@ -14,6 +14,7 @@ from dgym.api import (
     EpisodeSet,
     EpisodeSetStatus,
     EpisodeSpec,
+    EpisodeStatus,
     LabelSelector,
     ObjectMeta,
     TaskRef,
@@ -29,6 +30,7 @@ from dgym_operator.controllers import (
     PatchSetStatus,
     Plan,
     Policy,
+    Waits,
 )
 from dgym_operator.controllers.episodeset import (
     Children,
@@ -55,6 +57,15 @@ def status_of(plan: Plan) -> EpisodeSetStatus:
 
 def made(plan: Plan) -> list[int]:
     return [action.index for action in plan.actions if isinstance(action, CreateEpisode)]
+
+
+def cancelled_early() -> EpisodeStatus:
+    """The status of an Episode that was cancelled before it began."""
+    conditions = (
+        Condition(type="Finished", status="True", reason="Cancelled"),
+        Condition(type="Resolved", status="False", reason="NotScored"),
+    )
+    return EpisodeStatus(reason="Cancelled", conditions=conditions)
 
 
 def told(plan: Plan) -> list[PatchChild]:
@@ -131,7 +142,7 @@ def test_a_set_whose_list_of_tasks_is_gone_gives_no_index_another_task():
     after = episode_set("a", "b", samples=2, status=status_of(lost))
     over = status_of(decide_set(see(after, child(1, status=finished()), frozen=None, list_absent=True), NOW))
     done = the_condition(over, "Finished")
-    assert (done.status, done.reason, over.resolved, over.pending) == ("True", "TaskListLost", 2, 2)
+    assert (done.status, done.reason, over.resolved, over.pending) == ("True", "TaskListLost", 2, 0)
     assert "s-tasks-set-uid-" in done.message
     assert "make a new EpisodeSet" in done.message
 
@@ -140,7 +151,7 @@ def test_children_are_made_within_the_parallelism_after_the_status_is_written():
     plan = decide_set(see(episode_set("a", "b", samples=2, parallelism=3)), NOW)
 
     status = status_of(plan)
-    assert (status.total, status.pending, status.active, status.start_time) == (4, 1, 3, NOW)
+    assert (status.total, status.pending, status.active, status.unfinished, status.start_time) == (4, 4, 0, 3, NOW)
     assert isinstance(plan.actions[0], PatchSetStatus)
     assert plan.actions[1:] == (
         CreateEpisode(name="s-0", index=0, sample=0, task="a", task_uid="uid-a"),
@@ -217,7 +228,12 @@ def test_cancelling_ends_the_children_and_then_the_set():
     assert made(plan) == []
     ended = [child(index, status=finished("Cancelled")) for index in (0, 1)]
     status = status_of(decide_set(see(seen, *ended), NOW))
-    assert (the_condition(status, "Finished").reason, status.pending) == ("Cancelled", 2)
+    assert (the_condition(status, "Finished").reason, status.pending) == ("Cancelled", 0)
+    assert (status.cancelled, status.unresolved, status.failed, status.pass_at_1) == (0, 2, 0, "0.0000")
+    never = [child(index, status=cancelled_early()) for index in (0, 1)]
+    status = status_of(decide_set(see(seen, *never), NOW))
+    assert (status.cancelled, status.unresolved, status.failed, status.pass_at_1) == (2, 0, 0, "")
+    assert status.completed_indexes == "0-1"
     early = status_of(decide_set(see(seen, frozen=None), NOW))
     assert the_condition(early, "Finished").status == "True"
 
@@ -250,11 +266,13 @@ def test_a_child_that_somebody_suspended_stays_so():
         total=2,
         active=1,
         suspended=1,
+        unfinished=2,
         start_time=NOW,
         observed_generation=1,
         conditions=(running,),
     )
-    assert decide_set(see(episode_set("a", "b", status=status), child(0, suspend=True), child(1)), NOW) == Plan()
+    seen = see(episode_set("a", "b", status=status), child(0, suspend=True), child(1), waits=Waits(active=1))
+    assert decide_set(seen, NOW) == Plan()
 
 
 def test_a_finished_set_goes_when_its_time_is_over():

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from dgym.api import Condition, EpisodeSetStatus, LabelSelector
-from dgym_operator.controllers import Emit, EpisodeSetInput, PatchSetStatus
+from dgym_operator.controllers import Emit, EpisodeSetInput, PatchSetStatus, Waits
 from dgym_operator.controllers.episodeset import Children, decide_set
 from tests.unit.reconcile.reconcile_builders import NOW, in_
 from tests.unit.reconcile.set_model import child, episode_set, finished
@@ -81,12 +81,12 @@ def test_every_state_of_a_set_has_a_reason_its_cause_and_one_event(name):
 
 def test_a_set_that_runs_says_so_without_an_event():
     status, events = shown(see(episode_set("a", "b")))
-    assert (status.reason, status.active, events) == ("Running", 2, [])
+    assert (status.reason, status.active, events) == ("Running", 0, [])
 
 
 def test_suspended_children_are_counted_apart_from_active_ones():
     seen = episode_set("a", "b", suspend=True, status=RUNNING)
-    status, _ = shown(see(seen, child(0, suspend=True), child(1)))
+    status, _ = shown(see(seen, child(0, suspend=True), child(1), waits=Waits(active=1)))
     assert (status.active, status.suspended, status.pending) == (1, 1, 0)
 
 

@@ -130,10 +130,10 @@ def _round(view: EpisodeSetInput, now: datetime) -> Plan:
     new = next_indexes(counted, _room(view, counted))
     paused = _paused(view, bool(patches), now)
     conditions = _finished(view, counted, paused, now)
-    status = _status(view, counted, conditions, active=counted.active + len(new), now=now)
+    status = _status(view, counted, conditions, unfinished=counted.active + len(new), now=now)
     if new and status == view.episode_set.status:
-        # Without a write an old view would not be detected: write that fewer are active, and create after that.
-        status, new = _status(view, counted, conditions, active=counted.active, now=now), []
+        # Without a write an old view would not be detected: write that fewer are unfinished, and create after that.
+        status, new = _status(view, counted, conditions, unfinished=counted.active, now=now), []
         return msgspec.structs.replace(_write(view, status), requeue_after=_SOON)
     stopped = is_true(conditions, ConditionType.SUSPENDED) or _stop_reason(view, counted) is not None
     pool = without_pool(view) if stopped else plan_pool(view, counted, len(new), now)
@@ -142,7 +142,8 @@ def _round(view: EpisodeSetInput, now: datetime) -> Plan:
     resuming = is_true(conditions, ConditionType.SUSPENDED) and not view.episode_set.spec.suspend
     is_more = more_patches or resuming or len(new) == view.policy.creates_per_round
     plan = Plan(actions=(*written.actions, *patches, *creations), requeue_after=_SOON if is_more else None)
-    return soonest(plan, pool)
+    # What children wait for changes without a change of theirs.
+    return soonest(plan, pool, Plan(requeue_after=view.policy.shown_after_seconds if view.waits.total else None))
 
 
 def _room(view: EpisodeSetInput, counted: Tally) -> int:
@@ -248,7 +249,7 @@ def _reason(view: EpisodeSetInput, counted: Tally, conditions: Conditions) -> tu
         return suspended.reason, ""
     if view.refused:
         return "EpisodeRefused", fit(f"the API server refuses an Episode of the set: {view.refused}")
-    return "Running", ""
+    return "Running", fit(view.waits.message)
 
 
 def _list_lost(view: EpisodeSetInput) -> str:
@@ -257,9 +258,12 @@ def _list_lost(view: EpisodeSetInput) -> str:
 
 
 def _status(
-    view: EpisodeSetInput, counted: Tally, conditions: Conditions, *, active: int, now: datetime
+    view: EpisodeSetInput, counted: Tally, conditions: Conditions, *, unfinished: int, now: datetime
 ) -> EpisodeSetStatus:
     before = view.episode_set.status
+    stopped = _stop_reason(view, counted) is not None
+    active = min(view.waits.active, unfinished - counted.suspended)
+    to_end = unfinished if stopped else counted.total - len(counted.completed)
     finished = is_true(conditions, ConditionType.FINISHED)
     reason, message = _reason(view, counted, conditions)
     return msgspec.structs.replace(
@@ -269,12 +273,15 @@ def _status(
         message=message,
         completed_indexes=str(counted.completed),
         total=counted.total,
-        pending=counted.pending(active),
-        active=active - counted.suspended,
+        pending=max(0, to_end - active - counted.suspended),
+        active=active,
         suspended=counted.suspended,
+        unfinished=unfinished,
+        waiting=", ".join(f"{cause} {count}" for cause, count in view.waits.counts),
         resolved=counted.resolved,
         unresolved=counted.unresolved,
         failed=counted.failed,
+        cancelled=counted.cancelled,
         pass_at_1=pass_at_1(counted.resolved, counted.unresolved),
         arms=counted.arms,
         resolved_by_arm=resolved_by_arm(counted.arms),

@@ -10,7 +10,8 @@ from itertools import islice
 
 import msgspec
 
-from dgym.api import TREATMENTS, ArmStatus, ConditionType, Treatment
+from dgym.api import TREATMENTS, ArmStatus, ConditionType, ResolvedReason, Treatment
+from dgym.wire import EndReason
 from dgym_operator.controllers.children import Children, Indexes
 from dgym_operator.controllers.conditions import find, is_true
 from dgym_operator.controllers.inputs import EpisodeSetInput
@@ -29,6 +30,7 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
     resolved: int
     unresolved: int
     failed: int
+    cancelled: int
     arms: tuple[ArmStatus, ...]
     children: Children
     unfinished: int
@@ -50,7 +52,7 @@ def tally(view: EpisodeSetInput, total: int) -> Tally:
     status, children = view.episode_set.status, view.children
     before = children.completed(status.completed_indexes)
     done = children.finished(total)
-    resolved, unresolved, failed = _ends(done.values())
+    resolved, unresolved, failed, cancelled = _ends(done.values())
     completed = before.plus(done)
     unfinished, suspended = children.count_unfinished(total)
     return Tally(
@@ -59,6 +61,7 @@ def tally(view: EpisodeSetInput, total: int) -> Tally:
         resolved=status.resolved + resolved,
         unresolved=status.unresolved + unresolved,
         failed=status.failed + failed,
+        cancelled=status.cancelled + cancelled,
         arms=tuple(_arms(view, total, done)),
         children=children,
         unfinished=unfinished,
@@ -73,7 +76,7 @@ def _arms(view: EpisodeSetInput, total: int, done: Mapping[int, EpisodeView]) ->
     before = {each.name: each for each in view.episode_set.status.arms}
     for number, arm in enumerate(arms):
         counted = before.get(arm.name, ArmStatus(name=arm.name))
-        resolved, unresolved, failed = _ends(child for index, child in done.items() if index % len(arms) == number)
+        resolved, unresolved, failed, _ = _ends(child for index, child in done.items() if index % len(arms) == number)
         yield ArmStatus(
             name=arm.name,
             total=total // len(arms),
@@ -89,17 +92,19 @@ def resolved_by_arm(arms: Iterable[ArmStatus]) -> str:
     return ", ".join(f"{arm.name} {arm.resolved}/{arm.resolved + arm.unresolved}" for arm in arms)
 
 
-def _ends(children: Iterable[EpisodeView]) -> tuple[int, int, int]:
-    """How many finished children are resolved, got another verdict, and got none."""
-    resolved = unresolved = failed = 0
+def _ends(children: Iterable[EpisodeView]) -> tuple[int, int, int, int]:
+    """How many finished children are resolved, got another verdict, got none, and were cancelled without a score."""
+    resolved = unresolved = failed = cancelled = 0
     for child in children:
-        if not _has_verdict(child):
+        if _is_cancelled(child):
+            cancelled += 1
+        elif not _has_verdict(child):
             failed += 1
         elif is_true(child.status.conditions, ConditionType.RESOLVED):
             resolved += 1
         else:
             unresolved += 1
-    return resolved, unresolved, failed
+    return resolved, unresolved, failed, cancelled
 
 
 def pass_at_1(resolved: int, unresolved: int) -> str:
@@ -115,6 +120,14 @@ def pass_at_1(resolved: int, unresolved: int) -> str:
 def next_indexes(counted: Tally, number: int) -> list[int]:
     """The first ``number`` indexes that have no child yet."""
     return list(islice(counted.children.missing(counted.total, counted.creating), max(0, number)))
+
+
+def _is_cancelled(child: EpisodeView) -> bool:
+    """Whether the child was cancelled before there was anything to score: no verdict about its agent."""
+    finished = find(child.status.conditions, ConditionType.FINISHED)
+    resolved = find(child.status.conditions, ConditionType.RESOLVED)
+    cancelled = finished is not None and finished.reason == EndReason.CANCELLED
+    return cancelled and (resolved is None or resolved.reason == ResolvedReason.NOT_SCORED)
 
 
 def _has_verdict(child: EpisodeView) -> bool:
