@@ -17,13 +17,27 @@ from dgym.sandbox import Limits, ManifestEntry, Sandbox, SandboxSpec
 from dgym.session.verification import patched_versions, write_versions
 from dgym.tools import ToolSettings
 from dgym.wire import Observation
-from dgym.workspace import Policy, policy_files
+from dgym.workspace import Policy, encode_path, policy_files
 from dgym.workspace.patches import FileVersion, patched_paths
 
 SETUP_TIMEOUT_SECONDS = 1800.0
 _CHUNK_BYTES = 256 * 1024
 _CLOCK_STEP_SECONDS = 1.05
 _POLICY_FILE_LIMIT_BYTES = 1024**2
+_GONE = ManifestEntry(type="other")
+_COMMIT_SECONDS = 60.0
+_NOT_BEGUN = 9
+_COMMIT = f"""\
+[ -e .git ] || [ -L .git ] && exit {_NOT_BEGUN}
+command -v git >/dev/null || exit {_NOT_BEGUN}
+unset GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE GIT_OBJECT_DIRECTORY
+export GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null HOME=/nonexistent
+export GIT_AUTHOR_DATE='2000-01-01T00:00:00Z' GIT_COMMITTER_DATE='2000-01-01T00:00:00Z'
+exec >/dev/null 2>&1
+git -c init.defaultBranch=main init -q --template= &&
+printf '[user]\\n\\tname = dgym\\n\\temail = dgym@localhost\\n[gc]\\n\\tauto = 0\\n' >>.git/config &&
+git update-index --add --remove -z --stdin && git add -A </dev/null &&
+git commit -q --allow-empty --no-verify --no-gpg-sign -m 'The repository before any change' || exit 1"""
 _OF_THE_DISK = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
 """No fault of the task or its image, as far as can be known."""
 _OF_THE_USER = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -33,13 +47,14 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
     """The workspace before the agent's first action: its manifest after setup, and the rules read from it.
 
     ``delivered``: the files of the repository, before setup. ``built``: those that the installation of the project
-    added.
+    added. ``history_hidden``: a git repository in the workspace is of dgym and holds nothing but these files.
     """
 
     manifest: dict[str, ManifestEntry]
     policy: Policy
     delivered: frozenset[str]
     built: frozenset[str] = frozenset()
+    history_hidden: bool = False
 
 
 async def prepare(sandbox: Sandbox, task: DebugTask, source: Path | None) -> Baseline:
@@ -62,6 +77,25 @@ async def prepare(sandbox: Sandbox, task: DebugTask, source: Path | None) -> Bas
         # A source that changes in the second in which it was built passes for built: setuptools compares whole seconds.
         manifest, _ = await asyncio.gather(_manifest(sandbox), asyncio.sleep(_CLOCK_STEP_SECONDS))
     return Baseline(manifest=manifest, policy=policy, delivered=delivered, built=built)
+
+
+async def commit_workspace(sandbox: Sandbox, task: DebugTask, baseline: Baseline) -> Baseline:
+    """Make a git repository with one commit of a local source, for the agent's ``git diff`` and ``git status``.
+
+    Returns ``baseline`` as it is if the source is not local, if there is a repository already or if git is missing.
+    The commit is the same each time, since a replay compares what commands print.
+    """
+    if task.spec.source is None or task.spec.source.local_path is None:
+        return baseline
+    tracked = [path for path in baseline.delivered if baseline.manifest.get(path, _GONE).type in ("file", "symlink")]
+    result = await sandbox.run(
+        _COMMIT, stdin=b"".join(encode_path(path) + b"\0" for path in tracked), timeout_seconds=_COMMIT_SECONDS
+    )
+    if result.exit_status == 0:
+        return msgspec.structs.replace(baseline, history_hidden=True)
+    if result.exit_status != _NOT_BEGUN:
+        await sandbox.run("rm -rf .git", timeout_seconds=_COMMIT_SECONDS)
+    return baseline
 
 
 async def _unpack(sandbox: Sandbox, source: Path) -> None:

@@ -13,7 +13,7 @@ from dgym.errors import EpisodeOver, SandboxLost
 from dgym.sandbox import Sandbox, SandboxProvider
 from dgym.session.digests import WorkspaceDigests
 from dgym.session.execution import Execution
-from dgym.session.preparation import Baseline, prepare, tool_settings
+from dgym.session.preparation import Baseline, commit_workspace, prepare, tool_settings
 from dgym.session.replay import LAST_DEATH, RecordedHistory, Replayed, ReplayTimeout, divergence, replay
 from dgym.session.scoring import ChangeSet, collect
 from dgym.tools import Tool, ToolContext
@@ -293,7 +293,8 @@ class Sandboxes:
     async def _open_sandbox(self) -> ToolContext:
         with span("start sandbox"):
             self._sandbox = await self._provider.sandbox()
-            self._baseline = await prepare(self._sandbox, self._task, self._source)
+            baseline = await prepare(self._sandbox, self._task, self._source)
+            self._baseline = await commit_workspace(self._sandbox, self._task, baseline)
             self._digests = await WorkspaceDigests.begin(self._sandbox)
         self.context = ToolContext(self._sandbox, self._baseline.policy, tool_settings(self._task))
         return self.context

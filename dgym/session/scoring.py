@@ -195,7 +195,7 @@ def result(
         verdict.seen,
         [refusal.path for refusal in changes.refused],
         lambda path: path in baseline.manifest and baseline.policy.read_only(path),
-        shell_commands(ending.history),
+        () if baseline.history_hidden else shell_commands(ending.history),
     )
     if require_clean and not integrity.clean:
         verdict = _not_clean(verdict, integrity)
