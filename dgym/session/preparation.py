@@ -36,7 +36,7 @@ export GIT_AUTHOR_DATE='2000-01-01T00:00:00Z' GIT_COMMITTER_DATE='2000-01-01T00:
 exec >/dev/null 2>&1
 git -c init.defaultBranch=main init -q --template= &&
 printf '[user]\\n\\tname = dgym\\n\\temail = dgym@localhost\\n[gc]\\n\\tauto = 0\\n' >>.git/config &&
-git update-index --add --remove -z --stdin && git add -A </dev/null &&
+git -c core.compression=0 update-index --add --remove -z --stdin && git -c core.compression=0 add -A </dev/null &&
 git commit -q --allow-empty --no-verify --no-gpg-sign -m 'The repository before any change' || exit 1"""
 _OF_THE_DISK = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
 """No fault of the task or its image, as far as can be known."""
