@@ -1,5 +1,3 @@
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,12 +37,11 @@ def test_what_matters_stays(before, after):
     assert normalize(before) != normalize(after)
 
 
+@pytest.mark.timeout(60)  # An expression that backtracks would take hours.
 @pytest.mark.attack("slow-text")
 @pytest.mark.parametrize("text", ["/" * 65_536, "/dgym-" * 10_000, "= DURATION " * 6_000, "=" * 65_536, "0x" * 30_000])
 def test_text_takes_time_in_proportion_to_its_length(text):
-    began = time.monotonic()
     normalize(text)
-    assert time.monotonic() - began < 2
 
 
 @given(st.text())

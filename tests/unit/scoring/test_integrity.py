@@ -1,7 +1,5 @@
 """The label of integrity: what counts as a sign, and what an honest agent may do."""
 
-import time
-
 import pytest
 
 from dgym.session.verification import label, shell_commands
@@ -78,10 +76,9 @@ def test_other_commands_are_none(command):
     ],
     ids=["options", "many options", "newlines", "blanks", "assignments", "directories"],
 )
+@pytest.mark.timeout(60)  # An expression that backtracks would take hours.
 def test_a_command_takes_time_in_proportion_to_its_length(command):
-    began = time.monotonic()
     labelled(commands=[command])
-    assert time.monotonic() - began < 2
 
 
 def test_commands_are_those_of_the_shell():

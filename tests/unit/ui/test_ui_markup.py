@@ -1,7 +1,6 @@
 """Text of programs as HTML."""
 
 import re
-import time
 
 import pytest
 from hypothesis import given
@@ -48,12 +47,11 @@ def test_long_text_keeps_head_and_tail():
     assert "1,900 characters" in text
 
 
+@pytest.mark.timeout(60)  # An expression that backtracks would take hours.
 @pytest.mark.attack("slow-text")
 @pytest.mark.parametrize("text", [" " * 65_536 + "x", "->" + " " * 65_536 + "x", "B" + "1" * 65_536, "\n" * 65_536])
 def test_text_takes_time_in_proportion_to_its_length(text):
-    began = time.monotonic()
     debugger_text(text)
-    assert time.monotonic() - began < 2
 
 
 def test_lines_of_the_debugger_have_the_class_of_their_kind():
