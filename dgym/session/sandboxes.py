@@ -15,7 +15,7 @@ from dgym.session.digests import WorkspaceDigests
 from dgym.session.execution import Execution
 from dgym.session.preparation import Baseline, commit_workspace, prepare, tool_settings
 from dgym.session.replay import LAST_DEATH, RecordedHistory, Replayed, ReplayTimeout, divergence, replay
-from dgym.session.scoring import ChangeSet, collect
+from dgym.session.scoring import ChangeSet, Originals, collect
 from dgym.tools import Tool, ToolContext
 from dgym.tracing import span
 from dgym.wire import Breakpoint, Step
@@ -97,6 +97,7 @@ class Sandboxes:
         self._digests: WorkspaceDigests | None = None
         self._verifier: Sandbox | None = None
         self._preparing_verifier = asyncio.Lock()
+        self._originals = Originals(source, self.verifier)
         self._replacing = asyncio.Lock()
 
     async def open(self) -> ToolContext:
@@ -199,7 +200,7 @@ class Sandboxes:
     async def changes(self) -> ChangeSet:
         """The agent's changes so far."""
         sandbox, baseline = self.current()
-        return await collect(sandbox, await self.verifier(), baseline)
+        return await collect(sandbox, self._originals, baseline)
 
     async def final_changes(self, steps: Sequence[Step], running: int | None = None, *, replays: int = 1) -> ChangeSet:
         """The agent's changes; where its sandbox has died since the last step, those of a replay in a new one.
@@ -213,7 +214,7 @@ class Sandboxes:
         async with self._replacing:
             sandbox, baseline = self.current()
         try:
-            return await collect(sandbox, verifier, baseline)
+            return await collect(sandbox, self._originals, baseline)
         except SandboxLost as death:
             await verifier.stat(["."])  # the death of the verifier is no reason to replay
             if not replays or len(self.poisoned) > LAST_DEATH:

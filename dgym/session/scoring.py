@@ -4,8 +4,13 @@ A change set has both versions of each changed file, read from the sandboxes, an
 """
 
 import asyncio
+import contextlib
+import hashlib
 import stat
-from collections.abc import Mapping, Sequence
+import tarfile
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO
 
 import msgspec
 
@@ -26,6 +31,7 @@ from dgym.tracing import span
 from dgym.wire import EndReason, Integrity, Result, Score, Step
 from dgym.workspace import Changes, Refusal, compare, encode_path, refuse
 from dgym.workspace.patches import FileVersion, write_patch
+from dgym.workspace.sources import forget_members
 
 MAXIMUM_BYTES = 6 * 1024**2
 """Of both versions of the changed files together: patch, result and answer are several copies of them in the memory of
@@ -57,8 +63,55 @@ class ChangeSet(msgspec.Struct, frozen=True, kw_only=True):
         return write_patch(self.changes)
 
 
-async def collect(sandbox: Sandbox, pristine: Sandbox, baseline: Baseline) -> ChangeSet:
-    """Compare ``sandbox`` with ``baseline``; originals are read from ``pristine``, which no agent touched."""
+class Originals:
+    """Files of the untouched repository, for its changes.
+
+    They are read from the packed source where the setup has left them as they are, else from a verifier, whose start
+    takes longer than all the rest of a patch.
+    """
+
+    def __init__(self, source: Path | None, verifier: Callable[[], Awaitable[Sandbox]]) -> None:
+        self._source = source
+        self._verifier = verifier
+        self._places: dict[str, tuple[int, int]] = {}
+
+    async def read(self, paths: Mapping[str, ManifestEntry]) -> dict[str, FileVersion]:
+        """The file at each of ``paths``, as its entry describes it."""
+        sizes = {path: entry.size for path, entry in paths.items() if entry.type == "file"}
+        packed = {} if self._source is None else await asyncio.to_thread(self._read_packed, self._source, sizes)
+        found: dict[str, FileVersion] = {}
+        for path, entry in paths.items():
+            data = packed.get(path)
+            if data is not None and hashlib.sha256(data).hexdigest() == entry.sha256:
+                found[path] = FileVersion(data, stat.S_IMODE(entry.mode))
+            elif (version := await _version(await self._verifier(), path, entry, MAXIMUM_BYTES)) is not None:
+                found[path] = version
+        return found
+
+    def _read_packed(self, source: Path, sizes: Mapping[str, int]) -> dict[str, bytes]:
+        packed = {}
+        with contextlib.suppress(OSError, tarfile.TarError), source.open("rb") as file:
+            self._find(file, {path for path in sizes if path not in self._places})
+            for path, size in sizes.items():
+                offset, length = self._places.get(path, (0, -1))
+                if length == size:
+                    file.seek(offset)
+                    packed[path] = file.read(length)
+        return packed
+
+    def _find(self, file: IO[bytes], paths: set[str]) -> None:
+        """Record where the source has ``paths``."""
+        if paths:
+            with tarfile.open(fileobj=file, mode="r:", encoding="utf-8", errors="surrogateescape") as tar:
+                while paths and (member := tar.next()) is not None:
+                    forget_members(tar)
+                    if member.isreg() and member.name in paths:
+                        self._places[member.name] = (member.offset_data, member.size)
+                        paths.discard(member.name)
+
+
+async def collect(sandbox: Sandbox, originals: Originals, baseline: Baseline) -> ChangeSet:
+    """Compare ``sandbox`` with ``baseline``, whose files are read from ``originals``."""
     try:
         after = await sandbox.manifest()
     except OSError as error:
@@ -69,7 +122,7 @@ async def collect(sandbox: Sandbox, pristine: Sandbox, baseline: Baseline) -> Ch
     excess = _excess(allowed.paths)
     if excess:
         return ChangeSet(changes={}, refused=refusals, unscorable=excess)
-    changes: dict[str, tuple[FileVersion | None, FileVersion | None]] = {}
+    new_versions: dict[str, FileVersion | None] = {}
     total = 0
     for path in allowed.paths:
         before, entry = baseline.manifest.get(path), after.get(path)
@@ -85,8 +138,12 @@ async def collect(sandbox: Sandbox, pristine: Sandbox, baseline: Baseline) -> Ch
             refusals.append(Refusal(path, f"it cannot be read ({error.strerror or error})"))
             continue
         total += old_size + (len(new.data) if new is not None else 0)
-        changes[path] = (await _version(pristine, path, before, MAXIMUM_BYTES), new)
-    return ChangeSet(changes=changes, refused=refusals)
+        new_versions[path] = new
+    before_them = {path: baseline.manifest[path] for path in new_versions if path in baseline.manifest}
+    old_versions = await originals.read(before_them)
+    return ChangeSet(
+        changes={path: (old_versions.get(path), new) for path, new in new_versions.items()}, refused=refusals
+    )
 
 
 def _divide(baseline: Baseline, after: Mapping[str, ManifestEntry]) -> tuple[Changes, list[Refusal]]:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from dgym.lazy import lazy_names
 from dgym.workspace.sources.fetch import SourceHosts
-from dgym.workspace.sources.tree import RESULTS_MARKER, walk_repository
+from dgym.workspace.sources.tree import RESULTS_MARKER, forget_members, walk_repository
 
 if TYPE_CHECKING:
     from dgym.workspace.sources.archive import shown_url
@@ -15,6 +15,7 @@ __all__ = [
     "SourceCache",
     "SourceHosts",
     "extract",
+    "forget_members",
     "pack_source",
     "shown_url",
     "unpack_archive",

@@ -9,6 +9,7 @@ import pytest
 
 from dgym.api import ToolSpec
 from dgym.errors import ConflictError, EpisodeOver, ManifestError, SandboxLost
+from dgym.sandbox.local import LocalProvider
 from dgym.session import EpisodeLimits
 from dgym.wire import OBSERVATION_LIMIT, EndReason
 from tests.integration.session.conftest import FILES
@@ -145,6 +146,29 @@ async def test_more_paths_than_a_frame_header_takes_are_carried(open_session):
     result = await session.finish()
     assert result.resolved
     assert result.patch.count("new file mode") == 300
+
+
+async def test_changes_are_computed_without_a_verifier(open_session):
+    class OneSandbox(LocalProvider):
+        async def verifier(self):
+            raise AssertionError("a verifier was started")
+
+    session = await open_session(provider=OneSandbox)
+    await session.step(1, REPAIR)
+    await session.step(2, "bash rm old.txt; echo new > new.txt; chmod -x tool.sh")
+    patch = await session.changes()
+    assert "-    return a - b\n+    return a + b\n" in patch
+    assert "-going away\n" in patch
+    assert "+new\n" in patch
+    await session.close()
+
+
+async def test_files_that_the_setup_changed_have_the_setups_originals(open_session):
+    session = await open_session(setupCommands=["echo 'built = 1' >> calc.py"])
+    await session.step(1, "bash echo 'built = 2' >> calc.py")
+    patch = await session.changes()
+    assert " built = 1\n+built = 2\n" in patch
+    assert "+built = 1" not in patch
 
 
 async def test_a_submission_that_is_not_evaluated_ends_without_a_score(open_session):
