@@ -64,6 +64,7 @@ def render(recipe: Recipe) -> str:
         f"# Python {minor_version(recipe.python)}, {recipe.base_identity}",
         f"ARG BASE={recipe.base}",
         "FROM ${BASE}",
+        "USER 0:0",
         f"RUN python3 -c {shlex.quote(check)}",
     ]
     if recipe.system_packages:

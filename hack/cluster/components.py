@@ -107,7 +107,9 @@ class Files:
         (self.state / "resolv.conf").write_text(f"nameserver {network.NODE}\n")
         (self.state / "cni" / "10-dgym.conflist").write_text(node_config.cni())
         (self.state / "containerd.toml").write_text(
-            node_config.containerd(self.containerd_socket, snapshotter, find_cni_plugins(), self.state / "cni")
+            node_config.containerd(
+                self.containerd_socket, snapshotter, find_cni_plugins(), self.state / "cni", self.state / "registries"
+            )
         )
         configuration = node_config.kubelet(self.state, self.containerd_socket, self.pki)
         (self.state / "kubelet.json").write_text(configuration)

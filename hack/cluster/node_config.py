@@ -26,6 +26,9 @@ oom_score = 0
   restrict_oom_score_adj = true
   disable_apparmor = true
 
+  [plugins."io.containerd.grpc.v1.cri".registry]
+    config_path = "{registries}"
+
   [plugins."io.containerd.grpc.v1.cri".containerd]
     snapshotter = "{snapshotter}"
     default_runtime_name = "runc"
@@ -39,10 +42,18 @@ oom_score = 0
 """
 
 
-def containerd(socket: Path, snapshotter: str, cni_plugins: Path, cni_configuration: Path) -> str:
-    """Version 2 of the format: every containerd since 1.5 reads it."""
+def containerd(socket: Path, snapshotter: str, cni_plugins: Path, cni_configuration: Path, registries: Path) -> str:
+    """Version 2 of the format: every containerd since 1.5 reads it.
+
+    A directory below ``registries`` configures the registry of its name; it is read at each pull.
+    """
     return CONTAINERD.format(
-        socket=socket, pause=PAUSE_IMAGE, snapshotter=snapshotter, plugins=cni_plugins, configuration=cni_configuration
+        socket=socket,
+        pause=PAUSE_IMAGE,
+        snapshotter=snapshotter,
+        plugins=cni_plugins,
+        configuration=cni_configuration,
+        registries=registries,
     )
 
 

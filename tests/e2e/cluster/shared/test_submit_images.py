@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from hack.cluster.network import HOST
 from tests.e2e.cluster.episodes import SUBMIT, replay
 from tests.e2e.cluster.support import Failed, run, unique
 from tests.required import absent
 
-BASE = os.environ.get("DGYM_E2E_BASE_IMAGE", "localhost/dgym/base:trixie")
+BASE = os.environ.get("DGYM_E2E_SANDBOX_IMAGE", "")
 BUILD_SECONDS = 900
 PROJECT = {
     "pyproject.toml": """\
@@ -96,13 +97,16 @@ def base_python():
 
 @pytest.fixture
 def registry(tmp_path, monkeypatch):
-    """A registry on this machine's loopback interface, which is the node's too."""
-    program = shutil.which("docker-registry")
-    if program is None or "dgym/cluster" not in os.environ.get("KUBECONFIG", ""):
-        absent("registry", "needs Debian's docker-registry and the cluster of hack/cluster, which shares its loopback")
+    """A registry of this machine that the node reaches, and whose images its containerd takes without TLS."""
+    program, state = shutil.which("docker-registry"), Path(os.environ.get("KUBECONFIG", "")).parent
+    if program is None or not (state / "containerd.toml").is_file():
+        absent("registry", "needs Debian's docker-registry and the cluster of hack/cluster, which takes its images")
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+        probe.bind((HOST, 0))
+        address = f"{HOST}:{probe.getsockname()[1]}"
+    (state / "registries" / address).mkdir(parents=True)
+    hosts = f'[host."http://{address}"]\ncapabilities = ["pull", "resolve"]\n'
+    (state / "registries" / address / "hosts.toml").write_text(hosts)
     configuration = {
         "version": 0.1,
         "storage": {"filesystem": {"rootdirectory": str(tmp_path / "images")}},
