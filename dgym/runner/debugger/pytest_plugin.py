@@ -52,7 +52,14 @@ def _importable(name):
 
 
 def pytest_configure(config):
-    """Report which options have no effect under the debugger."""
+    """Have each stop reach the plugins that measure time, and report which options have no effect."""
+
+    def announce(name):
+        hook = getattr(config.hook, name, None)
+        if hook is not None:
+            hook(config=config, pdb=_state["debugger"])
+
+    _state["debugger"].announce = announce
     try:
         ini = config.getini("addopts")
     except (KeyError, ValueError):
@@ -63,6 +70,11 @@ def pytest_configure(config):
         notices.append("pytest-xdist was asked for: under the debugger the tests run in one process.")
     if "--no-cov" in _state["appended"] and any(word.startswith("--cov") for word in words):
         notices.append("Coverage is not measured under the debugger (it would disable breakpoints).")
+
+
+def pytest_unconfigure():
+    """There is no hook to call any more."""
+    _state["debugger"].announce = None
 
 
 def pytest_sessionstart(session):

@@ -63,6 +63,7 @@ class Debugger(Commands, Tracing, pdb.Pdb):
         self._location = None  # pdb's lines about the place, until it is known whether the listing stands for them
         self._listed_place = None
         self.notices = []
+        self.announce = None  # calls pytest's hook of this name
         self.evaluating = None  # the thread in which a command is being evaluated
         self.interacting = False
         self.has_stopped = False
@@ -197,6 +198,28 @@ class Debugger(Commands, Tracing, pdb.Pdb):
                 self.interacting = False
             if frame is not None:
                 self._resume(frame)
+
+    def _cmdloop(self):
+        self._announce("pytest_enter_pdb")
+        pdb.Pdb._cmdloop(self)
+        self._announce("pytest_leave_pdb")
+
+    def _announce(self, name):
+        """Call a hook by which pytest's plugins learn of a stop: the time until the program goes on is not the test's.
+
+        As in a command, ``breakpoint()`` does not stop, and the signal that interrupts the program ends the hook.
+        """
+        if self.announce is None:
+            return
+        self.evaluating = threading.get_ident()
+        try:
+            self.announce(name)
+        except BaseException as error:
+            self.notices.append(
+                "%s failed: %s" % (name, traceback.format_exception_only(type(error), error)[-1].strip())
+            )
+        finally:
+            self.evaluating = None
 
     def _resume(self, frame):
         before = frame.f_code.co_filename == START

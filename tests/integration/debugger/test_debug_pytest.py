@@ -238,3 +238,86 @@ async def test_a_step_out_of_a_fixture_goes_on_in_the_tests(debug_tests):
         await debug.each("run", "tbreak conftest.py:6", "c")
         result = await debug(command)
         assert (result.state, result.frame.file, result.frame.function) == ("stopped", "conftest.py", "around"), command
+
+
+WAITING = """
+import pytest
+
+def test_waits():
+    value = 1
+    value = 2
+    while value == 3:
+        pass
+
+def test_next():
+    assert True
+"""
+
+
+@pytest.mark.parametrize(("method", "place"), [("signal", "mark"), ("thread", "command line")])
+async def test_time_at_a_stop_does_not_count_for_pytest_timeout(start_session, venv_here, method, place):
+    alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    command = "python -m pytest -q -p no:cacheprovider -p pytest_timeout"
+    debug = await start_session(venv_here, command, alone)
+    if place == "mark":
+        mark = f"@pytest.mark.timeout(0.5, method={method!r})\n"
+        debug.write("test_it.py", WAITING.replace("def test_waits", mark + "def test_waits"))
+    else:
+        debug.entrypoint += f" --timeout=0.5 --timeout-method={method}"
+        debug.write("test_it.py", WAITING)
+    result = await debug.each("tbreak test_it.py:test_waits", "c", "p __import__('time').sleep(0.7)")
+    assert (result.frame and result.frame.function, result.output) == ("test_waits", "None\n")
+    result = await debug("c")
+    assert (result.state, result.exit_status) == ("ended", 0), result.program_output
+
+
+@pytest.mark.parametrize("method", ["signal", "thread"])
+async def test_time_after_an_interrupt_does_not_count_for_pytest_timeout(start_session, venv_here, method):
+    debug = await start_session(
+        venv_here,
+        f"python -m pytest -q -p no:cacheprovider -p pytest_timeout --timeout=4 --timeout-method={method}",
+        {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+    )
+    debug.write("test_it.py", WAITING.replace("value = 2", "value = 3"))
+    result = await debug("c", timeout=2.0)
+    assert result.frame.function == "test_waits", result
+    result = await debug.each("p __import__('time').sleep(4)", "value = 2")
+    assert result.state == "stopped"
+    result = await debug("c")
+    assert (result.state, result.exit_status) == ("ended", 0), result.program_output
+
+
+async def test_time_at_a_stop_does_not_count_for_faulthandler(debug_tests):
+    debug = debug_tests
+    if "faulthandler_exit_on_timeout" not in (await debug.client.run("python -m pytest --help")).text:
+        pytest.skip("this pytest has no faulthandler_exit_on_timeout")
+    debug.write("pytest.ini", "[pytest]\nfaulthandler_timeout = 1.5\nfaulthandler_exit_on_timeout = true\n")
+    debug.write("test_it.py", WAITING)
+    result = await debug.each("tbreak test_it.py:test_waits", "c", "p __import__('time').sleep(1.7)")
+    assert (result.frame and result.frame.function, result.output) == ("test_waits", "None\n")
+    result = await debug("c")
+    assert (result.state, result.exit_status) == ("ended", 0), result.program_output
+
+
+async def test_each_stop_is_known_to_plugins(debug_tests):
+    debug = debug_tests
+    debug.write("test_it.py", WAITING)
+    debug.write(
+        "conftest.py",
+        """
+        import sys
+        def pytest_enter_pdb(config):
+            breakpoint()
+            sys.stdout.write('entered\\n')
+        def pytest_leave_pdb():
+            raise ValueError('no pdb here')
+        """.replace("breakpoint()", "import pdb; pdb.set_trace()"),
+    )
+    result = await debug.each("b test_it.py:test_waits", "b test_it.py:test_next", "c")
+    assert result.program_output.count("entered") == 1
+    result = await debug("c")
+    assert (result.frame.function, result.program_output.count("entered")) == ("test_next", 1)
+    left = ("pytest_leave_pdb failed: ValueError: no pdb here",)
+    assert result.notices in (left, ())  # the hook came with pytest 4
+    result = await debug("c")
+    assert (result.state, result.exit_status) == ("ended", 0)
