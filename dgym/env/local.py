@@ -1,6 +1,5 @@
 """Sessions of this process: sandbox, repository and tools of a task on this machine; and the check of a task."""
 
-import asyncio
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -10,9 +9,9 @@ from typing import Literal
 import msgspec
 
 from dgym.api import DebugTask, Environment, Episode, ToolSpec, digest, find_task, load, parse_quantity
-from dgym.errors import ManifestError, SetupFailed, VerifierFailed
+from dgym.errors import ManifestError, SandboxStartFailed, SetupFailed, VerifierFailed
 from dgym.sandbox import EngineName, EntrypointResult, SandboxKind, SandboxProvider, SandboxSpec
-from dgym.sandbox.container import DEFAULT_IMAGE, ContainerProvider, Engine, choose_engine, ensure_image
+from dgym.sandbox.container import DEFAULT_IMAGE, ContainerProvider, Engine, call, choose_engine, ensure_image
 from dgym.sandbox.local import (
     InstalledProject,
     LocalProvider,
@@ -48,6 +47,7 @@ from dgym.tools import Tool, load_tools
 from dgym.workspace.patches import FileVersion
 from dgym.workspace.sources import pack_source
 
+_GIT_SECONDS = 30.0
 _VERSION = re.compile(r"\d+(\.\d+)+(\.?(a|b|rc|dev|post)\d+)?", re.IGNORECASE)
 
 
@@ -207,15 +207,11 @@ async def _version(task: DebugTask) -> str | None:
     source = task.spec.source
     if source is None or source.local_path is None:
         return None
-    git = ("git", "-C", source.local_path, "describe", "--tags", "--abbrev=0")
     try:
-        process = await asyncio.create_subprocess_exec(
-            *git, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
-        )
-    except OSError:
+        answer = await call("git", ("-C", source.local_path, "describe", "--tags", "--abbrev=0"), _GIT_SECONDS)
+    except SandboxStartFailed:  # Without git, or without an answer in time, the version is unknown.
         return None
-    output, _ = await process.communicate()
-    found = _VERSION.search(output.decode("utf-8", "replace"))
+    found = _VERSION.search(answer.output)
     return found.group().lower() if found is not None else None
 
 
