@@ -146,11 +146,11 @@ async def test_removing_takes_directories_and_links_but_not_their_targets(sandbo
     assert [each.path for each in await sandbox.list_directory(depth=2)] == ["keep", "keep/k"]
 
 
-async def test_names_that_are_not_utf8_are_shown_escaped_and_marked_as_other(sandbox):
+async def test_names_that_are_not_utf8_are_shown_escaped_and_marked(sandbox):
     await sandbox.run(["bash", "-c", "touch $'caf\\xe9' ok"])
     assert [each.path for each in await sandbox.list_directory()] == ["caf\\xe9", "ok"]
     manifest = await sandbox.manifest()
-    assert {path: entry.type for path, entry in manifest.items()} == {"caf\\xe9": "other", "ok": "file"}
+    assert {path: entry.type for path, entry in manifest.items()} == {"caf\\xe9": "unnamed", "ok": "file"}
 
 
 async def test_the_manifest_leaves_out_what_is_nobodys_work(sandbox):

@@ -2,6 +2,7 @@
 
 import ensurepip
 import os
+import sysconfig
 from importlib import metadata
 from pathlib import Path
 from zipfile import ZipFile
@@ -69,7 +70,9 @@ def index(tmp_path_factory):
     for name in INSTALLED:
         write_wheel(name, directory)
     with pytest.MonkeyPatch.context() as patch:
-        bundled = next(Path(ensurepip.__file__).parent.glob("_bundled/pip-*.whl"))
+        # Distributions keep it elsewhere.
+        place = sysconfig.get_config_var("WHEEL_PKG_DIR") or Path(ensurepip.__file__).parent / "_bundled"
+        bundled = next(Path(place).glob("pip-*.whl"))
         (directory / bundled.name).symlink_to(bundled)
         for tool in ("PIP", "UV"):
             patch.setenv(f"{tool}_FIND_LINKS", str(directory))

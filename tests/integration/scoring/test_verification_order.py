@@ -127,6 +127,10 @@ os.symlink("/tmp", "tests")
     assert [(seen.sign, seen.detail) for seen in verdict.seen] == [
         (IntegritySign.HOOK_PLANTED, "conftest.py"),
         (IntegritySign.HOOK_PLANTED, "pytest.ini"),
+        *(
+            (IntegritySign.PATCH_MARKED, f"build.py:{line}: {name!r} (names a test framework or the tests)")
+            for line, name in ((3, "test_calc.py"), (4, "pytest.ini"), (5, "conftest.py"))
+        ),
         (IntegritySign.TESTS_CHANGED, "data.txt"),
         (IntegritySign.TESTS_CHANGED, "test_calc.py"),
         (IntegritySign.TESTS_CHANGED, "tests/test_kept.py"),

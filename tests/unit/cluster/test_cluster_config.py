@@ -20,11 +20,14 @@ from hack.cluster.objects import storage_class, volume
 
 
 def test_containerd_reads_its_configuration() -> None:
-    text = node_config.containerd(Path("/s/c.sock"), "native", Path("/usr/lib/cni"), Path("/s/cni"))
+    text = node_config.containerd(
+        Path("/s/c.sock"), "native", Path("/usr/lib/cni"), Path("/s/cni"), Path("/s/registries")
+    )
     document = tomllib.loads(text)
     cri = document["plugins"]["io.containerd.grpc.v1.cri"]
     assert document["grpc"]["address"] == "/s/c.sock"
     assert (cri["restrict_oom_score_adj"], cri["containerd"]["snapshotter"]) == (True, "native")
+    assert cri["registry"] == {"config_path": "/s/registries"}
     assert cri["cni"] == {"bin_dir": "/usr/lib/cni", "conf_dir": "/s/cni"}
 
 
