@@ -31,13 +31,13 @@ def test_columns_of_episodes(kinds, kubectl, api_namespace):
     status = {"reason": "Resolved", "state": "Finished", "conditions": conditions, "steps": 7, "attempt": 1}
     kinds.patch(api_namespace, "Episode", "fix-calc", {"status": {**status, "podName": "fix-calc-1"}}, below="/status")
     heading, row = kubectl("get", "dge", "-o", "wide").splitlines()
-    wide = ["STATE", "AGENT", "MODEL", "ATTEMPT", "POD", "MESSAGE"]
+    wide = ["TASK", "STATE", "AGENT", "MODEL", "ATTEMPT", "POD", "MESSAGE"]
     assert heading.split() == ["NAME", "REASON", "RESOLVED", "STEPS", "AGE", *wide]
     name, *cells = row.split()
     assert (name, cells[:3], cells[4:]) == (
         "fix-calc",
         ["Resolved", "True", "7"],
-        ["Finished", "debug_agent", "gpt", "1", "fix-calc-1"],
+        ["calc", "Finished", "debug_agent", "gpt", "1", "fix-calc-1"],
     )
     assert kubectl("get", "dge").splitlines()[0].split() == ["NAME", "REASON", "RESOLVED", "STEPS", "AGE"]
 
@@ -47,7 +47,7 @@ def test_everything_of_dgym_is_one_category(kinds, kubectl, api_namespace):
     kinds.create(api_namespace, kinds.manifest("EpisodeSet", {"tasks": [{"name": "calc"}]}, "many"))
     lines = [line.split() for line in kubectl("get", "dgym").splitlines() if line]
     assert ["NAME", "IMAGE", "HEALTH", "AGE"] in lines
-    assert ["NAME", "REASON", "TOTAL", "ACTIVE", "RESOLVED", "UNRESOLVED", "FAILED", "AGE"] in lines
+    assert ["NAME", "REASON", "TOTAL", "ACTIVE", "RESOLVED", "UNRESOLVED", "FAILED", "WAITING", "AGE"] in lines
     assert "debugtask.dgym.dev/calc" in {line[0] for line in lines}
 
 
