@@ -179,7 +179,7 @@ def test_tasks_that_are_not_healthy(dgym, rows, image, kubectl, system, tmp_path
     health = ("benchmark", "health", "sick", "--cluster", "-n", kubectl.namespace)
     health += ("--system-namespace", system.namespace, "--output", "json")
     printed = dgym(*health, "--filter", "sick-1,sick-2,sick-4", check=False)
-    printed += dgym(*health, "--filter", "sick-3", "--repeat", "1", "--start-timeout", "15", check=False)
+    printed += dgym(*health, "--filter", "sick-3", "--repeat", "1", "--start-timeout", "60", check=False)
     assert printed.count('"instance"') == 4, printed
     conditions = [condition(kubectl.get("debugtask", f"sick-{number}")["status"], "Healthy") for number in range(1, 5)]
     found = [(one["status"], one["reason"]) for one in conditions]
