@@ -292,7 +292,7 @@ def _check_and_complete(proposal: Proposal, target: Path, *, yes: bool) -> bool:
 
 
 def missing_requirements(lacks: Sequence[Lack], requirements: Requirements) -> list[str]:
-    """The distributions whose absence explains the ``lacks``, as far as their names can be told."""
+    """The distributions whose absence explains the ``lacks``, if their names are known."""
     known = {normal_name(line) for line in requirements.lines} | {requirements.own_name}
     names = [name for lack in lacks for name in [distribution_of(lack.kind, lack.name)] if name]
     return [name for name in dict.fromkeys(names) if normal_name(name) not in known]

@@ -237,7 +237,7 @@ def python_answers(what: str, texts: Sequence[str]) -> list[Any]:
 
 
 def setup_arguments(root: Path) -> dict[str, Any]:
-    """The keyword arguments of ``setup()`` in ``setup.py``; None for those that cannot be told."""
+    """The keyword arguments of ``setup()`` in ``setup.py``; None for a value that only execution gives."""
     return python_answers("setup", [read_text(root, "setup.py")])[0] or {}
 
 

@@ -419,7 +419,7 @@ class _Reader:
         for raw in read_text(self._root.resolve(), name).replace("\\\n", " ").splitlines():
             line = "" if raw.startswith("#") else re.split(r"\s#", raw[:_LINE], maxsplit=1)[0].strip()
             if include := _INCLUDE.match(line):
-                self._add(name, lines, told=named_by_file)
+                self._add(name, lines, warn=named_by_file)
                 lines = []
                 self.file(path.parent / include[1], named_by_file=named_by_file)
             elif (own := _SELF.match(line)) and self.own_name:
@@ -427,7 +427,7 @@ class _Reader:
                     self._extra(extra.strip())
             elif line:
                 lines.append(" ".join(word for word in line.split() if not word.startswith("--hash=")))
-        self._add(name, lines, told=named_by_file)
+        self._add(name, lines, warn=named_by_file)
 
     def plugins(self, found: Survey) -> None:
         """What pytest's settings and the tests themselves name, where it is not there already."""
@@ -449,7 +449,7 @@ class _Reader:
             if normal_name(line) not in self._taken:
                 self._add(file, [line])
 
-    def _add(self, file: str, lines: Iterable[str], *, without_tools: bool = False, told: bool = True) -> bool:
+    def _add(self, file: str, lines: Iterable[str], *, without_tools: bool = False, warn: bool = True) -> bool:
         good: list[str] = []
         for raw in lines:
             line = " ".join(raw[:_LINE].split())
@@ -459,7 +459,7 @@ class _Reader:
             if _REQUIREMENT.fullmatch(line):
                 good.append(line)
                 self._taken.add(name)
-            elif told:
+            elif warn:
                 self.left_out.append(f"{file}: {line!r} {_why_left_out(line)}")
         known = {line for source in self.sources for line in source.lines}
         if new := tuple(line for line in dict.fromkeys(good) if line not in known):
@@ -480,7 +480,7 @@ class _Reader:
 
 
 def distribution_of(kind: str, name: str) -> str | None:
-    """The distribution that has what tests lack; None where its name cannot be told."""
+    """The distribution that has what tests lack; None if its name is unknown."""
     if kind == "plugin":
         if name.startswith("support of async"):
             return "pytest-asyncio"

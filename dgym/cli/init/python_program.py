@@ -77,7 +77,7 @@ def _tests(tree: ast.Module) -> dict[str, list[str]]:
 
 
 class _Unknown(Exception):
-    """An expression whose value cannot be told without executing it."""
+    """An expression whose value only execution gives."""
 
 
 def _module_values(tree: ast.Module) -> dict[str, Any]:
