@@ -11,7 +11,7 @@ from dgym.results import open_store
 from dgym.ui.bucket import StoreLibrary
 from dgym.ui.bundle import export, export_single
 from dgym.ui.directory import DirectoryLibrary
-from dgym.ui.library import Attempted, Entry, Library, Progress
+from dgym.ui.library import Attempted, Entry, Library, Progress, seconds_of
 from dgym.ui.server import serve
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "export",
     "export_single",
     "open_library",
+    "seconds_of",
     "serve",
 ]
 

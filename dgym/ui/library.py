@@ -2,13 +2,14 @@
 
 import time
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Protocol
 
 import msgspec
 
 from dgym.decoding import DECODE_ERRORS
 from dgym.results import StoredResult, TrajectoryHeader
-from dgym.results.report import EpisodeRow, row_of
+from dgym.results.report import EpisodeRow, row_of, run_of
 
 RUNNING, NO_RESULT = "Running", "NoResult"
 """States of an attempt without a result: it grew lately, or it did not."""
@@ -53,6 +54,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     def about(self) -> EpisodeRow | Attempted:
         """The result's fields, else the header's."""
         return self.row if self.row is not None else self.attempted
+
+    @property
+    def started(self) -> float:
+        """When the attempt began, as it recorded itself: seconds since the epoch, 0 if it did not."""
+        return seconds_of(self.about.start_time)
 
     @property
     def finished(self) -> bool:
@@ -122,14 +128,17 @@ def decode_header(line: bytes) -> TrajectoryHeader:
         return TrajectoryHeader()
 
 
+def seconds_of(text: str) -> float:
+    """An RFC 3339 time in seconds since the epoch; 0 for anything else."""
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return 0.0
+
+
 def is_live(changed: float) -> bool:
     """Whether an attempt without a result that last grew then may still run."""
     return time.time() - changed < _LIVE_SECONDS
-
-
-def run_of(path: str) -> str:
-    """The results directory of an episode's path: what stands before namespace, episode and digest."""
-    return "/".join(path.split("/")[:-3])
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):

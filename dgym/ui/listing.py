@@ -62,7 +62,8 @@ SORTS: Mapping[str, Callable[[Entry], Any]] = {
     "tokens": tokens,
     "cost": lambda entry: -1.0 if (known := cost(entry)) is None else known,
     "duration": seconds,
-    "changed": lambda entry: entry.changed,
+    "run": lambda entry: entry.run,
+    "started": lambda entry: entry.started,
 }
 
 
@@ -124,7 +125,10 @@ def choices(entries: Iterable[Entry], name: str) -> list[str]:
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of a run or of a set in it; ``left_seconds`` is None where nothing runs or no rate is known."""
+    """The figures of a run or of a set in it.
+
+    ``started`` is when its latest episode did; ``left_seconds`` is None where nothing runs or no rate is known.
+    """
 
     run: str
     group: str
@@ -132,7 +136,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     counts: dict[str, int]
     steps: int
     cost: float | None
-    changed: float
+    started: float
     active: bool
     rate: float = 0.0
     left_seconds: float | None = None
@@ -159,7 +163,7 @@ def overviews(library: Library, now: float | None = None) -> list[Overview]:
         _overview(key, entries, library.progress.get(key), time.time() if now is None else now)
         for key, entries in grouped.items()
     ]
-    return sorted(made, key=lambda each: (not each.active, -each.changed, each.run, each.group))
+    return sorted(made, key=lambda each: (not each.active, -each.started, each.run, each.group))
 
 
 def _overview(key: tuple[str, str], entries: Sequence[Entry], progress: Progress | None, now: float) -> Overview:
@@ -186,7 +190,7 @@ def _overview(key: tuple[str, str], entries: Sequence[Entry], progress: Progress
         counts=dict(counts),
         steps=sum(entry.about.steps for entry in entries),
         cost=cost_of([entry.row for entry in finished if entry.row is not None], {}),
-        changed=changed,
+        started=max((entry.started for entry in entries), default=began),
         active=active,
         rate=pace.rate,
         left_seconds=pace.left_seconds if active and pace.rate else None,

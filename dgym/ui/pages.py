@@ -18,7 +18,7 @@ from dgym.terminal import printable
 from dgym.ui.comparing import Side, compare_episodes, compare_runs, sides_of
 from dgym.ui.library import Entry, Library
 from dgym.ui.links import Links
-from dgym.ui.listing import FILTERS, PAGE_ROWS, SORTS, Query, choices, cost, overviews, tokens, value_of
+from dgym.ui.listing import FILTERS, PAGE_ROWS, Query, choices, cost, overviews, tokens, value_of
 from dgym.ui.markup import clipped, debugger_text, diff_text, plain, terminal_text
 from dgym.ui.timeline import stage_bar, step_strip
 from dgym.ui.trajectories import READ_BYTES, Story, Turn, knowledge, read_story
@@ -61,7 +61,7 @@ class Pages:
             found=len(selected),
             pages=pages,
             choices=self._choices(),
-            sorts=SORTS,
+            has_runs=any(entry.run for entry in entries),
         )
 
     async def episode(
@@ -272,8 +272,8 @@ def duration(seconds: float | None) -> str:
     return f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"
 
 
-def moment(changed: float) -> str:
+def moment(seconds: float) -> str:
     """Seconds since the epoch as the date and time of this machine."""
-    if not 0 < changed < 1e11:
+    if not 0 < seconds < 1e11:
         return ""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(changed))
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Mapping
-from datetime import datetime
 
 import msgspec
 
@@ -15,7 +14,7 @@ from dgym.cli.cluster.views import EpisodeView, EpisodeViewStatus, Outcome, SetV
 from dgym.kube import EPISODE_SETS, EPISODES, ApiError, Client
 from dgym.results import FILES
 from dgym.results.report import EpisodeRow
-from dgym.ui import Attempted, Entry, Progress
+from dgym.ui import Attempted, Entry, Progress, seconds_of
 from dgym.wire import EndReason
 from dgym.wire.assignments import StoredFile
 
@@ -169,7 +168,7 @@ def _entry(view: _Episode) -> Entry:
         row=_row(view, about, path, newest),
         attempted=about,
         message=view.message,
-        changed=_moment(status.completion_time or status.start_time or created),
+        changed=seconds_of(status.completion_time or status.start_time or created),
         version=metadata.resource_version,
     )
 
@@ -180,7 +179,7 @@ def _row(view: _Episode, about: Attempted, path: str, attempt: int) -> EpisodeRo
     if not view.finished or view.status.reason not in EndReason.__members__.values():
         return None
     outcome = outcome or _Outcome()
-    began, ended = _moment(view.status.start_time or ""), _moment(view.status.completion_time or "")
+    began, ended = seconds_of(view.status.start_time or ""), seconds_of(view.status.completion_time or "")
     return EpisodeRow(
         namespace=about.namespace,
         episode=about.episode,
@@ -210,14 +209,6 @@ def _progress(view: SetView) -> Progress:
     return Progress(
         total=view.status.total, began=created.timestamp() if created is not None else 0.0, ended=view.finished
     )
-
-
-def _moment(text: str) -> float:
-    """An RFC 3339 time in seconds since the epoch, 0 for none."""
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except ValueError:
-        return 0.0
 
 
 @contextlib.asynccontextmanager

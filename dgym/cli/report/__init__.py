@@ -17,7 +17,6 @@ from dgym.cli.report.cells import (
     EFFORT,
     bounds,
     effort,
-    interval,
     outcome,
     outcome_names,
     percent,
@@ -41,6 +40,7 @@ from dgym.results.report import (
     cost_of,
     make_report,
     read_run,
+    run_of,
 )
 
 ROWS = 100
@@ -99,7 +99,9 @@ def _report(run: Run, output: str, prices: dict[str, Price], make: Callable[[Run
         return
     report = make(run)
     if output == "json":
-        episodes = [{**msgspec.to_builtins(record), "calls": len(record.calls)} for record in run.records]
+        episodes = [
+            {**msgspec.to_builtins(record), "run": _run(record), "calls": len(record.calls)} for record in run.records
+        ]
         echo_json({**msgspec.to_builtins(report), "episodes": episodes})
     else:
         _print_report(report)
@@ -183,7 +185,7 @@ def _print_comparison(a: Report, b: Report, comparison: Comparison) -> None:
             screen.print()
             show_table(each)
     screen.print()
-    screen.print(text(_test(comparison)))
+    screen.print(text(comparison.summary))
     for note in _about_pairs(a, b, comparison):
         screen.print(text(note, "dim"))
 
@@ -299,16 +301,6 @@ def _pairs(comparison: Comparison) -> Table:
     return drawn
 
 
-def _test(comparison: Comparison) -> str:
-    number = len(comparison.pairs)
-    if comparison.interval is None:
-        return "No task has a verdict on both sides: there is nothing to compare."
-    counts = f"B is better at {comparison.better}, worse at {comparison.worse} and equal at {comparison.equal}"
-    effect = f"B - A: {points(comparison.difference)} points ({interval(comparison.interval)})"
-    name = "McNemar's exact test" if comparison.test == "mcnemar" else "Randomization test"
-    return f"Of {number} {plural(number, 'task')} in both, {counts}. {effect}. {name}: p = {comparison.p_value:.3g}."
-
-
 def _about_pairs(a: Report, b: Report, comparison: Comparison) -> list[str]:
     notes = []
     for side, report, only in (("A", a, comparison.only_a), ("B", b, comparison.only_b)):
@@ -350,8 +342,13 @@ def _print_episodes(run: Run, prices: Mapping[str, Price]) -> None:
     lines = []
     for record in run.records:
         taken = msgspec.structs.astuple(record.stages) if record.stages is not None else [None] * len(stages)
-        lines.append([*(getattr(record, field) for field in fields), *taken, cost_of([record], prices)])
-    _print([*fields, *stages, "cost"], lines)
+        lines.append([_run(record), *(getattr(record, field) for field in fields), *taken, cost_of([record], prices)])
+    _print(["run", *fields, *stages, "cost"], lines)
+
+
+def _run(record: EpisodeRow) -> str:
+    """The results directory of an episode, whose path ends in the number of the attempt."""
+    return run_of(record.path.rpartition("/")[0])
 
 
 def _print_pairs(comparison: Comparison) -> None:

@@ -28,7 +28,7 @@ def pair_table(report: Report) -> Table:
     for pair in report.arm_pairs:
         found = pair.comparison
         cells = [f"{pair.b} - {pair.a}", f"{len(found.pairs)}", f"{found.better}", f"{found.worse}"]
-        if found.interval is not None:
+        if found.pairs:
             cells += [points(found.difference), interval(found.interval), f"{found.p_value:.3g}"]
             cells += [f"{pair.p_adjusted:.3g}"] * several
         add_row(drawn, cells)

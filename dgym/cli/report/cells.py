@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from dgym.cli.output import table
-from dgym.results.report import Group, Interval, PassAtK, Report
+from dgym.results.report import TOO_FEW, Group, Interval, PassAtK, Report
 
 EFFORT = ("Steps", "Rewrites", "Seconds")
 
@@ -40,12 +40,12 @@ def effort(group: Group) -> list[str]:
 
 def bounds(group: Group) -> str:
     """The interval of the rate, in percent."""
-    return interval(group.interval)
+    return group.interval.percent
 
 
-def interval(found: Interval) -> str:
-    """The bounds in percent."""
-    return f"{found.low * 100:.1f} to {found.high * 100:.1f}"
+def interval(found: Interval | None) -> str:
+    """The bounds in percent, or why there are none."""
+    return TOO_FEW if found is None else found.percent
 
 
 def percent(share: float) -> str:

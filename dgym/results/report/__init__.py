@@ -4,11 +4,12 @@ from dgym.results.report.arms import ArmGroup, ArmPair
 from dgym.results.report.comparison import Comparison, Difference, TaskPair, compare
 from dgym.results.report.figures import LABELS, LabelGroup, Report, make_report
 from dgym.results.report.groups import Group, PassAtK, Price, cost_of, grouped
-from dgym.results.report.reading import Call, EpisodeRow, Run, Stages, read_run, row_of
-from dgym.results.report.statistics import Interval, wilson
+from dgym.results.report.reading import Call, EpisodeRow, Run, Stages, read_run, row_of, run_of
+from dgym.results.report.statistics import TOO_FEW, Interval, wilson
 
 __all__ = [
     "LABELS",
+    "TOO_FEW",
     "ArmGroup",
     "ArmPair",
     "Call",
@@ -30,5 +31,6 @@ __all__ = [
     "make_report",
     "read_run",
     "row_of",
+    "run_of",
     "wilson",
 ]

@@ -9,7 +9,7 @@ import msgspec
 
 from dgym.results.report.groups import CONFIDENCE, grouped, resolve_rate
 from dgym.results.report.reading import EpisodeRow, Run
-from dgym.results.report.statistics import Interval, bootstrap, mcnemar, newcombe, randomization_test
+from dgym.results.report.statistics import TOO_FEW, Interval, bootstrap, mcnemar, newcombe, randomization_test
 
 
 class TaskPair(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -38,8 +38,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The comparison of run A with run B over the tasks that have a verdict on both sides.
 
     ``difference`` is B's share of resolved samples minus A's, the mean over tasks; ``interval`` is around it, None
-    without a task in common. ``better`` and ``worse`` are the tasks that B resolves more and less often than A.
-    ``p_value`` is of ``test``.
+    where the tasks in common are too few for one. ``better`` and ``worse`` are the tasks that B resolves more and less
+    often than A. ``p_value`` is of ``test``.
     """
 
     pairs: tuple[TaskPair, ...]
@@ -53,6 +53,20 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     p_value: float
     only_a: tuple[str, ...]
     only_b: tuple[str, ...]
+
+    @property
+    def summary(self) -> str:
+        """The comparison in sentences."""
+        number = len(self.pairs)
+        if not number:
+            return "No task has a verdict on both sides: there is nothing to compare."
+        counts = f"B is better at {self.better}, worse at {self.worse} and equal at {self.equal}"
+        interval = TOO_FEW if self.interval is None else self.interval.percent
+        test = "McNemar's exact test" if self.test == "mcnemar" else "Randomization test"
+        return (
+            f"Of {number} {'task' if number == 1 else 'tasks'} in both, {counts}."
+            f" B - A: {self.difference * 100:+.1f} points ({interval}). {test}: p = {self.p_value:.3g}."
+        )
 
 
 def compare(a: Run, b: Run, *, confidence: float = CONFIDENCE) -> Comparison:
@@ -84,7 +98,7 @@ def compare(a: Run, b: Run, *, confidence: float = CONFIDENCE) -> Comparison:
     )
 
 
-def _interval(pairs: Sequence[TaskPair], single: bool, confidence: float) -> Interval:
+def _interval(pairs: Sequence[TaskPair], single: bool, confidence: float) -> Interval | None:
     if not single:
         return bootstrap([pair.difference for pair in pairs], confidence)
     counts = Counter((bool(pair.rate_a), bool(pair.rate_b)) for pair in pairs)

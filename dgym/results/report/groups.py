@@ -55,12 +55,13 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class PassAtK(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The chance that at least one of ``k`` episodes of a task resolves it: the mean over tasks, with an interval.
 
-    ``tasks`` are those with at least ``k`` verdicts; the others are left out.
+    ``tasks`` are those with at least ``k`` verdicts; the others are left out. ``interval`` is None where they are too
+    few for one.
     """
 
     k: int
     value: float
-    interval: Interval
+    interval: Interval | None
     tasks: int
 
 

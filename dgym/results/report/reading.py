@@ -79,6 +79,11 @@ class EpisodeRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return self.reason.is_verdict and self.reason is not EndReason.SUBMITTED
 
 
+def run_of(path: str) -> str:
+    """The results directory of an episode's path: what stands before namespace, episode and digest."""
+    return "/".join(path.split("/")[:-3])
+
+
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """The episodes of some results directories.
 

@@ -15,6 +15,11 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     low: float
     high: float
 
+    @property
+    def percent(self) -> str:
+        """The bounds in percent."""
+        return f"{self.low * 100:.1f} to {self.high * 100:.1f}"
+
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """How a quantity is distributed."""
@@ -78,6 +83,9 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 RESAMPLES = 2000
 """Of a bootstrap; Efron and Tibshirani take 1000 and more for percentiles."""
+FEWEST = 10
+"""Values of a bootstrap: fewer give an interval that is far too narrow."""
+TOO_FEW = "too few tasks to tell"
 _DRAWS = 10_000
 _EQUAL = 1e-9
 
@@ -91,16 +99,19 @@ def pass_at_k(samples: int, resolved: int, k: int) -> float:
     return 1.0 - math.comb(samples - resolved, k) / math.comb(samples, k)
 
 
-def bootstrap(values: Sequence[float], confidence: float) -> Interval:
-    """The percentile bootstrap's interval for the mean of at least one value; the same in every run.
+def bootstrap(values: Sequence[float], confidence: float) -> Interval | None:
+    """The percentile bootstrap's interval for the mean; the same in every run.
 
-    B. Efron and R. J. Tibshirani, An Introduction to the Bootstrap (1993), chapter 13. Too narrow for few values, and
-    without width where all are equal.
+    None for fewer than ``FEWEST`` values, and where all are equal, as every resample of them is: an interval without
+    width would look like certainty. B. Efron and R. J. Tibshirani, An Introduction to the Bootstrap (1993), chapter 13.
     """
+    if len(values) < FEWEST:
+        return None
     draw, number = Random(0).choices, len(values)  # noqa: S311 - no secret
     means = sorted(math.fsum(draw(values, k=number)) / number for _ in range(RESAMPLES))
     outside = int((1 - confidence) / 2 * RESAMPLES)
-    return Interval(low=means[outside], high=means[-1 - outside])
+    low, high = means[outside], means[-1 - outside]
+    return Interval(low=low, high=high) if high - low > _EQUAL else None
 
 
 def newcombe(both: int, only_a: int, only_b: int, neither: int, confidence: float) -> Interval:

@@ -98,7 +98,7 @@ async def test_an_address_of_a_step_shows_it(page, results):
 async def test_two_arms_are_compared(page, results):
     async with served(results) as client:
         await open_page(page, client, "/compare.html")
-        assert "McNemar" in await page.text("main")
+        assert "Randomization test: p = 1" in await page.text("main")
         await page.click("a.row-link")
         await page.until("document.getElementById('parted')")
         text = await page.text("#parted")
@@ -118,6 +118,24 @@ async def test_no_page_is_wider_than_the_window(page, results, width, dark, tmp_
             await page.go(f"http://127.0.0.1:{client.port}{path}")
             assert await page.evaluate("document.documentElement.scrollWidth") <= width, path
         assert page.console == []
+
+
+@pytest.mark.parametrize("names", ["of this test", "hostile"])
+async def test_state_and_score_are_visible_on_a_telephone(page, results, names, tmp_path):
+    if names == "hostile":
+        write_hostile(results := tmp_path / "results")
+    async with served(results) as client:
+        await open_page(page, client)
+        await page.look(width=390)
+        await page.go(f"http://127.0.0.1:{client.port}/episodes.html")
+        for label in ("State", "Score"):
+            column = f"[...document.querySelectorAll('th')].findIndex((each) => each.innerText === {label!r})"
+            edges = await page.evaluate(
+                f"[...document.querySelectorAll('tr')].map("
+                f"(row) => row.children[{column}].getBoundingClientRect().right)"
+            )
+            assert edges
+            assert max(edges) <= 390, label
 
 
 async def test_hostile_results_are_shown_and_not_obeyed(page, tmp_path):

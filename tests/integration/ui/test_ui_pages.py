@@ -1,5 +1,6 @@
 """The server's answers over real results, without a browser."""
 
+import json
 import re
 import shutil
 
@@ -47,10 +48,35 @@ async def test_arms_are_compared_by_task_and_their_episodes_step_by_step(results
         arms = "/compare.html?a=arm%3Dgive-up&b=arm%3Drepair"
         compared = await text(client, arms)
         assert "B is better at 1, worse at 0 and equal at 0" in compared
+        assert "B - A: +100.0 points (too few tasks to tell). Randomization test: p = 1." in compared
         pair = await text(client, await first_link(client, arms, "/pair.html"))
         assert "Their first 2 calls are the same" in pair
         assert pair.index("<bdi>view check.py</bdi>") < pair.index("<bdi>pdb b calc.py:3</bdi>")
         assert pair.count("at step 1</span>") == 2
+
+
+async def test_what_only_one_side_has_is_said_in_a_sentence_of_its_own(results, tmp_path):
+    shutil.copytree(results, tmp_path / "results")
+    for number, path in enumerate(tmp_path.glob("results/nightly/local/calc-*/*/1/result.json")):
+        result = json.loads(path.read_bytes())
+        path.write_text(json.dumps({**result, "task": f"{result['arm']}-{number}"}))
+    async with served(tmp_path / "results") as client:
+        compared = await text(client, "/compare.html?a=arm%3Dgive-up&b=arm%3Drepair")
+        assert "nothing to compare. Only A has a verdict on 2. Only B has a verdict on 2." in compared
+
+
+async def test_episodes_have_their_run_and_the_time_of_their_start(results, tmp_path):
+    copy = tmp_path / "results"
+    shutil.copytree(results, copy, copy_function=shutil.copyfile)
+    starts = ["2001-02-03T12:00:00Z", "2004-05-06T12:00:00Z", "2003-02-03T12:00:00Z", "2002-02-03T12:00:00Z"]
+    for start, path in zip(starts, sorted(copy.glob("nightly/local/calc-*/*/1/result.json")), strict=True):
+        path.write_text(json.dumps({**json.loads(path.read_bytes()), "startTime": start}))
+    async with served(copy) as client:
+        listed = await text(client, "/episodes.html?sort=started")
+        assert listed.count("<td><bdi>nightly</bdi></td>") == 4
+        assert re.findall(r'nowrap">(\d{4})-\d\d-\d\d [\d:]{8}<', listed) == ["2001", "2002", "2003", "2004"]
+        assert re.findall(r'soft">(\d{4})-', await text(client, "/index.html")) == ["2004"]
+        assert ">Changed<" not in listed
 
 
 async def test_the_token_is_asked_for_and_the_cookie_is_for_this_site_alone(results):

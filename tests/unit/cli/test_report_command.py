@@ -136,6 +136,33 @@ def test_arms_are_compared_within_eighty_columns(dgym, play, monkeypatch):
     assert "no result is of the arm 'third'; there are results of with-pdb, without" in refused.output
 
 
+def test_few_tasks_with_samples_are_not_shown_as_equal(dgym, play, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    for run, arm in (("results", "with-pdb"), ("results", "without"), ("other", "with-pdb")):
+        for number in range(6):
+            sample = {"episode": f"s-{arm}-{number}", "arm": arm, "sample": number % 2}
+            reason = EndReason.RESOLVED if number < 2 else EndReason.UNRESOLVED
+            play(f"{run}/{arm}/{number % 2}", f"task-{number // 2}", reason, **sample)
+    shown = dgym()
+    assert shown.exit_code == 0, shown.output
+    assert max(map(len, shown.output.splitlines())) <= 80
+    lines = [" ".join(line.split()) for line in shown.output.splitlines()]
+    assert "without - with-pdb 3 0 0 +0.0 too few tasks to tell 1" in lines
+    assert "with-pdb 1 33.3 too few tasks to tell 3" in lines
+    compared = " ".join(dgym("results/with-pdb", "--compare", "other").output.split())
+    assert "B - A: +0.0 points (too few tasks to tell). Randomization test: p = 1." in compared
+    (pair,) = json.loads(dgym("--output", "json").output)["armPairs"]
+    assert pair["comparison"]["interval"] is None
+
+
+def test_lists_of_episodes_name_their_run(dgym, play, results):
+    play("other/nightly", "one", EndReason.UNRESOLVED)
+    lines = csv.DictReader(io.StringIO(dgym("results", "other", "--output", "csv").output))
+    assert [line["run"] for line in lines if line["task"] == "one"] == ["other/nightly", "results"]
+    episodes = json.loads(dgym("results", "other", "--output", "json").output)["episodes"]
+    assert {episode["run"] for episode in episodes} == {"results", "other/nightly"}
+
+
 def test_agents_of_one_directory_can_be_compared(dgym, play, results):
     play("more", "one", EndReason.RESOLVED, agent="rewrite")
     done = dgym("results", "more", "--agent", "debug", "--compare", "more", "--compare-agent", "rewrite")

@@ -1,5 +1,6 @@
 import itertools
 import math
+from collections import Counter
 
 import pytest
 from hypothesis import given
@@ -118,10 +119,19 @@ def test_a_bootstrap_of_shares_is_near_the_interval_of_the_normal_distribution()
     assert (found.low, found.high) == (pytest.approx(0.4 - margin, abs=0.02), pytest.approx(0.4 + margin, abs=0.02))
 
 
-@given(st.lists(st.floats(-1, 1), min_size=1, max_size=12))
-def test_a_bootstrap_lies_within_the_values(values):
+@given(st.lists(st.floats(-1, 1), min_size=1, max_size=14))
+def test_a_bootstrap_lies_within_the_values_and_is_not_made_of_few_or_equal_ones(values):
     found = bootstrap(values, 0.9)
-    assert min(values) - 1e-9 <= found.low <= found.high <= max(values) + 1e-9
+    if found is not None:
+        assert len(values) >= 10
+        assert min(values) - 1e-9 <= found.low < found.high <= max(values) + 1e-9
+    else:
+        assert len(values) < 10 or max(Counter(values).values()) > len(values) / 2
+
+
+@pytest.mark.parametrize("values", [[0.5] * 50, [0.0, 0.5, 1.0] * 3])
+def test_a_bootstrap_of_equal_or_few_values_has_no_interval(values):
+    assert bootstrap(values, 0.95) is None
 
 
 @given(st.lists(st.sampled_from([-1.0, 0.0, 1.0]), max_size=50))
