@@ -15,6 +15,7 @@ import time
 
 from .descriptors import HeadAndTail, move_high
 from .files import find_program, remove
+from .processes import start_thread
 
 
 REPORT_LIMIT = 16 * 1024 * 1024
@@ -119,7 +120,7 @@ class Job(object):
         self._killed = threading.Event()
         try:
             # In a thread of its own, since a program that writes while it terminates must find a reader.
-            threading.Thread(target=self._kill_group, args=(popen, 1.0), daemon=True).start()
+            start_thread(self._kill_group, "killer", popen, 1.0)
         except RuntimeError:
             # The command has used up the tasks of its control group: no thread, hence no reader and no grace.
             self._kill_group(popen, 0)

@@ -34,6 +34,8 @@ _SHARE = 0.9
 _BYTES_PER_SECOND = 2e9
 _SHORTEST, _LONGEST = 0.02, 0.25
 # The status of a program that was killed, and that of a shell which ran one.
+# Exit status of a runner of which a thread failed.
+_THREAD_FAILED = 72
 _KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
 
 
@@ -66,7 +68,7 @@ class ProcessTable(object):
         # Held while a process is started, so that the reaper cannot reap it before it is registered.
         self._lock = threading.Lock()
         self._started = threading.Condition(self._lock)
-        threading.Thread(target=self._reap, name="reaper", daemon=True).start()
+        start_thread(self._reap, "reaper")
 
     def set_limits(self, limits):
         """Set the resource limits of commands started from now on."""
@@ -265,6 +267,23 @@ class ProcessTable(object):
             self._orphans_killed += 1
 
 
+def start_thread(target, name, *arguments):
+    """Start a daemon thread of the runner. An exception that escapes it ends this process at once.
+
+    Without a thread (a program has taken the runner's memory, say) requests would wait for answers until their
+    deadlines. When the process ends, the client knows at once. Raises RuntimeError if no thread can be started.
+    """
+    threading.Thread(target=_run_or_exit, args=(target, arguments), name=name, daemon=True).start()
+
+
+def _run_or_exit(target, arguments):
+    try:
+        target(*arguments)
+    except BaseException:
+        # Nothing is written: what would be needed for it may be what is missing.
+        os._exit(_THREAD_FAILED)
+
+
 def _has_children():
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -295,7 +314,7 @@ class Watchdog(object):
 
     def start(self):
         """Watch until the process ends."""
-        threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
+        start_thread(self._watch, "watchdog")
 
     def _watch(self):
         interval = self._check()

@@ -99,7 +99,7 @@ class Server(object):
     def _start_worker(self):
         """False when a command has used up the tasks of the control group: the next free worker takes the request."""
         try:
-            threading.Thread(target=self._work, daemon=True).start()
+            processes.start_thread(self._work, "worker")
         except RuntimeError:
             if not self._workers:
                 raise
@@ -110,7 +110,7 @@ class Server(object):
         while True:
             try:
                 self._answer(self._queue.get())
-            except OSError:
+            except ConnectionError:
                 return  # the client is gone; the main loop ends this process
             with self._lock:
                 if self._backlog:

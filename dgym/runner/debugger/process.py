@@ -14,13 +14,13 @@ import shlex
 import signal
 import socket
 import struct
-import threading
 import time
 
 from ..descriptors import HeadAndTail
 from ..execution import shell_argv
 from ..files import remove
 from ..launch import refusal
+from ..processes import start_thread
 from ..shims import DRIVER, SOCKET, TRACES, at_directory, hook_session, passed_programs
 from .takeover import ShellLaunch
 from .wire import FDS_VARIABLE, Decoder, checked, encode
@@ -78,7 +78,7 @@ class Program(object):
             self._pid = self.popen.pid
         for descriptor in (self._output, start.traces):
             os.set_blocking(descriptor, False)
-        threading.Thread(target=self._await_end, name="debugged", daemon=True).start()
+        start_thread(self._await_end, "debugged")
 
     def _await_end(self):
         self._processes.wait(self.popen, None)
