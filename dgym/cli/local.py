@@ -211,13 +211,13 @@ def replay_command(
     show_default=True,
     help="Form of the output; csv: a line for each episode, or for each task when comparing.",
 )
-@click.option("--plot", metavar="FILE", type=click.Path(dir_okay=False), help="Draw figures: FILE-NAME.svg or .png.")
+@click.option("--plot", metavar="PATH", help="Draw figures: DIR/NAME.svg of a directory, else FILE-NAME.svg or .png.")
 @click.option(
     "--figure",
     "figures",
     multiple=True,
     type=click.Choice(["resolve-rate", "steps", "cost", "stages", "tools"]),
-    help="With --plot, only this figure, into FILE; repeat for more. [default: all]",
+    help="With --plot, only this figure, into the FILE itself; repeat for more. [default: all]",
 )
 def report_command(
     directories: tuple[str, ...],
@@ -248,7 +248,7 @@ def report_command(
     if others and (baseline or labels):
         raise click.UsageError("--baseline and --by do not go with --compare DIR")
     if figures and not plot:
-        raise click.UsageError("--figure goes with --plot FILE")
+        raise click.UsageError("--figure goes with --plot PATH")
     if others and plot:
         raise click.UsageError("--plot draws one run: give both directories without --compare to draw their agents")
     show_report(

@@ -24,15 +24,19 @@ def draw_figures(
 ) -> tuple[list[Path], int]:
     """Draw the figures of these names, or all; returns their files and how many episodes are left out.
 
-    A single named figure is written to ``target``; several each beside it, as ``target-NAME``.
+    Into a directory, which is made where ``target`` ends in a slash, each is written as ``NAME.svg``. A single named
+    figure is else written to ``target``; several each beside it, as ``target-NAME``.
 
     Raises:
-        UsageFailure: ``target`` does not end in .svg or .png, or cannot be written; or there is nothing to draw.
+        UsageFailure: ``target`` is neither a directory nor ends in .svg or .png, or cannot be written; or there is
+            nothing to draw.
         PluginError: matplotlib is not installed.
     """
     path = Path(target)
-    if path.suffix not in _SUFFIXES:
-        raise UsageFailure(f"--plot {target}: the name must end in {' or '.join(_SUFFIXES)}")
+    directory = path.is_dir() or target.endswith("/")
+    if not directory and path.suffix not in _SUFFIXES:
+        remedy = f"the name must end in {' or '.join(_SUFFIXES)}, or be that of a directory, with a slash if it is new"
+        raise UsageFailure(f"--plot {target}: {remedy}")
     try:
         import matplotlib as mpl
 
@@ -42,13 +46,21 @@ def draw_figures(
     arms = arms_of(run)
     if not arms:
         raise UsageFailure("--plot: none of the episodes has a result yet")
+    if directory:
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageFailure(f"--plot {target}: {error.strerror or error}") from None
     written = []
     with mpl.rc_context(_SETTINGS):
         for name in names or FIGURES:
-            place = path if len(names) == 1 else path.with_name(f"{path.stem}-{name}{path.suffix}")
+            if directory:
+                place = path / f"{name}.svg"
+            else:
+                place = path if len(names) == 1 else path.with_name(f"{path.stem}-{name}{path.suffix}")
             figure: figures.Draw = getattr(figures, name.replace("-", "_"))
             # Neither a date nor a version: the same results give the same file.
-            metadata = {"Date": None, "Creator": None} if path.suffix == ".svg" else {"Software": None}
+            metadata = {"Date": None, "Creator": None} if place.suffix == ".svg" else {"Software": None}
             try:
                 figure(arms, confidence, prices).savefig(place, metadata=metadata, dpi=150)
             except OSError as error:

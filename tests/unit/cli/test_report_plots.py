@@ -57,6 +57,15 @@ def test_one_file_a_figure_and_the_same_bytes_again(dgym, results):
         assert not [each for each in ET.fromstring(first).iter() if each.tag.endswith("script")]
 
 
+@pytest.mark.parametrize("target", ["there", "there/", "new/deeper/"])
+def test_a_directory_takes_every_figure_by_its_name(dgym, results, target):
+    (results / "there").mkdir()
+    done = dgym("--plot", target)
+    assert done.exit_code == 0, done.output
+    assert sorted(path.name for path in (results / target).iterdir()) == sorted(f"{name}.svg" for name in FIGURES)
+    assert dgym("--plot", target, "--figure", "steps").exit_code == 0
+
+
 def test_a_single_figure_has_the_name_that_is_given(dgym, results):
     done = dgym("--plot", "rates.png", "--figure", "resolve-rate")
     assert done.exit_code == 0, done.output
@@ -96,6 +105,8 @@ def test_a_label_is_short():
     ("arguments", "words"),
     [
         (("--plot", "a.pdf"), "must end in .svg or .png"),
+        (("--plot", "new"), "a directory, with a slash if it is new"),
+        (("--plot", "results/local/e-1/d/1/result.json/"), "File exists"),
         (("--plot", "nowhere/a.svg"), "nowhere"),
         (("--figure", "steps"), "--figure goes with --plot"),
         (("--plot", "a.svg", "--compare", "results"), "--plot draws one run"),
