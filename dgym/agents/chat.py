@@ -9,7 +9,7 @@ import msgspec
 
 from dgym.agents.telemetry import describe_chat
 from dgym.errors import PersonLeft
-from dgym.llm import Message, Model, ModelCall, Reply, ToolDefinition
+from dgym.llm import Message, Model, ModelCall, Reply, ToolDefinition, Waiting
 from dgym.tracing import genai_span
 from dgym.wire import EndReason
 
@@ -92,8 +92,9 @@ _REPLY_TOKENS = (1_024, 16_384)
 class Chat:
     """An agent's access to its model.
 
-    ``listener`` gets every exchange before the agent gets the reply. ``deadline`` is the time of the event loop at
-    which the episode ends and requests to the model are cancelled; None before the reset.
+    ``listener`` gets every exchange before the agent gets the reply, ``waiting`` what a request waits for. ``deadline``
+    is the time of the event loop at which the episode ends and requests to the model are cancelled; None before the
+    reset.
     """
 
     def __init__(
@@ -105,6 +106,7 @@ class Chat:
         temperature: str | None = None,
         token_budget: int | None = None,
         listener: Callable[[Exchange], None] = lambda _: None,
+        waiting: Waiting = lambda _: None,
     ) -> None:
         self.model = model
         self.deadline: float | None = None
@@ -116,6 +118,7 @@ class Chat:
         self._temperature = temperature
         self._token_budget = token_budget
         self._listener = listener
+        self._waiting = waiting
         self._transcript = Transcript()
 
     def resume(
@@ -140,7 +143,12 @@ class Chat:
             with genai_span("chat", self.model.name, kind="client") as asking:
                 async with limit:
                     reply = await self.model.complete(
-                        messages, tools, session=self._session, seed=self._seed, temperature=self._temperature
+                        messages,
+                        tools,
+                        session=self._session,
+                        seed=self._seed,
+                        temperature=self._temperature,
+                        waiting=self._waiting,
                     )
                 if asking is not None:
                     describe_chat(asking, self.model, messages, reply, seed=self._seed, temperature=self._temperature)

@@ -8,7 +8,7 @@ from dgym.agents.base import AgentContext, BaseAgent, Env
 from dgym.console import META_COMMANDS, Console, open_console, read_block
 from dgym.env import ObservationDict
 from dgym.errors import PersonLeft
-from dgym.llm import Message, ModelCall, Reply, TokenCounter, ToolDefinition, Usage, describe_tools
+from dgym.llm import Message, ModelCall, Reply, TokenCounter, ToolDefinition, Usage, Waiting, describe_tools
 from dgym.wire import EndReason
 
 
@@ -104,6 +104,7 @@ class HumanModel:
         session: str,
         seed: int | None = None,  # noqa: ARG002 - people have neither seed nor temperature
         temperature: str | None = None,  # noqa: ARG002
+        waiting: Waiting = lambda _: None,  # noqa: ARG002 - who waits for a person sees them
     ) -> Reply:
         """Show new messages and read a line as the reply; a line that does not begin with a tool's name is plain text.
 

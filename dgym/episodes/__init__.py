@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         Narrated,
         Started,
         Stepped,
+        Waits,
         describe_exchange,
         describe_step,
     )
@@ -47,6 +48,7 @@ __all__ = [
     "RunOptions",
     "Started",
     "Stepped",
+    "Waits",
     "any_interactive",
     "compare",
     "describe_exchange",
@@ -76,6 +78,7 @@ __getattr__ = lazy_names(
             "Narrated",
             "Started",
             "Stepped",
+            "Waits",
             "describe_exchange",
             "describe_step",
         ),

@@ -32,6 +32,12 @@ class Stepped(msgspec.Struct, frozen=True):
     seconds: float
 
 
+class Waits(msgspec.Struct, frozen=True):
+    """The episode waits for its model, for the reason that ``text`` gives; empty: it goes on."""
+
+    text: str
+
+
 class Logged(msgspec.Struct, frozen=True):
     """A line of the episode's log. A ``notice`` is for everyone at the terminal: a warning, or what takes long."""
 
@@ -51,7 +57,7 @@ class Finished(msgspec.Struct, frozen=True):
     result: StoredResult
 
 
-Event = Started | Stepped | Logged | Narrated | Finished
+Event = Started | Stepped | Waits | Logged | Narrated | Finished
 Report = Callable[[Event], None]
 
 

@@ -18,6 +18,7 @@ from dgym.episodes.events import (
     Report,
     Started,
     Stepped,
+    Waits,
     describe_exchange,
     describe_step,
     episode_log,
@@ -182,7 +183,7 @@ def _reporting(job: Job, report: Report, hooks: Hooks) -> Hooks:
         if hooks.on_step is not None:
             hooks.on_step(step)
 
-    return Hooks(on_step=on_step, on_exchange=on_exchange)
+    return Hooks(on_step=on_step, on_exchange=on_exchange, on_wait=lambda text: report(Waits(text)))
 
 
 async def store_lost(job: Job, message: str) -> StoredResult:

@@ -29,7 +29,7 @@ from dgym.errors import (
     ManifestError,
     PluginError,
 )
-from dgym.llm import Model, load_models
+from dgym.llm import Model, Waiting, load_models
 from dgym.results import Record, TimedStep
 from dgym.tracing import genai_span
 from dgym.wire import EndReason, Result, Step, ToolCall, action_problem
@@ -88,10 +88,15 @@ class Models:
 
 
 class Hooks(msgspec.Struct, frozen=True, kw_only=True):
-    """Called in the player's process: after each step, and after each reply of a model before it is acted on."""
+    """Called in the player's process.
+
+    After each step; after each reply of a model before it is acted on; and with what a model's reply waits for, or an
+    empty text when it waits no longer.
+    """
 
     on_step: Callable[[Step], None] | None = None
     on_exchange: Callable[[Exchange, list[Step]], None] | None = None
+    on_wait: Waiting | None = None
 
 
 class EpisodeRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -246,6 +251,7 @@ class Player:
             temperature=run.spec.temperature,
             token_budget=run.spec.token_budget,
             listener=self._exchanged,
+            waiting=self._hooks.on_wait or (lambda _: None),
         )
 
     def _context(self) -> AgentContext:

@@ -6,7 +6,7 @@ The protocol is imported at once; the reading of configurations and the clients 
 from typing import TYPE_CHECKING
 
 from dgym.lazy import lazy_names
-from dgym.llm.protocol import Message, Model, ModelCall, Reply, Role, ToolDefinition, Usage
+from dgym.llm.protocol import Message, Model, ModelCall, Reply, Role, ToolDefinition, Usage, Waiting
 
 if TYPE_CHECKING:
     from dgym.llm.calls import describe_tools
@@ -39,6 +39,7 @@ __all__ = [
     "TokenCounter",
     "ToolDefinition",
     "Usage",
+    "Waiting",
     "check_model",
     "default_path",
     "describe_tools",

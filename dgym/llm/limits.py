@@ -13,7 +13,7 @@ import os
 import random
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -89,8 +89,8 @@ class Limits:
             finally:
                 os.close(descriptor)
 
-    async def admit(self, tokens: int) -> None:
-        """Wait until a request of about that many tokens may begin."""
+    async def admit(self, tokens: int, *, before_wait: Callable[[float], None] = lambda _: None) -> None:
+        """Wait until a request of about that many tokens may begin; ``before_wait`` gets the seconds."""
         if self._directory is None or not (self._requests or self._tokens):
             return
         now = time.monotonic()
@@ -102,6 +102,7 @@ class Limits:
                 state.tokens, more = self._tokens.reserve(state.tokens, now, tokens)
                 wait = max(wait, more)
         if wait > 0:
+            before_wait(wait)
             await asyncio.sleep(wait)
 
     def correct(self, reserved: int, used: int) -> None:

@@ -1,6 +1,6 @@
 """The protocol between agents and models. Trajectories hold its structs as JSON, in camelCase."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -81,6 +81,10 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     tries: int = 1
 
 
+Waiting = Callable[[str], None]
+"""Called with what a request to a model waits for; with an empty text when it waits no longer."""
+
+
 class Model(Protocol):
     """A model that answers. One object may serve any number of episodes at the same time.
 
@@ -115,8 +119,11 @@ class Model(Protocol):
         session: str,
         seed: int | None = None,
         temperature: str | None = None,
+        waiting: Waiting = lambda _: None,
     ) -> Reply:
         """The reply to ``messages``; ``session`` is the same for all requests of an episode.
+
+        ``waiting`` is called with the cause of a wait that is long, and with an empty text once it is over.
 
         Raises:
             ContextLengthExceeded: The messages are too long for the model; trim them and call again.

@@ -1,10 +1,12 @@
 """A model behind HTTP: limits, endpoints, retries, and the reply with its times and price."""
 
+import asyncio
+import contextlib
 import hashlib
 import logging
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -15,11 +17,13 @@ from dgym.llm.completions import read_reply, request_body
 from dgym.llm.config import DEFAULT_TRIES, ModelSettings, mask
 from dgym.llm.faults import REMEDIES, TREATMENTS, Fault, RequestFailed, Retrying, Treatment
 from dgym.llm.limits import Limits
-from dgym.llm.protocol import Message, Reply, ToolDefinition, Usage
+from dgym.llm.protocol import Message, Reply, ToolDefinition, Usage, Waiting
 from dgym.llm.tokens import TokenCounter
 
 _LOG = logging.getLogger("dgym.llm")
 _TRIES_BEFORE_MOVING = 3
+NOTICED_SECONDS = 15.0
+"""A request that waits as long reports what for."""
 
 
 class Connection(Protocol):
@@ -55,6 +59,7 @@ class RemoteModel:
         counter: TokenCounter | None = None,
         limits: Limits | None = None,
         retrying: Retrying | None = None,
+        noticed_seconds: float = NOTICED_SECONDS,
     ) -> None:
         self.name = name
         self.settings = settings
@@ -66,6 +71,7 @@ class RemoteModel:
         self._counter = counter or TokenCounter()
         self._limits = limits or limits_of(settings)
         self._retrying = retrying or Retrying(max_tries=settings.max_tries, treatments=treatments_of(settings))
+        self._noticed_seconds = noticed_seconds
         self._learned_limit: int | None = None
         self._last_output = 0
 
@@ -91,17 +97,21 @@ class RemoteModel:
         session: str,
         seed: int | None = None,
         temperature: str | None = None,
+        waiting: Waiting = lambda _: None,
     ) -> Reply:
         """Ask the model; see ``dgym.llm.Model``."""
         body = request_body(self.settings, messages, tools, seed=seed, temperature=temperature)
         expected = self._counter.count(messages, tools)
         started = time.monotonic()
+        wait = _Wait(waiting, self._noticed_seconds)
         try:
             (reply, reported), tries = await self._retrying.run(
-                partial(self._try_once, body, session, expected), partial(self._before_retry, session)
+                partial(self._try_once, body, session, expected, wait), partial(self._before_retry, session, wait)
             )
         except RequestFailed as failure:
             raise self._error(failure) from None
+        finally:
+            wait.end()
         if reported is not None:
             self._counter.learn(messages, tools, reported.input_tokens)
         return msgspec.structs.replace(
@@ -111,16 +121,26 @@ class RemoteModel:
             seconds_queue=round(max(0.0, time.monotonic() - started - reply.seconds_model), 6),
         )
 
-    async def _try_once(self, body: Mapping[str, Any], session: str, expected: int) -> tuple[Reply, Usage | None]:
+    async def _try_once(
+        self, body: Mapping[str, Any], session: str, expected: int, wait: "_Wait"
+    ) -> tuple[Reply, Usage | None]:
         """One request, within the limits, at the session's endpoint."""
-        async with self._limits.place():
+        async with contextlib.AsyncExitStack() as stack:
+            with wait.noticed(f"all of its {self.settings.max_concurrency} places are taken (max_concurrency)"):
+                await stack.enter_async_context(self._limits.place())
             reserved = expected + self._last_output
-            await self._limits.admit(reserved)
+            of_limit = "its limit of requests or tokens per minute is reached"
+            await self._limits.admit(reserved, before_wait=partial(wait.begin, of_limit))
             headers = {self.settings.session_header: session}
             connection = self._connection(self._endpoints.choose(session))
             started = time.monotonic()
+            wait.tries += 1
             try:
-                reply, reported = read_reply(await connection.send(body, headers), self.settings)
+                with wait.noticed(
+                    f"no answer yet, try {wait.tries}, timeout_seconds {self.settings.timeout_seconds:g}"
+                ):
+                    answer = await connection.send(body, headers)
+                reply, reported = read_reply(answer, self.settings)
             except RequestFailed as failure:
                 self.failures[failure.fault] += 1
                 raise
@@ -130,9 +150,10 @@ class RemoteModel:
             self._last_output = reported.output_tokens
         return msgspec.structs.replace(reply, seconds_model=round(seconds, 6)), reported
 
-    def _before_retry(self, session: str, failure: RequestFailed, wait: float) -> None:
+    def _before_retry(self, session: str, wait: "_Wait", failure: RequestFailed, seconds: float) -> None:
         why = mask(failure.message, self.settings.secrets)
-        _LOG.info("model %s: %s (%s), try %d; again in %.1f s", self.name, failure.fault, why, failure.tries, wait)
+        _LOG.info("model %s: %s (%s), try %d; again in %.1f s", self.name, failure.fault, why, failure.tries, seconds)
+        wait.begin(f"{failure.fault}, try {failure.tries}", seconds)
         if failure.fault is Fault.CONNECTION and failure.tries == _TRIES_BEFORE_MOVING:
             self._endpoints.leave(session)
 
@@ -169,6 +190,40 @@ class RemoteModel:
             self._learned_limit = failure.limit or self._learned_limit
             return ContextLengthExceeded(text, limit=failure.limit)
         return ContentFiltered(text) if failure.fault is Fault.FILTERED else ModelError(text)
+
+
+class _Wait:
+    """What one request waits for, reported where the wait is long."""
+
+    def __init__(self, report: Waiting, noticed_seconds: float) -> None:
+        self.tries = 0
+        self._report = report
+        self._noticed = noticed_seconds
+        self._began = time.monotonic()
+        self._reported = False
+
+    def begin(self, cause: str, seconds: float) -> None:
+        """A wait of that many seconds begins."""
+        if time.monotonic() - self._began + seconds >= self._noticed:
+            self._notice(f"{cause}, again in {seconds:.0f} s")
+
+    @contextlib.contextmanager
+    def noticed(self, cause: str) -> Iterator[None]:
+        """Report the cause if the context lasts."""
+        timer = asyncio.get_running_loop().call_later(self._noticed, self._notice, cause)
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def end(self) -> None:
+        """The request is answered, or given up."""
+        if self._reported:
+            self._report("")
+
+    def _notice(self, cause: str) -> None:
+        self._reported = True
+        self._report(f"waiting for the model: {cause}")
 
 
 def limits_of(settings: ModelSettings) -> Limits:

@@ -116,9 +116,9 @@ class Assignment(Message, frozen=True, kw_only=True):
 class AssignmentStatus(Message, frozen=True, kw_only=True):
     """The status of one assignment.
 
-    ``reason`` and ``outcome`` are set once the assignment is finished or failed, ``message`` also while its result
-    waits for the store. ``active_seconds`` is how long the episode's deadline has run under this assignment: from the
-    first reset to the end of the last step, without preparation and scoring.
+    ``reason`` and ``outcome`` are set once the assignment is finished or failed, ``message`` also while its agent waits
+    for the model, or its result for the store. ``active_seconds`` is how long the episode's deadline has run under this
+    assignment: from the first reset to the end of the last step, without preparation and scoring.
     """
 
     episode_uid: str

@@ -2,7 +2,9 @@
 
 import asyncio
 import codecs
+import contextlib
 import io
+from collections.abc import AsyncIterator, Callable
 
 from dgym.cli.cluster.connection import ClusterError, connect, find_all, follow
 from dgym.cli.cluster.results import open_results
@@ -26,16 +28,47 @@ async def show_log(
         if follow and not view.finished and view.status.pod_name is None:
             view = await _with_pod(client, view)
         pod = view.status.pod_name
-        if pod is not None and await _print_log(client, pod, container, follow=follow):
-            return
+        if pod is not None:
+            async with _causes(client, view, follow=follow):
+                if await _print_log(client, pod, container, follow=follow):
+                    return
         await _print_stored(client, view, container, system_namespace)
+
+
+@contextlib.asynccontextmanager
+async def _causes(client: Client, view: EpisodeView, *, follow: bool) -> AsyncIterator[None]:
+    """Show what an episode with a pod waits for, such as its model, which no container logs."""
+    shown = _show(view) if view.message and not view.finished else ""
+    if view.finished or not follow:
+        yield
+        return
+    showing = asyncio.create_task(_show_changes(client, view, lambda current: current.finished, shown))
+    try:
+        yield
+    finally:
+        showing.cancel()
+        await asyncio.gather(showing, return_exceptions=True)
+
+
+def _show(view: EpisodeView) -> str:
+    text = _waiting_for(view)
+    echo(printable_line(f"{view.metadata.name}: {text}"), err=True)
+    return text
 
 
 async def _with_pod(client: Client, view: EpisodeView) -> EpisodeView:
     """Wait until the episode has a pod or is finished, and show what it waits for."""
+    return await _show_changes(
+        client, view, lambda current: current.finished or current.status.pod_name is not None, ""
+    )
+
+
+async def _show_changes(
+    client: Client, view: EpisodeView, until: Callable[[EpisodeView], bool], shown: str
+) -> EpisodeView:
+    """Show what the episode waits for, whenever that is not what was ``shown``; returns it once ``until`` holds."""
     name = view.metadata.name
     only = f"metadata.name={name}"
-    shown = ""
     changed = asyncio.Event()
     async with follow(
         client, EPISODES, EpisodeView, changed, namespace=client.namespace, field_selector=only
@@ -45,12 +78,11 @@ async def _with_pod(client: Client, view: EpisodeView) -> EpisodeView:
             current = episodes.get((client.namespace, name))
             if current is None:
                 break
-            if current.finished or current.status.pod_name is not None:
+            if until(current):
                 return current
-            text = _waiting_for(current)
-            if text != shown:
-                shown = text
-                echo(printable_line(f"{name}: {text}"), err=True)
+            has_pod = current.status.pod_name is not None
+            if (current.message or not has_pod) and _waiting_for(current) != shown:
+                shown = _show(current)
     raise ClusterError(f"Episode {name} was deleted")
 
 

@@ -11,13 +11,17 @@ import msgspec
 
 from dgym.cli.output import add_row, console, echo, echo_json, in_one_line, table
 from dgym.cli.output import text as plain
-from dgym.episodes import Event, Finished, Job, Logged, Narrated, Started, Stepped
+from dgym.episodes import Event, Finished, Job, Logged, Narrated, Started, Stepped, Waits
 from dgym.pace import Pace
 from dgym.results import Attempt, StoredResult
 from dgym.wire import EndReason
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
+
+
+_WAIT_SECONDS = 30.0
+"""Between two lines about waits, where there is no bar that shows them."""
 
 
 class Progress:
@@ -33,6 +37,8 @@ class Progress:
         self._counts = {"resolved": 0, "unresolved": 0, "failed": 0}
         self._active: set[str] = set()
         self._notices: set[str] = set()
+        self._waits: dict[str, str] = {}
+        self._wait_shown = float("-inf")
         self._started = time.monotonic()
         self._live = _LiveBar(total) if live and total and sys.stderr.isatty() else None
 
@@ -44,6 +50,8 @@ class Progress:
                 self._detail(job, f"started in {path}")
             case Stepped(seq, tool, ok, seconds):
                 self._detail(job, f"step {seq}: {tool}{'' if ok else ' (refused)'} {seconds * 1000:.0f} ms")
+            case Waits(text):
+                self._wait(job, text)
             case Logged(text, notice=True):
                 self._notice(text)
             case Logged(text):
@@ -53,7 +61,7 @@ class Progress:
             case Finished():
                 self._finished(job, event)
         if self._live is not None:
-            self._live.update(self._done, str(self.pace))
+            self._live.update(self._done, "; ".join(filter(None, (str(self.pace), self._waiting))))
 
     def say(self, text: str) -> None:
         """Print a line without disturbing the bar."""
@@ -73,6 +81,23 @@ class Progress:
             self._notices.add(text)
             self.say(text)
 
+    def _wait(self, job: Job, text: str) -> None:
+        self._waits.pop(job.episode, None)
+        if text:
+            self._waits[job.episode] = text
+        now = time.monotonic()
+        if text and self._live is None and now - self._wait_shown >= _WAIT_SECONDS:
+            self._wait_shown = now
+            self.say(f"{job.episode}: {self._waiting}")
+
+    @property
+    def _waiting(self) -> str:
+        """What the latest episode to wait waits for, and how many others do; empty: none waits."""
+        if not self._waits:
+            return ""
+        others = len(self._waits) - 1
+        return next(reversed(self._waits.values())) + (f" (and {others} more)" if others else "")
+
     def _detail(self, job: Job, text: str) -> None:
         if self._verbose:
             self.say(f"{job.episode}: {text}")
@@ -81,6 +106,7 @@ class Progress:
         result = event.result
         self._done += 1
         self._active.discard(job.episode)
+        self._waits.pop(job.episode, None)
         kind = "resolved" if result.resolved else "unresolved" if result.reason.is_verdict else "failed"
         self._counts[kind] += 1
         line = f"[{self._done}/{self._total}] {job.episode}: {result.reason} {result.score}/{result.max_score}"

@@ -139,6 +139,7 @@ class _Attempt:
         hooks = Hooks(
             on_step=self._progress.step_recorded,
             on_exchange=lambda exchange, _steps: self._progress.model_replied(exchange),
+            on_wait=self._progress.waits,
         )
         player = Player(run, self._session, self._record, log=_log, hooks=hooks, begun=begun, said=said)
         return await player.play(self._shared.models), player.price

@@ -67,6 +67,7 @@ class Progress:
         self._state = AssignmentState.PREPARING
         self._begun = False
         self._steps = 0
+        self._wait = ""
         self.store_problem: StoreUnavailable | None = None
 
     def enter(self, state: AssignmentState) -> None:
@@ -84,6 +85,11 @@ class Progress:
     def model_replied(self, exchange: Exchange) -> None:
         """Count a reply, its tokens and its price."""
         self._metrics.model_replied(self._model, exchange)
+
+    def waits(self, cause: str) -> None:
+        """Report what the episode waits for; empty: it goes on."""
+        self._wait = cause
+        self._report(self._state)
 
     def went_on(self, steps: Sequence[Step]) -> None:
         """Report the steps that earlier agents recorded."""
@@ -111,8 +117,8 @@ class Progress:
             self._report(self._state)
 
     def _report(self, state: AssignmentState, cause: str = "") -> None:
-        active = self._begun and state is AssignmentState.RUNNING
-        self._report_stage(Stage(state, self._steps, cause, active))
+        runs = state is AssignmentState.RUNNING
+        self._report_stage(Stage(state, self._steps, self._wait if runs else cause, self._begun and runs))
 
     @contextlib.contextmanager
     def timed(self, stage: str) -> Iterator[None]:

@@ -152,7 +152,7 @@ class Agents:
     # Reports
 
     def observe_report(self, agent: Agent, report: AgentReport, asked: datetime) -> set[str]:
-        """Record the report that was requested then; returns the UIDs of episodes whose state has changed."""
+        """Record the report that was requested then; returns the UIDs of episodes with another state or message."""
         now = self._clock.now()
         before, agent.observed = agent.observed, {}
         for status in report.assignments:
@@ -163,7 +163,11 @@ class Agents:
         agent.failure, agent.refuses_token = "", False
         agent.draining_since = (agent.draining_since or now) if report.draining else None
         agent.answered = self._clock.monotonic()
-        changed = {uid for uid, seen in agent.observed.items() if uid not in before or before[uid].since != seen.since}
+        changed = {
+            uid
+            for uid, seen in agent.observed.items()
+            if uid not in before or (before[uid].since, before[uid].status.message) != (seen.since, seen.status.message)
+        }
         return changed | (before.keys() - agent.observed.keys())
 
     def record_undeliverable(self, status: AssignmentStatus) -> bool:

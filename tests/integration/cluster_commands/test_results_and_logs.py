@@ -169,6 +169,16 @@ def test_the_log_of_a_pod(cluster, dgym):
     assert dgym("logs", "fix", "-f", "--container", "sandbox").out == "three\n"
 
 
+@pytest.mark.parametrize("follow", [(), ("-f",)])
+def test_the_model_that_an_episode_waits_for_is_beside_its_log(cluster, dgym, follow):
+    waits = "waiting for the model: rate limited, try 3, again in 21 s"
+    cluster.episode("fix", attempt=1, podName="fix-1", reason="Running", message=waits)
+    cluster.logs = {("fix-1", "sidecar"): b"one\n"}
+    done = dgym("logs", "fix", *follow)
+    assert (done.out, done.err) == ("one\n", f"fix: Running: {waits}\n")
+    assert waits in " ".join(dgym("get", "fix").out.split())
+
+
 def test_the_log_of_the_container_that_sets_a_workspace_up(cluster, dgym):
     cluster.episode("fix", attempt=1, podName="fix-1", reason="SetupFailed")
     cluster.logs = {("fix-1", "copy"): b"cp: no space left"}

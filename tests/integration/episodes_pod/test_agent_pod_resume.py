@@ -6,7 +6,7 @@ import pytest
 
 from dgym.wire import EndReason
 from dgym.wire.assignments import AssignmentState
-from tests.fakes.openai_server import FakeOpenAI
+from tests.fakes.openai_server import FakeOpenAI, Fault
 
 WAITING_CHECK = """
 import os, time
@@ -191,6 +191,18 @@ async def test_a_model_that_fails_leaves_the_pod_to_a_later_try(new_agent, pod, 
         over = await agent.until(lambda status: status.state is AssignmentState.FINISHED)
     assert (over.reason, over.epoch) == (EndReason.RESOLVED, 2)
     assert [step["seq"] for step in agent.steps()] == [0, 1, 2, 3, 4]
+
+
+async def test_a_model_that_answers_only_429_is_reported(new_agent, pod, counter, models, helpers):
+    counter.go_on()
+    limited = [Fault("rate_limit", retry_after="21")] * 9
+    async with FakeOpenAI(script=helpers.script, faults=limited) as server:
+        agent = await new_agent(**models(server, max_tries=8)).start()
+        await agent.put(helpers.assign(pod, agent={"name": "debug_agent", "model": "m"}))
+        waits = await agent.until(lambda status: status is not None and status.message)
+        assert waits.state is AssignmentState.RUNNING
+        assert waits.message in {f"waiting for the model: rate limited, try 1, again in {n} s" for n in (21, 22)}
+        await agent.delete()
 
 
 async def test_a_prompt_that_no_other_try_could_shorten_ends_the_episode(new_agent, pod, counter, models, helpers):

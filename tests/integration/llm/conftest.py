@@ -24,7 +24,7 @@ async def opened():
     """``server, model, waits = await opened(server=…, setting=…)``; waits are recorded in place of being waited."""
     async with contextlib.AsyncExitStack() as stack:
 
-        async def opened(*, server=None, get_token=None, **fields):
+        async def opened(*, server=None, get_token=None, noticed_seconds=15.0, **fields):
             server = server or FakeOpenAI()
             if not server.url:
                 await stack.enter_async_context(server)
@@ -37,7 +37,11 @@ async def opened():
 
             retrying = Retrying(max_tries=settings.max_tries, treatments=treatments_of(settings), sleep=note)
             model = RemoteModel(
-                "mine", settings, lambda url: OpenAIConnection(settings, url, get_token), retrying=retrying
+                "mine",
+                settings,
+                lambda url: OpenAIConnection(settings, url, get_token),
+                retrying=retrying,
+                noticed_seconds=noticed_seconds,
             )
             stack.push_async_callback(model.close)
             return server, model, waits

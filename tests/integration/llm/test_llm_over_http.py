@@ -1,6 +1,7 @@
 """The ``openai`` package, unmodified, and a server with real HTTP."""
 
 import asyncio
+import re
 
 import pytest
 
@@ -113,6 +114,41 @@ async def test_a_server_that_says_how_long_to_wait_gets_it(opened):
     _, model, waits = await opened(server=FakeOpenAI(script=[LOOK], faults=[fault]))
     await ask(model)
     assert 17 <= waits[0] <= 18
+
+
+async def test_long_waits_are_reported_and_short_ones_are_not(opened):
+    faults = [Scripted("rate_limit", retry_after=wait) for wait in ("2", "21", "61")]
+    _, model, _ = await opened(server=FakeOpenAI(script=[LOOK, LOOK], faults=faults))
+    reported = []
+    await ask(model, waiting=reported.append)
+    await ask(model, waiting=reported.append)
+    assert [re.sub(r"\d+ s", "N s", text) for text in reported] == [
+        "waiting for the model: rate limited, try 2, again in N s",
+        "waiting for the model: rate limited, try 3, again in N s",
+        "",
+    ]
+
+
+async def test_a_model_that_hangs_is_reported(opened):
+    server = FakeOpenAI(script=[LOOK], faults=["hang"])
+    _, model, _ = await opened(server=server, timeout_seconds=0.5, noticed_seconds=0.2)
+    reported = []
+    await ask(model, waiting=reported.append)
+    first, *_, last = reported
+    assert first == "waiting for the model: no answer yet, try 1, timeout_seconds 0.5"
+    assert last == ""
+
+
+async def test_what_limits_hold_up_is_reported(opened):
+    server = FakeOpenAI(script=[LOOK] * 3, latency=0.3)
+    _, model, _ = await opened(server=server, max_concurrency=1, model="places", noticed_seconds=0.1)
+    reported = []
+    await asyncio.gather(ask(model), ask(model, waiting=reported.append))
+    assert "waiting for the model: all of its 1 places are taken (max_concurrency)" in reported
+    _, model, _ = await opened(server=server, requests_per_minute=600, model="rate", noticed_seconds=0.0)
+    reported = []
+    await asyncio.gather(*(ask(model, session=f"e{n}", waiting=reported.append) for n in range(70)))
+    assert "waiting for the model: its limit of requests or tokens per minute is reached, again in 0 s" in reported
 
 
 async def test_a_daily_limit_is_not_waited_for(opened):

@@ -1,7 +1,7 @@
 import json
 
 from dgym.cli.run.progress import ROWS, Progress, counts, print_json, print_table, summary_line
-from dgym.episodes import Finished, Logged, Started, Stepped
+from dgym.episodes import Finished, Logged, Started, Stepped, Waits
 from dgym.wire import EndReason
 
 
@@ -46,6 +46,19 @@ def test_json_has_every_episode_without_its_patch(job, result, capsys):
     assert [episode["reason"] for episode in value["episodes"]] == ["Resolved", None]
     assert "patch" not in value["episodes"][0]
     assert value["episodes"][0]["resultURI"] == "file:///r"
+
+
+def test_models_that_are_waited_for_are_shown_and_do_not_flood(job, capsys):
+    progress = Progress(total=3, verbose=False, live=False)
+    limited = "waiting for the model: rate limited, try 3, again in 21 s"
+    progress(job("one"), Waits(limited))
+    for number in range(50):
+        progress(job(f"e{number}"), Waits(limited))
+    assert capsys.readouterr().err == f"one: {limited}\n"
+    assert progress._waiting == f"{limited} (and 50 more)"
+    for name in ("one", *(f"e{number}" for number in range(50))):
+        progress(job(name), Waits(""))
+    assert progress._waiting == ""
 
 
 def events(result):

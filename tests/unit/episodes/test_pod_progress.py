@@ -34,6 +34,20 @@ def test_the_deadline_runs_from_the_reset_to_the_last_step():
     assert told[-1]
 
 
+def test_what_the_model_keeps_waiting_is_told_while_the_agent_runs_alone():
+    told = []
+    progress = Progress(lambda stage: told.append((stage.state, stage.cause)), Metrics())
+    progress.enter(AssignmentState.RUNNING)
+    progress.waits("waiting for the model")
+    progress.step_recorded(Step(seq=0, call=None, observation=Observation(text="")))
+    progress.enter(AssignmentState.CLOSING)
+    progress.enter(AssignmentState.RUNNING)
+    progress.waits("")
+    running, closing = AssignmentState.RUNNING, AssignmentState.CLOSING
+    waits = "waiting for the model"
+    assert told == [(running, ""), (running, waits), (running, waits), (closing, ""), (running, waits), (running, "")]
+
+
 def test_a_verdict_that_waits_for_its_store_is_told_as_such():
     told = []
     progress = Progress(lambda stage: told.append((stage.state, stage.cause)), Metrics())

@@ -106,6 +106,22 @@ def test_progress_is_shown_when_it_lasts():
     assert not decide(view(status, ready_pod(), agent=agent), in_(50)).actions
 
 
+def test_the_model_that_an_agent_waits_for_is_shown_and_goes_away():
+    def seen(status, message):
+        agent = report(AssignmentState.RUNNING, since=60, message=message)
+        return decide(view(status, ready_pod(), agent=agent), NOW)
+
+    waits = "waiting for the model: rate limited, try {}, again in 21 s"
+    first = seen(running(), waits.format(3))
+    status = written(first)
+    assert (status.reason, status.message) == ("Running", waits.format(3))
+    assert len(first.actions) == 1
+    assert not seen(status, waits.format(3)).actions
+    status = written(seen(status, waits.format(4)))
+    assert status.message == waits.format(4)
+    assert written(seen(status, "")).message == ""
+
+
 def test_a_lost_agent_is_shown_while_there_is_no_other():
     lost = AgentView(lost_since=ago(6), lost="agent pod agents-0 is gone")
     status = written(decide(view(running(), ready_pod(), agent=lost), NOW))

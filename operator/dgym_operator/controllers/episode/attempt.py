@@ -308,8 +308,10 @@ def progress(view: EpisodeInput, now: datetime) -> Plan:
     reason = _SHOWN.get(report.state) if report is not None else None
     if report is None or reason is None:
         return Plan()
-    cause = report.message if report.state is AssignmentState.STORE_UNAVAILABLE else ""
-    shown = show(view, reason, since=agent.since, now=now, message=cause, ready=None, warn=bool(cause))
+    away = report.state is AssignmentState.STORE_UNAVAILABLE
+    shown = show(
+        view, reason, since=agent.since, now=now, message=report.message, ready=None, warn=away, revise=not away
+    )
     return shown if shown.actions else soonest(shown, _count_steps(view, report, now))
 
 
