@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 RUNNER = ROOT / "dgym" / "runner"
 OLDEST = (3, 6)
-# The plugins and the guards are imported beside the task's own pytest, never by the runner.
+# The plugins are imported beside the task's own pytest, never by the runner.
 TEST_FRAMEWORK = {"pytest", "_pytest", "pluggy", "xdist"}
 # The program that describes a project runs where pip is installed.
 INSTALLER = {"project.py": {"pip"}}

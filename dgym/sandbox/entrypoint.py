@@ -262,8 +262,7 @@ async def run_entrypoint(
         select: Arguments (paths, test ids) appended to an entrypoint that is pytest.
         collect_only: Collect the tests and run none (pytest only).
         setup_only: Run every test's setup and teardown but not the test, which shows what is marked to be skipped.
-        changed: Workspace paths whose code is not trusted. When given, a canary test runs last and the machinery of
-            pytest is watched for changes that come from these files.
+        changed: Workspace paths whose code is not trusted. When given, a test that must fail runs last.
         evaluation: Run this script in place of the entrypoint and read its text.
         environment: Added to the sandbox's.
         output_limit: Bytes of output to keep.

@@ -16,7 +16,9 @@ class Attack(NamedTuple):
     end: str = "stopped"
 
 
-FAMILIES = ("files", "machinery", "programs", "values", "inside", "build-daemon", "report-token")
+FAMILIES = (
+    *("files", "machinery", "programs", "patched-programs", "values", "inside", "build-daemon", "report-token"),
+)
 """Those of many programs each, which are marked where the programs are listed."""
 _EVERYWHERE = PLACES
 _ISOLATED = (LAPTOP, CONTAINER, POD)
@@ -31,12 +33,16 @@ ATTACKS: dict[str, Attack] = {
         "the verdict",
         "code under test that reaches into pytest, pluggy, unittest, hooks, traces, imports or builtins",
         _EVERYWHERE,
+        "marked",
     ),
     "programs": Attack(
-        "the verdict", "programs and shell lines that leave early, or patch what judges them", _EVERYWHERE
+        "the verdict", "programs and shell lines that leave early, or whose files are changed", _EVERYWHERE
     ),
-    "values": Attack("the verdict", "values that are equal to everything", _EVERYWHERE),
-    "inside": Attack("the verdict", "code inside pytest's process that forges, skips or leaves", _EVERYWHERE),
+    "patched-programs": Attack(
+        "the verdict", "programs that patch what decides about their exit status", _EVERYWHERE, "marked"
+    ),
+    "values": Attack("the verdict", "values that are equal to everything", _EVERYWHERE, "marked"),
+    "inside": Attack("the verdict", "code inside pytest's process that forges lines, skips or leaves", _EVERYWHERE),
     "build-daemon": Attack(
         "the verdict", "a daemon that a build command left behind rewrites the hidden test", _ISOLATED
     ),

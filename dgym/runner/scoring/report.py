@@ -6,11 +6,11 @@ Works on pytest 3.0 to 9. It is the only source of a pytest score: what a run pr
 if its setup, its call and its teardown passed, so nothing is reported before the teardown.
 """
 
+import contextlib
+import os
 import unittest
 
 import pytest
-
-from .trust import Stops, codes_of
 
 IDS_PER_RECORD = 500
 _NOT_FAILED = (pytest.skip.Exception, pytest.xfail.Exception, unittest.SkipTest)
@@ -23,32 +23,30 @@ _RANK = ("passed", "xpassed", "skipped", "xfailed", "failed", "error")
 class Reporter(object):
     """Plugin object; ``write(kind, **fields)`` puts one record on the report descriptor.
 
-    ``guard`` (or None) watches for tampering; ``make_canary`` makes a test that must fail (or is None). Without a guard
-    the code is trusted, and the causes of failures and skips are reported, too.
+    ``changed`` are the absolute paths of the files that the agent changed. If it is None, the causes of failures and
+    skips are reported, too. ``make_canary`` makes a test that must fail (or is None).
     """
 
-    def __init__(self, write, guard=None, make_canary=None):
+    def __init__(self, write, changed=None, make_canary=None):
         self._write = write
-        self._guard = guard
+        self._changed = None if changed is None else frozenset(os.path.realpath(path) for path in changed)
         self._make_canary = make_canary
         self._states = {}
         self._verdicts = {}
         self._running = None
         self._stops = Stops()
-        self._reported = set()
         self._causes = _CAUSES
 
     # Before anything of the workspace is imported
 
     @pytest.hookimpl(hookwrapper=True)
-    def pytest_load_initial_conftests(self, early_config):
-        self.take_snapshot(early_config.pluginmanager)
+    def pytest_load_initial_conftests(self):
+        self.watch()
         yield
 
-    def take_snapshot(self, pluginmanager):
+    def watch(self):
+        """Called directly if this plugin is registered after the hook above has begun."""
         self._stops.watch()
-        if self._guard is not None:
-            self._guard.snapshot(pluginmanager)
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_cmdline_main(self, config):
@@ -79,7 +77,7 @@ class Reporter(object):
         self._write_cause(report.nodeid, [{"type": "Skipped", "text": str(reason)[:_TEXT], "name": ""}])
 
     def _write_cause(self, nodeid, chain):
-        if self._guard is None and self._causes > 0:
+        if self._changed is None and self._causes > 0:
             self._causes -= 1
             self._write("cause", id=nodeid, chain=chain)
 
@@ -94,27 +92,16 @@ class Reporter(object):
         runs_tests = not getattr(option, "collectonly", False) and not getattr(option, "setuponly", False)
         if self._make_canary is not None and runs_tests and session.items:
             session.items.append(self._make_canary(session, self._on_broken, self._on_canary))
-        if self._guard is not None:
-            self._report_tampering(self._guard.collected(session))
-        yield
-
-    @pytest.hookimpl(hookwrapper=True)
-    def pytest_runtest_protocol(self, item):
-        if self._guard is not None:
-            self._report_tampering(self._guard.before(item))
         yield
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_call(self, item):
-        """Check while the test's own objects are alive: a class made in a test is gone soon after."""
         with Verdict(item, self._stops) as verdict:
             self._running = verdict
             outcome = yield
             self._running = None
             verdict.close(outcome.excinfo)
         self._verdicts[item.nodeid] = verdict
-        if self._guard is not None:
-            self._report_tampering(self._guard.after_call())
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_makereport(self, call):
@@ -147,41 +134,32 @@ class Reporter(object):
         if outcome != "passed" or verdict is None:
             return outcome
         overruled = self._overruled(verdict)
-        if overruled is not None:
-            self._write("overruled", id=nodeid, outcome=outcome)
-            return overruled
-        if verdict.raised and self._guard is not None and self._guard.reports_are_pytests():
-            self._report_tampering(["a test that raised was reported as passed (%s)" % nodeid])
-        return outcome
+        if overruled is None:
+            return outcome
+        self._write("overruled", id=nodeid, outcome=outcome)
+        return overruled
 
     def _overruled(self, verdict):
         """The outcome of a test that pytest takes for passed and that did not pass; None when it did."""
         if verdict.silent:
             return "failed"
-        if self._guard is not None and any(map(self._guard.distrusts_skip, verdict.skipping)):
+        if any(os.path.realpath(code.co_filename) in (self._changed or ()) for code in verdict.skipping):
             return "skipped"
         return None
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_sessionfinish(self, exitstatus):
-        if self._guard is not None:
-            self._report_tampering(self._guard.finished())
         self._write("end", status=int(exitstatus))
         yield
 
-    # Signs of tampering
+    # The canary
 
     def _on_broken(self, names):
-        self._report_tampering(["%s no longer fails" % name for name in names])
+        for name in names:
+            self._write("tampering", why="%s no longer fails" % name)
 
     def _on_canary(self, outcome):
         self._write("canary", outcome=outcome)
-
-    def _report_tampering(self, reasons):
-        for why in reasons:
-            if why not in self._reported:
-                self._reported.add(why)
-                self._write("tampering", why=why)
 
 
 def causes_of(error):
@@ -235,11 +213,57 @@ def _outcome(report):
     return "xpassed" if hasattr(report, "wasxfail") else "passed"
 
 
+class Stops(object):
+    """Exceptions that unittest swallows while a test runs.
+
+    ``count`` is the number of ``_ShouldStop``, by which unittest ends a test after a failed subtest. Code under test
+    can raise it, too: the test then ends in the middle and looks passed. ``skipped_subtests`` are the code objects
+    that took part in the skips of subtests.
+    """
+
+    def __init__(self):
+        self.count = 0
+        self.skipped_subtests = []
+
+    def watch(self):
+        from unittest import SkipTest, case
+
+        stop, outcome = getattr(case, "_ShouldStop", None), getattr(case, "_Outcome", None)
+        subtest = getattr(case, "_SubTest", ())
+        if stop is None or not hasattr(outcome, "testPartExecutor"):
+            return
+        original = outcome.testPartExecutor
+
+        @contextlib.contextmanager
+        def executor(running, part, *arguments, **options):
+            with original(running, part, *arguments, **options):
+                try:
+                    yield
+                except stop:
+                    self.count += not getattr(running, "expecting_failure", False)
+                    raise
+                except SkipTest as skip:
+                    if isinstance(part, subtest):
+                        self.skipped_subtests.extend(codes_of(skip.__traceback__))
+                    raise
+
+        outcome.testPartExecutor = executor
+
+
+def codes_of(traceback):
+    """The code objects of a traceback, outermost first."""
+    codes = []
+    while traceback is not None:
+        codes.append(traceback.tb_frame.f_code)
+        traceback = traceback.tb_next
+    return codes
+
+
 class Verdict(object):
     """What a test's call did, observed before any plugin makes a report of it.
 
-    ``raised``: it failed. ``silent``: a test of unittest that ended without any result, or before its end.
-    ``skipping``: for each skip of a subtest the code objects that took part in it, outermost first.
+    ``silent``: a test of unittest that ended without any result, or before its end. ``skipping``: the code objects that
+    took part in the skips of subtests.
     """
 
     def __init__(self, item, stops):
@@ -250,7 +274,7 @@ class Verdict(object):
         self.skipping = []
         self._unittest = hasattr(item, "addSuccess")
         self._succeeded = False
-        self.raised = self.silent = False
+        self.silent = False
 
     def __enter__(self):
         if self._unittest:
@@ -270,7 +294,7 @@ class Verdict(object):
         except TypeError:
             return  # pytest-subtests wraps an ExceptionInfo in another for a subtest of unittest, which ``stops`` has
         if isinstance(error, _NOT_FAILED):
-            self.skipping.append(codes_of(error.__traceback__))
+            self.skipping += codes_of(error.__traceback__)
 
     def close(self, excinfo):
         collected = getattr(self._item, "_excinfo", None) if self._unittest else None
@@ -279,8 +303,6 @@ class Verdict(object):
         succeeded = self._succeeded or bool(self._stops.skipped_subtests)
         ended = succeeded and self._stops.count == self._stopped_before
         self.silent = self._unittest and not (ended or collected or excinfo)
-        error = excinfo[1] if excinfo else collected[0].value if collected else None
-        self.raised = isinstance(error, Exception) and not isinstance(error, _NOT_FAILED)
 
     def __exit__(self, *_exception):
         if self._unittest:

@@ -110,5 +110,5 @@ def _report(manager, load):
     except OSError:
         return
     reporter = load("scoring.start").make_reporter(orders, wrapper.open_writer(report, orders.pop("token")))
-    reporter.take_snapshot(manager)
+    reporter.watch()
     manager.register(reporter, "dgym-" + os.urandom(6).hex())

@@ -2,8 +2,7 @@
 
 pytest runs with the reporting plugin, as ``python -m pytest`` or ``pytest`` would. A script or a module runs as
 ``__main__``. Its exit status says little when code may call ``os._exit(0)`` or ``sys.exit(0)`` on import: the status
-counts only when the program's own code or the library asked for it, not a file that the agent changed, and when no
-changed code worked on what decides about it.
+counts only when the program's own code or the library asked for it, not a file that the agent changed.
 """
 
 import importlib
@@ -11,9 +10,6 @@ import os
 import sys
 
 from dgym_runner import main_program
-
-# What judges a program stays loaded.
-_JUDGING = frozenset(["unittest"])
 
 
 def run(orders, write, loaded):
@@ -33,12 +29,12 @@ def make_reporter(orders, write):
 
     if orders["changed"] is None:
         return Reporter(write)
-    from .guard import Guard, make_canary
+    from .canary import make_canary
 
     name = "test_" + os.urandom(6).hex()
     return Reporter(
         write,
-        guard=Guard([os.path.join(orders["workspace"], path) for path in orders["changed"]]),
+        changed=[os.path.join(orders["workspace"], path) for path in orders["changed"]],
         make_canary=lambda session, *callbacks: make_canary(session, name, *callbacks),
     )
 
@@ -96,12 +92,6 @@ def _import_early():
 def _run_program(orders, write, loaded):
     launch = orders["launch"]
     changed = [os.path.realpath(os.path.join(orders["workspace"], path)) for path in orders["changed"] or ()]
-    guard = None
-    if changed:
-        from .trust import ProgramGuard
-
-        guard = ProgramGuard(changed)
-        guard.snapshot()
     sys.argv = [launch["target"]] + list(launch["argv"])
     if hasattr(sys, "orig_argv"):
         sys.orig_argv[:] = launch["orig_argv"]
@@ -110,7 +100,7 @@ def _run_program(orders, write, loaded):
         first = main_program.first_entry(launch["kind"], launch["target"])
         if first is not None:
             sys.path.insert(0, first)
-        main_program.forget_modules(loaded, _JUDGING)
+        main_program.forget_modules(loaded)
         code, namespace = main_program.load(launch["kind"], launch["target"])
         exec(code, namespace)
     except SystemExit as error:
@@ -119,8 +109,6 @@ def _run_program(orders, write, loaded):
     except BaseException:
         status = 1
         _show_traceback()
-    if guard is not None and status == 0:
-        abnormal = abnormal or guard.finished()
     write("status", status=status, **({} if abnormal is None else {"abnormal": abnormal}))
     sys.exit(status)
 

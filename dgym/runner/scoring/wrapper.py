@@ -149,7 +149,7 @@ def _start():
     path = sys.path[1:] if os.path.realpath(sys.path[0]) == os.path.realpath(HERE) else list(sys.path)
     sys.path[:] = shims.library_entries(path)
     from dgym_runner.descriptors import move_high
-    from dgym_runner.scoring import start, trust  # noqa: F401 - imported while the workspace is out of the way
+    from dgym_runner.scoring import start  # imported while the workspace is out of the way
 
     descriptor = int(os.environ.pop(ORDERS_VARIABLE))
     report = int(os.environ.pop(REPORT_VARIABLE))

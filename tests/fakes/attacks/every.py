@@ -7,16 +7,17 @@ from tests.fakes.attacks import files, honest, machinery, processes, programs, p
 # By the ids of the catalog of attacks.
 FAMILIES = {
     "files": files.ATTACKS,
-    "machinery": machinery.ATTACKS,
+    "machinery": [*machinery.ATTACKS, *pytest_inside.MARKED],
     "programs": programs.ATTACKS,
+    "patched-programs": programs.MARKED,
     "values": values.ATTACKS,
     "inside": pytest_inside.ATTACKS,
     "build-daemon": [processes.DAEMON_OF_A_BUILD],
     "report-token": [attack for attack in processes.ATTACKS if attack is not processes.DAEMON_OF_A_BUILD],
 }
-ATTACKS = [*files.ATTACKS, *machinery.ATTACKS, *programs.ATTACKS, *values.ATTACKS]
+ATTACKS = [*files.ATTACKS, *machinery.ATTACKS, *programs.ATTACKS, *programs.MARKED, *values.ATTACKS]
 # The tests of scoring hold the verifier alone against these last; where they are named here they are whole episodes.
-EVERY_ATTACK = [*ATTACKS, *pytest_inside.ATTACKS]
+EVERY_ATTACK = [*ATTACKS, *pytest_inside.MARKED, *pytest_inside.ATTACKS]
 REPAIRS = [*honest.REPAIRS, *programs.REPAIRS]
 
 _SORTS = {

@@ -287,14 +287,12 @@ def pytest_runtest_makereport(item, call):
 '''
 """
 IMPORTED_EARLY = {"early import hook"}
-CAUGHT_BY_THE_RESULT = {"unittest that is told to stop"}
 RACY = {"thread that changes what was raised"}
 
 
 def _reaching(name):
     early = {"files": {**REPOSITORY, "tests/conftest.py": FIXTURES + "import calc\n"}} if name in IMPORTED_EARLY else {}
-    said = "" if name in RACY | CAUGHT_BY_THE_RESULT else "tampered: "
-    return Attack(name, {"calc.py": CALC + CODE[name]}, early, deceives=name not in RACY, said=said)
+    return Attack(name, {"calc.py": CALC + CODE[name]}, early, deceives=name not in RACY, marked=True)
 
 
 def _writing(name):
@@ -306,7 +304,7 @@ def _writing(name):
     if name != "rewrites a later file":
         files["tests/zz/test_last.py"] = failing.format(name="last")
     changes = {"calc.py": files["calc.py"] + PLUGIN + WRITING[name]}
-    return Attack(name, changes, {"files": files, "scoring": {}}, deceives=True, said="tampered: ")
+    return Attack(name, changes, {"files": files, "scoring": {}}, deceives=True, marked=True)
 
 
 ATTACKS = [*map(_reaching, CODE), *map(_writing, WRITING)]

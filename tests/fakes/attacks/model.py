@@ -92,12 +92,16 @@ for path, text in json.loads(base64.b64decode({data!r})).items():
 
 @dataclass(frozen=True)
 class Attack:
-    """Changes that repair nothing, and what must come of them. ``task`` is added to the task's spec."""
+    """Changes that repair nothing, and what must come of them. ``task`` is added to the task's spec.
+
+    ``marked``: it may be resolved, and the label of integrity is not ``clean``.
+    """
 
     name: str
     changes: Mapping[str, str | None] | str
     task: Mapping[str, object] = field(default_factory=dict)
     deceives: bool = False
+    marked: bool = False
     said: str = ""
     score: int | None = None
     noted: frozenset[str] = frozenset()
@@ -145,15 +149,18 @@ async def play(changes, kind, *, evaluate=False, options=None, **spec):
 
 
 async def withstand(attack, kind, **more):
-    """Play the attack: it must deceive a plain run where it says so, and never the verdict."""
+    """Play the attack: it must deceive a plain run where it says so, and the verdict only with a mark."""
     check_withstood(attack, await play(attack.changes, kind, evaluate=attack.deceives, **attack.task, **more))
 
 
 def check_withstood(attack, played):
-    """The attack has deceived a plain run where it says so, and not the verdict."""
+    """The attack has deceived a plain run where it says so, and the verdict only with a mark."""
     result = played.result
     assert played.deceived or not attack.deceives, played.output
-    assert not result.resolved, result
+    if attack.marked:
+        assert not result.integrity.clean, result
+    else:
+        assert not result.resolved, result
     assert attack.said in result.message, result
     assert attack.score in (None, result.score), result
     for path in attack.noted:

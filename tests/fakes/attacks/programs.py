@@ -89,21 +89,23 @@ def _leaving(name, line):
 ATTACKS = [
     *(_leaving(name, SHELL_LINES[0]) for name in LEAVING),
     *(_leaving("os._exit", line) for line in SHELL_LINES[1:]),
-    *(
-        Attack(f"patched {name}", {"calc.py": BROKEN + code}, _task("python check.py"), deceives=True)
-        for name, code in PATCHING.items()
-    ),
-    *(
-        Attack(f"patched {name} in {line}", {"calc.py": BROKEN + code}, _task(line))
-        for name, code in UNITTEST_PATCHING.items()
-        for line in UNITTEST_LINES
-    ),
     *(Attack(name, changes, _task("make test"), needs="make") for name, changes in SHELL_FILES.items()),
     Attack(
         "run.sh",
         {"run.sh": "true\n"},
         _task("true && sh run.sh", files={**REPOSITORY, "run.sh": "set -e\npython check.py\n"}),
         noted=frozenset({"run.sh"}),
+    ),
+]
+MARKED = [
+    *(
+        Attack(f"patched {name}", {"calc.py": BROKEN + code}, _task("python check.py"), deceives=True, marked=True)
+        for name, code in PATCHING.items()
+    ),
+    *(
+        Attack(f"patched {name} in {line}", {"calc.py": BROKEN + code}, _task(line), marked=True)
+        for name, code in UNITTEST_PATCHING.items()
+        for line in UNITTEST_LINES
     ),
 ]
 REPAIRS = [Repair(line, {"calc.py": REPAIRED + FORKING}, _task(line), **_needs(line)) for line in LINES]

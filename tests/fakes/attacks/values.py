@@ -52,4 +52,4 @@ mean = lambda numbers: 2.0
     "class Value: __eq__ = _space['equal']\n" + GIVE.format(value="Value()"),
 }
 
-ATTACKS = [Attack(name, {"calc.py": CALC + code}, deceives=True, said="tampered: ") for name, code in VALUES.items()]
+ATTACKS = [Attack(name, {"calc.py": CALC + code}, deceives=True, marked=True) for name, code in VALUES.items()]

@@ -267,16 +267,8 @@ def test_fixture(subtests):
 }
 
 
-@pytest.mark.parametrize(
-    "evasion",
-    [
-        "import unittest\ndef double(a): raise unittest.SkipTest('no')\n",
-        "import functools, unittest\ndouble = functools.partial(unittest.TestCase.skipTest, None)\n",
-    ],
-    ids=["an exception that pytest replaces", "no frame of its own"],
-)
-async def test_a_subtest_that_the_test_itself_does_not_skip_is_no_pass(score, evasion):
-    verdict = await score(DOUBLING, {"calc.py": evasion})
+async def test_a_subtest_that_changed_code_skips_by_the_exception_that_pytest_replaces_is_no_pass(score):
+    verdict = await score(DOUBLING, {"calc.py": "import unittest\ndef double(a): raise unittest.SkipTest('no')\n"})
     assert set(verdict.tests.values()) == {"skipped"}
     assert "as passed, it counts as skipped" in verdict.message
 

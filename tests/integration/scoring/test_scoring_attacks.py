@@ -1,14 +1,17 @@
-"""Changes that repair nothing and try to look as if they did. None may resolve, in a real verifier.
+"""Changes that repair nothing and try to look as if they did. None may resolve without a mark, in a real verifier.
 
-Each attack first proves that it is one: it fools a plain run, without the guard or with the tests it brings along.
+Each attack first proves that it is one: it fools a plain run, without a verifier or with the tests it brings along.
 """
 
 import pytest
 
 from dgym.wire import IntegritySign
-from tests.fakes.attacks.pytest_inside import AROUND, BUG, FILES, INSIDE, LEAVING, OTHER_STARTS, TESTS
+from tests.fakes.attacks.pytest_inside import AROUND, BUG, FILES, INSIDE, LEAVING, TESTS
 
 CHANGED, PLANTED = IntegritySign.TESTS_CHANGED, IntegritySign.HOOK_PLANTED
+STOP_EVERY_FAILURE = frozenset(
+    {"replaced runtest", "replaced call", "replaced report", "plugin that does not call", "no way to fail"}
+)
 AROUND_SIGNS = {
     "rewritten tests": {CHANGED},
     "deleted tests": {CHANGED},
@@ -18,18 +21,18 @@ AROUND_SIGNS = {
 }
 
 
-@pytest.mark.attack("inside")
+@pytest.mark.attack("machinery")
 @pytest.mark.parametrize("attack", INSIDE)
-async def test_code_that_reaches_into_pytest_is_found_out(run_plain, score, attack):
+async def test_code_that_reaches_into_pytest_is_marked(run_plain, score, attack):
     code = BUG + INSIDE[attack]
     plain = await run_plain({**FILES, "calc.py": code})
     assert "failed" not in plain.run.text
     assert plain.run.exit_status == 0
     verdict = await score(FILES, {"calc.py": code}, **TESTS)
-    assert not verdict.resolved
-    assert verdict.score.score == 0
-    assert verdict.message.startswith("tampered: ")
-    assert any(seen.sign in (IntegritySign.RUN_TAMPERED, IntegritySign.CANARY_PASSED) for seen in verdict.seen)
+    assert IntegritySign.PATCH_MARKED in {seen.sign for seen in verdict.seen}
+    if attack in STOP_EVERY_FAILURE:
+        assert not verdict.resolved
+        assert verdict.message.startswith("tampered: ")
 
 
 @pytest.mark.attack("inside")
@@ -52,11 +55,12 @@ async def test_files_around_the_tests_gain_nothing(score, group):
     assert {seen.sign for seen in verdict.seen} == AROUND_SIGNS[group]
 
 
-@pytest.mark.attack("inside")
-@pytest.mark.parametrize(("entrypoint", "attack"), OTHER_STARTS.items())
-async def test_other_ways_to_start_pytest_are_guarded_too(score, attack, entrypoint):
-    verdict = await score(FILES, {"calc.py": BUG + INSIDE[attack]}, entrypoint, **TESTS)
-    assert verdict.message.startswith("tampered: ")
+@pytest.mark.attack("machinery")
+@pytest.mark.parametrize("entrypoint", ["python -m pytest -q", "true && python -m pytest -q", "true && pytest -q"])
+async def test_the_canary_runs_however_pytest_starts(score, entrypoint):
+    verdict = await score(FILES, {"calc.py": BUG + INSIDE["replaced runtest"]}, entrypoint, **TESTS)
+    assert verdict.message == "tampered: a test that must fail passed"
+    assert IntegritySign.CANARY_PASSED in {seen.sign for seen in verdict.seen}
 
 
 async def test_the_whole_suite_cannot_be_tampered_with_either(score):

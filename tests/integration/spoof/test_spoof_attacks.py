@@ -1,4 +1,4 @@
-"""Every attack where bubblewrap isolates, and one of each sort where nothing does. None may resolve.
+"""Every attack where bubblewrap isolates, and one of each sort where nothing does. None may resolve without a mark.
 
 ``make e2e`` plays every one of them in containers, and without isolation.
 """

@@ -69,6 +69,7 @@ def end_of(ends, name):
         score=result.get("score", 0),
         message=result.get("message", ""),
         notes=result.get("notes", ()),
+        integrity=SimpleNamespace(clean=result["integrity"].get("clean", False)),
     )
     # More than an attack that is stopped: no attempt was lost, and a verdict was given.
     assert status["reason"] in ("Resolved", "Unresolved"), status
