@@ -9,12 +9,22 @@ from dgym.env.http_client import HttpClient, Patience
 from dgym.env.local import LocalEpisodes, Opening, check_task, open_source, open_task
 from dgym.env.remote import RemoteEpisode, RemotePreparation
 from dgym.env.synchronous import RepoEnv, connect
-from dgym.env.views import BreakpointDict, FrameDict, InfoDict, ObservationDict, ScoreDict, ToolDict, observation_view
+from dgym.env.views import (
+    BreakpointDict,
+    CommandDict,
+    FrameDict,
+    InfoDict,
+    ObservationDict,
+    ScoreDict,
+    ToolDict,
+    observation_view,
+)
 
 __all__ = [
     "DEFAULT_TOOLS",
     "AsyncRepoEnv",
     "BreakpointDict",
+    "CommandDict",
     "FrameDict",
     "HttpClient",
     "InfoDict",

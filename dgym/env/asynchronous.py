@@ -18,10 +18,18 @@ from dgym.env.http_client import Patience
 from dgym.env.local import LocalEpisodes, Opening, open_task
 from dgym.env.remote import RemoteEpisode
 from dgym.env.telemetry import execute_tool
-from dgym.env.views import InfoDict, ObservationDict, info_view, observation_view, tools_view
+from dgym.env.views import (
+    CommandDict,
+    InfoDict,
+    ObservationDict,
+    command_view,
+    info_view,
+    observation_view,
+    tools_view,
+)
 from dgym.errors import ArgumentError, EpisodeOver, PluginError
 from dgym.sandbox import EngineName, SandboxKind
-from dgym.session import EpisodeLimits
+from dgym.session import EpisodeLimits, Session
 from dgym.tools import Tool, load_tools
 from dgym.wire import EndReason, Observation, Result, Step
 from dgym.wire.episode import Action, Episode
@@ -85,25 +93,24 @@ class AsyncRepoEnv:
         _check_callable("progress", progress)
         specs = tuple(_tool_spec(tool) for tool in tools)
         load_tools(specs)
-        self._set_up(
-            LocalEpisodes(
-                open_task(task),
-                tools=specs,
-                limits=EpisodeLimits(max_steps=max_steps, max_rewrites=max_rewrites, deadline_seconds=deadline_seconds),
-                opening=Opening(
-                    sandbox=sandbox,
-                    engine=engine,
-                    python=python,
-                    build_requirements=build_requirements,
-                    progress=progress,
-                ),
-            ).open,
-            render_mode,
+        local = LocalEpisodes(
+            open_task(task),
+            tools=specs,
+            limits=EpisodeLimits(max_steps=max_steps, max_rewrites=max_rewrites, deadline_seconds=deadline_seconds),
+            opening=Opening(
+                sandbox=sandbox,
+                engine=engine,
+                python=python,
+                build_requirements=build_requirements,
+                progress=progress,
+            ),
         )
+        self._set_up(local.open, render_mode, local)
 
-    def _set_up(self, opener: Opener, render_mode: str | None) -> None:
+    def _set_up(self, opener: Opener, render_mode: str | None, local: LocalEpisodes | None = None) -> None:
         self.render_mode = render_mode
         self._open = opener
+        self._local = local
         self._episode: Episode | None = None
         self._last: Observation | None = None
         self._observers: list[Callable[[Step], None]] = []
@@ -262,6 +269,89 @@ class AsyncRepoEnv:
         """The steps so far; number 0 is the reset."""
         return self._running().history()
 
+    async def run(self, command: str, *, timeout_seconds: float = 60.0) -> CommandDict:
+        """Run a shell line in the sandbox of the episode, for you rather than for the agent; not in a pod.
+
+        It is not a step and not in the history, and the deadline goes on. What it changes is part of the workspace: the
+        agent sees it, and ``patch`` and the verdict have it. A new sandbox, after one that died, does not.
+
+        Raises:
+            ArgumentError: The episode runs in a pod, or an argument has no valid value.
+            EpisodeOver: The episode has ended or was never reset.
+        """
+        if not isinstance(command, str) or not command.strip():
+            _refuse("command", command, "a shell line")
+        _check_seconds("timeout_seconds", timeout_seconds)
+        session = self._here("run()", "give the agent the tool bash, or use kubectl exec -c sandbox")
+        return command_view(await session.run(command, timeout_seconds=float(timeout_seconds)))
+
+    async def restore(self, paths: str | Sequence[str] = ".") -> list[str]:
+        """Make files of the workspace those of the untouched repository again; not in a pod.
+
+        ``paths``: files, and directories with everything below; default: all. Files that the repository does not have
+        are deleted. It is not a step and not in the history. Returns the files that were changed.
+
+        Raises:
+            ArgumentError: The episode runs in a pod, or an argument has no valid value.
+            EpisodeOver: The episode has ended or was never reset.
+            PathError: A path leads outside of the workspace, or never was a file or directory in it.
+        """
+        wanted = [paths] if isinstance(paths, str) else paths
+        if not isinstance(wanted, Sequence) or not all(isinstance(path, str) for path in wanted):
+            _refuse("paths", paths, 'a path or a sequence of paths, such as ["src/calc.py"]')
+        session = self._here("restore()", "the agent can restore files by its tools rewrite and bash")
+        return list(await session.restore(wanted))
+
+    async def add_tool(self, tool: str | Mapping[str, Any] | ToolSpec | Tool) -> None:
+        """Add a tool to the running episode, if there is one, and to later ones; not in a pod.
+
+        Raises:
+            ArgumentError: The episode runs in a pod.
+            PluginError: It does not exist, cannot be loaded, or has the name of another.
+            SetupFailed: One of its ``setup_commands`` failed in the running episode.
+        """
+        local, spec = self._local_episodes("add_tool()"), _tool_spec(tool)
+        made = load_tools((*local.tools, spec))[-1]
+        if isinstance(self._episode, Session) and not self._episode.ending.is_set():
+            await self._episode.add_tool(made)
+        local.tools = (*local.tools, spec)
+
+    def remove_tool(self, name: str) -> Tool:
+        """Remove a tool from the running episode, if there is one, and from later ones; returns it. Not in a pod.
+
+        Raises:
+            ArgumentError: The episode runs in a pod.
+            PluginError: There is no such tool.
+        """
+        local = self._local_episodes("remove_tool()")
+        tools = load_tools(local.tools)
+        names = [tool.name for tool in tools]
+        if name not in names:
+            raise PluginError(f"There is no tool {name!r} to remove. Tools: {', '.join(names)}.")
+        index = names.index(name)
+        local.tools = (*local.tools[:index], *local.tools[index + 1 :])
+        if isinstance(self._episode, Session):
+            self._episode.remove_tool(name)
+        return tools[index]
+
+    @property
+    def tools(self) -> tuple[str | ToolSpec | Tool, ...]:
+        """The tools of the next episode, as they were given; not in a pod."""
+        return self._local_episodes("tools").tools
+
+    def _local_episodes(self, what: str) -> LocalEpisodes:
+        if self._local is None:
+            _refuse_in_pod(what, "its tools are those of the Episode's spec.tools")
+        return self._local
+
+    def _here(self, what: str, remedy: str) -> Session:
+        """The running session of this process."""
+        if self._local is None:
+            _refuse_in_pod(what, remedy)
+        episode = self._running()
+        assert isinstance(episode, Session)
+        return episode
+
     async def apply_solution(self) -> Observation:
         """Apply the task's own solution; for the ``solution`` agent, which checks tasks."""
         if self._episode is None:
@@ -330,6 +420,10 @@ class AsyncRepoEnv:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _refuse_in_pod(what: str, remedy: str) -> NoReturn:
+    raise ArgumentError(f"{what} works for episodes of this process, not for one in a pod: {remedy}")
 
 
 def _check_render_mode(render_mode: str | None) -> None:

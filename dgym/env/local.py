@@ -245,8 +245,9 @@ class LocalEpisodes:
         limits: EpisodeLimits,
         opening: Opening,
     ) -> None:
+        self.tools = tuple(tools)
+        """What the agent of the next episode may call."""
         self._task = task
-        self._tools = tuple(tools)
         self._limits = limits
         self._opening = opening
 
@@ -257,7 +258,7 @@ class LocalEpisodes:
         return Session(
             self._task,
             provider=opened.provider,
-            tools=load_tools(self._tools),
+            tools=load_tools(self.tools),
             source=opened.source,
             limits=self._limits,
             suite_cache=suite_cache(self._task, opened),

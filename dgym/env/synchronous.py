@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self, TypeVar
 from dgym.api import DebugTask, ToolSpec
 from dgym.env.asynchronous import DEFAULT_TOOLS, AsyncRepoEnv
 from dgym.env.http_client import Patience
-from dgym.env.views import InfoDict, ObservationDict
+from dgym.env.views import CommandDict, InfoDict, ObservationDict
 from dgym.sandbox import EngineName, SandboxKind
 from dgym.tools import Tool
 from dgym.wire import EndReason, Result, Step
@@ -138,6 +138,25 @@ class RepoEnv:
     def patch(self) -> str:
         """The agent's changes, as ``git apply`` takes it."""
         return _wait_for(self._env.patch())
+
+    def run(self, command: str, *, timeout_seconds: float = 60.0) -> CommandDict:
+        """Run a shell line in the sandbox, outside the record of steps; see ``AsyncRepoEnv.run``."""
+        return _wait_for(self._env.run(command, timeout_seconds=timeout_seconds))
+
+    def restore(self, paths: str | Sequence[str] = ".") -> list[str]:
+        """Make files those of the untouched repository again; see ``AsyncRepoEnv.restore``."""
+        return _wait_for(self._env.restore(paths))
+
+    def add_tool(self, tool: str | Mapping[str, Any] | ToolSpec | Tool) -> None:
+        """Add a tool to this episode and later ones; see ``AsyncRepoEnv.add_tool``."""
+        _wait_for(self._env.add_tool(tool))
+        self._recipe[2]["tools"] = self._env.tools
+
+    def remove_tool(self, name: str) -> Tool:
+        """Remove a tool from this episode and later ones; see ``AsyncRepoEnv.remove_tool``."""
+        removed = self._env.remove_tool(name)
+        self._recipe[2]["tools"] = self._env.tools
+        return removed
 
     def history(self) -> list[Step]:
         """The steps so far; number 0 is the reset."""

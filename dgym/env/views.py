@@ -7,6 +7,7 @@ from typing import Any, NotRequired, TypedDict
 
 import msgspec
 
+from dgym.sandbox import RunResult
 from dgym.wire import Observation
 from dgym.wire.episode import Episode
 from dgym.wire.http import ToolsResponse
@@ -60,6 +61,19 @@ class ObservationDict(TypedDict):
     end_reason: str | None
 
 
+class CommandDict(TypedDict):
+    """How a command of ``RepoEnv.run`` ended.
+
+    ``text`` is what it wrote, of which ``truncated_bytes`` were cut from the middle; a negative ``exit_status`` is the
+    signal that ended it.
+    """
+
+    text: str
+    truncated_bytes: int
+    exit_status: int | None
+    timed_out: bool
+
+
 class ToolDict(TypedDict):
     """A tool as function-calling APIs take it; ``parameters`` is a JSON Schema."""
 
@@ -89,6 +103,16 @@ class InfoDict(TypedDict):
     notices: list[str]
     instructions: dict[str, str]
     tools: NotRequired[list[ToolDict]]
+
+
+def command_view(result: RunResult) -> CommandDict:
+    """The result of a command as a dictionary."""
+    return {
+        "text": result.text,
+        "truncated_bytes": result.truncated_bytes,
+        "exit_status": result.exit_status,
+        "timed_out": result.ended_by == "timeout",
+    }
 
 
 def observation_view(observation: Observation) -> ObservationDict:

@@ -6,7 +6,7 @@ installs) is on both sides and never part of the agent's patch.
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -73,7 +73,7 @@ async def prepare(sandbox: Sandbox, task: DebugTask, source: Path | None) -> Bas
     delivered = frozenset(manifest) - built
     policy = await read_policy(sandbox, task, manifest)
     if task.spec.setup_commands:
-        await run_setup(sandbox, task)
+        await run_setup(sandbox, task.spec.setup_commands)
         # A source that changes in the second in which it was built passes for built: setuptools compares whole seconds.
         manifest, _ = await asyncio.gather(_manifest(sandbox), asyncio.sleep(_CLOCK_STEP_SECONDS))
     return Baseline(manifest=manifest, policy=policy, delivered=delivered, built=built)
@@ -126,14 +126,18 @@ async def read_policy(sandbox: Sandbox, task: DebugTask, manifest: dict[str, Man
     return Policy.parse(texts, ignore=task.spec.ignore_patterns, read_only=task.spec.read_only_patterns)
 
 
-async def run_setup(sandbox: Sandbox, task: DebugTask) -> None:
-    """Run the task's setup commands in order; the first failure ends them."""
-    for command in task.spec.setup_commands:
+async def run_setup(sandbox: Sandbox, commands: Sequence[str], *, of: str = "") -> None:
+    """Run setup commands in order; the first failure ends them.
+
+    Raises:
+        SetupFailed: A command failed; the message names whose it is and has its last lines.
+    """
+    for command in commands:
         result = await sandbox.run(command, timeout_seconds=SETUP_TIMEOUT_SECONDS)
         if result.exit_status != 0:
             tail = "\n".join(result.text.strip().splitlines()[-20:])
             raise SetupFailed(
-                f"setup command {command!r} ended by {result.ended_by} with status {result.exit_status}:\n{tail}"
+                f"setup command {command!r}{of} ended by {result.ended_by} with status {result.exit_status}:\n{tail}"
             )
 
 

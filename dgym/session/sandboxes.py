@@ -9,16 +9,19 @@ from pathlib import Path
 import msgspec
 
 from dgym.api import DebugTask
-from dgym.errors import EpisodeOver, SandboxLost
+from dgym.errors import EpisodeOver, PathError, SandboxLost
 from dgym.sandbox import Sandbox, SandboxProvider
 from dgym.session.digests import WorkspaceDigests
 from dgym.session.execution import Execution
-from dgym.session.preparation import Baseline, commit_workspace, prepare, tool_settings
+from dgym.session.preparation import Baseline, commit_workspace, prepare, run_setup, tool_settings
 from dgym.session.replay import LAST_DEATH, RecordedHistory, Replayed, ReplayTimeout, divergence, replay
 from dgym.session.scoring import ChangeSet, Originals, collect
+from dgym.session.verification import write_versions
 from dgym.tools import Tool, ToolContext
 from dgym.tracing import span
 from dgym.wire import Breakpoint, Step
+from dgym.workspace import ancestors, compare, normalize
+from dgym.workspace.patches import FileVersion
 
 
 class SandboxTermination(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +57,10 @@ class SandboxTermination(msgspec.Struct, frozen=True, kw_only=True):
     def failed(self) -> str:
         """The message of a result whose sandbox did not terminate."""
         return f"the sandbox still ran {self.timeout_seconds:g} s after it was told to end; nothing was scored"
+
+
+def _is_within(path: str, directory: str) -> bool:
+    return directory == "." or path == directory or path.startswith(f"{directory}/")
 
 
 class Sandboxes:
@@ -202,6 +209,27 @@ class Sandboxes:
         sandbox, baseline = self.current()
         return await collect(sandbox, self._originals, baseline)
 
+    async def restore(self, paths: Sequence[str]) -> tuple[str, ...]:
+        """Make the files at and below ``paths`` those of the untouched repository; returns what was changed.
+
+        Raises:
+            PathError: A path leads outside, or there is nothing at it before and now.
+        """
+        sandbox, baseline = self.current()
+        before, after = baseline.manifest, await sandbox.manifest()
+        wanted = [normalize(path, sandbox.workspace) for path in paths]
+        known = before.keys() | after.keys()
+        for path in wanted:
+            if not any(_is_within(each, path) for each in known):
+                raise PathError(f"there is neither {path!r} in the workspace nor was it in the repository")
+        changed = [each for each in compare(before, after).paths if any(_is_within(each, path) for path in wanted)]
+        changed = [each for each in changed if each not in before or before[each].type in ("file", "symlink")]
+        originals = await self._originals.read({path: before[path] for path in changed if path in before})
+        obstacles = {above for path in originals for above in ancestors(path) if above in after}
+        versions: dict[str, FileVersion | None] = {path: originals.get(path) for path in (*changed, *obstacles)}
+        await write_versions(sandbox, versions)
+        return tuple(sorted(versions))
+
     async def final_changes(self, steps: Sequence[Step], running: int | None = None, *, replays: int = 1) -> ChangeSet:
         """The agent's changes; where its sandbox has died since the last step, those of a replay in a new one.
 
@@ -296,6 +324,8 @@ class Sandboxes:
             self._sandbox = await self._provider.sandbox()
             baseline = await prepare(self._sandbox, self._task, self._source)
             self._baseline = await commit_workspace(self._sandbox, self._task, baseline)
+            for tool in self._tools.values():
+                await run_setup(self._sandbox, tool.setup_commands, of=f" of tool {tool.name}")
             self._digests = await WorkspaceDigests.begin(self._sandbox)
         self.context = ToolContext(self._sandbox, self._baseline.policy, tool_settings(self._task))
         return self.context

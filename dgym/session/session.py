@@ -13,7 +13,7 @@ import msgspec
 
 from dgym.api import DebugTask
 from dgym.errors import ConflictError, EpisodeOver, ManifestError, SandboxLost
-from dgym.sandbox import SandboxProvider
+from dgym.sandbox import RunResult, Sandbox, SandboxProvider
 from dgym.session.execution import (
     Execution,
     bounded,
@@ -24,7 +24,7 @@ from dgym.session.execution import (
 )
 from dgym.session.journal import Journal, Requests
 from dgym.session.limits import Deadline, EpisodeLimits
-from dgym.session.preparation import apply_solution
+from dgym.session.preparation import Baseline, apply_solution, run_setup
 from dgym.session.replay import LAST_DEATH, RecordedHistory
 from dgym.session.sandboxes import Sandboxes, SandboxTermination
 from dgym.session.scoring import MAXIMUM_NOTES, ChangeSet, Ending, score, unscored, verification_plan
@@ -238,6 +238,56 @@ class Session:
         changes = await self._requests.once("changes", self.next_seq, self._sandboxes.changes)
         patch = await asyncio.to_thread(lambda: changes.patch)
         return patch.decode("utf-8", "surrogateescape")
+
+    async def run(self, command: str, *, timeout_seconds: float) -> RunResult:
+        """Run a shell line in the agent's sandbox, outside the record; what it changes is part of the workspace.
+
+        Raises:
+            EpisodeOver: The episode has ended.
+            SandboxLost: The sandbox died of it. A new one has the steps, replayed, and nothing of such commands.
+        """
+        sandbox, _ = self._before_the_end()
+
+        async def execute() -> RunResult:
+            try:
+                return await sandbox.run(command, timeout_seconds=timeout_seconds)
+            except SandboxLost as death:
+                breakpoints = self._sandboxes.context.breakpoints if self._sandboxes.context is not None else ()
+                await self._sandboxes.replace(sandbox, self._journal.steps, breakpoints)
+                text = f"the sandbox died of the command ({death}); a new one has the steps, and nothing of run()"
+                raise SandboxLost(text) from None
+
+        return await self._requests.once("run", object(), execute)
+
+    async def restore(self, paths: Sequence[str]) -> tuple[str, ...]:
+        """Make the files at and below ``paths`` those of the untouched repository, outside the record.
+
+        Returns the paths that were changed. Raises ``EpisodeOver`` and, for a path that never was, ``PathError``.
+        """
+        self._before_the_end()
+        return await self._requests.once("restore", object(), lambda: self._sandboxes.restore(paths))
+
+    async def add_tool(self, tool: Tool) -> None:
+        """Make ``tool`` available from now on, after its setup commands.
+
+        Raises:
+            EpisodeOver: The episode has ended.
+            SetupFailed: One of its setup commands failed.
+        """
+        sandbox, _ = self._before_the_end()
+        assert self._sandboxes.context is not None
+        await run_setup(sandbox, tool.setup_commands, of=f" of tool {tool.name}")
+        if self._toolbox.add(tool):
+            await self._toolbox.greet(self._sandboxes.context, [tool])
+
+    def remove_tool(self, name: str) -> None:
+        """Make the tool unavailable from now on."""
+        self._toolbox.remove(name)
+
+    def _before_the_end(self) -> tuple[Sandbox, Baseline]:
+        if self._finishing is not None:
+            raise EpisodeOver("the episode is over; reset() starts a new one")
+        return self._sandboxes.current()
 
     async def apply_solution(self) -> Observation:
         """Apply the task's gold patch to the agent's workspace, once. For the role that prepares, never for an agent.

@@ -19,14 +19,35 @@ class Toolbox:
     """
 
     def __init__(self, tools: Sequence[Tool], *, max_rewrites: int | None) -> None:
-        self.all = {tool.name: tool for tool in tools if max_rewrites != 0 or not isinstance(tool, Rewrite)}
+        self._max_rewrites = max_rewrites
+        self.all = {tool.name: tool for tool in tools if self._is_allowed(tool)}
+        """Those that were removed too: a replay executes their calls."""
         self.rewrites = 0
+        self._removed: set[str] = set()
         self._notices: list[str] = []
 
     @property
     def available(self) -> dict[str, Tool]:
         """The tools that are available now."""
-        return {name: tool for name, tool in self.all.items() if tool.after_rewrites <= self.rewrites}
+        return {
+            name: tool
+            for name, tool in self.all.items()
+            if tool.after_rewrites <= self.rewrites and name not in self._removed
+        }
+
+    def add(self, tool: Tool) -> bool:
+        """Add a tool; whether it is available now."""
+        if self._is_allowed(tool):
+            self.all[tool.name] = tool
+            self._removed.discard(tool.name)
+        return tool.name in self.available
+
+    def remove(self, name: str) -> None:
+        """Remove a tool: no later call finds it."""
+        self._removed.add(name)
+
+    def _is_allowed(self, tool: Tool) -> bool:
+        return self._max_rewrites != 0 or not isinstance(tool, Rewrite)
 
     def describe(self, instructions: str) -> ToolsResponse:
         """The task's ``instructions`` and the tools that are available now."""

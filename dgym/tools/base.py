@@ -13,7 +13,7 @@ Tools run on the trusted side; everything they know of the repository comes thro
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from inspect import iscoroutinefunction
 from typing import Any, ClassVar
@@ -40,6 +40,7 @@ class Tool:
         verbatim: The parameter that takes the rest of the line, unquoted, in the text form of a call.
         examples: Calls in text form, shown in the instructions.
         after_rewrites: Successful rewrites before the tool becomes available; until then it is not listed.
+        setup_commands: Shell lines that run in the workspace of each of the agent's sandboxes before the tool is used.
     """
 
     name: ClassVar[str] = ""
@@ -47,6 +48,7 @@ class Tool:
     verbatim: ClassVar[str | None] = None
     examples: ClassVar[tuple[str, ...]] = ()
     after_rewrites: int = 0
+    setup_commands: Sequence[str] = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -42,11 +42,19 @@ def available_tools() -> tuple[str, ...]:
 def load_tools(specs: Sequence["str | NamedTool | type[Tool] | Tool"]) -> list[Tool]:
     """One instance for each entry of ``tools[]``; ``PluginError`` names the one that cannot be loaded."""
     tools = [_load(spec) for spec in specs]
+    for tool in tools:
+        _check_setup(tool)
     names = [tool.name for tool in tools]
     for name in names:
         if names.count(name) > 1:
             raise PluginError(f"Two tools are named `{name}`; a call could not tell them apart.")
     return tools
+
+
+def _check_setup(tool: Tool) -> None:
+    commands: Any = tool.setup_commands
+    if not isinstance(commands, list | tuple) or not all(isinstance(command, str) and command for command in commands):
+        raise PluginError(f"Tool `{tool.name}`: setup_commands is {commands!r}; it must be a list of shell lines.")
 
 
 def load_tool(name: str, options: dict[str, Any] | None = None) -> Tool:

@@ -8,7 +8,16 @@ import time
 import pytest
 
 import dgym
-from dgym.errors import EpisodeOver, ManifestError, PluginError, SandboxStartFailed, SetupFailed
+from dgym.errors import (
+    ArgumentError,
+    EpisodeOver,
+    ManifestError,
+    PathError,
+    PluginError,
+    SandboxLost,
+    SandboxStartFailed,
+    SetupFailed,
+)
 from dgym.sandbox.local import bubblewrap_problem
 from dgym.wire import EndReason
 
@@ -75,6 +84,135 @@ def test_reset_starts_afresh_any_number_of_times(task):
         assert "left-over" not in observation["text"]
         assert (info["steps"], info["rewrites"], info["score"]) == (0, 0, 1)
         assert env.patch() == ""
+
+
+class Shout(dgym.Tool):
+    """Say something loudly."""
+
+    setup_commands = ("echo ready > shout.txt",)
+
+    async def use(self, context, text: str) -> str:
+        return f"{text.upper()} {await context.read_text('shout.txt')}"
+
+
+def test_commands_of_the_experimenter_are_outside_the_record(task, kind):
+    with dgym.RepoEnv(task, sandbox=kind) as env:
+        with pytest.raises(EpisodeOver, match="call reset"):
+            env.run("true")
+        env.reset()
+        env.step("pdb b calc.py:6")
+        done = env.run("sed -i 's/a - b/a + b/; 1i # moved' calc.py; echo $PWD >&2; exit 3")
+        assert (done["exit_status"], done["timed_out"], done["truncated_bytes"]) == (3, False, 0)
+        assert done["text"].strip() == env.run("pwd")["text"].strip() != ""
+        assert env.run("sleep 60", timeout_seconds=0.2)["timed_out"]
+        assert [step.seq for step in env.history()] == [0, 1]
+        assert "+    return a + b" in env.patch()
+        observation, *_, info = env.step("pdb b")
+        assert [point["line"] for point in observation["breakpoints"]] == [7]
+        assert info["steps"] == 2
+        *_, info = env.step("submit")
+        assert (info["resolved"], info["steps"]) == (True, 3)
+        with pytest.raises(EpisodeOver, match="the episode is over"):
+            env.run("true")
+        for wrong in ("", " ", None, 3):
+            with pytest.raises(ArgumentError, match="it must be a shell line"):
+                env.run(wrong)
+
+
+def test_a_sandbox_that_dies_of_the_experimenter_is_replaced(task):
+    with dgym.RepoEnv(task, sandbox="none") as env:
+        env.reset()
+        env.step(REPAIR)
+        with pytest.raises(SandboxLost, match=r"a new one has the steps, and nothing of run\(\)"):
+            env.run("touch gone; kill -9 $PPID")
+        patch = env.patch()
+        assert "+    return a + b" in patch
+        assert "gone" not in patch
+        *_, info = env.step("submit")
+        assert (info["resolved"], info["steps"]) == (True, 2)
+
+
+def test_files_are_restored(new_task):
+    script = {"run.sh": "#!/bin/sh\n", "calc.py": "x = 1\n", "lib/a.py": "a = 1\n", "lib/b.py": "b = 1\n"}
+    task = new_task(files=script, setupCommands=["chmod +x run.sh; echo 'x = 2' > calc.py; ln -s calc.py link"])
+    with dgym.RepoEnv(task, tools=["bash", "view", "submit"]) as env:
+        env.reset()
+        env.step("bash chmod -x run.sh; echo broken > calc.py; rm link; mkdir link new; touch link/x new/y")
+        env.step("bash rm -r lib; echo > lib")
+        assert env.restore("calc.py") == ["calc.py"]
+        assert env.run("cat calc.py")["text"].strip() == "x = 2"
+        assert env.restore(["lib/a.py", "new"]) == ["lib", "lib/a.py", "new/y"]
+        assert env.run("cat lib/*")["text"].strip() == "a = 1"
+        assert env.restore() == ["lib/b.py", "link", "link/x", "run.sh"]
+        assert env.patch() == ""
+        assert env.run("test -x run.sh && readlink link")["text"].strip() == "calc.py"
+        assert env.restore() == []
+        assert len(env.history()) == 3
+        for path, words in (("nowhere", "neither 'nowhere'"), ("../calc.py", "outside"), ("", "empty")):
+            with pytest.raises(PathError, match=words):
+                env.restore(path)
+        with pytest.raises(ArgumentError, match="a path or a sequence of paths"):
+            env.restore(7)
+
+
+def test_tools_come_and_go(task, kind):
+    with dgym.RepoEnv(task, tools=["view", "bash"], sandbox=kind) as env:
+        env.add_tool("eval")
+        with pytest.raises(PluginError, match="Two tools are named `eval`"):
+            env.add_tool("eval")
+        _, info = env.reset()
+        assert [tool["name"] for tool in info["tools"]] == ["view", "bash", "eval"]
+        env.add_tool(Shout())
+        observation, *_, info = env.step("shout hear")
+        assert observation["text"] == "HEAR ready\n"
+        assert [tool["name"] for tool in info["tools"]] == ["view", "bash", "eval", "shout"]
+        assert "shout.txt" in env.patch()
+        assert isinstance(env.remove_tool("shout"), Shout)
+        observation, *_, info = env.step("shout again")
+        assert "There is no tool `shout`" in observation["text"]
+        assert [tool["name"] for tool in info["tools"]] == ["view", "bash", "eval"]
+        with pytest.raises(PluginError, match=r"no tool 'shout' to remove\. Tools: view, bash, eval"):
+            env.remove_tool("shout")
+        _, info = env.reset()
+        assert [tool["name"] for tool in info["tools"]] == ["view", "bash", "eval"]
+        env.add_tool({"name": "submit", "options": {"evaluate": False}})
+        copy = pickle.loads(pickle.dumps(env))
+    with copy:
+        copy.reset()
+        *_, info = copy.step("submit")
+        assert info["reason"] == "Submitted"
+
+
+def test_a_sandbox_that_replaces_another_has_what_tools_set_up(task):
+    with dgym.RepoEnv(task, tools=["bash", "eval", "submit"], sandbox="none") as env:
+        env.reset()
+        env.add_tool(Shout())
+        env.step("shout one")
+        env.remove_tool("shout")
+        observation, *_ = env.step("bash kill -9 $PPID")
+        assert "sandbox killed" in observation["text"]
+        observation, *_ = env.step("bash cat shout.txt")
+        assert "ready" in observation["text"]
+
+
+def test_setup_commands_of_a_tool_that_fail_are_named(task):
+    failing = Shout()
+    failing.setup_commands = ["echo no such package >&2; exit 7"]
+    wrong = pytest.raises(SetupFailed, match=r"of tool shout ended by exit with status 7:\nno such package")
+    with dgym.RepoEnv(task, tools=["bash", failing], sandbox="none") as env, wrong:
+        env.reset()
+    failing.setup_commands = "echo one text"
+    with pytest.raises(PluginError, match="setup_commands is 'echo one text'; it must be a list of shell lines"):
+        dgym.RepoEnv(task, tools=[failing])
+
+
+async def test_the_experimenter_does_the_same_without_blocking(task):
+    async with dgym.AsyncRepoEnv(task, sandbox="none") as env:
+        await env.reset()
+        await env.add_tool(Shout())
+        assert (await env.run("cat shout.txt"))["text"].strip() == "ready"
+        assert await env.restore() == ["shout.txt"]
+        env.remove_tool("shout")
 
 
 def test_the_step_limit_truncates_and_scores(task):

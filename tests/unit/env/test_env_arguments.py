@@ -90,3 +90,21 @@ def test_a_bundled_task_is_found_by_its_name():
 def test_a_task_that_is_nowhere_is_refused(wrong):
     with pytest.raises(ManifestError, match=wrong):
         open_task(wrong)
+
+
+@pytest.mark.parametrize(
+    ("call", "remedy"),
+    [
+        (
+            lambda env: env.run("true"),
+            r"run\(\) works .* not for one in a pod: give the agent the tool bash, or use k",
+        ),
+        (lambda env: env.restore("x.py"), r"restore\(\) works .*: the agent can restore files by its tools rewrite"),
+        (lambda env: env.add_tool("view"), r"add_tool\(\) works .*: its tools are those of the Episode's spec.tools"),
+        (lambda env: env.remove_tool("view"), r"remove_tool\(\) works .*: its tools are those of the Episode's"),
+    ],
+)
+def test_what_works_in_this_process_alone_names_a_remedy_for_pods(call, remedy):
+    for place in (("http://127.0.0.1:1", "token"), ("debug/fix",)):
+        with RepoEnv.connect(*place) as env, pytest.raises(ArgumentError, match=remedy):
+            call(env)
