@@ -1,5 +1,6 @@
 """The story of an episode for a terminal: what the agent thought, did and saw, step by step, and how it ended."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from textwrap import indent
@@ -10,7 +11,7 @@ from dgym.agents import Exchange
 from dgym.cli.output import UsageFailure, echo
 from dgym.decoding import DECODE_ERRORS
 from dgym.episodes import describe_exchange, describe_step
-from dgym.results import Attempt, EpisodeFolder, StoredResult, TrajectoryHeader, read_trajectory
+from dgym.results import Attempt, EpisodeFolder, StoredResult, TrajectoryHeader, read_trajectory, trajectory_lines
 from dgym.terminal import printable_line
 from dgym.wire import Step
 
@@ -67,8 +68,8 @@ def show_story(attempt: Attempt) -> None:
 
 
 def _steps(path: Path, count: int) -> Iterator[_ToldStep]:
-    lines = [line for line in path.read_bytes().split(b"\n")[1:] if line.strip()]
-    for line in lines[:count]:
+    lines = (line for line in itertools.islice(trajectory_lines(path), 1, None) if line.strip())
+    for line in itertools.islice(lines, count):
         try:
             yield msgspec.json.decode(line, type=_ToldStep)
         except DECODE_ERRORS:
@@ -101,7 +102,7 @@ def _end(result: StoredResult | None, attempt: Attempt) -> Iterator[str]:
     for text in (result.message, *result.notes):
         if text.strip():
             yield indent(text.strip(), "    ")
-    patch = result.patch or (attempt.patch.read_text("utf-8", "replace") if attempt.patch.is_file() else "")
+    patch = result.patch or attempt.read_patch().decode("utf-8", "replace")
     lines = patch.splitlines()
     if lines:
         yield "    the agent's changes:"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dgym.errors import ManifestError, PluginError
 from dgym.results.attempts import (
+    TRAJECTORY_LIMIT,
     Attempt,
     EpisodeFolder,
     StoredResult,
@@ -18,6 +19,7 @@ from dgym.results.attempts import (
     decode_result,
     episode_path,
     read_trajectory,
+    trajectory_lines,
 )
 from dgym.results.directory import DirectoryStore
 from dgym.results.left_out import LeftOut, read_left_out, record_left_out
@@ -42,6 +44,7 @@ __all__ = [
     "PATCH",
     "RESULT",
     "TRAJECTORY",
+    "TRAJECTORY_LIMIT",
     "Attempt",
     "DirectoryStore",
     "EpisodeFolder",
@@ -66,6 +69,7 @@ __all__ = [
     "read_plan",
     "read_trajectory",
     "record_left_out",
+    "trajectory_lines",
     "write_plan",
 ]
 

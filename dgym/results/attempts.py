@@ -10,18 +10,25 @@ drops a torn last line loses one step at most. docs/trajectory.md describes the 
 """
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from dgym.decoding import DECODE_ERRORS
 from dgym.errors import ManifestError
 from dgym.results.store import LOG, PATCH, RESULT, TRAJECTORY
+from dgym.untrusted import open_regular, read_regular
 from dgym.wire import Result, Step, ToolCall
 
 INLINE_PATCH_LIMIT = 1024**2
 """Bytes of patch kept inside ``result.json``; a larger one stands in ``patch.diff`` alone."""
+
+RESULT_LIMIT: Final = 16 * 1024**2
+PATCH_LIMIT: Final = 128 * 1024**2
+TRAJECTORY_LIMIT: Final = 256 * 1024**2
+_LINE_LIMIT = 32 * 1024**2
 
 GIVEN_UP = b'{"givenUp": true}\n'
 """Stands in for ``result.json`` where an attempt was given up before a result was stored: it is no result."""
@@ -52,7 +59,7 @@ class StoredResult(Result, frozen=True, kw_only=True, rename="camel"):
 
 
 class Attempt:
-    """The directory of one attempt at an episode."""
+    """The directory of one attempt at an episode. A stranger may have written what is in it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -65,9 +72,22 @@ class Attempt:
     def load(self) -> StoredResult | None:
         """The stored result; None while there is none, or when it is not readable as one."""
         try:
-            return decode_result(self.result.read_bytes())
+            return decode_result(read_regular(self.result, root=self.path, limit=RESULT_LIMIT))
         except OSError:
             return None
+
+    def read_patch(self) -> bytes:
+        """``patch.diff``; empty if there is none.
+
+        Raises:
+            ManifestError: It cannot be read, is not a regular file, or has more than 128 MiB.
+        """
+        try:
+            return read_regular(self.patch, root=self.path, limit=PATCH_LIMIT)
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            raise ManifestError(f"{self.patch}: cannot read the patch: {error.strerror or error}") from None
 
 
 class EpisodeFolder:
@@ -174,17 +194,38 @@ def read_trajectory(path: Path) -> Trajectory:
     Raises:
         ManifestError: The file cannot be read or is not a trajectory; the line is named.
     """
+    steps: list[Step] = []
+    header, torn = None, False
     try:
-        data = path.read_bytes()
+        for number, line in enumerate(trajectory_lines(path), start=1):
+            torn = not line.endswith(b"\n")
+            if torn:
+                break
+            if header is None:
+                header = _decode_header(line, path)
+            elif line.strip():
+                steps.append(_decode_step(line, path, number))
     except OSError as error:
-        raise ManifestError(f"{path}: cannot read the trajectory: {error.strerror}") from None
-    lines = data.split(b"\n")
-    torn = lines.pop() != b""
-    if not lines:
+        raise ManifestError(f"{path}: cannot read the trajectory: {error.strerror or error}") from None
+    if header is None:
         raise ManifestError(f"{path}: not a trajectory: the header line is missing")
-    header = _decode_header(lines[0], path)
-    steps = tuple(_decode_step(line, path, number) for number, line in enumerate(lines[1:], start=2) if line.strip())
-    return Trajectory(header=header, steps=steps, torn=torn)
+    return Trajectory(header=header, steps=tuple(steps), torn=torn)
+
+
+def trajectory_lines(path: Path) -> Iterator[bytes]:
+    """The lines of a trajectory with their line feeds; the last has none if a killed process left it half written.
+
+    Raises:
+        OSError: It cannot be read, leads out of its directory, is not a regular file, or has more than 256 MiB or a
+            line of more than 32 MiB.
+    """
+    with open_regular(path, root=path.parent, limit=TRAJECTORY_LIMIT) as file:
+        left = TRAJECTORY_LIMIT
+        while line := file.readline(_LINE_LIMIT + 1):
+            left -= len(line)
+            if len(line) > _LINE_LIMIT or left < 0:
+                raise OSError(f"{path} has a line or all lines larger than a trajectory may have")
+            yield line
 
 
 def _decode_header(line: bytes, path: Path) -> TrajectoryHeader:

@@ -7,6 +7,7 @@ import msgspec
 
 from dgym.api import LEFT_OUT_ANNOTATION
 from dgym.decoding import DECODE_ERRORS
+from dgym.untrusted import read_regular
 
 _FILE = ".dgym-left-out.json"
 
@@ -32,6 +33,6 @@ def record_left_out(directory: Path, set_name: str, annotations: Mapping[str, st
 def read_left_out(directory: Path) -> LeftOut:
     """What is kept beside the results in ``directory``; empty where nothing is."""
     try:
-        return msgspec.json.decode((directory / _FILE).read_bytes(), type=LeftOut)
+        return msgspec.json.decode(read_regular(directory / _FILE), type=LeftOut)
     except (OSError, *DECODE_ERRORS):
         return {}

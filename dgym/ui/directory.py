@@ -2,11 +2,9 @@
 
 import asyncio
 import os
-import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO
 
 import msgspec
 
@@ -14,6 +12,7 @@ from dgym.results import (
     FILES,
     RESULT,
     TRAJECTORY,
+    TRAJECTORY_LIMIT,
     Planned,
     StoredResult,
     TrajectoryHeader,
@@ -30,6 +29,7 @@ from dgym.ui.library import (
     is_live,
     unfinished_entry,
 )
+from dgym.untrusted import open_regular
 
 _PAUSE_SECONDS = 1.0
 _RACY_SECONDS = 2.0
@@ -230,7 +230,7 @@ class DirectoryLibrary:
         path = f"{attempt}/{TRAJECTORY}"
         growth = self._growths.get(attempt)
         try:
-            with _opened(path) as file:
+            with open_regular(Path(path), limit=TRAJECTORY_LIMIT) as file:
                 if growth is None or os.fstat(file.fileno()).st_size < growth.size:
                     line = file.readline(_HEADER_BYTES)
                     growth = _Growth(decode_header(line), len(line), 1)
@@ -244,18 +244,9 @@ class DirectoryLibrary:
         return growth
 
 
-def _opened(path: str) -> IO[bytes]:
-    """A regular file, opened without following a link; neither a pipe nor a device holds the reader up."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(f"{path} is not a file")
-    return os.fdopen(descriptor, "rb")
-
-
 def _read(path: str, limit: int) -> bytes | None:
     try:
-        with _opened(path) as file:
+        with open_regular(Path(path)) as file:
             return file.read(limit)
     except OSError:
         return None

@@ -31,11 +31,11 @@ def print_predictions(results: str, name: str | None) -> None:
         if row is None or not record.reason.is_verdict:
             continue
         attempt = Attempt(Path(record.path))
-        patch, named = attempt.patch, _hidden_tests_named(attempt, row)
+        named = _hidden_tests_named(attempt, row)
         prediction = {
             "instance_id": row.instance,
             "model_name_or_path": record.model or record.agent,
-            "model_patch": patch.read_text("utf-8", "surrogateescape") if patch.exists() else "",
+            "model_patch": attempt.read_patch().decode("utf-8", "surrogateescape"),
             "hidden_tests_named": named,
         }
         echo(json.dumps(prediction))

@@ -13,6 +13,7 @@ import msgspec
 from dgym.api import API_VERSION
 from dgym.documents import read_yaml
 from dgym.errors import ManifestError
+from dgym.untrusted import read_regular
 
 AGENTS = {
     "zero_shot": "debug_agent",
@@ -93,7 +94,7 @@ def agent_type(values: Mapping[str, Any]) -> tuple[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        text = path.read_text("utf-8-sig")
+        text = read_regular(path, root=path.parent).decode("utf-8-sig")
     except OSError as error:
         raise ManifestError(f"{path}: cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError as error:

@@ -157,7 +157,7 @@ def _by_repository(
 def _stored_patch(job: Job) -> bytes:
     for attempt in reversed(job.folder.attempts()):
         if attempt.load() is not None:
-            return attempt.patch.read_bytes() if attempt.patch.exists() else b""
+            return attempt.read_patch()
     return b""
 
 

@@ -1,15 +1,17 @@
 """From results directories to the episodes that a report counts."""
 
+import itertools
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from dgym.decoding import DECODE_ERRORS
 from dgym.errors import ManifestError
-from dgym.results.attempts import Attempt, EpisodeFolder, StoredResult
+from dgym.results.attempts import Attempt, EpisodeFolder, StoredResult, trajectory_lines
 from dgym.results.left_out import LeftOut, read_left_out
 from dgym.wire import EndReason
 
@@ -240,16 +242,12 @@ _DECODER = msgspec.json.Decoder(_Step)
 
 def _read_steps(path: Path) -> list[_Step]:
     """The steps; a line that is torn or not a step ends them, and a missing file has none."""
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError:
-        return []
-    steps = []
-    for line in lines[1:-1]:
-        try:
+    steps: list[_Step] = []
+    with suppress(OSError, *DECODE_ERRORS):
+        for line in itertools.islice(trajectory_lines(path), 1, None):
+            if not line.endswith(b"\n"):
+                break
             steps.append(_DECODER.decode(line))
-        except DECODE_ERRORS:
-            break
     return steps
 
 
