@@ -6,10 +6,15 @@ they waited. Azure OpenAI without keys uses
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 import openai
+
+try:  # the package's own HTTP library: httpx2 since its version 3
+    import httpx2 as httpx
+except ModuleNotFoundError:
+    import httpx  # type: ignore[import-not-found, no-redef]
 
 from dgym.errors import ModelConfigError
 from dgym.llm.config import ModelSettings, Secret
@@ -22,6 +27,9 @@ _NO_KEY = "none"
 
 _CONNECT_SECONDS = 30.0
 
+_LARGEST_REPLY = 16 * 1024**2
+"""Bytes of a response, an error's too. The longest reply of a model, with the probabilities of its tokens, has less."""
+
 
 class OpenAIConnection:
     """Connections to one endpoint."""
@@ -33,8 +41,10 @@ class OpenAIConnection:
             timeout=openai.Timeout(settings.timeout_seconds, connect=min(_CONNECT_SECONDS, settings.timeout_seconds)),
             # Prompts and keys are sent to the configured endpoint only.
             follow_redirects=False,
+            # A small compressed body may become a gigabyte.
+            headers={"Accept-Encoding": "identity"},
         )
-        _send_headers(self._http, settings.headers)
+        self._http.event_hooks = {"request": [_sender(settings.headers)], "response": [_bound]}
         self._client = _client(settings, url, get_token, self._http)
 
     async def send(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> bytes:
@@ -58,6 +68,8 @@ class OpenAIConnection:
         except (openai.APITimeoutError, TimeoutError):
             raise RequestFailed(Fault.TIMEOUT, "no answer in time") from None
         except openai.APIConnectionError as error:
+            if isinstance(error.__cause__, RequestFailed):
+                raise error.__cause__ from None
             raise RequestFailed(Fault.CONNECTION, _innermost(error)) from None
         except openai.APIStatusError as error:
             raise _refused(error) from None
@@ -85,13 +97,37 @@ def _client(
     return openai.AsyncOpenAI(base_url=url, api_key=get_token or key or _NO_KEY, max_retries=0, http_client=http)
 
 
-def _send_headers(http: openai.DefaultAsyncHttpxClient, headers: Mapping[str, Secret]) -> None:
-    """Add the configured headers at the last moment, so that no log of requests has them."""
+def _sender(headers: Mapping[str, Secret]) -> Callable[[Any], Awaitable[None]]:
+    """A hook that adds the configured headers at the last moment, so that no log of requests has them."""
 
     async def add(request: Any) -> None:
         request.headers.update({name: secret.reveal() for name, secret in headers.items()})
 
-    http.event_hooks = {"request": [add], "response": []}
+    return add
+
+
+async def _bound(response: Any) -> None:
+    """A hook that limits what is read of a response, before anything of it is."""
+    encoding = response.headers.get("content-encoding", "identity")
+    if encoding.lower() != "identity":
+        raise RequestFailed(Fault.BAD_REPLY, f"the server compressed its answer ({encoding[:40]}) unasked")
+    response.stream = _BoundedStream(response.stream)
+
+
+class _BoundedStream(httpx.AsyncByteStream):
+    def __init__(self, stream: httpx.AsyncByteStream) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        left = _LARGEST_REPLY
+        async for chunk in self._stream:
+            left -= len(chunk)
+            if left < 0:
+                raise RequestFailed(Fault.BAD_REPLY, f"the answer has more than {_LARGEST_REPLY:,} bytes")
+            yield chunk
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
 
 
 def _refused(error: openai.APIStatusError) -> RequestFailed:

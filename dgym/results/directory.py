@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import IO, TypeVar
 
 from dgym.results.store import LISTED, Content, StoredItem, StoreUnavailable, checked_path
-from dgym.untrusted import open_regular
 from dgym.workspace.sources import RESULTS_MARKER
 
 T = TypeVar("T")
@@ -138,12 +137,9 @@ class DirectoryStore:
 
     def _open(self, path: str) -> IO[bytes] | None:
         try:
-            return open_regular(self._place(path))
-        except OSError as error:
-            # Only a regular file is content; what the system refuses is an error.
-            if error.errno in (None, errno.ENOENT, errno.ENOTDIR):
-                return None
-            raise
+            return os.fdopen(os.open(self._place(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb")
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return None
 
     def _read(self, path: str) -> bytes | None:
         file = self._open(path)

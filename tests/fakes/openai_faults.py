@@ -1,6 +1,7 @@
 """Every way in which a server can fail to answer."""
 
 import asyncio
+import gzip
 import json
 from dataclasses import dataclass
 
@@ -45,7 +46,12 @@ _ERRORS: dict[str, tuple[int, str, str | None, str | None]] = {
 
 KINDS = (
     *_ERRORS, *MISTAKES, "bad_gateway", "reset", "hang", "not_json", "cut_body", "no_choices", "error_in_reply",
+    "endless", "endless_error", "compressed",
 )  # fmt: skip
+
+
+_LARGEST = 2 * 2**30
+"""Bytes."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,11 @@ async def fail(fault: Fault, request: web.Request, *, limit: int | None = None) 
         return _abort(request)
     if fault.kind == "cut_body":
         return await _cut(request)
+    if fault.kind in ("endless", "endless_error"):
+        return await _endless(request, status=200 if fault.kind == "endless" else 500)
+    if fault.kind == "compressed":
+        encoding = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
+        return web.Response(body=gzip.compress(bytes(2**20)), headers=encoding)
     documents = {
         "not_json": "<html>Welcome</html>",
         "no_choices": json.dumps({"id": "x", "choices": []}),
@@ -92,6 +103,15 @@ def _abort(request: web.Request) -> web.StreamResponse:
     if request.transport is not None:
         request.transport.abort()
     return web.Response(status=500)
+
+
+async def _endless(request: web.Request, *, status: int) -> web.StreamResponse:
+    """A body of more than a gigabyte, as long as the client reads it."""
+    response = web.StreamResponse(status=status, headers={"Content-Type": "application/json"})
+    await response.prepare(request)
+    for _ in range(_LARGEST // 2**20):
+        await response.write(bytes(2**20))
+    return response
 
 
 async def _cut(request: web.Request) -> web.StreamResponse:

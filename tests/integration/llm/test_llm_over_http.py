@@ -33,6 +33,7 @@ async def test_a_reply_with_everything(opened):
     assert float(reply.usage.price) > 0
     assert 0 < reply.seconds_model < 30
     (received,) = server.received
+    assert received.headers["accept-encoding"] == "identity"
     assert received.body["seed"] == 7
     assert received.body["temperature"] == 0.2
     assert received.body["messages"] == [{"role": "user", "content": "There is a bug."}]
@@ -65,6 +66,9 @@ PASSING = {
     "cut_body": Fault.CONNECTION,
     "not_json": Fault.BAD_REPLY,
     "no_choices": Fault.BAD_REPLY,
+    "endless": Fault.BAD_REPLY,
+    "endless_error": Fault.BAD_REPLY,
+    "compressed": Fault.BAD_REPLY,
     "filtered_prompt": Fault.FILTERED,
     "filtered_reply": Fault.FILTERED,
 }
