@@ -54,6 +54,23 @@ def decode_path(path: bytes) -> str:
     return path.decode("utf-8", "surrogateescape")
 
 
+_PASSED_OVER_BY_HFS = dict.fromkeys(
+    [*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x206A, 0x2070), 0xFEFF], ""
+)
+
+
+def is_git_directory(part: str) -> bool:
+    """Whether git refuses ``part`` of a path, as some file system of its users takes it for ``.git``.
+
+    These are the rules of git with ``core.protectHFS`` and ``core.protectNTFS``: letters of either case, code points
+    that HFS+ passes over, and for NTFS the short name, streams, and blanks or dots at the end.
+    """
+    if part.translate(_PASSED_OVER_BY_HFS).lower() == ".git":
+        return True
+    pieces = (piece.partition(":")[0] for piece in part.split("\\"))
+    return any(piece.rstrip(" .").lower() in (".git", "git~1") for piece in pieces)
+
+
 def ancestors(path: str) -> list[str]:
     """The directories above a normalised relative path, outermost first, the workspace itself left out."""
     parts = path.split("/")

@@ -15,6 +15,7 @@ from typing import Final
 
 from dgym.errors import ManifestError
 from dgym.workspace.gitignore import Rules, read_line
+from dgym.workspace.paths import is_git_directory
 
 
 class PolicyFileNames:
@@ -108,12 +109,14 @@ def is_policy_file(path: str) -> bool:
 
 def is_generated(path: str) -> bool:
     """Whether some part of ``path`` is version control's or a tool's own."""
-    return any(part in GENERATED_NAMES or part.endswith(GENERATED_SUFFIXES) for part in path.split("/"))
+    return is_version_control(path) or any(
+        part in GENERATED_NAMES or part.endswith(GENERATED_SUFFIXES) for part in path.split("/")
+    )
 
 
 def is_version_control(path: str) -> bool:
     """Whether ``path`` is a version control's own."""
-    return not _VERSION_CONTROL.isdisjoint(path.split("/"))
+    return any(part in _VERSION_CONTROL or is_git_directory(part) for part in path.split("/"))
 
 
 def policy_files(paths: Iterable[str]) -> list[str]:

@@ -15,7 +15,7 @@ import msgspec
 
 from dgym.errors import PatchError, PathError
 from dgym.workspace.patches.write import split_on_newline, unquote_path
-from dgym.workspace.paths import decode_path, normalize
+from dgym.workspace.paths import decode_path, is_git_directory, normalize
 
 DATA_LIMIT = 256 * 1024**2
 """Bytes that one binary file may unpack to."""
@@ -176,7 +176,7 @@ class _Parser:
             clean = normalize(path, "/")
         except PathError as error:
             self._fail(str(error))
-        if clean == "." or ".git" in clean.split("/"):
+        if clean == "." or any(map(is_git_directory, clean.split("/"))):
             self._fail(f"{path!r} cannot be patched")
         return clean
 

@@ -74,6 +74,11 @@ ANY_HOST = SourceHosts()
 """For a fetch on the user's own machine."""
 
 
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+_IPV4_AT_THE_END = tuple(map(ipaddress.IPv6Network, ("::ffff:0:0/96", "::/96", "64:ff9b::/96", "::ffff:0:0:0/96")))
+_LOCAL_NAT64 = ipaddress.IPv6Network("64:ff9b:1::/48")
+
+
 def check_public(address: str, where: str) -> None:
     """Refuse what is not on the public internet.
 
@@ -81,9 +86,29 @@ def check_public(address: str, where: str) -> None:
         SourceFailed: ``address`` is private, of this machine, or otherwise special.
     """
     parsed = ipaddress.ip_address(address.partition("%")[0])
-    inner = getattr(parsed, "ipv4_mapped", None) or parsed
-    if not inner.is_global or inner.is_multicast:
+    if not all(map(_is_public, _unwrapped(parsed))):
         raise SourceFailed(f"{where} has the private address {address}; a host like that must be allowed by its name")
+
+
+def _unwrapped(address: _Address) -> list[_Address]:
+    """The address, or the IPv4 addresses that tunnels and gateways read from it.
+
+    RFC 4291 (mapped, compatible), 6052 (NAT64), 2765 (translated), 3056 (6to4) and 4380 (Teredo).
+    """
+    if isinstance(address, ipaddress.IPv4Address):
+        return [address]
+    last = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    if any(address in network for network in _IPV4_AT_THE_END):
+        return [last]
+    if address.sixtofour is not None:
+        return [address.sixtofour]
+    return [address, *(address.teredo or ())]
+
+
+def _is_public(address: _Address) -> bool:
+    if isinstance(address, ipaddress.IPv6Address) and (address.is_site_local or address in _LOCAL_NAT64):
+        return False
+    return address.is_global and not address.is_multicast
 
 
 def _parse(entry: str) -> tuple[str, int | None]:

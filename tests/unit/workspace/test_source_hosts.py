@@ -55,7 +55,12 @@ def test_a_pattern_does_not_lead_into_the_cluster():
 
 @pytest.mark.parametrize(
     "address",
-    ["10.0.0.1", "127.0.0.1", "169.254.169.254", "::1", "fe80::1%eth0", "::ffff:10.1.2.3", "0.0.0.0", "224.0.0.1"],
+    [
+        *["10.0.0.1", "127.0.0.1", "169.254.169.254", "::1", "fe80::1%eth0", "::ffff:10.1.2.3", "0.0.0.0", "224.0.0.1"],
+        # NAT64, its local form, 6to4, Teredo's client, compatible, translated, site-local, unique local
+        *["64:ff9b::10.0.0.1", "64:ff9b:1::8.8.8.8", "2002:a00:1::1", "2001:0:4136:e378:8000:63bf:f5ff:fffe"],
+        *["::10.0.0.1", "::ffff:0:169.254.169.254", "fec0::1", "fd00::1", "64:ff9b::169.254.169.254"],
+    ],
 )
 def test_private_addresses(address):
     with pytest.raises(SourceFailed, match="private"):
@@ -65,6 +70,7 @@ def test_private_addresses(address):
 def test_public_addresses():
     check_public("93.184.215.14", "source")
     check_public("2606:2800:21f:cb07:6820:80da:af6b:8b2c", "source")
+    check_public("64:ff9b::93.184.215.14", "source")
 
 
 @pytest.mark.parametrize("entry", ["http://x", "a b", "*x.org", "host:port", "-x"])

@@ -163,6 +163,7 @@ def test_paths_of_a_patch():
         ("--- /dev/null\n+++ b/../up\n@@ -0,0 +1 @@\n+x\n", "leaves the repository"),
         ("--- /dev/null\n+++ b//etc/x\n@@ -0,0 +1 @@\n+x\n", "leaves the repository"),
         ("--- /dev/null\n+++ b/.git/hooks/x\n@@ -0,0 +1 @@\n+x\n", "cannot be patched"),
+        ("--- /dev/null\n+++ b/a/.GIT/hooks/x\n@@ -0,0 +1 @@\n+x\n", "cannot be patched"),
         ("--- /dev/null\n+++ x\n@@ -0,0 +1 @@\n+x\n", "does not begin with a/ or b/"),
         ("--- /dev/null\n+++ b/link/x\n@@ -0,0 +1 @@\n+x\n", "link is a symbolic link"),
         ("--- /dev/null\n+++ b/a.py/x\n@@ -0,0 +1 @@\n+x\n", r"a\.py is a file"),

@@ -1,16 +1,18 @@
 import contextlib
 import os
 import posixpath
+import subprocess
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from dgym.errors import PathError
 from dgym.workspace import decode_path, encode_path, normalize
-from dgym.workspace.paths import ancestors, resolve_link
+from dgym.workspace.paths import ancestors, is_git_directory, resolve_link
 
 
 @pytest.mark.parametrize(
@@ -132,3 +134,38 @@ def test_no_link_that_leaves_passes(links):
 def test_a_link_is_followed_through_others(target, expected):
     tree = {"d/link": target, "hop": "d", "loop": "loop"}
     assert resolve_link("d/link", target, tree) == expected
+
+
+SPELLINGS = ".gitGIT~1 :\\\u200c\u200d\ufeff\u202eé."
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory):
+    """Whether git, with the rules of every file system, takes a path into its index."""
+    root = tmp_path_factory.mktemp("index")
+    run = partial(subprocess.run, cwd=root, capture_output=True, check=False)
+    run(["git", "init", "-q"])
+    blob = run(["git", "hash-object", "-w", "--stdin"], input=b"").stdout.decode().strip()
+    settings = ["-c", "core.protectHFS=true", "-c", "core.protectNTFS=true"]
+
+    def takes(path):
+        line = f"100644 {blob}\t{path}\0".encode()
+        return run(["git", *settings, "update-index", "--add", "-z", "--index-info"], input=line).stderr == b""
+
+    return takes
+
+
+@example(".GIT")
+@example(".g\u200cit")
+@example("git~1")
+@example(".git . .")
+@example(".git::$INDEX_ALLOCATION")
+@example(".git\\x")
+@example("x\\.git")
+@example(".gitignore")
+@example("git~10")
+@given(st.text(SPELLINGS, min_size=1, max_size=8))
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_names_that_git_takes_for_its_directory(index, part):
+    if part not in (".", ".."):
+        assert is_git_directory(part) != index(f"{part}/hooks")

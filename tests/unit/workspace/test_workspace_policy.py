@@ -64,7 +64,8 @@ def test_the_repositorys_gitignore_may_be_changed():
 
 
 @pytest.mark.parametrize(
-    "path", [".git/config", "a/__pycache__/b", "b.pyc", "pkg.egg-info/PKG-INFO", ".pytest_cache/v", "sub/.git"]
+    "path",
+    [".git/config", "a/__pycache__/b", ".GIT/x", "b.pyc", "pkg.egg-info/PKG-INFO", ".pytest_cache/v", "sub/.git"],
 )
 def test_generated_files_are_never_in_a_patch(path):
     assert Policy.parse({}).excluded_from_patch(path)
