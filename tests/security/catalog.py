@@ -94,6 +94,9 @@ ATTACKS: dict[str, Attack] = {
         "your machine", "a source distribution that would be built, or run its package, outside the sandbox", (LAPTOP,)
     ),
     "host-interpreter": Attack("your machine", "an interpreter that lies in the repository", (LAPTOP,)),
+    "foreign-repository": Attack(
+        "your machine", "filters, hooks and settings of a git repository whose commits are exported", (LAPTOP,)
+    ),
     "trajectory": Attack("your machine", "a trajectory that names tools to import, or a manifest to follow", (LAPTOP,)),
     "local-path": Attack("your machine", "`localPath` that leads out of the manifest's directory", (LAPTOP,)),
     "system-calls": Attack(
@@ -119,7 +122,9 @@ ATTACKS: dict[str, Attack] = {
         "devices, pipes, links that lead out and sparse files in the place of what is read",
         (LAPTOP,),
     ),
-    "bombs": Attack("memory and disk", "archives and git repositories that grow or lead outside", (LAPTOP,)),
+    "bombs": Attack(
+        "memory and disk", "archives and git repositories that grow or lead outside, endless model replies", (LAPTOP,)
+    ),
     "cache": Attack("other tenants", "what another namespace has fetched, from the cache of sources", (LAPTOP,)),
     "author": Attack(
         "the cluster",
@@ -128,7 +133,11 @@ ATTACKS: dict[str, Attack] = {
     ),
     "text-in-pods": Attack("the cluster", "texts of a task that would change the pod's manifest", (LAPTOP,)),
     "egress": Attack("the network", "connections to the API server, kubelet, operator, services and DNS", _ISOLATED),
-    "internal-sources": Attack("the network", "sources at addresses of the cluster or of its metadata", (LAPTOP,)),
+    "internal-sources": Attack(
+        "the network",
+        "sources at addresses of the cluster or of its metadata, also by IPv6 gateways and tunnels",
+        (LAPTOP,),
+    ),
     "unenforced": Attack("the network", "a network that ignores NetworkPolicies: `helm test` fails", (LAPTOP, POD)),
     "changed-pod": Attack("the cluster", "an operator that was taken over makes pods with more rights", (LAPTOP,)),
     "rights": Attack(

@@ -36,6 +36,7 @@ def export(tmp_path):
     return export
 
 
+@pytest.mark.attack("foreign-repository")
 def test_programs_of_a_foreign_repository_do_not_run(export, tmp_path):
     root = tmp_path / "repositories/o/n"
     revision = commit(root)

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import resource
 
 import pytest
 
@@ -56,6 +57,7 @@ async def test_a_model_without_native_calls_debugs_too(opened):
     assert "- view [path]: Show." in server.received[0].body["messages"][0]["content"]
 
 
+OVERSIZED = ("endless", "endless_error", "compressed")
 PASSING = {
     "rate_limit": Fault.RATE_LIMITED,
     "server_error": Fault.OVERLOADED,
@@ -66,12 +68,19 @@ PASSING = {
     "cut_body": Fault.CONNECTION,
     "not_json": Fault.BAD_REPLY,
     "no_choices": Fault.BAD_REPLY,
-    "endless": Fault.BAD_REPLY,
-    "endless_error": Fault.BAD_REPLY,
-    "compressed": Fault.BAD_REPLY,
+    **dict.fromkeys(OVERSIZED, Fault.BAD_REPLY),
     "filtered_prompt": Fault.FILTERED,
     "filtered_reply": Fault.FILTERED,
 }
+
+
+@pytest.mark.attack("bombs")
+@pytest.mark.parametrize("kind", OVERSIZED)
+async def test_a_response_of_any_size_takes_little_memory(opened, kind):
+    _, model, _ = await opened(server=FakeOpenAI(script=[LOOK], faults=[kind]))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert (await ask(model)).tries == 2
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 256 * 1024
 
 
 @pytest.mark.parametrize("kind", PASSING)

@@ -12,6 +12,8 @@ from dgym.results import Record, StoredResult, TrajectoryHeader, episode_path
 from dgym.ui import open_library
 from dgym.wire import EndReason, Observation, Step
 
+pytestmark = pytest.mark.attack("openers")
+
 ENDLESS = 40 * 1024**3
 
 

@@ -53,6 +53,7 @@ def test_a_pattern_does_not_lead_into_the_cluster():
     assert ANY_HOST.resolve("http://127.0.0.1/x", "source") is None
 
 
+@pytest.mark.attack("internal-sources")
 @pytest.mark.parametrize(
     "address",
     [
