@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 import msgspec
 
 from dgym.agents.base import AgentContext, BaseAgent, Env, Tools
-from dgym.agents.chat import Chat
+from dgym.agents.chat import Chat, StopEpisode
 from dgym.agents.memory import NO_CALL, Memory, fit
 from dgym.agents.prompt import InlineTemplate, Prompt, check_template
 from dgym.api import ToolSpec
@@ -30,8 +30,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
 
     The last ``memory_size`` steps are in the prompt in full; ``reset_history_after_rewrite`` drops them at each change
     of a file. ``eval_on_reset`` and ``eval_on_rewrite`` run the task's tests without a call. ``tree_depth`` levels of
-    the repository are shown. ``system_prompt`` and ``task_prompt`` are templates in place of dgym's own: paths, from
-    the manifest's directory, or ``{inline: TEXT}``.
+    the repository are shown. ``max_idle_replies`` replies without a call, one after the other, end the episode.
+    ``system_prompt`` and ``task_prompt`` are templates in place of dgym's own: paths, from the manifest's directory, or
+    ``{inline: TEXT}``.
     """
 
     memory_size: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 20
@@ -39,6 +40,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
     eval_on_reset: bool = True
     eval_on_rewrite: bool = True
     tree_depth: Annotated[int, msgspec.Meta(ge=0, le=20)] = 2
+    max_idle_replies: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 3
     system_prompt: str | InlineTemplate | None = None
     task_prompt: str | InlineTemplate | None = None
 
@@ -93,8 +95,10 @@ class Loop:
         forgetful = self._settings.reset_history_after_rewrite
         self._memory.restore(history, self._context.said, clear_at_change=forgetful)
         over = bool(history) and history[-1].observation.end_reason is not None
+        idle = 0
         while not over:
             reply = await self._ask(info)
+            idle = 0 if reply.calls else idle + 1
             observation, _, terminated, truncated, latest = await self._env.step(action(reply))
             # A step returns the tools only when they have changed.
             info.update(latest)
@@ -102,6 +106,8 @@ class Loop:
                 self._memory.clear()
             self._memory.add(reply, observation["text"])
             over = terminated or truncated
+            if idle == self._settings.max_idle_replies and not over:
+                raise StopEpisode(EndReason.NO_TOOL_CALL)
 
     async def _ask(self, info: InfoDict) -> Reply:
         """The model's reply; a request that exceeds its context is cut and sent again."""

@@ -22,6 +22,7 @@ from dgym.api import AgentSpec, DebugTask
 from dgym.env import AsyncRepoEnv
 from dgym.errors import (
     ArgumentError,
+    ContentFiltered,
     ContextLengthExceeded,
     DgymError,
     EpisodeOver,
@@ -196,7 +197,7 @@ class Player:
                 await self._open_chat(models)
                 result = await self._drive()
         except Exception as error:
-            if isinstance(error, self._session.retryable) and not isinstance(error, ContextLengthExceeded):
+            if isinstance(error, self._session.retryable):
                 raise
             reason, message = failure_cause(error, self._log)
             result = self._failed(reason, message)
@@ -234,6 +235,12 @@ class Player:
                     return await self._run.agent().run(env, self._context())
                 except StopEpisode as stop:
                     return stop.reason
+                except ContextLengthExceeded as error:
+                    self._note(f"the messages exceed the model's context: {error}")
+                    return EndReason.CONTEXT_EXHAUSTED
+                except ContentFiltered as error:
+                    self._note(f"the model or its provider refuses to answer: {error}")
+                    return EndReason.MODEL_REFUSED
         except EpisodeOver:
             # The verdict stands, whether or not the agent noticed that it was given.
             if env.result is None:

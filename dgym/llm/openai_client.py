@@ -9,12 +9,8 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
+import httpx2 as httpx  # the HTTP library of the openai package
 import openai
-
-try:  # the package's own HTTP library: httpx2 since its version 3
-    import httpx2 as httpx
-except ModuleNotFoundError:
-    import httpx  # type: ignore[import-not-found, no-redef]
 
 from dgym.errors import ModelConfigError
 from dgym.llm.config import ModelSettings, Secret

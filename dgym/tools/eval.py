@@ -12,7 +12,7 @@ from dgym.tools.context import ToolContext, ToolResult
 from dgym.tools.text import OUTPUT_BYTES, OutputBytes, cut_notice, plural
 from dgym.wire import Score
 
-_ADVICE = "run fewer tests at once to see the rest, with bash or as the entrypoint of pdb"
+_ADVICE = "run fewer tests at once to see the rest"
 _PASSED = frozenset({"passed", "xpassed"})
 _UNCHANGED = hashlib.sha256().hexdigest()
 """The digest of a workspace without changes."""

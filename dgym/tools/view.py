@@ -11,7 +11,7 @@ from dgym.workspace import split_lines
 
 
 class View(Tool):
-    """Show a file, or lines of it. Breakpoints are marked B; files that cannot be rewritten are marked read-only."""
+    """Show a file, or lines of it. Files that cannot be rewritten are marked read-only."""
 
     mutates = False
     examples = ("view calc.py", "view calc.py 1 40")
@@ -30,7 +30,7 @@ class View(Tool):
         path: str,
         start: Annotated[int, Meta(ge=1)] | None = None,
         end: Annotated[int, Meta(ge=1)] | None = None,
-        include_line_numbers_and_breakpoints: bool = True,
+        include_line_numbers: bool = True,
     ) -> ToolResult:
         """Read.
 
@@ -39,7 +39,7 @@ class View(Tool):
             path: The file, relative to the workspace.
             start: First line; lines count from 1. Default: the first.
             end: Last line, itself shown. Default: the last.
-            include_line_numbers_and_breakpoints: Whether lines are numbered and breakpoints marked.
+            include_line_numbers: Whether lines are numbered.
         """
         resolved = await context.resolve(path)
         text = as_text(await context.read_resolved(resolved), resolved.shown)
@@ -47,7 +47,7 @@ class View(Tool):
         lines = [line.rstrip("\r\n") for line in split_lines(text)]
         first, last = _range(resolved.shown, start, end, len(lines))
         chosen = lines[first - 1 : last]
-        if include_line_numbers_and_breakpoints:
+        if include_line_numbers:
             chosen = numbered(chosen, first, breakpoints=context.breakpoint_lines(resolved.path))
         shown = f"lines {first} to {last} of {len(lines)}" if lines else "an empty file"
         marks = " (read-only)" if resolved.read_only else ""

@@ -338,7 +338,15 @@ class Accepted(Message, frozen=True, kw_only=True):
 
 
 DRIVER_REASONS = frozenset(
-    {EndReason.UNRESOLVED, EndReason.TOKEN_BUDGET_EXHAUSTED, EndReason.CANCELLED, EndReason.MODEL_ERROR}
+    {
+        EndReason.UNRESOLVED,
+        EndReason.TOKEN_BUDGET_EXHAUSTED,
+        EndReason.CONTEXT_EXHAUSTED,
+        EndReason.MODEL_REFUSED,
+        EndReason.NO_TOOL_CALL,
+        EndReason.CANCELLED,
+        EndReason.MODEL_ERROR,
+    }
 )
 """Reasons that a driver may give with ``close``; the sidecar determines the others."""
 

@@ -50,6 +50,9 @@ class EndReason(StrEnum):
     STEP_LIMIT_REACHED = "StepLimitReached"
     REWRITE_LIMIT_REACHED = "RewriteLimitReached"
     TOKEN_BUDGET_EXHAUSTED = "TokenBudgetExhausted"  # noqa: S105 - tokens of a model, not a secret
+    CONTEXT_EXHAUSTED = "ContextExhausted"
+    MODEL_REFUSED = "ModelRefused"
+    NO_TOOL_CALL = "NoToolCall"
     DEADLINE_EXCEEDED = "DeadlineExceeded"
     DRIVER_IDLE = "DriverIdle"
     SANDBOX_KILLED = "SandboxKilled"
@@ -76,7 +79,7 @@ class EndReason(StrEnum):
 
     @property
     def is_truncation(self) -> bool:
-        """True for the limits, the deadline and an idle driver: Gymnasium's ``truncated``."""
+        """True for limits, the deadline, an idle driver and an agent that cannot go on: Gymnasium's ``truncated``."""
         return self in _TRUNCATIONS
 
 
@@ -85,6 +88,9 @@ _TRUNCATIONS = frozenset(
         EndReason.STEP_LIMIT_REACHED,
         EndReason.REWRITE_LIMIT_REACHED,
         EndReason.TOKEN_BUDGET_EXHAUSTED,
+        EndReason.CONTEXT_EXHAUSTED,
+        EndReason.MODEL_REFUSED,
+        EndReason.NO_TOOL_CALL,
         EndReason.DEADLINE_EXCEEDED,
         EndReason.DRIVER_IDLE,
     }

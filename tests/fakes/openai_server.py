@@ -58,7 +58,7 @@ class FakeOpenAI:
     """The server.
 
     ``script`` answers every session in its order, whatever the model's name. ``faults`` happen to the next requests,
-    one each; ``fault_rate`` adds faults that repetition cures, by chance and ``seed``. The last
+    one each (None: no fault); ``fault_rate`` adds faults that repetition cures, by chance and ``seed``. The last
     ``remember`` requests are in ``received``; all of them, unless a number is given.
     """
 
@@ -66,7 +66,7 @@ class FakeOpenAI:
         self,
         *,
         script: Sequence[Answer] | None = None,
-        faults: Iterable[Fault | str] = (),
+        faults: Iterable[Fault | str | None] = (),
         fault_rate: float = 0.0,
         seed: int = 0,
         api_key: str | None = None,
@@ -75,7 +75,7 @@ class FakeOpenAI:
         usage: bool = True,
         remember: int | None = None,
     ) -> None:
-        self.faults = deque(fault if isinstance(fault, Fault) else Fault(fault) for fault in faults)
+        self.faults = deque(Fault(fault) if isinstance(fault, str) else fault for fault in faults)
         self.received: list[Received] = []
         self._remember = remember
         self.most_at_once = 0

@@ -153,10 +153,59 @@ async def test_a_prompt_that_is_too_long_is_cut_and_sent_again(play, new_task):
 
 async def test_a_prompt_that_cannot_be_cut_further_is_sent_once(play):
     played = await play(FakeOpenAI(script=[SUBMIT], context_limit=20))
-    assert played.result.reason is EndReason.MODEL_ERROR
+    assert played.result.reason is EndReason.CONTEXT_EXHAUSTED
     prompts = [json.dumps(request["messages"]) for request in played.requests]
     assert prompts
     assert len(prompts) == len(set(prompts))
+
+
+@pytest.mark.parametrize(
+    ("faults", "reason"),
+    [
+        (["context_length"] * 99, EndReason.CONTEXT_EXHAUSTED),
+        (["filtered_prompt"] * 99, EndReason.MODEL_REFUSED),
+        (["filtered_reply"] * 99, EndReason.MODEL_REFUSED),
+        (["no_call"] * 3, EndReason.NO_TOOL_CALL),
+        (["refusal"] * 3, EndReason.NO_TOOL_CALL),
+    ],
+)
+async def test_an_agent_that_cannot_go_on_is_scored_on_its_workspace(play, faults, reason):
+    repaired = FakeOpenAI(script=[REPAIR, LOOK], faults=[None, *faults])
+    played = await play(repaired)
+    assert played.result.resolved, played.result
+    unrepaired = await play(FakeOpenAI(script=[LOOK], faults=[None, *faults]))
+    result = unrepaired.result
+    assert (result.reason, result.score, result.max_score) == (reason, 0, 1)
+    assert (result.reason.is_verdict, result.reason.is_truncation) == (True, True)
+
+
+async def test_replies_without_a_call_that_are_not_in_a_row_do_not_end_the_episode(play):
+    faults = [None, *["no_call"] * 2, None, *["no_call"] * 2, None]
+    played = await play(FakeOpenAI(script=[LOOK, LOOK, REPAIR, SUBMIT], faults=faults))
+    assert played.result.resolved
+    assert (await play(FakeOpenAI(faults=["no_call"] * 9), parameters={"maxIdleReplies": 5})).result.steps == 5
+
+
+CONTROL = [
+    LOOK,
+    Answer(calls=(Call("view", {"path": "nothing.py"}),)),
+    Answer(calls=(Call("view", {"path": "calc.py", "start": "many"}),)),
+    Answer(calls=(Call("grep", {"pattern": "def"}),)),
+    Answer(calls=(Call("listdir", {}),)),
+    Answer(calls=(Call("bash", {"command": "echo hello; exit 3"}),)),
+    Answer(calls=(Call("no_tool", {}),)),
+    comment(1),
+    Answer(calls=(Call("eval", {}),)),
+    SUBMIT,
+]
+
+
+async def test_the_arm_without_a_debugger_reads_nothing_about_one(play):
+    tools = ["listdir", "view", "grep", "eval", "rewrite", "bash", "submit"]
+    played = await play(FakeOpenAI(script=CONTROL), agent="rewrite_agent", spec={"tools": tools})
+    assert played.result.steps == len(CONTROL)
+    found = re.findall(r".{0,60}(?:breakpoint|pdb|debugger).{0,20}", json.dumps(played.requests), re.IGNORECASE)
+    assert not found
 
 
 async def test_a_used_up_token_budget_ends_the_episode_with_a_score(play):

@@ -192,7 +192,7 @@ async def test_a_suspended_episode_goes_on_where_it_was_and_with_the_time_that_i
     suspended = (await reason_is(installation, "fix", "Suspended"))["status"]
     assert (suspended["activeSeconds"], suspended["replay"]["attempt"], suspended.get("failures", 0)) == (90, 1, 0)
     assert await installation.is_empty()
-    assert [verb for verb, _ in installation.sidecars.calls] == ["state"]
+    assert {verb for verb, _ in installation.sidecars.calls} == {"state"}  # on a busy machine it is asked again
     await installation.api.call("PATCH", path, {"spec": {"suspend": False}}, MERGE)
     await until(lambda: uid in agent.held and agent.held[uid].attempt == 2, "resumed")
     given = agent.held[uid]

@@ -80,7 +80,7 @@ async def test_view_numbers_lines_and_takes_a_range(bench, both_kinds):
     ]
     assert observation.focus_file == "calc.py"
     assert (await bench.text("view calc.py 2 99")).splitlines()[1:] == ["  2      return a + b"]
-    plain = await bench.call("view", path="calc.py", include_line_numbers_and_breakpoints=False)
+    plain = await bench.call("view", path="calc.py", include_line_numbers=False)
     assert plain.text.splitlines()[1:] == ["def add(a, b):", "    return a + b"]
 
 

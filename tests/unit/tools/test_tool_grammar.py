@@ -33,7 +33,7 @@ def parse(action: Any, **more: Tool) -> ToolCall:
         ("  view calc.py 1 40  ", "view", {"path": "calc.py", "start": 1, "end": 40}),
         ("view 'my file.py'", "view", {"path": "my file.py"}),
         ("view calc.py 1 40 false", "view", {
-            "path": "calc.py", "start": 1, "end": 40, "include_line_numbers_and_breakpoints": False,
+            "path": "calc.py", "start": 1, "end": 40, "include_line_numbers": False,
         }),
         ("listdir src 2", "listdir", {"path": "src", "depth": 2}),
         ("grep 'def .*\\(' src 5", "grep", {"pattern": "def .*\\(", "path": "src", "max_results": 5}),

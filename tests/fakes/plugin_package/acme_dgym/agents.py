@@ -17,7 +17,7 @@ class Flip(BaseAgent):
         await env.reset(seed=context.seed)
         outline, *_ = await env.step({"tool": "outline", "arguments": {"path": path}})
         context.log(f"{path} has {len(outline['text'].splitlines())} definitions")
-        plain = {"path": path, "include_line_numbers_and_breakpoints": False}
+        plain = {"path": path, "include_line_numbers": False}
         source, *_ = await env.step({"tool": "view", "arguments": plain})
         for number, line in enumerate(source["text"].splitlines()[1:], start=1):
             if "-" not in line:
