@@ -257,6 +257,9 @@ class Operations(object):
         descriptor = self._trees.manifest(limit)
         self._send(request, files.read_chunks(descriptor, os.fstat(descriptor).st_size))
 
+    def do_changed(self, request, limit):
+        self._send(request, self._changed.lines(limit))
+
     def do_digest(self, request, begin, limit):
         sha256, paths = ("", self._changed.begin(limit)) if begin else self._changed.digest(limit)
         request.answer({"sha256": sha256, "paths": paths})

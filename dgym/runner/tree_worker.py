@@ -14,7 +14,6 @@ The status is 3 for an error of the system, whose number and text are on standar
 """
 
 import errno
-import json
 import os
 import stat
 import sys
@@ -165,6 +164,8 @@ def _anonymous(member):
 
 
 def load_cache(path):
+    import json
+
     try:
         with open(path, "rb") as stream:
             cache = json.loads(stream.read().decode("ascii"))
@@ -174,6 +175,8 @@ def load_cache(path):
 
 
 def save(path, value):
+    import json
+
     with open(path + ".new", "w") as stream:
         json.dump(value, stream, separators=(",", ":"))
     os.rename(path + ".new", path)
@@ -184,31 +187,67 @@ def now_ns():
 
 
 def fingerprint(root, limit):
-    """A number that changes with any change of the tree, and the time of its newest change; reads no file."""
-    value, newest = 0, 0
+    """A number that changes with any change of the tree, and the time of its newest change; reads no file.
+
+    Then the number of its paths, and the bytes of its files.
+    """
+    value, newest, paths, size = 0, 0, 0, 0
     for relative, status in walk(root, limit):
         value = hash((value, relative, status.st_mode) + tuple(identity_of(status)))
         newest = max(newest, status.st_ctime_ns)
-    return value, newest
+        paths += 1
+        size += status.st_size
+    return value, newest, paths, size
 
 
 def identity_of(status):
     return [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 
-def digest(path):
-    """The file's SHA-256; empty when it cannot be read, which no readable file has."""
-    import hashlib
+def small_sha256():
+    """A SHA-256 without OpenSSL, whose library takes 4 MiB and several milliseconds; None if there is none."""
+    for name in ("_sha2", "_sha256"):
+        try:
+            return __import__(name).sha256
+        except ImportError:
+            pass
+    return None
 
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
-    except OSError:
-        return ""
-    state = hashlib.sha256()
-    with open(descriptor, "rb", buffering=0) as stream:
-        for block in iter(lambda: stream.read(256 * 1024), b""):
-            state.update(block)
-    return state.hexdigest()
+
+class TooMuch(Exception):
+    """There is more to read than the caller wants to."""
+
+
+class Hashing(object):
+    """The digests of files.
+
+    ``new`` makes a hash; None: hashlib's. ``left`` is how many bytes may be read in all, beyond which it raises
+    ``TooMuch``; None: any number.
+    """
+
+    def __init__(self, new=None, left=None):
+        if new is None:
+            from hashlib import sha256 as new
+        self._new = new
+        self._left = left
+
+    def digest(self, path):
+        """The file's SHA-256; empty when it cannot be read, which no readable file has."""
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+        except OSError:
+            return ""
+        state = self._new()
+        with open(descriptor, "rb", buffering=0) as stream:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return ""  # replaced by a program since it was found
+            for block in iter(lambda: stream.read(256 * 1024), b""):
+                if self._left is not None:
+                    self._left -= len(block)
+                    if self._left < 0:
+                        raise TooMuch
+                state.update(block)
+        return state.hexdigest()
 
 
 def walk(root, limit):
@@ -243,7 +282,7 @@ def _entries(directory):
         return
 
 
-def hashed(path, status, known, fresh, key):
+def hashed(path, status, known, fresh, key, hashing):
     """The digest of one regular file, from the cache where that is safe."""
     identity = identity_of(status)
     old = known.get(key)
@@ -251,18 +290,22 @@ def hashed(path, status, known, fresh, key):
         fresh[key] = old
         return old[2]
     begin = now_ns()
-    value = digest(path)
+    value = hashing.digest(path)
     fresh[key] = [identity, begin, value]
     return value
 
 
-def describe(root, relative, status, known, fresh):
+def key_of(relative):
+    return os.fsencode(relative).decode("utf-8", "backslashreplace")
+
+
+def describe(root, relative, status, known, fresh, hashing):
     """The key of one path and its entry."""
-    key = os.fsencode(relative).decode("utf-8", "backslashreplace")
+    key = key_of(relative)
     entry = {"type": "other", "mode": stat.S_IMODE(status.st_mode), "size": status.st_size}
     if stat.S_ISREG(status.st_mode):
         entry["type"] = "file"
-        entry["sha256"] = hashed(os.path.join(root, relative), status, known, fresh, key)
+        entry["sha256"] = hashed(os.path.join(root, relative), status, known, fresh, key, hashing)
     elif stat.S_ISLNK(status.st_mode):
         try:
             target = os.fsencode(os.readlink(os.path.join(root, relative)))
@@ -275,16 +318,24 @@ def describe(root, relative, status, known, fresh):
     return key, entry
 
 
-def write_manifest(root, cache, target, limit):
-    known, fresh, size = load_cache(cache), {}, 0
+def write_lines(root, target, limit, known, fresh, hashing):
+    """Write the manifest to ``target``; hashes are taken from ``known`` and put into ``fresh``."""
+    import json
+
+    size = 0
     with open(target + ".new", "w") as stream:
-        for relative, status in walk(root, int(limit)):
-            line = json.dumps(describe(root, relative, status, known, fresh), separators=(",", ":"))
+        for relative, status in walk(root, limit):
+            line = json.dumps(describe(root, relative, status, known, fresh, hashing), separators=(",", ":"))
             size += len(line)
             if size > MAX_BYTES:
                 raise OSError(errno.E2BIG, "the paths of the workspace's files are too long together")
             stream.write(line + "\n")
     os.rename(target + ".new", target)
+
+
+def write_manifest(root, cache, target, limit):
+    fresh = {}
+    write_lines(root, target, int(limit), load_cache(cache), fresh, Hashing())
     save(cache, fresh)
 
 
@@ -303,4 +354,7 @@ def main(command, *arguments):
 
 
 if __name__ == "__main__":
+    # tarfile imports shutil for a function that packing and unpacking do not call. With re, bz2 and lzma, which shutil
+    # imports, it takes longer than all the rest of the start.
+    sys.modules["shutil"] = type(sys)("shutil")
     sys.exit(main(*sys.argv[1:]))

@@ -1,6 +1,11 @@
-"""Whole trees: manifest, tar in, tar out. Short-lived processes do the work; this side forwards the bytes."""
+"""Whole trees: manifest, tar in, tar out. Short-lived processes do the work; this side forwards the bytes.
+
+Of few and small files the runner writes the manifest itself: to start a process takes longer.
+"""
 
 import contextlib
+import errno
+import json
 import os
 import stat
 import subprocess
@@ -11,6 +16,9 @@ from . import tree_worker
 from .connection import RequestError
 
 _ERROR_LIMIT = 4096
+_FEW_PATHS = 1000
+_FEW_BYTES = 2 * 1024 * 1024
+_MOST_LINES = 2000
 _LARGEST_HASHED = 1024 * 1024
 _MOST_HASHED = 16 * 1024 * 1024
 
@@ -40,14 +48,27 @@ class Trees(object):
         target = os.path.join(state, "manifest.json")
         with self._hashing:
             begin = tree_worker.now_ns()
-            value, newest = tree_worker.fingerprint(self._configuration.workspace, limit)
+            value, newest, paths, size = tree_worker.fingerprint(self._configuration.workspace, limit)
             if value != self._seen or newest + tree_worker.SETTLED_NS >= self._hashed_at:
                 self._seen = None
-                cache = os.path.join(state, "hashes.json")
-                with self._worker("manifest", self._configuration.workspace, cache, target, str(limit)) as worker:
-                    worker.stdout.close()
+                if paths > _FEW_PATHS or size > _FEW_BYTES or not self._write_here(target, limit):
+                    cache = os.path.join(state, "hashes.json")
+                    with self._worker("manifest", self._configuration.workspace, cache, target, str(limit)) as worker:
+                        worker.stdout.close()
                 self._seen, self._hashed_at = value, begin
             return os.open(target, os.O_RDONLY)
+
+    def _write_here(self, target, limit):
+        """Write the manifest in this process; False if that would take too long."""
+        new = tree_worker.small_sha256()
+        if new is None:
+            return False
+        hashing = tree_worker.Hashing(new, left=_FEW_BYTES)
+        try:
+            tree_worker.write_lines(self._configuration.workspace, target, min(limit, 4 * _FEW_PATHS), {}, {}, hashing)
+        except (tree_worker.TooMuch, OSError):
+            return False  # the tree has grown meanwhile
+        return True
 
     def unpack(self, path, chunks):
         """Extract the tar that arrives in chunks below ``path``."""
@@ -107,14 +128,45 @@ class ChangedPaths(object):
         self._root = root
         self._lock = threading.Lock()
         self._before = None
+        self._began = 0
         self._described = {}
+        self._hashes = {}
 
     def begin(self, limit):
         """Count changes from now on; returns the number of paths."""
         with self._lock:
-            self._before, self._described = None, {}
+            self._before, self._described, self._hashes = None, {}, {}
+            self._began = tree_worker.now_ns()
             self._before = {path: _identity(status) for path, status in tree_worker.walk(self._root, limit)}
             return len(self._before)
+
+    def lines(self, limit):
+        """The lines of the manifest of all paths that may have changed since ``begin``, with null if they are gone.
+
+        ``OSError`` (ENODATA) when ``begin`` has failed, or when there are too many, or too much would have to be read.
+        """
+        with self._lock:
+            new = tree_worker.small_sha256()
+            if self._before is None or new is None:
+                raise OSError(errno.ENODATA, "the changes are not known")
+            hashing, fresh, paths, lines = tree_worker.Hashing(new, left=_FEW_BYTES), {}, set(), []
+            for path, status in tree_worker.walk(self._root, limit):
+                paths.add(path)
+                # What changed shortly before may have changed again within the same tick of the file system's clock.
+                settled = status.st_ctime_ns + tree_worker.SETTLED_NS < self._began
+                if settled and self._before.get(path) == _identity(status):
+                    continue
+                try:
+                    lines.append(tree_worker.describe(self._root, path, status, self._hashes, fresh, hashing))
+                except tree_worker.TooMuch:
+                    raise OSError(errno.ENODATA, "too much has changed")
+                if len(lines) > _MOST_LINES:
+                    raise OSError(errno.ENODATA, "too much has changed")
+            self._hashes = fresh
+            lines += [(tree_worker.key_of(path), None) for path in self._before if path not in paths]
+            if len(lines) > _MOST_LINES:
+                raise OSError(errno.ENODATA, "too much has changed")
+            return [json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n" for line in lines]
 
     def digest(self, limit):
         """The SHA-256 of the changed paths, and the number of all paths.
@@ -162,7 +214,7 @@ def _description(path, status):
         return b"other"
     kind = "program" if status.st_mode & stat.S_IXUSR else "file"
     large = status.st_size > _LARGEST_HASHED
-    content = "%d bytes" % status.st_size if large else tree_worker.digest(path)
+    content = "%d bytes" % status.st_size if large else tree_worker.Hashing().digest(path)
     return ("%s %s" % (kind, content)).encode("ascii")
 
 

@@ -39,7 +39,9 @@ _LISTING_LIMIT = 64 * _MiB
 _MANIFEST_LIMIT = 65 * _MiB  # above the runner's own limit, which does not count the ends of lines
 _LINE_LIMIT = 64 * 1024
 _LONGEST_PATH = 4096
-_MANIFEST_LINE = msgspec.json.Decoder(tuple[str, ManifestEntry])
+_MOST_CHANGED = 2_000
+"""Lines that the runner sends of changes; of more it sends none."""
+_MANIFEST_LINE = msgspec.json.Decoder(tuple[str, ManifestEntry | None])
 
 
 class RunnerInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,9 +186,20 @@ class RunnerClient:
         """Every path of the workspace with its hash; see ``Sandbox.manifest``."""
         try:
             async with asyncio.timeout(_LARGE):
-                return await self._manifest(limit)
+                lines = await self._lines("manifest", limit, most=limit)
+                return {path: entry for path, entry in lines.items() if entry is not None}
         except TimeoutError:
             raise SandboxLost(f"the runner's manifest took longer than {_LARGE:.0f} s") from None
+
+    async def changed(self) -> dict[str, ManifestEntry | None] | None:
+        """What may have changed since the baseline of ``digest``; see ``Sandbox.changed``."""
+        try:
+            async with asyncio.timeout(_LARGE):
+                return await self._lines("changed", DIGEST_LIMIT, most=_MOST_CHANGED)
+        except TimeoutError:
+            raise SandboxLost(f"the runner's list of changes took longer than {_LARGE:.0f} s") from None
+        except OSError:
+            return None
 
     async def digest(self, *, begin: bool = False) -> WorkspaceDigest:
         """The digest of the workspace's changes since its baseline; see ``Sandbox.digest``."""
@@ -259,15 +272,15 @@ class RunnerClient:
             return RunResult(exit_status=None, ended_by="exit", output=message.encode("utf-8", "replace"))
         return _run_result(result, payload)
 
-    async def _manifest(self, limit: int) -> dict[str, ManifestEntry]:
-        manifest: dict[str, ManifestEntry] = {}
+    async def _lines(self, op: str, limit: int, *, most: int) -> dict[str, ManifestEntry | None]:
+        manifest: dict[str, ManifestEntry | None] = {}
         rest, size = b"", 0
-        async with aclosing(self._channel.stream("manifest", {"limit": limit}, idle=_LARGE)) as chunks:
+        async with aclosing(self._channel.stream(op, {"limit": limit}, idle=_LARGE)) as chunks:
             async for chunk in chunks:
                 size += len(chunk)
                 lines, _, rest = (rest + chunk).rpartition(b"\n")
                 manifest.update(_manifest_lines(lines))
-                if len(manifest) > limit or len(rest) > _LINE_LIMIT or size > _MANIFEST_LIMIT:
+                if len(manifest) > most or len(rest) > _LINE_LIMIT or size > _MANIFEST_LIMIT:
                     raise SandboxLost("the runner's manifest is larger than was asked for")
         if rest:
             raise SandboxLost("the runner's manifest is cut off")
@@ -298,7 +311,7 @@ def names(paths: Iterable[str]) -> bytes:
     return bytes(encoded)
 
 
-def _manifest_lines(lines: bytes) -> list[tuple[str, ManifestEntry]]:
+def _manifest_lines(lines: bytes) -> list[tuple[str, ManifestEntry | None]]:
     try:
         entries = _MANIFEST_LINE.decode_lines(lines)
     except DECODE_ERRORS as error:

@@ -233,6 +233,14 @@ class Sandbox(Protocol):
         """
         ...
 
+    async def changed(self) -> dict[str, ManifestEntry | None] | None:
+        """The paths of the manifest that may have changed since the baseline of ``digest``; None: gone.
+
+        None in place of all: there is no baseline, or too much has changed. Costs a ``stat`` of each path, and reads
+        what has another size or time, which a program cannot set back.
+        """
+        ...
+
     async def digest(self, *, begin: bool = False) -> WorkspaceDigest:
         """Digest paths, types, executable bits and contents of what has changed since the baseline.
 

@@ -205,9 +205,11 @@ class Sandboxes:
         self.context.focus_file = history.focus_file
 
     async def changes(self) -> ChangeSet:
-        """The agent's changes so far."""
+        """The agent's changes so far, by the times of files; the final ones are found by reading everything."""
         sandbox, baseline = self.current()
-        return await collect(sandbox, self._originals, baseline)
+        # The setup of tools changes files after the manifest of the baseline, and before the changes are counted.
+        counted = not any(tool.setup_commands for tool in self._tools.values())
+        return await collect(sandbox, self._originals, baseline, trusting_times=counted)
 
     async def restore(self, paths: Sequence[str]) -> tuple[str, ...]:
         """Make the files at and below ``paths`` those of the untouched repository; returns what was changed.

@@ -110,15 +110,21 @@ class Originals:
                         paths.discard(member.name)
 
 
-async def collect(sandbox: Sandbox, originals: Originals, baseline: Baseline) -> ChangeSet:
-    """Compare ``sandbox`` with ``baseline``, whose files are read from ``originals``."""
+async def collect(
+    sandbox: Sandbox, originals: Originals, baseline: Baseline, *, trusting_times: bool = False
+) -> ChangeSet:
+    """Compare ``sandbox`` with ``baseline``, whose files are read from ``originals``.
+
+    ``trusting_times``: read only the files whose times or sizes have changed; for a patch that decides about nothing.
+    """
+    changed = await sandbox.changed() if trusting_times else None
     try:
-        after = await sandbox.manifest()
+        after = await sandbox.manifest() if changed is None else changed
     except OSError as error:
         # Too many files, or programs that take the memory or the disk to list them: the agent's doing.
         return ChangeSet(changes={}, unscorable=f"the workspace's files cannot be listed: {error.strerror or error}")
     # Deciding about hundreds of thousands of files takes seconds, in which other calls want their answers.
-    allowed, refusals = await asyncio.to_thread(_divide, baseline, after)
+    allowed, refusals = await asyncio.to_thread(_divide, baseline, after, partial=changed is not None)
     excess = _excess(allowed.paths)
     if excess:
         return ChangeSet(changes={}, refused=refusals, unscorable=excess)
@@ -146,8 +152,18 @@ async def collect(sandbox: Sandbox, originals: Originals, baseline: Baseline) ->
     )
 
 
-def _divide(baseline: Baseline, after: Mapping[str, ManifestEntry]) -> tuple[Changes, list[Refusal]]:
-    return refuse(compare(baseline.manifest, after), baseline.policy, baseline.delivered, baseline.built)
+def _divide(
+    baseline: Baseline, after: Mapping[str, ManifestEntry | None], *, partial: bool
+) -> tuple[Changes, list[Refusal]]:
+    """The changes that are carried and those that are not; ``partial``: other paths are as in ``baseline``."""
+    before, present = baseline.manifest, {path: entry for path, entry in after.items() if entry is not None}
+    links: dict[str, str] = {}
+    if partial:
+        links = {path: entry.target for path, entry in before.items() if entry.type == "symlink" and path not in after}
+        before = {path: before[path] for path in after if path in before}
+    changes = compare(before, present)
+    changes = Changes(changes.items, links | changes.links)
+    return refuse(changes, baseline.policy, baseline.delivered, baseline.built)
 
 
 def _excess(paths: Sequence[str]) -> str:

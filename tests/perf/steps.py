@@ -64,12 +64,22 @@ def step_figures(scratch: Path) -> list[Figure]:
             figure(
                 "rewrite one line", timed(lambda: env.step("rewrite calc.py 2 <c>    return a + b</c>"), repeat=100)
             ),
+            figure("patch after a rewrite", patches(env, repeat=40), aim=5.0),
             figure("bash true", timed(lambda: env.step("bash true"), repeat=100)),
             figure("eval (pytest, one test)", timed(lambda: env.step("eval"), repeat=7, warm_up=1)),
         ]
         size = len(msgspec.json.encode(env.history())) / len(env.history())
         figures.append(Figure(name="history bytes per step", unit="bytes", median=size, samples=len(env.history())))
     return figures
+
+
+def patches(env: dgym.RepoEnv, *, repeat: int) -> list[float]:
+    """Milliseconds of ``env.patch()``, each time after another rewrite."""
+    durations = []
+    for number in range(repeat):
+        env.step(f"rewrite calc.py 2 <c>    return a + b + {number}</c>")
+        durations += timed(env.patch, repeat=1, warm_up=0)
+    return durations
 
 
 def pexpect_pdb(scratch: Path) -> dict[str, float]:

@@ -52,7 +52,9 @@ _ERRORS = [
     {"type": "setup", "message": "m"},
     {"type": "invalid", "message": "m"},
 ]
-_MANIFEST = b'["a.py", {"type": "file", "mode": 420, "size": 3, "sha256": "ab"}]\n["b", {"type": "symlink"}]\n'
+_MANIFEST = (
+    b'["a.py", {"type": "file", "mode": 420, "size": 3, "sha256": "ab"}]\n["b", {"type": "symlink"}]\n["c", null]\n'
+)
 
 _RESULTS: list[Any] = [_RUN, [_STAT], _DEBUG, _RUNNER, [1, 2], 3, {"sha256": "", "paths": 1}, None]
 _OPERATIONS: dict[str, Callable[[RunnerClient], Coroutine[Any, Any, Any]]] = {
@@ -65,6 +67,7 @@ _OPERATIONS: dict[str, Callable[[RunnerClient], Coroutine[Any, Any, Any]]] = {
     "write": lambda client: client.write_file("a", b"x" * 200_000),
     "remove": lambda client: client.remove(["a"]),
     "manifest": lambda client: client.manifest(limit=1000),
+    "changed": lambda client: client.changed(),
     "digest": lambda client: client.digest(),
     "debug": lambda client: client.debug(DebugRequest(command="n", entrypoint="python a.py")),
     "processes": lambda client: client.processes(),

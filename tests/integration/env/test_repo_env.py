@@ -132,6 +132,23 @@ def test_a_sandbox_that_dies_of_the_experimenter_is_replaced(task):
         assert (info["resolved"], info["steps"]) == (True, 2)
 
 
+def test_the_patch_between_steps_is_that_of_the_end(new_task):
+    files = {"calc.py": "x = 1\n", "lib/a.py": "a = 1\n", "lib/b.py": "b = 1\n", ".gitignore": "*.log\n", "t.py": "1\n"}
+    task = new_task(files, readOnlyPatterns=["t.py"], solution=None, entrypoint="true")
+    with dgym.RepoEnv(task, sandbox="none") as env:
+        env.reset()
+        assert env.patch() == ""
+        env.step("bash touch -r calc.py time; printf 'x = 2\\n' > calc.py; touch -r time calc.py; rm time")
+        assert "+x = 2" in env.patch()
+        env.step("bash rm -r lib; ln -s calc.py lib; ln -s /etc/passwd out; echo 2 > t.py; echo 3 > a.log")
+        env.step("bash mkdir new; echo 1 > new/one; chmod +x calc.py; ln -s nowhere new/two; ln -s ../lib new/three")
+        between = env.patch()
+        assert between.count("diff --git") == 7
+        *_, info = env.step("submit")
+        assert info["reason"]
+        assert env.patch() == between
+
+
 def test_files_are_restored(new_task):
     script = {"run.sh": "#!/bin/sh\n", "calc.py": "x = 1\n", "lib/a.py": "a = 1\n", "lib/b.py": "b = 1\n"}
     task = new_task(files=script, setupCommands=["chmod +x run.sh; echo 'x = 2' > calc.py; ln -s calc.py link"])

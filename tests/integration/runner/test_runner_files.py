@@ -69,6 +69,60 @@ async def test_a_digest_covers_paths_modes_and_contents_that_have_changed_since_
     assert (await sandbox.digest()).sha256 == back
 
 
+CHANGES = [
+    "echo 1 > new; mkdir -p d/e; echo 2 > d/e/f; ln -s kept link; mkfifo pipe",
+    "rm gone; chmod +x kept; mv d moved",
+    # As large as before and as old, which only the time of the change gives away.
+    "touch -r same time; printf b > same; touch -r time same; rm time",
+    "rm same; ln -s same same; rm link; mkdir link; echo 3 > link/x",
+    "rm -r moved link; touch \"$(printf 'not-\\377-utf8')\"",
+    "rm -rf ./*; printf a > same",
+    "head -c 3M /dev/zero > large",
+]
+
+
+async def test_what_may_have_changed_since_the_baseline_leads_to_the_manifest(sandbox):
+    for name in ("kept", "gone", "same"):
+        await sandbox.write_file(name, b"a")
+    assert await sandbox.changed() is None
+    before = await sandbox.manifest()
+    await sandbox.digest(begin=True)
+    for change in CHANGES:
+        assert (await sandbox.run(change)).exit_status == 0
+        changed, after = await sandbox.changed(), await sandbox.manifest()
+        if "large" in change:
+            assert changed is None
+            break
+        reached = {path: entry for path, entry in {**before, **changed}.items() if entry is not None}
+        assert reached == after, change
+        assert {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)} <= changed.keys()
+
+
+async def test_what_has_settled_and_did_not_change_is_not_read_again(sandbox):
+    await sandbox.run("for i in $(seq 50); do echo $i > f$i; done; sleep 0.15")
+    await sandbox.digest(begin=True)
+    assert await sandbox.changed() == {}
+    await sandbox.run("echo new > f7; rm f9")
+    assert sorted(await sandbox.changed()) == ["f7", "f9"]
+    await sandbox.run(["python3", "-c", "for i in range(2_001): open(str(i), 'w')"])
+    assert await sandbox.changed() is None
+    await sandbox.run(["python3", "-c", "import os\nfor i in range(2_001): os.remove(str(i))"])
+    assert sorted(await sandbox.changed()) == ["f7", "f9"]
+
+
+async def test_a_manifest_is_the_same_whichever_process_writes_it(sandbox):
+    for change in CHANGES[:-2]:
+        await sandbox.write_file("kept", b"a")
+        await sandbox.write_file("gone", b"a")
+        await sandbox.run(change)
+        small = await sandbox.manifest()
+        await sandbox.run("head -c 3M /dev/zero > large")
+        large = await sandbox.manifest()
+        assert large.pop("large").size == 3 * 1024**2
+        assert small == large
+        await sandbox.run("rm large")
+
+
 async def test_a_workspace_with_too_many_or_too_large_changes_has_no_digest(sandbox):
     await sandbox.digest(begin=True)
     await sandbox.run("for i in $(seq 17); do head -c 1M /dev/zero > $i; done")
