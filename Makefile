@@ -44,17 +44,20 @@ demo: $(STAMP) ## run ten real debugging episodes on this machine
 
 PYTEST = -m pytest -q -n $(TEST_PROCESSES) --dist worksteal
 
+ALL = not matrix and not monitoring and not browser
+
 .PHONY: test
-test: $(STAMP) ## unit and integration tests, no cluster, after make binaries against a real API server too; COVERAGE=1: 90 % of the lines
+test: $(STAMP) ## unit and integration tests, no cluster, after make binaries against a real API server too
 	@hack/system-packages
-ifdef COVERAGE
+	@$(BIN)/python $(PYTEST)
+
+.PHONY: test-all
+test-all: $(STAMP) ## make test with the long tests and all variations; fails below 90 % of the lines
+	@hack/system-packages
 	@$(BIN)/coverage erase
-	@COVERAGE_FILE=$(abspath .coverage) $(BIN)/coverage run $(PYTEST)
+	@COVERAGE_FILE=$(abspath .coverage) $(BIN)/coverage run $(PYTEST) -m "$(ALL)"
 	@$(BIN)/coverage combine -q
 	@$(BIN)/coverage report --fail-under=90
-else
-	@$(BIN)/python $(PYTEST)
-endif
 
 .PHONY: binaries
 binaries: $(STAMP) ## build what tests run against, once, with Go: a cluster's programs, helm, an S3 server, Prometheus

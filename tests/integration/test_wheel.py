@@ -33,6 +33,7 @@ def installed(tmp_path_factory):
     return environment / "bin" / "python"
 
 
+@pytest.mark.thorough
 def test_a_typed_program_passes_mypy_strict(installed, tmp_path):
     shutil.copy(USER, tmp_path / "user.py")
     mypy = (sys.executable, "-m", "mypy", "--strict", "--python-executable", str(installed), "--cache-dir", "cache")

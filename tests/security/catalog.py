@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 LAPTOP, CONTAINER, POD, PLAIN = "laptop", "container", "pod", "no sandbox"
 PLACES = (LAPTOP, CONTAINER, POD, PLAIN)
-"""``laptop``: ``make test``, with bubblewrap where programs run. ``container``: podman. ``pod``: a real cluster."""
+"""``laptop``: ``make test-all``, with bubblewrap where programs run. ``container``: podman. ``pod``: a real cluster."""
 
 
 class Attack(NamedTuple):

@@ -16,7 +16,7 @@ from dgym.errors import ManifestError, SetupFailed
 from dgym.sandbox.local import ensure_environment, resolve_python
 from dgym.sandbox.local.environments import installer_environment
 
-pytestmark = pytest.mark.attack("host-build")
+pytestmark = [pytest.mark.attack("host-build"), pytest.mark.thorough]
 
 BACKEND = """
 import json, os, zipfile

@@ -14,6 +14,7 @@ def peak_bytes(process):
     return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
 
 
+@pytest.mark.thorough
 @pytest.mark.attack("killed-sandbox")
 @pytest.mark.parametrize(
     ("command", "left_behind"),

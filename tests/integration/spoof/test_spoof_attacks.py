@@ -1,6 +1,6 @@
-"""Every attack where bubblewrap isolates, and one of each sort where nothing does. None may resolve without a mark.
+"""Every attack where bubblewrap isolates (``make test-all``), and one of each sort where nothing does.
 
-``make e2e`` plays every one of them in containers, and without isolation.
+None may resolve without a mark. ``make e2e`` plays every one of them in containers, and without isolation.
 """
 
 import pytest
@@ -10,11 +10,13 @@ from tests.fakes.attacks.every import ATTACKS, ONE_OF_EACH_SORT, REPAIRS, cases
 from tests.fakes.attacks.model import accept, withstand
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("attack", cases(ATTACKS))
 async def test_an_attack_is_not_resolved(attack, bubblewrap):
     await withstand(attack, bubblewrap)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("attack", cases(processes.ATTACKS))
 async def test_an_attack_across_processes_is_not_resolved(attack, bubblewrap):
     if bubblewrap == "none" and attack is not processes.DAEMON_OF_A_BUILD:

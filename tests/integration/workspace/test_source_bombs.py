@@ -18,7 +18,7 @@ from dgym.workspace.sources import tree as source_tree
 from dgym.workspace.sources import unpack as source_unpack
 from dgym.workspace.sources import unpack_archive
 
-pytestmark = pytest.mark.attack("bombs")
+pytestmark = [pytest.mark.attack("bombs"), pytest.mark.thorough]
 
 MIB = 1024**2
 
