@@ -4,7 +4,7 @@ import importlib
 
 from tests.fuzz.engine import Target
 
-NAMES = ("frames", "reports", "manifests", "archives", "patches", "policies", "trajectories")
+NAMES = ("frames", "reports", "manifests", "archives", "patches", "policies", "trajectories", "configurations")
 
 
 def load(name: str) -> Target:
