@@ -23,7 +23,28 @@ _LINE = 2_000
 """Characters of a line that are read."""
 _TEST_PROGRAMS = frozenset({"pytest", "py.test", "tox", "nox", "trial", "unittest", "nose2", "zope-testrunner"})
 _TEST_WORDS = ("test", "tests", "testing", "unit", "default")
-_CONDITION = re.compile(r"^[\w{},!.-]{1,100}:\s")
+_CHECKS = frozenset(
+    {
+        *("mypy", "pyright", "type", "types", "typing", "typecheck", "lint", "linting", "flake8", "pylint", "ruff"),
+        *(
+            "style",
+            "format",
+            "fmt",
+            "black",
+            "isort",
+            "doc",
+            "docs",
+            "apidocs",
+            "sphinx",
+            "release",
+            "publish",
+            "build",
+        ),
+        *("pindeps", "precommit", "bench", "benchmarks", "changelog", "security"),
+    }
+)
+"""Words in names of environments and requirements files that are not about tests."""
+_CONDITION = re.compile(r"^([\w{},!.-]{1,100}):\s")
 _SUBSTITUTION = re.compile(r"\{\[([^\]]+)\](\w+)\}")
 
 
@@ -83,11 +104,27 @@ def _tox_ini(file: str, sections: dict[str, dict[str, str]]) -> Automation:
             for key in ("deps", "extras", "dependency_groups", "commands")
         }
         for line in value["deps"].splitlines():
-            installs += _words(_CONDITION.sub("", line[:_LINE].strip()), whole=True)
-        installs += [f".[{extra}]" for extra in value["extras"].replace(",", " ").split()]
+            installs += _words(_of_tests(line), whole=True)
+        for line in value["extras"].splitlines():
+            installs += [f".[{extra}]" for extra in _of_tests(line).replace(",", " ").split()]
         groups += value["dependency_groups"].replace(",", " ").split()
         commands += value["commands"].replace("\\\n", " ").splitlines()
     return _automation(file, commands, installs=installs, groups=groups)
+
+
+def _of_tests(line: str) -> str:
+    """A line of a setting of tox without its condition; empty where the condition names other environments."""
+    line = line[:_LINE].strip()
+    condition = _CONDITION.match(line)
+    if condition is None:
+        return line
+    return "" if is_of_checks(condition[1]) else line[condition.end() :]
+
+
+def is_of_checks(name: str) -> bool:
+    """Whether a name is about linters, types, documents or releases, and not about tests."""
+    words = set(re.split(r"[^a-z0-9]+", name[:200].lower()))
+    return not words.isdisjoint(_CHECKS) and words.isdisjoint(_TEST_WORDS)
 
 
 def _substituted(sections: dict[str, dict[str, str]], text: str) -> str:

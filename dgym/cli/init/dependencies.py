@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from dgym.cli.init.commands import python_answers, read_automation, setup_arguments
+from dgym.cli.init.commands import is_of_checks, python_answers, read_automation, setup_arguments
 from dgym.cli.init.survey import Survey, read_ini, read_text, read_toml, strings, table
 
 NAMES = ("test", "tests", "testing", "dev")
@@ -380,7 +380,7 @@ class _Reader:
                         if extra.strip() and not _is_placeholder(extra):
                             self._extra(extra.strip())
                 elif include := _INCLUDE.match(word):
-                    if not _is_placeholder(include[1]):
+                    if not _is_placeholder(include[1]) and not is_of_checks(Path(include[1]).stem):
                         self.file(self._root / include[1], named_by_file=False)
                 elif not word.startswith("-") and not _is_placeholder(word) and _REQUIREMENT.fullmatch(word):
                     lines.append(word)

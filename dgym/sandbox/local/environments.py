@@ -38,7 +38,7 @@ _LAYOUT = 1
 
 _NAME = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
 _REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\s*(\[[\w\s,.-]*\])?\s*([<>=!~(;@].*)?")
-_UNREACHABLE = re.compile(
+UNREACHABLE = re.compile(
     r"name resolution|failed to establish a new connection|network is unreachable|connection refused|dns error"
     r"|error sending request|could not connect|connection timed out|failed to lookup|proxyerror|newconnectionerror",
     re.IGNORECASE,
@@ -264,7 +264,7 @@ async def _follow(process: asyncio.subprocess.Process, lines: list[str], tell: P
 def _explain(failure: str, end: str, lines: Sequence[str], no_wheel: str) -> str:
     shown = "\n".join(lines[-_LINES_SHOWN:])
     cause = ""
-    if any(_UNREACHABLE.search(line) for line in lines):
+    if any(UNREACHABLE.search(line) for line in lines):
         cause = "the package index cannot be reached (is there a network?); "
     elif any(_NO_WHEEL.search(line) for line in lines):
         cause = no_wheel

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from dgym.errors import SetupFailed
-from dgym.sandbox.local.environments import installer_environment
+from dgym.sandbox.local.environments import UNREACHABLE, installer_environment
 
 _SECONDS = 180.0
 _TRIES = 10
@@ -64,9 +64,14 @@ async def pin_requirements(sources: Sequence[Sequence[str]], *, python_version: 
             return Pinned(lines=tuple(_pins(output)), left_out=tuple(left_out))
         names = {_normal(name) for found in _NOT_FOUND.findall(output) for name in found if name}
         absent = [line for line in lines if _normal(line) in names]
+        why = "there is no wheel of it for this Python"
+        if not absent and not UNREACHABLE.search(output):
+            failing = await _failing(lists, python_version)
+            absent = failing if len(failing) < len(lines) else []
+            why = "there is no wheel for this Python of it or of what it requires"
         if absent:
             lists = [[line for line in source if line not in absent] for source in lists]
-            left_out += [(line, "there is no wheel of it for this Python") for line in absent]
+            left_out += [(line, why) for line in absent]
         elif _CONFLICT.search(output) and sum(map(bool, lists)) > 1:
             last = max(number for number, source in enumerate(lists) if source)
             left_out += [(line, "it contradicts the other requirements") for line in lists[last]]
@@ -75,6 +80,15 @@ async def pin_requirements(sources: Sequence[Sequence[str]], *, python_version: 
             break
     shown = "\n".join([line for line in output.splitlines() if line.strip()][-_LINES_SHOWN:])
     raise SetupFailed(f"the requirements could not be resolved\n{shown}")
+
+
+async def _failing(lists: Sequence[Sequence[str]], python_version: str | None) -> list[str]:
+    """The requirements that cannot be installed even alone."""
+    failing = []
+    for source in filter(None, lists):
+        if (await _resolve(source, python_version))[0] != 0:
+            failing += [line for line in source if (await _resolve([line], python_version))[0] != 0]
+    return failing
 
 
 def _normal(line: str) -> str:

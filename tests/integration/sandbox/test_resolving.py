@@ -40,3 +40,11 @@ def test_what_cannot_be_resolved_at_all_is_an_error(wheels):
     wheels("two", "1.5", "nowhere")
     with pytest.raises(SetupFailed, match="could not be resolved"):
         asyncio.run(pin_requirements([["two"]]))
+
+
+def test_requirements_that_need_what_has_no_wheel_do_not_stop_the_others(wheels):
+    wheels("one", "1.0")
+    wheels("old_mypy", "0.9", "typed-ast")
+    pinned = asyncio.run(pin_requirements([["one"], ["old-mypy==0.9"]]))
+    assert pinned.lines == ("one==1.0",)
+    assert [line for line, _ in pinned.left_out] == ["old-mypy==0.9"]

@@ -194,6 +194,17 @@ jobs:
             ("six", "pytest", "mock"),
         ),
         ({"tox.ini": "[base]\ndeps = six\n[testenv]\ndeps = {[base]deps}\n[testenv:docs]\ndeps = sphinx\n"}, ("six",)),
+        (
+            {
+                "tox.ini": "[testenv]\ndeps =\n  tests: -rmore.txt\n  mypy: -rtypes.txt\n  lint: toolz\n"
+                "  -rmore_mypy.txt\nextras =\n  mypy: docs\n",
+                "setup.py": SETUP,
+                "more.txt": "attrs\n",
+                "types.txt": "typing\n",
+                "more_mypy.txt": "mypy==0.9\n",
+            },
+            ("six", "mock", "attrs"),
+        ),
         ({"tox.ini": "[testenv]\nextras = testing\n", "setup.py": SETUP}, ("six", "mock")),
         ({"setup.py": "import setuptools\nsetuptools.setup(**dict(tests_require=['nose']))\n"}, ("nose",)),
         ({"pyproject.toml": '[tool.tox]\nlegacy_tox_ini = "[testenv]\\ndeps = six"\n'}, ("six",)),
