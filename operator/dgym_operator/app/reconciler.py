@@ -27,8 +27,15 @@ from dgym_operator.actions import EpisodeExecutor, NetworkPolicies, NotLeading, 
 from dgym_operator.app.health import Watchdog
 from dgym_operator.app.metrics import Metrics
 from dgym_operator.cache import Agent, Cache
-from dgym_operator.controllers import CreatePod, Emit, EpisodeInput, PatchSetStatus, PatchStatus, Plan, Waits
-from dgym_operator.controllers.episode import AgentRequest, agent_request, assigned_status, decide, retry_at
+from dgym_operator.controllers import CreatePod, EpisodeInput, PatchSetStatus, PatchStatus, Plan, Waits
+from dgym_operator.controllers.episode import (
+    AgentRequest,
+    agent_request,
+    assigned_events,
+    assigned_status,
+    decide,
+    retry_at,
+)
 from dgym_operator.controllers.episodeset import decide_set
 from dgym_operator.controllers.sandboxpool import decide_pool
 from dgym_operator.dispatch import Deliveries, Dispatcher, candidate_of, pending_pod
@@ -249,15 +256,9 @@ class Reconciler:
 
     async def _assign(self, key: Key, view: EpisodeInput, request: AgentRequest, agent: Agent) -> float:
         status = assigned_status(view, request, agent.uid, self.cache.clock.now())
-        first = request.cause == "SandboxReady"
-        does = "looks for a stored verdict of" if request.cause == "Recover" else "serves"
-        event = Emit(
-            type="Normal" if first else "Warning",
-            reason="Assigned" if first else request.cause,
-            message=f"agent {agent.name} {does} attempt {view.attempt} (epoch {request.epoch})",
-        )
+        events = assigned_events(view, request, agent.name)
         # A write that failed may have taken effect: the slot stays granted until the next reconcile shows it.
-        await self.episodes.apply(view.episode, Plan(actions=(PatchStatus(status=status), event)))
+        await self.episodes.apply(view.episode, Plan(actions=(PatchStatus(status=status), *events)))
         self.dispatcher.release_agent(key)
         self.dispatcher.observe_pod(key, None)
         self.deliveries.deliver(key)

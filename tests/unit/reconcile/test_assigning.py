@@ -3,7 +3,15 @@
 import pytest
 
 from dgym_operator.controllers import AgentView
-from dgym_operator.controllers.episode import agent_request, assigned_status, decide, remaining_seconds, retry_at
+from dgym_operator.controllers.episode import (
+    AgentRequest,
+    agent_request,
+    assigned_events,
+    assigned_status,
+    decide,
+    remaining_seconds,
+    retry_at,
+)
 from dgym_operator.dispatch import candidate_of
 from tests.unit.reconcile.reconcile_builders import (
     AGENT,
@@ -126,3 +134,31 @@ def test_after_a_failed_model_another_try_follows_when_its_backoff_is_over():
     assert (ready.epoch, ready.cause) == (3, "ModelError")
     status = assigned_status(seen, ready, AGENT, in_(20))
     assert (status.assignment.failures, status.assignment.failed_time, status.reason) == (2, None, "Running")
+
+
+def events_of(seen, now=NOW):
+    return [(event.type, event.reason, event.message) for event in assigned_events(seen, agent_request(seen, now), "a")]
+
+
+def test_an_assignment_is_a_normal_event_with_its_cause():
+    assert events_of(view(None, ready_pod())) == [("Normal", "Assigned", "agent a serves attempt 1 (epoch 1)")]
+    failed = running(assignment={"failures": 1, "failed_time": NOW}, reason="ModelError", message="model m: 503")
+    assert events_of(view(failed, ready_pod(), agent=AgentView()), in_(20)) == [
+        ("Normal", "Reassigned", "agent a serves attempt 1 (epoch 2): model m: 503")
+    ]
+
+
+def test_the_loss_of_an_agent_is_recorded_once_whether_or_not_it_was_shown_before():
+    lost = AgentView(lost_since=ago(100), lost="agent pod b is gone")
+    reassigned = ("Normal", "Reassigned", "agent a serves attempt 1 (epoch 2): agent pod b is gone")
+    assert events_of(view(running(), ready_pod(), agent=lost)) == [
+        ("Warning", "AgentLost", "agent pod b is gone"),
+        reassigned,
+    ]
+    assert events_of(view(running(reason="AgentLost"), ready_pod(), agent=lost)) == [reassigned]
+
+
+def test_a_recovery_is_a_reassignment():
+    (event,) = assigned_events(view(running(), ready_pod()), AgentRequest(epoch=2, cause="Recover"), "a")
+    assert (event.type, event.reason) == ("Normal", "Reassigned")
+    assert "looks for a stored verdict of attempt 1" in event.message

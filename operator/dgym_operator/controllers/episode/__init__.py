@@ -3,6 +3,7 @@
 from dgym_operator.controllers.episode.assignment import (
     AgentRequest,
     agent_request,
+    assigned_events,
     assigned_status,
     retry_at,
 )
@@ -23,6 +24,7 @@ __all__ = [
     "AgentRequest",
     "Cause",
     "agent_request",
+    "assigned_events",
     "assigned_status",
     "created",
     "decide",

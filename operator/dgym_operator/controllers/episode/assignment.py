@@ -7,12 +7,13 @@ import msgspec
 
 from dgym.api import AgentAssignment, ConditionType, EpisodeStatus, PodRef, ProgressReason, Stages
 from dgym.wire.assignments import AssignmentMode
-from dgym_operator.controllers.conditions import EPOCH, set_condition
+from dgym_operator.controllers.conditions import EPOCH, fit, set_condition
 from dgym_operator.controllers.episode.clocks import attempt_seconds
 from dgym_operator.controllers.episode.ending import find_ending, heard_since_end, recovery_failed
 from dgym_operator.controllers.episode.pods import AttemptEnd, created, start_failure
 from dgym_operator.controllers.episode.poison import poisoned_steps
 from dgym_operator.controllers.inputs import EpisodeInput, backoff
+from dgym_operator.controllers.plan import Emit
 from dgym_operator.objects import Pod
 
 RequestCause = Literal["SandboxReady", "AgentLost", "ModelError", "Recover"]
@@ -143,6 +144,25 @@ def assigned_status(view: EpisodeInput, request: AgentRequest, agent_pod_uid: st
         start_time=status.start_time or now,
         stages=_stages(pod, now) if first else status.stages,
     )
+
+
+def assigned_events(view: EpisodeInput, request: AgentRequest, agent_name: str) -> tuple[Emit, ...]:
+    """The Events of an assignment. A lost agent that was replaced before its loss was shown has its own Event."""
+    does = "looks for a stored verdict of" if request.cause == "Recover" else "serves"
+    message = f"agent {agent_name} {does} attempt {view.attempt} (epoch {request.epoch})"
+    if request.cause == "SandboxReady":
+        return (Emit(type="Normal", reason="Assigned", message=message),)
+    lost = view.agent.lost if view.agent is not None else ""
+    causes = {
+        "AgentLost": lost,
+        "ModelError": view.episode.status.message or "its model failed",
+        "Recover": view.ending.message if view.ending is not None else "",
+    }
+    cause = causes[request.cause]
+    reassigned = Emit(type="Normal", reason="Reassigned", message=fit(f"{message}: {cause}" if cause else message))
+    if request.cause == "AgentLost" and view.episode.status.reason != "AgentLost":
+        return (Emit(type="Warning", reason="AgentLost", message=fit(lost)), reassigned)
+    return (reassigned,)
 
 
 def _assignment(view: EpisodeInput, request: AgentRequest, agent_pod_uid: str) -> AgentAssignment:
