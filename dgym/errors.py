@@ -23,6 +23,8 @@
         ├── SetupFailed          ``setupCommands``, ``activate`` or ``requirements`` failed, or the tests cannot run
         ├── VerifierFailed       scoring could not run
         └── ModelError           the model did not answer, and retries did not help
+            ├── ModelUnavailable        its provider is out, limits the rate or has no quota left; it passes
+            ├── ModelMisconfigured      a wrong key, model or parameter: no further try can succeed
             ├── ContextLengthExceeded   the messages are too long for it; agents trim them and ask again
             └── ContentFiltered         its provider refuses the messages, or filtered every reply
 
@@ -130,6 +132,14 @@ class ModelError(InfrastructureError):
     """The model did not answer, and retries did not help; the message gives cause and remedy."""
 
     reason = "ModelError"
+
+
+class ModelUnavailable(ModelError):
+    """The provider of the model is out, limits the rate or reports no quota. It passes without a change here."""
+
+
+class ModelMisconfigured(ModelError):
+    """The provider refuses the key, the model or the request: another try would fail in the same way."""
 
 
 class ContextLengthExceeded(ModelError):

@@ -195,6 +195,7 @@ class AgentAssignment(Model, frozen=True, kw_only=True):
         mode: What the agent does: run the episode, prepare it for an external driver, or recover a stored verdict.
         failures: How often another try was due in this pod because the model had failed.
         failed_time: When the model failed last; there until the next assignment.
+        outages: How often in a row the provider of the model was out. They do not count as failures.
         losses: How many agents of this attempt were lost before.
     """
 
@@ -203,6 +204,7 @@ class AgentAssignment(Model, frozen=True, kw_only=True):
     attempt: Count = 0
     mode: Literal["run", "prepare", "recover"] = "run"
     failures: Count = 0
+    outages: Count = 0
     failed_time: Timestamp | None = None
     losses: Count = 0
 

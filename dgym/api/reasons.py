@@ -12,6 +12,7 @@ class ConditionType(StrEnum):
     SUSPENDED = "Suspended"
     HEALTHY = "Healthy"
     READY = "Ready"
+    MODEL_AVAILABLE = "ModelAvailable"
 
 
 class ResolvedReason(StrEnum):

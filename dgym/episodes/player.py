@@ -28,6 +28,7 @@ from dgym.errors import (
     EpisodeOver,
     InfrastructureError,
     ManifestError,
+    ModelMisconfigured,
     PluginError,
 )
 from dgym.llm import Model, Waiting, load_models
@@ -197,7 +198,7 @@ class Player:
                 await self._open_chat(models)
                 result = await self._drive()
         except Exception as error:
-            if isinstance(error, self._session.retryable):
+            if isinstance(error, self._session.retryable) and not isinstance(error, ModelMisconfigured):
                 raise
             reason, message = failure_cause(error, self._log)
             result = self._failed(reason, message)

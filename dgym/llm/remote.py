@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from dgym.errors import ContentFiltered, ContextLengthExceeded, ModelError
+from dgym.errors import ContentFiltered, ContextLengthExceeded, ModelError, ModelMisconfigured, ModelUnavailable
 from dgym.llm.completions import read_reply, request_body
 from dgym.llm.config import DEFAULT_TRIES, ModelSettings, mask
 from dgym.llm.faults import REMEDIES, TREATMENTS, Fault, RequestFailed, Retrying, Treatment
@@ -22,6 +22,14 @@ from dgym.llm.tokens import TokenCounter
 
 _LOG = logging.getLogger("dgym.llm")
 _TRIES_BEFORE_MOVING = 3
+_ERRORS: Mapping[Fault, type[ModelError]] = {
+    Fault.FILTERED: ContentFiltered,
+    **dict.fromkeys(
+        (Fault.RATE_LIMITED, Fault.OVERLOADED, Fault.CONNECTION, Fault.TIMEOUT, Fault.NO_QUOTA), ModelUnavailable
+    ),
+    **dict.fromkeys((Fault.UNAUTHORIZED, Fault.FORBIDDEN, Fault.NOT_FOUND, Fault.REJECTED), ModelMisconfigured),
+}
+"""Errors of failed requests; of the other faults: ``ModelError``."""
 NOTICED_SECONDS = 15.0
 """A request that waits as long reports what for."""
 
@@ -189,7 +197,7 @@ class RemoteModel:
         if failure.fault is Fault.TOO_LONG:
             self._learned_limit = failure.limit or self._learned_limit
             return ContextLengthExceeded(text, limit=failure.limit)
-        return ContentFiltered(text) if failure.fault is Fault.FILTERED else ModelError(text)
+        return _ERRORS.get(failure.fault, ModelError)(text)
 
 
 class _Wait:

@@ -117,8 +117,9 @@ class AssignmentStatus(Message, frozen=True, kw_only=True):
     """The status of one assignment.
 
     ``reason`` and ``outcome`` are set once the assignment is finished or failed, ``message`` also while its agent waits
-    for the model, or its result for the store. ``active_seconds`` is how long the episode's deadline has run under this
-    assignment: from the first reset to the end of the last step, without preparation and scoring.
+    for the model, or its result for the store. ``outage``: it failed because the provider of its model is out.
+    ``active_seconds`` is how long the episode's deadline has run under this assignment: from the first reset to the end
+    of the last step, without preparation and scoring.
     """
 
     episode_uid: str
@@ -130,6 +131,7 @@ class AssignmentStatus(Message, frozen=True, kw_only=True):
     reason: EndReason | None = None
     outcome: Outcome | None = None
     message: str = ""
+    outage: bool = False
 
 
 class AgentReport(Message, frozen=True, kw_only=True):

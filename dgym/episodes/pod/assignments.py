@@ -98,6 +98,7 @@ class _Held:
             reason=None if ending is None else ending.reason,
             outcome=None if ending is None else ending.outcome,
             message=self.stage.cause if ending is None else ending.message,
+            outage=ending is not None and ending.outage,
         )
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from dgym.agents import STANDARD_TOOLS, Agent, Tools, load_agent
+from dgym.agents import STANDARD_TOOLS, Agent, Exchange, Tools, load_agent
 from dgym.api import AgentSpec, DebugTask, ToolSpec, digest
 from dgym.episodes.job import effective_tools
 from dgym.episodes.player import EpisodeRun, Hooks, Player, failure_cause
@@ -17,7 +17,7 @@ from dgym.episodes.pod.logs import EpisodeLog, logging_into
 from dgym.episodes.pod.past import Past, make_past
 from dgym.episodes.pod.progress import Ending, Progress, Report, Shared
 from dgym.episodes.pod.session import LOST, PodSession
-from dgym.errors import DgymError, EpisodeOver, ManifestError, ModelError, Superseded
+from dgym.errors import DgymError, EpisodeOver, ManifestError, ModelError, ModelUnavailable, Superseded
 from dgym.results import Record, StoredResult, TrajectoryHeader, attempt_path
 from dgym.session import EpisodeLimits
 from dgym.tracing import OpenSpan
@@ -58,7 +58,7 @@ async def run_assignment(assignment: Assignment, shared: Shared, *, report: Repo
         except LOST as error:
             ending = _failure(EndReason.SANDBOX_LOST, str(error))
         except ModelError as error:
-            ending = _failure(EndReason.MODEL_ERROR, str(error))
+            ending = _failure(EndReason.MODEL_ERROR, str(error), outage=isinstance(error, ModelUnavailable))
         if tracing is not None:
             describe(tracing, assignment, ending)
         _log.info("over: %s %s", ending.state.value, ending.reason, extra={"fields": {"why": ending.message}})
@@ -110,7 +110,8 @@ class _Attempt:
         """The verdict, or a failure that no other try would cure in the form of a result; and the tokens' price."""
         try:
             if self._assignment.mode is AssignmentMode.RUN:
-                return await self._play()
+                with self._shared.breakers.guard(self._model, self):
+                    return await self._play()
             try:
                 return await self._prepare_for_driver(), None
             except EpisodeOver as over:
@@ -138,11 +139,19 @@ class _Attempt:
         self._progress.went_on(begun)
         hooks = Hooks(
             on_step=self._progress.step_recorded,
-            on_exchange=lambda exchange, _steps: self._progress.model_replied(exchange),
+            on_exchange=lambda exchange, _steps: self._model_replied(exchange),
             on_wait=self._progress.waits,
         )
         player = Player(run, self._session, self._record, log=_log, hooks=hooks, begun=begun, said=said)
         return await player.play(self._shared.models), player.price
+
+    @property
+    def _model(self) -> str:
+        return str((self._assignment.agent or {}).get("model") or "")
+
+    def _model_replied(self, exchange: Exchange) -> None:
+        self._shared.breakers.answered(self._model)
+        self._progress.model_replied(exchange)
 
     async def _past(self) -> Past | None:
         """The steps of the attempt that this one goes on from; None: the episode begins afresh."""
@@ -274,8 +283,8 @@ def _finished(stored: StoredResult) -> Ending:
     return Ending(state=AssignmentState.FINISHED, reason=stored.reason, outcome=outcome, message=stored.message)
 
 
-def _failure(reason: EndReason, message: str) -> Ending:
-    return Ending(state=AssignmentState.FAILED, reason=reason, message=message)
+def _failure(reason: EndReason, message: str, *, outage: bool = False) -> Ending:
+    return Ending(state=AssignmentState.FAILED, reason=reason, message=message, outage=outage)
 
 
 def read_task(assignment: Assignment) -> DebugTask:

@@ -51,6 +51,9 @@ _FAILED = CATALOGUE.counter(
     model=_MODEL,
     fault=", ".join(fault.value for fault in Fault),
 )
+_OUTAGE = CATALOGUE.gauge(
+    "dgym_agent_model_outage", "1 while the model is out and no episode begins with it, else 0.", model=_MODEL
+)
 _RETRIES = CATALOGUE.counter("dgym_agent_model_retries_total", "Repeated requests before a reply.", model=_MODEL)
 _WAITS = CATALOGUE.counter(
     "dgym_agent_model_wait_seconds_total", "Time that replies waited for rate limits, places and retries.", model=_MODEL
@@ -74,6 +77,10 @@ _BUILD = CATALOGUE.gauge(
 
 Failures = Callable[[], Iterator[tuple[str, str, int]]]
 """Model, fault and number of the requests that failed."""
+
+
+Outages = Callable[[], Iterator[tuple[str, bool]]]
+"""Models that were used, and whether each is out."""
 
 
 class Metrics:
@@ -102,9 +109,14 @@ class Metrics:
             for result in ("ok", "error"):
                 self._calls.labels(tool, result)
 
-    def add_gauges(self, now: Callable[[], "Gauges"], failures: Failures = lambda: iter(())) -> None:
-        """Call ``now`` and ``failures`` at every scrape."""
-        self.registry.register(_GaugesCollector(now, failures))
+    def add_gauges(
+        self,
+        now: Callable[[], "Gauges"],
+        failures: Failures = lambda: iter(()),
+        outages: Outages = lambda: iter(()),
+    ) -> None:
+        """Call all three at every scrape."""
+        self.registry.register(_GaugesCollector(now, failures, outages))
 
     def step_recorded(self, step: Step) -> None:
         """Count a step, and the call of a tool that it is; the reset is none."""
@@ -158,8 +170,9 @@ class Gauges:
 
 
 class _GaugesCollector:
-    def __init__(self, now: Callable[[], Gauges], failures: Failures) -> None:
+    def __init__(self, now: Callable[[], Gauges], failures: Failures, outages: Outages) -> None:
         self._now = now
+        self._outages = outages
         self._failures = failures
         self._build = (version("dgym"), platform.python_version())
 
@@ -173,4 +186,5 @@ class _GaugesCollector:
         for model, fault, count in self._failures():
             failures[model, fault] += count
         yield _FAILED.family(failures)
+        yield _OUTAGE.family({model: int(out) for model, out in self._outages()})
         yield _BUILD.family({self._build: 1})

@@ -10,6 +10,7 @@ import msgspec
 from dgym.agents import Exchange
 from dgym.env import Patience
 from dgym.episodes.player import Models
+from dgym.episodes.pod.breaker import Breakers
 from dgym.episodes.pod.metrics import Metrics
 from dgym.results import Store, StoreUnavailable
 from dgym.tracing import OFF, Tracer, span
@@ -41,6 +42,7 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
     store: Store
     sources: SourceCache
     models: Models
+    breakers: Breakers = msgspec.field(default_factory=Breakers)
     metrics: Metrics
     tracer: Tracer = OFF
     patience: Patience = Patience()
@@ -55,6 +57,8 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     reason: EndReason
     outcome: Outcome | None = None
     message: str = ""
+    outage: bool = False
+    """The provider of the model is out."""
 
 
 class Progress:

@@ -130,7 +130,7 @@ async def serve(settings: AgentSettings) -> None:
 
         signals = _Signals()
         assignments = await stack.enter_async_context(Assignments(run, slots=settings.slots))
-        metrics.add_gauges(assignments.gauges, models.failures)
+        metrics.add_gauges(assignments.gauges, models.failures, shared.breakers.outages)
         await stack.enter_async_context(sampling_lag(metrics.lag_seconds))
         served = frozenset(filter(None, settings.namespaces.split(",")))
         tokens = Tokens(settings.tokens_directory)

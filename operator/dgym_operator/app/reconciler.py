@@ -23,11 +23,12 @@ from dgym.kube import (
     WorkQueue,
 )
 from dgym.logs import fields
+from dgym.wire import EndReason
 from dgym_operator.actions import EpisodeExecutor, NetworkPolicies, NotLeading, PoolExecutor, SetExecutor
 from dgym_operator.app.health import Watchdog
 from dgym_operator.app.metrics import Metrics
 from dgym_operator.cache import Agent, Cache
-from dgym_operator.controllers import CreatePod, EpisodeInput, PatchSetStatus, PatchStatus, Plan, Waits
+from dgym_operator.controllers import MODEL, CreatePod, EpisodeInput, PatchSetStatus, PatchStatus, Plan, Waits
 from dgym_operator.controllers.episode import (
     AgentRequest,
     agent_request,
@@ -201,6 +202,9 @@ class Reconciler:
                 continue
             has_pod = child.status.pod_name is not None or self.cache.pods_by_owner.count(child.metadata.uid) > 0
             active += has_pod
+            if child.status.reason == EndReason.MODEL_ERROR:
+                counts[MODEL] += 1
+                messages.setdefault(MODEL, child.status.message)
             if child.status.pod_name is not None:
                 continue
             total += 1

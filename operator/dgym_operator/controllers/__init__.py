@@ -6,6 +6,7 @@ actions; ``dgym_operator.actions`` applies it.
 
 from dgym_operator.controllers.conditions import EPOCH, find, is_true, state_of
 from dgym_operator.controllers.inputs import (
+    MODEL,
     SIDECAR_PORT,
     AgentView,
     EpisodeInput,
@@ -49,6 +50,7 @@ from dgym_operator.controllers.plan import (
 
 __all__ = [
     "EPOCH",
+    "MODEL",
     "SIDECAR_PORT",
     "Action",
     "AgentView",

@@ -42,6 +42,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         create_retry_seconds: Longest back-off of creating one pod; room in a quota comes at any time.
         agent_losses: How many lost agents one pod outlives.
         agent_failures: How often a model may fail in one pod and be tried again.
+        model_outages: How often in a row it may be out; with the longest back-off in between, about a day.
         settle_seconds: How old the newest task must be before a selector's choice is frozen.
         creates_per_round: Children that a set creates in one round.
         pool_creates_per_round: Pods that a pool creates in one round.
@@ -66,6 +67,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     create_retry_seconds: float = 60.0
     agent_losses: int = 10
     agent_failures: int = 3
+    model_outages: int = 240
     settle_seconds: float = 5.0
     creates_per_round: int = 200
     pool_creates_per_round: int = 10
@@ -338,6 +340,10 @@ class SandboxPoolInput(msgspec.Struct, frozen=True, kw_only=True):
     failures: int = 0
     failed_at: datetime | None = None
     policy: Policy = Policy()
+
+
+MODEL = "model"
+"""What episodes wait for whose model has failed."""
 
 
 class Waits(msgspec.Struct, frozen=True, kw_only=True):

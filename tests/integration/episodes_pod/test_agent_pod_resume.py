@@ -179,18 +179,46 @@ async def test_an_agent_that_thinks_goes_on_with_what_was_said(new_agent, pod, c
 
 async def test_a_model_that_fails_leaves_the_pod_to_a_later_try(new_agent, pod, counter, models, helpers):
     counter.go_on()
-    async with FakeOpenAI(script=helpers.script, faults=["unauthorized"]) as server:
+    async with FakeOpenAI(script=helpers.script, faults=["server_error"]) as server:
         agent = await new_agent(**models(server)).start()
         debugging = {"name": "debug_agent", "model": "m"}
         await agent.put(helpers.assign(pod, agent=debugging))
         failed = await agent.over()
         assert (failed.state, failed.reason) == (AssignmentState.FAILED, EndReason.MODEL_ERROR)
+        assert failed.outage
         assert not pod.attempt.released.is_set()
         assert not (agent.folder() / "result.json").exists()
         await agent.put(helpers.assign(pod, agent=debugging, epoch=2))
         over = await agent.until(lambda status: status.state is AssignmentState.FINISHED)
     assert (over.reason, over.epoch) == (EndReason.RESOLVED, 2)
     assert [step["seq"] for step in agent.steps()] == [0, 1, 2, 3, 4]
+
+
+async def test_a_wrong_key_is_final_at_the_first_try(new_agent, pod, counter, models, helpers):
+    counter.go_on()
+    async with FakeOpenAI(script=helpers.script, faults=["unauthorized"]) as server:
+        agent = await new_agent(**models(server, max_tries=8)).start()
+        await agent.put(helpers.assign(pod, agent={"name": "debug_agent", "model": "m"}))
+        over = await agent.over()
+        assert len(server.received) == 1
+    assert (over.state, over.reason, over.outage) == (AssignmentState.FINISHED, EndReason.MODEL_ERROR, False)
+    assert pod.attempt.released.is_set()
+
+
+async def test_a_model_that_is_out_is_not_asked_by_more_episodes(new_agent, pod, counter, models, helpers):
+    counter.go_on()
+    async with FakeOpenAI(script=helpers.script, faults=["server_error"] * 3) as server:
+        agent = await new_agent(**models(server)).start()
+        for epoch in range(1, 5):
+            await agent.put(helpers.assign(pod, agent={"name": "debug_agent", "model": "m"}, epoch=epoch))
+            failed = await agent.until(
+                lambda found, epoch=epoch: found.epoch == epoch and found.state is AssignmentState.FAILED
+            )
+            assert failed.outage
+        assert len(server.received) == 3
+        assert "no episode begins with it until a probe is answered" in failed.message
+        _, metrics = await agent.call("GET", "/metrics")
+    assert b'dgym_agent_model_outage{model="m"} 1.0' in metrics
 
 
 async def test_a_model_that_answers_only_429_is_reported(new_agent, pod, counter, models, helpers):

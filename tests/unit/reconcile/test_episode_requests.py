@@ -3,10 +3,10 @@
 import pytest
 
 from dgym.wire import EndReason
-from dgym.wire.assignments import AssignmentState
+from dgym.wire.assignments import AssignmentState, AssignmentStatus
 from dgym.wire.http import Path
 from dgym_operator.controllers import AgentView, CallSidecar, CreatePod, DeleteEpisode, DeletePod, Plan
-from dgym_operator.controllers.episode import decide
+from dgym_operator.controllers.episode import agent_request, assigned_status, decide, retry_at
 from tests.unit.reconcile.reconcile_builders import (
     AGENT,
     NOW,
@@ -154,6 +154,42 @@ def test_too_many_lost_agents_end_the_episode():
     assert pause.path is Path.PAUSE
     end = written(decide(view(running(epoch=11, assignment={"losses": 10}), ready_pod(), agent=lost), NOW)).ending
     assert (end.reason, end.message[:2]) == ("AgentLost", "11")
+
+
+def test_a_model_that_is_out_for_two_hours_ends_no_episode():
+    status, now, tries = running(), NOW, 0
+    while now < in_(7200):
+        assignment = status.assignment
+        failed = AgentView(
+            status=AssignmentStatus(
+                episode_uid=UID,
+                attempt=1,
+                epoch=assignment.epoch,
+                state=AssignmentState.FAILED,
+                reason=EndReason.MODEL_ERROR,
+                message="503",
+                outage=True,
+            ),
+            since=now,
+        )
+        status = written(decide(view(status, ready_pod(), agent=failed), now))
+        assert (status.reason, status.message, status.ending) == ("ModelError", "503", None)
+        now, tries = retry_at(view(status, ready_pod(), agent=failed)), tries + 1
+        seen = view(status, ready_pod(), agent=failed)
+        status = assigned_status(seen, agent_request(seen, now), AGENT, now)
+    assert (status.assignment.failures, status.assignment.outages) == (0, tries)
+    assert 20 < tries < 30
+
+
+def test_an_outage_that_does_not_end_ends_the_episode_after_about_a_day():
+    failed = report(AssignmentState.FAILED, reason=EndReason.MODEL_ERROR, message="503", outage=True)
+    last = running(assignment={"outages": 240})
+    end = written(decide(view(last, ready_pod(), agent=failed), NOW)).ending
+    assert (end.reason, end.message) == ("ModelError", "503; it was tried 241 times")
+    # Steps since show that it was not out all the time.
+    went_on = report(AssignmentState.FAILED, steps=3, reason=EndReason.MODEL_ERROR, message="503", outage=True)
+    status = written(decide(view(last, ready_pod(), agent=went_on), NOW))
+    assert (status.ending, status.assignment.outages, status.steps) == (None, 1, 3)
 
 
 def test_a_failed_model_is_noted_once_and_given_up_after_three_more_tries():

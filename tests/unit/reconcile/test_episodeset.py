@@ -85,6 +85,19 @@ def test_selected_tasks_are_frozen_in_the_order_of_their_names():
     assert plan.actions[0].tasks == (("a", "uid-a"), ("b", "uid-b"))
 
 
+def test_a_set_shows_that_its_model_is_out_and_that_it_is_back():
+    out = Waits(active=1, counts=(("model", 1),), message="episodes wait for model: model m: 503")
+    seen = see(episode_set("a", "b", parallelism=1), child(0), waits=out)
+    status = status_of(decide_set(seen, NOW))
+    assert (status.waiting, status.message) == ("model 1", "episodes wait for model: model m: 503")
+    shown = the_condition(status, "ModelAvailable")
+    assert (shown.status, shown.reason, shown.message) == ("False", "ModelError", status.message)
+    back = status_of(decide_set(see(episode_set("a", "b", parallelism=1, status=status), child(0)), in_(60)))
+    assert the_condition(back, "ModelAvailable").status == "True"
+    never = status_of(decide_set(see(episode_set("a", "b", parallelism=1), child(0)), NOW))
+    assert the_condition(never, "ModelAvailable") is None
+
+
 def test_selected_tasks_of_one_image_come_one_after_the_other():
     tasks = tuple(task(name, image=image) for name, image in zip("fdbace", "yxxxyz", strict=True))
     plan = decide_set(see(episode_set(task_selector=LabelSelector()), frozen=None, tasks=tasks), NOW)

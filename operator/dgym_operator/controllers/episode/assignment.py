@@ -98,7 +98,7 @@ def retry_at(view: EpisodeInput) -> datetime | None:
     if view.is_recovering:
         return _recovery_failed_at(view)
     if assignment.failed_time is not None:
-        since, failures = assignment.failed_time, assignment.failures
+        since, failures = assignment.failed_time, assignment.failures + assignment.outages
     elif view.agent is not None and view.agent.lost_since is not None and assignment.losses:
         since, failures = view.agent.lost_since, assignment.losses
     else:
@@ -174,6 +174,7 @@ def _assignment(view: EpisodeInput, request: AgentRequest, agent_pod_uid: str) -
         attempt=view.attempt,
         mode=(AssignmentMode.RECOVER if request.cause == "Recover" else mode).value,
         failures=before.failures if before is not None else 0,
+        outages=before.outages if before is not None else 0,
         losses=(before.losses if before is not None else 0) + (request.cause == "AgentLost"),
     )
 

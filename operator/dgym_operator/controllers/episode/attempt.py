@@ -258,9 +258,14 @@ def _agents_gave_up(view: EpisodeInput) -> AttemptEnd | None:
     if agent.lost_since is not None and assignment.losses >= view.policy.agent_losses:
         message = f"{assignment.losses + 1} agents were lost while they served the episode; the last: {agent.lost}"
         return AttemptEnd(reason="AgentLost", message=message)
-    if not _has_new_failure(view) or report is None or assignment.failures < view.policy.agent_failures:
+    if not _has_new_failure(view) or report is None:
         return None
-    message = f"{report.message}; it was tried {assignment.failures + 1} times"
+    tried, limit = assignment.failures, view.policy.agent_failures
+    if report.outage:
+        tried, limit = _outages(view, report), view.policy.model_outages
+    if tried < limit:
+        return None
+    message = f"{report.message}; it was tried {tried + 1} times"
     return AttemptEnd(reason=_reason(report), message=message)
 
 
@@ -270,10 +275,22 @@ def _model_failed(view: EpisodeInput, now: datetime) -> Plan | None:
     if not _has_new_failure(view) or assignment is None or report is None:
         return None
     reason = _reason(report)
-    failed = msgspec.structs.replace(assignment, failures=assignment.failures + 1, failed_time=now)
-    status = view.status_with(assignment=failed, reason=reason, message=fit(report.message))
+    failed = msgspec.structs.replace(
+        assignment,
+        failures=assignment.failures + (not report.outage),
+        outages=_outages(view, report) + 1 if report.outage else 0,
+        failed_time=now,
+    )
+    steps = max(view.episode.status.steps, report.steps)
+    status = view.status_with(assignment=failed, reason=reason, message=fit(report.message), steps=steps)
     event = Emit(type="Warning", reason=reason, message=fit(f"{report.message}; another try follows"))
     return Plan(actions=(PatchStatus(status=status), event))
+
+
+def _outages(view: EpisodeInput, report: AssignmentStatus) -> int:
+    """How often in a row the model was out before: not at all, if steps were taken since."""
+    went_on = report.steps > view.episode.status.steps
+    return view.assignment.outages if view.assignment is not None and not went_on else 0
 
 
 def _has_new_failure(view: EpisodeInput) -> bool:

@@ -41,7 +41,7 @@ from dgym_operator.controllers.conditions import (
 )
 from dgym_operator.controllers.episodeset.counts import Tally, next_indexes, pass_at_1, resolved_by_arm, tally
 from dgym_operator.controllers.episodeset.pool import plan_pool, without_pool
-from dgym_operator.controllers.inputs import EpisodeSetInput, FrozenTasks
+from dgym_operator.controllers.inputs import MODEL, EpisodeSetInput, FrozenTasks
 from dgym_operator.controllers.plan import (
     Action,
     CreateEpisode,
@@ -58,6 +58,7 @@ from dgym_operator.objects import EpisodeSetView, TaskView
 
 _SOON = 1.0
 _RESUMING = "Resuming"
+_MODEL = ConditionType.MODEL_AVAILABLE
 _WARNINGS = frozenset({"WaitingForTask", "EpisodeRefused", "MaxFailedReached", "TaskListLost"})
 KEY = "tasks"
 """Key in the ConfigMap's data; a line for each task: its name, a space, its UID."""
@@ -129,7 +130,7 @@ def _round(view: EpisodeSetInput, now: datetime) -> Plan:
     patches, more_patches = _propagate(view, counted)
     new = next_indexes(counted, _room(view, counted))
     paused = _paused(view, bool(patches), now)
-    conditions = _finished(view, counted, paused, now)
+    conditions = _finished(view, counted, _model_available(view, paused, now), now)
     status = _status(view, counted, conditions, unfinished=counted.active + len(new), now=now)
     if new and status == view.episode_set.status:
         # Without a write an old view would not be detected: write that fewer are unfinished, and create after that.
@@ -216,6 +217,15 @@ def _paused(view: EpisodeSetInput, patching: bool, now: datetime) -> Conditions:
     if patching or now < _resumed_at(view):
         return conditions
     return set_condition(conditions, ConditionType.SUSPENDED, "False", reason="Resumed", at=now)
+
+
+def _model_available(view: EpisodeSetInput, conditions: Conditions, now: datetime) -> Conditions:
+    """The conditions with ``ModelAvailable``, which is not there before a model was out."""
+    if any(cause == MODEL for cause, _ in view.waits.counts):
+        return set_condition(conditions, _MODEL, "False", reason="ModelError", message=fit(view.waits.message), at=now)
+    if find(conditions, _MODEL) is None:
+        return conditions
+    return set_condition(conditions, _MODEL, "True", reason="Available", at=now)
 
 
 def _resumed_at(view: EpisodeSetInput) -> datetime:
