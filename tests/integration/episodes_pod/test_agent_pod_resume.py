@@ -239,5 +239,5 @@ async def test_a_prompt_that_no_other_try_could_shorten_ends_the_episode(new_age
         agent = await new_agent(**models(server)).start()
         await agent.put(helpers.assign(pod, agent={"name": "debug_agent", "model": "m"}))
         over = await agent.over()
-    assert (over.state, over.reason) == (AssignmentState.FINISHED, EndReason.MODEL_ERROR)
+    assert (over.state, over.reason) == (AssignmentState.FINISHED, EndReason.CONTEXT_EXHAUSTED)
     assert pod.attempt.released.is_set()
