@@ -1,7 +1,6 @@
 """Sessions of this process: sandbox, repository and tools of a task on this machine; and the check of a task."""
 
 import hashlib
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -20,6 +19,7 @@ from dgym.sandbox.local import (
     ensure_environment,
     find_version,
     install_project,
+    names_version,
     resolve_python,
 )
 from dgym.session import (
@@ -45,10 +45,9 @@ from dgym.session.verification import (
 )
 from dgym.tools import Tool, load_tools
 from dgym.workspace.patches import FileVersion
-from dgym.workspace.sources import pack_source
+from dgym.workspace.sources import last_tag, pack_source
 
 _GIT_SECONDS = 30.0
-_VERSION = re.compile(r"\d+(\.\d+)+(\.?(a|b|rc|dev|post)\d+)?", re.IGNORECASE)
 
 
 class Opened(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,7 +111,7 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
             sandbox=sandbox_spec(task, None if self.python is None else resolve_python(self.python)),
             kind="none" if self.sandbox == "none" else "bubblewrap",
             python=self._base(environment),
-            version=await _version(task),
+            tag=await _last_tag(task, source),
             build_requirements=self.build_requirements,
         )
         return await install_project(source, request, self.progress)
@@ -202,17 +201,18 @@ async def open_source(task: DebugTask) -> Path | None:
     return await pack_source(task.spec.source, base=Path.cwd(), cache=cache_directory() / "sources")
 
 
-async def _version(task: DebugTask) -> str | None:
-    """The version by the last tag of a local repository, for build backends that read it from git."""
+async def _last_tag(task: DebugTask, packed: Path) -> str:
+    """The last tag of the task's repository, for build backends that read a version from git; "" if it is not known."""
     source = task.spec.source
-    if source is None or source.local_path is None:
-        return None
+    if source is None or (source.local_path is None and source.git is None):
+        return ""
+    if source.git is not None:
+        return await last_tag(source.git, packed, is_needed=lambda: not names_version(packed))
     try:
-        answer = await call("git", ("-C", source.local_path, "describe", "--tags", "--abbrev=0"), _GIT_SECONDS)
-    except SandboxStartFailed:  # Without git, or without an answer in time, the version is unknown.
-        return None
-    found = _VERSION.search(answer.output)
-    return found.group().lower() if found is not None else None
+        answer = await call("git", ("-C", str(source.local_path), "describe", "--tags", "--abbrev=0"), _GIT_SECONDS)
+    except SandboxStartFailed:  # Git is missing, or does not answer in time.
+        return ""
+    return answer.output.strip() if answer.status == 0 else ""
 
 
 def suite_cache(task: DebugTask, opened: Opened) -> SuiteCache:

@@ -6,7 +6,7 @@ Both start the runner that pods run, under the task's interpreter or a virtual e
 from dgym.sandbox.cache import cache_directory
 from dgym.sandbox.local.bubblewrap import bubblewrap_problem, bubblewrap_works, check_workspace
 from dgym.sandbox.local.environments import ensure_environment, installer_environment
-from dgym.sandbox.local.installation import InstalledProject, ProjectRequest, install_project
+from dgym.sandbox.local.installation import InstalledProject, ProjectRequest, install_project, names_version
 from dgym.sandbox.local.interpreter import Interpreter, find_version, inspect_interpreter, resolve_python
 from dgym.sandbox.local.provider import LocalProvider, remove_leftovers
 from dgym.sandbox.local.resolving import Pinned, pin_requirements
@@ -26,6 +26,7 @@ __all__ = [
     "inspect_interpreter",
     "install_project",
     "installer_environment",
+    "names_version",
     "pin_requirements",
     "remove_leftovers",
     "resolve_python",

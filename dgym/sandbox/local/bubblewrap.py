@@ -20,10 +20,12 @@ from pathlib import Path
 from dgym.errors import ManifestError
 from dgym.sandbox.local import seccomp
 from dgym.sandbox.local.interpreter import Interpreter
+from dgym.sandbox.local.rust import Rust
 
 RUNNER_INSIDE = "/opt/dgym/runner"
 SHIMS_INSIDE = "/opt/dgym/bin"
 OVERLAY_INSIDE = "/opt/dgym/environment"
+CRATES_INSIDE = "/opt/dgym/crates"
 HOME_INSIDE = "/home/agent"
 RUN_INSIDE = "/run/dgym"
 USER_ID = 1000
@@ -58,7 +60,7 @@ class Layout:
     """The files that one sandbox sees, as paths of this machine.
 
     ``etc``, ``shims`` and ``overlay`` are directories made for it. ``build`` is the interpreter of an environment that
-    is visible, too.
+    is visible, too. ``rust`` is the directories of a toolchain and of crates that are visible.
     """
 
     workspace: Path
@@ -68,6 +70,7 @@ class Layout:
     shims: Path | None = None
     overlay: Path | None = None
     build: Interpreter | None = None
+    rust: Rust | None = None
     interpreter: Interpreter | None = None
     tmp_bytes: int = TMP_BYTES
 
@@ -135,6 +138,8 @@ def command_line(layout: Layout) -> list[str]:
         arguments += ["--ro-bind", str(layout.shims), SHIMS_INSIDE]
     if layout.overlay is not None:
         arguments += ["--bind", str(layout.overlay), OVERLAY_INSIDE]
+    if layout.rust is not None:
+        arguments += _rust(layout.rust, prefixes)
     for path in ("/proc", "/dev", "/"):
         arguments += ["--remount-ro", path]
     return [*arguments, "--chdir", str(inside)]
@@ -266,6 +271,13 @@ def _links(interpreters: Sequence[Interpreter], visible: Sequence[Path]) -> list
                 arguments += ["--symlink", str(target), str(path)]
             path = Path(os.path.normpath(path.parent / target))
     return arguments
+
+
+def _rust(rust: Rust, visible: Iterable[Path]) -> list[str]:
+    crates = [] if rust.crates is None else ["--ro-bind", rust.crates, CRATES_INSIDE]
+    if _is_inside_any(Path(rust.toolchain), (*visible, *map(Path, _SYSTEM))):
+        return crates
+    return ["--ro-bind", rust.toolchain, rust.toolchain, *crates]
 
 
 def _is_inside_any(path: Path, directories: Iterable[Path]) -> bool:

@@ -16,7 +16,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib import metadata
@@ -169,13 +169,13 @@ async def _build(
                 await _install(path, interpreter, requirements, tell, home=home, build=build_requirements)
             else:
                 make = [interpreter.executable, "-m", "venv", "--without-pip", str(path)]
-                await _run(make, "a virtual environment", tell, home=home)
+                await run_installer(make, "a virtual environment", tell, home=home)
                 await whole_in_thread(lambda: copy_distributions(pytest_distributions(interpreter), path))
             # By the interpreter outside, without its packages: nothing that was installed begins to run here.
             compiler = [interpreter.executable, "-I", "-S", "-m", "compileall", "-q", str(path / "lib")]
             # Files that do not compile are some packages' tests of broken files, so its status does not matter.
             with suppress(SetupFailed):
-                await _run(compiler, "the environment could not be compiled", lambda _: None, home=home)
+                await run_installer(compiler, "the environment could not be compiled", lambda _: None, home=home)
     except BaseException:
         await whole_in_thread(lambda: shutil.rmtree(path, ignore_errors=True))
         raise
@@ -195,7 +195,7 @@ async def _install(
         make = [interpreter.executable, "-m", "venv", str(path)]
         quiet = ["--no-input", "--disable-pip-version-check", "--progress-bar", "off", "--no-compile"]
         install = [python, "-I", "-m", "pip", "install", *quiet, *wheels, *requirements]
-    await _run(make, "the virtual environment could not be made", tell, home=home)
+    await run_installer(make, "the virtual environment could not be made", tell, home=home)
     remedy = (
         ""
         if build
@@ -204,7 +204,7 @@ async def _install(
             "PATH), or, if you trust its code to run on this machine, build it with --build-requirements; "
         )
     )
-    await _run(install, "requirements: they could not be installed", tell, home=home, no_wheel=remedy)
+    await run_installer(install, "requirements: they could not be installed", tell, home=home, no_wheel=remedy)
 
 
 def installer_environment(home: str) -> dict[str, str]:
@@ -221,15 +221,29 @@ def installer_environment(home: str) -> dict[str, str]:
     return {**environment, "HOME": home, "TMPDIR": home, "LANG": "C.UTF-8", "UV_LINK_MODE": "copy"}
 
 
-async def _run(command: Sequence[str], failure: str, tell: Progress, *, home: str, no_wheel: str = "") -> None:
-    """Run one program of the build, passing on its lines; it does not outlive a cancelled wait."""
+async def run_installer(
+    command: Sequence[str],
+    failure: str,
+    tell: Progress,
+    *,
+    home: str,
+    no_wheel: str = "",
+    more: Mapping[str, str] | None = None,
+) -> list[str]:
+    """Run one program of an installation, passing on its lines, the last of which are returned.
+
+    It runs in ``/`` with ``installer_environment`` and ``more``, and does not outlive a cancelled wait.
+
+    Raises:
+        SetupFailed: It could not be started, failed or did not end in time.
+    """
     try:
         process = await asyncio.create_subprocess_exec(
             *command,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
-            env=installer_environment(home),
+            env={**installer_environment(home), **(more or {})},
             cwd="/",
             limit=1024**2,
         )
@@ -249,6 +263,7 @@ async def _run(command: Sequence[str], failure: str, tell: Progress, *, home: st
             await process.wait()
     if status != 0:
         raise SetupFailed(_explain(failure, f"{Path(command[0]).name} ended with status {status}", lines, no_wheel))
+    return lines
 
 
 async def _follow(process: asyncio.subprocess.Process, lines: list[str], tell: Progress) -> None:

@@ -8,6 +8,7 @@ Everything that a build writes is untrusted. The archives are only ever unpacked
 """
 
 import hashlib
+import re
 import shutil
 import sys
 import tarfile
@@ -28,8 +29,9 @@ from dgym.locks import only_one, whole_in_thread
 from dgym.sandbox.cache import cache_directory, runner_digest
 from dgym.sandbox.local.environments import Progress, ensure_environment, requirement_name
 from dgym.sandbox.local.interpreter import inspect_interpreter, resolve_python
-from dgym.sandbox.local.overlay import BASE_FILE, ProjectLayer, distribution_names
+from dgym.sandbox.local.overlay import BASE_FILE, CARGO_HOME, ProjectLayer, distribution_names
 from dgym.sandbox.local.provider import LocalProvider, LocalSandbox, chunks_of
+from dgym.sandbox.local.rust import Rust, find_rust, needs_rust
 from dgym.sandbox.protocol import ManifestEntry, RunResult, SandboxSpec
 
 T = TypeVar("T")
@@ -50,7 +52,20 @@ _VERSION_VARIABLES = {
     "UV_DYNAMIC_VERSIONING_BYPASS": ("uv-dynamic-versioning",),
 }
 """Variables that hold a version for a tool that reads it from git otherwise: a sandbox has no ``.git``."""
+_READ_PKG_INFO = frozenset({"versioningit", "setuptools-git-versioning"})
+"""Tools that take the version from ``PKG-INFO`` where there is no ``.git``, and have no variable."""
 _UNKNOWN_VERSION = "0.0.0"
+_VERSION = re.compile(r"\d+(\.\d+)+(\.?(a|b|rc|dev|post)\d+)?", re.IGNORECASE)
+_TAG = f"""\
+command -v git >/dev/null || exit 0
+export GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null
+for role in AUTHOR COMMITTER; do
+  export GIT_${{role}}_NAME=dgym GIT_${{role}}_EMAIL=dgym@localhost GIT_${{role}}_DATE='2000-01-01T00:00:00Z'
+done
+git -c init.defaultBranch=main init -q --template= && mkdir -p .git/info && git -c core.compression=0 add -A &&
+git commit -q --allow-empty --no-verify --no-gpg-sign -m 'The last tag' && echo '*' >.git/info/exclude &&
+{{ git tag -m 'The last tag' -- "$0" || git tag -m 'The last tag' {_UNKNOWN_VERSION}; }} || rm -rf .git"""
+"""A repository with the tag in ``$0``, in which nothing counts as changed."""
 _BUILD_SECONDS = 1800.0
 _HOOK_SECONDS = 300.0
 _ROUNDS = 3
@@ -60,7 +75,7 @@ _MOST_FILES = 100_000
 _FILE_BYTES = 1024**2
 _TAIL_LINES = 25
 _DEPTH = 64
-_FORMAT = 4
+_FORMAT = 5
 
 
 class ProjectRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +86,7 @@ class ProjectRequest(msgspec.Struct, frozen=True, kw_only=True):
         sandbox: The specification of the sandboxes; its ``python`` is an interpreter of the user's, None: one is made.
         kind: The kind of the sandboxes.
         python: The interpreter that environments are made from; None: the one that runs dgym.
-        version: The version of the project, for build backends that read it from git.
+        tag: The last tag of the repository, for build backends that read a version from git.
         build_requirements: Whether requirements may be built outside the sandbox.
     """
 
@@ -79,7 +94,7 @@ class ProjectRequest(msgspec.Struct, frozen=True, kw_only=True):
     sandbox: SandboxSpec
     kind: Literal["bubblewrap", "none"]
     python: str | None = None
-    version: str | None = None
+    tag: str = ""
     build_requirements: bool = False
 
 
@@ -93,6 +108,7 @@ class InstalledProject(msgspec.Struct, frozen=True, kw_only=True):
         requirements: What the environment has besides the project: the declaration and the project's dependencies.
         build_requirements: What the project's build needs.
         variables: Environment variables that the build needs, such as a version that git would give.
+        files: Files in the repository that the build needs for the same reason, with their text.
     """
 
     sandbox: SandboxSpec
@@ -101,6 +117,7 @@ class InstalledProject(msgspec.Struct, frozen=True, kw_only=True):
     requirements: tuple[str, ...] = ()
     build_requirements: tuple[str, ...] = ()
     variables: Mapping[str, str] = {}
+    files: Mapping[str, str] = {}
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,7 +127,9 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True):
     requirements: tuple[str, ...]
     build_requirements: tuple[str, ...] = ()
     variables: dict[str, str] = {}
+    files: dict[str, str] = {}
     places: tuple[str, str] = ("", "")
+    rust: Rust | None = None
     built: tuple[str, ...] = ()
 
 
@@ -162,11 +181,13 @@ async def install_project(source: Path, request: ProjectRequest, progress: Progr
             tools=_tools(record.requirements, request),
             archives=(place / "workspace.tar", place / "environment.tar"),
             places=record.places,
+            rust=record.rust,
             built=record.built,
         ),
         requirements=record.requirements,
         build_requirements=record.build_requirements,
         variables=record.variables,
+        files=record.files,
     )
 
 
@@ -241,12 +262,15 @@ class _Installer:
         self._declared = tuple(declared)
         self._target = target
         self._tell = tell
+        self._rust: Rust | None = None
 
     async def run(self) -> _Record:
         """Install; writes both archives into the target."""
         requires = tuple(dict.fromkeys((*self._build.requires, _PIP)))
         python = self._request.sandbox.python or await _environment(self._declared, self._request, self._tell)
         for _ in range(_ROUNDS):
+            if self._rust is None and needs_rust(map(requirement_name, requires)):
+                self._rust = await find_rust(self._source, self._tell)
             build_python = await _build_environment(requires, python, self._request, self._tell)
             sandbox = await self._open(python, build_python)
             try:
@@ -256,6 +280,9 @@ class _Installer:
                     requires = (*requires, *missing)
                     continue
                 described = await self._install(sandbox)
+                files = self._files(requires, described)
+                for path, text in files.items():
+                    await sandbox.write_file(path, text.encode())
                 places = (sandbox.workspace, sandbox.overlay)
                 built = await self._save(sandbox, before)
             finally:
@@ -268,7 +295,9 @@ class _Installer:
                 requirements=self._declared if self._request.sandbox.python else (*self._declared, *more),
                 build_requirements=requires,
                 variables=self._variables(requires),
+                files=files,
                 places=places,
+                rust=self._rust,
                 built=built,
             )
         lacking = ", ".join(missing)
@@ -276,13 +305,16 @@ class _Installer:
 
     async def _open(self, python: str, build_python: str) -> LocalSandbox:
         spec = self._request.sandbox
-        variables = dict.fromkeys(_VERSION_VARIABLES, self._request.version or _UNKNOWN_VERSION)
+        variables = dict.fromkeys(_VERSION_VARIABLES, _version(self._request.tag))
         spec = msgspec.structs.replace(spec, python=python, environment={**variables, **spec.environment})
-        layer = ProjectLayer(build_python=build_python, tools=_tools(self._declared, self._request))
+        layer = ProjectLayer(build_python=build_python, tools=_tools(self._declared, self._request), rust=self._rust)
         provider = LocalProvider(spec, kind=self._request.kind, project=layer)
         sandbox = await provider.sandbox()
         try:
             await sandbox.put_archive(chunks_of(self._source))
+            # Any other tool asks git, which a sandbox of the task has no history for.
+            tag = _quoted(self._request.tag or _UNKNOWN_VERSION)
+            await sandbox.run(f"sh -c {_quoted(_TAG)} {tag}", timeout_seconds=_HOOK_SECONDS)
         except BaseException:
             await sandbox.stop()
             raise
@@ -312,6 +344,7 @@ class _Installer:
             for entry in entries
             if entry.type in ("file", "symlink")
             and not entry.path.endswith((".pyc", BASE_FILE))
+            and not entry.path.startswith(f"{CARGO_HOME}/")
             and not entry.target.startswith("/")
         }
 
@@ -350,8 +383,27 @@ class _Installer:
 
     def _variables(self, requires: Iterable[str]) -> dict[str, str]:
         named = {requirement_name(requirement) for requirement in requires}
-        version = self._request.version or _UNKNOWN_VERSION
+        version = _version(self._request.tag)
         return {variable: version for variable, tools in _VERSION_VARIABLES.items() if not named.isdisjoint(tools)}
+
+    def _files(self, requires: Iterable[str], described: _Described) -> dict[str, str]:
+        if _READ_PKG_INFO.isdisjoint(map(requirement_name, requires)):
+            return {}
+        return {"PKG-INFO": f"Metadata-Version: 2.1\nName: {described.name}\nVersion: {described.version}\n"}
+
+
+def _version(tag: str) -> str:
+    found = _VERSION.search(tag) or re.search(r"(?<=^v)\d+$|^\d+$", tag)
+    return _UNKNOWN_VERSION if found is None else found.group().lower()
+
+
+def names_version(source: Path) -> bool:
+    """True if ``pyproject.toml`` in a tar of ours has the version of the project itself."""
+    try:
+        pyproject = _parse(_read_files(source, ("pyproject.toml",)).get("pyproject.toml"))
+    except SetupFailed:  # Installing it reports that.
+        return True
+    return "version" in pyproject.get("project", {})
 
 
 def _tools(requirements: Iterable[str], request: ProjectRequest) -> tuple[str, ...]:

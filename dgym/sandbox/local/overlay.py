@@ -5,6 +5,7 @@ It is made for each sandbox, at the same path in the sandbox and in the verifier
 Their console scripts are written anew, because the first line of a script names the interpreter it was installed for.
 """
 
+import json
 import os
 import shutil
 import tarfile
@@ -17,9 +18,12 @@ import msgspec
 
 from dgym.sandbox.local.environments import requirement_name
 from dgym.sandbox.local.interpreter import Interpreter
+from dgym.sandbox.local.rust import Rust
 
 BASE_FILE = "~dgym_base.pth"
 """The site module reads such files in the order of their names: the project's own come first."""
+CARGO_HOME = "cargo"
+"""The directory of an overlay where cargo has its configuration and what it compiles."""
 _TOOLS = "tools"
 _TOP_LEVEL = {
     "pip": ("pip", "pip-*.dist-info"),
@@ -43,6 +47,7 @@ class ProjectLayer(msgspec.Struct, frozen=True, kw_only=True):
         archives: Tars of the files in the workspace and in the overlay, without a byte if there are no files; None
             while they are being built.
         places: The paths of the workspace and of the overlay that the files contain.
+        rust: What a project with Rust is built with.
         built: The paths in the workspace that the source does not have.
     """
 
@@ -50,6 +55,7 @@ class ProjectLayer(msgspec.Struct, frozen=True, kw_only=True):
     tools: tuple[str, ...] = ()
     archives: tuple[Path, Path] | None = None
     places: tuple[str, str] = ("", "")
+    rust: Rust | None = None
     built: tuple[str, ...] = ()
 
 
@@ -80,6 +86,19 @@ def write_overlay(
     (packages / BASE_FILE).write_text("".join(lines))
     for each in dict.fromkeys((build, interpreter) if tools else (interpreter, build)):
         _copy_programs(each, programs, f"{inside}/bin/python")
+
+
+def write_cargo_home(directory: Path, inside: str, rust: Rust, crates: str | None) -> None:
+    """Make cargo work offline in an overlay, with the crates in ``crates``, a path inside."""
+    for program in ("cargo", "rustc", "rustdoc"):
+        if Path(rust.toolchain, "bin") not in _SYSTEM_PROGRAMS:
+            (directory / "bin" / program).symlink_to(Path(rust.toolchain, "bin", program))
+    lines = ["[net]", "offline = true", "[build]", f"target-dir = {json.dumps(f'{inside}/{CARGO_HOME}/target')}"]
+    if crates is not None:
+        lines += ["[source.crates-io]", 'replace-with = "vendored"']
+        lines += ["[source.vendored]", f"directory = {json.dumps(crates)}"]
+    (directory / CARGO_HOME).mkdir()
+    (directory / CARGO_HOME / "config.toml").write_text("\n".join([*lines, ""]))
 
 
 def _link_tools(directory: Path, build: Interpreter, tools: Iterable[str]) -> None:

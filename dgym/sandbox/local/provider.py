@@ -26,7 +26,7 @@ from dgym.sandbox.local import bubblewrap
 from dgym.sandbox.local.bubblewrap import bubblewrap_problem, bubblewrap_works
 from dgym.sandbox.local.environments import ensure_environment, resolve_python
 from dgym.sandbox.local.interpreter import Interpreter, inspect_interpreter
-from dgym.sandbox.local.overlay import ProjectLayer, relocated, write_overlay
+from dgym.sandbox.local.overlay import CARGO_HOME, ProjectLayer, relocated, write_cargo_home, write_overlay
 from dgym.sandbox.local.process import RunnerProcess, descendants, kill_leftovers
 from dgym.sandbox.local.resources import ControlGroup, PrivateDirectory, remove_abandoned
 from dgym.sandbox.protocol import RunResult, SandboxProvider, SandboxSpec
@@ -97,6 +97,9 @@ class LocalProvider(SandboxProvider):
                     prepared.build_interpreter,
                     self._project.tools,
                 )
+                if (rust := self._project.rust) is not None:
+                    crates = bubblewrap.CRATES_INSIDE if rust.crates and kind == "bubblewrap" else rust.crates
+                    write_cargo_home(prepared.overlay, prepared.overlay_inside, rust, crates)
             prepared.launch = (_under_bubblewrap if kind == "bubblewrap" else _in_the_open)(prepared, self._spec)
         except BaseException:
             prepared.remove()
@@ -301,6 +304,7 @@ def _under_bubblewrap(prepared: _Prepared, spec: SandboxSpec) -> _Launch:
         shims=shims,
         overlay=None if prepared.project is None else prepared.overlay,
         build=prepared.build_interpreter,
+        rust=None if prepared.project is None else prepared.project.rust,
         interpreter=interpreter,
         **({} if memory is None else {"tmp_bytes": min(memory, bubblewrap.TMP_BYTES)}),
     )
@@ -309,7 +313,7 @@ def _under_bubblewrap(prepared: _Prepared, spec: SandboxSpec) -> _Launch:
         bubblewrap.command_line(layout),
         _runner_command(interpreter, bubblewrap.RUNNER_INSIDE),
         _environment(bubblewrap.RUN_INSIDE),
-        _inside(spec, python=python, home=bubblewrap.HOME_INSIDE, tmp="/tmp"),  # noqa: S108 - the sandbox's own
+        _inside(prepared, spec, python=python, home=bubblewrap.HOME_INSIDE, tmp="/tmp"),  # noqa: S108 - its own
     )
 
 
@@ -324,6 +328,7 @@ def _in_the_open(prepared: _Prepared, spec: SandboxSpec) -> _Launch:
         _runner_command(interpreter, str(runner)),
         _environment(str(directory.path / "run")),
         _inside(
+            prepared,
             msgspec.structs.replace(spec, workspace=str(directory.workspace)),
             python=python,
             home=str(directory.path / "home"),
@@ -344,13 +349,15 @@ def _environment(scratch: str) -> dict[str, str]:
     return {"PATH": _SYSTEM_PATH, "TMPDIR": scratch, "LANG": "C.UTF-8", "TZ": os.environ.get("TZ", "UTC")}
 
 
-def _inside(spec: SandboxSpec, *, python: str, home: str, tmp: str) -> SandboxSpec:
+def _inside(prepared: _Prepared, spec: SandboxSpec, *, python: str, home: str, tmp: str) -> SandboxSpec:
     """The specification with the paths inside the sandbox.
 
     Fixed paths for home and temporary files make two runs of an episode print the same; without bubblewrap they are
     how ``kill_leftovers`` recognises its processes.
     """
-    environment = {"HOME": home, "TMPDIR": tmp, **spec.environment}
+    with_rust = prepared.project is not None and prepared.project.rust is not None
+    cargo = {"CARGO_HOME": f"{prepared.overlay_inside}/{CARGO_HOME}"} if with_rust else {}
+    environment = {"HOME": home, "TMPDIR": tmp, **cargo, **spec.environment}
     return msgspec.structs.replace(spec, python=python, environment=environment)
 
 

@@ -8,7 +8,7 @@ from dgym.workspace.sources.tree import RESULTS_MARKER, forget_members, walk_rep
 
 if TYPE_CHECKING:
     from dgym.workspace.sources.archive import shown_url
-    from dgym.workspace.sources.pack import SourceCache, extract, pack_source, unpack_archive
+    from dgym.workspace.sources.pack import SourceCache, extract, last_tag, pack_source, unpack_archive
 
 __all__ = [
     "RESULTS_MARKER",
@@ -16,6 +16,7 @@ __all__ = [
     "SourceHosts",
     "extract",
     "forget_members",
+    "last_tag",
     "pack_source",
     "shown_url",
     "unpack_archive",
@@ -27,6 +28,6 @@ __getattr__ = lazy_names(
     __name__,
     {
         "dgym.workspace.sources.archive": ("shown_url",),
-        "dgym.workspace.sources.pack": ("SourceCache", "extract", "pack_source", "unpack_archive"),
+        "dgym.workspace.sources.pack": ("SourceCache", "extract", "last_tag", "pack_source", "unpack_archive"),
     },
 )

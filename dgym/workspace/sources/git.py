@@ -6,8 +6,10 @@ say. Submodules are not fetched.
 """
 
 import contextlib
+import math
 import os
 import re
+import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -25,6 +27,8 @@ _MEMORY_BYTES = 512 * 1024**2
 """The address space of each process of git."""
 
 _INODE_BYTES = 4096
+
+_TAG_SECONDS = 60.0
 
 _NAMES_BYTES = 32 * 1024**2
 """Paths of all files of a revision."""
@@ -64,6 +68,7 @@ class GitFetch:
         self._source = source
         self._directory = directory
         self._cancellation = cancellation
+        self._deadline = math.inf
         self._where = f"source.git: {shown_url(source.url)}"
         if urlsplit(source.url).scheme not in _PROTOCOLS:
             raise SourceFailed(f"{self._where}: only {', '.join(_PROTOCOLS)} addresses are fetched")
@@ -105,6 +110,18 @@ class GitFetch:
         self._must("checkout", "--quiet", "--force", "--detach", resolved)
         return resolved
 
+    def last_tag(self) -> str:
+        """The name of the last tag before the revision; "" if there is none. The directory becomes its history."""
+        revision = self.resolve() or self._source.revision
+        self._must("init", "--quiet", "--bare", "--template=", ".")
+        # Commits only. A server of plain files cannot leave files out; git 2.39 does not end then.
+        self._deadline = time.monotonic() + _TAG_SECONDS
+        fetch = ("fetch", "--quiet", "--filter=tree:0", "--", self._source.url)
+        if self._git(*fetch, f"+{revision}:refs/heads/dgym").status:
+            self._must(*fetch, "+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
+        answer = self._git("describe", "--tags", "--abbrev=0", "--end-of-options", f"{revision}^{{commit}}")
+        return answer.output.strip() if answer.status == 0 else ""
+
     def _must(self, *arguments: str, output_limit: int = OUTPUT_LIMIT) -> None:
         answer = self._git(*arguments, output_limit=output_limit)
         if answer.status:
@@ -128,6 +145,8 @@ class GitFetch:
         )
 
     def _measure(self) -> None:
+        if time.monotonic() > self._deadline:
+            raise SourceFailed(f"{self._where}: its tags were not fetched within {_TAG_SECONDS:g} s")
         size = _size_on_disk(self._directory)
         if size > SCRATCH_LIMIT:
             raise SourceFailed(f"{self._where}: fetching it takes {size} bytes on disk, more than {SCRATCH_LIMIT}")

@@ -24,7 +24,7 @@ from typing import Any
 
 import msgspec
 
-from dgym.api import SourceSpec
+from dgym.api import GitSource, SourceSpec
 from dgym.errors import SourceFailed
 from dgym.locks import try_acquire
 from dgym.workspace.sources.archive import download, shown_url
@@ -63,6 +63,31 @@ async def pack_source(
     return await _in_thread(
         lambda cancellation: _pack(source or SourceSpec(), base, cache, hosts, namespace, cancellation)
     )
+
+
+async def last_tag(source: GitSource, packed: Path, *, is_needed: Callable[[], bool]) -> str:
+    """The name of the last tag before the revision of ``source``, "" if it is not known or not needed.
+
+    Args:
+        source: A repository that ``pack_source`` packed as the file ``packed``, beside which the name is kept.
+        packed: That file.
+        is_needed: Called once for each ``packed``.
+    """
+    kept = packed.with_suffix(".tag")
+
+    def find(cancellation: Cancellation) -> Path:
+        with _lock(kept.with_suffix(".lock"), cancellation):
+            if not kept.exists():
+                with _scratch(kept.parent) as scratch:
+                    tag = ""
+                    with contextlib.suppress(SourceFailed):
+                        tag = GitFetch(source, scratch, cancellation).last_tag() if is_needed() else ""
+                    cancellation.check()
+                    (scratch / "tag").write_text(tag)
+                    (scratch / "tag").replace(kept)
+        return kept
+
+    return (await _in_thread(find)).read_text()
 
 
 def unpack_archive(archive: Path, directory: Path) -> None:

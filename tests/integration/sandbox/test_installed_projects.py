@@ -2,6 +2,8 @@
 
 import ensurepip
 import os
+import shutil
+import subprocess
 import sysconfig
 from importlib import metadata
 from pathlib import Path
@@ -14,6 +16,7 @@ from dgym.api import DebugTask
 from dgym.env import AsyncRepoEnv, Opening, RepoEnv, check_task
 from dgym.errors import ManifestError, SetupFailed
 from dgym.session import prepare
+from tests.required import absent
 
 PYPROJECT = """\
 [build-system]
@@ -49,14 +52,17 @@ REPAIR = """\
 +    return a + b
 """
 INSTALLED = ("hatchling", "editables", "pathspec", "trove-classifiers", "tomlkit")
-INSTALLED += ("pytest", "packaging", "pluggy", "iniconfig", "pygments")
+INSTALLED += ("pytest", "packaging", "pluggy", "iniconfig", "pygments", "maturin", "versioningit")
 
 
 def write_wheel(name: str, directory: Path) -> None:
     """A wheel of an installed distribution."""
     distribution = metadata.distribution(name)
-    with ZipFile(directory / f"{name.replace('-', '_')}-{distribution.version}-py3-none-any.whl", "w") as wheel:
+    stem = f"{name.replace('-', '_')}-{distribution.version}"
+    with ZipFile(directory / f"{stem}-py3-none-any.whl", "w") as wheel:
         for file in distribution.files or ():
+            if name == "maturin" and file.parent.name == "bin":
+                wheel.write(str(file.locate()), f"{stem}.data/scripts/{file.name}")
             if ".." not in file.parts and "__pycache__" not in file.parts and file.name != "RECORD":
                 wheel.write(str(file.locate()), str(file))
         record = next(str(file) for file in distribution.files or () if file.name == "RECORD")
@@ -232,3 +238,134 @@ async def test_extras_and_groups_are_installed():
         assert result.text == "1\n"
     finally:
         await sandbox.stop()
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """Write a git repository with the tag release-1.4 and a commit after it; returns its task."""
+
+    def git(*arguments):
+        names = {f"GIT_{role}_{part}": "t" for role in ("AUTHOR", "COMMITTER") for part in ("NAME", "EMAIL")}
+        environment = {"PATH": os.environ["PATH"], "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull, **names}
+        subprocess.run(["git", *arguments], cwd=tmp_path, env=environment, check=True, capture_output=True)
+
+    def write(files, **spec):
+        if shutil.which("git") is None:
+            absent("git", "git is not installed")
+        for path, text in files.items():
+            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / path).write_text(text)
+        git("init", "-q")
+        git("add", "-A")
+        git("commit", "-q", "-m", "one")
+        git("tag", "release-1.4")
+        git("commit", "-q", "--allow-empty", "-m", "two")
+        spec = {"entrypoint": "python -m pytest -q", "source": {"localPath": str(tmp_path)}, **spec}
+        return msgspec.convert({"metadata": {"name": "acme"}, "spec": spec}, DebugTask)
+
+    return write
+
+
+DYNAMIC = PYPROJECT.replace('version = "1.2.3"', 'dynamic = ["version"]')
+BY_VERSIONINGIT = DYNAMIC.replace('"hatchling"]', '"hatchling", "versioningit"]') + (
+    '[tool.hatch.version]\nsource = "versioningit"\n[tool.versioningit.tag2version]\nrmprefix = "release-"\n'
+)
+BY_GIT = DYNAMIC + '[tool.hatch.version]\nsource = "code"\npath = "version.py"\nexpression = "asked()"\n'
+ASKS_GIT = """\
+import subprocess
+
+
+def asked():
+    told = subprocess.run(["git", "describe", "--dirty"], capture_output=True, text=True, check=True).stdout
+    return told.strip().removeprefix("release-")
+"""
+
+
+@pytest.mark.parametrize("pyproject", [BY_VERSIONINGIT, BY_GIT], ids=["versioningit", "git"])
+async def test_a_version_that_is_read_from_git_is_the_last_tag(checkout, kind, pyproject):
+    files = {**FILES, "pyproject.toml": pyproject, "version.py": ASKS_GIT}
+    files["tests/test_acme.py"] = (
+        "import acme_demo\n\n\ndef test_version():\n    assert acme_demo.__version__ == '1.4'\n"
+    )
+    again = ["pip install --no-deps --no-build-isolation --no-index -e ."] if pyproject == BY_VERSIONINGIT else []
+    found = await check_task(checkout(files, buildCommands=again), Opening(sandbox=kind), repeats=1)
+    assert found.pass_to_pass == ("tests/test_acme.py::test_version",)
+
+
+async def test_without_a_tag_the_version_is_zero(kind):
+    files = {**FILES, "pyproject.toml": BY_GIT, "version.py": ASKS_GIT}
+    files["tests/test_acme.py"] = (
+        "import acme_demo\n\n\ndef test_version():\n    assert acme_demo.__version__ == '0.0.0'\n"
+    )
+    found = await check_task(task_of(files, solution=None), Opening(sandbox=kind), repeats=1)
+    assert found.pass_to_pass == ("tests/test_acme.py::test_version",)
+
+
+RUST = {
+    "pyproject.toml": '[build-system]\nrequires = ["maturin"]\nbuild-backend = "maturin"\n'
+    '[project]\nname = "sum"\ndynamic = ["version"]\n[tool.maturin]\nbindings = "bin"\n',
+    "Cargo.toml": '[package]\nname = "sum"\nversion = "0.1.0"\nedition = "2018"\n[dependencies]\ntiny = "1"\n',
+    "src/main.rs": 'fn main() { println!("{}", tiny::add(2, 3)); }\n',
+    "tests/test_sum.py": "import subprocess\n\n\ndef test_sum():\n"
+    "    assert subprocess.run(['sum'], capture_output=True).stdout == b'5\\n'\n",
+}
+CHECKSUM = "5" * 64
+LOCK = f"""\
+version = 3
+
+[[package]]
+name = "sum"
+version = "0.1.0"
+dependencies = ["tiny"]
+
+[[package]]
+name = "tiny"
+version = "1.0.0"
+source = "registry+https://github.com/rust-lang/crates.io-index"
+checksum = "{CHECKSUM}"
+"""
+
+
+@pytest.fixture
+def crates(tmp_path, monkeypatch):
+    """A mirror of crates.io that the user's configuration of cargo names."""
+    if shutil.which("cargo") is None or shutil.which("rustc") is None:
+        absent("cargo", "cargo and rustc are not installed")
+    tiny = tmp_path / "mirror" / "tiny"
+    (tiny / "src").mkdir(parents=True)
+    (tiny / "Cargo.toml").write_text('[package]\nname = "tiny"\nversion = "1.0.0"\nedition = "2018"\n')
+    (tiny / "src" / "lib.rs").write_text("pub fn add(a: i64, b: i64) -> i64 { a + b }\n")
+    (tiny / ".cargo-checksum.json").write_text(f'{{"files": {{}}, "package": "{CHECKSUM}"}}')
+    (tmp_path / "config.toml").write_text(
+        f"[source.crates-io]\nreplace-with = 'mirror'\n[source.mirror]\ndirectory = '{tmp_path}/mirror'\n"
+    )
+    monkeypatch.setenv("CARGO_HOME", str(tmp_path))
+
+
+@pytest.mark.usefixtures("crates")
+@pytest.mark.parametrize("locked", [False, True])
+async def test_a_project_with_rust_is_built_offline_with_its_crates(kind, locked):
+    files = {**RUST, "Cargo.lock": LOCK} if locked else RUST
+    found = await check_task(task_of(files, solution=None), Opening(sandbox=kind), repeats=1)
+    assert found.pass_to_pass == ("tests/test_sum.py::test_sum",)
+
+
+@pytest.mark.usefixtures("crates")
+async def test_no_program_that_the_repository_names_runs_outside_the_sandbox(tmp_path, isolated):
+    ran = tmp_path / "ran"
+    compiler = tmp_path / "compiler"
+    compiler.write_text(f"#!/bin/sh\ntouch {ran}\n")
+    compiler.chmod(0o755)
+    files = {**RUST, ".cargo/config.toml": f"[build]\nrustc = '{compiler}'\n"}
+    with pytest.raises(SetupFailed, match="could not execute process"):
+        await Opening(sandbox=isolated).open(task_of(files, solution=None))
+    assert not ran.exists()
+
+
+async def test_a_project_with_rust_without_a_toolchain_names_the_remedy(monkeypatch, tmp_path):
+    for program in ("git", "bwrap"):
+        if (found := shutil.which(program)) is not None:
+            (tmp_path / program).symlink_to(found)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SetupFailed, match="install rustc and cargo"):
+        await Opening().open(task_of({**RUST, "a.py": ""}, solution=None))

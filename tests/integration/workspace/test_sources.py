@@ -6,6 +6,7 @@ import hashlib
 import io
 import os
 import socket
+import subprocess
 import tarfile
 import zipfile
 from pathlib import Path
@@ -16,7 +17,7 @@ from dgym.api import ArchiveSource, ConfigMapSource, GitSource, InlineFile, Sour
 from dgym.errors import SourceFailed
 from dgym.workspace.sources import archive as source_archive
 from dgym.workspace.sources import git as source_git
-from dgym.workspace.sources import pack_source
+from dgym.workspace.sources import last_tag, pack_source
 from dgym.workspace.sources import tree as source_tree
 
 
@@ -355,6 +356,30 @@ async def test_a_commit_is_fetched_once(pack, repository, git, web):
     assert web.requests == []
     await pack(git=GitSource(url=repository, revision="main"))
     assert not [path for path in web.requests if "/objects/" in path]
+
+
+@pytest.fixture
+def daemon(repository, git, web):
+    """The address of a server that speaks git's own protocol."""
+    git(web.root / "repo", "config", "uploadpack.allowFilter", "true")
+    git(web.root / "repo", "config", "uploadpack.allowAnySHA1InWant", "true")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    serve = ["git", "daemon", "--verbose", "--export-all", "--listen=127.0.0.1", f"--port={port}", f"--base-path={web.root}"]
+    with subprocess.Popen(serve, stderr=subprocess.PIPE) as process:
+        process.stderr.readline()  # It listens.
+        yield f"git://127.0.0.1:{port}/repo"
+        process.terminate()
+
+
+async def test_the_last_tag_of_a_revision_is_asked_for_once(daemon, git, web, tmp_path):
+    (old, new) = reversed(git(web.root / "repo", "rev-list", "main").stdout.decode().split())
+    for revision in (old, "main", new):
+        source = GitSource(url=daemon, revision=revision)
+        packed = await pack_source(SourceSpec(git=source), base=tmp_path, cache=tmp_path / "cache")
+        assert await last_tag(source, packed, is_needed=lambda: True) == "v1"
+    git(web.root / "repo", "tag", "v2", new)
+    assert await last_tag(source, packed, is_needed=lambda: True) == "v1"
 
 
 async def test_git_refuses(pack, repository, web, tmp_path):
