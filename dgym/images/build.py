@@ -92,6 +92,7 @@ async def prepare_image(task: DebugTask, *, builder: Builder | None, base: str |
         system_packages=sorted(set(environment.system_packages)),
         install=project.layer is not None,
         variables=project.variables,
+        files=project.files,
     )
     network = bool(recipe.system_packages)
     return Prepared(name=task.metadata.name, dockerfile=render(recipe), wheels=wheels, tar=tar, network=network)

@@ -28,6 +28,7 @@ class Recipe:
         system_packages: Debian packages, sorted.
         install: True if the repository is installed editable.
         variables: Environment variables of that installation, such as the version for setuptools-scm.
+        files: Files that it needs in the repository, with their text, such as the version for versioningit.
     """
 
     base: str
@@ -37,6 +38,7 @@ class Recipe:
     system_packages: Sequence[str] = ()
     install: bool = False
     variables: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 def render(recipe: Recipe) -> str:
@@ -88,6 +90,9 @@ def render(recipe: Recipe) -> str:
     ]
     if recipe.install:
         variables = "".join(f"{name}={shlex.quote(value)} " for name, value in sorted(recipe.variables.items()))
+        for path, text in sorted(recipe.files.items()):
+            escaped = text.replace("\\", "\\\\").replace("\n", "\\n")
+            lines.append(f"RUN printf %b {shlex.quote(escaped)} >{shlex.quote(path)}")
         lines += [
             f"RUN {variables}{install} --no-deps --no-build-isolation --editable . \\",
             f" && chown -R {USER}:{USER} {directory}",

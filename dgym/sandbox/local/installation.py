@@ -54,6 +54,7 @@ _VERSION_VARIABLES = {
 """Variables that hold a version for a tool that reads it from git otherwise: a sandbox has no ``.git``."""
 _READ_PKG_INFO = frozenset({"versioningit", "setuptools-git-versioning"})
 """Tools that take the version from ``PKG-INFO`` where there is no ``.git``, and have no variable."""
+_PLAIN = re.compile(r"[A-Za-z0-9._+!-]+")
 _UNKNOWN_VERSION = "0.0.0"
 _VERSION = re.compile(r"\d+(\.\d+)+(\.?(a|b|rc|dev|post)\d+)?", re.IGNORECASE)
 _TAG = f"""\
@@ -387,7 +388,8 @@ class _Installer:
         return {variable: version for variable, tools in _VERSION_VARIABLES.items() if not named.isdisjoint(tools)}
 
     def _files(self, requires: Iterable[str], described: _Described) -> dict[str, str]:
-        if _READ_PKG_INFO.isdisjoint(map(requirement_name, requires)):
+        plain = all(_PLAIN.fullmatch(text) for text in (described.name, described.version))
+        if not plain or _READ_PKG_INFO.isdisjoint(map(requirement_name, requires)):
             return {}
         return {"PKG-INFO": f"Metadata-Version: 2.1\nName: {described.name}\nVersion: {described.version}\n"}
 

@@ -365,7 +365,15 @@ def daemon(repository, git, web):
     git(web.root / "repo", "config", "uploadpack.allowAnySHA1InWant", "true")
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    serve = ["git", "daemon", "--verbose", "--export-all", "--listen=127.0.0.1", f"--port={port}", f"--base-path={web.root}"]
+    serve = [
+        "git",
+        "daemon",
+        "--verbose",
+        "--export-all",
+        "--listen=127.0.0.1",
+        f"--port={port}",
+        f"--base-path={web.root}",
+    ]
     with subprocess.Popen(serve, stderr=subprocess.PIPE) as process:
         process.stderr.readline()  # It listens.
         yield f"git://127.0.0.1:{port}/repo"

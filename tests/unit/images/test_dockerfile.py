@@ -1,6 +1,7 @@
 """The Dockerfile of a task's image: the same for the same task, and only its last layers differ between tasks."""
 
 import shlex
+import subprocess
 
 import pytest
 
@@ -38,6 +39,15 @@ def test_values_of_variables_are_data_for_the_shell():
     (line,) = [line for line in text.splitlines() if "--editable" in line]
     words = shlex.split(line.removeprefix("RUN ").rstrip("\\ "))
     assert words[:2] == ["A=1; touch /x", "B=$(id)"]
+
+
+def test_files_that_the_installation_needs_are_written_before_it(tmp_path):
+    files = {"PKG-INFO": "Name: a\\b 100%s\nVersion: 1.0\n"}
+    text = render(recipe(install=True, files=files))
+    (line,) = [line for line in text.splitlines() if "PKG-INFO" in line]
+    subprocess.run(["sh", "-c", line.removeprefix("RUN ")], cwd=tmp_path, check=True)
+    assert (tmp_path / "PKG-INFO").read_text() == files["PKG-INFO"]
+    assert text.index("PKG-INFO") < text.index("--editable")
 
 
 def test_system_packages_are_installed_before_the_requirements():
