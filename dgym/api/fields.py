@@ -144,21 +144,16 @@ TtlSeconds = Annotated[int, msgspec.Meta(ge=0, le=10 * 365 * 86400)]
 Priority = Annotated[int, msgspec.Meta(ge=-1_000_000_000, le=1_000_000_000)]
 Labels = Annotated[dict[LabelKey, Label], msgspec.Meta(max_length=256)]
 Annotations = Annotated[dict[LabelKey, Annotated[str, msgspec.Meta(max_length=262144)]], msgspec.Meta(max_length=256)]
-Quantities = Annotated[
-    dict[
-        LabelKey,
-        Annotated[
-            str,
-            msgspec.Meta(
-                min_length=1,
-                max_length=64,
-                pattern=r"^[0-9]+(\.[0-9]+)?([numkMGTPE]|[KMGTPE]i|[eE][0-9]+)?$",
-                description="a quantity in quotes, such as '500m', '2' or '1Gi'",
-            ),
-        ],
-    ],
-    msgspec.Meta(max_length=16),
+QuantityText = Annotated[
+    str,
+    msgspec.Meta(
+        min_length=1,
+        max_length=64,
+        pattern=r"^[0-9]+(\.[0-9]+)?([numkMGTPE]|[KMGTPE]i|[eE][0-9]+)?$",
+        description="a whole number or a quantity in quotes, such as 2, '500m' or '1Gi'",
+    ),
 ]
+Quantities = Annotated[dict[LabelKey, QuantityText | Count], msgspec.Meta(max_length=16)]
 
 Timestamp = Annotated[datetime, msgspec.Meta(tz=True)]
 
@@ -220,13 +215,13 @@ _BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
 _QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]+)?)(?:([KMGTPE]i)|[eE]([0-9]+)|([numkMGTPE]?))")
 
 
-def parse_quantity(text: str) -> Decimal:
-    """The value of a Kubernetes quantity ("500m", "1Gi") in its base unit (bytes, cores).
+def parse_quantity(text: str | int) -> Decimal:
+    """The value of a Kubernetes quantity (2, "500m", "1Gi") in its base unit (bytes, cores).
 
     Raises:
         ValueError: It is not a quantity.
     """
-    match = _QUANTITY.fullmatch(text)
+    match = _QUANTITY.fullmatch(str(text))
     if match is None:
         raise ValueError(f"{text!r} is not a quantity such as '500m', '2' or '1Gi'")
     number, binary, exponent, suffix = match.groups()

@@ -42,7 +42,13 @@ def _check_union(value: Any, type_: inspect.UnionType, path: FieldPath, problems
     if value is None and len(members) < len(type_.types):
         return None
     wanted = [member for member in members if isinstance(member, inspect.StructType) == isinstance(value, dict)]
+    if isinstance(value, int) and not isinstance(value, bool):
+        wanted = [member for member in members if _is_integer(member)] or wanted
     return check(value, (wanted or members)[0], path, problems)
+
+
+def _is_integer(type_: inspect.Type) -> bool:
+    return isinstance(inner_type(type_), inspect.IntType)
 
 
 def _check_struct(value: Any, type_: inspect.StructType, path: FieldPath, problems: list[Problem]) -> Any:

@@ -17,7 +17,8 @@ from hack.cluster.machine import ClusterError, exclusive, say
 
 MODULES = Path(__file__).parent
 PAUSE = "pause"
-PROMETHEUS = "prometheus"
+KSTATUS = "kstatus"
+PROMETHEUS = ("prometheus", "promtool")
 # Of the ways in which Prometheus discovers its targets only this one: all of them cost twice the time.
 DISCOVERY = "-tags=remove_all_sd,enable_kubernetes_sd"
 STRIPPED = "-ldflags=-s -w"
@@ -51,18 +52,16 @@ def recipes(names: Sequence[str]) -> list[Recipe]:
     """How binaries of these names are made. All of Kubernetes at once: linking one does not keep others waiting."""
     single = {
         PAUSE: Recipe((PAUSE,), MODULES / "pause", (".",)),
+        KSTATUS: Recipe((KSTATUS,), MODULES / "kstatus", (".",)),
         "etcd": Recipe(("etcd",), MODULES / "etcd", ("go.etcd.io/etcd/server/v3",)),
         "helm": Recipe(("helm",), None, (f"helm.sh/helm/v4/cmd/helm@{paths.HELM_VERSION}",)),
         "kind": Recipe(("kind",), None, (f"sigs.k8s.io/kind@{paths.KIND_VERSION}",)),
-        PROMETHEUS: Recipe(
-            (PROMETHEUS,),
-            MODULES / PROMETHEUS,
-            ("github.com/prometheus/prometheus/cmd/prometheus",),
-            (STRIPPED, DISCOVERY),
-        ),
     }
     found = [what for name, what in single.items() if name in names]
-    if kubernetes := tuple(name for name in names if name not in single):
+    if prometheus := tuple(name for name in names if name in PROMETHEUS):
+        packages = tuple(f"github.com/prometheus/prometheus/cmd/{name}" for name in prometheus)
+        found.append(Recipe(prometheus, MODULES / "prometheus", packages, (STRIPPED, DISCOVERY)))
+    if kubernetes := tuple(name for name in names if name not in single and name not in PROMETHEUS):
         major, minor, _ = paths.KUBERNETES_VERSION.removeprefix("v").split(".")
         version = {"gitVersion": paths.KUBERNETES_VERSION, "gitMajor": major, "gitMinor": minor}
         stamped = " ".join(f"-X k8s.io/component-base/version.{key}={value}" for key, value in version.items())

@@ -6,12 +6,12 @@ import sys
 from collections.abc import Sequence
 
 from hack.cluster import paths
-from hack.cluster.build import PAUSE, PROMETHEUS, build
+from hack.cluster.build import KSTATUS, PAUSE, PROMETHEUS, build
 from hack.cluster.choose import Cluster, choose, ours
 from hack.cluster.local import LocalCluster
 from hack.cluster.machine import ClusterError
 
-ALL = (*paths.BINARIES, PAUSE, PROMETHEUS)
+ALL = (*paths.BINARIES, PAUSE, KSTATUS, *PROMETHEUS)
 EPILOG = """\
 Which cluster: E2E_CLUSTER=existing (with KUBECONFIG), kind or local; without it, kind where Docker answers,
 else local: one node on this machine (Linux, root), from binaries that are built once into the user's cache.

@@ -260,7 +260,8 @@ def _schema(type_: inspect.Type) -> Schema:
         case inspect.StructType():
             return _struct(type_)
         case inspect.VarTupleType():
-            return _sized({"type": "array", "items": _schema(type_.item_type)}, type_, "Items")
+            items = _without_defaults(_schema(type_.item_type))
+            return _sized({"type": "array", "items": items}, type_, "Items")
         case inspect.DictType():
             return _mapping(type_)
         case inspect.StrType():
@@ -307,6 +308,8 @@ def _union(members: list[inspect.Type]) -> Schema:
     if len(members) == 1:
         return _schema(members[0])
     name, struct = (_schema(member) for member in members)
+    if struct["type"] == "integer":
+        return _int_or_string(name, struct)
     bounds: Schema = {key: name[key] for key in ("minLength", "maxLength", "pattern") if key in name}
     return {
         "description": struct["description"],
@@ -321,6 +324,24 @@ def _union(members: list[inspect.Type]) -> Schema:
         "maxItems": 0,
         "not": {"enum": [True, False]},
     }
+
+
+def _int_or_string(text: Schema, number: Schema) -> Schema:
+    both = {**text, **number}
+    bounds = {key: both[key] for key in ("minLength", "maxLength", "pattern", "minimum", "maximum") if key in both}
+    return {"x-kubernetes-int-or-string": True, "anyOf": [{"type": "integer"}, {"type": "string"}], **bounds}
+
+
+def _without_defaults(schema: Schema) -> Schema:
+    """The schema of a list's items without defaults.
+
+    ``kubectl apply`` replaces lists as a whole: a default that the API server adds to an item is a difference from the
+    manifest at every apply. Readers of the object add these defaults.
+    """
+    kept = {key: value for key, value in schema.items() if key != "default"}
+    if "properties" in kept:
+        kept["properties"] = {name: _without_defaults(each) for name, each in kept["properties"].items()}
+    return kept
 
 
 _SECTION = "Attributes:"

@@ -238,7 +238,8 @@ def verifier_resources(sandbox: Resources) -> Resources:
 
 def as_manifest(resources: Resources) -> dict[str, dict[str, str]]:
     """Resources of a container in a manifest."""
-    return {"requests": dict(resources.requests), "limits": dict(resources.limits)}
+    both = {"requests": resources.requests, "limits": resources.limits}
+    return {what: {name: str(value) for name, value in quantities.items()} for what, quantities in both.items()}
 
 
 def _over(below: Resources, layer: Resources) -> Resources:

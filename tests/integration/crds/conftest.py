@@ -73,7 +73,7 @@ def kinds(api_server):
         status, answer = api.call("POST", DEFINITIONS, definition)
         assert status in (201, 409), answer
     deadline = time.monotonic() + 90
-    for kind in ("DebugTask", "Episode", "EpisodeSet"):
+    for kind in ("DebugTask", "Episode", "EpisodeSet", "SandboxPool"):
         while api.call("GET", path_of("default", kind))[0] != 200:
             assert time.monotonic() < deadline, f"{kind} is not served"
     yield api

@@ -1,8 +1,12 @@
 """The custom resources as a user of kubectl meets them."""
 
 import json
+from pathlib import Path
 
 import pytest
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+SERVER_SIDE = ("--server-side", "--force-conflicts")
 
 
 @pytest.fixture
@@ -102,3 +106,24 @@ def test_sets_show_their_reason_and_are_selected_by_it(kinds, kubectl, api_names
     assert rows == [["one", "Suspended"], ["two", "MaxFailedReached"]]
     selected = kubectl("get", "dgs", "-o", "name", "--field-selector=status.reason=Suspended")
     assert selected.split() == ["episodeset.dgym.dev/one"]
+
+
+@pytest.mark.parametrize("options", [(), SERVER_SIDE], ids=["client-side", "server-side"])
+def test_examples_that_are_applied_again_are_unchanged(kubectl, options):
+    kubectl("apply", "-R", "-f", EXAMPLES, *options)
+    versions = ("get", "dgym", "-o", "jsonpath={range .items[*]}{.kind}/{.metadata.name} {.metadata.resourceVersion}")
+    before = kubectl(*versions)
+    lines = kubectl("apply", "-R", "-f", EXAMPLES, *options).splitlines()
+    word = "serverside-applied" if options else "unchanged"
+    assert len(lines) > 5
+    assert [line for line in lines if not line.endswith(f" {word}")] == []
+    assert kubectl(*versions) == before
+    assert kubectl("diff", "-R", "-f", EXAMPLES, *options) == ""
+
+
+def test_quantities_are_whole_numbers_or_texts(kinds, kubectl):
+    limits = {"cpu": 1, "memory": "2Gi"}
+    task = kinds.manifest("DebugTask", {"image": "example.com/calc:1", "resources": {"limits": limits}}, "calc")
+    kubectl("apply", "-f", "-", stdin=task)
+    assert kubectl("apply", "-f", "-", stdin=task).split() == ["debugtask.dgym.dev/calc", "unchanged"]
+    assert json.loads(kubectl("get", "dgt/calc", "-o", "jsonpath={.spec.resources.limits}")) == limits

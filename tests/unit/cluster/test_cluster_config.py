@@ -103,11 +103,13 @@ def test_kubernetes_is_built_by_one_command_and_stamped() -> None:
 
 
 def test_prometheus_is_built_with_the_discovery_of_kubernetes() -> None:
-    (recipe,) = recipes((PROMETHEUS,))
+    (recipe,) = recipes(PROMETHEUS)
     command, _ = recipe.command(Path("/o"))
     assert "enable_kubernetes_sd" in " ".join(command)
-    assert "/o/prometheus" in command
-    assert "prometheus/cmd/prometheus" in (MODULES / PROMETHEUS / "tools.go").read_text()
+    assert "/o/" in command
+    for name in PROMETHEUS:
+        assert f"prometheus/cmd/{name}" in command[-1] + command[-2]
+        assert f"prometheus/cmd/{name}" in (MODULES / "prometheus" / "tools.go").read_text()
 
 
 @pytest.fixture
