@@ -91,9 +91,23 @@ def pytest_sessionstart(session):
 
 
 def pytest_exception_interact(call):
-    """``--pdb``: stop at a failure where it was raised."""
+    """``--pdb``: stop at a failure, in the innermost frame of the workspace."""
     if _state.get("pdbinvoke"):
-        _state["debugger"].post_mortem(call.excinfo.value, call.excinfo.tb, "goes on with the next test")
+        error, trace = _reported(call.excinfo.value, call.excinfo.tb)
+        _state["debugger"].post_mortem(error, trace, "goes on with the next test", in_workspace=True)
+
+
+def _reported(error, trace):
+    """The exception, and its traceback, that pytest or doctest reports by an exception of its own."""
+    while type(error).__module__.partition(".")[0] in ("_pytest", "doctest"):
+        inner = getattr(error, "exc_info", None) or getattr(error, "excinfo", None)
+        if inner is None:
+            cause = getattr(error, "cause", None) or error.__cause__ or error.__context__
+            inner = (type(cause), cause, getattr(cause, "__traceback__", None))
+        if inner[2] is None:
+            break
+        error, trace = inner[1:]
+    return error, trace
 
 
 def pytest_runtest_setup(item):

@@ -15,7 +15,7 @@ from ..descriptors import HeadAndTail
 from . import breakpoints
 from .commands import Commands
 from .parsing import split_commands
-from .tracing import PROGRAM, Tracing
+from .tracing import LIBRARY, PROGRAM, Tracing
 
 _CONTEXT = 5
 _LINE_CHARACTERS = 500
@@ -67,6 +67,7 @@ class Debugger(Commands, Tracing, pdb.Pdb):
         self.evaluating = None  # the thread in which a command is being evaluated
         self.interacting = False
         self.has_stopped = False
+        self._in_workspace = False  # whether a post-mortem passes over the frames of libraries
         self.failed = False
         self.shortens = True
         self.last_line = ""
@@ -229,14 +230,18 @@ class Debugger(Commands, Tracing, pdb.Pdb):
         if before:
             self.stopped_at = None
 
-    def post_mortem(self, error, trace, afterwards="ends the program"):
-        """Take commands at the frame where an exception was raised; ``afterwards`` says what continuing does."""
+    def post_mortem(self, error, trace, afterwards="ends the program", in_workspace=False):
+        """Take commands at the frame where an exception was raised; ``afterwards`` says what continuing does.
+
+        With ``in_workspace`` the frame is the innermost of the workspace, if there is one.
+        """
         if os.getpid() != self.pid:
             return
         tracing = sys.gettrace()
         sys.settrace(None)
         self.message("".join(traceback.format_exception_only(type(error), error)).strip())
         self.message("Stopped where this exception was raised (post-mortem); continuing %s." % afterwards)
+        self._in_workspace = in_workspace
         self.interaction(None, error if sys.version_info >= (3, 13) and error.__traceback__ is trace else trace)
         if tracing is not None and self.tracing_needed():
             sys.settrace(tracing)
@@ -267,11 +272,22 @@ class Debugger(Commands, Tracing, pdb.Pdb):
             walk = walk.f_back
         stack.reverse()
         trace = t.tb_next if t and t.tb_frame is f else t
+        raised = []
         while trace is not None:
-            stack.append((trace.tb_frame, trace.tb_lineno))
-            current = trace.tb_frame if f is None else current
+            raised.append((trace.tb_frame, trace.tb_lineno))
             trace = trace.tb_next
-        return self._shown(stack, current)
+        if f is None:
+            current = self._raised_in([frame for frame, _ in raised]) or current
+        return self._shown(stack + raised, current)
+
+    def _raised_in(self, frames):
+        """The frame of a traceback at which a person would look first."""
+        for frame in reversed(frames):
+            kind = self.owners.of(frame.f_code.co_filename)
+            if kind == PROGRAM or (kind == LIBRARY and not self._in_workspace):
+                if not frame.f_locals.get("__tracebackhide__"):
+                    return frame
+        return frames[-1] if frames else None
 
     def _shown(self, stack, current):
         kinds = [self.owners.of(frame.f_code.co_filename) for frame, _ in stack]

@@ -349,6 +349,8 @@ class Owners(object):
             return HIDDEN
         if filename.startswith("<frozen "):
             return HARNESS
+        if filename.startswith("<doctest "):
+            return PROGRAM
         installed = any(part in filename for part in _INSTALLED)
         if not installed and not filename.startswith("<") and self._inside(filename):
             return PROGRAM

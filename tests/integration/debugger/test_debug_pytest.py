@@ -124,6 +124,77 @@ async def test_pdb_option_leads_to_post_mortem(debug_tests):
     assert "1 failed, 2 passed" in result.program_output
 
 
+FAILURES = {
+    "doctest": (
+        {"calc.py": 'def half(n):\n    """\n    >>> half("x")\n    1\n    """\n    return n / 2\n'},
+        "--doctest-modules calc.py",
+        ("calc.py", 6, "half"),
+    ),
+    "doctest-text": (
+        {"notes.txt": ">>> 1 + 1\n2\n>>> undefined\n3\n"},
+        "--doctest-glob=*.txt notes.txt",
+        ("<doctest notes.txt[1]>", 1, "<module>"),
+    ),
+    "conftest": (
+        {"sub/conftest.py": "value = 1\nimport no_such_module\n", "sub/test_it.py": "def test(): pass\n"},
+        ".",
+        ("sub/conftest.py", 2, "<module>"),
+    ),
+    "test module": ({"test_it.py": "value = 1\nimport no_such_module\n"}, "", ("test_it.py", 2, "<module>")),
+    "unittest": (
+        {
+            "test_it.py": "import unittest\nclass Case(unittest.TestCase):\n    def test_one(self):\n"
+            "        value = 1\n        self.assertEqual(value, 2)\n"
+        },
+        "",
+        ("test_it.py", 5, "test_one"),
+    ),
+    "hidden": (
+        {
+            "test_it.py": "def check(n):\n    __tracebackhide__ = True\n    assert n == 2\n"
+            "def test_one():\n    value = 1\n    check(value)\n"
+        },
+        "",
+        ("test_it.py", 6, "test_one"),
+    ),
+    "library": (
+        {"test_it.py": "import json\ndef test_one():\n    value = 1\n    json.loads('{')\n"},
+        "",
+        ("test_it.py", 4, "test_one"),
+    ),
+    "fail": (
+        {"test_it.py": "import pytest\ndef test_one():\n    value = 1\n    pytest.fail('no')\n"},
+        "",
+        ("test_it.py", 4, "test_one"),
+    ),
+}
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+async def test_pdb_option_stops_in_the_innermost_frame_of_the_workspace(debug_tests, failure):
+    debug = debug_tests
+    files, arguments, place = FAILURES[failure]
+    (debug.workspace / "test_it.py").unlink()
+    for name, text in files.items():
+        debug.write(name, text)
+    debug.entrypoint += f" --pdb {arguments}"
+    result = await debug("c")
+    assert result.state == "stopped", result
+    assert (result.frame.file, result.frame.line, result.frame.function) == place, result.output
+    assert not (await debug("p value" if "doctest" not in failure else "p 1")).failed
+    assert (await debug("c")).state == "ended"
+
+
+async def test_a_conftest_of_the_root_that_cannot_be_imported_ends_the_program_as_in_pytest(debug_tests):
+    debug = debug_tests
+    debug.write("conftest.py", "import no_such_module\n")
+    debug.entrypoint += " --pdb"
+    result = await debug("c")
+    alone = await debug.client.run(debug.entrypoint)
+    assert (result.state, result.exit_status) == ("ended", alone.exit_status)
+    assert "no_such_module" in result.program_output
+
+
 async def test_capture_in_the_configuration_does_not_hide_output(debug_tests):
     debug = debug_tests
     debug.write("pytest.ini", "[pytest]\naddopts = --capture=fd -v\n")
@@ -281,8 +352,8 @@ async def test_time_after_an_interrupt_does_not_count_for_pytest_timeout(start_s
     debug.write("test_it.py", WAITING.replace("value = 2", "value = 3"))
     result = await debug("c", timeout=2.0)
     assert result.frame.function == "test_waits", result
-    result = await debug.each("p __import__('time').sleep(4)", "value = 2")
-    assert result.state == "stopped"
+    assert (await debug("p __import__('time').sleep(4)")).output == "None\n"
+    assert (await debug("value = 2")).state == "stopped"
     result = await debug("c")
     assert (result.state, result.exit_status) == ("ended", 0), result.program_output
 
