@@ -14,6 +14,10 @@ from .takeover import ShellLaunch, choose
 from .wire import breakpoint_fields
 
 _GRACE_SECONDS = 2.0
+_IN_A_CHILD = (
+    "Breakpoint %d at %s:%d was reached by a child process, where the program does not stop; to debug the child's work, "
+    "give a command that does it without a child as the entrypoint."
+)
 
 
 class _Reply(object):
@@ -253,6 +257,7 @@ class DebugHost(object):
                 message = program.wait(time.monotonic() + _GRACE_SECONDS)
             except TimeoutError:
                 return self._kill(reply)
+        self._report_children(reply)
         if message is None:
             return self._end(reply)
         if message["type"] != "stop":
@@ -262,6 +267,13 @@ class DebugHost(object):
         reply.take(message)
         fields = {name: message[name] for name in ("frame", "source", "source_start")}
         return reply.result("stopped", self._breakpoints, interrupted=interrupted, **fields)
+
+    def _report_children(self, reply):
+        hit = self._program.hit_by_children
+        for entry in self._breakpoints:
+            if entry["number"] in hit:
+                reply.notices.append(_IN_A_CHILD % (entry["number"], entry["file"], entry["line"]))
+        hit.clear()
 
     def _kill(self, reply):
         trace = self._program.traceback()

@@ -39,7 +39,7 @@ class Program(object):
 
     ``start`` is a ``DirectStart`` or a ``ShellStart``; ``orders`` are sent to the program once it is connected.
     ``stdin`` is a descriptor, which is closed, or None for an empty standard input. ``introduced`` is the command line
-    of the program that a shell command started.
+    of the program that a shell command started, ``hit_by_children`` has the breakpoints that forked children reached.
     """
 
     def __init__(self, processes, start, orders, workspace, limit, stdin=None):
@@ -53,6 +53,7 @@ class Program(object):
         self._decoder = Decoder()
         self.ending = None
         self.introduced = None
+        self.hit_by_children = set()
         self.written = HeadAndTail(limit)
         _enlarge(output)
         try:
@@ -185,20 +186,24 @@ class Program(object):
         return self._next_message()
 
     def _next_message(self):
-        try:
-            message = self._decoder.next()
-            message = None if message is None else checked(message)
-        except (ValueError, RecursionError):
-            # The program itself has written to the channel: from here on it runs without a debugger.
-            self._channel_open = False
-            return None
-        if message is not None and message["type"] == "end":
-            self.ending = message
-            return self._next_message()
-        if message is not None and message["type"] == "hello":
-            self._introduce(message)
-            return self._next_message()
-        return message
+        """The next message that ends the wait; the others are recorded."""
+        while True:
+            try:
+                message = self._decoder.next()
+                message = None if message is None else checked(message)
+            except (ValueError, RecursionError):
+                # The program itself has written to the channel: from here on it runs without a debugger.
+                self._channel_open = False
+                return None
+            kind = None if message is None else message["type"]
+            if kind == "end":
+                self.ending = message
+            elif kind == "hello":
+                self._introduce(message)
+            elif kind == "child":
+                self.hit_by_children.add(message["number"])
+            else:
+                return message
 
     def _introduce(self, hello):
         """Send the orders to the program of a shell command, with the launch that the program has reported."""

@@ -257,7 +257,11 @@ class Debugger(Commands, Tracing, pdb.Pdb):
             pdb.Pdb.user_call(self, frame, argument_list)
 
     def user_line(self, frame):
-        if self.bp_commands(frame):
+        if os.getpid() != self.pid:
+            if self.currentbp and frame.f_lineno in self.lines_wanted(frame.f_code):
+                self.channel.report_child(self.currentbp)
+            self.detach()
+        elif self.bp_commands(frame):
             self.interaction(frame, None)
         else:
             self.arm(frame)

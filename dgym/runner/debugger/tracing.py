@@ -44,6 +44,7 @@ class Tracing(bdb.Bdb):
         self.owners = owners
         self.pid = os.getpid()
         self.first_code = None
+        self.currentbp = 0
         self._threads = threading.local()
         self._stepping_thread = self._thread()
         # Once the generator that is stepped in has returned: its caller and its result.
@@ -57,7 +58,7 @@ class Tracing(bdb.Bdb):
         self._paths = {}
         self._make_trace()
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self.detach)
+            os.register_at_fork(after_in_child=self.enter_child)
 
     def begin(self, frame):
         """Trace what ``frame`` calls from now on, stopping at breakpoints only."""
@@ -71,8 +72,16 @@ class Tracing(bdb.Bdb):
         """Run freely until a breakpoint."""
         self._set_stopinfo(self.botframe, None, -1)
 
+    def enter_child(self):
+        """This process is a child of the debugged one: it only reports the first breakpoint that it reaches."""
+        self.first_code = None
+        if self.breaks:
+            self.stop_at_breakpoints()
+        else:
+            self.detach()
+
     def detach(self):
-        """Stop debugging in this process: it is a child of the debugged one."""
+        """Stop debugging in this process."""
         sys.settrace(None)
         threading.settrace(None)
         self.breaks.clear()

@@ -13,6 +13,7 @@ from ..shims import FDS_VARIABLE  # noqa: F401 - a name of the connection
 FRAME_LIMIT = 64 * 1024 * 1024
 HEADER = struct.Struct(">I")
 _SOURCE_LINES = 100
+_NUMBERS = 10000  # a bound on what a program can have recorded
 
 
 def encode(message):
@@ -72,6 +73,14 @@ class Channel(object):
             return False
         return True
 
+    def report_child(self, number):
+        """Report from a forked child that it reached the breakpoint: one short write, whole between the parent's."""
+        if identity(self._descriptor) == self._identity:
+            try:
+                write_all(self._descriptor, encode({"type": "child", "number": number}))
+            except OSError:
+                pass
+
     def receive(self):
         """The next message; None once the connection has ended."""
         while True:
@@ -92,9 +101,11 @@ def checked(message):
     kind = message.get("type")
     if kind in ("quit", "restart"):
         return {"type": kind}
-    if kind not in ("hello", "stop", "end"):
+    if kind not in ("hello", "stop", "end", "child"):
         raise ValueError("an unknown message")
     try:
+        if kind == "child":
+            return {"type": kind, "number": int(message["number"]) % _NUMBERS}
         if kind == "hello":
             return _hello(message)
         return {

@@ -116,7 +116,13 @@ async def test_post_mortem_of_the_program_itself(debug):
     assert (result.state, result.program_output) == ("ended", "on\n")
 
 
-async def test_a_child_process_is_left_alone(debug):
+IN_A_CHILD = (
+    "Breakpoint 1 at main.py:4 was reached by a child process, where the program does not stop; to debug the child's "
+    "work, give a command that does it without a child as the entrypoint."
+)
+
+
+async def test_a_forked_child_reports_the_breakpoint_that_it_reaches(debug):
     debug.write(
         "main.py",
         """
@@ -133,10 +139,12 @@ async def test_a_child_process_is_left_alone(debug):
         print('parent', status)
         """,
     )
-    result = await debug.each("b work", "c")
+    result = await debug.each("b work", "commands 1\np 1\nend", "tbreak 5", "c", "c")
     assert (result.frame.function, result.program_output) == ("work", "child\n")
+    assert result.notices == (IN_A_CHILD,)
     assert (await debug("p status")).output == "5\n"
-    assert (await debug("c")).program_output == "parent 5\n"
+    result = await debug("c")
+    assert (result.program_output, result.notices) == ("parent 5\n", ())
 
 
 async def test_multiprocessing(debug):
@@ -148,13 +156,15 @@ async def test_multiprocessing(debug):
             return 2 * n
         if __name__ == '__main__':
             for method in ('fork', 'spawn'):
-                with multiprocessing.get_context(method).Pool(1) as pool:
+                with multiprocessing.get_context(method).Pool(2) as pool:
                     print(method, pool.map(double, [1, 2]))
         """,
     )
-    result = await debug("c")
-    assert result.state == "ended"
-    assert "fork [2, 4]\nspawn [2, 4]" in result.program_output
+    for command, notices in (("p 1", 0), ("b 4", 1)):
+        result = await debug.each(command, "c")
+        assert result.state == "ended"
+        assert "fork [2, 4]\nspawn [2, 4]" in result.program_output
+        assert result.notices.count(IN_A_CHILD) == notices
 
 
 async def test_a_daemon_does_not_hide_the_end(debug):
