@@ -4,6 +4,7 @@ Evaluating has two differences from ``eval`` in a function's frame: names of the
 comprehensions and lambdas, and assignments to local variables stay, in every frame and however the program was stopped.
 """
 
+import ast
 import linecache
 import os
 import pdb  # noqa: T100 - this is one
@@ -337,28 +338,71 @@ class _RelativePaths(object):
 
 
 _OPTIMIZED = 1  # inspect.CO_OPTIMIZED: the frame keeps its variables in slots, f_locals is a copy
+_COROUTINE = 0x80  # inspect.CO_COROUTINE
+_WITH_AWAIT = getattr(ast, "PyCF_ALLOW_TOP_LEVEL_AWAIT", 0)  # from Python 3.8 on
 
 
 def evaluate(expression, frame_globals, frame_locals):
     """The value of an expression."""
-    code = compile(expression.strip(), "<string>", "eval")
+    code = compile(expression.strip(), "<string>", "eval", _WITH_AWAIT)
     if frame_locals is frame_globals or not _nests(code):
-        return eval(code, frame_globals, frame_locals)
-    return eval(code, _merged(frame_globals, frame_locals), frame_locals)
+        return _run(code, frame_globals, frame_locals)
+    return _run(code, _merged(frame_globals, frame_locals), frame_locals)
 
 
 def execute(statement, frame, frame_locals):
     """Run one statement; values of expressions go to ``sys.displayhook``."""
-    code = compile(statement + "\n", "<stdin>", "single")
+    code = compile(statement + "\n", "<stdin>", "single", _WITH_AWAIT)
     frame_globals = frame.f_globals
     try:
         if frame_locals is frame_globals or not _nests(code):
-            exec(code, frame_globals, frame_locals)
+            _run(code, frame_globals, frame_locals)
         else:
             _execute_merged(code, frame_globals, frame_locals)
     finally:
         if frame.f_code.co_flags & _OPTIMIZED and sys.version_info < (3, 13):
             _keep_locals(frame, frame_locals)
+
+
+def _run(code, global_names, local_names):
+    found = eval(code, global_names, local_names)
+    return _await(found) if code.co_flags & _COROUTINE else found
+
+
+def _await(coroutine):
+    """The result of a coroutine, at a stop: the event loop that is stopped runs until the coroutine has ended.
+
+    Tasks of that loop go on meanwhile, as where the program itself awaits. Without a loop a new one runs.
+    """
+    import asyncio
+    from asyncio import tasks
+
+    loop = asyncio._get_running_loop()
+    if loop is None:
+        loop = asyncio.new_event_loop()
+        try:
+            return loop.run_until_complete(coroutine)
+        finally:
+            loop.close()
+    if not (hasattr(loop, "_run_once") and hasattr(loop, "_ready")):
+        coroutine.close()
+        raise RuntimeError("await at a stop needs an event loop of asyncio")
+    stopped = asyncio.current_task(loop)
+    waiting = len(loop._ready)
+    if stopped is not None:
+        tasks._leave_task(loop, stopped)
+    task = loop.create_task(coroutine)
+    try:
+        while not task.done():
+            loop._run_once()
+    finally:
+        task.cancel()
+        # The round of the loop that is stopped counted its callbacks when it began.
+        while len(loop._ready) < waiting:
+            loop.call_soon(int)
+        if stopped is not None:
+            tasks._enter_task(loop, stopped)
+    return task.result()
 
 
 def _nests(code):
@@ -375,7 +419,7 @@ def _execute_merged(code, frame_globals, frame_locals):
     merged = _merged(frame_globals, frame_locals)
     before = dict(merged)
     try:
-        exec(code, merged, frame_locals)
+        _run(code, merged, frame_locals)
     finally:
         absent = object()
         for name, value in merged.items():

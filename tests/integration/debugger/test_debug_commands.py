@@ -350,3 +350,53 @@ async def test_a_variable_is_deleted_where_the_interpreter_allows_it(debug):
     deleted = (await debug.each("b 4", "c", "!print(1)", "!del part")).output
     value = (await debug.each("!total = 2", "p part")).output
     assert "***" in deleted or "name 'part' is not defined" in value
+
+
+AWAITS = """
+import asyncio
+async def fetch(n):
+    await asyncio.sleep(0.001)
+    return n * 2
+async def collect(queue, seen):
+    while True:
+        seen.append(await queue.get())
+async def main():
+    queue, seen = asyncio.Queue(), []
+    collecting = asyncio.ensure_future(collect(queue, seen))
+    others = [asyncio.ensure_future(fetch(n)) for n in range(5)]
+    value = 4
+    print("on", value, await asyncio.gather(*others), seen)
+    collecting.cancel()
+asyncio.get_event_loop_policy().new_event_loop().run_until_complete(main())
+x = 1
+"""
+
+
+async def test_await(debug, python):
+    if "/3.6" in python or "/3.7" in python:
+        pytest.skip("compile() takes await outside of a coroutine from Python 3.8 on")
+    debug.write("main.py", AWAITS)
+    await debug.each("b 14", "b 17", "c")
+    assert (await debug("p await fetch(value)")).output == "8\n"
+    assert (await debug("await fetch(3)")).output == "6\n"
+    assert not (await debug("value = await fetch(value) + 1")).failed
+    assert (await debug("[n async for n in nothing]")).failed
+    assert not (await debug("!await queue.put(7)")).failed
+    assert (await debug("p await asyncio.gather(*[fetch(n) for n in (value, 2)])")).output == "[18, 4]\n"
+    result = await debug("p await fetch('x') + 1")
+    assert (result.failed, result.output) == (True, '*** TypeError: can only concatenate str (not "int") to str\n')
+    result = await debug("c")
+    assert (result.frame.line, result.program_output) == (17, "on 9 [0, 2, 4, 6, 8] [7]\n")
+    assert (await debug("p await fetch(5)")).output == "10\n"
+    assert (await debug("c")).exit_status == 0
+
+
+async def test_a_command_that_awaits_is_interrupted(debug, python):
+    if "/3.6" in python or "/3.7" in python:
+        pytest.skip("compile() takes await outside of a coroutine from Python 3.8 on")
+    debug.write("main.py", AWAITS)
+    await debug.each("b 14", "c")
+    result = await debug("p await asyncio.sleep(100)", timeout=0.5)
+    assert (result.interrupted, result.output) == (True, "*** KeyboardInterrupt\n")
+    result = await debug("c")
+    assert (result.exit_status, result.program_output) == (0, "on 4 [0, 2, 4, 6, 8] []\n")
