@@ -243,6 +243,11 @@ class Operations(object):
     def do_write(self, request, path, mode):
         files.write_atomically(self._configuration.path(path), request.body(), mode)
         request.answer({})
+        if self._debugger is not None and self._debugging.acquire(False):
+            try:
+                self._debugger.prepare()
+            finally:
+                self._debugging.release()
 
     def do_remove(self, request):
         root = os.path.realpath(self._configuration.workspace)

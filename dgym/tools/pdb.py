@@ -26,7 +26,8 @@ class Pdb(Tool):
     unt, j, u, d, w, l, ll, a, p, pp, whatis, display and !statement. Set breakpoints, then continue to them.
     Breakpoints stay when the program ends or is restarted and follow their line when files change. After the
     program's end, `q`, `run` or a change of a file the next command starts the program again. A command is interrupted
-    after 60 s by default. The entrypoint `python -m pytest --pdb tests` stops where a test fails.
+    after 60 s by default. The entrypoint `python -m pytest --pdb tests` stops where a test fails. Child processes run
+    without the debugger: give their command as the entrypoint.
     """
 
     verbatim = "command"

@@ -14,6 +14,7 @@ from .takeover import ShellLaunch, choose
 from .wire import breakpoint_fields
 
 _GRACE_SECONDS = 2.0
+_SPARE_OUTPUT = 8192
 _IN_A_CHILD = (
     "Breakpoint %d at %s:%d was reached by a child process, where the program does not stop; to debug the child's work, "
     "give a command that does it without a child as the entrypoint."
@@ -70,6 +71,8 @@ class DebugHost(object):
         self._workspace = os.path.realpath(config.workspace)
         self._processes = processes
         self._program = None
+        self._spare = None
+        self._outdated = None
         self._entrypoint = None
         self._stdin = b""
         self._files = {}
@@ -141,12 +144,13 @@ class DebugHost(object):
         The program of another entrypoint is set aside and returned, in case the new entrypoint cannot be debugged.
         """
         program = self._program
-        if program is None:
+        files, self._outdated = self._outdated or self._files, None
+        if program is None and not files:
             if self._ended:
                 reply.notices.append("The program was started again.")
             return None
-        status = program.status
-        changed = [path for path, known in sorted(self._files.items()) if _stamp(path) != known]
+        status = None if program is None else program.status
+        changed = _changed(files)
         why = None
         if status is not None:
             why = "The program had ended while it was stopped (%s); it was started again." % describe(status)
@@ -162,10 +166,11 @@ class DebugHost(object):
         if why:
             reply.notices.append(why)
             if status is None and entrypoint != self._entrypoint:
-                kept = program, self._entrypoint, self._stdin, self._files, self._lost, self._changed
-                self._program, self._files = None, {}
                 self._named = entrypoint
-                return kept
+                if program is not None:
+                    kept = program, self._entrypoint, self._stdin, self._files, self._lost, self._changed
+                    self._program, self._files = None, {}
+                    return kept
             self._drop()
         return None
 
@@ -190,20 +195,71 @@ class DebugHost(object):
             self._lost = []
         try:
             launch = choose(self._entrypoint, self._config.environment, self._workspace)
-            start = make_start(launch, self._config)
             orders = self._orders(launch, reply.share())
-            stdin = spool([self._stdin] if self._stdin else [], os.path.join(self._config.scratch, "state"))
-            program = Program(self._processes, start, orders, self._workspace, reply.limit, stdin)
+            program = self._take_spare(launch) or self._spawn(launch, reply.limit)
         except (LaunchRefused, OSError) as error:
             return self._refused(reply, str(error))
         self._program = program
         self._ended = False
         self._changed = False
         reply.started = True
-        answer = self._await(reply, lambda: program.begin(reply.deadline))
+        answer = self._await(reply, lambda: program.begin(orders, reply.deadline))
         if not answer["refused"]:
             self._name(program.introduced, reply)
         return answer
+
+    def _spawn(self, launch, limit):
+        stdin = spool([self._stdin] if self._stdin else [], os.path.join(self._config.scratch, "state"))
+        return Program(self._processes, make_start(launch, self._config), self._workspace, limit, stdin)
+
+    def prepare(self):
+        """After a change of files, end a program that it has outdated and start the process of the next run.
+
+        The process waits for its orders. It has read nothing of the workspace but names.
+        """
+        if self._entrypoint is None:
+            return
+        if self._program is not None and self._program.status is None:
+            if not _changed(self._files):
+                return
+            self._outdated = self._files
+            self._drop()
+        try:
+            launch = choose(self._entrypoint, self._config.environment, self._workspace)
+            if isinstance(launch, ShellLaunch):
+                return
+            known = self._spare_key(launch)
+            if self._spare is None or self._spare[0] != known or self._spare[1].status is not None:
+                self._drop_spare()
+                self._spare = known, self._spawn(launch, _SPARE_OUTPUT)
+        except (LaunchRefused, OSError):
+            pass  # The next command reports it.
+
+    def _take_spare(self, launch):
+        """The waiting process, if it was started as this launch would be now."""
+        if self._spare is None or isinstance(launch, ShellLaunch):
+            return None
+        known, program = self._spare
+        if known != self._spare_key(launch) or program.status is not None:
+            self._drop_spare()
+            return None
+        self._spare = None
+        return program
+
+    def _drop_spare(self):
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            spare[1].kill()
+
+    def _spare_key(self, launch):
+        """What the start depends on. A new module may hide one of the library, which the driver then imports apart."""
+        environment = dict(self._config.environment, **launch.env)
+        target = os.path.join(self._workspace, launch.target)
+        places = [self._workspace, target, os.path.dirname(os.path.realpath(target))]
+        for entry in environment.get("PYTHONPATH", "").split(os.pathsep):
+            places.append(os.path.join(self._workspace, entry))
+        names = [sorted(os.listdir(place)) for place in places if os.path.isdir(place)]
+        return launch.command(), environment, self._stdin, names
 
     def _name(self, introduced, reply):
         """Name the program: one that a shell command has chosen at each start, any other once."""
@@ -313,6 +369,8 @@ class DebugHost(object):
 
     def _leave(self, reply):
         self._drop()
+        self._drop_spare()
+        self._outdated = None
         self._lost = []
         reply.output.append("The debugger was left and the program ended.")
         return reply.result("idle", self._breakpoints)
@@ -321,6 +379,10 @@ class DebugHost(object):
         reply.output.append(why)
         reply.notices[:] = []
         return reply.result("idle" if self._program is None else "stopped", self._breakpoints, refused=True)
+
+
+def _changed(files):
+    return [path for path, known in sorted(files.items()) if _stamp(path) != known]
 
 
 def _stamp(path):

@@ -37,15 +37,15 @@ _SHOWN_CHARACTERS = 500
 class Program(object):
     """Started by the constructor; ``exchange`` sends a message and waits until the program stops or ends.
 
-    ``start`` is a ``DirectStart`` or a ``ShellStart``; ``orders`` are sent to the program once it is connected.
+    ``start`` is a ``DirectStart`` or a ``ShellStart``.
     ``stdin`` is a descriptor, which is closed, or None for an empty standard input. ``introduced`` is the command line
     of the program that a shell command started, ``hit_by_children`` has the breakpoints that forked children reached.
     """
 
-    def __init__(self, processes, start, orders, workspace, limit, stdin=None):
+    def __init__(self, processes, start, workspace, limit, stdin=None):
         self._processes = processes
         self._start = start
-        self._orders = orders
+        self._orders = None
         self._output, output = os.pipe()
         self._wake, self._woken_by = os.pipe()
         self._channel_open = start.channel is not None
@@ -90,8 +90,9 @@ class Program(object):
         """The exit status (negative: a signal), None while it runs."""
         return self._processes.wait(self.popen, 0)
 
-    def begin(self, deadline):
-        """Send the orders to a program that is connected from its start; like ``exchange``."""
+    def begin(self, orders, deadline):
+        """Send the orders, for which the program waits once it is connected; like ``exchange``."""
+        self._orders = orders
         return self.exchange(self._orders, deadline) if self._channel_open else self.wait(deadline)
 
     def unreached(self):

@@ -225,3 +225,36 @@ async def test_before_the_program_starts_there_is_no_frame(debug):
         assert (result.state, result.failed, result.frame) == ("stopped", True, None), command
     assert (await debug("p 1 + 1")).output == "2\n"
     assert (await debug("p 1/0")).output == "*** ZeroDivisionError: division by zero\n"
+
+
+async def test_after_a_rewrite_the_next_run_waits_in_the_background(debug):
+    debug.write("main.py", "import helper\nx = 1\n")
+    debug.write("helper.py", "y = 1\n")
+    await debug.each("b main.py:2", "c")
+    (before,) = await debug.client.processes()
+    for name, text in (("helper.py", "y = 2\n"), ("main.py", "import helper\nx = 2\n")):
+        await debug.client.write_file(name, text.encode())
+    for _ in range(1000):
+        waiting = await debug.client.processes()
+        if waiting and before not in waiting:
+            break
+    (ready,) = waiting
+    result = await debug("b")
+    assert result.notices == ("The program was started again because helper.py, main.py changed.",)
+    assert await debug.client.processes() == [ready]
+    assert (await debug.each("c", "p helper.y")).output == "2\n"
+
+
+async def test_the_process_that_waits_is_not_used_after_a_new_file_or_its_end(debug, python):
+    for change in ("file", "end"):
+        debug.write("main.py", "import random\nx = 1\n")
+        await debug.each("b main.py:2", "c")
+        await debug.client.write_file("main.py", f"import random\nx = 2  # {change}\n".encode())
+        if change == "end":
+            await debug.client.end_processes()
+        else:
+            debug.write("random.py", "value = 'ours'\n")
+        result = await debug("c")
+        assert (result.state, result.frame.line) == ("stopped", 2)
+        assert (await debug("p random.value")).output == "'ours'\n"
+    assert len(await debug.client.processes()) == 1
