@@ -387,7 +387,7 @@ def _await(coroutine):
     if not (hasattr(loop, "_run_once") and hasattr(loop, "_ready")):
         coroutine.close()
         raise RuntimeError("await at a stop needs an event loop of asyncio")
-    stopped = asyncio.current_task(loop)
+    stopped = tasks.current_task(loop)
     waiting = len(loop._ready)
     if stopped is not None:
         tasks._leave_task(loop, stopped)

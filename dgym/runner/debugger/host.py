@@ -16,8 +16,8 @@ from .wire import breakpoint_fields
 _GRACE_SECONDS = 2.0
 _SPARE_OUTPUT = 8192
 _IN_A_CHILD = (
-    "Breakpoint %d at %s:%d was reached by a child process, where the program does not stop; to debug the child's work, "
-    "give a command that does it without a child as the entrypoint."
+    "Breakpoint %d at %s:%d was reached by a child process, where the program does not stop; to debug the child's "
+    "work, give a command that does it without a child as the entrypoint."
 )
 
 

@@ -245,16 +245,16 @@ async def test_after_a_rewrite_the_next_run_waits_in_the_background(debug):
     assert (await debug.each("c", "p helper.y")).output == "2\n"
 
 
-async def test_the_process_that_waits_is_not_used_after_a_new_file_or_its_end(debug, python):
+async def test_the_process_that_waits_is_not_used_after_a_new_file_or_its_end(debug):
     for change in ("file", "end"):
-        debug.write("main.py", "import random\nx = 1\n")
+        debug.write("main.py", "import cmd\nx = 1\n")
         await debug.each("b main.py:2", "c")
-        await debug.client.write_file("main.py", f"import random\nx = 2  # {change}\n".encode())
+        await debug.client.write_file("main.py", f"import cmd\nx = 2  # {change}\n".encode())
         if change == "end":
             await debug.client.end_processes()
         else:
-            debug.write("random.py", "value = 'ours'\n")
+            debug.write("cmd.py", "value = 'ours'\n")
         result = await debug("c")
         assert (result.state, result.frame.line) == ("stopped", 2)
-        assert (await debug("p random.value")).output == "'ours'\n"
+        assert (await debug("p cmd.value")).output == "'ours'\n", (change, result)
     assert len(await debug.client.processes()) == 1
