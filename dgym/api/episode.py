@@ -15,6 +15,7 @@ from dgym.api.fields import (
     Model,
     Name,
     ObjectMeta,
+    ObservedGeneration,
     Priority,
     Temperature,
     Timestamp,
@@ -121,8 +122,8 @@ class EpisodeSpec(Model, frozen=True, kw_only=True):
         agent: Who debugs. Without it the episode is driven from outside.
         tools: The agent's tools, each a name or an object with ``name`` and ``options``. Without them, the agent's
             default ones.
-        suspend: Delete the pod and wait. Once this is false, a new attempt begins from the start in a new pod, with
-            what is left of the deadline. An episode that is being scored is finished first.
+        suspend: Delete the pod and wait. Once this is false, a new pod replays the recorded steps, and the agent goes
+            on with what is left of the deadline. An episode that is being scored is finished first.
         cancel: End the episode. It cannot be taken back.
         start_timeout_seconds: How long it may take from the creation of the pod until the sandbox is ready.
         active_deadline_seconds: How long the agent may take, over all attempts. It runs from the first reset, and not
@@ -301,7 +302,8 @@ class EpisodeStatus(Model, frozen=True, kw_only=True):
     """What was observed. ``reason`` repeats the reason of ``Finished`` (or of waiting) where selectors can see it.
 
     Attributes:
-        conditions: SandboxReady, Finished, Resolved and Suspended. Wait for Finished.
+        conditions: SandboxReady, Finished, Resolved, Suspended, and Ready and Stalled for tools that follow kstatus.
+            Wait for Finished.
         reason: Why the episode finished or what it waits for, such as Resolved, Running or Unschedulable.
         state: Whether the episode is Waiting, Running or Finished: a reason such as Unschedulable may be that of a wait
             or that of the end.
@@ -329,7 +331,7 @@ class EpisodeStatus(Model, frozen=True, kw_only=True):
         start_time: When the first attempt began.
         completion_time: When the episode finished.
         stages: When each stage of the newest attempt was first observed.
-        observed_generation: The generation of the Episode that this status is about.
+        observed_generation: The generation of the Episode that this status is about; -1 before the first status.
     """
 
     conditions: Conditions = ()
@@ -356,7 +358,7 @@ class EpisodeStatus(Model, frozen=True, kw_only=True):
     start_time: Timestamp | None = None
     completion_time: Timestamp | None = None
     stages: Stages = Stages()
-    observed_generation: Count | None = None
+    observed_generation: ObservedGeneration | None = None
 
 
 class Episode(Model, frozen=True, kw_only=True, omit_defaults=False):

@@ -17,6 +17,7 @@ from dgym.api.fields import (
     Line,
     Model,
     ObjectMeta,
+    ObservedGeneration,
     Priority,
     Temperature,
     Timestamp,
@@ -208,8 +209,8 @@ class EpisodeSetStatus(Model, frozen=True, kw_only=True):
     """Counts, never names: a set may have ten thousand children.
 
     Attributes:
-        conditions: Finished, Suspended, and ModelAvailable, which is False while episodes wait for a model that is out.
-            Wait for Finished.
+        conditions: Finished, Suspended, Ready and Stalled for tools that follow kstatus, and ModelAvailable, which is False
+            while episodes wait for a model that is out. Wait for Finished.
         reason: How the set stands: Running, WaitingForTask, EpisodeRefused, Suspended, Resuming, Cancelled,
             MaxFailedReached, TaskListLost or Completed. It is the end once Finished is True.
         message: The cause of the reason, for people.
@@ -235,7 +236,7 @@ class EpisodeSetStatus(Model, frozen=True, kw_only=True):
             rewrite 8/20.
         start_time: When the list of tasks was frozen.
         completion_time: When the last episode finished.
-        observed_generation: The generation of the EpisodeSet that this status is about.
+        observed_generation: The generation of the EpisodeSet that this status is about; -1 before the first status.
     """
 
     conditions: Conditions = ()
@@ -257,7 +258,7 @@ class EpisodeSetStatus(Model, frozen=True, kw_only=True):
     resolved_by_arm: Annotated[str, msgspec.Meta(max_length=2048)] = ""
     start_time: Timestamp | None = None
     completion_time: Timestamp | None = None
-    observed_generation: Count | None = None
+    observed_generation: ObservedGeneration | None = None
 
 
 class EpisodeSet(Model, frozen=True, kw_only=True, omit_defaults=False):

@@ -139,6 +139,7 @@ Url = Annotated[
 Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$", description="64 lower-case hexadecimal digits")]
 Idle = Annotated[int, msgspec.Meta(ge=0, le=1000)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+ObservedGeneration = Annotated[int, msgspec.Meta(ge=-1, le=2**53)]
 CommandSeconds = Annotated[int, msgspec.Meta(ge=1, le=3600)]
 TtlSeconds = Annotated[int, msgspec.Meta(ge=0, le=10 * 365 * 86400)]
 Priority = Annotated[int, msgspec.Meta(ge=-1_000_000_000, le=1_000_000_000)]

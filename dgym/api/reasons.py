@@ -4,7 +4,10 @@ from enum import StrEnum
 
 
 class ConditionType(StrEnum):
-    """Conditions of an Episode; a set has ``Finished`` and ``Suspended``, a DebugTask ``Healthy``, a pool ``Ready``."""
+    """Conditions of an Episode; a set has no ``SandboxReady`` and ``Resolved``, a pool ``Ready`` and ``Stalled``.
+
+    A DebugTask has ``Healthy``.
+    """
 
     SANDBOX_READY = "SandboxReady"
     FINISHED = "Finished"
@@ -13,6 +16,7 @@ class ConditionType(StrEnum):
     HEALTHY = "Healthy"
     READY = "Ready"
     MODEL_AVAILABLE = "ModelAvailable"
+    STALLED = "Stalled"
 
 
 class ResolvedReason(StrEnum):

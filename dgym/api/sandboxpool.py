@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from dgym.api.episode import PodOverrides, TaskRef
-from dgym.api.fields import API_VERSION, Conditions, Count, DnsLabel, Idle, Model, Name, ObjectMeta
+from dgym.api.fields import API_VERSION, Conditions, Count, DnsLabel, Idle, Model, Name, ObjectMeta, ObservedGeneration
 
 
 class SandboxPoolSpec(Model, frozen=True, kw_only=True):
@@ -39,13 +39,13 @@ class SandboxPoolStatus(Model, frozen=True, kw_only=True):
     """Counts, never names.
 
     Attributes:
-        conditions: Ready, once ``minIdle`` sandboxes are idle.
+        conditions: Ready, once ``minIdle`` sandboxes are idle, and Stalled while none can start.
         reason: How the pool stands: Ready, Starting, Disabled, or why its sandboxes do not start.
         message: The cause of the reason, for people.
         idle: How many sandboxes are ready and unclaimed.
         starting: How many are not ready yet.
         claimed: How many sandboxes Episodes have claimed. It may lack the last claims before a change of the leader.
-        observed_generation: The generation of the SandboxPool that this status is about.
+        observed_generation: The generation of the SandboxPool that this status is about; -1 before the first status.
     """
 
     conditions: Conditions = ()
@@ -54,7 +54,7 @@ class SandboxPoolStatus(Model, frozen=True, kw_only=True):
     idle: Count = 0
     starting: Count = 0
     claimed: Count = 0
-    observed_generation: Count | None = None
+    observed_generation: ObservedGeneration | None = None
 
 
 class SandboxPool(Model, frozen=True, kw_only=True, omit_defaults=False):

@@ -22,6 +22,10 @@ SELDOM = {
     "operator (own): patch events.k8s.io/events",
     # Episodes without agent.
     "operator (served): create /secrets",
+    # Asked for by an admission plugin when a child with blockOwnerDeletion is created.
+    "operator (served): update dgym.dev/episodes/finalizers",
+    "operator (served): update dgym.dev/episodesets/finalizers",
+    "operator (served): update dgym.dev/sandboxpools/finalizers",
     # After answers that were lost, and what the caches do not show.
     "operator (served): get /configmaps",
     "operator (served): get /pods",

@@ -149,6 +149,9 @@ def _root(
     properties = {**_STANDARD, "spec": {**spec, "description": texts["spec"]}}
     if status is not None:
         properties["status"] = {**status, "description": texts["status"]}
+        if "observedGeneration" in status["properties"]:
+            # Without a status, kstatus would take an object for current that no operator has seen yet.
+            properties["status"]["default"] = {"observedGeneration": -1}
     schema: Schema = {"type": "object", "description": describe_struct(cls), "properties": properties}
     schema["required"] = ["spec"]
     if rules:

@@ -118,7 +118,7 @@ class EpisodeExecutor:
 
     async def _patch(self, episode: EpisodeView, action: PatchStatus) -> tuple[float | None, EpisodeView]:
         metadata = episode.metadata
-        patch = episode_patch(episode, action.status)
+        patch = episode_patch(episode, action.status, self.cache.clock.now())
         if patch is None:
             return None, episode
         if action.progress and not self.progress.allows():

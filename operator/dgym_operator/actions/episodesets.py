@@ -38,6 +38,7 @@ from dgym_operator.controllers import (
     PatchPool,
     PatchSetStatus,
     Plan,
+    set_with_readiness,
 )
 from dgym_operator.controllers.episodeset import child_manifest, decode_tasks, encode_tasks
 from dgym_operator.objects import ConfigMapView, EpisodeSetView, EpisodeView
@@ -68,8 +69,9 @@ class SetExecutor:
         for action in plan.actions:
             match action:
                 case PatchSetStatus():
+                    status = set_with_readiness(action.status, self.cache.clock.now())
                     episode_set = await self.writes.replace_status(
-                        EPISODE_SETS, self.cache.sets, episode_set, action.status, decode=EpisodeSetView
+                        EPISODE_SETS, self.cache.sets, episode_set, status, decode=EpisodeSetView
                     )
                 case FreezeTasks():
                     await self._freeze(episode_set, action)

@@ -5,13 +5,14 @@ write and not once per decision.
 """
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any, TypeVar
 
 import msgspec
 
 from dgym.api import API_VERSION, SET_LABEL, EpisodeStatus, label_value
 from dgym.kube import AlreadyExists, Client, Clock, Conflict, Key, NotFound, Object, Priority, Resource, Store
-from dgym_operator.controllers import state_of
+from dgym_operator.controllers import with_derived
 from dgym_operator.objects import MANAGED_BY, EpisodeSetView, EpisodeView, SandboxPoolView, WatchedObject
 
 T = TypeVar("T", bound=Object)
@@ -151,12 +152,11 @@ class Writes:
             raise NotLeading("this replica does not lead")
 
 
-def episode_patch(episode: EpisodeView, status: EpisodeStatus) -> dict[str, Any] | None:
-    """The patch that sets the Episode's status, with the ``state`` derived from it; None: no change."""
+def episode_patch(episode: EpisodeView, status: EpisodeStatus, now: datetime) -> dict[str, Any] | None:
+    """The patch that sets the Episode's status, with the fields that are derived from it; None: no change."""
     if status == episode.status:
         return None
-    status = msgspec.structs.replace(status, state=state_of(status).value)
-    return status_patch(episode.status, status, episode.metadata.resource_version)
+    return status_patch(episode.status, with_derived(status, now), episode.metadata.resource_version)
 
 
 def status_patch(old: msgspec.Struct, new: msgspec.Struct, resource_version: str) -> dict[str, Any] | None:
@@ -216,7 +216,14 @@ class ProgressBudget:
 
 def controller_reference(kind: str, name: str, uid: str) -> dict[str, Any]:
     """The owner reference of an object that an Episode or EpisodeSet controls, and that is deleted with its owner."""
-    return {"apiVersion": API_VERSION, "kind": kind, "name": name, "uid": uid, "controller": True}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": kind,
+        "name": name,
+        "uid": uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
 
 
 def set_metadata(episode_set: EpisodeSetView, name: str) -> dict[str, Any]:

@@ -161,7 +161,7 @@ async def _show(cache: Cache, writes: Writes, episode: EpisodeView, held_by: str
     for action in plan.actions:
         if not isinstance(action, PatchStatus) or not action.progress:
             continue
-        patch = episode_patch(episode, action.status)
+        patch = episode_patch(episode, action.status, cache.clock.now())
         if patch is None:
             continue
         try:

@@ -24,6 +24,7 @@ from dgym_operator.controllers import (
     TaskState,
     attempt_of,
     current_attempt,
+    is_outdated,
 )
 from dgym_operator.controllers.episodeset import Children, child_index, decode_tasks, tasks_name
 from dgym_operator.objects import (
@@ -131,6 +132,8 @@ class Cache:
     def is_settled(self, episode: EpisodeView) -> bool:
         """Whether nothing is left to do about the Episode, until it or its pods change."""
         if not episode.is_finished or episode.spec.ttl_seconds_after_finished is not None:
+            return False
+        if is_outdated(episode.status.observed_generation, episode.metadata.generation):
             return False
         pods, unusable = self._sorted_pods(episode.metadata.uid)
         return all(pod.metadata.deletion_timestamp is not None for pod in (*pods, *unusable))

@@ -4,7 +4,7 @@ Pure: no client, no clock, no random, no environment. A decision takes an input 
 actions; ``dgym_operator.actions`` applies it.
 """
 
-from dgym_operator.controllers.conditions import EPOCH, find, is_true, state_of
+from dgym_operator.controllers.conditions import EPOCH, find, is_outdated, is_true, set_with_readiness, with_derived
 from dgym_operator.controllers.inputs import (
     MODEL,
     SIDECAR_PORT,
@@ -88,7 +88,9 @@ __all__ = [
     "backoff",
     "current_attempt",
     "find",
+    "is_outdated",
     "is_true",
+    "set_with_readiness",
     "sidecar_url",
-    "state_of",
+    "with_derived",
 ]

@@ -3,7 +3,17 @@
 from datetime import UTC, datetime
 from typing import Literal
 
-from dgym.api import Condition, ConditionType, EpisodeState, EpisodeStatus
+import msgspec
+
+from dgym.api import (
+    TREATMENTS,
+    Condition,
+    ConditionType,
+    EpisodeSetStatus,
+    EpisodeState,
+    EpisodeStatus,
+    Treatment,
+)
 
 Conditions = tuple[Condition, ...]
 MESSAGE_LIMIT = 1024
@@ -62,6 +72,46 @@ def state_of(status: EpisodeStatus) -> EpisodeState:
     return EpisodeState.RUNNING if status.pod_name is not None else EpisodeState.WAITING
 
 
+def with_readiness(
+    conditions: Conditions, *, ready: bool, stalled: bool, reason: str, message: str, at: datetime
+) -> Conditions:
+    """The conditions with ``Ready`` and ``Stalled`` by the rules of kstatus, which Flux, Helm and others follow.
+
+    An object is Failed while ``Stalled`` is True, InProgress while ``Ready`` is False, else Current.
+    """
+    kept = tuple(each for each in conditions if stalled or each.type != ConditionType.STALLED)
+    reason = reason or "Pending"
+    for kind, holds in ((ConditionType.READY, ready), (ConditionType.STALLED, stalled)):
+        if holds or kind is ConditionType.READY:
+            status: Literal["True", "False"] = "True" if holds else "False"
+            kept = set_condition(kept, kind, status, reason=reason, message=message, at=at)
+    return kept
+
+
+def with_derived(status: EpisodeStatus, at: datetime) -> EpisodeStatus:
+    """The status of an Episode with ``state``, ``Ready`` and ``Stalled``, which follow from its other fields."""
+    finished = is_true(status.conditions, ConditionType.FINISHED)
+    stalled = finished and TREATMENTS.get(status.reason) is not Treatment.VERDICT
+    ready = not stalled and (finished or is_true(status.conditions, ConditionType.SUSPENDED))
+    conditions = with_readiness(
+        status.conditions, ready=ready, stalled=stalled, reason=status.reason, message=status.message, at=at
+    )
+    return msgspec.structs.replace(status, conditions=conditions, state=state_of(status).value)
+
+
+def set_with_readiness(status: EpisodeSetStatus, at: datetime) -> EpisodeSetStatus:
+    """The status of an EpisodeSet with ``Ready`` and ``Stalled``, which follow from its other fields."""
+    finished = is_true(status.conditions, ConditionType.FINISHED)
+    failed = status.failed > 0 and not status.resolved + status.unresolved
+    stopped = status.reason in ("MaxFailedReached", "TaskListLost") or (status.reason == "Completed" and failed)
+    stalled = (finished and stopped) or status.reason == "EpisodeRefused"
+    ready = not stalled and (finished or status.reason == "Suspended")
+    conditions = with_readiness(
+        status.conditions, ready=ready, stalled=stalled, reason=status.reason, message=status.message, at=at
+    )
+    return msgspec.structs.replace(status, conditions=conditions)
+
+
 def fit(text: str, limit: int = MESSAGE_LIMIT) -> str:
     """The text in one line of at most ``limit`` characters, a cut marked.
 
@@ -74,3 +124,8 @@ def fit(text: str, limit: int = MESSAGE_LIMIT) -> str:
 def observed_generation(before: int | None, generation: int) -> int | None:
     """The next ``observedGeneration``; it never decreases."""
     return max(generation, before or 0) or None
+
+
+def is_outdated(observed: int | None, generation: int) -> bool:
+    """Whether a status was written, for an older generation of the object."""
+    return 0 < (observed or 0) < generation

@@ -6,12 +6,11 @@ is out of date, it has failed, or its ``ttlSeconds`` are over.
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from typing import Literal
 
 import msgspec
 
-from dgym.api import ConditionType, SandboxPoolStatus
-from dgym_operator.controllers.conditions import fit, observed_generation, set_condition
+from dgym.api import SandboxPoolStatus
+from dgym_operator.controllers.conditions import fit, observed_generation, with_readiness
 from dgym_operator.controllers.episode import created, slow_at, start_failure, waiting_cause
 from dgym_operator.controllers.inputs import Policy, SandboxPoolInput, backoff
 from dgym_operator.controllers.plan import Action, CreatePooledPod, DeletePod, PatchPoolStatus, Plan
@@ -115,10 +114,18 @@ def _status(view: SandboxPoolInput, kept: list[Pod], now: datetime) -> SandboxPo
     before, spec = view.pool.status, view.pool.spec
     idle = sum(pod.ready for pod in kept)
     reason, message = _reason(view, kept, idle)
-    ready: Literal["True", "False"] = "True" if idle >= spec.min_idle and not view.refused else "False"
+    stalled = reason in ("Refused", "SandboxStartFailed")
+    conditions = with_readiness(
+        before.conditions,
+        ready=idle >= spec.min_idle and not view.refused,
+        stalled=stalled,
+        reason=reason,
+        message=message,
+        at=now,
+    )
     return msgspec.structs.replace(
         before,
-        conditions=set_condition(before.conditions, ConditionType.READY, ready, reason=reason, message=message, at=now),
+        conditions=conditions,
         reason=reason,
         message=fit(message),
         idle=idle,

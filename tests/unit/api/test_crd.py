@@ -63,6 +63,8 @@ def test_defaults_are_those_of_the_structs(kind):
         if node is None or path.endswith((".apiVersion", ".kind")):
             continue
         given = field.default if isinstance(field.default, str | int) and field.default != "" else None
+        if "[]" in path:
+            given = None  # kubectl replaces lists as a whole, and would take a default for a change.
         assert node.get("default") == given, path
 
 

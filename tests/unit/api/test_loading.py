@@ -192,7 +192,8 @@ def test_documents_know_their_place(tmp_path):
             "  source: {files: [{path: a, content: x}, {path: a, content: y}]}",
             ["files[1].path: path 'a' is named"],
         ),
-        ("  resources: {limits: {memory: 1 gig}}", ["spec.resources.limits.memory", "such as '500m', '2' or '1Gi'"]),
+        ("  resources: {limits: {memory: 1 gig}}", ["spec.resources.limits.memory", "such as 2, '500m' or '1Gi'"]),
+        ("  resources: {limits: {cpu: 0.5}}", ["spec.resources.limits.cpu: 0.5 is not text", 'quotes: "0.5"']),
     ],
 )
 def test_a_wrong_task_is_explained(spec, expected):

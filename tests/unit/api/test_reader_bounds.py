@@ -148,7 +148,7 @@ def test_the_reader_visits_what_is_written_and_builds_what_is_bounded(lines):
 
 
 def test_a_field_that_an_alias_gives_has_the_line_of_the_alias():
-    text = HEAD + "  resources:\n    limits: &l {cpu: 1}\n    requests: *l\n"
+    text = HEAD + "  resources:\n    limits: &l {cpu: 1.5}\n    requests: *l\n"
     message = refused(text)
     assert "line 6: spec.resources.limits.cpu" in message
     assert "line 7: spec.resources.requests.cpu" in message

@@ -367,5 +367,5 @@ def test_a_child_is_what_a_local_run_would_plan():
         "EpisodeSet",
         "set-uid-1234",
         True,
-        False,
+        True,
     )

@@ -15,6 +15,10 @@
 - apiGroups: [dgym.dev]
   resources: [episodes/status, episodesets/status, sandboxpools/status]
   verbs: [patch]
+# Required for owner references with blockOwnerDeletion, which foreground deletion waits for.
+- apiGroups: [dgym.dev]
+  resources: [episodes/finalizers, episodesets/finalizers, sandboxpools/finalizers]
+  verbs: [update]
 # Patched is a pod of a SandboxPool that an Episode takes, and no other: see operator.admissionPolicy.
 - apiGroups: [""]
   resources: [pods]

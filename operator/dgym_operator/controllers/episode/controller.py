@@ -9,7 +9,7 @@ from datetime import datetime
 import msgspec
 
 from dgym.api import ConditionType, EndCause, EpisodeStatus, ProgressReason
-from dgym_operator.controllers.conditions import is_true, set_condition
+from dgym_operator.controllers.conditions import is_outdated, is_true, set_condition
 from dgym_operator.controllers.episode.attempt import create, progress, run, start
 from dgym_operator.controllers.episode.conclusion import (
     after_finish,
@@ -25,7 +25,7 @@ from dgym_operator.controllers.episode.pods import AttemptEnd, deleted_early
 from dgym_operator.controllers.episode.sidecar import sidecar_requests
 from dgym_operator.controllers.episode.terminating import CANCELLED, carry_out, delete_pods, terminate
 from dgym_operator.controllers.inputs import EpisodeInput, attempt_of
-from dgym_operator.controllers.plan import Emit, LookUpPod, PatchStatus, Plan, soonest
+from dgym_operator.controllers.plan import DeleteEpisode, Emit, LookUpPod, PatchStatus, Plan, soonest
 from dgym_operator.objects import EpisodeView
 
 _STALE_SECONDS = 1.0
@@ -35,6 +35,14 @@ def decide(view: EpisodeInput, now: datetime) -> Plan:
     """The plan for the Episode."""
     if view.episode.metadata.deletion_timestamp is not None:
         return Plan()
+    plan, episode = _decide(view, now), view.episode
+    writes = any(isinstance(action, PatchStatus | DeleteEpisode) for action in plan.actions)
+    if writes or not is_outdated(episode.status.observed_generation, episode.metadata.generation):
+        return plan
+    return msgspec.structs.replace(plan, actions=(PatchStatus(status=view.status_with()), *plan.actions))
+
+
+def _decide(view: EpisodeInput, now: datetime) -> Plan:
     if view.episode.is_finished:
         return after_finish(view, now)
     if any(attempt_of(pod) > view.attempt for pod in view.pods):

@@ -34,6 +34,7 @@ from dgym_operator.controllers.conditions import (
     Conditions,
     find,
     fit,
+    is_outdated,
     is_true,
     observed_generation,
     set_condition,
@@ -82,6 +83,8 @@ def decide_set(view: EpisodeSetInput, now: datetime) -> Plan:
 
 
 def _after_finish(view: EpisodeSetInput, now: datetime) -> Plan:
+    if _is_outdated(view):
+        return _write(view, view.episode_set.status)
     return soonest(without_pool(view), _until_deletion(view, now))
 
 
@@ -303,7 +306,7 @@ def _status(
 def _write(view: EpisodeSetInput, status: EpisodeSetStatus) -> Plan:
     """Write the status if it has changed, with an Event for each new reason."""
     before = view.episode_set.status
-    if status == before:
+    if status == before and not _is_outdated(view):
         return Plan()
     generation = observed_generation(before.observed_generation, view.episode_set.metadata.generation)
     actions: list[Action] = [PatchSetStatus(status=msgspec.structs.replace(status, observed_generation=generation))]
@@ -313,6 +316,11 @@ def _write(view: EpisodeSetInput, status: EpisodeSetStatus) -> Plan:
         )
         actions.append(Emit(type="Warning" if reason in _WARNINGS else "Normal", reason=reason, message=status.message))
     return Plan(actions=tuple(actions))
+
+
+def _is_outdated(view: EpisodeSetInput) -> bool:
+    episode_set = view.episode_set
+    return is_outdated(episode_set.status.observed_generation, episode_set.metadata.generation)
 
 
 class NotYet(msgspec.Struct, frozen=True, kw_only=True):
@@ -385,7 +393,14 @@ def child_manifest(episode_set: EpisodeSetView, create: CreateEpisode) -> Episod
     )
     task = DebugTask(metadata=ObjectMeta(name=create.task), spec=DebugTaskSpec())
     planned = expand(planned_set, [task])[0].episode
-    owner = Owner(api_version=API_VERSION, kind="EpisodeSet", name=metadata.name, uid=metadata.uid, controller=True)
+    owner = Owner(
+        api_version=API_VERSION,
+        kind="EpisodeSet",
+        name=metadata.name,
+        uid=metadata.uid,
+        controller=True,
+        block_owner_deletion=True,
+    )
     marks = {INDEX_LABEL: str(create.index), SAMPLE_LABEL: str(create.sample), TASK_UID_LABEL: create.task_uid}
     return msgspec.structs.replace(
         planned,

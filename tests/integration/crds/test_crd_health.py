@@ -1,0 +1,110 @@
+"""What Flux, Helm and Argo CD take an object for: statuses as the operator writes them, stored by a real API server."""
+
+import json
+import subprocess
+from datetime import UTC, datetime
+
+import msgspec
+import pytest
+
+from dgym.api import Condition, EpisodeSetStatus, EpisodeStatus, SandboxPoolStatus
+from dgym_operator.controllers import set_with_readiness, with_derived
+from dgym_operator.controllers.conditions import with_readiness
+from hack.cluster.paths import find_binary
+from tests.required import absent
+
+NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
+SPECS = {
+    "DebugTask": {"image": "example.com/calc:1"},
+    "Episode": {"taskRef": {"name": "calc"}, "agent": {"name": "debug_agent"}},
+    "EpisodeSet": {"tasks": [{"name": "calc"}]},
+    "SandboxPool": {"taskRef": {"name": "calc"}},
+}
+NEW = None
+"""No operator has seen the object yet."""
+
+
+def finished(status="True"):
+    return Condition(type="Finished", status=status, reason="R", last_transition_time=NOW)
+
+
+def episode(reason, *conditions, generation=1, **more):
+    status = EpisodeStatus(reason=reason, conditions=conditions, observed_generation=generation, **more)
+    return with_derived(status, NOW)
+
+
+def episode_set(reason, *conditions, **counts):
+    status = EpisodeSetStatus(reason=reason, conditions=conditions, observed_generation=1, **counts)
+    return set_with_readiness(status, NOW)
+
+
+def pool(reason, *, ready=False, stalled=False):
+    conditions = with_readiness((), ready=ready, stalled=stalled, reason=reason, message="m", at=NOW)
+    return SandboxPoolStatus(reason=reason, conditions=conditions, observed_generation=1)
+
+
+SUSPENDED = Condition(type="Suspended", status="True", reason="Suspended", last_transition_time=NOW)
+OVER, GOES_ON = finished(), finished("False")
+CASES = [
+    ("DebugTask", NEW, "Current", "Healthy"),
+    ("Episode", NEW, "InProgress", "Progressing"),
+    ("Episode", episode("Pending"), "InProgress", "Progressing"),
+    ("Episode", episode("WaitingForSlot"), "InProgress", "Progressing"),
+    ("Episode", episode("Unschedulable"), "InProgress", "Progressing"),
+    ("Episode", episode("Running", pod_name="a-1"), "InProgress", "Progressing"),
+    ("Episode", episode("Terminating", pod_name="a-1"), "InProgress", "Progressing"),
+    ("Episode", episode("Suspended", SUSPENDED), "Current", "Suspended"),
+    ("Episode", episode("Resolved", OVER), "Current", "Healthy"),
+    ("Episode", episode("Unresolved", OVER), "Current", "Healthy"),
+    ("Episode", episode("Cancelled", OVER), "Current", "Healthy"),
+    ("Episode", episode("Unschedulable", OVER), "Failed", "Degraded"),
+    ("Episode", episode("ModelError", OVER), "Failed", "Degraded"),
+    ("Episode", episode("InvalidSpec", OVER), "Failed", "Degraded"),
+    ("Episode", episode("Resolved", OVER, generation=0), "InProgress", "Progressing"),
+    ("EpisodeSet", NEW, "InProgress", "Progressing"),
+    ("EpisodeSet", episode_set("WaitingForTask", GOES_ON), "InProgress", "Progressing"),
+    ("EpisodeSet", episode_set("Running", GOES_ON), "InProgress", "Progressing"),
+    ("EpisodeSet", episode_set("EpisodeRefused", GOES_ON), "Failed", "Degraded"),
+    ("EpisodeSet", episode_set("Suspended", SUSPENDED), "Current", "Suspended"),
+    ("EpisodeSet", episode_set("Resuming", SUSPENDED), "InProgress", "Progressing"),
+    ("EpisodeSet", episode_set("Completed", OVER, total=3, resolved=1, failed=2), "Current", "Healthy"),
+    ("EpisodeSet", episode_set("Completed", OVER, total=3, failed=3), "Failed", "Degraded"),
+    ("EpisodeSet", episode_set("Cancelled", OVER), "Current", "Healthy"),
+    ("EpisodeSet", episode_set("MaxFailedReached", GOES_ON), "InProgress", "Progressing"),
+    ("EpisodeSet", episode_set("MaxFailedReached", OVER), "Failed", "Degraded"),
+    ("EpisodeSet", episode_set("TaskListLost", OVER), "Failed", "Degraded"),
+    ("SandboxPool", NEW, "InProgress", "Progressing"),
+    ("SandboxPool", pool("Starting"), "InProgress", "Progressing"),
+    ("SandboxPool", pool("Ready", ready=True), "Current", "Healthy"),
+    ("SandboxPool", pool("Disabled", ready=True), "Current", "Healthy"),
+    ("SandboxPool", pool("Refused", stalled=True), "Failed", "Degraded"),
+]
+
+
+@pytest.fixture
+def stored(kinds, api_namespace):
+    """The objects of ``CASES`` as the API server returns them."""
+
+    def store(number, kind, status):
+        name = f"case-{number}"
+        kinds.create(api_namespace, kinds.manifest(kind, SPECS[kind], name))
+        change = {} if status is NEW else {"status": msgspec.to_builtins(status)}
+        code, answer = kinds.patch(api_namespace, kind, name, change, below="" if status is NEW else "/status")
+        assert code == 200, answer
+        return answer
+
+    return [store(number, kind, status) for number, (kind, status, _, _) in enumerate(CASES)]
+
+
+def test_kstatus_says_what_a_person_would(stored):
+    program = find_binary("kstatus")
+    if program is None:
+        absent("kstatus", "no kstatus in the cache (`make binaries` builds it)")
+    objects = json.dumps({"apiVersion": "v1", "kind": "List", "items": stored})
+    done = subprocess.run([program], input=objects, capture_output=True, text=True, check=True, timeout=60)
+    told = [status for status, _ in json.loads(done.stdout)]
+    assert [*zip(_names(), told, strict=True)] == [*zip(_names(), (case[2] for case in CASES), strict=True)]
+
+
+def _names():
+    return [f"{kind} {'new' if status is NEW else status.reason}" for kind, status, _, _ in CASES]
