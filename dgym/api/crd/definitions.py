@@ -331,7 +331,7 @@ def _union(members: list[inspect.Type]) -> Schema:
 
 def _int_or_string(text: Schema, number: Schema) -> Schema:
     both = {**text, **number}
-    bounds = {key: both[key] for key in ("minLength", "maxLength", "pattern", "minimum", "maximum") if key in both}
+    bounds: Schema = {key: both[key] for key in ("minLength", "maxLength", "pattern", "minimum", "maximum") if key in both}
     return {"x-kubernetes-int-or-string": True, "anyOf": [{"type": "integer"}, {"type": "string"}], **bounds}
 
 

@@ -122,7 +122,9 @@ async def _print_stored(client: Client, view: EpisodeView, container: str, syste
         files = [file for file in await reader.files(client.namespace, name) if file.path.endswith(f"/{LOG}")]
         own = [file for file in files if file.path.split("/")[2] == view.metadata.uid]
         if not own:
-            raise ClusterError(f"Episode {name} has no pod, and no log of it is stored; -f waits for its next pod")
+            over = view.status.has("Finished")
+            remedy = "the Episode is finished and gets no other pod" if over else "-f waits for its next pod"
+            raise ClusterError(f"Episode {name} has no pod, and no log of it is stored; {remedy}")
         newest = max(own, key=lambda file: int(file.path.split("/")[3]))
         echo(f"the pod is gone; this is the stored log of attempt {newest.path.split('/')[3]}", err=True)
         echo((await reader.read(newest)).decode("utf-8", "replace"), nl=False)

@@ -232,7 +232,7 @@ def sandbox_resources(task: Resources, overrides: PodOverrides) -> Resources:
 
 def verifier_resources(sandbox: Resources) -> Resources:
     """The verifier idles until the sandbox is terminated, and then needs as much as the sandbox."""
-    requests = {name: _least(quantity, sandbox.limits.get(name)) for name, quantity in _IDLE.items()}
+    requests: dict[str, str | int] = {name: _least(quantity, sandbox.limits.get(name)) for name, quantity in _IDLE.items()}
     return Resources(requests=requests, limits=sandbox.limits)
 
 
@@ -255,5 +255,5 @@ def _over(below: Resources, layer: Resources) -> Resources:
     return msgspec.structs.replace(below, requests=requests, limits=limits)
 
 
-def _least(quantity: str, limit: str | None) -> str:
+def _least(quantity: str, limit: str | int | None) -> str | int:
     return quantity if limit is None or parse_quantity(quantity) <= parse_quantity(limit) else limit

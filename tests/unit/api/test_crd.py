@@ -65,6 +65,8 @@ def test_defaults_are_those_of_the_structs(kind):
         given = field.default if isinstance(field.default, str | int) and field.default != "" else None
         if "[]" in path:
             given = None  # kubectl replaces lists as a whole, and would take a default for a change.
+        if path == f"{kind}.status" and kind != "DebugTask":
+            given = {"observedGeneration": -1}
         assert node.get("default") == given, path
 
 
