@@ -330,8 +330,9 @@ def _union(members: list[inspect.Type]) -> Schema:
 
 
 def _int_or_string(text: Schema, number: Schema) -> Schema:
-    both = {**text, **number}
-    bounds: Schema = {key: both[key] for key in ("minLength", "maxLength", "pattern", "minimum", "maximum") if key in both}
+    bounds: Schema = {**text, **number}
+    for key in ("type", "format"):
+        bounds.pop(key, None)
     return {"x-kubernetes-int-or-string": True, "anyOf": [{"type": "integer"}, {"type": "string"}], **bounds}
 
 

@@ -232,7 +232,9 @@ def sandbox_resources(task: Resources, overrides: PodOverrides) -> Resources:
 
 def verifier_resources(sandbox: Resources) -> Resources:
     """The verifier idles until the sandbox is terminated, and then needs as much as the sandbox."""
-    requests: dict[str, str | int] = {name: _least(quantity, sandbox.limits.get(name)) for name, quantity in _IDLE.items()}
+    requests: dict[str, str | int] = {
+        name: _least(quantity, sandbox.limits.get(name)) for name, quantity in _IDLE.items()
+    }
     return Resources(requests=requests, limits=sandbox.limits)
 
 

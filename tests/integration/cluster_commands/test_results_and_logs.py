@@ -195,6 +195,13 @@ def test_the_log_of_a_pod_that_is_gone(cluster, stored, dgym):
     assert "the log of its sandbox is gone" in dgym("logs", "fix", "--container", "sandbox", status=1).err
 
 
+def test_a_finished_episode_without_a_log_waits_for_no_pod(cluster, dgym):
+    over = [{"type": "Finished", "status": "True", "reason": "SandboxStartFailed"}]
+    cluster.episode("fix", attempt=1, reason="SandboxStartFailed", conditions=over)
+    error = dgym("logs", "fix", status=1).err
+    assert "no log of it is stored; the Episode is finished and gets no other pod" in error
+
+
 def test_no_log_yet(cluster, dgym):
     conditions = [{"type": "SandboxReady", "status": "False", "reason": "Unschedulable", "message": "no node fits"}]
     cluster.episode("fix", reason="Unschedulable", conditions=conditions)

@@ -1,5 +1,6 @@
 """What users ask for in the middle, and what is shown and done while agents come and go."""
 
+import msgspec
 import pytest
 
 from dgym.wire import EndReason
@@ -74,6 +75,14 @@ def test_an_episode_that_begins_suspended_has_no_pod():
     status = written(decide(view(None, suspend=True), NOW))
     assert (status.attempt, the_condition(status, "Suspended").status) == (0, "True")
     assert decide(view(status, suspend=True), NOW) == Plan()
+
+
+def test_a_spec_that_changes_after_the_end_is_observed():
+    done = written(decide(view(running(), ended_pod(message())), NOW))
+    seen = view(done)
+    metadata = msgspec.structs.replace(seen.episode.metadata, generation=2)
+    seen = msgspec.structs.replace(seen, episode=msgspec.structs.replace(seen.episode, metadata=metadata))
+    assert written(decide(seen, NOW)) == msgspec.structs.replace(done, observed_generation=2)
 
 
 def test_what_is_finished_loses_its_pods_and_after_its_time_itself():

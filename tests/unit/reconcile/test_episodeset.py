@@ -295,6 +295,10 @@ def test_a_finished_set_goes_when_its_time_is_over():
     assert decide_set(seen, in_(10)) == Plan(requeue_after=50)
     assert decide_set(seen, in_(60)).actions == (DeleteSet(name="s", uid="set-uid-1234"),)
     assert decide_set(see(episode_set("a", status=status)), in_(10**7)) == Plan()
+    old = episode_set("a", status=msgspec.structs.replace(status, observed_generation=1))
+    metadata = msgspec.structs.replace(old.metadata, generation=2)
+    seen = see(msgspec.structs.replace(old, metadata=metadata))
+    assert status_of(decide_set(seen, NOW)).observed_generation == 2
 
 
 def test_a_set_that_is_being_deleted_is_left_alone():
