@@ -1,4 +1,4 @@
-"""What Flux, Helm and Argo CD take an object for: statuses as the operator writes them, stored by a real API server."""
+"""What Flux and Helm take an object for: statuses as the operator writes them, stored by a real API server."""
 
 import json
 import subprocess
@@ -46,38 +46,38 @@ def pool(reason, *, ready=False, stalled=False):
 SUSPENDED = Condition(type="Suspended", status="True", reason="Suspended", last_transition_time=NOW)
 OVER, GOES_ON = finished(), finished("False")
 CASES = [
-    ("DebugTask", NEW, "Current", "Healthy"),
-    ("Episode", NEW, "InProgress", "Progressing"),
-    ("Episode", episode("Pending"), "InProgress", "Progressing"),
-    ("Episode", episode("WaitingForSlot"), "InProgress", "Progressing"),
-    ("Episode", episode("Unschedulable"), "InProgress", "Progressing"),
-    ("Episode", episode("Running", pod_name="a-1"), "InProgress", "Progressing"),
-    ("Episode", episode("Terminating", pod_name="a-1"), "InProgress", "Progressing"),
-    ("Episode", episode("Suspended", SUSPENDED), "Current", "Suspended"),
-    ("Episode", episode("Resolved", OVER), "Current", "Healthy"),
-    ("Episode", episode("Unresolved", OVER), "Current", "Healthy"),
-    ("Episode", episode("Cancelled", OVER), "Current", "Healthy"),
-    ("Episode", episode("Unschedulable", OVER), "Failed", "Degraded"),
-    ("Episode", episode("ModelError", OVER), "Failed", "Degraded"),
-    ("Episode", episode("InvalidSpec", OVER), "Failed", "Degraded"),
-    ("Episode", episode("Resolved", OVER, generation=0), "InProgress", "Progressing"),
-    ("EpisodeSet", NEW, "InProgress", "Progressing"),
-    ("EpisodeSet", episode_set("WaitingForTask", GOES_ON), "InProgress", "Progressing"),
-    ("EpisodeSet", episode_set("Running", GOES_ON), "InProgress", "Progressing"),
-    ("EpisodeSet", episode_set("EpisodeRefused", GOES_ON), "Failed", "Degraded"),
-    ("EpisodeSet", episode_set("Suspended", SUSPENDED), "Current", "Suspended"),
-    ("EpisodeSet", episode_set("Resuming", SUSPENDED), "InProgress", "Progressing"),
-    ("EpisodeSet", episode_set("Completed", OVER, total=3, resolved=1, failed=2), "Current", "Healthy"),
-    ("EpisodeSet", episode_set("Completed", OVER, total=3, failed=3), "Failed", "Degraded"),
-    ("EpisodeSet", episode_set("Cancelled", OVER), "Current", "Healthy"),
-    ("EpisodeSet", episode_set("MaxFailedReached", GOES_ON), "InProgress", "Progressing"),
-    ("EpisodeSet", episode_set("MaxFailedReached", OVER), "Failed", "Degraded"),
-    ("EpisodeSet", episode_set("TaskListLost", OVER), "Failed", "Degraded"),
-    ("SandboxPool", NEW, "InProgress", "Progressing"),
-    ("SandboxPool", pool("Starting"), "InProgress", "Progressing"),
-    ("SandboxPool", pool("Ready", ready=True), "Current", "Healthy"),
-    ("SandboxPool", pool("Disabled", ready=True), "Current", "Healthy"),
-    ("SandboxPool", pool("Refused", stalled=True), "Failed", "Degraded"),
+    ("DebugTask", NEW, "Current"),
+    ("Episode", NEW, "InProgress"),
+    ("Episode", episode("Pending"), "InProgress"),
+    ("Episode", episode("WaitingForSlot"), "InProgress"),
+    ("Episode", episode("Unschedulable"), "InProgress"),
+    ("Episode", episode("Running", pod_name="a-1"), "InProgress"),
+    ("Episode", episode("Terminating", pod_name="a-1"), "InProgress"),
+    ("Episode", episode("Suspended", SUSPENDED), "Current"),
+    ("Episode", episode("Resolved", OVER), "Current"),
+    ("Episode", episode("Unresolved", OVER), "Current"),
+    ("Episode", episode("Cancelled", OVER), "Current"),
+    ("Episode", episode("Unschedulable", OVER), "Failed"),
+    ("Episode", episode("ModelError", OVER), "Failed"),
+    ("Episode", episode("InvalidSpec", OVER), "Failed"),
+    ("Episode", episode("Resolved", OVER, generation=0), "InProgress"),
+    ("EpisodeSet", NEW, "InProgress"),
+    ("EpisodeSet", episode_set("WaitingForTask", GOES_ON), "InProgress"),
+    ("EpisodeSet", episode_set("Running", GOES_ON), "InProgress"),
+    ("EpisodeSet", episode_set("EpisodeRefused", GOES_ON), "Failed"),
+    ("EpisodeSet", episode_set("Suspended", SUSPENDED), "Current"),
+    ("EpisodeSet", episode_set("Resuming", SUSPENDED), "InProgress"),
+    ("EpisodeSet", episode_set("Completed", OVER, total=3, resolved=1, failed=2), "Current"),
+    ("EpisodeSet", episode_set("Completed", OVER, total=3, failed=3), "Failed"),
+    ("EpisodeSet", episode_set("Cancelled", OVER), "Current"),
+    ("EpisodeSet", episode_set("MaxFailedReached", GOES_ON), "InProgress"),
+    ("EpisodeSet", episode_set("MaxFailedReached", OVER), "Failed"),
+    ("EpisodeSet", episode_set("TaskListLost", OVER), "Failed"),
+    ("SandboxPool", NEW, "InProgress"),
+    ("SandboxPool", pool("Starting"), "InProgress"),
+    ("SandboxPool", pool("Ready", ready=True), "Current"),
+    ("SandboxPool", pool("Disabled", ready=True), "Current"),
+    ("SandboxPool", pool("Refused", stalled=True), "Failed"),
 ]
 
 
@@ -93,7 +93,7 @@ def stored(kinds, api_namespace):
         assert code == 200, answer
         return answer
 
-    return [store(number, kind, status) for number, (kind, status, _, _) in enumerate(CASES)]
+    return [store(number, kind, status) for number, (kind, status, _) in enumerate(CASES)]
 
 
 def test_kstatus_says_what_a_person_would(stored):
@@ -107,4 +107,4 @@ def test_kstatus_says_what_a_person_would(stored):
 
 
 def _names():
-    return [f"{kind} {'new' if status is NEW else status.reason}" for kind, status, _, _ in CASES]
+    return [f"{kind} {'new' if status is NEW else status.reason}" for kind, status, _ in CASES]

@@ -1,8 +1,8 @@
-import shutil
 from pathlib import Path
 
 import pytest
 
+from hack.cluster.paths import find_binary
 from tests.required import absent
 
 ROOT = Path(__file__).parents[3]
@@ -13,10 +13,10 @@ RULES = FILES / "monitoring" / "rules.yaml"
 
 def program(name: str) -> str:
     """The path of Prometheus or promtool."""
-    found = shutil.which(name)
+    found = find_binary(name)
     if found is None:
-        absent("prometheus", f"no {name} on PATH (`hack/system-packages monitoring` installs it on Debian)")
-    return found
+        absent("prometheus", f"no {name} in the cache or on PATH (`make binaries` builds it)")
+    return str(found)
 
 
 @pytest.fixture(scope="session")
