@@ -209,8 +209,8 @@ class EpisodeSetStatus(Model, frozen=True, kw_only=True):
     """Counts, never names: a set may have ten thousand children.
 
     Attributes:
-        conditions: Finished, Suspended, Ready and Stalled for tools that follow kstatus, and ModelAvailable, which is False
-            while episodes wait for a model that is out. Wait for Finished.
+        conditions: Finished, Suspended, Ready and Stalled for tools that follow kstatus, and ModelAvailable, which is
+            False while episodes wait for a model that is out. Wait for Finished.
         reason: How the set stands: Running, WaitingForTask, EpisodeRefused, Suspended, Resuming, Cancelled,
             MaxFailedReached, TaskListLost or Completed. It is the end once Finished is True.
         message: The cause of the reason, for people.
