@@ -274,7 +274,7 @@ def _check_and_complete(proposal: Proposal, target: Path, *, yes: bool) -> bool:
     root, requirements = proposal.found.root, proposal.requirements
     for _ in range(_ROUNDS):
         assessments = check_all(tasks_of(load_documents(target, allow_local_paths=[root])), Opening(), 1)
-        lacking = missing_requirements(assessments[0].lacks, requirements)
+        lacking = missing_requirements(assessments[0].lacks, requirements, proposal.found.names)
         question = f"The tests lack {', '.join(lacking)}. Add it to the requirements?"
         if not lacking or not (yes or (sys.stdin.isatty() and click.confirm(question, default=True))):
             break
@@ -291,10 +291,14 @@ def _check_and_complete(proposal: Proposal, target: Path, *, yes: bool) -> bool:
     return any(assessment.problems for assessment in assessments)
 
 
-def missing_requirements(lacks: Sequence[Lack], requirements: Requirements) -> list[str]:
-    """The distributions whose absence explains the ``lacks``, if their names are known."""
+def missing_requirements(lacks: Sequence[Lack], requirements: Requirements, own: frozenset[str]) -> list[str]:
+    """The distributions whose absence explains the ``lacks``, if their names are known.
+
+    A distribution of the index is not proposed for a module of the repository (``own``), such as another project of it.
+    """
     known = {normal_name(line) for line in requirements.lines} | {requirements.own_name}
-    names = [name for lack in lacks for name in [distribution_of(lack.kind, lack.name)] if name]
+    outside = [lack for lack in lacks if lack.kind != "module" or lack.name not in own]
+    names = [name for lack in outside for name in [distribution_of(lack.kind, lack.name)] if name]
     return [name for name in dict.fromkeys(names) if normal_name(name) not in known]
 
 

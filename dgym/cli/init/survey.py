@@ -37,13 +37,14 @@ class PytestSettings(msgspec.Struct, frozen=True, kw_only=True):
 class Survey(msgspec.Struct, frozen=True, kw_only=True):
     """Findings in the files of a repository. Paths are relative to it; ``bulky`` directories belong to tools.
 
-    ``modules``: the names by which its own modules and packages can be imported. ``builds``: it has a build system, by
-    which pip can install it.
+    ``modules``: the names by which its own modules and packages can be imported. ``names``: those of all its Python
+    files and their directories. ``builds``: it has a build system, by which pip can install it.
     """
 
     root: Path
     python_files: int
     modules: frozenset[str]
+    names: frozenset[str] = frozenset()
     conftests: tuple[str, ...]
     tests: tuple[str, ...]
     other_tests: tuple[str, ...]
@@ -67,6 +68,7 @@ def survey(root: Path) -> Survey:
         root=root,
         python_files=sum(path.endswith(".py") for path in files),
         modules=frozenset(_module(path) for path in files if path.endswith(".py")),
+        names=frozenset(part for path in files if path.endswith(".py") for part in path[:-3].split("/")),
         conftests=tuple(path for path in files if PurePosixPath(path).name == "conftest.py")[:_CONFTESTS],
         tests=tuple(tests),
         other_tests=tuple(other_tests),

@@ -5,11 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgym.api import loads
-from dgym.cli.init import find_entrypoint, manifest_text, other_python, propose
+from dgym.cli.init import find_entrypoint, manifest_text, missing_requirements, other_python, propose
 from dgym.cli.init.dependencies import Requirements, Source, allows, read_requirements
 from dgym.cli.init.survey import Survey, protected_patterns, survey
 from dgym.cli.manifests import resource_name
 from dgym.sandbox.local import environments
+from dgym.session.verification import Lack
 
 TEST = "def test_it():\n    assert True\n"
 
@@ -374,3 +375,9 @@ def test_the_manifest_is_valid_whatever_things_are_called(tmp_path_factory, name
     assert resource.spec.task.source.local_path == path
     assert resource.spec.task.environment.requirements == tuple(dict.fromkeys(lines))
     assert resource.spec.task.ignore_patterns == tuple(tests)
+
+
+def test_nothing_from_the_index_takes_the_place_of_another_project_of_the_repository(tmp_path):
+    found = survey(write(tmp_path, {"packages/x/src/shop/__init__.py": "", "packages/x/tests/test_a.py": TEST}))
+    lacks = [Lack(kind="module", name=name) for name in ("shop", "yaml")]
+    assert missing_requirements(lacks, read_requirements(tmp_path, found), found.names) == ["PyYAML"]
