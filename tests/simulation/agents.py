@@ -8,7 +8,9 @@ import base64
 import contextlib
 
 from dgym.api import EPISODE_LABEL
+from dgym.episodes.pod.breaker import Breakers
 from dgym.episodes.pod.past import make_past
+from dgym.errors import ModelUnavailable
 from dgym.results import TimedStep
 from dgym.wire import EndReason, Observation, ToolCall
 from dgym.wire.assignments import AgentReport, AssignmentMode, AssignmentState, AssignmentStatus
@@ -61,6 +63,7 @@ class AgentPod:
         self.longest_cut = 0.0
         self.without_store_until = 0.0
         self.incarnation = 0
+        self._breakers = Breakers(asyncio.get_running_loop().time, self.world.random.random)
         self.alive = True
         self.draining = False
         self._assignments = {}
@@ -119,6 +122,7 @@ class AgentPod:
         for memory in (self._assignments, self._states, self._tasks, self._storing, self._running):
             memory.clear()
         self.incarnation += 1
+        self._breakers = Breakers(asyncio.get_running_loop().time, self.world.random.random)
 
     def delete(self):
         """The pod is deleted; its process dies."""
@@ -195,6 +199,9 @@ class AgentPod:
                 found = await self._play(assignment)
             reason, outcome = found
             self._set(assignment, AssignmentState.FINISHED, reason=reason, outcome=outcome, steps=outcome.steps)
+        except ModelUnavailable as error:
+            failed = {"reason": EndReason.MODEL_ERROR, "message": str(error), "outage": True}
+            self._set(assignment, AssignmentState.FAILED, **failed)
         except Gone:
             self._failed(assignment, "the sidecar does not answer")
         except SandboxDied:
@@ -205,7 +212,11 @@ class AgentPod:
 
     async def _play(self, assignment):
         drives = assignment.mode is AssignmentMode.RUN
-        result = await (self._drive(assignment) if drives else self._serve_driver(assignment))
+        if drives:
+            with self._breakers.guard("model", assignment):
+                result = await self._drive(assignment)
+        else:
+            result = await self._serve_driver(assignment)
         reached = result[1].steps
         self._set(assignment, AssignmentState.STORING, steps=reached)
         await self._reach_store(
@@ -231,6 +242,7 @@ class AgentPod:
             if result is not None:
                 break
             self._set(assignment, AssignmentState.RUNNING, steps=number - 1)
+            await self._ask_model()
             await self._call(assignment, lambda sidecar, number=number: sidecar.step(epoch, number))
             ended = False
             while not ended:
@@ -244,6 +256,12 @@ class AgentPod:
         result = result or await self._call(assignment, lambda sidecar: sidecar.close(epoch))
         await asyncio.sleep(self.world.random.uniform(0.05, 2.0))
         return result
+
+    async def _ask_model(self):
+        if asyncio.get_running_loop().time() < self.world.model_away_until:
+            await asyncio.sleep(self.world.random.uniform(20.0, 60.0))
+            raise ModelUnavailable("the model is away")
+        self._breakers.answered("model")
 
     async def _past(self, assignment):
         """How many steps are replayed or left out."""

@@ -34,6 +34,7 @@ class World:
         self.store = ResultsStore()
         self.stored_first = asyncio.get_running_loop().create_future()
         """The agent that stored the first result, and its assignment."""
+        self.model_away_until = 0.0
         self.executed = Counter()
         self.poisoned = set()
         """Steps under which a sandbox or sidecar died, by UID and attempt."""

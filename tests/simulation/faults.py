@@ -44,6 +44,7 @@ KINDS = (
     "driver: crashed",
     "policy: deleted",
     "policy: changed",
+    "cluster: model away",
 )
 STRANGER = "episode: its next pod taken by a stranger"
 """A tenant makes a pod with the name, the labels and the owner of the episode's next one, and deletes it later."""
@@ -54,6 +55,7 @@ HARMLESS = (
     "cluster: watches",
     "cluster: history",
     "cluster: store away",
+    "cluster: model away",
     "policy",
 )
 """Beginnings of kinds under which no attempt may be lost."""
@@ -275,6 +277,9 @@ class Injector:
 
     async def _cluster_store_away(self, world, seconds):
         world.store.away_until = _after(seconds)
+
+    async def _cluster_model_away(self, world, seconds):
+        world.model_away_until = _after(seconds)
 
     async def _cluster_agent_and_node_lost_after_a_verdict(self, world, seconds):
         agent, assignment = await world.stored_first

@@ -340,7 +340,8 @@ class Invariants:
 
 def _uses_slot(episode):
     assignment = episode.get("status", {}).get("assignment")
-    return assignment is not None and assignment.get("mode", "run") == "run" and not is_finished(episode)
+    runs = assignment is not None and assignment.get("mode", "run") == "run" and not assignment.get("failedTime")
+    return runs and not is_finished(episode)
 
 
 def _owner_kind(pod):

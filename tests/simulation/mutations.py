@@ -7,7 +7,7 @@ from dgym_operator.actions import NetworkPolicies, claims, episodes, writes
 from dgym_operator.app.reconciler import Reconciler
 from dgym_operator.cache import Cache, Informers, Memory
 from dgym_operator.controllers import EpisodeInput, Plan
-from dgym_operator.controllers.episode import clocks, conclusion, controller, ending, poison, terminating
+from dgym_operator.controllers.episode import attempt, clocks, conclusion, controller, ending, poison, terminating
 from dgym_operator.dispatch.quotas import Quotas
 from tests.simulation.faults import STRANGER, Fault
 from tests.simulation.schedule import Schedule
@@ -102,6 +102,9 @@ MUTATIONS = {
     "an agent gets a pod that is not bound": lambda: patch.object(
         EpisodeInput, "is_bound", property(lambda _view: True)
     ),
+    "the deadline runs while an episode waits for its model": lambda: patch.object(
+        attempt, "sidecar_requests", _no_plan
+    ),
 }
 """Patches by what they revert."""
 
@@ -125,5 +128,8 @@ FOUND_BY = {
     "the NetworkPolicy is trusted once applied": Schedule(0, (Fault(45.0, "policy: deleted", 0, 0.0),), 0.0),
     "the end of a pod opens no quota": Schedule(0, (), 0.0, ("agent",) * 12, 8, quota=3),
     "an agent gets a pod that is not bound": Schedule(0, (), 0.15, idle=2),
+    "the deadline runs while an episode waits for its model": Schedule(
+        0, (Fault(30.0, "cluster: model away", 0, 7200.0),), 0.0, ("agent",) * 8
+    ),
 }
 """Schedules that find a reverted fix under most seeds, or some, whatever else changes in the operator."""

@@ -74,6 +74,12 @@ def test_a_quota_is_used_and_not_tried_in_vain(seed):
     assert play(Schedule(seed, (), 0.0, ("agent",) * 12, 8, quota=3)) == []
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("at", [0.0, 30.0])
+def test_a_model_that_is_out_for_two_hours_ends_no_episode_and_loses_no_attempt(seed, at):
+    assert play(Schedule(seed, (Fault(at, "cluster: model away", 0, 7200.0),), 0.0, ("agent",) * 8)) == []
+
+
 REGRESSIONS = {
     "a new leader counts the slots that its predecessor has given": Schedule(
         1313, (Fault(25.41, "leader: stopped", 4, 16.4),), 0.15

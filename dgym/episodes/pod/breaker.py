@@ -61,8 +61,11 @@ class Breaker:
 class Breakers:
     """The breakers of an agent pod, by the name of the model; only of models whose provider has failed."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, chance: Callable[[], float] = random.random
+    ) -> None:
         self._clock = clock
+        self._chance = chance
         self._breakers: dict[str, Breaker] = {}
 
     @contextlib.contextmanager
@@ -78,7 +81,7 @@ class Breakers:
         try:
             yield
         except ModelUnavailable as error:
-            self._breakers.setdefault(model, Breaker()).failed(str(error), self._clock())
+            self._breakers.setdefault(model, Breaker(self._chance)).failed(str(error), self._clock())
             raise
         finally:
             if model in self._breakers:

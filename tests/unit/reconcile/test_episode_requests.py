@@ -5,7 +5,7 @@ import pytest
 
 from dgym.wire import EndReason
 from dgym.wire.assignments import AssignmentState, AssignmentStatus
-from dgym.wire.http import Path
+from dgym.wire.http import Path, PauseRequest
 from dgym_operator.controllers import AgentView, CallSidecar, CreatePod, DeleteEpisode, DeletePod, Plan
 from dgym_operator.controllers.episode import agent_request, assigned_status, decide, retry_at
 from tests.unit.reconcile.reconcile_builders import (
@@ -207,7 +207,9 @@ def test_a_failed_model_is_noted_once_and_given_up_after_three_more_tries():
     status = written(plan)
     assert (status.reason, status.assignment.failures, status.assignment.failed_time) == ("ModelError", 1, NOW)
     assert status.assignment.agent_pod_uid == AGENT
-    assert not decide(view(status, ready_pod(), agent=agent), in_(1)).actions
+    # Without a slot the episode waits, and its deadline stands still.
+    pause = CallSidecar(path=Path.PAUSE, url="http://10.0.0.7:8080", attempt=1, body=PauseRequest(epoch=1))
+    assert decide(view(status, ready_pod(), agent=agent), in_(1)).actions == (pause,)
 
     third = running(epoch=4, assignment={"failures": 3})
     agent = report(AssignmentState.FAILED, epoch=4, reason=EndReason.MODEL_ERROR, message="429 from the model")

@@ -233,7 +233,8 @@ def _too_late(view: EpisodeInput, reason: str, message: str) -> AttemptEnd:
 
 def run(view: EpisodeInput, now: datetime) -> Plan:
     """Supervise the attempt: its agent, its sandbox, its clocks."""
-    late = None if view.is_closing or view.awaits_report else backstop(view)
+    waits = _waits_for_model(view)
+    late = None if view.is_closing or view.awaits_report or waits else backstop(view)
     is_late = late is not None and now >= late.ask
     end = _agents_gave_up(view) or (overdue(view, late, now) if late is not None and is_late else None)
     if end is not None:
@@ -248,6 +249,15 @@ def run(view: EpisodeInput, now: datetime) -> Plan:
     if late is None:
         return plan
     return soonest(plan, ask(view, Path.STATE) if is_late else until(late.ask, now))
+
+
+def _waits_for_model(view: EpisodeInput) -> bool:
+    """Whether no agent serves the episode since its model failed: its deadline stands still until the next one does."""
+    assignment, agent = view.assignment, view.agent
+    if assignment is None or assignment.failed_time is not None:
+        return assignment is not None
+    delivered = view.report is not None or (agent is not None and agent.lost_since is not None)
+    return assignment.outages > 0 and not delivered
 
 
 def _agents_gave_up(view: EpisodeInput) -> AttemptEnd | None:

@@ -18,7 +18,10 @@ def sidecar_requests(view: EpisodeInput) -> Plan:
         bodies[Path.VERIFY] = None
     # An external driver does not depend on the agent that prepares and stores.
     driven = view.episode.spec.agent is not None
-    if driven and agent is not None and agent.lost_since is not None and assignment is not None:
+    if driven and assignment is not None and assignment.failed_time is not None:
+        # Its agent has given the slot back, and the deadline stands still until the next one calls.
+        bodies[Path.PAUSE] = PauseRequest(epoch=assignment.epoch)
+    elif driven and agent is not None and agent.lost_since is not None and assignment is not None:
         bodies[Path.PAUSE] = PauseRequest(epoch=assignment.epoch)
         if not has_clock_of(view, agent.lost_since):
             bodies[Path.STATE] = None
