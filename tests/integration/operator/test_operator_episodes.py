@@ -23,7 +23,7 @@ async def test_an_episode_ends_with_its_verdict(installation):
     assert status["outcome"]["resultURI"] == "file:///results/x"
     assert status["assignment"] == {**status["assignment"], "agentPodUID": agent.uid, "epoch": 1}
     (given,) = agent.given
-    assert given.task["spec"]["source"] == {"files": [{"path": "calc.py", "content": "x = 1\n", "mode": 0o644}]}
+    assert given.task["spec"]["source"] == {"files": [{"path": "calc.py", "content": "x = 1\n"}]}
     assert (given.attempt, given.epoch, given.remaining_seconds) == (1, 1, 3600.0)
     await until(installation.is_empty, "the pod is deleted")
     await until(lambda: given.episode_uid in agent.withdrawn, "the agent may forget it")
