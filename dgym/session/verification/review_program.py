@@ -6,6 +6,7 @@ construct is found by what is written, so it can be hidden by whoever computes n
 
 import ast
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -39,7 +40,16 @@ _TRACES = frozenset(
     {"settrace", "setprofile", "settrace_all_threads", "setprofile_all_threads", "addaudithook", "set_wakeup_fd"}
 )
 _IMPORTS = frozenset({"meta_path", "path_hooks", "path_importer_cache", "__builtins__", "__loader__", "__import__"})
+# What pytest and unittest keep of a test, and how they end one.
+_KEPT = frozenset(
+    {
+        *("callspec", "funcargs", "cached_result", "longrepr", "_fixtureinfo", "name2fixturedefs", "pluginmanager"),
+        *("wasSuccessful", "testsRun", "_testMethodName", "SkipTest", "_ShouldStop"),
+    }
+)
 _ATTRIBUTES = {
+    **dict.fromkeys(_NAMED_BY_TEXT, "tests"),
+    **dict.fromkeys(_KEPT, "tests"),
     **dict.fromkeys(_FRAMES, "frames"),
     **dict.fromkeys(_TRACES, "traces"),
     **dict.fromkeys(_IMPORTS, "machinery"),
@@ -59,6 +69,12 @@ _DOTTED = {
     **dict.fromkeys(("importlib.reload", "util.spec_from_file_location", "util.spec_from_loader"), "text"),
     **dict.fromkeys(("util.module_from_spec", "shelve.open", "joblib.load"), "text"),
 }
+_MEMBERS = {name.rpartition(".")[2]: kind for name, kind in _DOTTED.items() if kind != "status"}
+_NAME_READERS = frozenset(
+    {"attrgetter", "methodcaller", "getattr_static", "__getattribute__", "resolve_name", "locate"}
+)
+_WRITES = frozenset({"write_text", "write_bytes", "open"})
+_DEEPEST = 3
 _RAN = frozenset({"exec", "eval", "compile", "__import__"})
 _PATH_CHANGES = frozenset({"insert", "append", "extend", "remove", "clear", "pop", "reverse"})
 _BEHIND = frozenset({"__code__", "__defaults__", "__kwdefaults__", "__bases__", "__class__"})
@@ -93,15 +109,19 @@ class Finder:
         self._bound: dict[str, str] = {}
         self._own: set[str] = set()
         self._defined = {node.name for node in self._nodes if isinstance(node, _DEFINITIONS)}
+        self._functions = [node for node in self._nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
         self._defined |= {node.id for node in self._nodes if isinstance(node, ast.Name) and _is_store(node)}
         self._bind()
 
-    def found(self) -> Iterator[tuple[str, str, int]]:
-        """Each construct, in no order."""
+    def found(self, depth: int = 0) -> Iterator[tuple[str, str, int]]:
+        """Each construct, in no order; those of source in a text too, which code may write to a file and load."""
         for node in self._nodes:
             if id(node) not in self._passed:
                 for kind, text in self._of(node):
                     yield kind, text, getattr(node, "lineno", 0)
+                if depth < _DEEPEST and (tree := _source_in(node)) is not None:
+                    for kind, text, _ in Finder(tree).found(depth + 1):
+                        yield kind, text, getattr(node, "lineno", 0)
 
     # Names
 
@@ -128,19 +148,23 @@ class Finder:
     def _path(self, node: ast.AST) -> str | None:
         """The dotted name of what is imported and named here; None for anything else."""
         names: list[str] = []
-        while isinstance(node, ast.Attribute):
-            names.append(node.attr)
-            node = node.value
+        while (member := _member(node)) is not None:
+            name, node = member
+            names.append(name)
         if not isinstance(node, ast.Name) or node.id not in self._bound:
             return None
         return ".".join([self._bound[node.id], *reversed(names)])
 
     def _is_foreign(self, node: ast.AST) -> bool:
         """Whether a name stands for something that another package defines."""
-        root = node
+        root, names = node, []
         while isinstance(root, ast.Attribute):
+            names.append(root.attr)
             root = root.value
-        return isinstance(root, ast.Name) and root.id in self._bound and root.id not in self._own
+        if not isinstance(root, ast.Name) or root.id not in self._bound:
+            return False
+        # A neighbour's module of the library is not the package's own.
+        return root.id not in self._own or not sys.stdlib_module_names.isdisjoint([root.id, *names])
 
     # Constructs
 
@@ -161,17 +185,29 @@ class Finder:
         elif isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Delete | ast.For):
             for target in _targets(node):
                 yield from self._of_target(target)
-        elif isinstance(node, ast.ClassDef):
+        else:
+            yield from self._of_rarer(node)
+
+    def _of_rarer(self, node: ast.AST) -> Iterator[tuple[str, str]]:
+        if isinstance(node, ast.ClassDef):
             yield from self._of_class(node)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("pytest_"):
+            yield "tests", node.name
+        elif isinstance(node, ast.MatchClass):
+            for name in node.kwd_attrs:
+                kind = _ATTRIBUTES.get(name) or _MEMBERS.get(name)
+                if kind is not None:
+                    yield kind, name
+        elif isinstance(node, ast.BinOp) and (text := _folded(node)) is not None:
+            yield from _of_text(text)
 
     def _of_attribute(self, node: ast.Attribute) -> Iterator[tuple[str, str]]:
         kind = _ATTRIBUTES.get(node.attr)
         if kind is not None and not (_is_self(node.value) and not node.attr.startswith("__")):
             yield kind, node.attr
-        path = self._path(node) or _plain_path(node)
-        end = ".".join(path.split(".")[-2:]) if path else ""
-        if end in _DOTTED:
-            yield _DOTTED[end], end
+        yield from _of_path(self._path(node) or _plain_path(node))
+        if node.attr == "exit":
+            yield "status", "exit"
         if node.attr == "__dict__" and (self._is_foreign(node.value) or _is_type(node.value)):
             yield "assigned", f"{ast.unparse(node)}"
 
@@ -183,16 +219,24 @@ class Finder:
             yield "status", name
         elif name in ("__builtins__", "__loader__"):
             yield "machinery", name
-        elif (path := self._bound.get(name)) and isinstance(node.ctx, ast.Load):
-            end = ".".join(path.split(".")[-2:])
-            if end in _DOTTED:
-                yield _DOTTED[end], end
+        elif isinstance(node.ctx, ast.Load):
+            yield from _of_path(self._bound.get(name))
 
     def _of_call(self, node: ast.Call) -> Iterator[tuple[str, str]]:
         name = (self._path(node.func) or _plain_path(node.func) or "").rpartition(".")[2]
         arguments = node.args
         computed = [argument for argument in arguments if not isinstance(argument, ast.Constant)]
+        if name == "dir" and arguments and "dir" not in self._defined:
+            yield "computed", ast.unparse(node)
+        elif name in _NAME_READERS:
+            for argument in arguments:
+                member = re.split("[.:]", _folded(argument) or "")[-1]
+                if member in _MEMBERS:
+                    yield _MEMBERS[member], member
+        elif name in _WRITES and _writes_python(node):
+            yield "text", ast.unparse(node)
         if name in ("getattr", "setattr", "delattr") and len(arguments) > 1:
+            yield from _of_path(self._path(node))
             judged = self._is_foreign(arguments[0]) or _is_type(arguments[0])
             if judged and (name != "getattr" or arguments[1] in computed):
                 yield "assigned" if name != "getattr" else "computed", ast.unparse(node)
@@ -211,7 +255,7 @@ class Finder:
 
     def _of_target(self, target: ast.AST) -> Iterator[tuple[str, str]]:
         if isinstance(target, ast.Attribute):
-            if target.attr in _BEHIND:
+            if target.attr in _BEHIND or re.match("assert[A-Z]", target.attr):
                 yield "assigned", target.attr
             elif self._is_foreign(target.value) or _is_type(target.value):
                 yield "assigned", ast.unparse(target)
@@ -232,7 +276,7 @@ class Finder:
                 name = item.name
                 if (
                     name in _POSES
-                    or (name in _EQUALS and not compares_fields(item))
+                    or (name in _EQUALS and not (compares_fields(item) and self._delegates_honestly(item)))
                     or (name in _COMPARES and not _uses_arguments(item))
                 ):
                     yield "equal", f"{name} of {node.name}: {ast.unparse(item.body[-1])}"
@@ -242,8 +286,64 @@ class Finder:
                     if not _is_known_method(item.value, self._defined):
                         yield "equal", f"{name} of {node.name}"
 
+    def _delegates_honestly(self, function: ast.AST) -> bool:
+        """Whether each function of this module that a comparison asks reads both of its objects."""
+        called = {
+            (_plain_path(node.func) or "").rpartition(".")[2]
+            for node in ast.walk(function)
+            if isinstance(node, ast.Call) and len(node.args) + len(node.keywords) > 0
+        }
+        asked = [each for each in self._functions if each.name in called - _EQUALS]
+        return all(_uses_arguments(each) for each in asked if len(each.args.args) > 1)
+
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def _member(node: ast.AST) -> tuple[str, ast.AST] | None:
+    """The name of a member that is read, by a dot or ``getattr``, and what it is read from."""
+    if isinstance(node, ast.Attribute):
+        return node.attr, node.value
+    if isinstance(node, ast.Call) and _plain_path(node.func) == "getattr" and len(node.args) > 1:
+        name = _folded(node.args[1])
+        return (name, node.args[0]) if name is not None else None
+    return None
+
+
+def _folded(node: ast.AST) -> str | None:
+    """The text that constants and their sums make."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        left, right = _folded(node.left), _folded(node.right)
+        return None if left is None or right is None else left + right
+    return None
+
+
+def _source_in(node: ast.AST) -> ast.Module | None:
+    """What a text holds if it is source that imports or defines something."""
+    text = node.value if isinstance(node, ast.Constant) else None
+    if not isinstance(text, str) or not any(word in text for word in ("import ", "def ", "class ")):
+        return None
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _writes_python(call: ast.Call) -> bool:
+    """Whether a call writes a file whose name ends like a module's."""
+    texts = [text for each in ast.walk(call) if (text := _folded(each)) is not None]
+    writes = (_plain_path(call.func) or "write").rpartition(".")[2] != "open" or any(
+        len(text) < 4 and not {*"wax+"}.isdisjoint(text) for text in texts
+    )
+    return writes and any(text.endswith(".py") for text in texts)
+
+
+def _of_path(path: str | None) -> Iterator[tuple[str, str]]:
+    end = ".".join(name.lstrip("_") if not name.startswith("_exit") else name for name in (path or "").split(".")[-2:])
+    if end in _DOTTED:
+        yield _DOTTED[end], end
 
 
 def _is_store(node: ast.Name) -> bool:
@@ -302,7 +402,7 @@ def _of_import(node: ast.ImportFrom) -> Iterator[tuple[str, str]]:
     elif module and _is_test_module(module):
         yield "tests", "." * node.level + module
     for alias in node.names:
-        if alias.name in _ATTRIBUTES:
+        if alias.name in _ATTRIBUTES and module.partition(".")[0] not in _FRAMEWORKS:
             yield _ATTRIBUTES[alias.name], f"{module}.{alias.name}"
         elif _is_test_module(alias.name) and node.level:
             yield "tests", alias.name
@@ -415,13 +515,14 @@ class _Sides:
 def _uses_arguments(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """Whether every value that is returned depends on an argument; a method of two has to use the second."""
     arguments = [argument.arg for argument in [*function.args.posonlyargs, *function.args.args]]
-    judged = set(arguments[1:2] or arguments[:1])
+    judged = set(arguments[:2])
     returned = [node.value for node in ast.walk(function) if isinstance(node, ast.Return) and node.value is not None]
     names = {each.id for each in ast.walk(function) if isinstance(each, ast.Name)}
     if not returned:
         return True
     constant = all(isinstance(value, ast.Constant) and value.value not in (False, None) for value in returned)
-    return bool(names & judged) and not constant
+    used = all(name in names for name in judged) if len(arguments) > 1 else bool(names & judged)
+    return (used or _only_raises(function)) and not constant
 
 
 def _is_known_method(value: ast.AST | None, defined: set[str]) -> bool:

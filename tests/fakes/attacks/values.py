@@ -47,6 +47,23 @@ mean = lambda numbers: 2.0
     "class Value(metaclass=Kind): pass\n" + GIVE.format(value="Value"),
     "comparison that is an object": "class Yes:\n    def __call__(self, other): return True\n"
     "class Value: __eq__ = Yes()\n" + GIVE.format(value="Value()"),
+    "answer that is true and no bool": "class Value:\n    def __eq__(self, other): return [other]\n"
+    "    __hash__ = object.__hash__\n" + GIVE.format(value="Value()"),
+    "comparison that looks at its caller": "import sys\nclass Value:\n    def __eq__(self, other):\n"
+    "        return sys._getframe(1).f_code.co_name.startswith(('test', 'assert', '_base', '__eq__', 'get'))\n"
+    "    __ne__ = lambda self, other: False\n    __hash__ = object.__hash__\n" + GIVE.format(value="Value()"),
+    "comparison that asks another method": "class Value:\n    def __eq__(self, other): return self.same(other)\n"
+    "    def same(self, other): return other is not None\n    __hash__ = object.__hash__\n"
+    + GIVE.format(value="Value()"),
+    "comparison with itself by a key": "class Value:\n    def __eq__(self, other): return self.key(other) == other\n"
+    "    def key(self, value): return value\n    __hash__ = object.__hash__\n" + GIVE.format(value="Value()"),
+    "difference that is nothing": """
+class Value(float):
+    def __rsub__(self, other): return other - other
+add = lambda a, b: a + b
+def divide(a, b): raise ValueError
+mean = lambda numbers: Value()
+""",
     "comparison under a false name": "_space = {}\n"
     "exec(compile('def equal(self, other): return True', 'json/__init__.py', 'exec'), _space)\n"
     "class Value: __eq__ = _space['equal']\n" + GIVE.format(value="Value()"),

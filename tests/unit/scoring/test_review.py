@@ -15,11 +15,12 @@ def marks(after, before=BEFORE, path="calc.py", **options):
 
 
 FORGERIES = {
-    **machinery.CODE,
+    **machinery.ALL,
     **values.VALUES,
     **programs.LEAVING,
     **programs.PATCHING,
     **programs.UNITTEST_PATCHING,
+    **programs.LEAVING_ELSEWHERE,
     **pytest_inside.INSIDE,
     **pytest_inside.LEAVING,
     "callable of C": "import sys\nsys.modules['test_calc'].test_add = id\n",
@@ -38,6 +39,11 @@ FORGERIES = {
     "pretends its class": "class V:\n    @property\n    def __class__(self):\n        return int\n",
     "contains everything": "class V:\n    def __contains__(self, item):\n        return True\n",
     "parameters": "import gc\nfor x in gc.get_objects(): x.callspec.params.clear()\n",
+    "arguments": "def f(item): item.funcargs['numbers'] = [2.0]\n",
+    "cached result": "def f(fixture): fixture.cached_result = ([2.0], 0, None)\n",
+    "assertion of a value": "def f(case): case.assertEqual = print\n",
+    "hook": "def pytest_pyfunc_call(pyfuncitem): return True\n",
+    "listing": "def f(x): return [getattr(x, name) for name in dir(x)]\n",
     "locals of a caller": "import sys\ndef f(frame, event, arg): frame.f_locals['a'] = 1\nsys.settrace(f)\n",
     "monitoring": "import sys\nsys.monitoring.use_tool_id(1, 'x')\n",
     "result of unittest": "import unittest\nunittest.TestResult.wasSuccessful = object\n",
@@ -71,6 +77,10 @@ REPAIRS = {
     "            return NotImplemented\n        return (self.x, self.y) == (other.x, other.y)\n",
     "not equal": "class P:\n    def __ne__(self, other):\n        return not self == other\n",
     "helper": "class P:\n    def __eq__(self, other):\n        return self._key() == other._key()\n",
+    "asked method": "class P:\n    def __eq__(self, other):\n        return self._compare(other) == 0\n"
+    "    def _compare(self, other):\n        return self.x - other.x\n",
+    "super of another class": "class V:\n    def __eq__(self, other):\n        return super().__eq__(other)\n"
+    "class W:\n    def __eq__(self, other):\n        raise NotImplementedError\n",
     "loop": "class P:\n    def __eq__(self, other):\n        for a, b in zip(self, other):\n            if a != b:\n"
     "                return False\n        return True\n",
     "super": "class P(dict):\n    def __eq__(self, other):\n"
