@@ -107,7 +107,8 @@ class Sidecar:
             self.world.executed[self.uid, self.attempt, number] += 1
             if number in self.world.deadly.get(self.uid, ()):
                 self.world.spawn(self._die_under(number))
-            if number == ENDLESS_STEP and self.world.endless.get(self.uid) is False:
+            stuck = self.world.endless.get(self.uid, False)
+            if number == 1 and self._remaining is not None and not stuck:
                 self.world.spawn(self._watch_deadline())
 
     async def _watch_deadline(self):
