@@ -48,7 +48,12 @@ def test_the_python_of_the_page_about_migration_runs(folder):
         "metadata": {"name": "thing"},
         "spec": {
             "entrypoint": "python check.py",
-            "source": {"files": [{"path": "check.py", "content": "print('checked')\nraise SystemExit(1)\n"}]},
+            "source": {
+                "files": [
+                    {"path": "check.py", "content": "print('checked')\nraise SystemExit(1)\n"},
+                    {"path": "calc.py", "content": ""},
+                ]
+            },
         },
     }
     (folder.path / "thing.yaml").write_text(json.dumps(task))
