@@ -74,7 +74,7 @@ async def main(names: list[str]) -> int:
             try:
                 row, right = await row_of(plugin)
             except (DgymError, OSError) as error:
-                row, right = f"| {plugin.name} | | | {error} | |\n", False
+                row, right = f"| {plugin.name} | | | {' '.join(str(error).split())[:200]} | |\n", False
             sys.stdout.write(row)
             sys.stdout.flush()
             rows.append(row)

@@ -147,7 +147,11 @@ PLUGINS = (
         "    app.route('/')(lambda: str(calc.add(2, 3)))\n    return app\n"
         "def test_add(client): assert client.get('/').data == b'5'\n",
     ),
-    Plugin("pytest-forked", "import pytest, calc\n@pytest.mark.forked\ndef test_add(): assert calc.add(2, 3) == 5\n"),
+    Plugin(
+        "pytest-forked",
+        "import pytest, calc\n@pytest.mark.forked\ndef test_add(): assert calc.add(2, 3) == 5\n",
+        requirements=("pytest<9",),
+    ),
     Plugin(
         "pytest-freezer",
         "import datetime, calc\ndef test_add(freezer):\n    freezer.move_to('2020-02-05')\n"
