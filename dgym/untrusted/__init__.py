@@ -77,21 +77,26 @@ def read_regular(path: Path, *, root: Path | None = None, limit: int = TEXT_LIMI
 
 def parse_toml(data: bytes) -> dict[str, Any] | None:
     """The tables of a TOML document, dates as text; None where it is not TOML, too large, or takes too much to read."""
-    return _parse("toml", data)
+    return parse_toml_documents([data])[0]
+
+
+def parse_toml_documents(documents: Sequence[bytes]) -> list[dict[str, Any] | None]:
+    """``parse_toml`` of each document, by one process for all."""
+    return _parse("toml", documents)
 
 
 def parse_ini(data: bytes) -> dict[str, Any] | None:
     """The options of each section of an INI file; None as for ``parse_toml``."""
-    return _parse("ini", data)
+    return _parse("ini", [data])[0]
 
 
-def _parse(form: str, data: bytes) -> dict[str, Any] | None:
-    if len(data) > TEXT_LIMIT:
-        return None
-    if not data.strip():
-        return {}
-    (answer,) = ask(_FORMATS, [[form, data.decode("utf-8-sig", _ESCAPES)]])
-    return answer if isinstance(answer, dict) else None
+def _parse(form: str, documents: Sequence[bytes]) -> list[dict[str, Any] | None]:
+    parsed: list[dict[str, Any] | None] = [None if data.strip() else {} for data in documents]
+    read = [index for index, data in enumerate(documents) if data.strip() and len(data) <= TEXT_LIMIT]
+    requests = [[form, documents[index].decode("utf-8-sig", _ESCAPES)] for index in read]
+    for index, answer in zip(read, ask(_FORMATS, requests) if requests else (), strict=True):
+        parsed[index] = answer if isinstance(answer, dict) else None
+    return parsed
 
 
 def ask(program: Path, requests: Sequence[Any]) -> list[Any]:

@@ -6,7 +6,6 @@ import json
 import posixpath
 import re
 import shlex
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,6 +13,7 @@ from typing import Any, ClassVar
 from dgym.api import Evaluation, InlineFile
 from dgym.benchmarks.datasets.adapter import Adapter, Fields, ImageNames, Row, RowError
 from dgym.errors import ManifestError
+from dgym.untrusted import parse_toml
 from dgym.workspace.patches import FileVersion, write_patch
 
 _LARGEST_BYTES = 200 * 1024
@@ -61,10 +61,9 @@ class Harbor(Adapter):
         for needed in ("task.toml", "instruction.md", "tests/test.sh"):
             if needed not in files:
                 raise RowError(f"{needed} is missing")
-        try:
-            settings = tomllib.loads(files["task.toml"].decode("utf-8", "replace"))
-        except tomllib.TOMLDecodeError as error:
-            raise RowError(f"task.toml: {error}") from None
+        settings = parse_toml(files["task.toml"])
+        if settings is None:
+            raise RowError("task.toml is not valid TOML, has more than 512 KiB or takes too much to read; correct it")
         image = settings.get("environment", {}).get("docker_image")
         dockerfile = files.get("environment/Dockerfile", b"").decode("utf-8", "replace")
         directory = ([found[1] for found in _WORKDIR.finditer(dockerfile)] or ["/app"])[-1]

@@ -7,6 +7,7 @@ verifier unpacks both, so that they are part of the baseline and of no patch.
 Everything that a build writes is untrusted. The archives are only ever unpacked inside sandboxes of the same task.
 """
 
+import asyncio
 import hashlib
 import re
 import shutil
@@ -14,7 +15,6 @@ import sys
 import tarfile
 import tempfile
 import time
-import tomllib
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -33,6 +33,7 @@ from dgym.sandbox.local.overlay import BASE_FILE, CARGO_HOME, ProjectLayer, dist
 from dgym.sandbox.local.provider import LocalProvider, LocalSandbox, chunks_of
 from dgym.sandbox.local.rust import Rust, find_rust, needs_rust
 from dgym.sandbox.protocol import ManifestEntry, RunResult, SandboxSpec
+from dgym.untrusted import parse_toml
 
 T = TypeVar("T")
 
@@ -207,7 +208,7 @@ def _load(place: Path) -> _Record | None:
 
 async def _install(source: Path, request: ProjectRequest, place: Path, tell: Progress) -> _Record:
     files = _read_files(source, ("pyproject.toml", "setup.py"))
-    pyproject = _parse(files.get("pyproject.toml"))
+    pyproject = await asyncio.to_thread(_parse, files.get("pyproject.toml"))
     wanted = request.environment
     declared = (*wanted.requirements, *_group_requirements(pyproject, wanted.groups))
     building = Path(tempfile.mkdtemp(prefix="building-", dir=place.parent))
@@ -498,13 +499,13 @@ def _group_requirements(pyproject: Mapping[str, Any], groups: Sequence[str]) -> 
 def _parse(data: bytes | None) -> dict[str, Any]:
     if data is None:
         return {}
-    try:
-        return tomllib.loads(data.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    tables = parse_toml(data)
+    if tables is None:
         raise SetupFailed(
-            f"pyproject.toml cannot be read: {error}; set environment.install to 'none' if the project is not to be "
-            "installed"
-        ) from None
+            "pyproject.toml cannot be read: it is not valid TOML, has more than 512 KiB or takes too much to read; "
+            "correct it"
+        )
+    return tables
 
 
 def _read_files(source: Path, wanted: Sequence[str]) -> dict[str, bytes]:

@@ -13,9 +13,7 @@ import re
 import shutil
 import tarfile
 import tempfile
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,7 @@ from dgym.errors import SetupFailed
 from dgym.locks import only_one, whole_in_thread
 from dgym.sandbox.cache import cache_directory
 from dgym.sandbox.local.environments import Progress, run_installer
+from dgym.untrusted import TEXT_LIMIT, parse_toml_documents
 
 _BACKENDS = frozenset({"maturin", "setuptools-rust"})
 _REGISTRY = re.compile(
@@ -33,7 +32,7 @@ _REGISTRY = re.compile(
 _PASSED_ON = re.compile(r"(CARGO|RUSTUP)_HOME|RUSTUP_TOOLCHAIN|CARGO_(HTTP|NET|REGISTRIES_CRATES_IO)_\w+")
 _LOCK_SECONDS = 1800.0
 _MOST_CRATES = 2000
-_FILE_BYTES = 4 * 1024**2
+_MOST_FILES = 200
 _READY = ".dgym-ready"
 
 
@@ -58,7 +57,7 @@ async def find_rust(source: Path, progress: Progress) -> Rust:
     """The toolchain of this machine, and the crates that the repository in the tar ``source`` locks or names.
 
     Raises:
-        SetupFailed: There is no toolchain, or the crates cannot be downloaded.
+        SetupFailed: The toolchain is missing, or the crates cannot be downloaded.
     """
     toolchain = await _toolchain()
     files = await asyncio.to_thread(lambda: _vendoring_files(source))
@@ -148,15 +147,19 @@ def _vendoring_files(source: Path) -> dict[str, str]:
 
 def _read(source: Path) -> dict[str, dict[str, Any]]:
     """The readable ``Cargo.toml`` and ``Cargo.lock``, those nearest to the root first."""
-    found = {}
     with tarfile.open(source, encoding="utf-8", errors="surrogateescape") as archive:
-        for member in archive:
-            named = member.name.rpartition("/")[2] in ("Cargo.toml", "Cargo.lock")
-            stream = archive.extractfile(member) if named and member.isreg() else None
-            if stream is not None and member.size <= _FILE_BYTES:
-                with suppress(tomllib.TOMLDecodeError, UnicodeDecodeError):
-                    found[member.name] = tomllib.loads(stream.read().decode())
-    return dict(sorted(found.items(), key=lambda item: (item[0].count("/"), item[0])))
+        members = [
+            member
+            for member in archive
+            if member.name.rpartition("/")[2] in ("Cargo.toml", "Cargo.lock")
+            and member.isreg()
+            and member.size <= TEXT_LIMIT
+        ]
+        members.sort(key=lambda member: (member.name.count("/"), member.name))
+        streams = {member.name: archive.extractfile(member) for member in members[:_MOST_FILES]}
+        texts = {name: stream.read() for name, stream in streams.items() if stream is not None}
+    documents = zip(texts, parse_toml_documents(list(texts.values())), strict=True)
+    return {name: document for name, document in documents if document is not None}
 
 
 def _tables(value: object) -> Iterator[dict[str, Any]]:

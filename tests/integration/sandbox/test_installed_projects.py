@@ -362,6 +362,22 @@ async def test_no_program_that_the_repository_names_runs_outside_the_sandbox(tmp
     assert not ran.exists()
 
 
+@pytest.mark.attack("parsers")
+async def test_a_pyproject_that_takes_a_parser_down_is_a_failure_of_the_setup():
+    files = {"pyproject.toml": "x = " + "[" * 3000, "test_a.py": "def test(): pass\n"}
+    with pytest.raises(SetupFailed, match=r"pyproject\.toml cannot be read"):
+        await Opening().open(task_of(files, solution=None))
+
+
+@pytest.mark.attack("parsers")
+@pytest.mark.usefixtures("crates")
+@pytest.mark.parametrize("bomb", ["x = " + "[" * 3000, "a" + ".a" * 100_000 + " = 1\n"], ids=["brackets", "key"])
+async def test_manifests_of_rust_that_take_a_parser_down_are_left_out(kind, bomb):
+    files = {**RUST, "Cargo.lock": LOCK, "vendor/Cargo.toml": bomb, "vendor/Cargo.lock": bomb}
+    found = await check_task(task_of(files, solution=None), Opening(sandbox=kind), repeats=1)
+    assert found.pass_to_pass == ("tests/test_sum.py::test_sum",)
+
+
 async def test_a_project_with_rust_without_a_toolchain_names_the_remedy(monkeypatch, tmp_path):
     for program in ("git", "bwrap"):
         if (found := shutil.which(program)) is not None:
