@@ -321,13 +321,13 @@ class AsyncRepoEnv:
 
         Raises:
             ArgumentError: The episode runs in a pod.
-            PluginError: There is no such tool.
+            PluginError: The next episode has no tool of this name.
         """
         local = self._local_episodes("remove_tool()")
         tools = load_tools(local.tools)
         names = [tool.name for tool in tools]
         if name not in names:
-            raise PluginError(f"There is no tool {name!r} to remove. Tools: {', '.join(names)}.")
+            raise PluginError(f"The episode has no tool {name!r} to remove. Tools: {', '.join(names)}.")
         index = names.index(name)
         local.tools = (*local.tools[:index], *local.tools[index + 1 :])
         if isinstance(self._episode, Session):

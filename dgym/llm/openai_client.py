@@ -106,7 +106,10 @@ async def _bound(response: Any) -> None:
     """A hook that limits what is read of a response, before anything of it is."""
     encoding = response.headers.get("content-encoding", "identity")
     if encoding.lower() != "identity":
-        raise RequestFailed(Fault.BAD_REPLY, f"the server compressed its answer ({encoding[:40]}) unasked")
+        raise RequestFailed(
+            Fault.BAD_REPLY,
+            f"the answer is compressed ({encoding[:40]}), against the request; switch that off in the server",
+        )
     response.stream = _BoundedStream(response.stream)
 
 

@@ -33,9 +33,9 @@ _SHARE = 0.9
 # How fast a program can fill memory: the next check comes before the room left could be used up at this rate.
 _BYTES_PER_SECOND = 2e9
 _SHORTEST, _LONGEST = 0.02, 0.25
-# The status of a program that was killed, and that of a shell which ran one.
 # Exit status of a runner of which a thread failed.
 _THREAD_FAILED = 72
+# The status of a program that was killed, and that of a shell which ran one.
 _KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
 
 

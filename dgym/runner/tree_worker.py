@@ -214,8 +214,11 @@ def small_sha256():
     return None
 
 
-class TooMuch(Exception):
-    """There is more to read than the caller wants to."""
+class TooMuch(OSError):
+    """There is more to read than the caller allows."""
+
+    def __init__(self):
+        OSError.__init__(self, errno.ENODATA, "too much has changed")
 
 
 class Hashing(object):

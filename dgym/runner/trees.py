@@ -66,7 +66,7 @@ class Trees(object):
         hashing = tree_worker.Hashing(new, left=_FEW_BYTES)
         try:
             tree_worker.write_lines(self._configuration.workspace, target, min(limit, 4 * _FEW_PATHS), {}, {}, hashing)
-        except (tree_worker.TooMuch, OSError):
+        except OSError:
             return False  # the tree has grown meanwhile
         return True
 
@@ -143,7 +143,7 @@ class ChangedPaths(object):
     def lines(self, limit):
         """The lines of the manifest of all paths that may have changed since ``begin``, with null if they are gone.
 
-        ``OSError`` (ENODATA) when ``begin`` has failed, or when there are too many, or too much would have to be read.
+        Raises ``OSError`` (ENODATA) if ``begin`` has failed, the paths are too many or their files too large to read.
         """
         with self._lock:
             new = tree_worker.small_sha256()
@@ -156,16 +156,13 @@ class ChangedPaths(object):
                 settled = status.st_ctime_ns + tree_worker.SETTLED_NS < self._began
                 if settled and self._before.get(path) == _identity(status):
                     continue
-                try:
-                    lines.append(tree_worker.describe(self._root, path, status, self._hashes, fresh, hashing))
-                except tree_worker.TooMuch:
-                    raise OSError(errno.ENODATA, "too much has changed")
+                lines.append(tree_worker.describe(self._root, path, status, self._hashes, fresh, hashing))
                 if len(lines) > _MOST_LINES:
-                    raise OSError(errno.ENODATA, "too much has changed")
+                    raise tree_worker.TooMuch
             self._hashes = fresh
             lines += [(tree_worker.key_of(path), None) for path in self._before if path not in paths]
             if len(lines) > _MOST_LINES:
-                raise OSError(errno.ENODATA, "too much has changed")
+                raise tree_worker.TooMuch
             return [json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n" for line in lines]
 
     def digest(self, limit):

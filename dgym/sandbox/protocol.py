@@ -234,10 +234,10 @@ class Sandbox(Protocol):
         ...
 
     async def changed(self) -> dict[str, ManifestEntry | None] | None:
-        """The paths of the manifest that may have changed since the baseline of ``digest``; None: gone.
+        """The entries of the paths that may have changed since the baseline of ``digest``; None for a deleted path.
 
-        None in place of all: there is no baseline, or too much has changed. Costs a ``stat`` of each path, and reads
-        what has another size or time, which a program cannot set back.
+        Returns None if the baseline is missing or too much has changed. It takes a ``stat`` of each path and reads the
+        files whose size or time of change differs. A program cannot set back the time of change.
         """
         ...
 

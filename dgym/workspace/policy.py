@@ -27,10 +27,9 @@ class PolicyFileNames:
     ALL: Final = (IGNORE, READ_ONLY, GIT_IGNORE)
 
 
-_VERSION_CONTROL: Final = frozenset({".git", ".hg", ".svn"})
+_OTHER_VERSION_CONTROL: Final = frozenset({".hg", ".svn"})
 GENERATED_NAMES: Final = frozenset(
     {
-        *_VERSION_CONTROL,
         "__pycache__",
         ".pytest_cache",
         ".mypy_cache",
@@ -42,7 +41,7 @@ GENERATED_NAMES: Final = frozenset(
         ".eggs",
     }
 )
-"""Names that new files of a patch never have: version control and what tools leave behind."""
+"""Names of files and directories that tools leave behind. New files of a patch never have them."""
 
 GENERATED_SUFFIXES: Final = (".pyc", ".pyo", ".egg-info")
 
@@ -116,7 +115,7 @@ def is_generated(path: str) -> bool:
 
 def is_version_control(path: str) -> bool:
     """Whether ``path`` is a version control's own."""
-    return any(part in _VERSION_CONTROL or is_git_directory(part) for part in path.split("/"))
+    return any(part in _OTHER_VERSION_CONTROL or is_git_directory(part) for part in path.split("/"))
 
 
 def policy_files(paths: Iterable[str]) -> list[str]:

@@ -26,21 +26,8 @@ _TEST_WORDS = ("test", "tests", "testing", "unit", "default")
 _CHECKS = frozenset(
     {
         *("mypy", "pyright", "type", "types", "typing", "typecheck", "lint", "linting", "flake8", "pylint", "ruff"),
-        *(
-            "style",
-            "format",
-            "fmt",
-            "black",
-            "isort",
-            "doc",
-            "docs",
-            "apidocs",
-            "sphinx",
-            "release",
-            "publish",
-            "build",
-        ),
-        *("pindeps", "precommit", "bench", "benchmarks", "changelog", "security"),
+        *("style", "format", "fmt", "black", "isort", "precommit", "pindeps", "bench", "benchmarks", "security"),
+        *("doc", "docs", "apidocs", "sphinx", "changelog", "release", "publish", "build"),
     }
 )
 """Words in names of environments and requirements files that are not about tests."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 _WAIT_SECONDS = 30.0
-"""Between two lines about waits, where there is no bar that shows them."""
+"""Seconds between two lines about waits. Without a terminal these lines replace the progress bar."""
 
 
 class Progress:

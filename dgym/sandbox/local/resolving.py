@@ -64,11 +64,11 @@ async def pin_requirements(sources: Sequence[Sequence[str]], *, python_version: 
             return Pinned(lines=tuple(_pins(output)), left_out=tuple(left_out))
         names = {_normal(name) for found in _NOT_FOUND.findall(output) for name in found if name}
         absent = [line for line in lines if _normal(line) in names]
-        why = "there is no wheel of it for this Python"
+        why = "the index has no wheel of it for this Python"
         if not absent and not UNREACHABLE.search(output):
             failing = await _failing(lists, python_version)
             absent = failing if len(failing) < len(lines) else []
-            why = "there is no wheel for this Python of it or of what it requires"
+            why = "the index lacks a wheel for this Python, of it or of one of its requirements"
         if absent:
             lists = [[line for line in source if line not in absent] for source in lists]
             left_out += [(line, why) for line in absent]

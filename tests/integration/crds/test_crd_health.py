@@ -102,8 +102,8 @@ def test_kstatus_says_what_a_person_would(stored):
         absent("kstatus", "no kstatus in the cache (`make binaries` builds it)")
     objects = json.dumps({"apiVersion": "v1", "kind": "List", "items": stored})
     done = subprocess.run([program], input=objects, capture_output=True, text=True, check=True, timeout=60)
-    told = [status for status, _ in json.loads(done.stdout)]
-    assert [*zip(_names(), told, strict=True)] == [*zip(_names(), (case[2] for case in CASES), strict=True)]
+    statuses = [status for status, _ in json.loads(done.stdout)]
+    assert [*zip(_names(), statuses, strict=True)] == [*zip(_names(), (case[2] for case in CASES), strict=True)]
 
 
 def _names():

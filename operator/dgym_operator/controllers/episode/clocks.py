@@ -99,10 +99,10 @@ def backstop(view: EpisodeInput) -> Backstop | None:
     if driven and not sidecar.state.elapsed_seconds:
         return Backstop(begun + left + scoring, begun + left + scoring + answer)
     seconds = sidecar.state.remaining_seconds
-    # The clock that was told before an outage of the model has stood still since then.
+    # The sidecar's clock is paused during an outage of the model. A reading from before it is too old.
     waited = view.assignment is not None and view.assignment.outages > 0
-    told = max(sidecar.asked, begun) if waited else sidecar.asked
-    ask = told + max(left if seconds is None else timedelta(seconds=seconds), answer)
+    read = max(sidecar.asked, begun) if waited else sidecar.asked
+    ask = read + max(left if seconds is None else timedelta(seconds=seconds), answer)
     if driven and sidecar.idle_since is not None:
         ask = min(ask, max(begun, sidecar.idle_since) + left + scoring)
     return Backstop(ask, ask + scoring if driven else None)
