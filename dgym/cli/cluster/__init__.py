@@ -179,6 +179,12 @@ def results_command(
 
         show_stories(names)
         return
+    for name in names:
+        # Names of a cluster have one slash at most: episode/NAME.
+        if story and name.count("/") > 1 and not Path(name).is_dir():
+            raise click.UsageError(
+                f"{name}: this directory does not exist; give one that dgym run wrote its results to"
+            )
     from dgym.cli.cluster.results import fetch_and_show
 
     fetch_and_show(names, directory, place=(context, namespace), system_namespace=system_namespace, story=story)

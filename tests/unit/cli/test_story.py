@@ -88,3 +88,9 @@ def test_a_directory_without_episodes_is_an_error_with_a_remedy(dgym, tmp_path):
     done = dgym("--story", "empty")
     assert done.exit_code != 0
     assert "empty: no episode is stored there" in str(done.output) + str(done.exception)
+
+
+def test_a_directory_that_does_not_exist_is_an_error_without_a_cluster(dgym):
+    done = dgym("--story", "results/demo/local/no-such-episode")
+    assert done.exit_code == 2
+    assert "results/demo/local/no-such-episode: this directory does not exist" in done.output
