@@ -119,6 +119,7 @@ async def test_a_set_counts_those_with_a_pod_and_names_what_the_others_wait_for(
     )
     assert (waiting["active"], waiting["pending"], waiting["unfinished"]) == (PODS, 12 - PODS, 10)
     assert "ResourceQuota compute is used up" in waiting["message"]
+    await until(lambda: bool(agent.held), "an episode is assigned")
     (uid, held) = next(iter(agent.held.items()))
     await agent.finish(uid, EndReason.RESOLVED)
     await installation.finished(held.episode)
