@@ -120,6 +120,7 @@ class Sidecars:
         self.pooled: dict[str, str] = {}
         self.bound: list[tuple[str, int]] = []
         self.port = 0
+        self._starts: list[asyncio.Task[None]] = []
         application = web.Application()
         application.router.add_route("*", "/v1/{verb}", self._answer)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
@@ -134,10 +135,13 @@ class Sidecars:
         """The address of another sidecar, which has ``key`` of the role "operate"."""
         address = loopback_address()
         self.keys[address] = key
-        await web.TCPSite(self._runner, address, self.port).start()
+        # A site whose start is cancelled is never closed, and kubelets are cancelled at the end of a test.
+        self._starts.append(asyncio.ensure_future(web.TCPSite(self._runner, address, self.port).start()))
+        await asyncio.shield(self._starts[-1])
         return address
 
     async def stop(self) -> None:
+        await asyncio.gather(*self._starts, return_exceptions=True)
         await self._runner.cleanup()
 
     async def _answer(self, request: web.Request) -> web.Response:
