@@ -55,7 +55,7 @@ test: $(STAMP) ## unit and integration tests, no cluster, after make binaries ag
 test-all: $(STAMP) ## make test with the long tests and all variations; fails below 90 % of the lines
 	@hack/system-packages
 	@$(BIN)/coverage erase
-	@COVERAGE_FILE=$(abspath .coverage) $(BIN)/coverage run $(PYTEST) -m "$(ALL)"
+	@COVERAGE_FILE=$(abspath .coverage) $(BIN)/coverage run $(PYTEST) --hypothesis-profile thorough -m "$(ALL)"
 	@$(BIN)/coverage combine -q
 	@$(BIN)/coverage report --fail-under=90
 

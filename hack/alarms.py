@@ -9,9 +9,10 @@ import subprocess
 import sys
 import zipfile
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
-from dgym.session.verification.review import is_test, review
+from dgym.session.verification.review import Version, is_test, review
 from dgym.workspace.patches import FileVersion
 
 PACKAGES = (
@@ -21,18 +22,28 @@ PACKAGES = (
     *("tomlkit", "tqdm", "urllib3", "werkzeug"),
 )
 RELEASES = 5
+# Packages that release after almost every commit, so that a difference of two releases is about one commit.
+FREQUENT = (
+    *("aiodhcpwatcher", "aiodiscover", "aioesphomeapi", "aiohomekit", "aiooui", "bleak-retry-connector"),
+    *("bluetooth-adapters", "bluetooth-auto-recovery", "commitizen", "dbus-fast", "deepmerge", "faker", "flux-led"),
+    *("google-auth", "govee-ble", "habluetooth", "inkbird-ble", "led-ble", "libcst", "mkdocstrings", "nexia"),
+    *("oralb-ble", "polyfactory", "proto-plus", "pyproject-api", "pySwitchbot", "python-semantic-release"),
+    *("sensor-state-data", "snakemake-interface-common", "textual", "thermopro-ble", "tox", "uiprotect"),
+    *("ulid-transform", "usb-devices", "uvicorn", "virtualenv", "xiaomi-ble", "yalexs", "yalexs-ble", "zeroconf"),
+)
+FREQUENT_RELEASES = 12
 FEW_FILES = 3
 
+Sources = dict[str, FileVersion]
 
-def versions_of(package: str) -> list[str]:
-    """The newest final releases of a package, newest first."""
+
+def versions_of(package: str, most: int) -> list[str]:
+    """The newest ``most`` final releases of a package, newest first."""
     shown = subprocess.run(
         [sys.executable, "-m", "pip", "index", "versions", package], capture_output=True, text=True, check=True
     ).stdout
     listed = next(line for line in shown.splitlines() if line.startswith("Available versions:"))
-    return [each for each in re.findall(r"[\w.]+", listed.partition(":")[2]) if re.fullmatch(r"[\d.]+", each)][
-        :RELEASES
-    ]
+    return [each for each in re.findall(r"[\w.]+", listed.partition(":")[2]) if re.fullmatch(r"[\d.]+", each)][:most]
 
 
 def download(package: str, version: str, directory: Path) -> Path | None:
@@ -47,7 +58,7 @@ def download(package: str, version: str, directory: Path) -> Path | None:
     return next(iter(sorted(place.glob("*.whl"))), None)
 
 
-def sources_in(wheel: Path) -> dict[str, FileVersion]:
+def sources_in(wheel: Path) -> Sources:
     """The library's modules in a wheel."""
     with zipfile.ZipFile(wheel) as archive:
         return {
@@ -57,34 +68,59 @@ def sources_in(wheel: Path) -> dict[str, FileVersion]:
         }
 
 
+def is_changed(before: Version, after: Version) -> bool:
+    """Whether more differs than the number of the release."""
+    if before is None or after is None:
+        return before is not after
+    number = re.compile(rb"^\s*_*version(_tuple)?_*\b.*=.*$", re.IGNORECASE | re.MULTILINE)
+    return number.sub(b"", before.data) != number.sub(b"", after.data)
+
+
+def differences(package: str, most: int, wheels: Path) -> Iterator[tuple[str, dict[str, tuple[Version, Version]]]]:
+    """Name of each release but the oldest, and the versions of each file that it changed."""
+    known = sorted(place.name for place in (wheels / package).glob("*"))
+    versions = sorted(known or versions_of(package, most), key=lambda text: [int(part) for part in text.split(".")])
+    before: Sources | None = None
+    for version in versions[-most:]:
+        if (wheel := download(package, version, wheels)) is None:
+            continue
+        after = sources_in(wheel)
+        if before is not None:
+            paths = {*before, *after}
+            yield (
+                wheel.name,
+                {
+                    path: (before.get(path), after.get(path))
+                    for path in paths
+                    if is_changed(before.get(path), after.get(path))
+                },
+            )
+        before = after
+
+
 def main(arguments: list[str]) -> int:
     """Measure, print the marks and the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--wheels", type=Path, required=True, help="where the wheels are kept")
     wheels = parser.parse_args(arguments).wheels
     counted: Counter[str] = Counter()
-    for package in PACKAGES:
-        known = sorted(place.name for place in (wheels / package).glob("*"))
-        versions = sorted(known or versions_of(package), key=lambda text: [int(part) for part in text.split(".")])
-        found = [wheel for version in versions[-RELEASES:] if (wheel := download(package, version, wheels)) is not None]
-        releases = [sources_in(wheel) for wheel in found]
-        for wheel, before, after in zip(found[1:], releases, releases[1:], strict=False):
-            changes = {
-                path: (before.get(path), after.get(path))
-                for path in {*before, *after}
-                if before.get(path) != after.get(path)
-            }
+    for package in (*PACKAGES, *FREQUENT):
+        is_frequent = package in FREQUENT
+        for name, changes in differences(package, FREQUENT_RELEASES if is_frequent else RELEASES, wheels):
+            if not changes or (is_frequent and len(changes) > FEW_FILES):
+                continue
             marks = review(changes)
-            few = len(changes) <= FEW_FILES
-            counted.update(files=len(changes), marked_files=len({mark.file for mark in marks}), releases=bool(changes))
-            counted.update(marked=bool(marks), few=few and bool(changes), marked_few=few and bool(marks))
-            sys.stdout.writelines(f"{wheel.name}: {mark.detail}\n" for mark in marks)
-        counted.update(packages=len(releases) > 1)
-    sys.stdout.write(f"\n{counted['releases']} differences of {counted['packages']} packages\n")
+            sys.stdout.writelines(f"{name}: {mark.detail}\n" for mark in marks)
+            if len(changes) <= FEW_FILES:
+                counted.update(few=1, marked_few=bool(marks))
+            if not is_frequent:
+                files = len({mark.file for mark in marks})
+                counted.update(files=len(changes), marked_files=files, releases=1, marked=bool(marks))
+    sys.stdout.write(f"\n{len(PACKAGES)} and {len(FREQUENT)} packages\n")
     for title, part, whole in (
-        ("changed library files", "marked_files", "files"),
-        (f"releases with at most {FEW_FILES} changed files", "marked_few", "few"),
-        ("all releases", "marked", "releases"),
+        (f"changes of at most {FEW_FILES} files, all packages", "marked_few", "few"),
+        (f"changed library files, {len(PACKAGES)} packages", "marked_files", "files"),
+        (f"whole releases, {len(PACKAGES)} packages", "marked", "releases"),
     ):
         share = 100 * counted[part] / max(1, counted[whole])
         sys.stdout.write(f"| {title} | {counted[part]:,} of {counted[whole]:,} | {share:.1f} % |\n")

@@ -16,9 +16,10 @@ from tests.security import records
 NO_API_SERVER = "no API server"
 
 # No deadlines: a busy machine is not a failure. On CI the same examples each time: a failure there must be repeatable.
-settings.register_profile("dgym", deadline=None)
-settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
-settings.load_profile("ci" if os.environ.get("CI") else "dgym")
+_ON_CI = bool(os.environ.get("CI"))
+for _profile, _examples in (("dgym", 25), ("thorough", 100)):  # make test-all has --hypothesis-profile thorough
+    settings.register_profile(_profile, deadline=None, max_examples=_examples, derandomize=_ON_CI, print_blob=_ON_CI)
+settings.load_profile("dgym")
 
 
 def pytest_configure(config: pytest.Config) -> None:

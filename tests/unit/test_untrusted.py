@@ -21,6 +21,7 @@ BOMBS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.attack("parsers")
 @pytest.mark.parametrize("bomb", BOMBS)
 def test_a_toml_bomb_is_no_document(bomb):
@@ -29,6 +30,7 @@ def test_a_toml_bomb_is_no_document(bomb):
     assert time.monotonic() - began < 12
 
 
+@pytest.mark.thorough
 @pytest.mark.attack("parsers")
 def test_an_ini_bomb_is_no_document():
     assert parse_ini(b"[a]\n" + b"x\n" * 200_000) is None

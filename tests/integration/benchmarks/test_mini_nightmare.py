@@ -61,6 +61,7 @@ def expected(*, solved):
     return wanted
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("solved", [False, True], ids=["before", "after"])
 def test_named_tests_and_no_others_tell_the_fault(tmp_path, solved):
     assert outcomes(tmp_path, solved=solved) == expected(solved=solved)
@@ -113,6 +114,7 @@ def test_a_walkthrough_looks_before_it_repairs(task):
     assert not protected
 
 
+@pytest.mark.thorough
 @each_task
 async def test_a_walkthrough_ends_resolved(task):
     async with AsyncRepoEnv(task) as env:

@@ -1,4 +1,7 @@
-"""Real programs under the real runner and debugger, on the oldest and the newest Python (all of them in the matrix)."""
+"""Real programs under the real runner and debugger.
+
+On the newest Python in ``make test``, on the oldest too in ``make test-all``, on all of them in the matrix.
+"""
 
 import asyncio
 import os
@@ -32,9 +35,9 @@ def interpreters():
 def pytest_generate_tests(metafunc):
     if "python" in metafunc.fixturenames:
         every = interpreters()
-        chosen = {every[0], every[-1]}
+        marks = {every[0]: pytest.mark.thorough, every[-1]: ()}
         params = [
-            pytest.param(path, id=Path(path).parent.parent.name, marks=[] if path in chosen else pytest.mark.matrix)
+            pytest.param(path, id=Path(path).parent.parent.name, marks=marks.get(path, pytest.mark.matrix))
             for path in every
         ]
         metafunc.parametrize("python", params)

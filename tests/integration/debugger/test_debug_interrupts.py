@@ -1,5 +1,7 @@
 """Commands that take too long: stopped where they are, and the session goes on."""
 
+import pytest
+
 SHORT = 0.3
 
 WAITS = {
@@ -143,6 +145,7 @@ async def test_what_cannot_be_interrupted_is_killed_and_says_where_it_was(debug)
     assert result.breakpoints[0].hits == 2
 
 
+@pytest.mark.thorough
 async def test_a_computation_in_c_is_killed(debug):
     debug.write("main.py", "import itertools\ndef count():\n    return sum(itertools.repeat(0))\ncount()\n")
     await debug.each("tbreak count", "c")

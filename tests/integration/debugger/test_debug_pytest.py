@@ -342,6 +342,7 @@ async def test_time_at_a_stop_does_not_count_for_pytest_timeout(start_session, v
     assert (result.state, result.exit_status) == ("ended", 0), result.program_output
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("method", ["signal", "thread"])
 async def test_time_after_an_interrupt_does_not_count_for_pytest_timeout(start_session, venv_here, method):
     debug = await start_session(

@@ -53,7 +53,7 @@ def task():
     return make_task()
 
 
-@pytest.fixture(params=["bubblewrap", "none"])
+@pytest.fixture(params=["bubblewrap", pytest.param("none", marks=pytest.mark.thorough)])
 def kind(request):
     if request.param == "bubblewrap" and shutil.which("bwrap") is None:
         pytest.skip("bubblewrap is not installed")

@@ -155,6 +155,7 @@ def test_one_environment_may_have_a_score_where_another_has_none(make_vec):
     assert infos["score"][0] == 1
 
 
+@pytest.mark.thorough
 def test_a_random_agent_meets_no_error():
     tasks = load_bundled("mini_nightmare")
     tools = [name for name in DEFAULT_TOOLS if name != "submit"]  # it would end episodes after a few steps

@@ -186,6 +186,7 @@ def said(steps):
     return [exchange["text"] for step in steps for exchange in step.get("exchanges", [])]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("poisoned", [(PoisonedStep(step=2, reason="OOMKilled"),), ()])
 async def test_what_was_said_and_paid_goes_on_in_the_second_pod(
     new_agent, first_pod, next_pod, thinking, poisoned, helpers

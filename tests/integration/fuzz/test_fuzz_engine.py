@@ -49,6 +49,7 @@ def test_changes_follow_from_their_seed():
     assert len({changed(b"abcdef", seed) for seed in range(50)}) > 25
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMES)
 def test_every_target_takes_some_inputs(name):
     outcome = fuzz(load(name), 0, 1, batch=10)

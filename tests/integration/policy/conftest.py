@@ -7,7 +7,7 @@ import pytest
 from tests.fakes.attacks import policy
 
 
-@pytest.fixture(params=["bubblewrap", "none"])
+@pytest.fixture(params=["bubblewrap", pytest.param("none", marks=pytest.mark.thorough)])
 def kind(request):
     if request.param == "bubblewrap" and shutil.which("bwrap") is None:
         pytest.skip("bubblewrap is not installed")

@@ -34,13 +34,13 @@ def pyenv_interpreters() -> list[tuple[str, str]]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Oldest and newest always; those between are marked ``matrix``."""
+    """The newest always; the oldest is marked ``thorough``, those between ``matrix``."""
     if "interpreter" not in metafunc.fixturenames:
         return
     found = pyenv_interpreters() or [("this", sys.executable)]
+    marks = {found[0]: pytest.mark.thorough, found[-1]: ()}
     parameters = [
-        pytest.param(path, id=name, marks=() if (name, path) in (found[0], found[-1]) else pytest.mark.matrix)
-        for name, path in found
+        pytest.param(path, id=name, marks=marks.get((name, path), pytest.mark.matrix)) for name, path in found
     ]
     metafunc.parametrize("interpreter", parameters, scope="session")
 

@@ -45,7 +45,7 @@ def need(kind):
     absent("bubblewrap", f"bubblewrap does not work here: {problem}")
 
 
-@pytest.fixture(params=["bubblewrap", "none"])
+@pytest.fixture(params=["bubblewrap", pytest.param("none", marks=pytest.mark.thorough)])
 def kind(request):
     need(request.param)
     return request.param

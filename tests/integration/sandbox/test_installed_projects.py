@@ -18,6 +18,8 @@ from dgym.errors import ManifestError, SetupFailed
 from dgym.session import prepare
 from tests.required import absent
 
+VARIATION = pytest.mark.thorough
+
 PYPROJECT = """\
 [build-system]
 requires = ["hatchling"]
@@ -97,7 +99,10 @@ def task_of(files=FILES, **spec):
     return msgspec.convert({"metadata": {"name": "acme"}, "spec": {**defaults, **spec}}, DebugTask)
 
 
-@pytest.mark.parametrize("entrypoint", ["python -m pytest -q", "pytest -q", "true && pytest -q"])
+@pytest.mark.parametrize(
+    "entrypoint",
+    ["pytest -q", *(pytest.param(each, marks=VARIATION) for each in ("python -m pytest -q", "true && pytest -q"))],
+)
 async def test_metadata_scripts_and_plugins_of_a_src_layout_work(kind, entrypoint):
     found = await check_task(task_of(entrypoint=entrypoint), Opening(sandbox=kind), repeats=1)
     assert found.problems == ()
@@ -122,6 +127,7 @@ def test_the_agents_tools_see_the_installed_project_and_the_repair_is_resolved(k
         assert info["resolved"], info
 
 
+@pytest.mark.thorough
 async def test_an_installation_in_the_sandbox_is_written_beside_the_workspace(kind):
     """As setup commands do it; what the agent writes there does not reach the verifier."""
     task = task_of(setupCommands=["pip install -q --no-deps --no-build-isolation -e ."])
@@ -145,6 +151,7 @@ async def test_an_installation_in_the_sandbox_is_written_beside_the_workspace(ki
         await sandbox.stop()
 
 
+@pytest.mark.thorough
 async def test_what_a_build_writes_into_the_repository_is_in_no_patch(kind):
     files = {
         **FILES,
@@ -175,6 +182,7 @@ pytest.write_text("#!/bin/sh\\nexit 0\\n")
 """
 
 
+@pytest.mark.thorough
 async def test_what_the_build_commands_write_into_the_environment_decides_nothing(kind):
     """The agent's code runs in them: links, scripts, hooks and modules of the environment are put back."""
     files = {
@@ -192,6 +200,7 @@ async def test_what_the_build_commands_write_into_the_environment_decides_nothin
         assert not result.integrity.clean
 
 
+@pytest.mark.thorough
 async def test_build_commands_install_the_project_again(kind):
     task = task_of(buildCommands=["pip install --no-deps --no-build-isolation --no-index -e ."])
     async with AsyncRepoEnv(task, tools=["bash"], sandbox=kind) as env:
@@ -228,6 +237,7 @@ async def test_a_project_that_cannot_be_built_names_the_remedy():
         await Opening().open(task_of(broken))
 
 
+@pytest.mark.thorough
 async def test_extras_and_groups_are_installed():
     pyproject = PYPROJECT + '[dependency-groups]\nall = [{include-group = "some"}]\nsome = ["trove-classifiers"]\n'
     environment = {"extras": ["test"], "groups": ["all"]}
@@ -281,6 +291,7 @@ def asked():
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("pyproject", [BY_VERSIONINGIT, BY_GIT], ids=["versioningit", "git"])
 async def test_a_version_that_is_read_from_git_is_the_last_tag(checkout, kind, pyproject):
     files = {**FILES, "pyproject.toml": pyproject, "version.py": ASKS_GIT}
@@ -292,6 +303,7 @@ async def test_a_version_that_is_read_from_git_is_the_last_tag(checkout, kind, p
     assert found.pass_to_pass == ("tests/test_acme.py::test_version",)
 
 
+@pytest.mark.thorough
 async def test_without_a_tag_the_version_is_zero(kind):
     files = {**FILES, "pyproject.toml": BY_GIT, "version.py": ASKS_GIT}
     files["tests/test_acme.py"] = (
@@ -342,6 +354,7 @@ def crates(tmp_path, monkeypatch):
     monkeypatch.setenv("CARGO_HOME", str(tmp_path))
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("crates")
 @pytest.mark.parametrize("locked", [False, True])
 async def test_a_project_with_rust_is_built_offline_with_its_crates(kind, locked):
@@ -369,6 +382,7 @@ async def test_a_pyproject_that_takes_a_parser_down_is_a_failure_of_the_setup():
         await Opening().open(task_of(files, solution=None))
 
 
+@pytest.mark.thorough
 @pytest.mark.attack("parsers")
 @pytest.mark.usefixtures("crates")
 @pytest.mark.parametrize("bomb", ["x = " + "[" * 3000, "a" + ".a" * 100_000 + " = 1\n"], ids=["brackets", "key"])

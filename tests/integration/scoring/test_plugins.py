@@ -52,6 +52,7 @@ async def test_what_a_conftest_puts_onto_the_frameworks_is_not_tampering(score, 
     await check(score, files, "python -m pytest -q")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", LOADED)
 async def test_a_suite_of_a_plugin_is_judged_right(score, monkeypatch, name):
     monkeypatch.setattr("tests.integration.scoring.conftest.bare_python", lambda: sys.executable)

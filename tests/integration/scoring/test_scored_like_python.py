@@ -12,10 +12,11 @@ INTERPRETERS = sorted(
     (Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions").glob("3.*/bin/python"),
     key=lambda path: [int(part) for part in path.parent.parent.name.split(".") if part.isdigit()],
 )
-PYTHONS = [str(path) for path in {INTERPRETERS[0], INTERPRETERS[-1]}] if INTERPRETERS else [bare_python()]
+NEWEST = str(INTERPRETERS[-1]) if INTERPRETERS else bare_python()
+PYTHONS = [pytest.param(str(path), marks=pytest.mark.thorough) for path in INTERPRETERS[:-1][:1]] + [NEWEST]
 
 
-@pytest.fixture(params=sorted(PYTHONS), ids=lambda path: Path(path).parent.parent.name)
+@pytest.fixture(params=PYTHONS, ids=lambda path: Path(path).parent.parent.name)
 def python(request):
     return request.param
 

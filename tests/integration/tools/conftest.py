@@ -37,7 +37,7 @@ class Bench:
 MakeBench = Callable[..., Awaitable[Bench]]
 
 
-BOTH_KINDS = ("none", "bubblewrap")
+BOTH_KINDS = ("bubblewrap", pytest.param("none", marks=pytest.mark.thorough))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

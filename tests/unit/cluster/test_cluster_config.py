@@ -131,6 +131,7 @@ def test_binaries_are_built_once(fake_go: Path) -> None:
     assert build(["etcd"]) == directory
 
 
+@pytest.mark.thorough
 def test_a_failed_build_shows_the_end_of_its_log_and_leaves_no_binary(fake_go: Path) -> None:
     fake_go.write_text('#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\necho half >"$2"; echo no space >&2; exit 1\n')
     fake_go.chmod(0o755)

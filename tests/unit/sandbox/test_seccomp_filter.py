@@ -2,6 +2,7 @@
 
 import errno
 import os
+import socket
 import struct
 from pathlib import Path
 
@@ -13,8 +14,9 @@ from dgym.sandbox.local import seccomp
 from dgym.sandbox.local.seccomp import ABSENT, ALLOW, KILL, REFUSED, TIOCLINUX, TIOCSTI, call_number, filter_program
 
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-EPERM, ENOSYS = 0x50000 | errno.EPERM, 0x50000 | errno.ENOSYS
+EPERM, ENOSYS, NO_FAMILY = (0x50000 | each for each in (errno.EPERM, errno.ENOSYS, errno.EAFNOSUPPORT))
 NEW_NAMESPACES = (0x80, 0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000)
+BY_ARGUMENT = ("clone", "unshare", "ioctl", "socket", "socketpair", "prlimit64")
 WORD = st.integers(0, 2**32 - 1)
 LONG = st.integers(0, 2**64 - 1)
 
@@ -55,7 +57,7 @@ def test_every_call_of_the_tables_is_refused(machine, names, answer):
 
 
 def test_no_two_calls_have_one_number(machine):
-    names = [*REFUSED, *ABSENT, "clone", "unshare", "ioctl"]
+    names = [*REFUSED, *ABSENT, *BY_ARGUMENT]
     numbers = [number for name in names if (number := call_number(name, machine)) is not None]
     assert len(set(numbers)) == len(numbers)
 
@@ -77,6 +79,25 @@ def test_nothing_is_typed_into_a_terminal(command, machine):
     assert of(machine, "ioctl", 1, command) == (EPERM if command % 2**32 in (TIOCSTI, TIOCLINUX) else ALLOW)
 
 
+@given(LONG, st.sampled_from(("socket", "socketpair")), st.sampled_from(tuple(ARCHITECTURES)))
+@example(socket.AF_INET, "socket", "aarch64")
+@example(38, "socket", "x86_64")  # AF_ALG
+@example(40, "socket", "x86_64")  # AF_VSOCK
+def test_sockets_of_four_families_only(family, name, machine):
+    # The kernel reads 32 bits.
+    known = family % 2**32 in (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
+    assert of(machine, name, family) == (ALLOW if known else NO_FAMILY)
+
+
+@given(LONG, st.integers(0, 15), LONG, st.sampled_from(tuple(ARCHITECTURES)))
+@example(0, 7, 0x7FFF00000000, "x86_64")
+@example(1, 7, 0x7FFF00000000, "x86_64")
+@example(1, 7, 0, "aarch64")
+def test_limits_of_another_process_are_read_and_not_set(process, resource, limits, machine):
+    own, reads = process % 2**32 == 0, limits == 0
+    assert of(machine, "prlimit64", process, resource, limits) == (ALLOW if own or reads else EPERM)
+
+
 @given(WORD, WORD, st.lists(LONG, max_size=6), st.sampled_from(tuple(ARCHITECTURES)))
 def test_calls_of_another_architecture_kill(architecture, number, arguments, machine):
     if architecture != ARCHITECTURES[machine]:
@@ -95,7 +116,7 @@ def test_calls_of_x32_do_not_exist(number):
 @example(59, [], "x86_64")  # execve
 @example(57, [], "x86_64")  # fork
 def test_all_other_calls_are_allowed(number, arguments, machine):
-    named = {call_number(name, machine) for name in (*REFUSED, *ABSENT, "clone", "unshare", "ioctl")}
+    named = {call_number(name, machine) for name in (*REFUSED, *ABSENT, *BY_ARGUMENT)}
     if number not in named:
         program = filter_program(machine)
         assert verdict(program, architecture=ARCHITECTURES[machine], number=number, arguments=arguments) == ALLOW
@@ -116,7 +137,7 @@ def test_numbers_are_those_of_this_machines_headers():
     if not headers.exists():
         pytest.skip("the kernel's headers are not installed")
     known = dict(line.split()[1:3] for line in headers.read_text().splitlines() if line.startswith("#define __NR_"))
-    for name in (*REFUSED, *ABSENT, "clone", "unshare", "ioctl"):
+    for name in (*REFUSED, *ABSENT, *BY_ARGUMENT):
         assert known.get(f"__NR_{name}", str(call_number(name, "x86_64"))) == str(call_number(name, "x86_64"))
 
 

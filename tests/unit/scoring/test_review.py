@@ -58,6 +58,7 @@ FORGERIES = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.attack("patch-review")
 @pytest.mark.parametrize("name", FORGERIES)
 def test_a_forgery_is_marked_with_its_file_line_construct_and_reason(name):

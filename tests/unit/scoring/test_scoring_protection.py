@@ -157,6 +157,7 @@ def test_a_damaged_or_unwritable_cache_only_costs_time(tmp_path):
     SuiteCache(blocked, "digest").put(ExpectedTests())
 
 
+@pytest.mark.thorough
 @pytest.mark.attack("parsers")
 @pytest.mark.parametrize(
     "text",
