@@ -189,14 +189,13 @@ def tasks_of(loaded: Sequence[Loaded]) -> list[DebugTask]:
     return tasks
 
 
-def tasks_to_check(inputs: Inputs) -> tuple[list[DebugTask], list[Loaded]]:
-    """The tasks that the command line names, and the documents of files that hold one.
+def tasks_to_check(loaded: Sequence[Loaded], bundled: str | None) -> tuple[list[DebugTask], list[Loaded]]:
+    """The tasks of manifests and of the benchmark ``bundled``, and the documents of files that hold one.
 
     Raises:
         ManifestError: There is none.
     """
-    loaded = read_manifests(inputs)
-    tasks = tasks_of([*loaded, *(load_bundle(inputs.bundled) if inputs.bundled else ())])
+    tasks = tasks_of([*loaded, *(load_bundle(bundled) if bundled else ())])
     if not tasks:
         raise ManifestError("nothing to check: the manifests hold no DebugTask, and no task inside an Episode")
     return tasks, [item for item in loaded if tasks_of([item]) and Path(item.file).is_file()]

@@ -54,18 +54,24 @@ def check_command(
     Problems are: tasks that pass already, tests that lack a module, plugin, program or extension, test ids that do not
     exist, flaky tests, and solutions that do not resolve their task. Tests that need a network, a database or a display
     do not count. failToPass and passToPass are printed as YAML where they are short. A MANIFEST that is a directory is
-    a repository, whose tests --entrypoint runs.
+    a repository with the environment that dgym init proposes, whose tests --entrypoint runs.
 
     Exit status: 0 nothing is wrong, 1 a task has problems, 2 usage or manifest, 130 Ctrl-C.
     """
     from dgym.cli.check import check_and_show, tasks_to_check
+    from dgym.cli.init.detection import with_environments
+    from dgym.cli.manifests import read_manifests
 
-    tasks, files = tasks_to_check(inputs)
+    python = check_python(python)
+    loaded = read_manifests(inputs)
+    if sandbox != "container":  # Nothing is installed in a container.
+        loaded = with_environments(loaded, inputs.entrypoint, python)
+    tasks, files = tasks_to_check(loaded, inputs.bundled)
     check_and_show(
         tasks,
         sandbox=sandbox,
         engine=engine,
-        python=check_python(python),
+        python=python,
         build_requirements=build_requirements,
         repeats=repeat,
         output=output,
@@ -311,14 +317,15 @@ def run_command(
     """Run the Episodes and EpisodeSets of MANIFESTs on this machine.
 
     Tasks they refer to are found among the manifests given and the bundled benchmarks. A MANIFEST that is a directory
-    is a repository to debug (name the agent, and with --entrypoint what runs its tests); it is copied and stays as it
-    is, unless --apply offers the patch and you agree. Episodes whose result is in the results directory are not run
-    again.
+    is a repository to debug (name the agent, and with --entrypoint what runs its tests) in the environment that
+    dgym init proposes; it is copied and stays as it is, unless --apply offers the patch and you agree. Episodes whose
+    result is in the results directory are not run again.
 
     Exit status: 0 every episode has a verdict, 1 some failed for other reasons, 2 usage or manifest, 130 Ctrl-C.
     """
     from pathlib import Path
 
+    from dgym.cli.init.detection import with_environments
     from dgym.cli.manifests import read_episodes
     from dgym.cli.run import make_plan, run_plan
     from dgym.episodes import RunOptions
@@ -336,8 +343,11 @@ def run_command(
         llm_config=None if llm_config is None else str(Path(llm_config).absolute()),
         verbose=verbose,
     )
+    loaded = read_episodes(inputs)
+    if sandbox != "container" and any(item.resource.kind == "Episode" for item in loaded):
+        loaded = with_environments(loaded, inputs.entrypoint, options.python)
     run_plan(
-        make_plan(read_episodes(inputs), options),
+        make_plan(loaded, options),
         workers,
         force=force,
         force_failed=force_failed,

@@ -33,7 +33,7 @@ from dgym.cli.output import FAILED, comment, echo, write_text
 from dgym.documents import dump
 from dgym.env import Opening
 from dgym.errors import SetupFailed
-from dgym.sandbox.local import Pinned, pin_requirements
+from dgym.sandbox.local import Pinned, known_pins, pin_requirements
 from dgym.session.verification import Lack
 from dgym.terminal import printable_line
 
@@ -179,8 +179,8 @@ def _environment(proposal: Proposal) -> Iterator[str]:
     origin = f", from {', '.join(requirements.files)}" if lines else "; no requirements were found"
     yield f"    # Made beforehand and shared by later runs{comment(origin)}."
     yield "    # dgym run --python PATH names an interpreter or a virtual environment instead."
-    for left_out in _left_out(proposal):
-        yield f"    # Left out: {comment(left_out)}"
+    for text in left_out(proposal):
+        yield f"    # Left out: {comment(text)}"
     yield "    environment:"
     if proposal.python is not None:
         yield f"      python: {_scalar(proposal.python)}"
@@ -198,7 +198,8 @@ def _environment(proposal: Proposal) -> Iterator[str]:
     yield ""
 
 
-def _left_out(proposal: Proposal) -> list[str]:
+def left_out(proposal: Proposal) -> list[str]:
+    """What the environment lacks of the repository's requirements, with the reasons."""
     dropped = [f"{line}: {why}" for line, why in proposal.pinned.left_out]
     return [*proposal.requirements.left_out, *dropped]
 
@@ -236,14 +237,14 @@ def write_manifest(
     target = None if output == "-" else Path(output).absolute() if output else _default_target(root)
     found = survey(root)
     requirements = read_requirements(root, found)
-    proposal = propose(found, requirements, agent=agent, pinned=_pin(requirements))
+    proposal = propose(found, requirements, agent=agent, pinned=pin(requirements))
     if target is None:
-        echo(_checked_text(proposal, target), nl=False)
+        echo(checked_text(proposal, target), nl=False)
         return
     if policy_files:
         _write_policy_files(proposal, force=force)
         proposal = propose(survey(root), requirements, agent=agent, pinned=proposal.pinned)
-    write_text(target, _checked_text(proposal, target), force=force)
+    write_text(target, checked_text(proposal, target), force=force)
     echo(f"wrote {target}")
     if check:
         problems = _check_and_complete(proposal, target, yes=yes)
@@ -253,17 +254,16 @@ def write_manifest(
         _report(proposal, target)
 
 
-def _pin(requirements: Requirements) -> Pinned | None:
-    """Exact versions; None, with a warning, where they cannot be found."""
+def pin(requirements: Requirements, *, known: bool = False) -> Pinned | None:
+    """Exact versions, with ``known`` those found before; None, with a warning, where they cannot be found."""
     lists = [source.lines for source in requirements.sources]
     if not lists:
         return None
     names = {normal_name(line) for lines in lists for line in lines}
     python = other_python(requirements.python)
     try:
-        return asyncio.run(
-            pin_requirements([*lists, *([] if "pytest" in names else [["pytest"]])], python_version=python)
-        )
+        resolve = known_pins if known else pin_requirements
+        return asyncio.run(resolve([*lists, *([] if "pytest" in names else [["pytest"]])], python_version=python))
     except SetupFailed as failure:
         echo(printable_line(f"Warning: {failure}; the requirements have no exact versions"), err=True)
         return None
@@ -280,11 +280,11 @@ def _check_and_complete(proposal: Proposal, target: Path, *, yes: bool) -> bool:
             break
         source = Source(file="what the tests lacked", lines=tuple(lacking))
         requirements = msgspec.structs.replace(requirements, sources=(*requirements.sources, source))
-        pinned = _pin(requirements)
+        pinned = pin(requirements)
         if pinned is not None and pinned.lines == proposal.pinned.lines:
             break
         proposal = propose(proposal.found, requirements, agent=proposal.agent, pinned=pinned)
-        write_text(target, _checked_text(proposal, target), force=True)
+        write_text(target, checked_text(proposal, target), force=True)
         echo(printable_line(f"added {', '.join(lacking)}"))
     _report(proposal, target)
     show_assessments(assessments, lists=False)
@@ -307,7 +307,7 @@ def _default_target(root: Path) -> Path:
     return (root.parent if here.is_relative_to(root) else here) / f"{resource_name(root.name)}.yaml"
 
 
-def _checked_text(proposal: Proposal, target: Path | None) -> str:
+def checked_text(proposal: Proposal, target: Path | None) -> str:
     """The manifest, checked: names in the repository must not make it invalid."""
     text = manifest_text(proposal, local_path=local_path(proposal.found.root, target))
     loads(text, source=str(target or "the manifest"))
@@ -348,7 +348,7 @@ def _warnings(proposal: Proposal, target: Path) -> list[str]:
         warnings.append(f"there is no Python file in {found.root}")
     if not proposal.entrypoint.certain:
         warnings.append(f"{proposal.entrypoint.why}: spec.task.entrypoint")
-    warnings += [f"left out: {text}" for text in _left_out(proposal)]
+    warnings += [f"left out: {text}" for text in left_out(proposal)]
     warnings += [f"{path} is copied for each episode; keep it elsewhere to start faster" for path in found.bulky]
     warnings += [f"{path} goes into the sandbox, where programs can read it" for path in found.secrets]
     if target.is_relative_to(found.root):

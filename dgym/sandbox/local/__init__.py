@@ -9,7 +9,7 @@ from dgym.sandbox.local.environments import ensure_environment, installer_enviro
 from dgym.sandbox.local.installation import InstalledProject, ProjectRequest, install_project, names_version
 from dgym.sandbox.local.interpreter import Interpreter, find_version, inspect_interpreter, resolve_python
 from dgym.sandbox.local.provider import LocalProvider, remove_leftovers
-from dgym.sandbox.local.resolving import Pinned, pin_requirements
+from dgym.sandbox.local.resolving import Pinned, known_pins, pin_requirements
 
 __all__ = [
     "InstalledProject",
@@ -26,6 +26,7 @@ __all__ = [
     "inspect_interpreter",
     "install_project",
     "installer_environment",
+    "known_pins",
     "names_version",
     "pin_requirements",
     "remove_leftovers",

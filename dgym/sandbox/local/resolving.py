@@ -5,6 +5,7 @@ else pip.
 """
 
 import asyncio
+import hashlib
 import importlib.util
 import json
 import re
@@ -17,7 +18,9 @@ from pathlib import Path
 
 import msgspec
 
+from dgym.decoding import DECODE_ERRORS
 from dgym.errors import SetupFailed
+from dgym.sandbox.cache import cache_directory
 from dgym.sandbox.local.environments import UNREACHABLE, installer_environment
 
 _SECONDS = 180.0
@@ -40,6 +43,28 @@ class Pinned(msgspec.Struct, frozen=True, kw_only=True):
 
     lines: tuple[str, ...]
     left_out: tuple[tuple[str, str], ...] = ()
+
+
+async def known_pins(sources: Sequence[Sequence[str]], *, python_version: str | None = None) -> Pinned:
+    """As ``pin_requirements``, with the answer kept in the cache: an unchanged repository keeps its environment.
+
+    Raises:
+        SetupFailed: As ``pin_requirements``.
+    """
+    asked = [list(map(list, sources)), python_version or [*sys.version_info[:3], sys.executable]]
+    path = cache_directory() / "pins" / f"{hashlib.sha256(msgspec.json.encode(asked)).hexdigest()[:32]}.json"
+    with suppress(OSError, *DECODE_ERRORS):
+        return msgspec.json.decode(path.read_bytes(), type=Pinned)
+    pinned = await pin_requirements(sources, python_version=python_version)
+    await asyncio.to_thread(_keep, path, pinned)
+    return pinned
+
+
+def _keep(path: Path, pinned: Pinned) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        file.write(msgspec.json.encode(pinned))
+    Path(file.name).replace(path)
 
 
 async def pin_requirements(sources: Sequence[Sequence[str]], *, python_version: str | None = None) -> Pinned:

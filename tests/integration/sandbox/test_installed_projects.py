@@ -1,13 +1,8 @@
 """Repositories whose tests need an installed project: editable, offline, and the same in sandbox and verifier."""
 
-import ensurepip
 import os
 import shutil
 import subprocess
-import sysconfig
-from importlib import metadata
-from pathlib import Path
-from zipfile import ZipFile
 
 import msgspec
 import pytest
@@ -17,6 +12,7 @@ from dgym.env import AsyncRepoEnv, Opening, RepoEnv, check_task
 from dgym.errors import ManifestError, SetupFailed
 from dgym.session import prepare
 from tests.required import absent
+from tests.wheels import PYTEST, write_index
 
 VARIATION = pytest.mark.thorough
 
@@ -54,38 +50,16 @@ REPAIR = """\
 +    return a + b
 """
 INSTALLED = ("hatchling", "editables", "pathspec", "trove-classifiers", "tomlkit")
-INSTALLED += ("pytest", "packaging", "pluggy", "iniconfig", "pygments", "maturin", "versioningit")
-
-
-def write_wheel(name: str, directory: Path) -> None:
-    """A wheel of an installed distribution."""
-    distribution = metadata.distribution(name)
-    stem = f"{name.replace('-', '_')}-{distribution.version}"
-    with ZipFile(directory / f"{stem}-py3-none-any.whl", "w") as wheel:
-        for file in distribution.files or ():
-            if name == "maturin" and file.parent.name == "bin":
-                wheel.write(str(file.locate()), f"{stem}.data/scripts/{file.name}")
-            if ".." not in file.parts and "__pycache__" not in file.parts and file.name != "RECORD":
-                wheel.write(str(file.locate()), str(file))
-        record = next(str(file) for file in distribution.files or () if file.name == "RECORD")
-        wheel.writestr(record, "".join(f"{name},,\n" for name in wheel.namelist()))
+INSTALLED += (*PYTEST, "maturin", "versioningit")
 
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory):
     """A cache of its own, and an index with what these projects need."""
     directory = tmp_path_factory.mktemp("index")
-    for name in INSTALLED:
-        write_wheel(name, directory)
     with pytest.MonkeyPatch.context() as patch:
-        # Distributions keep it elsewhere.
-        place = sysconfig.get_config_var("WHEEL_PKG_DIR") or Path(ensurepip.__file__).parent / "_bundled"
-        bundled = next(Path(place).glob("pip-*.whl"))
-        (directory / bundled.name).symlink_to(bundled)
-        for tool in ("PIP", "UV"):
-            patch.setenv(f"{tool}_FIND_LINKS", str(directory))
-            patch.setenv(f"{tool}_NO_INDEX", "1")
-        patch.setenv("PIP_CONFIG_FILE", os.devnull)
+        for name, value in write_index(directory, INSTALLED).items():
+            patch.setenv(name, value)
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield directory
 

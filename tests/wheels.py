@@ -1,0 +1,36 @@
+"""An index for tests: a directory of wheels of distributions that are installed here."""
+
+import ensurepip
+import os
+import sysconfig
+from importlib import metadata
+from pathlib import Path
+from zipfile import ZipFile
+
+PYTEST = ("pytest", "packaging", "pluggy", "iniconfig", "pygments")
+
+
+def write_wheel(name: str, directory: Path) -> None:
+    """A wheel of an installed distribution."""
+    distribution = metadata.distribution(name)
+    stem = f"{name.replace('-', '_')}-{distribution.version}"
+    with ZipFile(directory / f"{stem}-py3-none-any.whl", "w") as wheel:
+        for file in distribution.files or ():
+            if name == "maturin" and file.parent.name == "bin":
+                wheel.write(str(file.locate()), f"{stem}.data/scripts/{file.name}")
+            if ".." not in file.parts and "__pycache__" not in file.parts and file.name != "RECORD":
+                wheel.write(str(file.locate()), str(file))
+        record = next(str(file) for file in distribution.files or () if file.name == "RECORD")
+        wheel.writestr(record, "".join(f"{name},,\n" for name in wheel.namelist()))
+
+
+def write_index(directory: Path, names: tuple[str, ...]) -> dict[str, str]:
+    """Fill ``directory`` with wheels of these distributions and pip; returns variables that make it the only index."""
+    for name in names:
+        write_wheel(name, directory)
+    # Distributions keep it elsewhere.
+    place = sysconfig.get_config_var("WHEEL_PKG_DIR") or Path(ensurepip.__file__).parent / "_bundled"
+    bundled = next(Path(place).glob("pip-*.whl"))
+    (directory / bundled.name).symlink_to(bundled)
+    found = {f"{tool}_FIND_LINKS": str(directory) for tool in ("PIP", "UV")}
+    return {**found, "PIP_NO_INDEX": "1", "UV_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull}
