@@ -118,9 +118,9 @@ class Cleanup:
         return [policy for policy in found if policy.admits(self._settings.namespace)]
 
     async def _claims(self) -> list[OwnerLease]:
-        """The Leases by which the installation has claimed namespaces."""
+        """The Leases by which the installation has claimed namespaces, and those that their holder gave back."""
         found = await self._served(LEASES, OwnerLease, field_selector=f"metadata.name={OWNER_LEASE}")
-        return [lease for lease in found if lease.spec.holder_identity == self._settings.installation]
+        return [lease for lease in found if lease.spec.holder_identity in (self._settings.installation, "", None)]
 
     async def _sandboxes(self, served: set[str]) -> list[WatchedObject]:
         found = await self._served(PODS, WatchedObject, label_selector=_selector(SANDBOX_LABELS))

@@ -154,3 +154,52 @@ def test_images_of_tasks_are_pulled_ahead_without_rights(render):
     for each in (*spec["initContainers"], *spec["containers"]):
         assert each["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert render("default").of("DaemonSet") == []
+
+
+def test_agent_pods_are_scaled_by_the_slots_in_use(render):
+    release = render("autoscaled")
+    assert "replicas" not in release.one("Deployment", "dgym-agents")["spec"]
+    spec = release.one("HorizontalPodAutoscaler", "dgym-agents")["spec"]
+    assert (spec["scaleTargetRef"]["name"], spec["minReplicas"], spec["maxReplicas"]) == ("dgym-agents", 2, 8)
+    (metric,) = spec["metrics"]
+    assert metric["external"]["metric"] == {"name": "dgym_slots", "selector": {"matchLabels": {"state": "used"}}}
+    assert metric["external"]["target"] == {"type": "AverageValue", "averageValue": "15"}
+    assert release.one("PodDisruptionBudget", "dgym-agents")
+    assert not render("default").of("HorizontalPodAutoscaler")
+
+
+def test_keda_asks_prometheus_for_the_same(render):
+    address = "agents.autoscaling.prometheusAddress=http://prometheus.monitoring:9090"
+    release = render("autoscaled", "agents.autoscaling.type=keda", address)
+    assert not release.of("HorizontalPodAutoscaler")
+    spec = release.one("ScaledObject", "dgym-agents")["spec"]
+    assert (spec["minReplicaCount"], spec["maxReplicaCount"]) == (2, 8)
+    (trigger,) = spec["triggers"]
+    assert trigger["metadata"]["serverAddress"] == "http://prometheus.monitoring:9090"
+    assert 'dgym_slots{namespace="dgym-system",state="used"}' in trigger["metadata"]["query"]
+    assert trigger["metadata"]["threshold"] == "15"
+
+
+def test_one_metric_cannot_scale_several_pools(helm):
+    done = helm.template(
+        "--values", str(Path(__file__).parent / "values" / "pools.yaml"), "--set", "agents.autoscaling.enabled=true"
+    )
+    assert "dgym_slots counts the slots of all pools" in done.stderr
+
+
+def test_probes_keep_what_is_not_changed(render):
+    (operator,) = render("autoscaled").one("Deployment", "dgym-operator")["spec"]["template"]["spec"]["containers"]
+    request = {"httpGet": {"path": "/healthz", "port": "http"}}
+    assert operator["livenessProbe"] == {**request, "periodSeconds": 10, "timeoutSeconds": 20, "failureThreshold": 6}
+    (agent,) = render("autoscaled").one("Deployment", "dgym-agents")["spec"]["template"]["spec"]["containers"]
+    assert agent["startupProbe"]["failureThreshold"] == 300
+    assert agent["readinessProbe"]["initialDelaySeconds"] == 3
+    assert {"name": "mirror", "mountPath": "/etc/pip", "readOnly": True} in agent["volumeMounts"]
+
+
+@pytest.mark.parametrize(
+    ("values", "name", "kept"),
+    [("autoscaled", "dgym-operator", 5), ("autoscaled", "dgym-agents", 0), ("default", "dgym-agents", 3)],
+)
+def test_old_replica_sets_are_bounded(render, values, name, kept):
+    assert render(values).one("Deployment", name)["spec"]["revisionHistoryLimit"] == kept

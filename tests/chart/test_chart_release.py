@@ -116,3 +116,76 @@ def test_the_notes_name_the_next_command(helm):
     done = helm("install", "dgym", "charts/dgym", "--namespace", "team", "--dry-run=client")
     assert "helm test dgym --namespace team --logs" in done.stdout
     assert "No models are configured" in done.stdout
+
+
+KEDA = (
+    "agents.autoscaling.enabled=true,agents.autoscaling.type=keda,results.s3.bucket=abc,"
+    "agents.autoscaling.prometheusAddress=http://prometheus"
+)
+SCRAPED = ("metrics.serviceMonitor.enabled=true", "metrics.podMonitor.enabled=true", "metrics.annotations=true")
+
+
+@pytest.mark.parametrize("change", SCRAPED)
+def test_the_notes_agree_with_the_network_policies_about_prometheus(helm, change):
+    def notes(*changes):
+        sets = [part for each in changes for part in ("--set", each)]
+        return helm("install", "dgym", "charts/dgym", "--namespace", "team", "--dry-run=client", *sets).stdout
+
+    warning = "refuse Prometheus: set networkPolicy.metricsNamespace"
+    assert warning in notes(change)
+    assert warning not in notes(change, "networkPolicy.metricsNamespace=monitoring")
+    assert warning not in notes(change, "networkPolicy.enabled=false")
+    assert warning not in notes()
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "owner"),
+    [
+        ("metrics.serviceMonitor.enabled=true", "monitoring.coreos.com/v1/ServiceMonitor", "the Prometheus operator"),
+        ("metrics.podMonitor.enabled=true", "monitoring.coreos.com/v1/PodMonitor", "the Prometheus operator"),
+        ("metrics.rules.enabled=true", "monitoring.coreos.com/v1/PrometheusRule", "the Prometheus operator"),
+        (KEDA, "keda.sh/v1alpha1/ScaledObject", "KEDA"),
+    ],
+)
+def test_a_kind_that_the_cluster_lacks_is_explained(helm, api_server, change, kind, owner):
+    cluster = ("--kubeconfig", str(api_server.kubeconfig))
+    done = helm(
+        "install", "dgym", "charts/dgym", "--namespace", "default", "--dry-run=server", *cluster, "--set", change
+    )
+    assert f"needs the kind {kind}, which this cluster does not have. Install {owner} first" in done.stderr
+    # Offline nothing is known of the cluster; where it has the kind nothing is missing.
+    assert helm.template("--set", change).returncode == 0
+    known = ("--api-versions", "apps/v1/Deployment", "--api-versions", kind)
+    assert helm.template(*known, "--set", change).returncode == 0
+
+
+def test_agent_pods_are_replaced_with_the_models_of_a_secret(helm, api_server, api_namespace):
+    secrets = f"/api/v1/namespaces/{api_namespace}/secrets"
+
+    def checksum(namespace=api_namespace):
+        flags = (
+            "--dry-run=server",
+            "--kubeconfig",
+            str(api_server.kubeconfig),
+            "--set",
+            "agents.existingSecret=models",
+        )
+        done = helm("install", "dgym", "charts/dgym", "--namespace", namespace, *flags)
+        assert done.returncode == 0, done.stderr
+        _, found, rest = done.stdout.partition("checksum/models: ")
+        return rest.partition("\n")[0] if found else None
+
+    assert checksum() is None
+    api_server.request("POST", secrets, {"metadata": {"name": "models"}, "stringData": {"llm.yaml": "a: {model: a}"}})
+    first = checksum()
+    api_server.request(
+        "PUT", f"{secrets}/models", {"metadata": {"name": "models"}, "stringData": {"llm.yaml": "b: {}"}}
+    )
+    assert first
+    assert checksum() not in (first, None)
+
+
+def test_a_test_that_was_interrupted_leaves_no_config_map(render):
+    # Helm removes what is no hook at uninstall, however a test ended.
+    for made in render("default").of("ConfigMap"):
+        assert "helm.sh/hook" not in made["metadata"].get("annotations", {})

@@ -10,6 +10,7 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "dgym"
+FREE = ("podSecurityContext", "securityContext", "resources")
 
 
 def test_definitions_and_table_are_those_of_structs_and_values():
@@ -49,7 +50,27 @@ def test_every_value_is_in_the_schema_and_every_property_of_the_schema_is_a_valu
     [
         ("agents.replicas=2", "agents.replicas > 1: all agents write results, but a volume with accessModes"),
         ("agents.replicas=2,results.persistence.enabled=false", "agents.replicas > 1: without a store that all agents"),
+        (
+            "agents.autoscaling.enabled=true",
+            "agents.autoscaling.maxReplicas > 1: all agents write results, but a volume",
+        ),
+        ("agents.autoscaling.enabled=true,agents.autoscaling.maxReplicas=0", "/agents/autoscaling/maxReplicas"),
+        ("agents.autoscaling.type=vpa", "/agents/autoscaling/type"),
+        ("agents.autoscaling.type=keda,agents.autoscaling.enabled=true,results.s3.bucket=abc", "address of Prometheus"),
         ("imagePullSecrets[0].nam=a", "/imagePullSecrets/0"),
+        ("imageRegistry=https://registry.example", "/imageRegistry"),
+        ("imageRegistry=registry.example:port/team", "/imageRegistry"),
+        ("imageRegistry=[fd00::1]:5000", "/imageRegistry"),
+        ("operator.image.repository=dgym/operator:1.0", "/operator/image/repository"),
+        ("sandboxes.image.repository=dgym/Sandbox", "/sandboxes/image/repository"),
+        ("operator.resources.limits.memory=512MB", "/operator/resources/limits/memory"),
+        ("agents.resources.requests.cpu=-1", "/agents/resources/requests/cpu"),
+        ("results.persistence.size=10 GiB", "/results/persistence/size"),
+        ("agents.extraVolumes[0].emptyDir=x", "/agents/extraVolumes/0"),
+        ("operator.extraVolumeMounts[0].name=x", "/operator/extraVolumeMounts/0"),
+        ("agents.livenessProbe.periodSeconds=0", "/agents/livenessProbe/periodSeconds"),
+        ("agents.readinessProbe.httpGet.path=/", "additional properties 'httpGet' not allowed"),
+        ("operator.revisionHistoryLimit=-1", "/operator/revisionHistoryLimit"),
         ("operator.image.tag=latest", "a tag that never moves"),
         ("agents.replica=2", "additional properties 'replica' not allowed"),
         ("agents.sourceHosts={https://github.com/x}", "/agents/sourceHosts/0"),
@@ -72,6 +93,24 @@ def test_a_wrong_value_is_refused_with_a_reason(helm, change, reason):
     done = helm.template("--set", change)
     assert done.returncode != 0
     assert reason in done.stderr
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "imageRegistry=registry.example:5000/team/",
+        "imageRegistry=",
+        "operator.image.repository=ghcr.io/team/dgym__operator",
+        "operator.resources.limits.cpu=2",
+        "operator.resources.limits.cpu=1.5",
+        "agents.resources.limits.memory=2G",
+        "agents.resources.limits.memory=2e9",
+        "agents.resources.limits.example\\.com/device=1",
+        "results.persistence.size=1Pi",
+    ],
+)
+def test_values_that_kubernetes_and_registries_take_are_taken(helm, change):
+    assert helm.template("--set", change).returncode == 0
 
 
 def test_secrets_of_the_registry_are_given_by_name_or_as_in_a_pod(render):
@@ -106,7 +145,7 @@ def _sections(values, prefix=""):
     """Paths down to what is a free mapping in Kubernetes' own terms, as the schema has them."""
     for key, value in values.items():
         yield f"{prefix}{key}"
-        if isinstance(value, dict) and key not in ("podSecurityContext", "securityContext", "resources"):
+        if isinstance(value, dict) and key not in FREE and not key.endswith("Probe"):
             yield from _sections(value, f"{prefix}{key}.")
 
 
@@ -118,6 +157,6 @@ def _properties(schema, prefix=""):
 
 def _resolved(schema):
     name = schema.get("$ref", "").rpartition("/")[2]
-    if name == "resources" or not name:
+    if name in ("resources", "probe") or not name:
         return {} if name else schema
     return json.loads((CHART / "values.schema.json").read_text())["$defs"][name]

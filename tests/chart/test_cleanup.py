@@ -77,7 +77,7 @@ def _install(system):
 
 
 async def test_what_the_operator_made_goes_and_nothing_else(place, clean_up):
-    system, team, other = place("system"), place("team"), place("other")
+    system, team, other, former = place("system"), place("team"), place("other"), place("former")
     _install(system)
     system.pod("dgym-test", TEST_LABELS)
     system.pod("agent", {"app.kubernetes.io/name": "dgym", **AGENTS})
@@ -86,9 +86,12 @@ async def test_what_the_operator_made_goes_and_nothing_else(place, clean_up):
         namespace.policy(operator)
         namespace.pod("episode-1", SANDBOX_LABELS)
         namespace.pod("web", {"app": "web"})
+    # The last episode of that namespace is gone, and the claim was given back.
+    former.make(CLAIMS, "dgym-owner", spec={"holderIdentity": ""})
 
     await clean_up(namespace=system.name)
 
+    assert not former.names(CLAIMS)
     assert system.names("api/v1/secrets") == {"model-keys"}
     assert not system.names("apis/coordination.k8s.io/v1/leases")
     assert not system.names("apis/apps/v1/deployments")

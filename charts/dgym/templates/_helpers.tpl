@@ -211,6 +211,18 @@ topologySpreadConstraints:
 {{- end -}}
 {{- end -}}
 
+{{/* Changes with the models. A Secret of the user's is read where there is a cluster to look in. */}}
+{{- define "dgym.agents.modelsChecksum" -}}
+{{- with include "dgym.agents.llmConfig" . -}}
+{{- sha256sum . -}}
+{{- end -}}
+{{- with .Values.agents.existingSecret -}}
+{{- with lookup "v1" "Secret" $.Release.Namespace . -}}
+{{- toJson .data | sha256sum -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "dgym.hasModels" -}}
 {{- if or .Values.agents.existingSecret (include "dgym.agents.llmConfig" .) -}}true{{- end -}}
 {{- end -}}
@@ -236,14 +248,37 @@ s3://{{ .bucket }}{{ with trimAll "/" .prefix }}/{{ . }}{{ end }}
 {{- if and (not .Values.results.s3.bucket) $volume.enabled (not (has "ReadWriteMany" $volume.accessModes)) -}}true{{- end -}}
 {{- end -}}
 
+{{/* The highest number of agent pods at a time. */}}
+{{- define "dgym.agents.mostReplicas" -}}
+{{- with .Values.agents -}}
+{{- ternary .autoscaling.maxReplicas .replicas .autoscaling.enabled | int -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
+Stops where the cluster lacks a kind that a value requests. A dict of root, kind (group/version/Kind), value and owner.
+Without a cluster, as in `helm template`, kinds of Kubernetes itself are not listed either.
+*/}}
+{{- define "dgym.requireKind" -}}
+{{- $known := .root.Capabilities.APIVersions -}}
+{{- if and ($known.Has "apps/v1/Deployment") (not ($known.Has .kind)) -}}
+{{- fail (printf "%s needs the kind %s, which this cluster does not have. Install %s first, or set %s=%s." .value .kind .owner .value .off) -}}
+{{- end -}}
+{{- end -}}
+
 {{/* What the schema cannot say, or not why. */}}
 {{- define "dgym.checks" -}}
-{{- if and (gt (int .Values.agents.replicas) 1) (include "dgym.results.oneNode" .) -}}
-{{- fail "agents.replicas > 1: all agents write results, but a volume with accessModes [ReadWriteOnce] can be mounted on one node only. Set results.s3.bucket, or results.persistence.accessModes to [ReadWriteMany] with a storage class that has it." -}}
+{{- if and .pool .Values.agents.autoscaling.enabled -}}
+{{- fail "agents.autoscaling: dgym_slots counts the slots of all pools. Set replicas in each of agents.pools, or agents.autoscaling.enabled=false." -}}
+{{- end -}}
+{{- $replicas := include "dgym.agents.mostReplicas" . | int -}}
+{{- $named := ternary "agents.autoscaling.maxReplicas" "agents.replicas" .Values.agents.autoscaling.enabled -}}
+{{- if and (gt $replicas 1) (include "dgym.results.oneNode" .) -}}
+{{- fail (printf "%s > 1: all agents write results, but a volume with accessModes [ReadWriteOnce] can be mounted on one node only. Set results.s3.bucket, or results.persistence.accessModes to [ReadWriteMany] with a storage class that has it." $named) -}}
 {{- end -}}
 {{- $volume := .Values.results.persistence.enabled -}}
-{{- if and (gt (int .Values.agents.replicas) 1) (not .Values.results.s3.bucket) (not $volume) -}}
-{{- fail "agents.replicas > 1: without a store that all agents share, each keeps its results where the others cannot read them, and an episode that moves to another agent begins again. Set results.s3.bucket, or results.persistence.enabled with accessModes [ReadWriteMany]." -}}
+{{- if and (gt $replicas 1) (not .Values.results.s3.bucket) (not $volume) -}}
+{{- fail (printf "%s > 1: without a store that all agents share, each keeps its results where the others cannot read them, and an episode that moves to another agent begins again. Set results.s3.bucket, or results.persistence.enabled with accessModes [ReadWriteMany]." $named) -}}
 {{- end -}}
 {{- if and .Values.agents.existingSecret (include "dgym.agents.llmConfig" .) -}}
 {{- fail "agents.existingSecret and agents.llmConfig both say which models there are; set one of them." -}}
