@@ -113,6 +113,7 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
             python=self._base(environment),
             tag=await _last_tag(task, source),
             build_requirements=self.build_requirements,
+            writable=environment.install == "none" or bool(task.spec.setup_commands),
         )
         return await install_project(source, request, self.progress)
 

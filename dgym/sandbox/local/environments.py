@@ -82,7 +82,7 @@ async def ensure_environment(
         python: the interpreter it is made from; by default the one that runs dgym.
         build_requirements: build source distributions and ``name @ URL``, which runs their code outside the sandbox.
             By default only wheels of an index are installed.
-        with_pytest: False for an environment that only builds projects.
+        with_pytest: False for an environment that only builds projects; without requirements it has Python's own pip.
         progress: called with each line of progress.
 
     Raises:
@@ -96,7 +96,7 @@ async def ensure_environment(
         wanted = [*wanted, "pytest"]
     contents = pytest_distributions(interpreter) if bare else wanted
     # ``python -m venv`` installs an old setuptools, which satisfies most builds and cannot install in editable mode.
-    upgrade = [] if with_pytest else ["--upgrade"]
+    upgrade = ["--upgrade"] if wanted and not with_pytest else []
     path = cache_directory() / "environments" / _digest(interpreter, [*upgrade, *contents])
     tell = progress or (lambda _: None)
     if not _is_ready(path):
@@ -110,7 +110,8 @@ async def ensure_environment(
                 if not build_requirements:
                     _refuse_direct(requirements)
                 installed = [] if bare else [*upgrade, *wanted]
-                await _build(path, interpreter, installed, tell, build_requirements)
+                copied = pytest_distributions(interpreter) if bare else ()
+                await _build(path, interpreter, installed, copied, tell, build_requirements)
     return str(path)
 
 
@@ -155,7 +156,12 @@ def _is_ready(path: Path) -> bool:
 
 
 async def _build(
-    path: Path, interpreter: Interpreter, requirements: Sequence[str], tell: Progress, build_requirements: bool
+    path: Path,
+    interpreter: Interpreter,
+    requirements: Sequence[str],
+    copied: tuple[str, ...],
+    tell: Progress,
+    build_requirements: bool,
 ) -> None:
     await whole_in_thread(lambda: shutil.rmtree(path, ignore_errors=True))
     try:
@@ -168,9 +174,9 @@ async def _build(
                     tell("from wheels only; source distributions are not built")
                 await _install(path, interpreter, requirements, tell, home=home, build=build_requirements)
             else:
-                make = [interpreter.executable, "-m", "venv", "--without-pip", str(path)]
+                make = [interpreter.executable, "-m", "venv", *(["--without-pip"] if copied else []), str(path)]
                 await run_installer(make, "a virtual environment", tell, home=home)
-                await whole_in_thread(lambda: copy_distributions(pytest_distributions(interpreter), path))
+                await whole_in_thread(lambda: copy_distributions(copied, path))
             # By the interpreter outside, without its packages: nothing that was installed begins to run here.
             compiler = [interpreter.executable, "-I", "-S", "-m", "compileall", "-q", str(path / "lib")]
             # Files that do not compile are some packages' tests of broken files, so its status does not matter.

@@ -90,6 +90,7 @@ class ProjectRequest(msgspec.Struct, frozen=True, kw_only=True):
         python: The interpreter that environments are made from; None: the one that runs dgym.
         tag: The last tag of the repository, for build backends that read a version from git.
         build_requirements: Whether requirements may be built outside the sandbox.
+        writable: Whether an environment into which the project is not installed is writable, for setup commands.
     """
 
     environment: Environment
@@ -98,6 +99,7 @@ class ProjectRequest(msgspec.Struct, frozen=True, kw_only=True):
     python: str | None = None
     tag: str = ""
     build_requirements: bool = False
+    writable: bool = False
 
 
 class InstalledProject(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,7 +108,7 @@ class InstalledProject(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         sandbox: The specification with the interpreter of the environment.
         name: Names the installation by what it was made from.
-        layer: What the installation wrote; None: nothing is installed.
+        layer: What the installation wrote; None: nothing is installed, and nothing can be.
         requirements: What the environment has besides the project: the declaration and the project's dependencies.
         build_requirements: What the project's build needs.
         variables: Environment variables that the build needs, such as a version that git would give.
@@ -174,7 +176,8 @@ async def install_project(source: Path, request: ProjectRequest, progress: Progr
     python = request.sandbox.python or await _environment(record.requirements, request, tell)
     sandbox = msgspec.structs.replace(request.sandbox, python=python)
     if not record.installed:
-        return InstalledProject(sandbox=sandbox, name=place.name, requirements=record.requirements)
+        layer = await _empty_layer(python, request) if request.writable else None
+        return InstalledProject(sandbox=sandbox, name=place.name, layer=layer, requirements=record.requirements)
     return InstalledProject(
         sandbox=msgspec.structs.replace(sandbox, environment={**record.variables, **sandbox.environment}),
         name=place.name,
@@ -445,6 +448,16 @@ async def _build_environment(requires: Sequence[str], python: str, request: Proj
             f"to 'none' if the tests do not need an installed project: {error}"
         ) from None
     return resolve_python(path)
+
+
+async def _empty_layer(python: str, request: ProjectRequest) -> ProjectLayer:
+    """A layer into which nothing is installed yet, with a pip where the environment has none and Python brings it."""
+    interpreter = inspect_interpreter(resolve_python(python))
+    if request.sandbox.python is None and "pip" not in distribution_names(interpreter):
+        with suppress(SetupFailed):
+            path = await ensure_environment((), python=interpreter.base_executable, with_pytest=False)
+            return ProjectLayer(build_python=resolve_python(path), tools=("pip",))
+    return ProjectLayer(build_python=interpreter.executable)
 
 
 def _is_installed(wanted: Environment, files: Mapping[str, bytes], pyproject: Mapping[str, Any]) -> bool:

@@ -190,6 +190,27 @@ async def test_install_none_leaves_the_repository_as_it_is():
     assert "acme_demo" in " ".join(found.problems) or found.fail_to_pass == ()
 
 
+@pytest.mark.parametrize("declared", ["none", None])
+async def test_setup_commands_install_where_the_repository_itself_is_not_installed(kind, declared):
+    """Nothing of it is shared with another sandbox, and what the agent installs does not reach the verifier."""
+    files = {"libs/acme/" + path if path.startswith(("src", "pyp")) else path: text for path, text in FILES.items()}
+    if declared:
+        files["setup.py"] = "raise SystemExit\n"
+    environment = {"requirements": ["hatchling", "editables"], **({"install": declared} if declared else {})}
+    setup = ["pip install --no-deps --no-build-isolation --no-index -e libs/acme"]
+    task = task_of(files, environment=environment, setupCommands=setup, solution=None)
+    found = await check_task(task, Opening(sandbox=kind), repeats=1)
+    assert found.fail_to_pass == ("tests/test_acme.py::test_add", "tests/test_acme.py::test_script"), found
+    assert found.pass_to_pass == ("tests/test_acme.py::test_version",)
+    async with AsyncRepoEnv(task, tools=["bash"], sandbox=kind) as env:
+        await env.reset()
+        await env.step("bash sed -i 's/a - b/a + b/' libs/acme/src/acme_demo/__init__.py")
+        observation, *_ = await env.step("bash pip uninstall -y acme-demo && python -c 'import acme_demo'")
+        assert "No module named 'acme_demo'" in observation["text"]
+        result = await env.finish()
+        assert result.resolved, result
+
+
 @pytest.mark.parametrize(
     ("files", "environment", "message"),
     [
