@@ -3,7 +3,7 @@
 import itertools
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -103,8 +103,8 @@ def read_run(directories: Sequence[Path], *, every_configuration: bool = False) 
     """Read results directories, or parts of them.
 
     Of several attempts the newest with a result counts. Where the same episode was run by the same agent and model in
-    more than one configuration (an edited task, another step limit), the newest counts, or with
-    ``every_configuration`` each.
+    more than one configuration (an edited task, another step limit), or more than once in a cluster, the newest counts,
+    or with ``every_configuration`` each.
 
     Raises:
         ManifestError: A directory does not exist, or none of them holds any episode.
@@ -119,7 +119,9 @@ def read_run(directories: Sequence[Path], *, every_configuration: bool = False) 
         left_out |= read_left_out(directory)
         found = [_read_folder(folder) for folder in _episode_folders(directory)]
         kept = [record for record in found if isinstance(record, EpisodeRow)]
-        unfinished.extend(path for path in found if isinstance(path, str))
+        ended = {_same(record): record.start_time for record in sorted(kept, key=lambda each: each.start_time)}
+        open_runs = [run for run in found if isinstance(run, _Unfinished)]
+        unfinished.extend(run.path for run in open_runs if every_configuration or not run.is_before(ended))
         if not every_configuration:
             newest = list(_newest(kept))
             superseded += len(kept) - len(newest)
@@ -147,20 +149,54 @@ def _is_attempt(path: Path) -> bool:
     return (path / "trajectory.jsonl").is_file() or (path / "result.json").is_file()
 
 
-def _read_folder(folder: EpisodeFolder) -> EpisodeRow | str:
-    """The record of an episode, or the folder's path when it has no result."""
-    for attempt in reversed(folder.attempts()):
+_Same = tuple[str, str, str, str, str, int]
+"""What runs of the same episode by the same agent and model have in common."""
+
+
+class _Agent(msgspec.Struct, frozen=True):
+    name: str = ""
+    model: str | None = None
+
+
+class _Unfinished(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A run without a result: the fields of its trajectory's header, empty where there is none."""
+
+    path: str = ""
+    namespace: str = ""
+    episode: str = ""
+    arm: str = ""
+    agent: _Agent = _Agent()
+    sample: int = 0
+    start_time: str = ""
+
+    def is_before(self, ended: Mapping[_Same, str]) -> bool:
+        """Whether the same episode has begun again since, and has ended; ``ended`` has the starts of those runs."""
+        same = (self.namespace, self.episode, self.arm, self.agent.name, self.agent.model or "", self.sample)
+        return bool(self.start_time) and self.start_time < ended.get(same, "")
+
+
+def _read_folder(folder: EpisodeFolder) -> EpisodeRow | _Unfinished:
+    """The record of an episode, or what is known of a run without a result."""
+    attempts = folder.attempts()
+    for attempt in reversed(attempts):
         result = attempt.load()
         if result is not None:
             return _record(attempt, result)
-    return str(folder.path)
+    header = _Unfinished()
+    with suppress(OSError, *DECODE_ERRORS):
+        line = next(iter(trajectory_lines(attempts[-1].trajectory)), b"")
+        header = msgspec.json.decode(line, type=_Unfinished)
+    return msgspec.structs.replace(header, path=str(folder.path))
+
+
+def _same(record: EpisodeRow) -> _Same:
+    return (record.namespace, record.episode, record.arm, record.agent, record.model, record.sample)
 
 
 def _newest(records: Iterable[EpisodeRow]) -> Iterator[EpisodeRow]:
-    by_episode: dict[tuple[str, str, str, str, str, int], list[EpisodeRow]] = defaultdict(list)
+    by_episode: dict[_Same, list[EpisodeRow]] = defaultdict(list)
     for record in records:
-        key = (record.namespace, record.episode, record.arm, record.agent, record.model, record.sample)
-        by_episode[key].append(record)
+        by_episode[_same(record)].append(record)
     for same in by_episode.values():
         yield max(same, key=lambda record: (record.start_time, record.path))
 

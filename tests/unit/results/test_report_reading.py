@@ -28,6 +28,11 @@ def play(root, episode="one", *, digest="d1", reason=EndReason.RESOLVED, calls=(
     return attempt
 
 
+def set_header(attempt, **fields):
+    header, *steps = attempt.trajectory.read_text().splitlines(keepends=True)
+    attempt.trajectory.write_text(json.dumps({**json.loads(header), **fields}) + "\n" + "".join(steps))
+
+
 def test_each_episode_is_one_record_with_its_calls(tmp_path):
     play(tmp_path, calls=[("pdb", True, 0.5), ("", False, 0.0)], task="calc", agent="replay", steps=2, torn=True)
     (record,) = read_run([tmp_path]).records
@@ -77,6 +82,34 @@ def test_earlier_configurations_are_left_out_unless_asked_for(tmp_path):
     everything = read_run([tmp_path], every_configuration=True)
     assert len(everything.records) == 3
     assert everything.superseded == 0
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_the_last_run_of_an_episode_of_a_set_counts(tmp_path, stored):
+    # dgym retry makes the Episode again, with another UID; a run that failed may have no result.
+    first, second, agent = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z", {"name": "a", "model": "m"}
+    known = {"agent": "a", "model": "m"}
+    for uid, start, steps, has_result in (("uid-1", first, 1, stored), ("uid-2", second, 2, True)):
+        attempt = play(
+            tmp_path, digest=uid, reason=EndReason.MODEL_ERROR if uid == "uid-1" else EndReason.RESOLVED,
+            stored=has_result, start_time=start, steps=steps, **known,
+        )  # fmt: skip
+        set_header(attempt, namespace="local", agent=agent, startTime=start)
+    run = read_run([tmp_path])
+    assert [(record.steps, record.resolved) for record in run.records] == [(2, True)]
+    assert (run.unfinished, run.superseded) == ((), int(stored))
+    assert len(read_run([tmp_path], every_configuration=True).unfinished) == int(not stored)
+
+
+@pytest.mark.parametrize("changed", [{"startTime": "2026-01-03T00:00:00Z"}, {"agent": {"name": "b"}}, {"arm": "x"}])
+def test_a_later_or_another_run_without_a_result_is_unfinished(tmp_path, changed):
+    play(tmp_path, digest="old", agent="a", start_time="2026-01-02T00:00:00Z")
+    attempt = play(tmp_path, digest="new", stored=False)
+    header = {"namespace": "local", "agent": {"name": "a"}, "startTime": "2026-01-01T00:00:00Z"}
+    set_header(attempt, **header)
+    assert not read_run([tmp_path]).unfinished
+    set_header(attempt, **{**header, **changed})
+    assert len(read_run([tmp_path]).unfinished) == 1
 
 
 def test_two_directories_are_two_runs_and_overlapping_ones_count_once(tmp_path):
