@@ -205,6 +205,18 @@ class ArmStatus(Model, frozen=True, kw_only=True):
     pass_at_1: Annotated[str, msgspec.Meta(max_length=16)] = msgspec.field(default="", name="passAt1")
 
 
+class FailedIndexes(Model, frozen=True, kw_only=True):
+    """The episodes of a set that ended for one reason without a verdict.
+
+    Attributes:
+        reason: Reason of the condition Finished of the episodes, such as ModelError.
+        indexes: Their indexes as intervals, such as 0-5,7.
+    """
+
+    reason: Token
+    indexes: Annotated[str, msgspec.Meta(max_length=524288)]
+
+
 class EpisodeSetStatus(Model, frozen=True, kw_only=True):
     """Counts, never names: a set may have ten thousand children.
 
@@ -225,6 +237,9 @@ class EpisodeSetStatus(Model, frozen=True, kw_only=True):
         resolved: How many repaired their bug.
         unresolved: How many got another verdict.
         failed: How many ended without a verdict.
+        failed_indexes: The indexes of the failed episodes by reason: those that dgym retry and the annotation
+            dgym.dev/retry run again.
+        retry: The last value of the annotation dgym.dev/retry whose episodes are run again.
         cancelled: How many were cancelled and not scored, such as those that never began.
         pass_at_1: The share of the episodes with a verdict that repaired their bug, from 0 to 1: resolved / (resolved +
             unresolved), all tasks pooled, so that a task counts as often as it has verdicts. The mean over tasks of
@@ -252,6 +267,8 @@ class EpisodeSetStatus(Model, frozen=True, kw_only=True):
     resolved: Count = 0
     unresolved: Count = 0
     failed: Count = 0
+    failed_indexes: Annotated[tuple[FailedIndexes, ...], msgspec.Meta(max_length=64)] = ()
+    retry: Annotated[str, msgspec.Meta(max_length=256)] = ""
     cancelled: Count = 0
     pass_at_1: Annotated[str, msgspec.Meta(max_length=16)] = msgspec.field(default="", name="passAt1")
     arms: Annotated[tuple[ArmStatus, ...], msgspec.Meta(max_length=MOST_ARMS)] = ()

@@ -38,6 +38,7 @@ REPOSITORY_LABEL = "dgym.dev/repository"
 DIFFICULTY_LABEL = "dgym.dev/difficulty"
 DRIVER_LABEL = "dgym.dev/driver"
 LEFT_OUT_ANNOTATION = "dgym.dev/left-out"
+RETRY_KEY = "dgym.dev/retry"
 """Labels and annotations of the objects that dgym makes."""
 
 

@@ -25,6 +25,7 @@ COMMANDS = {
     "replay": "Run recorded trajectories again and compare the observations.",
     "report": "Show the figures of results, or compare two runs.",
     "results": "Fetch results, patches and trajectories of Episodes of a cluster.",
+    "retry": "Run the failed episodes of EpisodeSets of a cluster again.",
     "run": "Run the Episodes and EpisodeSets of MANIFESTs on this machine.",
     "submit": "Run the Episodes and EpisodeSets of MANIFESTs in a cluster.",
     "tools": "List the tools, or show one with its instructions, options and schema.",
@@ -35,7 +36,7 @@ COMMANDS = {
 
 _MODULES = {
     "benchmark": ("benchmark",),
-    "cluster": ("attach", "cancel", "get", "logs", "results", "submit"),
+    "cluster": ("attach", "cancel", "get", "logs", "results", "retry", "submit"),
     "image": ("image",),
     "installed": ("clean", "completion", "tools", "version"),
     "llm": ("init-llm-config", "llm"),

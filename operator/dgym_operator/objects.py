@@ -21,6 +21,7 @@ from dgym.api import (
     KEY_LABEL,
     POOL_LABEL,
     PROOF_ANNOTATION,
+    RETRY_KEY,
     TEMPLATE_HASH_ANNOTATION,
     AgentSpec,
     ConditionType,
@@ -398,10 +399,22 @@ class EpisodeView(WatchedObject, frozen=True, kw_only=True):
         return False
 
 
+class SetAnnotations(View, frozen=True, kw_only=True):
+    """The annotations of an EpisodeSet that decisions read."""
+
+    retry: str = msgspec.field(default="", name=RETRY_KEY)
+
+
+class SetMeta(Meta, frozen=True, kw_only=True):
+    """Metadata of an EpisodeSet."""
+
+    annotations: SetAnnotations = SetAnnotations()
+
+
 class EpisodeSetView(WatchedObject, frozen=True, kw_only=True):
     """An EpisodeSet."""
 
-    metadata: Meta
+    metadata: SetMeta
     spec: EpisodeSetSpec
     status: EpisodeSetStatus = EpisodeSetStatus()
 

@@ -50,6 +50,7 @@ LIST_KEYS: dict[tuple[type, str], tuple[str, ...]] = {
     (EpisodeSetSpec, "arms"): ("name",),
     (EpisodeSetSpec, "tasks"): ("name",),
     (EpisodeSetStatus, "arms"): ("name",),
+    (EpisodeSetStatus, "failed_indexes"): ("reason",),
     (EpisodeSetStatus, "conditions"): ("type",),
     (EpisodeStatus, "conditions"): ("type",),
     (SandboxPoolStatus, "conditions"): ("type",),

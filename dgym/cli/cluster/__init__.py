@@ -1,4 +1,4 @@
-"""The commands that talk to a cluster: `submit`, `attach`, `get`, `logs`, `results` and `cancel`.
+"""The commands that talk to a cluster: `submit`, `attach`, `get`, `logs`, `results`, `retry` and `cancel`.
 
 This module has their options and help; implementations are imported when a command runs.
 """
@@ -188,6 +188,33 @@ def results_command(
     from dgym.cli.cluster.results import fetch_and_show
 
     fetch_and_show(names, directory, place=(context, namespace), system_namespace=system_namespace, story=story)
+
+
+@click.command("retry")
+@click.argument("names", nargs=-1, required=True, metavar="SET...")
+@click.option(
+    "--reason",
+    "reasons",
+    multiple=True,
+    metavar="REASON",
+    help="Only those that failed with it, such as ModelError; may be repeated.",
+)
+@namespace_option
+@context_option
+def retry_command(names: tuple[str, ...], reasons: tuple[str, ...], namespace: str | None, context: str | None) -> None:
+    """Run the failed episodes of EpisodeSets of a cluster again.
+
+    Failed episodes are those without a verdict, such as ModelError and SandboxLost. They begin anew under the same
+    names; what their former runs have stored stays, and `dgym report` counts the last. A set without failed episodes
+    stays as it is.
+
+    Exit status: 0, 1 the cluster refuses or cannot be reached, 2 usage or a name that is not there, 130 Ctrl-C.
+    """
+    import asyncio
+
+    from dgym.cli.cluster.submit import retry_all
+
+    asyncio.run(retry_all(names, reasons, (context, namespace)))
 
 
 @click.command("submit")

@@ -1,11 +1,12 @@
-"""``dgym submit`` and ``dgym cancel``: episodes of a cluster begun, awaited and ended."""
+"""``dgym submit``, ``dgym retry`` and ``dgym cancel``: episodes of a cluster begun, awaited and ended."""
 
 import asyncio
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from dgym.api import TREATMENTS, Loaded
+from dgym.api import RETRY_KEY, TREATMENTS, Loaded, Treatment
 from dgym.cli.cluster.connection import RESOURCES, ClusterError, connect, explained, find_all, follow
 from dgym.cli.cluster.manifests import (
     manifest_of,
@@ -18,7 +19,7 @@ from dgym.cli.cluster.views import EpisodeView, SetView, table_of
 from dgym.cli.image import with_images
 from dgym.cli.manifests import read_episodes
 from dgym.cli.options import ImageOptions, Inputs
-from dgym.cli.output import FAILED, INTERRUPTED, echo, show_table
+from dgym.cli.output import FAILED, INTERRUPTED, UsageFailure, echo, show_table
 from dgym.errors import ManifestError
 from dgym.kube import EPISODE_SETS, EPISODES, ApiError, Client, ConnectionLost, Key, Resource, Store
 from dgym.terminal import printable_line
@@ -121,6 +122,34 @@ async def cancel_all(names: Sequence[str], place: tuple[str | None, str | None])
             resource, namespace = RESOURCES[found.kind], client.namespace
             await client.patch(resource, name, change, decode=bytes, namespace=namespace, field_manager="dgym")
             echo(f"{label} cancelled")
+
+
+async def retry_all(names: Sequence[str], reasons: Sequence[str], place: tuple[str | None, str | None]) -> None:
+    """Request that the failed episodes of these EpisodeSets run again, all or those that failed with these reasons.
+
+    Raises:
+        UsageFailure: No episode can fail with such a reason.
+    """
+    failures = {reason for reason, treatment in TREATMENTS.items() if treatment is not Treatment.VERDICT}
+    unknown = [reason for reason in reasons if reason not in failures]
+    if unknown:
+        raise UsageFailure(f"{unknown[0]} is not a reason of failed episodes; one of {', '.join(sorted(failures))}")
+    async with connect(*place) as client:
+        for found in await find_all(client, names, kinds=("EpisodeSet",)):
+            assert isinstance(found, SetView)
+            label = f"episodeset/{found.metadata.name}"
+            chosen = [each for each in found.status.failed_indexes if not reasons or each.reason in reasons]
+            if found.spec.cancel:
+                echo(f"{label} is cancelled; submit a new one")
+            elif not chosen:
+                echo(f"{label} has no episode that failed{' with ' if reasons else ''}{', '.join(reasons)}")
+            else:
+                value = " ".join((datetime.now(UTC).isoformat(), ",".join(reasons))).strip()
+                change = {"metadata": {"annotations": {RETRY_KEY: value}}}
+                name, namespace = found.metadata.name, client.namespace
+                await client.patch(EPISODE_SETS, name, change, decode=bytes, namespace=namespace, field_manager="dgym")
+                counts = ", ".join(f"{each.reason} {each.count}" for each in chosen)
+                echo(f"{label}: failed episodes run again: {counts}")
 
 
 async def wait_for(client: Client, manifests: Sequence[Mapping[str, Any]]) -> bool:

@@ -139,6 +139,19 @@ class SetViewSpec(View, frozen=True, kw_only=True):
     arms: tuple[ArmView, ...] = ()
 
 
+class FailedView(View, frozen=True, kw_only=True):
+    """The failed episodes of one reason."""
+
+    reason: str
+    indexes: str = ""
+
+    @property
+    def count(self) -> int:
+        """How many they are."""
+        intervals = (item.partition("-") for item in self.indexes.split(",") if item)
+        return sum(int(last or first) - int(first) + 1 for first, _, last in intervals)
+
+
 class SetViewStatus(_Status, frozen=True, kw_only=True):
     """The fields of the status."""
 
@@ -148,6 +161,7 @@ class SetViewStatus(_Status, frozen=True, kw_only=True):
     resolved: int = 0
     unresolved: int = 0
     failed: int = 0
+    failed_indexes: tuple[FailedView, ...] = ()
     cancelled: int = 0
     waiting: str = ""
     start_time: datetime | None = None

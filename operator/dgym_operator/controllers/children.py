@@ -65,6 +65,14 @@ class Indexes(msgspec.Struct, frozen=True):
                 place += 1
             yield from range(begin, last + 1)
 
+    def __iter__(self) -> Iterator[int]:
+        for first, last in self.intervals:
+            yield from range(first, last + 1)
+
+    def without(self, other: "Indexes") -> "Indexes":
+        """The indexes that are not in the other."""
+        return Indexes().plus(index for index in self if index not in other)
+
     def plus(self, indexes: Iterable[int]) -> "Indexes":
         """The union with the indexes."""
         return Indexes(tuple(_merged(sorted(chain(self.intervals, ((index, index) for index in indexes))))))

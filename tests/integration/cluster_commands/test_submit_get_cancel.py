@@ -166,6 +166,33 @@ def test_cancelling(dgym, namespace):
     assert not namespace.get("episode", "two")["spec"]["cancel"]
 
 
+def test_failed_episodes_of_a_set_run_again(dgym, namespace):
+    spec = {"tasks": [{"name": "calc"}]}
+    failed = [{"reason": "AgentLost", "indexes": "4"}, {"reason": "ModelError", "indexes": "0-1,3"}]
+    for name in ("all", "some", "none"):
+        namespace.create("EpisodeSet", name, spec)
+    for name in ("all", "some"):
+        namespace.finish("episodeset", name, reason="Completed", failedIndexes=failed)
+    assert dgym("retry", "all", "dgs/none").out.splitlines() == [
+        "episodeset/all: failed episodes run again: AgentLost 1, ModelError 3",
+        "episodeset/none has no episode that failed",
+    ]
+    assert dgym("retry", "some", "--reason", "ModelError").out.splitlines() == [
+        "episodeset/some: failed episodes run again: ModelError 3"
+    ]
+    assert namespace.get("episodeset", "some")["metadata"]["annotations"]["dgym.dev/retry"].endswith(" ModelError")
+    assert " " not in namespace.get("episodeset", "all")["metadata"]["annotations"]["dgym.dev/retry"]
+    assert "annotations" not in namespace.get("episodeset", "none")["metadata"]
+    before = namespace.get("episodeset", "all")["metadata"]["annotations"]
+    dgym("retry", "all")
+    assert namespace.get("episodeset", "all")["metadata"]["annotations"] != before
+    refused = dgym("retry", "all", "--reason", "Unresolved", status=2).err
+    assert "Unresolved is not a reason of failed episodes; one of AgentLost," in refused
+    assert dgym("retry", "some", "--reason", "SandboxLost").out == (
+        "episodeset/some has no episode that failed with SandboxLost\n"
+    )
+
+
 def test_watching_until_interrupted(kinds, namespace):
     namespace.create("Episode", "one", EPISODE)
     command = [sys.executable, "-c", "from dgym.cli import main; main()", "get", "one", "--watch", "-n", namespace.name]

@@ -96,3 +96,61 @@ async def test_a_cancelled_set_cancels_its_children(installation):
     episode_set = await installation.finished("some", "episodesets")
     assert condition(episode_set, "Finished") == "True"
     assert len(await installation.api.items(installation.path("episodes"))) == 2
+
+
+async def test_failed_episodes_run_again_and_their_results_stay(installation):
+    await make_tasks(installation, "a", "b", "c")
+    agent = await installation.start_agent()
+    agent.playing = False
+    await installation.start_operator()
+    template = {"agent": {"name": "solution"}}
+    await installation.create("EpisodeSet", "some", {"taskSelector": {}, "parallelism": 3, "template": template})
+
+    played = set()
+
+    async def play(ends):
+        def open_ones():
+            return {each.episode: uid for uid, each in agent.held.items() if uid not in played}
+
+        await until(lambda: open_ones().keys() == ends.keys(), "all are assigned")
+        for name, uid in open_ones().items():
+            played.add(uid)
+            await agent.finish(uid, ends[name])
+        return (await installation.finished("some", "episodesets"))["status"]
+
+    infrastructure = {"some-1": EndReason.INTERNAL_ERROR, "some-2": EndReason.VERIFIER_FAILED}
+    status = await play({"some-0": EndReason.RESOLVED, **infrastructure})
+    assert status["failedIndexes"] == [
+        {"reason": "InternalError", "indexes": "1"},
+        {"reason": "VerifierFailed", "indexes": "2"},
+    ]
+    kept = await installation.get("some-2")
+    before = await installation.get("some-1")
+
+    async def retry(value):
+        change = {"metadata": {"annotations": {"dgym.dev/retry": value}}}
+        await installation.api.call("PATCH", installation.path("episodesets", "some"), change, MERGE)
+
+        async def begun():
+            found = await installation.get("some", "episodesets")
+            return found["status"].get("retry") == value
+
+        await until(begun, "the retry has begun")
+
+    await retry("1 InternalError")
+    status = await play({"some-1": EndReason.RESOLVED})
+    assert (status["resolved"], status["failed"], status["completedIndexes"]) == (2, 1, "0-2")
+    assert status["failedIndexes"] == [{"reason": "VerifierFailed", "indexes": "2"}]
+    again = await installation.get("some-1")
+    assert again["metadata"]["uid"] != before["metadata"]["uid"]
+    assert (await installation.get("some-2"))["metadata"]["uid"] == kept["metadata"]["uid"]
+    # The leader ends between the deletion of the Episode and the write that frees its index.
+    await installation.stop_operator()
+    await installation.api.call("DELETE", installation.path("episodes", "some-2"))
+    change = {"metadata": {"annotations": {"dgym.dev/retry": "2"}}}
+    await installation.api.call("PATCH", installation.path("episodesets", "some"), change, MERGE)
+    await installation.start_operator()
+    status = await play({"some-2": EndReason.UNRESOLVED})
+    assert (status["resolved"], status["unresolved"], status.get("failed", 0)) == (2, 1, 0)
+    assert "failedIndexes" not in status
+    assert "failed episodes run again: " in await installation.event("Retried")

@@ -5,11 +5,31 @@ from datetime import timedelta
 
 import msgspec
 
-from dgym.api import INDEX_LABEL, Condition, EpisodeSetSpec, EpisodeSpec, EpisodeStatus, TaskRef, place_of
+from dgym.api import (
+    INDEX_LABEL,
+    TREATMENTS,
+    Condition,
+    EpisodeSetSpec,
+    EpisodeSpec,
+    EpisodeStatus,
+    TaskRef,
+    Treatment,
+    episodes_of,
+    place_of,
+)
 from dgym_operator.controllers import EpisodeSetInput, Policy, is_true
 from dgym_operator.controllers import plan as act
-from dgym_operator.controllers.episodeset import Children, Indexes, decide_set, is_counted
-from dgym_operator.objects import EpisodeSetView, EpisodeSpecView, EpisodeView, Meta, TaskSpecView, TaskView
+from dgym_operator.controllers.episodeset import Children, Indexes, child_manifest, decide_set, is_counted
+from dgym_operator.objects import (
+    EpisodeSetView,
+    EpisodeSpecView,
+    EpisodeView,
+    Meta,
+    SetAnnotations,
+    SetMeta,
+    TaskSpecView,
+    TaskView,
+)
 from tests.unit.reconcile.reconcile_builders import NOW, in_
 
 replace = msgspec.structs.replace
@@ -22,12 +42,18 @@ def task(name: str, *, labels=None, age: float = 100, uid: str | None = None, im
     return TaskView(metadata=metadata, spec=TaskSpecView(image=image))
 
 
-def episode_set(*names: str, status=None, template=None, **spec) -> EpisodeSetView:
+def episode_set(*names: str, status=None, template=None, retry="", **spec) -> EpisodeSetView:
     if names:
         spec["tasks"] = tuple(TaskRef(name=name) for name in names)
     return EpisodeSetView(
-        metadata=Meta(
-            name="s", namespace="ns", uid="set-uid-1234", resource_version="1", generation=1, creation_timestamp=NOW
+        metadata=SetMeta(
+            name="s",
+            namespace="ns",
+            uid="set-uid-1234",
+            resource_version="1",
+            generation=1,
+            creation_timestamp=NOW,
+            annotations=SetAnnotations(retry=retry),
         ),
         spec=EpisodeSetSpec(template=template or EpisodeSpec(), **spec),
         **({"status": status} if status else {}),
@@ -35,10 +61,11 @@ def episode_set(*names: str, status=None, template=None, **spec) -> EpisodeSetVi
 
 
 def child(
-    index: int, *, status: EpisodeStatus | None = None, suspend=False, cancel=False, uid: str = ""
+    index: int, *, status: EpisodeStatus | None = None, suspend=False, cancel=False, uid: str = "", labels=None
 ) -> EpisodeView:
+    labels = {INDEX_LABEL: str(index), **(labels or {})}
     return EpisodeView(
-        metadata=Meta(name=f"s-{index}", namespace="ns", uid=uid or f"child-{index}", labels={INDEX_LABEL: str(index)}),
+        metadata=Meta(name=f"s-{index}", namespace="ns", uid=uid or f"child-{index}", labels=labels),
         spec=EpisodeSpecView(suspend=suspend, cancel=cancel),
         status=status or EpisodeStatus(),
     )
@@ -55,6 +82,10 @@ def finished(reason: str = "Resolved") -> EpisodeStatus:
     )
 
 
+def verdict(reason: str) -> bool:
+    return TREATMENTS[reason] is Treatment.VERDICT
+
+
 class SetModel:
     """The set, its children, and what must hold at every write."""
 
@@ -68,6 +99,9 @@ class SetModel:
         self.ends: dict[int, str] = {}
         self.made = 0
         self.largest = 0
+        self.retries = 0
+        self.expected: Counter[int] = Counter(range(episodes_of(self.truth.spec, tasks)))
+        """How often each index is to run."""
         self.past: list[tuple[EpisodeSetView, dict[int, EpisodeView]]] = []
         self.change_leader(0, 0)
 
@@ -86,6 +120,8 @@ class SetModel:
 
     def change_leader(self, set_age: int, children_age: int) -> None:
         self.record()
+        # A new leader lists the Episodes before it acts. Where children are deleted, the decision relies on it.
+        children_age = 0 if self.retries else children_age
         self.seen = self.past[max(0, len(self.past) - 1 - set_age)][0]
         self.seen_children = dict(self.past[max(0, len(self.past) - 1 - children_age)][1])
         self.creating: set[int] = set()
@@ -115,6 +151,14 @@ class SetModel:
                 return self._patch(action)
             case act.CreateEpisode():
                 self._create(action)
+            case act.DeleteEpisode():
+                index = self._index(action.name)
+                found = self.children.get(index)
+                if found is not None and found.metadata.uid == action.uid:
+                    assert is_true(found.status.conditions, "Finished"), "an episode that runs is deleted"
+                    assert not verdict(found.status.reason), "an episode with a verdict is deleted"
+                    del self.children[index]
+                self.seen_children.pop(index, None)
             case act.PatchChild():
                 found = self.children.get(self._index(action.name))
                 if found is not None:
@@ -132,11 +176,16 @@ class SetModel:
         if self.truth.metadata.resource_version != self.seen.metadata.resource_version:
             return False
         before, after = self.truth.status, action.status
-        assert not is_true(before.conditions, "Finished"), "a finished set is written again"
+        retried = after.retry != before.retry
+        if retried:
+            self._check_retry(before, after)
+        assert retried or not is_true(before.conditions, "Finished"), "a finished set is written again"
         for name in ("resolved", "unresolved", "failed", "cancelled"):
-            assert getattr(after, name) >= getattr(before, name), "a count shrinks"
+            assert getattr(after, name) >= getattr(before, name) or (retried and name == "failed"), "a count shrinks"
             if after.arms and name != "cancelled":
                 assert sum(getattr(arm, name) for arm in after.arms) == getattr(after, name)
+        failed = [index for each in after.failed_indexes for index in Indexes.parse(each.indexes)]
+        assert len(set(failed)) == len(failed) == after.failed
         ended = len(Indexes.parse(after.completed_indexes))
         assert ended == after.resolved + after.unresolved + after.failed + after.cancelled
         if not self.truth.spec.cancel and self.truth.spec.max_failed is None:
@@ -144,6 +193,15 @@ class SetModel:
         self.edit(status=after)
         self.seen = self.truth
         return True
+
+    def _check_retry(self, before, after) -> None:
+        completed = Indexes.parse(after.completed_indexes)
+        for index in Indexes.parse(before.completed_indexes):
+            if index not in completed:
+                assert index not in self.children, "an index is freed before its Episode is gone"
+                assert not verdict(self.ends[index])
+                self.expected[index] += 1
+                del self.ends[index]
 
     def _create(self, action: act.CreateEpisode) -> None:
         completed = Indexes.parse(self.truth.status.completed_indexes)
@@ -154,13 +212,22 @@ class SetModel:
         place = place_of(self.truth.spec, len(self.frozen), action.index)
         assert (action.task, action.task_uid, action.sample) == (*self.frozen[place.task], place.sample)
         self.made += 1
-        self.children[action.index] = child(action.index, uid=f"child-{action.index}-{self.made}")
+        labels = child_manifest(self.seen, action).metadata.labels
+        self.children[action.index] = child(action.index, uid=f"child-{action.index}-{self.made}", labels=labels)
         self.creating.add(action.index)
         self.largest = max(self.largest, self.active)
 
     @property
     def active(self) -> int:
         return sum(not is_true(each.status.conditions, "Finished") for each in self.children.values())
+
+    def retry(self, reasons: str = "") -> None:
+        """A user annotates the set."""
+        self.retries += 1
+        value = f"{self.retries} {reasons}".strip()
+        metadata = replace(self.truth.metadata, annotations=SetAnnotations(retry=value))
+        self.truth = replace(self.truth, metadata=metadata)
+        self.edit()
 
     def edit(self, *, status=None, **spec) -> None:
         metadata = self.truth.metadata
@@ -213,5 +280,5 @@ class SetModel:
             self.operate()
             self.end(0, "Resolved")
             self.collect()
-            if self.finished:
+            if self.finished and self.truth.status.retry == self.truth.metadata.annotations.retry:
                 return

@@ -5,14 +5,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from dgym.api import TREATMENTS, AgentOverrides, Arm, Treatment, episodes_of
-from tests.unit.reconcile.set_model import SetModel
+from dgym.api import AgentOverrides, Arm, episodes_of
+from tests.unit.reconcile.set_model import SetModel, verdict
 
 REASONS = ["Resolved", "Unresolved", "SandboxLost", "ModelError", "StepLimitReached"]
-
-
-def verdict(reason: str) -> bool:
-    return TREATMENTS[reason] is Treatment.VERDICT
 
 
 @pytest.mark.parametrize("lag", [1, 2, 5])
@@ -33,6 +29,34 @@ def test_a_set_runs_every_index_once_within_its_parallelism(lag):
     failed = sum(not verdict(reason) for reason in model.ends.values())
     assert (status.resolved, status.unresolved, status.failed) == (resolved, 15 - resolved - failed, failed)
     assert status.pass_at_1 == f"{resolved / (15 - failed):.4f}"
+
+
+@pytest.mark.parametrize("keeps_children", [True, False])
+def test_failed_episodes_run_again(keeps_children):
+    model = SetModel(tasks=4, samples=3, parallelism=4)
+
+    def run(*reasons):
+        for number in range(100):
+            model.pass_time()
+            model.operate()
+            model.end(0, reasons[number % len(reasons)])
+            if not keeps_children:
+                model.collect()
+
+    run("Resolved", "ModelError", "SandboxLost", "Unresolved")
+    assert (model.finished, model.truth.status.failed, model.truth.status.resolved) == (True, 6, 3)
+    model.retry("ModelError")
+    run("Resolved")
+    assert (model.finished, model.truth.status.failed, model.truth.status.resolved) == (True, 3, 6)
+    model.retry()
+    run("ModelError")
+    status = model.truth.status
+    assert (model.finished, status.failed, status.resolved, status.completed_indexes) == (True, 3, 6, "0-11")
+    assert sorted(model.runs.values()) == [1] * 6 + [2] * 6
+    model.retry()
+    run("Resolved")
+    assert (model.finished, model.truth.status.failed_indexes, model.truth.status.resolved) == (True, (), 9)
+    assert model.runs == model.expected
 
 
 class Storm(RuleBasedStateMachine):
@@ -92,6 +116,10 @@ class Storm(RuleBasedStateMachine):
     def scale(self, fewer):
         self.model.edit(parallelism=max(0, self.parallelism - fewer))
 
+    @rule(reasons=st.sampled_from(["", "ModelError", "SandboxLost,AgentLost", "Resolved"]))
+    def a_user_retries(self, reasons):
+        self.model.retry(reasons)
+
     @invariant()
     def never_more_than_parallelism_run(self):
         if hasattr(self, "model"):
@@ -104,7 +132,7 @@ class Storm(RuleBasedStateMachine):
         model.settle()
         assert model.finished, "the set never ends"
         total = episodes_of(model.truth.spec, len(model.frozen))
-        assert model.runs == dict.fromkeys(range(total), 1)
+        assert model.runs == model.expected
         status = model.truth.status
         resolved = sum(reason == "Resolved" for reason in model.ends.values())
         failed = sum(not verdict(reason) for reason in model.ends.values())

@@ -12,6 +12,7 @@ import msgspec
 from dgym.api import (
     API_VERSION,
     INDEX_LABEL,
+    RETRY_KEY,
     SAMPLE_LABEL,
     TASK_UID_LABEL,
     ConditionType,
@@ -42,6 +43,7 @@ from dgym_operator.controllers.conditions import (
 )
 from dgym_operator.controllers.episodeset.counts import Tally, next_indexes, pass_at_1, resolved_by_arm, tally
 from dgym_operator.controllers.episodeset.pool import plan_pool, without_pool
+from dgym_operator.controllers.episodeset.retry import plan_retry, retry_label
 from dgym_operator.controllers.inputs import MODEL, EpisodeSetInput, FrozenTasks
 from dgym_operator.controllers.plan import (
     Action,
@@ -73,13 +75,19 @@ def decide_set(view: EpisodeSetInput, now: datetime) -> Plan:
     episode_set = view.episode_set
     if episode_set.metadata.deletion_timestamp is not None:
         return Plan()
-    if is_true(episode_set.status.conditions, ConditionType.FINISHED):
+    retry = plan_retry(view, now)
+    if retry is not None and retry.status is not None:
+        written = _write(view, retry.status)
+        return Plan(actions=(*written.actions, retry.event), requeue_after=_SOON)
+    is_finished = is_true(episode_set.status.conditions, ConditionType.FINISHED)
+    if is_finished and retry is None:
         return _after_finish(view, now)
     if view.frozen is None and episode_set.status.start_time is None:
         return _freeze(view, now)
     if view.frozen is None and not view.list_absent:
         return Plan(actions=(LookUpTasks(name=tasks_name(episode_set)),), requeue_after=view.policy.repeat_seconds)
-    return _round(view, now)
+    # What a retry deletes comes behind the write of the status, which fails if the view was old.
+    return soonest(Plan() if is_finished else _round(view, now), retry.plan if retry is not None else Plan())
 
 
 def _after_finish(view: EpisodeSetInput, now: datetime) -> Plan:
@@ -294,6 +302,7 @@ def _status(
         resolved=counted.resolved,
         unresolved=counted.unresolved,
         failed=counted.failed,
+        failed_indexes=counted.failed_indexes,
         cancelled=counted.cancelled,
         pass_at_1=pass_at_1(counted.resolved, counted.unresolved),
         arms=counted.arms,
@@ -402,6 +411,8 @@ def child_manifest(episode_set: EpisodeSetView, create: CreateEpisode) -> Episod
         block_owner_deletion=True,
     )
     marks = {INDEX_LABEL: str(create.index), SAMPLE_LABEL: str(create.sample), TASK_UID_LABEL: create.task_uid}
+    if episode_set.status.retry:
+        marks[RETRY_KEY] = retry_label(episode_set.status.retry)
     return msgspec.structs.replace(
         planned,
         metadata=msgspec.structs.replace(

@@ -10,7 +10,7 @@ from itertools import islice
 
 import msgspec
 
-from dgym.api import TREATMENTS, ArmStatus, ConditionType, ResolvedReason, Treatment
+from dgym.api import TREATMENTS, ArmStatus, ConditionType, FailedIndexes, ResolvedReason, Treatment
 from dgym.wire import EndReason
 from dgym_operator.controllers.children import Children, Indexes
 from dgym_operator.controllers.conditions import find, is_true
@@ -31,6 +31,7 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
     unresolved: int
     failed: int
     cancelled: int
+    failed_indexes: tuple[FailedIndexes, ...]
     arms: tuple[ArmStatus, ...]
     children: Children
     unfinished: int
@@ -62,12 +63,27 @@ def tally(view: EpisodeSetInput, total: int) -> Tally:
         unresolved=status.unresolved + unresolved,
         failed=status.failed + failed,
         cancelled=status.cancelled + cancelled,
+        failed_indexes=_failed_indexes(status.failed_indexes, done),
         arms=tuple(_arms(view, total, done)),
         children=children,
         unfinished=unfinished,
         suspended=suspended,
         creating=frozenset(index for index in view.creating if index not in children and index not in completed),
     )
+
+
+def _failed_indexes(before: tuple[FailedIndexes, ...], done: Mapping[int, EpisodeView]) -> tuple[FailedIndexes, ...]:
+    """The failed indexes by reason with those of the children that have finished since."""
+    new: dict[str, list[int]] = {}
+    for index, child in done.items():
+        finished = find(child.status.conditions, ConditionType.FINISHED)
+        if finished is not None and not _is_cancelled(child) and not _has_verdict(child):
+            new.setdefault(finished.reason, []).append(index)
+    if not new:
+        return before
+    known = {each.reason: Indexes.parse(each.indexes) for each in before}
+    merged = {reason: known.get(reason, Indexes()).plus(new.get(reason, ())) for reason in {**known, **new}}
+    return tuple(FailedIndexes(reason=reason, indexes=str(merged[reason])) for reason in sorted(merged))
 
 
 def _arms(view: EpisodeSetInput, total: int, done: Mapping[int, EpisodeView]) -> Iterator[ArmStatus]:
