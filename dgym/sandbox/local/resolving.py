@@ -88,7 +88,9 @@ async def pin_requirements(sources: Sequence[Sequence[str]], *, python_version: 
         if status == 0:
             return Pinned(lines=tuple(_pins(output)), left_out=tuple(left_out))
         names = {_normal(name) for found in _NOT_FOUND.findall(output) for name in found if name}
-        absent = [line for line in lines if _normal(line) in names]
+        # uv names a requirement whose older versions have no wheels, too, where the newest is in a conflict.
+        named = [line for line in lines if _normal(line) in names]
+        absent = [line for line in named if (await _resolve([line], python_version))[0] != 0]
         why = "the index has no wheel of it for this Python"
         if not absent and not UNREACHABLE.search(output):
             failing = await _failing(lists, python_version)
