@@ -17,7 +17,7 @@ from tests.perf.containers import container_figures
 from tests.perf.measure import Figure
 from tests.perf.parallel import parallel_figures
 from tests.perf.report import report_figures
-from tests.perf.resets import reset_figures
+from tests.perf.resets import project_figures, reset_figures
 from tests.perf.runtimes import runtime_figures
 from tests.perf.sandboxpools import sandboxpool_figures
 from tests.perf.scale import active_figures, throughput_figures
@@ -33,6 +33,7 @@ BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
     "startup": startup_figures,
     "steps": step_figures,
     "resets": reset_figures,
+    "projects": project_figures,
     "runtimes": runtime_figures,
     "containers": container_figures,
     "parallel": parallel_figures,

@@ -1,6 +1,8 @@
-"""How long a reset takes, by the size of the repository, beside GNU tar, which only unpacks it on the same disk."""
+"""How long a reset takes: by the size of the repository, beside GNU tar, which only unpacks it on the same disk, and
+with an installed project, beside the same files without one."""
 
 import asyncio
+import os
 import statistics
 import subprocess
 import tempfile
@@ -8,6 +10,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 import msgspec
 
@@ -15,9 +18,25 @@ import dgym
 from dgym.api import DebugTask
 from dgym.env import open_source
 from tests.perf.measure import Figure, figure, timed
+from tests.wheels import PYTEST, write_index
 
 SIZES = ((10, 11, 150.0), (5000, 5, 2000.0))
 """Files, repetitions, aim in milliseconds."""
+PROJECT = """\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+[project]
+name = "measured"
+version = "1"
+scripts = {measured = "package_0.module_0:value"}
+[tool.hatch.build.targets.wheel]
+include = ["package_0"]
+"""
+BACKEND = ("hatchling", "editables", "pathspec", "trove-classifiers", "tomlkit")
+PROJECT_REPEAT = 15
+LAYER_AIM = 150.0
+"""Milliseconds that a later episode may take longer for an installed project."""
 
 
 def reset_figures(scratch: Path) -> list[Figure]:
@@ -41,6 +60,34 @@ def reset_figures(scratch: Path) -> list[Figure]:
         figures.append(figure(f"first reset, {count:,} files", first, **compared))
         figures.append(figure(f"reset, {count:,} files", later, aim=aim, **compared))
     return figures
+
+
+def project_figures(scratch: Path) -> list[Figure]:
+    """From nothing to the first observation: a project that an earlier episode installed, and the same files alone."""
+    folders = [scratch / "project", scratch / "plain"]
+    for folder in folders:
+        write_repository(folder, 10)
+    (folders[0] / "pyproject.toml").write_text(PROJECT)
+    (scratch / "index").mkdir()
+    index = write_index(scratch / "index", (*PYTEST, *BACKEND))
+    specs = [{"source": {"localPath": str(folder)}} for folder in folders]
+    tasks = [msgspec.convert({"metadata": {"name": "perf"}, "spec": spec}, DebugTask) for spec in specs]
+
+    def started(task: DebugTask) -> float:
+        with dgym.RepoEnv(task) as env:
+            return timed(env.reset, repeat=1, warm_up=0)[0]
+
+    with patch.dict(os.environ, {**index, "XDG_CACHE_HOME": str(scratch / "cache")}):
+        first = [started(task) for task in tasks][:1]
+        pairs = [tuple(map(started, tasks)) for _ in range(PROJECT_REPEAT)]
+    installed, plain = map(list, zip(*pairs, strict=True))
+    compared = {"baseline": statistics.median(plain), "baseline_name": "no project"}
+    differences = [one - other for one, other in pairs]
+    return [
+        figure("start with a project, the first time", first, **compared),
+        figure("start with a project that is installed", installed, **compared),
+        figure("project layer of a later episode", differences, aim=LAYER_AIM),
+    ]
 
 
 def interleaved(
