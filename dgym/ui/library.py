@@ -61,6 +61,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
         return seconds_of(self.about.start_time)
 
     @property
+    def ended(self) -> float:
+        """When the attempt ended, by its own record: seconds since the epoch, 0 without a result."""
+        return self.started + self.row.seconds if self.row is not None else 0.0
+
+    @property
     def finished(self) -> bool:
         """Whether it has a result."""
         return self.row is not None

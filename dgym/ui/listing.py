@@ -174,7 +174,7 @@ def _overview(key: tuple[str, str], entries: Sequence[Entry], progress: Progress
     changed = max([began, *(entry.changed for entry in entries)])
     ended = len(finished) >= total or (progress is not None and progress.ended)
     active = not ended and (counts["running"] > 0 or is_live(changed))
-    lately = sum(entry.changed >= began for entry in finished)
+    lately = sum(entry.ended >= began for entry in finished)
     pace = Pace(
         total=total,
         resolved=counts["resolved"],

@@ -3,10 +3,13 @@
 import json
 import re
 import shutil
+from datetime import datetime
 
 import pytest
 from yarl import URL
 
+from dgym.ui import open_library
+from dgym.ui.listing import overviews
 from tests.integration.ui.serving import served
 
 
@@ -77,6 +80,24 @@ async def test_episodes_have_their_run_and_the_time_of_their_start(results, tmp_
         assert re.findall(r'nowrap">(\d{4})-\d\d-\d\d [\d:]{8}<', listed) == ["2001", "2002", "2003", "2004"]
         assert re.findall(r'soft">(\d{4})-', await text(client, "/index.html")) == ["2004"]
         assert ">Changed<" not in listed
+
+
+async def test_the_rate_counts_the_episodes_that_ended_since_the_run_began(results, tmp_path):
+    copy = tmp_path / "results"
+    shutil.copytree(results, copy, copy_function=shutil.copyfile)  # every file is new
+    plan = next(copy.glob("nightly/.dgym-plan-*.json"))
+    planned = json.loads(plan.read_bytes())
+    planned["sets"]["calc"].append("local/calc-more/0123456789ab")
+    ends = []
+    for path in copy.glob("nightly/local/calc-*/*/1/result.json"):
+        result = json.loads(path.read_bytes())
+        ends.append(datetime.fromisoformat(result["startTime"]).timestamp() + result["durationSeconds"])
+    for began, counted in ((max(ends) + 10, 0), (min(ends) - 10, 4)):
+        plan.write_text(json.dumps({**planned, "began": began}))
+        library = open_library(str(copy))
+        await library.refresh()
+        (run,) = overviews(library, began + 60)
+        assert run.rate == pytest.approx(counted / 60)
 
 
 async def test_the_token_is_asked_for_and_the_cookie_is_for_this_site_alone(results):
