@@ -6,7 +6,7 @@ them from running, too: what the repository's own code raises is the bug, what i
 
 import posixpath
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from dgym.sandbox import EntrypointResult, Mode
 from dgym.wire import Observation
@@ -16,6 +16,7 @@ _NOTHING_RAN = frozenset({2, 3, 4, 5, *_NOT_STARTED})
 _TAIL_LINES = 20
 _ERROR = re.compile(r"^(?:E\s+|INTERNALERROR>\s*)?((?:\w+\.)*\w*(?:Error|Exception)): (.*)$")
 _PLACE = re.compile(r'^(?:E\s+|INTERNALERROR>\s*)?(?:File "(?P<quoted>[^"]+)", line \d+|(?P<short>\S+\.py):\d+:)')
+_SHORT_PLACE = re.compile(r"^(\S+\.py):\d+$")
 _MISSING_MODULE = re.compile(r"No module named ['\"]?([\w.]+)")
 _NO_ASYNC_PLUGIN = "async def functions are not natively supported"
 _ASYNC_PLUGINS = ("pytest-asyncio", "anyio", "pytest-trio", "pytest-twisted", "pytest-aiohttp")
@@ -93,6 +94,9 @@ def environment_failure(
         if (found := _ERROR.match(line)) is None:
             continue
         module = _missing_module(found[1], found[2])
+        if module is None and _is_of_others(lines[: number + 1], workspace, paths):
+            causes.append(f"{found[1]}: {found[2]}")
+            continue
         if module is None or _is_part(module, paths):
             return None
         place = _place_before(lines[:number], workspace)
@@ -126,6 +130,15 @@ def _is_part(module: str, paths: Collection[str]) -> bool:
     """Whether the repository has a module or package of this name, wherever it stands."""
     names = {f"{module}.py", module}
     return any(not names.isdisjoint(path.split("/")) for path in paths)
+
+
+def _is_of_others(lines: Sequence[str], workspace: str, paths: Collection[str]) -> bool:
+    """Whether ``lines`` end with a traceback and no entry of any traceback in them is a file of the repository."""
+    named = [found["quoted"] or found["short"] for line in lines if (found := _PLACE.match(line.strip()))]
+    inside = workspace.rstrip("/") + "/"
+    places = [posixpath.normpath(posixpath.join(workspace, name)).removeprefix(inside) for name in named]
+    short = [found[1] for line in lines if (found := _SHORT_PLACE.match(line.strip()))]
+    return bool(places) and not any(place in paths for place in (*places, *short)) and inside not in lines[-1]
 
 
 def _place_before(lines: list[str], workspace: str) -> str | None:

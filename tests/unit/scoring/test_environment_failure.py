@@ -10,6 +10,8 @@ from dgym.wire import Observation, Score
 PATHS = ("calc.py", "package/__init__.py", "test_calc.py", "conftest.py")
 MISSING = "E   ModuleNotFoundError: No module named 'absent'"
 
+CRASH = 'Traceback (most recent call last):\n  File "/usr/lib/python3/site-packages/_pytest/main.py", line 9, in wrap'
+
 
 def why(text, *, status=2, mode=Mode.NAMED_TESTS, form="pytest", outcomes=None, declared="", ended_by="exit", **more):
     report = Report(form=form, outcomes=outcomes or {}, finished=True, exit_status=status)
@@ -35,6 +37,7 @@ def why(text, *, status=2, mode=Mode.NAMED_TESTS, form="pytest", outcomes=None, 
         ("ImportError: Error importing plugin \"absent\": No module named 'absent'", "importing plugin"),
         ("ERROR: usage: pytest\nerror: unrecognized arguments: --cov", "--cov"),
         ("ERROR: Missing required plugins: pytest-absent", "pytest-absent"),
+        (f"{CRASH}\nTypeError: required field missing from alias", "TypeError: required field missing from alias"),
         ("no tests ran in 0.01s", "no test was collected"),
     ],
 )
@@ -47,6 +50,9 @@ def test_what_is_missing_around_the_repository_is_the_environments(text, cause):
 @pytest.mark.parametrize(
     "text",
     [
+        f'{CRASH}\n  File "/workspace/conftest.py", line 1, in <module>\nTypeError: a bug',
+        f"{CRASH}\ncalc.py:1\nE   SyntaxError: expected ':'",
+        f"{CRASH}\nValueError: /workspace/settings.json is empty",
         "calc.py:1\nE   SyntaxError: expected ':'",
         "conftest.py:1: in <module>\nE   ImportError: cannot import name 'absent' from 'calc' (/workspace/calc.py)",
         "test_calc.py:1: in <module>\nE   ModuleNotFoundError: No module named 'package.absent'",
