@@ -21,6 +21,27 @@ try:
 except Exception as error:
     print(type(error), error)
 """
+STACKS = """\
+import atexit, inspect, os, sys, threading, traceback
+
+def show_stack():
+    print([(os.path.basename(entry[1]), entry[2], entry[3]) for entry in inspect.stack()])
+    traceback.print_stack()
+    sys.stderr.flush()
+
+show_stack()
+for thread in [threading.Thread(target=show_stack)]:
+    thread.start()
+    thread.join()
+atexit.register(show_stack)
+sys.stdout.flush()
+"""
+FAILING = """
+def fail():
+    raise KeyError("not found")
+
+fail()
+"""
 FORMS = {
     "python main.py one": "a script",
     "python ./sub/../main.py": "a path that is not normal",
@@ -44,7 +65,7 @@ sys.stdout.write("\\n".join(map(repr, found)) + "\\n")
 """
 
 
-def write_forms(workspace):
+def write_forms(workspace, program=REPORT):
     """One program in each form of ``FORMS``."""
     for directory in ("", "sub", "real", "package"):
         place = workspace / directory
@@ -52,11 +73,11 @@ def write_forms(workspace):
         (place / "beside.py").write_text(f"value = {directory!r}\n")
         (place / "data.txt").write_text("data\n")
     for path in ("main.py", "real/main.py", "package/__main__.py", "package/tool.py"):
-        (workspace / path).write_text(REPORT)
+        (workspace / path).write_text(program)
     (workspace / "package/__init__.py").write_text("")
     (workspace / "link.py").symlink_to("real/main.py")
     with zipfile.ZipFile(workspace / "app.pyz", "w") as archive:
-        for name, text in (("__main__.py", REPORT), ("beside.py", "value = 'archive'\n"), ("data.txt", "data\n")):
+        for name, text in (("__main__.py", program), ("beside.py", "value = 'archive'\n"), ("data.txt", "data\n")):
             archive.writestr(name, text)
 
 

@@ -14,19 +14,20 @@ Interpreters import this module before ``sys.path`` is safe, so at its top it im
 import os
 import sys
 
-FDS_VARIABLE = "DGYM_DEBUG_FDS"
+START_VARIABLE = "DGYM_DEBUG_START"
 HOOK = "hook"
 PROGRAMS = "bin"
 CLAIM = "claimed"
 SOCKET = "socket"
 TRACES = "traces"
-DRIVER = os.path.abspath(__file__)
-_RUNNER = os.path.dirname(DRIVER)
+_RUNNER = os.path.dirname(os.path.abspath(__file__))
 _HOOK_FILE = "sitecustomize.py"
 _PASSED = "passed"
 _LONGEST_LINE = 200
 _LINES = 5
 _TESTERS = ("pytest", "py.test")
+_INSTALLED = ("site-packages", "dist-packages")
+_ISOLATING = ("-E", "-I", "-S")
 _SCRIPT = '#!/bin/sh\nexec %s -I -S %s %s "$0" "$@"\n'
 _IMPORTING = '#!/bin/sh\nPYTHONPATH=%s${PYTHONPATH:+:$PYTHONPATH}\nexport PYTHONPATH\nexec %s "$@"\n'
 _DISPATCHER = "dispatch"
@@ -42,7 +43,7 @@ def hook_session(session, environment):
     os.mkdir(programs)
     dispatcher = os.path.join(session, _DISPATCHER)
     with open(dispatcher, "w") as stream:
-        stream.write(_SCRIPT % (_quoted(sys.executable), _quoted(DRIVER), _quoted(session)))
+        stream.write(_SCRIPT % (_quoted(sys.executable), _quoted(os.path.abspath(__file__)), _quoted(session)))
     os.chmod(dispatcher, 0o700)
     for name in _names(environment.get("PATH", os.defpath)):
         os.symlink(dispatcher, os.path.join(programs, name))
@@ -195,22 +196,60 @@ def _start_program(session, shim, arguments):
     os.execve(found, words, environment)
 
 
-def _drive(loaded):
-    """Run the program under the debugger: the task's interpreter has been started with this file.
+# The debugged program
 
-    The standard library is imported with the workspace out of the way, so that a ``code.py`` or ``cmd.py`` there is not
-    taken for the library's.
+
+def driven(launch, descriptors, environment):
+    """The command and the environment of a program that the debugger enters as its interpreter starts.
+
+    ``-E``, ``-I`` and ``-S`` would keep the hook out: ``enter_debugger`` does what they ask for.
     """
-    path = list(sys.path)
-    sys.path[:] = library_entries(path)
-    kind, target = os.environ[FDS_VARIABLE].split(",", 3)[2:]
+    import json
+
+    isolating = [flag for flag in launch.flags if flag in _ISOLATING]
+    words = launch.command()
+    words[1 : 1 + len(launch.flags)] = [flag for flag in launch.flags if flag not in _ISOLATING]
+    own = {name: value for name, value in environment.items() if name.startswith("PYTHON")}
+    environment = dict(environment)
+    if "-E" in isolating or "-I" in isolating:
+        for name in own:
+            del environment[name]
+    if "-I" in isolating:
+        words.insert(1, "-s")
+        environment["PYTHONSAFEPATH"] = "1"
+    imports = [os.path.join(_RUNNER, HOOK), environment.get("PYTHONPATH")]
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, imports))
+    fields = {"kind": launch.kind, "target": launch.target, "flags": isolating, "environment": own}
+    environment[START_VARIABLE] = json.dumps(dict(fields, descriptors=descriptors))
+    return words, environment
+
+
+def enter_debugger(loaded, path, here):
+    """As the interpreter of a driven program starts: let the debugger in.
+
+    Returns the function that begins to trace and ``call_from``, by which to call the program's code before.
+    ``loaded`` are the modules and ``path`` the ``sys.path`` of the interpreter; ``here`` is the hook's directory. The
+    debugger imports the standard library with the workspace out of the way, so that a ``code.py`` or ``cmd.py`` there
+    is not taken for the library's.
+    """
+    import json
+
+    start = json.loads(os.environ.pop(START_VARIABLE))
+    for name in [name for name in os.environ if name.startswith("PYTHON")]:
+        del os.environ[name]
+    os.environ.update(start["environment"])
+    path = [entry for entry in path if os.path.abspath(entry) != here]
+    if "-S" in start["flags"]:
+        path = [entry for entry in path if not entry.endswith(_INSTALLED)]
+    target = start["target"]
     first = os.path.dirname(os.path.realpath(target)) if os.path.isfile(target) else target
     others = path[: path.index(sys.path[0])] if sys.path else path
-    entries = [os.getcwd() if kind == "module" else first] + others
+    entries = [os.getcwd() if start["kind"] == "module" else first] + others
     keep_private = import_privately() if any(map(_may_hide_library, entries)) else None
     from dgym_runner.debugger import program
+    from dgym_runner.frames import call_from
 
-    program.run(loaded, path, _RUNNER, keep_private)
+    return program.enter(start, loaded, path, _RUNNER, keep_private), call_from
 
 
 def _may_hide_library(entry):
@@ -275,16 +314,15 @@ def import_privately():
 def library_entries(path):
     """The entries of a ``sys.path`` that hold the standard library, without what is installed or the workspace's."""
     library = os.path.dirname(os.path.abspath(os.__file__))
-    installed = ("site-packages", "dist-packages")
     return [
         entry
         for entry in path
-        if entry.endswith(".zip") or (os.path.abspath(entry).startswith(library) and not entry.endswith(installed))
+        if entry.endswith(".zip") or (os.path.abspath(entry).startswith(library) and not entry.endswith(_INSTALLED))
     ]
 
 
-def run_next(here):
-    """Run the ``sitecustomize`` that ``sys.path`` has outside of the directory ``here``, if there is one.
+def run_next(here, call=lambda function, *arguments: function(*arguments)):
+    """Run the ``sitecustomize`` that ``sys.path`` has outside of the directory ``here``, if there is one, by ``call``.
 
     The runner's ``sitecustomize`` hides the environment's own, which Python then does not find.
     """
@@ -297,16 +335,12 @@ def run_next(here):
     if spec is not None and spec.loader is not None:
         module = _frozen_importlib.module_from_spec(spec)
         sys.modules["sitecustomize"] = module
-        spec.loader.exec_module(module)
+        call(spec.loader.exec_module, module)
 
 
 if __name__ == "__main__":
-    _loaded = frozenset(sys.modules)
     sys.modules[_PACKAGE] = type(sys)(_PACKAGE)
     sys.modules[_PACKAGE].__path__ = [_RUNNER]
     # For those that import this module as the package's: it is not read a second time.
     sys.modules[_PACKAGE + ".shims"] = sys.modules["__main__"]
-    if sys.argv[1:]:
-        _start_program(sys.argv[1], sys.argv[2], sys.argv[3:])
-    else:
-        _drive(_loaded)
+    _start_program(sys.argv[1], sys.argv[2], sys.argv[3:])

@@ -38,7 +38,7 @@ def restore(debugger, table, following):
     problems = []
     for entry in sorted(table, key=lambda entry: entry["number"]):
         use_number(entry["number"])
-        filename = debugger.canonic(entry["file"])
+        filename = debugger.canonic(os.path.join(debugger.workspace, entry["file"]))
         error = debugger.set_break(filename, entry["line"], entry.get("temporary", False), entry.get("condition"))
         if error:
             where = "%s:%d" % (entry["file"], entry["line"])
@@ -85,14 +85,17 @@ def report(debugger):
 def explain_misses(debugger, tracing_lost):
     """A sentence for each breakpoint that did not stop this run of the program, and why."""
     sentences = []
+    # At the end the main module has no __file__ any more.
+    ran = {debugger.canonic(filename) for filename in debugger.traced_files}
     for breakpoint_ in _by_number():
         if breakpoint_.enabled and not getattr(breakpoint_, "stops", 0):
             where = "%s:%d" % (debugger.relative(breakpoint_.file), breakpoint_.line)
-            sentences.append("Breakpoint %d at %s %s." % (breakpoint_.number, where, _why(breakpoint_, tracing_lost)))
+            why = _why(breakpoint_, tracing_lost, ran)
+            sentences.append("Breakpoint %d at %s %s." % (breakpoint_.number, where, why))
     return sentences
 
 
-def _why(breakpoint_, tracing_lost):
+def _why(breakpoint_, tracing_lost, ran):
     reached = breakpoint_.hits - getattr(breakpoint_, "hits_before", 0)
     if reached and breakpoint_.cond:
         return "was reached %d times but its condition %s never held%s" % (
@@ -104,11 +107,11 @@ def _why(breakpoint_, tracing_lost):
         return "was reached %d times, all within its ignore count" % reached
     if tracing_lost:
         return "was not hit: the program replaced the debugger's trace function (sys.settrace)"
-    return "was never hit: " + _not_reached(breakpoint_)
+    return "was never hit: " + _not_reached(breakpoint_, ran)
 
 
-def _not_reached(breakpoint_):
-    loaded = _loaded_files()
+def _not_reached(breakpoint_, ran):
+    loaded = _loaded_files() | ran
     if os.path.realpath(breakpoint_.file) not in loaded:
         name = os.path.basename(breakpoint_.file)
         others = sorted(path for path in loaded if os.path.basename(path) == name and name != "__init__.py")

@@ -5,6 +5,7 @@ comprehensions and lambdas, and assignments to local variables stay, in every fr
 """
 
 import ast
+import functools
 import linecache
 import os
 import pdb  # noqa: T100 - this is one
@@ -15,6 +16,7 @@ import sys
 import threading
 import traceback
 
+from ..frames import call_from
 from . import breakpoints
 from . import parsing
 from .parsing import COMMANDS, is_statement, refusal
@@ -124,7 +126,7 @@ class Commands(pdb.Pdb):
 
     def _getval(self, arg):
         try:
-            return evaluate(arg, self.curframe.f_globals, self.values())
+            return evaluate(arg, self.curframe, self.values())
         except BaseException:
             self.show_error()
             raise
@@ -132,7 +134,7 @@ class Commands(pdb.Pdb):
     def _getval_except(self, arg, frame=None):
         values = self.values() if frame is None else frame.f_locals
         try:
-            return evaluate(arg, (frame or self.curframe).f_globals, values)
+            return evaluate(arg, frame or self.curframe, values)
         except BaseException:
             kind, value = sys.exc_info()[:2]
             return _Raised("** raised %s **" % traceback.format_exception_only(kind, value)[-1].strip())
@@ -146,17 +148,21 @@ class Commands(pdb.Pdb):
             return
         else:
             try:
-                self.message(form(value))
+                self.message(call_from(self.curframe, form, value))
             except BaseException:
                 self.show_error()
         finally:
             sys.stdout = saved
 
+    def displayhook(self, obj):
+        if obj is not None:
+            self.message(call_from(self.curframe, repr, obj))
+
     def do_p(self, arg):
         self._show(arg, repr)
 
     def do_pp(self, arg):
-        self._show(arg, lambda value: pprint.pformat(value, width=_WIDTH, compact=True))
+        self._show(arg, functools.partial(pprint.pformat, width=_WIDTH, compact=True))
 
     def do_commands(self, arg):
         # The whole block is in the queue; pdb leaves it there when it refuses the command, and after a command that
@@ -235,7 +241,7 @@ class Commands(pdb.Pdb):
         if colon:
             return self._place(self.lookupmodule(filename), name)
         try:
-            found = evaluate(name, self.curframe.f_globals, self.values())
+            found = evaluate(name, self.curframe, self.values())
             code = getattr(found, "__wrapped__", found)
             code = getattr(code, "__func__", code).__code__
             return "%s:%d" % (self.canonic(code.co_filename), breakpoints.first_line_of_code(code))
@@ -342,34 +348,33 @@ _COROUTINE = 0x80  # inspect.CO_COROUTINE
 _WITH_AWAIT = getattr(ast, "PyCF_ALLOW_TOP_LEVEL_AWAIT", 0)  # from Python 3.8 on
 
 
-def evaluate(expression, frame_globals, frame_locals):
-    """The value of an expression."""
+def evaluate(expression, frame, frame_locals):
+    """The value of an expression in a frame."""
     code = compile(expression.strip(), "<string>", "eval", _WITH_AWAIT)
-    if frame_locals is frame_globals or not _nests(code):
-        return _run(code, frame_globals, frame_locals)
-    return _run(code, _merged(frame_globals, frame_locals), frame_locals)
+    if frame_locals is frame.f_globals or not _nests(code):
+        return _run(code, frame, frame.f_globals, frame_locals)
+    return _run(code, frame, _merged(frame.f_globals, frame_locals), frame_locals)
 
 
 def execute(statement, frame, frame_locals):
     """Run one statement; values of expressions go to ``sys.displayhook``."""
     code = compile(statement + "\n", "<stdin>", "single", _WITH_AWAIT)
-    frame_globals = frame.f_globals
     try:
-        if frame_locals is frame_globals or not _nests(code):
-            _run(code, frame_globals, frame_locals)
+        if frame_locals is frame.f_globals or not _nests(code):
+            _run(code, frame, frame.f_globals, frame_locals)
         else:
-            _execute_merged(code, frame_globals, frame_locals)
+            _execute_merged(code, frame, frame_locals)
     finally:
         if frame.f_code.co_flags & _OPTIMIZED and sys.version_info < (3, 13):
             _keep_locals(frame, frame_locals)
 
 
-def _run(code, global_names, local_names):
-    found = eval(code, global_names, local_names)
-    return _await(found) if code.co_flags & _COROUTINE else found
+def _run(code, frame, global_names, local_names):
+    found = call_from(frame, eval, code, global_names, local_names)
+    return _await(found, frame) if code.co_flags & _COROUTINE else found
 
 
-def _await(coroutine):
+def _await(coroutine, frame):
     """The result of a coroutine, at a stop: the event loop that is stopped runs until the coroutine has ended.
 
     Tasks of that loop go on meanwhile, as where the program itself awaits. Without a loop a new one runs.
@@ -381,7 +386,7 @@ def _await(coroutine):
     if loop is None:
         loop = asyncio.new_event_loop()
         try:
-            return loop.run_until_complete(coroutine)
+            return call_from(frame, loop.run_until_complete, coroutine)
         finally:
             loop.close()
     if not (hasattr(loop, "_run_once") and hasattr(loop, "_ready")):
@@ -394,7 +399,7 @@ def _await(coroutine):
     task = loop.create_task(coroutine)
     try:
         while not task.done():
-            loop._run_once()
+            call_from(frame, loop._run_once)
     finally:
         task.cancel()
         # The round of the loop that is stopped counted its callbacks when it began.
@@ -415,11 +420,12 @@ def _merged(frame_globals, frame_locals):
     return merged
 
 
-def _execute_merged(code, frame_globals, frame_locals):
+def _execute_merged(code, frame, frame_locals):
+    frame_globals = frame.f_globals
     merged = _merged(frame_globals, frame_locals)
     before = dict(merged)
     try:
-        _run(code, merged, frame_locals)
+        _run(code, frame, merged, frame_locals)
     finally:
         absent = object()
         for name, value in merged.items():

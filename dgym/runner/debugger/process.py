@@ -21,9 +21,9 @@ from ..execution import shell_argv
 from ..files import remove
 from ..launch import refusal
 from ..processes import start_thread
-from ..shims import DRIVER, SOCKET, TRACES, at_directory, hook_session, passed_programs
+from ..shims import SOCKET, TRACES, at_directory, driven, hook_session, passed_programs
 from .takeover import ShellLaunch
-from .wire import FDS_VARIABLE, Decoder, checked, encode
+from .wire import Decoder, checked, encode
 
 INTERRUPT = signal.SIGRTMAX - 2
 TRACEBACK = signal.SIGRTMAX - 3
@@ -300,10 +300,8 @@ class DirectStart(object):
     def __init__(self, launch, config):
         self.channel, self._theirs = socket.socketpair()
         self.traces, self._their_traces = os.pipe()
-        self.argv = [launch.python] + launch.flags + [DRIVER]
         self.pass_fds = (self._theirs.fileno(), self._their_traces)
-        self.environment = dict(config.environment, **launch.env)
-        self.environment[FDS_VARIABLE] = "%d,%d,%s,%s" % (self.pass_fds + (launch.kind, launch.target))
+        self.argv, self.environment = driven(launch, self.pass_fds, dict(config.environment, **launch.env))
 
     def started(self):
         """Close what the process has inherited."""

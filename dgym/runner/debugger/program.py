@@ -1,4 +1,7 @@
-"""Runs the program as the interpreter would have: its ``__main__``, ``sys.path``, ``sys.argv`` and exit status."""
+"""Enters the program as its interpreter starts: makes the debugger, which waits for the program's first line.
+
+The interpreter runs the program, so that ``__main__`` and the frames below it are those of plain Python.
+"""
 
 import atexit
 import faulthandler
@@ -6,7 +9,6 @@ import os
 import pdb  # noqa: T100 - its functions are replaced
 import sys
 import threading
-import traceback
 import types
 
 from .. import main_program
@@ -15,35 +17,39 @@ from . import breakpoints
 from . import pytest_plugin
 from .remote_pdb import START, Debugger
 from .tracing import HARNESS, HIDDEN, PROGRAM, Owners, interrupt_on_signal
-from .wire import FDS_VARIABLE, Channel
+from .wire import Channel
 
 _KEPT = frozenset(["bdb", "cmd", "pdb", "threading"])
 
 
-def run(loaded, path, root, keep_private):
-    """Connect to the host and run the program that it names.
+def enter(driven, loaded, path, root, keep_private):
+    """Connect to the host and prepare for the program; returns the function that begins to trace.
 
-    ``loaded`` and ``path`` are the modules and the ``sys.path`` that the interpreter itself began with;
-    ``root`` is the runner's directory. ``keep_private``, unless None, takes the modules that only the debugger uses.
+    ``driven`` is what ``shims.driven`` passed on; ``loaded`` and ``path`` are the modules and the ``sys.path`` that the
+    interpreter itself began with; ``root`` is the runner's directory. ``keep_private``, unless None, takes the modules
+    that only the debugger uses.
     """
-    numbers = os.environ.pop(FDS_VARIABLE).split(",", 2)
-    numbers[2:] = []
-    channel = Channel(int(numbers[0]))
-    traces = move_high(int(numbers[1]))
+    channel = Channel(driven["descriptors"][0])
+    traces = move_high(driven["descriptors"][1])
     start = channel.receive()
     if start is None:
-        return
+        os._exit(1)
     faulthandler.register(start["trace_signal"], file=traces, all_threads=True, chain=False)
     debugger = _make_debugger(channel, start, root)
-    program = _Program(start, debugger)
-    program.take_place(path)
+    program = _Program(start, driven["flags"], debugger)
+    # Registered first, so that it runs after everything that the program registers.
+    atexit.register(program.report_end)
+    first = main_program.first_entry(start["kind"], start["target"])
+    sys.path[:] = path if first is None else [first] + path
     private = main_program.forget_modules(loaded, _KEPT)
     if keep_private is not None:
         keep_private(private)
+    sys.path[:] = path
     _install_hooks(debugger)
     if start["is_pytest"]:
         pytest_plugin.connect(debugger)
-    program.run()
+    _call_at_shutdown(program.end)
+    return lambda: debugger.begin(program.begin)
 
 
 def _make_debugger(channel, start, root):
@@ -56,20 +62,7 @@ def _make_debugger(channel, start, root):
     debugger.notices += start["notices"]
     debugger.notices += breakpoints.restore(debugger, start["breakpoints"], start["next_number"])
     interrupt_on_signal(debugger, start["interrupt_signal"])
-    atexit.register(_report_end, debugger)
     return debugger
-
-
-def _report_end(debugger):
-    # Registered first, so that it runs after everything the program has registered.
-    message = debugger.state()
-    message["type"] = "end"
-    message["output"], message["cut"] = debugger.answer.take(debugger.limit)
-    message["notices"] = message["notices"] + breakpoints.explain_misses(debugger, debugger.tracing_lost)
-    debugger.channel.send(message)
-    # Nothing stops any more, and the interpreter is about to clear the debugger's modules under the trace function.
-    threading.settrace(None)
-    sys.settrace(None)
 
 
 def _install_hooks(debugger):
@@ -94,77 +87,90 @@ def _install_hooks(debugger):
         sys.breakpointhook = breakpointhook
 
 
+def _call_at_shutdown(function):
+    """Have the function called when the main module has ended, before the interpreter waits for threads."""
+    if hasattr(threading, "_register_atexit"):
+        threading._register_atexit(function)
+        return
+    original = threading._shutdown
+
+    def shutdown():
+        function()
+        original()
+
+    threading._shutdown = shutdown
+
+
 class _Program(object):
-    def __init__(self, start, debugger):
+    def __init__(self, start, flags, debugger):
         self._start = start
+        self._flags = flags
         self._debugger = debugger
+        self._main = None
+        self._ended = False
 
-    def take_place(self, path):
-        """Give the program its own sys.path and sys.argv."""
-        start = self._start
-        # Unless it is isolated, the interpreter has put the runner's directory first.
-        sys.path[:] = path if main_program.is_isolated() else path[1:]
-        first = main_program.first_entry(start["kind"], start["target"])
-        if first is not None:
-            sys.path.insert(0, first)
-        argv = pytest_plugin.arguments(start["argv"], os.environ) if start["is_pytest"] else start["argv"]
-        sys.argv[:] = [start["target"]] + argv
-        if hasattr(sys, "orig_argv"):
-            sys.orig_argv[:] = start["orig_argv"]
-
-    def run(self):
-        debugger = self._debugger
-        debugger.begin(sys._getframe())
-        try:
-            self._execute()
-        except SystemExit:
-            self._finished()
-            raise
-        except BaseException as error:
-            self._finished()
-            self._failed(error)
-        self._finished()
-
-    def _execute(self):
-        code, namespace = main_program.load(self._start["kind"], self._start["target"])
-        if self._debugger.has_stopped:
+    def begin(self, frame):
+        """The main module, whose frame this is, is about to run."""
+        start, debugger = self._start, self._debugger
+        code = frame.f_code
+        # Not the variables themselves: the interpreter clears them when nothing else holds them.
+        self._main = id(frame.f_globals)
+        self._restore()
+        if start["is_pytest"]:
+            sys.argv[1:] = pytest_plugin.arguments(start["argv"], os.environ)
+        if debugger.has_stopped:
             # At a breakpoint in a package that the module needed: the agent has taken over already.
-            self._debugger.record_file(code.co_filename)
-        elif not self._start["is_pytest"] and self._debugger.owners.of(code.co_filename) == PROGRAM:
-            self._debugger.record_file(code.co_filename)
-            self._debugger.stop_in(code)
+            debugger.record_file(code.co_filename)
+        elif not start["is_pytest"] and debugger.owners.of(code.co_filename) == PROGRAM:
+            debugger.record_file(code.co_filename)
+            debugger.stop_in(code)
         else:
-            before = compile("pass", START, "exec")
-            self._debugger.stop_in(before)
-            exec(before, namespace)
-        exec(code, namespace)
+            debugger.stop_before(frame)
 
-    def _finished(self):
-        """The main module has ended: from now on only breakpoints stop the program, for example in exit handlers."""
+    def _restore(self):
+        """Take back what differs from plain Python because the debugger had to enter."""
+        started_by = getattr(sys.modules.get("sitecustomize"), "__file__", None)
+        if started_by and self._debugger.owners.of(started_by) == HIDDEN:
+            del sys.modules["sitecustomize"]
+        if hasattr(sys, "orig_argv"):
+            sys.orig_argv[:] = self._start["orig_argv"]
+        if "-I" in self._flags and sys.version_info < (3, 11):
+            own = os.path.dirname(os.path.realpath(self._start["target"]))
+            sys.path[:] = sys.path[1:] if sys.path[0] == own else sys.path
+
+    def end(self):
+        """The main module has ended: only breakpoints stop the program now, for example in exit handlers.
+
+        After an exception that the module did not catch, the program stops where it was raised.
+        """
+        if self._ended:
+            return
+        self._ended = True
         debugger = self._debugger
-        debugger.tracing_lost = bool(debugger.breaks) and sys.gettrace() is not debugger.trace
-        debugger.first_code = None
+        debugger.tracing_lost = bool(debugger.breaks) and sys.gettrace() is not debugger.tracer
+        debugger.first_code = debugger.main_frame = None
         debugger.stop_at_breakpoints()
+        # The interpreter has set and printed these. Others set them too, by the traceback of a caught exception.
+        error, trace = getattr(sys, "last_value", None), getattr(sys, "last_traceback", None)
+        if trace is not None and trace.tb_frame.f_back is None and self._passes_main(trace):
+            debugger.post_mortem(error, trace)
 
-    def _failed(self, error):
-        trace = self._own_part(error.__traceback__)
-        error = error.with_traceback(trace)
-        try:
-            sys.excepthook(type(error), error, trace)
-        except BaseException:
-            traceback.print_exception(type(error), error, trace)
-        if trace is not None:
-            self._debugger.post_mortem(error, trace)
-        # Raised again, so that the interpreter decides the exit status; its message is out already.
-        sys.excepthook = lambda *_ignored: None
-        raise error
-
-    def _own_part(self, trace):
-        owners = self._debugger.owners
+    def _passes_main(self, trace):
         while trace is not None:
-            filename = trace.tb_frame.f_code.co_filename
-            if owners.of(filename) != HIDDEN and not filename.endswith("runpy.py"):
-                if filename != "<frozen runpy>":
-                    return trace
+            if id(trace.tb_frame.f_globals) == self._main and trace.tb_frame.f_code.co_name == "<module>":
+                return True
             trace = trace.tb_next
-        return None
+        return False
+
+    def report_end(self):
+        """Send the last message, after the program's own exit handlers."""
+        self.end()
+        debugger = self._debugger
+        message = debugger.state()
+        message["type"] = "end"
+        message["output"], message["cut"] = debugger.answer.take(debugger.limit)
+        message["notices"] = message["notices"] + breakpoints.explain_misses(debugger, debugger.tracing_lost)
+        debugger.channel.send(message)
+        # Nothing stops any more, and the interpreter is about to clear the debugger's modules under the trace function.
+        threading.settrace(None)
+        sys.settrace(None)

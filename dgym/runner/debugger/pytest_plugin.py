@@ -4,6 +4,7 @@ With it ``breakpoint()``, ``pdb.set_trace()``, ``--pdb`` and ``--trace`` lead to
 pytest's own. Works with pytest 3.0 and later.
 """
 
+import functools
 import importlib.util
 import pdb  # noqa: T100 - its functions are replaced
 import re
@@ -54,12 +55,11 @@ def _importable(name):
 def pytest_configure(config):
     """Have each stop reach the plugins that measure time, and report which options have no effect."""
 
-    def announce(name):
+    def find_hook(name):
         hook = getattr(config.hook, name, None)
-        if hook is not None:
-            hook(config=config, pdb=_state["debugger"])
+        return hook and functools.partial(hook, config=config, pdb=_state["debugger"])
 
-    _state["debugger"].announce = announce
+    _state["debugger"].find_hook = find_hook
     try:
         ini = config.getini("addopts")
     except (KeyError, ValueError):
@@ -74,7 +74,7 @@ def pytest_configure(config):
 
 def pytest_unconfigure():
     """There is no hook to call any more."""
-    _state["debugger"].announce = None
+    _state["debugger"].find_hook = None
 
 
 def pytest_sessionstart(session):

@@ -12,6 +12,7 @@ import threading
 import traceback
 
 from ..descriptors import HeadAndTail
+from ..frames import call_from
 from . import breakpoints
 from .commands import Commands
 from .parsing import split_commands
@@ -63,7 +64,7 @@ class Debugger(Commands, Tracing, pdb.Pdb):
         self._location = None  # pdb's lines about the place, until it is known whether the listing stands for them
         self._listed_place = None
         self.notices = []
-        self.announce = None  # calls pytest's hook of this name
+        self.find_hook = None  # pytest's hook of a name, as a function without arguments
         self.evaluating = None  # the thread in which a command is being evaluated
         self.interacting = False
         self.has_stopped = False
@@ -210,11 +211,12 @@ class Debugger(Commands, Tracing, pdb.Pdb):
 
         As in a command, ``breakpoint()`` does not stop, and the signal that interrupts the program ends the hook.
         """
-        if self.announce is None:
+        hook = self.find_hook(name) if self.find_hook is not None else None
+        if hook is None:
             return
         self.evaluating = threading.get_ident()
         try:
-            self.announce(name)
+            call_from(self.curframe, hook)
         except BaseException as error:
             self.notices.append(
                 "%s failed: %s" % (name, traceback.format_exception_only(type(error), error)[-1].strip())
@@ -229,6 +231,17 @@ class Debugger(Commands, Tracing, pdb.Pdb):
         self.arm(frame)
         if before:
             self.stopped_at = None
+
+    def stop_before(self, frame):
+        """Take commands before the main module, whose frame this is, runs its first line."""
+        try:
+            # A frame of its own, which has the module's variables and which nothing has called.
+            call_from(None, exec, compile("1/0", START, "exec"), frame.f_globals)
+        except ZeroDivisionError as error:
+            trace = error.__traceback__
+        while trace.tb_next is not None:
+            trace = trace.tb_next
+        self.interaction(trace.tb_frame, None)
 
     def post_mortem(self, error, trace, afterwards="ends the program", in_workspace=False):
         """Take commands at the frame where an exception was raised; ``afterwards`` says what continuing does.

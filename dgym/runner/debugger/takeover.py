@@ -9,8 +9,8 @@ import re
 import socket
 
 from ..launch import Launch, LaunchRefused, parse_entrypoint
-from ..shims import CLAIM, DRIVER, SOCKET, TRACES, at_directory, cleaned, record_passed
-from .wire import FDS_VARIABLE, encode
+from ..shims import CLAIM, SOCKET, TRACES, at_directory, cleaned, driven, record_passed
+from .wire import encode
 
 # tox gives its programs a new environment; versions 3 and 4 each have a variable that lets another variable through.
 _TOX_PASSES_PYTHONPATH = {"TOX_TESTENV_PASSENV": "PYTHONPATH", "TOX_OVERRIDE": "testenv.pass_env+=PYTHONPATH"}
@@ -136,5 +136,5 @@ def _become_driver(session, launch, environment):
     descriptors = (channel.detach(), traces)
     for descriptor in descriptors:
         os.set_inheritable(descriptor, True)
-    environment[FDS_VARIABLE] = "%d,%d,%s,%s" % (descriptors + (launch.kind, launch.target))
-    os.execve(launch.python, [launch.python] + launch.flags + [DRIVER], environment)
+    words, environment = driven(launch, descriptors, environment)
+    os.execve(launch.python, words, environment)

@@ -20,7 +20,6 @@ _NOTHING = frozenset()
 _PAUSES = frozenset(dis.opmap[name] for name in ("YIELD_VALUE", "YIELD_FROM", "RESUME") if name in dis.opmap)
 _REPEATED = [bytes([dis.opmap["YIELD_FROM"]])] if "YIELD_FROM" in dis.opmap else []
 _GENERATOR = 0x20 | 0x80 | 0x200  # inspect.CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR
-_STARTERS = ("/debugger/program.py", "/main_program.py", "/shims.py")  # below every frame of the program
 
 HIDDEN = 0  # the debugger itself
 HARNESS = 1  # test runners and the import system: stepping passes through
@@ -39,11 +38,14 @@ class Tracing(bdb.Bdb):
     """The part of the debugger that decides where to stop."""
 
     def start_tracing(self, workspace, owners):
-        """Prepare; ``sys.settrace(self.trace)`` begins."""
+        """Prepare; ``begin`` begins."""
         self.workspace = workspace
+        self.directory = os.getcwd()  # before Python 3.9 the name of a script is relative to it
         self.owners = owners
         self.pid = os.getpid()
         self.first_code = None
+        self.main_frame = None
+        self._main_begun = False
         self.currentbp = 0
         self._threads = threading.local()
         self._stepping_thread = self._thread()
@@ -60,13 +62,31 @@ class Tracing(bdb.Bdb):
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self.enter_child)
 
-    def begin(self, frame):
-        """Trace what ``frame`` calls from now on, stopping at breakpoints only."""
+    def begin(self, begin_main):
+        """Trace from now on, stopping at breakpoints only.
+
+        ``begin_main`` is called with the frame of the main module when this is about to run.
+        """
         self.reset()
-        self.enterframe = self.botframe = frame
+        # Stands for what is below the main module, which no frame has called: for bdb None is any frame.
+        self.botframe = _new_frame()
         self.stop_at_breakpoints()
+        main = vars(sys.modules["__main__"])
+
+        def wait(frame, event, arg):
+            if event == "call" and frame.f_globals is main and frame.f_code.co_name == "<module>":
+                self._main_begun = True
+                self.tracer = self.trace
+                sys.settrace(self.tracer)
+                self.main_frame = frame
+                begin_main(frame)
+                if sys.gettrace() is None:
+                    return None
+            return self.trace(frame, event, arg)
+
+        self.tracer = wait
         threading.settrace(self.trace)
-        sys.settrace(self.trace)
+        sys.settrace(self.tracer)
 
     def stop_at_breakpoints(self):
         """Run freely until a breakpoint."""
@@ -93,7 +113,7 @@ class Tracing(bdb.Bdb):
         if path is None:
             path = filename
             if not (filename.startswith("<") and filename.endswith(">")):
-                path = os.path.realpath(os.path.join(self.workspace, filename))
+                path = os.path.realpath(os.path.join(self.directory, filename))
             self._paths[filename] = path
         return path
 
@@ -195,7 +215,16 @@ class Tracing(bdb.Bdb):
             if self._raised or not _pauses(frame, arg):
                 self._leave_generator(frame, arg)
             return self.trace_dispatch
-        return bdb.Bdb.dispatch_return(self, frame, arg)
+        found = bdb.Bdb.dispatch_return(self, frame, arg)
+        if frame is self.main_frame:
+            self.stop_at_breakpoints()
+        return found
+
+    def set_return(self, frame):
+        """Stop when this frame returns."""
+        bdb.Bdb.set_return(self, frame)
+        if self.stopframe is None:
+            self._set_stopinfo(self.botframe, frame)
 
     def _leave_generator(self, frame, result):
         """Go on to the caller of a generator that returns. A generator that pauses may have another caller later.
@@ -250,7 +279,7 @@ class Tracing(bdb.Bdb):
         breakpoint_.hits += 1
         if breakpoint_.cond:
             try:
-                if not evaluate(breakpoint_.cond, frame.f_globals, frame.f_locals):
+                if not evaluate(breakpoint_.cond, frame, frame.f_locals):
                     return False
             except Exception as error:
                 text = "%s: %s" % (type(error).__name__, error)
@@ -278,7 +307,7 @@ class Tracing(bdb.Bdb):
 
     def tracing_needed(self):
         """Whether the program must run under the trace function."""
-        return bool(self.breaks) or self._stepping() or self.first_code is not None
+        return bool(self.breaks) or self._stepping() or self.first_code is not None or not self._main_begun
 
     def _stepping(self):
         # To return from a generator pdb sets its frame, and no line.
@@ -310,13 +339,17 @@ class Tracing(bdb.Bdb):
         self.enterframe = frame
         self.set_step()
         self.arm(frame)
-        sys.settrace(self.trace)
+        sys.settrace(self.tracer)
 
     def break_once(self, code):
         """Stop at the first line of a function that is about to be called."""
         self.stop_in(code)
         if sys.gettrace() is None:
-            sys.settrace(self.trace)
+            sys.settrace(self.tracer)
+
+
+def _new_frame():
+    return sys._getframe()
 
 
 def _pauses(frame, value):
@@ -339,6 +372,7 @@ class Owners(object):
 
     def __init__(self, workspace, runner):
         self._workspace = os.path.join(workspace, "")
+        self._directory = os.getcwd()
         self._runner = os.path.join(runner, "")
         self._known = dict.fromkeys((module.__file__ for module in (bdb, cmd, pdb)), HIDDEN)
 
@@ -368,7 +402,7 @@ class Owners(object):
         return LIBRARY
 
     def _inside(self, filename):
-        return os.path.realpath(os.path.join(self._workspace, filename)).startswith(self._workspace)
+        return os.path.realpath(os.path.join(self._directory, filename)).startswith(self._workspace)
 
     def steppable(self, frame):
         """Whether stepping may stop here: in the program, or in a library that the program called directly.
@@ -424,7 +458,7 @@ def _stop(debugger, frame):
     debugger.enterframe = frame
     debugger.interaction(frame, None)
     if debugger.tracing_needed():
-        sys.settrace(debugger.trace)
+        sys.settrace(debugger.tracer)
 
 
 def _below_debugger(debugger, frame):
@@ -432,8 +466,7 @@ def _below_debugger(debugger, frame):
     found = frame
     walk = frame
     while walk is not None:
-        filename = walk.f_code.co_filename
-        if debugger.owners.of(filename) == HIDDEN and not filename.endswith(_STARTERS):
+        if debugger.owners.of(walk.f_code.co_filename) == HIDDEN:
             found = walk.f_back
         walk = walk.f_back
     return found

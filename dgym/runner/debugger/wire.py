@@ -8,7 +8,6 @@ import os
 import struct
 
 from ..descriptors import identity, move_high, write_all
-from ..shims import FDS_VARIABLE  # noqa: F401 - a name of the connection
 
 FRAME_LIMIT = 64 * 1024 * 1024
 HEADER = struct.Struct(">I")

@@ -1,6 +1,7 @@
-"""Act before the Python programs of a shell command that is debugged or scored: each imports this before anything else.
+"""Act before the Python program that is debugged, and those of a shell command: each imports this before anything else.
 
-A scored command has this directory on ``PYTHONPATH``; the session of a debugged one has a link to this file.
+The program and a scored command have this directory on ``PYTHONPATH``; the session of a debugged command has a link to
+this file.
 """
 
 import os
@@ -27,6 +28,9 @@ def _act():
     shims = _load("shims")
     # A module of the program with a name of the library must not be imported here, nor the library's for the program.
     sys.path[:] = shims.library_entries(path)
+    if shims.START_VARIABLE in os.environ:
+        _enter_debugger(shims, loaded, path)
+        return
     session = os.path.dirname(_HERE)
     if shims.is_session(session):
         try:
@@ -40,6 +44,22 @@ def _act():
             del sys.modules[name]
     sys.path[:] = [entry for entry in path if os.path.abspath(entry) != _HERE]
     shims.run_next(_HERE)
+
+
+def _enter_debugger(shims, loaded, path):
+    try:
+        begin, call_from = shims.enter_debugger(loaded, path, _HERE)
+    except BaseException:
+        # The interpreter would go on and run the program without the debugger.
+        sys.excepthook(*sys.exc_info())
+        os._exit(1)
+    caller = sys._getframe()
+    while caller is not None and caller.f_code.co_name != "_load_unlocked":  # it imports this module
+        caller = caller.f_back
+    try:
+        shims.run_next(_HERE, lambda *call: call_from(caller, *call))
+    finally:
+        begin()
 
 
 # Older interpreters, which the debugger and the report do not support, run as they are.

@@ -2,6 +2,8 @@
 
 import pytest
 
+from tests.plain_python import plain
+
 
 async def test_the_end_says_the_exit_status_and_shows_the_last_output(debug):
     debug.write("main.py", "import sys\nprint('working')\nsys.exit(3)\n")
@@ -72,10 +74,10 @@ async def test_an_uncaught_exception_stops_where_it_was_raised(debug):
     assert (result.state, result.exit_status, result.program_output) == ("ended", 1, "")
 
 
-async def test_a_missing_script(debug):
+async def test_a_missing_script(debug, python):
     result = await debug("n")
     assert (result.state, result.exit_status) == ("ended", 2)
-    assert "can't open file 'main.py'" in result.program_output
+    assert result.program_output == plain(python, "python main.py", debug.workspace).replace("python:", f"{python}:", 1)
 
 
 async def test_breakpoint_calls_land_in_the_session(debug):

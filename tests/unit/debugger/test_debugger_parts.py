@@ -134,8 +134,10 @@ def test_files_that_cannot_be_read_have_no_lines(tmp_path):
 
 
 def test_names_of_the_frame_are_seen_inside_comprehensions():
-    assert commands.evaluate("[x + y for _ in [0]]", {"x": 1}, {"y": 2}) == [3]
-    assert commands.evaluate("(lambda: x + y)()", {"x": 1, "y": 9}, {"y": 2}) == 3
+    names = {"x": 1, "y": 9}
+    exec("import sys; frame = sys._getframe()", names)
+    assert commands.evaluate("[x + y for _ in [0]]", names["frame"], {"y": 2}) == [3]
+    assert commands.evaluate("(lambda: x + y)()", names["frame"], {"y": 2}) == 3
 
 
 def outer_value():

@@ -1,0 +1,95 @@
+"""Calls a function with the runner's frames taken out of its stack.
+
+What walks the stack inside the function (``f_back``, ``inspect.stack``, ``traceback``) goes on from a given frame of
+the program. The thread must not be traced: from Python 3.12 on a trace function gets the frame that stands for ours.
+
+Python has no call for this. A new frame is linked to the frame that the state of the thread names as the current one,
+and ``ctypes`` replaces that pointer for the duration of the call. It is replaced only where it is known to be this
+pointer: its value is the address of the frame that reads it. Elsewhere (another implementation or version, a Python
+without ``ctypes``) the function is called as usual, and the runner's frames are on its stack.
+"""
+
+import functools
+import sys
+
+try:
+    import ctypes  # here, because later a module of the program may have this name
+except ImportError:
+    ctypes = None
+
+_KNOWN = ctypes is not None and sys.implementation.name == "cpython" and (3, 6) <= sys.version_info[:2] <= (3, 13)
+_OWN_FRAMES = sys.version_info >= (3, 11)  # the interpreter's frames are not the objects that Python code sees
+_HEADER = object.__basicsize__
+_STATE_WORDS = 32
+
+
+def call_from(frame, function, *arguments):
+    """The result of ``function(*arguments)``, called as if by ``frame``, or by nothing if ``frame`` is None."""
+    # A Python function that is called by Python code is linked to this frame, whatever the thread's state names.
+    call = functools.partial(function, *arguments)
+    current = _current_frame()
+    if current is None or current.value != _address(sys._getframe()):
+        return call()
+    finished = None if frame is None else _end_link(frame)
+    own, other = current.value, _address(frame)
+    try:
+        current.value = other
+        return call()
+    finally:
+        current.value = own
+        if finished is not None:
+            _unlink(finished, frame)
+
+
+def _end_link(frame):
+    """The word of a finished frame that names its object, which this sets; None for a frame that has not finished.
+
+    The interpreter's frame loses the name of its object when it finishes. Whoever walks to it would get a second
+    object, which frees the frame's variables too.
+    """
+    if not _OWN_FRAMES:
+        return None
+    link = _word(_address(frame), 5 if sys.version_info < (3, 12) else 6)
+    if link.value is not None:
+        return None
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(frame))
+    link.value = id(frame)
+    return link
+
+
+def _unlink(link, frame):
+    link.value = None
+    ctypes.pythonapi.Py_DecRef(ctypes.py_object(frame))
+
+
+def _address(frame):
+    """What the state of a thread holds for this frame."""
+    if frame is None:
+        return None
+    # A frame object begins with its header and f_back; the address of the interpreter's frame follows.
+    return _word(id(frame) + _HEADER, 1).value if _OWN_FRAMES else id(frame)
+
+
+def _word(address, index):
+    return ctypes.c_void_p.from_address(address + index * ctypes.sizeof(ctypes.c_void_p))
+
+
+def _current_frame():
+    """The word of this thread's state that names the current frame; None if it is not known."""
+    if not _KNOWN:
+        return None
+    get_state = ctypes.pythonapi.PyThreadState_Get
+    get_state.restype = ctypes.c_void_p
+    state = get_state()
+    if sys.version_info < (3, 11):
+        return _word(state, 3)  # after the states of other threads, and the interpreter
+    if sys.version_info < (3, 13):
+        # After those and seven int: a structure, which begins with one more word in 3.11.
+        words = 3 + -(-7 * ctypes.sizeof(ctypes.c_int) // ctypes.sizeof(ctypes.c_void_p))
+        return _word(_word(state, words).value, 1 if sys.version_info < (3, 12) else 0)
+    own = _address(sys._getframe())
+    for index in range(_STATE_WORDS):
+        word = ctypes.c_void_p.from_address(state + index * ctypes.sizeof(ctypes.c_void_p))
+        if word.value == own:
+            return word
+    return None
