@@ -9,7 +9,7 @@ import msgspec
 
 from dgym.agents.telemetry import describe_chat
 from dgym.errors import PersonLeft
-from dgym.llm import Message, Model, ModelCall, Reply, ToolDefinition, Waiting
+from dgym.llm import Message, Model, ModelCall, Reply, ToolDefinition, Waiting, write_arguments
 from dgym.tracing import genai_span
 from dgym.wire import EndReason
 
@@ -26,12 +26,15 @@ class Exchange(Reply, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     """One request to the model and its reply, as the trajectory records them.
 
     ``sent`` are the numbers of the request's messages, in order, as ranges with both ends included; ``messages`` are
-    those sent for the first time, whose numbers go on from the last one of the exchange before. Calls have ``raw`` only
-    where their arguments could not be read.
+    those sent for the first time, whose numbers go on from the last one of the exchange before. ``removed`` are the
+    numbers of the messages that the request before had and that a compaction replaced. ``tools`` are the names of the
+    tools in the order in which they were sent, where they differ from those of the exchange before.
     """
 
     sent: tuple[tuple[int, int], ...]
     messages: tuple[Message, ...] = ()
+    removed: tuple[tuple[int, int], ...] = ()
+    tools: tuple[str, ...] = ()
 
 
 class Transcript:
@@ -39,29 +42,55 @@ class Transcript:
 
     def __init__(self) -> None:
         self._numbers: dict[bytes, int] = {}
-        self._count = 0
+        self._messages: list[Message] = []
+        self._last: list[int] = []
+        self.tools: tuple[str, ...] = ()
+        """The names of the tools of the last request."""
 
     def restore(self, exchanges: Iterable[Exchange]) -> None:
         """Go on from exchanges that an earlier worker wrote into the same trajectory."""
         for exchange in exchanges:
             for message in exchange.messages:
-                self._numbers.setdefault(_key(message), self._count)
-                self._count += 1
+                self._add(message)
+            self._last = _numbers(exchange.sent)
+            self.tools = exchange.tools or self.tools
 
-    def record(self, messages: Sequence[Message], reply: Reply) -> Exchange:
-        """The exchange in which ``messages`` were sent and ``reply`` came back."""
+    def request(self, exchange: Exchange) -> list[Message] | None:
+        """The messages of a recorded request; None where the record of one is lost."""
+        numbers = _numbers(exchange.sent)
+        if not numbers or max(numbers) >= len(self._messages):
+            return None
+        return [self._messages[number] for number in numbers]
+
+    def record(self, messages: Sequence[Message], reply: Reply, tools: Sequence[str] = ()) -> Exchange:
+        """The exchange in which ``messages`` and ``tools`` were sent and ``reply`` came back."""
         numbers, new = [], []
         for sent in messages:
             message = msgspec.structs.replace(sent, calls=_recorded(sent.calls))
-            key = _key(message)
-            number = self._numbers.get(key)
+            number = self._numbers.get(_key(message))
             if number is None:
-                number = self._numbers[key] = self._count
-                self._count += 1
+                number = self._add(message)
                 new.append(message)
             numbers.append(number)
+        removed = sorted({old for old, now in zip(self._last, numbers, strict=False) if old != now})
+        changed = () if tuple(tools) == self.tools else tuple(tools)
+        self._last, self.tools = numbers, tuple(tools)
         fields = msgspec.structs.asdict(reply) | {"calls": _recorded(reply.calls)}
-        return Exchange(sent=tuple(ranges(numbers)), messages=tuple(new), **fields)
+        return Exchange(
+            sent=tuple(ranges(numbers)),
+            messages=tuple(new),
+            removed=tuple(ranges(removed)),
+            tools=changed,
+            **fields,
+        )
+
+    def _add(self, message: Message) -> int:
+        self._messages.append(message)
+        return self._numbers.setdefault(_key(message), len(self._messages) - 1)
+
+
+def _numbers(sent: Iterable[tuple[int, int]]) -> list[int]:
+    return [number for first, last in sent for number in range(first, last + 1)]
 
 
 def ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
@@ -80,8 +109,8 @@ def _key(message: Message) -> bytes:
 
 
 def _recorded(calls: Iterable[ModelCall]) -> tuple[ModelCall, ...]:
-    """The calls without the text of those that could be read, which says no more than their arguments."""
-    return tuple(call if call.arguments is None else msgspec.structs.replace(call, raw="") for call in calls)
+    """The calls without ``raw`` where it follows from their arguments."""
+    return tuple(msgspec.structs.replace(call, raw="") if call.raw == write_arguments(call) else call for call in calls)
 
 
 _REPLY_SHARE = 5
@@ -128,6 +157,15 @@ class Chat:
         self.input_tokens, self.output_tokens, self.price = input_tokens, output_tokens, price
         self._transcript.restore(exchanges)
 
+    def request(self, reply: Reply) -> list[Message] | None:
+        """The messages to which ``reply`` was the answer, if it was recorded by an earlier worker."""
+        return self._transcript.request(reply) if isinstance(reply, Exchange) else None
+
+    @property
+    def last_tools(self) -> tuple[str, ...]:
+        """The names of the tools of the last request, in their order."""
+        return self._transcript.tools
+
     async def ask(self, messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> Reply:
         """The model's reply.
 
@@ -159,7 +197,7 @@ class Chat:
         except PersonLeft:
             raise StopEpisode(EndReason.CANCELLED) from None
         self._account(reply)
-        self._listener(self._transcript.record(messages, reply))
+        self._listener(self._transcript.record(messages, reply, [str(tool["name"]) for tool in tools]))
         return reply
 
     def count(self, messages: Sequence[Message], tools: Sequence[ToolDefinition] = ()) -> int:

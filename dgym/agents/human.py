@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from dgym.agents.base import AgentContext, BaseAgent, Env
 from dgym.console import META_COMMANDS, Console, open_console, read_block
@@ -87,6 +87,7 @@ class HumanModel:
     name = "human"
     context_limit: int | None = None
     reply_limit: int | None = None
+    tool_calling: Literal["native", "text"] = "text"
     interactive = True
 
     def __init__(self, open_console: Callable[[Mapping[str, ToolDefinition]], Console] = open_console) -> None:

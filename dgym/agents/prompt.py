@@ -1,8 +1,7 @@
-"""The messages that begin every request to the model.
+"""The messages that begin an episode's requests: how to work, and the task with what is known of it at the start.
 
-The system message holds what never changes (how to work, the tools), the task message the episode's state: tree,
-breakpoints, tests, the file in focus. Both are Jinja templates; users may replace them, by a path or inline. Each
-section has a share of the context window, so that a long traceback cannot push out everything else.
+Both are Jinja templates; users may replace them, by a path or inline. Each section has a share of the context window,
+so that a long traceback cannot push out everything else.
 """
 
 from collections import defaultdict
@@ -13,20 +12,21 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dgym.agents.base import STANDARD_TOOLS, find_file
-from dgym.agents.memory import shorten_to_tokens
+from dgym.agents.conversation import shorten_to_tokens
 from dgym.env import InfoDict
 from dgym.errors import ManifestError, PluginError
-from dgym.llm import Message
+from dgym.llm import Message, ToolDefinition, describe_tools
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
 
-Views = Mapping[str, str]
-
-SHARES = {"task": 0.15, "tree": 0.1, "evaluation": 0.2, "file": 0.25}
+SHARES = {"task": 0.15, "tree": 0.1, "evaluation": 0.2}
 """The largest part of the window that a section takes."""
-_WINDOW = 128_000
-"""Assumed for models whose window is not known."""
+_REMOVED = {
+    "file": "the observation of a call shows the file",
+    "breakpoints": "the observations of pdb show them",
+}
+"""Names that templates had, and what replaces each."""
 _PROMPTS = Path(__file__).parent / "prompts"
 
 
@@ -50,30 +50,33 @@ class Prompt:
         self._task = _template(task, base, "task")
 
     def head(
-        self, info: InfoDict, views: Views, *, eval_on_rewrite: bool, window: int | None, scale: float = 1.0
+        self,
+        info: InfoDict,
+        tools: Sequence[ToolDefinition],
+        tree: str,
+        *,
+        eval_on_rewrite: bool,
+        window: int,
+        in_text: bool = False,
     ) -> list[Message]:
-        """System and task message; ``views`` are the texts ``tree`` and ``file``.
-
-        ``scale`` shrinks the shares of everything but the task itself.
-        """
-        limit = window or _WINDOW
-        task = info["instructions"].get("task", "")
-        texts = {"evaluation": info.get("evaluation") or "", "tree": "", "file": "", **views}
-        sections = {name: self._shorten(text, limit * SHARES[name] * scale) for name, text in texts.items()}
-        tools = [tool["name"] for tool in info["tools"]]
+        """System and task message. ``in_text``: the model calls tools by text, so the system message describes them."""
+        texts = {
+            "task": info["instructions"].get("task", ""),
+            "tree": tree,
+            "evaluation": info.get("evaluation") or "",
+        }
+        names = [str(tool["name"]) for tool in tools]
         known = {
-            "tools": tools,
-            "instructions": {name: info["instructions"].get(name, "") for name in tools},
-            "breakpoints": info.get("breakpoints") or [],
+            "tools": names,
+            "instructions": {name: info["instructions"].get(name, "") for name in names},
             "notices": info.get("notices") or [],
             "eval_on_rewrite": eval_on_rewrite,
-            "task": self._shorten(task, limit * SHARES["task"]),
-            **sections,
+            **{name: self._shorten(text, window * SHARES[name]) for name, text in texts.items()},
         }
-        return [
-            Message(role="system", content=_render(self._system, known)),
-            Message(role="user", content=_render(self._task, known)),
-        ]
+        system = _render(self._system, known)
+        if in_text:
+            system = f"{system}\n{describe_tools(tools)}\n"
+        return [Message(role="system", content=system), Message(role="user", content=_render(self._task, known))]
 
     def _shorten(self, text: str, tokens: float) -> str:
         return shorten_to_tokens(text.strip("\n"), int(tokens), lambda part: self._count(_said(part)))
@@ -97,7 +100,7 @@ def check_template(given: str | InlineTemplate | None, base: Path | None, name: 
     """
     template = _template(given, base, name)
     known: dict[str, Any] = {"tools": list(STANDARD_TOOLS), "instructions": defaultdict(str), "eval_on_rewrite": False}
-    _render(template, {**known, **dict.fromkeys(SHARES, ""), "breakpoints": [], "notices": []})
+    _render(template, {**known, **dict.fromkeys(SHARES, ""), "notices": []})
 
 
 def _template(given: str | InlineTemplate | None, base: Path | None, name: str) -> "Template":
@@ -134,10 +137,17 @@ def _environment(directory: Path) -> "Environment":
     )
 
 
+def advice(tool: str) -> str:
+    """How to work with a tool that becomes available during the episode, as the system prompt would say it."""
+    path = _PROMPTS / f"{tool}.j2"
+    return path.read_text(encoding="utf-8").strip() if path.is_file() else ""
+
+
 def _render(template: "Template", known: Mapping[str, Any]) -> str:
     from jinja2 import TemplateError
 
     try:
         return template.render(known).strip() + "\n"
     except TemplateError as error:
-        raise ManifestError(f"the prompt template {template.filename} cannot be used: {error}") from None
+        gone = next((f"; {why}" for name, why in _REMOVED.items() if f"'{name}' is undefined" in str(error)), "")
+        raise ManifestError(f"the prompt template {template.filename} cannot be used: {error}{gone}") from None

@@ -9,7 +9,7 @@ from dgym.lazy import lazy_names
 from dgym.llm.protocol import Message, Model, ModelCall, Reply, Role, ToolDefinition, Usage, Waiting
 
 if TYPE_CHECKING:
-    from dgym.llm.calls import describe_tools
+    from dgym.llm.calls import describe_tool, describe_tools, write_arguments, write_result
     from dgym.llm.catalog import Check, ModelCatalog, check_model, load_models
     from dgym.llm.config import (
         FILE_NAME,
@@ -42,16 +42,19 @@ __all__ = [
     "Waiting",
     "check_model",
     "default_path",
+    "describe_tool",
     "describe_tools",
     "load_models",
     "user_directory",
+    "write_arguments",
+    "write_result",
     "write_template",
 ]
 
 __getattr__ = lazy_names(
     __name__,
     {
-        "dgym.llm.calls": ("describe_tools",),
+        "dgym.llm.calls": ("describe_tool", "describe_tools", "write_arguments", "write_result"),
         "dgym.llm.catalog": ("Check", "ModelCatalog", "check_model", "load_models"),
         "dgym.llm.config": (
             *("FILE_NAME", "PATH_VARIABLE", "ModelSettings", "Secret"),

@@ -7,7 +7,7 @@ as native arguments, is decoded leniently.
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -25,7 +25,7 @@ To call a tool, write one line between {OPEN} and {CLOSE}: the tool's name and i
 Put quotes around an argument with spaces. Write code between <c> and </c>, over as many lines as it takes:
 {OPEN}rewrite calc.py 3:5 <c>    return sum(items)</c>{CLOSE}
 A call may also be JSON: {OPEN}{{"tool": "view", "arguments": {{"path": "calc.py"}}}}{CLOSE}
-Write one call in a reply, at its end; the result is the next message.
+Write the call at the end of the reply; its result is the next message.
 
 Tools:
 """
@@ -33,10 +33,16 @@ Tools:
 
 def describe_tools(tools: Sequence[ToolDefinition]) -> str:
     """How to call, and every tool with its arguments."""
-    return _HOW + "\n".join(_describe(tool) for tool in tools)
+    return _HOW + "\n".join(describe_tool(tool) for tool in tools)
 
 
-def _describe(tool: ToolDefinition) -> str:
+def is_described(text: str) -> bool:
+    """Whether ``text`` holds what ``describe_tools`` returns."""
+    return _HOW in text
+
+
+def describe_tool(tool: ToolDefinition) -> str:
+    """A tool with its arguments."""
     schema: Mapping[str, Any] = tool.get("parameters") or {}
     required = schema.get("required", ())
     properties: Mapping[str, Mapping[str, Any]] = schema.get("properties", {})
@@ -48,6 +54,11 @@ def _describe(tool: ToolDefinition) -> str:
         if about.get("description")
     ]
     return "\n".join(lines)
+
+
+def write_arguments(call: ModelCall) -> str:
+    """The arguments as JSON."""
+    return json.dumps(call.arguments or {})
 
 
 def write_call(call: ModelCall) -> str:
@@ -68,6 +79,28 @@ def read_calls(text: str, *, first_id: str) -> tuple[str, tuple[ModelCall, ...]]
         _read(match.group(2).strip(), f"{first_id}-{number}") for number, match in enumerate(_CALL.finditer(text))
     )
     return _CALL.sub("", text).strip(), calls
+
+
+_PROSE_ENDS = (".", "!", "?", ":", ",")
+
+
+def read_only_call(text: str, names: Collection[str], *, identity: str) -> ModelCall | None:
+    """The call that ``text`` is, where it is one call and nothing else.
+
+    Its forms: a line of a tool's grammar, JSON in a fence or alone, and what ``read_calls`` reads. ``names`` are those
+    of the tools; a line that ends as a sentence does is not a call.
+    """
+    text = text.strip()
+    if (marked := _CALL.fullmatch(text)) is not None:
+        return None if _CALL.search(marked[2]) else _read(marked[2].strip(), identity)
+    if text.startswith("```") and text.endswith("```"):
+        text = text[3:-3].removeprefix("json").strip()
+    if text.startswith("{"):
+        call = _read(text, identity)
+        return call if call.error is None and call.tool in names else None
+    first, *_ = text.split(maxsplit=1) or [""]
+    is_line = "\n" not in text and not text.endswith(_PROSE_ENDS)
+    return _read(text, identity) if first in names and (is_line or text.endswith("</c>")) else None
 
 
 def _read(raw: str, identity: str) -> ModelCall:

@@ -7,7 +7,17 @@ from typing import Any
 
 import msgspec
 
-from dgym.llm.calls import decode_leniently, describe_tools, read_calls, read_object, write_call, write_result
+from dgym.llm.calls import (
+    decode_leniently,
+    describe_tools,
+    is_described,
+    read_calls,
+    read_object,
+    read_only_call,
+    write_arguments,
+    write_call,
+    write_result,
+)
 from dgym.llm.config import ModelSettings
 from dgym.llm.faults import Fault, RequestFailed, classify
 from dgym.llm.protocol import Message, ModelCall, Reply, ToolDefinition, Usage
@@ -63,12 +73,14 @@ def _render(message: Message) -> dict[str, Any]:
     if message.role == "tool":
         return {"role": "tool", "tool_call_id": message.call_id or "", "content": message.content}
     if not message.calls:
-        return {"role": message.role, "content": message.content}
-    calls = [
-        {"id": call.id, "type": "function", "function": {"name": _name(call.tool), "arguments": _arguments(call)}}
-        for call in message.calls
-    ]
-    return {"role": "assistant", "content": message.content or None, "tool_calls": calls}
+        return {"role": message.role, "content": message.content, **message.extra}
+    calls = [_render_call(call) for call in message.calls]
+    return {"role": "assistant", "content": message.content or None, "tool_calls": calls, **message.extra}
+
+
+def _render_call(call: ModelCall) -> dict[str, Any]:
+    function = {"name": _name(call.tool), "arguments": _arguments(call)}
+    return {"id": call.id, "type": "function", "function": function, **call.extra}
 
 
 def _name(tool: str) -> str:
@@ -77,17 +89,20 @@ def _name(tool: str) -> str:
 
 
 def _arguments(call: ModelCall) -> str:
-    """Valid JSON always: some servers decode the history and fail on a call that was cut short."""
+    """As the model wrote them where that is valid JSON: some servers decode the history and fail on other text."""
     if call.arguments is None:
         return json.dumps({"not_valid": call.raw})
-    return json.dumps(call.arguments)
+    try:
+        return call.raw if isinstance(msgspec.json.decode(call.raw), dict) else write_arguments(call)
+    except (ValueError, RecursionError):
+        return write_arguments(call)
 
 
 def _as_text(messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> list[Message]:
     """Calls written as text, results as messages of the user, the tools described in the system's message."""
     made: Mapping[str, ModelCall] = {call.id: call for message in messages for call in message.calls}
     changed = [_one_as_text(message, made) for message in messages]
-    if not tools:
+    if not tools or any(is_described(message.content) for message in changed[:1]):
         return changed
     description = describe_tools(tools)
     if changed and changed[0].role == "system":
@@ -102,7 +117,7 @@ def _one_as_text(message: Message, made: Mapping[str, ModelCall]) -> Message:
         return Message(role="user", content=write_result(call.tool if call else "", message.content))
     if message.calls:
         parts = [message.content, *(write_call(call) for call in message.calls)]
-        return Message(role="assistant", content="\n".join(part for part in parts if part))
+        return Message(role="assistant", content="\n".join(part for part in parts if part), extra=message.extra)
     return message
 
 
@@ -124,11 +139,18 @@ def _merged(messages: Sequence[Message]) -> list[Message]:
 
 
 _REASONING_FIELDS = ("reasoning_content", "reasoning")
+_RETURNED = (*_REASONING_FIELDS, "reasoning_details", "thinking_blocks", "provider_specific_fields", "extra_content")
+"""Fields of a message that servers take back. OpenAI's own servers send none of them, and refuse unknown ones."""
+_RETURNED_OF_CALLS = ("extra_content", "provider_specific_fields")
 _THINK_START = "<think>"
 
 
-def read_reply(body: bytes, settings: ModelSettings) -> tuple[Reply, Usage | None]:
+def read_reply(
+    body: bytes, settings: ModelSettings, tools: Sequence[ToolDefinition] = ()
+) -> tuple[Reply, Usage | None]:
     """The reply, and the usage that the server reported, if any.
+
+    Where there is no call in the form that was asked for, content that is exactly one call of ``tools`` is that call.
 
     Raises:
         RequestFailed: The body is no reply: not JSON, an error in place of a choice, or wholly filtered.
@@ -136,24 +158,36 @@ def read_reply(body: bytes, settings: ModelSettings) -> tuple[Reply, Usage | Non
     document = _document(body)
     choice, message = _choice(document)
     finish_reason = str(choice.get("finish_reason") or "stop")
+    content = _text(message.get("content"))
     text, reasoning = _text_and_reasoning(message, settings.reasoning_end_token, cut=finish_reason == "length")
+    content = content if settings.reasoning == "return" else text
     identity = str(document.get("id") or "call")
-    if settings.tool_calling == "text":
+    calls = _native_calls(message, identity) if settings.tool_calling == "native" else ()
+    in_text = not calls and bool(text)
+    if in_text and settings.tool_calling == "text":
         text, calls = read_calls(text, first_id=identity)
-    else:
-        calls = _native_calls(message, identity)
+    if in_text and not calls and finish_reason != "length":
+        only = read_only_call(text, [str(tool["name"]) for tool in tools], identity=f"{identity}-0")
+        text, calls = ("", (only,)) if only is not None else (text, ())
     calls = tuple(_explain_cut(call) for call in calls) if finish_reason == "length" else calls
     refusal = message.get("refusal")
     reply = Reply(
         text=text,
+        content=content if content != text and content.strip() else "",
         reasoning=reasoning,
         calls=calls,
+        in_text=in_text and bool(calls),
+        extra=_returned(message, _RETURNED) if settings.reasoning == "return" else {},
         finish_reason=finish_reason,
         refusal=refusal if isinstance(refusal, str) else "",
     )
     if finish_reason == "content_filter" and not calls:
         raise RequestFailed(Fault.FILTERED, "the content filter removed the reply")
     return reply, _usage(document.get("usage"), settings)
+
+
+def _returned(received: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    return {name: received[name] for name in names if received.get(name)}
 
 
 def _document(body: bytes) -> dict[str, Any]:
@@ -219,15 +253,17 @@ def _native_call(entry: Mapping[str, Any], identity: str) -> ModelCall:
     function = entry.get("function")
     function = function if isinstance(function, dict) else {}
     tool, arguments = str(function.get("name") or ""), function.get("arguments")
+    extra = _returned(entry, _RETURNED_OF_CALLS)
     if isinstance(arguments, dict):
-        return ModelCall(id=identity, tool=tool, arguments=arguments, raw=msgspec.json.encode(arguments).decode())
+        return ModelCall(id=identity, tool=tool, arguments=arguments, raw=json.dumps(arguments), extra=extra)
     raw = arguments if isinstance(arguments, str) else ""
     if not raw.strip():
-        return ModelCall(id=identity, tool=tool, arguments={}, raw=raw)
+        return ModelCall(id=identity, tool=tool, arguments={}, raw=raw, extra=extra)
     decoded, problem = read_object(raw)
     if decoded is None:
-        return ModelCall(id=identity, tool=tool, raw=raw, error=f"The arguments of `{tool}` are {problem}.")
-    return ModelCall(id=identity, tool=tool, arguments=decoded, raw=raw)
+        problem = f"The arguments of `{tool}` are {problem}."
+        return ModelCall(id=identity, tool=tool, raw=raw, error=problem, extra=extra)
+    return ModelCall(id=identity, tool=tool, arguments=decoded, raw=raw, extra=extra)
 
 
 def _explain_cut(call: ModelCall) -> ModelCall:

@@ -95,6 +95,7 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     context_limit: Positive | None = None
     tokenizer: Line | None = None
     tool_calling: Literal["native", "text"] = "native"
+    reasoning: Literal["return", "drop"] = "return"
     reasoning_end_token: Line | None = None
     system_prompt_support: bool = True
     ignore_kwargs: tuple[Line, ...] = ()

@@ -15,7 +15,8 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     """A call of a tool as the model wrote it. It is not checked: the tool may not exist, the arguments may be wrong.
 
     ``raw`` is what the model sent: the JSON text of the arguments, or the whole line where a model calls tools by text.
-    ``error`` says, in words for the model, why ``raw`` cannot be read; ``arguments`` is None then.
+    ``error`` says, in words for the model, why ``raw`` cannot be read; ``arguments`` is None then. ``extra`` are fields
+    of the provider's own that are sent back with the call, such as signatures.
     """
 
     id: str
@@ -23,6 +24,7 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     arguments: dict[str, Any] | None = None
     raw: str = ""
     error: str | None = None
+    extra: dict[str, Any] = {}
 
     @property
     def action(self) -> dict[str, Any] | str:
@@ -34,12 +36,14 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
     """One message of a conversation.
 
     ``calls`` belong to the assistant's messages. Each is answered by one message of role ``tool`` with its ``call_id``.
+    ``extra`` are fields that the model's server sent with the message and gets back: its reasoning, and signatures.
     """
 
     role: Role
     content: str
     calls: tuple[ModelCall, ...] = ()
     call_id: str | None = None
+    extra: dict[str, Any] = {}
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -66,13 +70,18 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     """What a model answered.
 
     ``reasoning`` is kept apart from ``text``; ``refusal`` is the model's own refusal to go on, as text. No call and
-    several calls are both possible. ``tries`` counts requests, ``seconds_queue`` holds the waiting for a rate limit, a
-    free place and between tries; ``seconds_model`` is the time of the request that succeeded.
+    several calls are both possible. ``content`` is the message as it was received and as it is sent back, where it is
+    not ``text``; ``extra`` are the fields that are sent back with it. ``in_text``: the calls were written in the
+    content. ``tries`` counts requests, ``seconds_queue`` holds the waiting for a rate limit, a free place and between
+    tries; ``seconds_model`` is the time of the request that succeeded.
     """
 
     text: str = ""
+    content: str = ""
     reasoning: str = ""
     calls: tuple[ModelCall, ...] = ()
+    in_text: bool = False
+    extra: dict[str, Any] = {}
     usage: Usage = Usage()
     finish_reason: str = "stop"
     refusal: str = ""
@@ -104,6 +113,11 @@ class Model(Protocol):
     @property
     def reply_limit(self) -> int | None:
         """How many tokens a reply may have, so that a prompt leaves room for it; None where nothing is configured."""
+        ...
+
+    @property
+    def tool_calling(self) -> Literal["native", "text"]:
+        """Whether tools are described in the request's ``tools``, or in the system message and called by text."""
         ...
 
     @property

@@ -8,7 +8,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -93,6 +93,11 @@ class RemoteModel:
         """What ``generate_kwargs`` allows a reply."""
         return self.settings.reply_limit
 
+    @property
+    def tool_calling(self) -> Literal["native", "text"]:
+        """As configured."""
+        return self.settings.tool_calling
+
     def count_tokens(self, messages: Sequence[Message], tools: Sequence[ToolDefinition] = ()) -> int:
         """Tokens of a request."""
         return self._counter.count(messages, tools)
@@ -114,7 +119,8 @@ class RemoteModel:
         wait = _Wait(waiting, self._noticed_seconds)
         try:
             (reply, reported), tries = await self._retrying.run(
-                partial(self._try_once, body, session, expected, wait), partial(self._before_retry, session, wait)
+                partial(self._try_once, body, tools, session, expected, wait),
+                partial(self._before_retry, session, wait),
             )
         except RequestFailed as failure:
             raise self._error(failure) from None
@@ -130,7 +136,12 @@ class RemoteModel:
         )
 
     async def _try_once(
-        self, body: Mapping[str, Any], session: str, expected: int, wait: "_Wait"
+        self,
+        body: Mapping[str, Any],
+        tools: Sequence[ToolDefinition],
+        session: str,
+        expected: int,
+        wait: "_Wait",
     ) -> tuple[Reply, Usage | None]:
         """One request, within the limits, at the session's endpoint."""
         async with contextlib.AsyncExitStack() as stack:
@@ -148,7 +159,7 @@ class RemoteModel:
                     f"no answer yet, try {wait.tries}, timeout_seconds {self.settings.timeout_seconds:g}"
                 ):
                     answer = await connection.send(body, headers)
-                reply, reported = read_reply(answer, self.settings)
+                reply, reported = read_reply(answer, self.settings, tools)
             except RequestFailed as failure:
                 self.failures[failure.fault] += 1
                 raise
@@ -181,7 +192,7 @@ class RemoteModel:
         return self._connections[url]
 
     def _estimate(self, expected: int, reply: Reply) -> Usage:
-        said = "".join([reply.reasoning, reply.text, *(call.tool + call.raw for call in reply.calls)])
+        said = "".join([reply.reasoning, reply.content or reply.text, *(call.tool + call.raw for call in reply.calls)])
         made = self._counter.count_reply(said)
         return Usage(
             input_tokens=expected,

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from dgym.errors import ModelConfigError
+from dgym.llm.calls import write_arguments
 from dgym.llm.config import Secret, mask
 from dgym.llm.protocol import Message, ToolDefinition
 
@@ -58,8 +59,14 @@ class TokenCounter:
         return total
 
     def _message(self, message: Message) -> int:
-        calls = sum(self._count_text(f"{call.tool} {call.raw}") + _PER_MESSAGE for call in message.calls)
-        return _PER_MESSAGE + (self._count_text(message.content) if message.content else 0) + calls
+        total = _PER_MESSAGE + (self._count_text(message.content) if message.content else 0)
+        total += sum(
+            self._count_text(f"{call.tool} {call.raw or write_arguments(call)}") + _PER_MESSAGE
+            for call in message.calls
+        )
+        if message.extra:
+            total += self._count_text(msgspec.json.encode(message.extra, enc_hook=repr).decode())
+        return total
 
 
 def load_tokenizer(name: str, token: Secret | None) -> CountText:

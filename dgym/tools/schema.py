@@ -182,7 +182,7 @@ def describe_signature(name: str, signature: Signature, *, noun: str = "argument
         if parameter.required:
             default = ""
         elif parameter.default is None:
-            kind, default = kind.removesuffix(" or null"), ", optional"
+            default = ", optional"
         text = parameter.schema.get("description", "")
         lines.append(f"  {parameter.name}: {kind}{default}{'. ' + text if text else ''}")
     return "\n".join(lines)
@@ -191,7 +191,9 @@ def describe_signature(name: str, signature: Signature, *, noun: str = "argument
 def _describe_parameter(parameter: inspect.Parameter, kind: Any, schema: dict[str, Any], text: str | None) -> Parameter:
     required = parameter.default is parameter.empty
     described = dict(schema)
-    if not required:
+    if not required and parameter.default is None:
+        described = _without_null(described)
+    elif not required:
         described["default"] = msgspec.to_builtins(parameter.default)
     if text:
         described["description"] = text
@@ -203,6 +205,15 @@ def _describe_parameter(parameter: inspect.Parameter, kind: Any, schema: dict[st
         default=None if required else parameter.default,
         positional=parameter.kind == parameter.POSITIONAL_OR_KEYWORD,
     )
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """An optional property is left out: models that are offered null fill in null, or the text "null"."""
+    options: list[dict[str, Any]] = [option for option in schema.get("anyOf", ()) if option.get("type") != "null"]
+    rest = {key: value for key, value in schema.items() if key not in ("anyOf", "default")}
+    if len(options) == 1:
+        return options[0] | rest
+    return {"anyOf": options} | rest if options else rest
 
 
 def _checked(parameter: Parameter, value: Any) -> Any:

@@ -139,6 +139,10 @@ class FakeOpenAI:
             loop.call_soon_threadsafe(loop.stop)
             thread.join(90)
 
+    def answer_as(self, other: "FakeOpenAI", session: str) -> None:
+        """Go on with a session of ``other``, which has stopped answering."""
+        self._sessions[session] = other._sessions[session]
+
     async def _healthy(self, _: web.Request) -> web.Response:
         return web.Response(text="ok")
 

@@ -38,6 +38,7 @@ class PacedModel:
     name = "instant"
     context_limit: int | None = 128_000
     reply_limit: int | None = None
+    tool_calling = "native"
     interactive = False
 
     def __init__(self, thinking: tuple[float, float] = (0.0, 0.0)) -> None:

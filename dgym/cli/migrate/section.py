@@ -211,12 +211,12 @@ def _set_memory(migration: Migration, _key: str, value: Any) -> None:
 
 
 def _set_history(migration: Migration, key: str, value: Any) -> None:
-    if int(value) < 0:
-        migration.note(key, "is -1: no limit; memorySize is the number of steps in the prompt", Fate.NEEDLESS)
+    if int(value) < 0 or value is False:
+        migration.note(key, "requests hold every step, as without this limit", Fate.NEEDLESS)
     elif key.endswith("token_cutoff"):
-        migration.note(key, "a prompt is cut to the model's context_limit, which llm.yaml sets")
+        migration.note(key, "requests are kept within the model's context_limit, which llm.yaml sets")
     else:
-        _set_parameter(migration, key, value)
+        migration.note(key, "requests hold every step; agent.parameters.compaction makes room in a full context")
 
 
 def _set_prompt(migration: Migration, key: str, value: Any) -> None:
@@ -327,9 +327,6 @@ TOOL_OPTIONS = {
     "submit": {"eval_on_submit": "evaluate"},
 }
 PARAMETERS = {
-    "memory_size": "memorySize",
-    "agent.max_history_steps_cutoff": "memorySize",
-    "reset_prompt_history_after_rewrite": "resetHistoryAfterRewrite",
     "n_rewrites_before_pdb": "rewritesBeforePdb",
     "env_kwargs.run_on_rewrite": "evalOnRewrite",
     "env_kwargs.auto_eval_on_rewrite": "evalOnRewrite",
@@ -341,7 +338,7 @@ PARAMETERS = {
 _BENCHMARK = _field("run", "benchmark", lambda value: None if value in ("custom", "local", "FreeEnv") else str(value))
 _PROBLEMS = _field("run", "problems", lambda value: value)
 _REWRITES = _field("agent", "maxRewrites", lambda value: int(value) if int(value) >= 0 else None)
-_BREAKPOINTS = _note("the prompt of an agent with pdb always shows the breakpoints", Fate.NEEDLESS)
+_BREAKPOINTS = _note("the observations of pdb always show the breakpoints that a call sets or moves", Fate.NEEDLESS)
 _FROM_MANIFESTS = _note("the file or address that dgym benchmark import reads takes its place")
 _PATH = _field("run", "path", str)
 _TERMINAL: dict[str, Rule] = {
@@ -391,9 +388,7 @@ KEYS: dict[str, Rule] = {
     "task_data.init_git": _note("the workspace of a localPath is a git repository", Fate.NEEDLESS),
     "env_kwargs.data_path": _FROM_MANIFESTS,
     "env.run_timeout": _set_timeout,
-    "env_kwargs.auto_view_change": _note(
-        "the prompt always shows the file in focus, which view and rewrite set", Fate.NEEDLESS
-    ),
+    "env_kwargs.auto_view_change": _note("the observation of a rewrite always shows the change", Fate.NEEDLESS),
     "env_kwargs.show_current_breakpoints": _BREAKPOINTS,
     "show_current_breakpoints": _BREAKPOINTS,
     "agent_type": _read_elsewhere,
@@ -407,7 +402,15 @@ KEYS: dict[str, Rule] = {
     "random_seed": _field("agent", "seed", int),
     "max_steps": _field("agent", "maxSteps", int),
     "agent.max_steps": _field("agent", "maxSteps", int),
-    "agent.max_history_token_cutoff": _set_history,
+    **dict.fromkeys(
+        (
+            "memory_size",
+            "agent.max_history_steps_cutoff",
+            "agent.max_history_token_cutoff",
+            "reset_prompt_history_after_rewrite",
+        ),
+        _set_history,
+    ),
     "max_rewrite_steps": _REWRITES,
     "max_edit_steps": _REWRITES,
     **dict.fromkeys(
@@ -430,7 +433,6 @@ KEYS: dict[str, Rule] = {
     "terminal.registry": _note("name the image with its registry"),
     "terminal.namespace": _note("metadata.namespace of the manifest, or kubectl --namespace"),
     **dict.fromkeys(PARAMETERS, _set_parameter),
-    "agent.max_history_steps_cutoff": _set_history,
     **{f"{part}.{name}": rule for part in ("env_kwargs", "task_data", "dataset") for name, rule in _TASK_KEYS.items()},
     **{f"{prefix}{name}": rule for prefix in ("terminal.", "env_kwargs.terminal.") for name, rule in _TERMINAL.items()},
     **{f"{prefix}{name}": _set_pdb for prefix in ("", "env_kwargs.") for name in TOOL_OPTIONS["pdb"]},

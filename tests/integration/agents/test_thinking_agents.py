@@ -1,19 +1,22 @@
 """The agents that ask a model, against a scripted one: real sessions, real HTTP."""
 
 import asyncio
+import itertools
 import json
 import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from dgym.agents import AgentContext, Chat
-from dgym.agents.memory import NO_CALL
+from dgym.agents import AgentContext, Chat, Exchange, StopEpisode
 from dgym.agents.model_agent import Loop, Settings
 from dgym.env import AsyncRepoEnv
 from dgym.episodes import normalize
-from dgym.llm import load_models
+from dgym.llm import Reply, load_models
 from dgym.wire import EndReason, ToolCall
 from tests.bare_python import bare_python
 from tests.fakes.openai_server import Answer, Call, FakeOpenAI
@@ -38,16 +41,10 @@ async def test_the_debug_agent_sees_everything_and_repairs_the_bug(play):
     assert (played.result.resolved, played.result.steps, played.result.rewrites) == (True, 5, 1)
     system, task, *history = played.requests[3]["messages"]
     assert "watch the program with pdb" in system["content"]
-    for part in (
-        "add() is wrong.",
-        "calc.py",
-        "1: calc.py:3",
-        "AssertionError: -1",
-        "total -= b",
-        "check.py (read-only)",
-    ):
+    for part in ("add() is wrong.", "calc.py", "AssertionError: -1", "check.py (read-only)"):
         assert part in task["content"]
     assert [message["role"] for message in history] == ["assistant", "tool"] * 3
+    assert "total -= b" in history[1]["content"]
     assert "At calc.py:3 in add" in history[-1]["content"]
     assert "it adds" in played.steps[3]["observation"]["text"]  # the tests run by themselves after a rewrite
     assert played.steps[3]["observation"]["score"] == {"score": 1, "maxScore": 1}
@@ -89,36 +86,121 @@ async def test_pdb_is_not_there_until_enough_rewrites_were_made(play):
     assert "There is no tool `pdb`" in played.steps[1]["observation"]["text"]
     assert "New from now on, the tool pdb" in played.steps[2]["observation"]["text"]
     assert "pdb" in [tool["function"]["name"] for tool in played.requests[3]["tools"]]
-    assert "watch the program with pdb" in played.requests[3]["messages"][0]["content"]
+    assert "watch the program with pdb" in played.requests[3]["messages"][-1]["content"]
+    assert grows(played.requests)
     assert played.steps[4]["observation"]["frame"]["line"] == 3
     assert {"name": "pdb", "options": {"afterRewrites": 2}} in played.lines[0]["tools"]
 
 
 async def test_a_model_sees_its_own_mistakes_and_goes_on(play):
     mistakes = {
-        "no_call": NO_CALL,
-        "refusal": NO_CALL,
+        "no_call": "Your reply had text, but it called no tool",
         "malformed_arguments": "cannot be read: The arguments of `view` are not valid JSON",
+        "refusal": "Your reply refused to go on",
         "truncated_arguments": "cannot be read: The arguments of `rewrite` are not valid JSON",
         "unknown_tool": "There is no tool `search_web`",
+        "cut_in_thought": "Your reply was cut off at the limit of its length",
         "wrong_arguments": "view: there is no argument `file`",
     }
     played = await play(FakeOpenAI(script=SOLUTION, faults=mistakes))
     assert played.result.resolved
     assert played.result.steps == len(mistakes) + len(SOLUTION)
+    assert grows(played.requests)
     for step, request, answer in zip(played.steps, played.requests[1:], mistakes.values(), strict=False):
         assert answer in step["observation"]["text"]
         assert answer in str(request["messages"][-1]["content"])
 
 
-async def test_of_several_calls_the_first_is_made_and_all_are_answered(play):
-    played = await play(FakeOpenAI(script=SOLUTION, faults=["two_calls"]))
-    assert played.result.resolved
-    assert played.steps[0]["call"]["tool"] == "listdir"
-    made, not_made = played.requests[1]["messages"][-2:]
-    assert "calc.py" in made["content"]
-    assert "one call at a time" in not_made["content"]
-    assert made["tool_call_id"] != not_made["tool_call_id"]
+async def test_all_calls_of_a_reply_are_made_in_order_and_each_is_answered(play):
+    calls = (*LOOK.calls, Call("view", "{"), *BREAK.calls, *GO.calls, *REPAIR.calls)
+    played = await play(FakeOpenAI(script=[Answer(calls=calls), SUBMIT]))
+    assert (played.result.resolved, played.result.steps) == (True, 6)
+    answers = played.requests[1]["messages"][-5:]
+    assert [answer["role"] for answer in answers] == ["tool"] * 5
+    assert len({answer["tool_call_id"] for answer in answers}) == 5
+    for answer, part in zip(
+        answers, ("total -= b", "cannot be read", "Breakpoint 1", "At calc.py:3", "it adds"), strict=True
+    ):
+        assert part in answer["content"]
+    assert [len(step.get("exchanges", ())) for step in played.steps] == [1, 0, 0, 0, 0, 1]
+
+
+async def test_calls_after_the_one_that_ends_the_episode_are_not_made(play):
+    played = await play(FakeOpenAI(script=[Answer(calls=(*REPAIR.calls, *SUBMIT.calls, *LOOK.calls))]))
+    assert (played.result.resolved, played.result.steps) == (True, 2)
+    assert len(played.requests) == 1
+
+
+TEXT_FORMS = [
+    "view calc.py",
+    '```json\n{"tool": "view", "arguments": {"path": "calc.py"}}\n```',
+    '<tool_call>{"name": "view", "arguments": {"path": "calc.py"}}</tool_call>',
+    "<call>view calc.py</call>",
+]
+
+
+@pytest.mark.parametrize("tool_calling", ["native", "text"])
+@pytest.mark.parametrize("content", TEXT_FORMS)
+async def test_a_call_that_is_all_of_a_reply_is_understood_in_every_form(play, content, tool_calling):
+    server = FakeOpenAI(script=[Answer(text=content), REPAIR, SUBMIT])
+    played = await play(server, settings={"tool_calling": tool_calling})
+    assert (played.result.resolved, played.result.steps) == (True, 3)
+    assert played.steps[0]["call"] == {"tool": "view", "arguments": {"path": "calc.py"}}
+    assert played.steps[0]["exchanges"][0]["inText"]
+    said, answer = played.requests[1]["messages"][-2:]
+    assert said == {"role": "assistant", "content": content}
+    assert answer["role"] == "user"
+    assert "total -= b" in answer["content"]
+
+
+async def test_the_text_form_is_taught_in_text_mode_alone(play):
+    native = await play(FakeOpenAI(script=SOLUTION), name="native")
+    assert not re.findall("<call>|As one line of text", json.dumps(native.requests))
+    text = await play(FakeOpenAI(script=SOLUTION), settings={"tool_calling": "text"}, name="text")
+    assert text.result.resolved
+    assert "<call>view calc.py</call>" in text.requests[-1]["messages"][0]["content"]
+    assert grows(text.requests)
+
+
+@pytest.mark.parametrize("tool_calling", ["native", "text"])
+async def test_a_tool_that_becomes_available_changes_nothing_that_was_sent(play, tool_calling):
+    script = [comment(1), LOOK, comment(2), BREAK, GO, SUBMIT]
+    played = await play(
+        FakeOpenAI(script=script),
+        "debug_5_agent",
+        parameters={"rewrites_before_pdb": 2},
+        settings={"tool_calling": tool_calling},
+    )
+    assert grows(played.requests)
+    assert not re.findall("breakpoint|pdb|debugger", json.dumps(played.requests[:3]), re.IGNORECASE)
+    assert "watch the program with pdb" in played.requests[3]["messages"][-1]["content"]
+    assert ("- pdb " in played.requests[3]["messages"][-1]["content"]) == (tool_calling == "text")
+    assert played.steps[4]["observation"]["frame"]["line"] == 3
+    tools = [step["exchanges"][0].get("tools", []) for step in played.steps]
+    assert [names[-1:] for names in tools] == [["submit"], [], [], ["pdb"], [], []]
+
+
+@pytest.mark.parametrize("reasoning", ["return", "drop"])
+async def test_reasoning_goes_back_as_it_was_received(play, reasoning):
+    details = [{"type": "reasoning.encrypted", "data": "c2VjcmV0"}]
+    look = Answer(reasoning=" What?\n", text=" I look.", calls=LOOK.calls, extra={"reasoning_details": details})
+    played = await play(FakeOpenAI(script=[look, REPAIR, SUBMIT]), settings={"reasoning": reasoning})
+    said = {name: value for name, value in played.requests[1]["messages"][2].items() if name != "tool_calls"}
+    returned = {"reasoning_content": " What?\n", "reasoning_details": details}
+    content = " I look." if reasoning == "return" else "I look."
+    assert said == {"role": "assistant", "content": content, **(returned if reasoning == "return" else {})}
+    assert played.steps[0]["exchanges"][0]["reasoning"] == "What?"
+
+
+def grows(requests):
+    """Whether each request begins with the messages and tools of the one before, byte for byte."""
+    pairs = [
+        (json.dumps(request[part])[:-1], json.dumps(later[part]))
+        for request, later in itertools.pairwise(requests)
+        for part in ("messages", "tools")
+        if part in request
+    ]
+    return all(later.startswith(earlier) for earlier, later in pairs)
 
 
 async def test_a_model_never_sees_the_faults_of_the_infrastructure(play):
@@ -136,19 +218,54 @@ async def test_a_model_that_does_not_answer_is_no_verdict(play):
     assert "k" not in played.result.message.split()
 
 
-async def test_a_prompt_that_is_too_long_is_cut_and_sent_again(play, new_task):
+def with_a_long_file(new_task):
     long = "\n".join(f"line {number} of a long file" for number in range(3_000))
     files = [
         {"path": "calc.py", "content": "def add(a, b):\n    return a + b\n"},
         {"path": "long.txt", "content": long},
     ]
-    task = new_task(source={"files": files}, entrypoint="python -c 'import calc'")
-    look = Answer(calls=(Call("view", {"path": "long.txt"}),))
-    played = await play(FakeOpenAI(script=[look, look, SUBMIT], context_limit=6_000), task=task)
+    return new_task(source={"files": files}, entrypoint="python -c 'import calc'")
+
+
+READ = Answer(calls=(Call("view", {"path": "long.txt"}),))
+
+
+async def test_an_observation_that_is_too_long_is_cut_and_sent_again(play, new_task):
+    task = with_a_long_file(new_task)
+    played = await play(FakeOpenAI(script=[READ, READ, SUBMIT], context_limit=4_000), task=task)
     assert played.result.resolved
     assert played.result.steps == 3
     assert "characters left out" in json.dumps(played.requests[-1], ensure_ascii=False)
-    assert "the prompt was too long" in (played.folder / "episode.log").read_text()
+    assert "the request was too long" in (played.folder / "episode.log").read_text()
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_old_observations_make_room_when_the_context_is_full(play, new_task, known):
+    read = [Answer(calls=(Call("view", {"path": "long.txt", "start": n, "end": n + 200}),)) for n in range(1, 1000, 50)]
+    server = FakeOpenAI(script=[*read, SUBMIT], context_limit=12_000)
+    settings = {"context_limit": 12_000} if known else {}
+    played = await play(server, task=with_a_long_file(new_task), settings=settings)
+    assert (played.result.resolved, played.result.steps) == (True, len(read) + 1)
+    removed = [step["exchanges"][0].get("removed", []) for step in played.steps]
+    compactions = [index for index, each in enumerate(removed) if each]
+    assert 2 <= len(compactions) <= 8
+    requests = [request for request in played.requests if len(json.dumps(request)) // 4 <= 12_000]
+    broken = [not grows(pair) for pair in itertools.pairwise(requests)]
+    assert sum(broken) == len(compactions)
+    assert "old observation of" in json.dumps(played.requests[-1])
+    known_messages = [message for step in played.steps for message in step["exchanges"][0].get("messages", [])]
+    first, _ = removed[compactions[0]][0]
+    assert "line 1 of a long file" in known_messages[first]["content"]
+
+
+async def test_an_episode_that_may_not_be_compacted_ends(play, new_task):
+    server = FakeOpenAI(script=[READ, READ, SUBMIT])
+    played = await play(
+        server, task=with_a_long_file(new_task), settings={"context_limit": 24_000}, parameters={"compaction": "stop"}
+    )
+    assert played.result.reason is EndReason.CONTEXT_EXHAUSTED or played.result.resolved
+    assert grows(played.requests)
+    assert "old observation" not in json.dumps(played.requests)
 
 
 async def test_a_prompt_that_cannot_be_cut_further_is_sent_once(play):
@@ -236,24 +353,61 @@ async def test_limits_end_the_episode(play, limit):
 
 
 async def test_evaluations_are_the_users_choice(play):
-    parameters = {"evalOnReset": False, "evalOnRewrite": False, "treeDepth": 0, "memorySize": 1}
+    parameters = {"evalOnReset": False, "evalOnRewrite": False, "treeDepth": 0}
     played = await play(FakeOpenAI(script=[LOOK, comment(1), SUBMIT]), parameters=parameters)
-    assert "Last run of the tests" not in json.dumps(played.requests)
+    assert "First run of the tests" not in json.dumps(played.requests)
     assert "# Files" not in json.dumps(played.requests)
-    assert len(played.requests[2]["messages"]) == 4  # system, task, and the last step's call and answer
 
 
 async def test_an_episode_without_the_tool_eval_begins_without_a_run_of_the_tests(play):
     played = await play(FakeOpenAI(script=[LOOK, REPAIR, SUBMIT]), spec={"tools": ["view", "rewrite", "submit"]})
     assert played.result.resolved, played.result.message
-    assert "Last run of the tests" not in json.dumps(played.requests)
+    assert "First run of the tests" not in json.dumps(played.requests)
 
 
-async def test_history_can_be_left_behind_at_a_rewrite(play):
-    script = [LOOK, BREAK, comment(1), SUBMIT]
-    played = await play(FakeOpenAI(script=script), parameters={"resetHistoryAfterRewrite": True})
-    assert len(played.requests[2]["messages"]) == 6
-    assert len(played.requests[3]["messages"]) == 4
+ANY = st.sampled_from(
+    [
+        *CONTROL[:-1],
+        *(BREAK, GO, REPAIR),
+        Answer(),
+        Answer(text="I think."),
+        Answer(reasoning="Hm."),
+        Answer(text=" view calc.py\n"),
+        Answer(refusal="No."),
+        Answer(text="Both.", calls=(*BREAK.calls, *GO.calls)),
+        Answer(calls=(Call("view", "{"), Call("view", '{"path":"calc.py" ,"start": 1e0}'))),
+        Answer(text="é <call>view calc.py</call>\n<call>listdir</call>", reasoning="  spaces  "),
+        Answer(text="", finish_reason="length"),
+    ]
+)
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    script=st.lists(ANY, min_size=2, max_size=8),
+    agent=st.sampled_from(["debug_agent", "rewrite_agent", "debug_5_agent", "bash_agent"]),
+    tool_calling=st.sampled_from(["native", "text"]),
+    number=st.uuids(),
+)
+async def test_every_request_begins_with_the_one_before(play, script, agent, tool_calling, number):
+    parameters = {"maxIdleReplies": 9} | ({"rewritesBeforePdb": 1} if agent == "debug_5_agent" else {})
+    played = await play(
+        FakeOpenAI(script=[*script, SUBMIT]),
+        agent,
+        parameters=parameters,
+        settings={"tool_calling": tool_calling},
+        name=f"n{number}"[:20].rstrip("-"),
+    )
+    assert len(played.requests) == len(script) + 1
+    assert grows(played.requests)
+
+
+async def test_the_bash_agent_repairs_with_a_shell_alone(play):
+    sed = Answer(calls=(Call("bash", {"command": "sed -i 's/-=/+=/' calc.py"}),))
+    played = await play(FakeOpenAI(script=[sed, SUBMIT]), "bash_agent")
+    assert played.result.resolved
+    assert [tool["function"]["name"] for tool in played.requests[0]["tools"]] == ["bash", "submit"]
+    assert not re.findall("breakpoint|pdb|debugger|rewrite|eval", json.dumps(played.requests), re.IGNORECASE)
 
 
 async def test_the_same_seed_gives_the_same_trajectory(play):
@@ -266,9 +420,18 @@ async def test_the_same_seed_gives_the_same_trajectory(play):
 
 def observed(played):
     return [
-        (step["call"], normalize(step["observation"]["text"]), [each.get("text") for each in step["exchanges"]])
+        (
+            step["call"],
+            without_place(step["observation"]["text"]),
+            [each.get("text") for each in step.get("exchanges", ())],
+        )
         for step in played.steps
     ]
+
+
+def without_place(text):
+    """Without what differs from run to run, and the directory of a sandbox of kind none."""
+    return re.sub(r"files-\w+", "files", normalize(text))
 
 
 class Attached:
@@ -285,22 +448,109 @@ class Attached:
         return getattr(self._env, name)
 
 
-async def test_an_agent_goes_on_where_another_worker_left_a_living_session(new_task, tmp_path):
+async def resume(env, first, said, server, tmp_path, exchanges=(), **parameters):
+    config = tmp_path / "llm.yaml"
+    config.write_text(json.dumps({"m": {"model": "scripted", "endpoint": server.url}}))
+    models = load_models(config)
+    listened = []
+    chat = Chat(models.open("m"), session="one", listener=listened.append)
+    chat.resume(exchanges, input_tokens=0, output_tokens=0, price=None)
+    context = AgentContext(task_name="calc", chat=chat, said=said, tools=("eval",))
+    try:
+        await Loop(Attached(env, first), chat, context, Settings(**parameters)).run()
+    finally:
+        await models.close()
+    return listened
+
+
+async def test_an_agent_goes_on_where_a_driver_without_a_model_left_a_living_session(new_task, tmp_path):
     server = FakeOpenAI(script=SOLUTION)
     async with server, AsyncRepoEnv(new_task(), sandbox="none", python=bare_python()) as env:
         first, _ = await env.reset()
         await env.step("pdb b calc.py:3")
-        await env.step(ToolCall.mistake(NO_CALL))
-        config = tmp_path / "llm.yaml"
-        config.write_text(json.dumps({"m": {"model": "scripted", "endpoint": server.url}}))
-        models = load_models(config)
-        chat = Chat(models.open("m"), session="one")
-        await Loop(Attached(env, first), chat, AgentContext(task_name="calc", chat=chat), Settings()).run()
-        await models.close()
+        await env.step(ToolCall.mistake("Call a tool."))
+        await resume(env, first, {}, server, tmp_path)
         assert env.result is not None
         assert (env.result.resolved, env.result.steps) == (True, 7)
     roles = [message["role"] for message in server.received[0].body["messages"]]
     assert roles == ["system", "user", "assistant", "tool", "assistant", "user"]
+
+
+class Interrupted(Exception):
+    pass
+
+
+class Interrupting:
+    """Raises after so many steps, as if the agent pod had died."""
+
+    def __init__(self, env, steps):
+        self._env = env
+        self._left = steps
+
+    async def step(self, action):
+        if not self._left:
+            raise Interrupted
+        self._left -= 1
+        return await self._env.step(action)
+
+    def __getattr__(self, name):
+        return getattr(self._env, name)
+
+
+MANY = Answer(text=" Many. ", reasoning="Hm.", calls=(*LOOK.calls, *BREAK.calls, *GO.calls))
+PROSE = Answer(text="I think.")
+LONG_SCRIPT = [LOOK, PROSE, MANY, PROSE, REPAIR, comment(1), SUBMIT]
+
+
+@pytest.mark.parametrize("after", range(1, 9))
+async def test_another_worker_goes_on_with_the_same_messages(new_task, tmp_path, after):
+    whole, first_half, second_half = (FakeOpenAI(script=LONG_SCRIPT) for _ in range(3))
+    async with whole, AsyncRepoEnv(new_task(), sandbox="none", python=bare_python()) as env:
+        first, _ = await env.reset()
+        await resume(env, first, {}, whole, tmp_path)
+    async with first_half, second_half, AsyncRepoEnv(new_task(), sandbox="none", python=bare_python()) as env:
+        first, _ = await env.reset()
+        exchanges, said = [], {}
+
+        class Recording(Interrupting):
+            async def step(self, action):
+                if len(exchanges) > len(said):
+                    said[len(env.history())] = exchanges[-1]
+                return await super().step(action)
+
+        config = tmp_path / "llm.yaml"
+        config.write_text(json.dumps({"m": {"model": "scripted", "endpoint": first_half.url}}))
+        models = load_models(config)
+        chat = Chat(models.open("m"), session="one", listener=exchanges.append)
+        context = AgentContext(task_name="calc", chat=chat, tools=("eval",))
+        with pytest.raises(Interrupted):
+            await Loop(Recording(Attached(env, first), after), chat, context, Settings()).run()
+        await models.close()
+        stored = msgspec.json.decode(msgspec.json.encode(said), type=dict[int, Exchange])
+        second_half.answer_as(first_half, "one")
+        await resume(env, first, stored, second_half, tmp_path, exchanges=stored.values())
+        assert env.result is not None
+        assert env.result.resolved
+    expected = [normalized(received.body) for received in whole.received]
+    sent = [normalized(received.body) for received in (*first_half.received, *second_half.received)]
+    assert [body for body, _ in itertools.groupby(sent)] == expected
+
+
+def normalized(body):
+    return normalize(json.dumps(body))
+
+
+@pytest.mark.parametrize("limit", [2, 3])
+async def test_replies_without_a_call_are_counted_across_workers(new_task, tmp_path, limit):
+    server = FakeOpenAI(script=[PROSE])
+    async with server, AsyncRepoEnv(new_task(), sandbox="none", python=bare_python()) as env:
+        first, _ = await env.reset()
+        for _ in range(2):
+            await env.step(ToolCall.mistake("Call a tool."))
+        said = {1: Reply(text="I think."), 2: Reply(text="I think.")}
+        with pytest.raises(StopEpisode):
+            await resume(env, first, said, server, tmp_path, max_idle_replies=limit)
+    assert len(server.received) == limit - 2
 
 
 async def test_a_slow_model_holds_up_no_other_episode_of_the_process(play, tmp_path):

@@ -1,24 +1,35 @@
+import msgspec
 import pytest
 
 from dgym.agents import load_agent
-from dgym.agents.model_agent import Settings, read_settings
+from dgym.agents.model_agent import _VALID, LateDebuggerSettings, Settings, read_settings
 from dgym.api import ToolSpec
 from dgym.errors import ManifestError
 
 
 def test_names_may_be_written_in_both_ways():
-    assert read_settings(Settings, {"memory_size": 3, "evalOnReset": False}, agent="x") == Settings(
-        memory_size=3, eval_on_reset=False
+    assert read_settings(Settings, {"tree_depth": 3, "evalOnReset": False}, agent="x") == Settings(
+        tree_depth=3, eval_on_reset=False
     )
 
 
 @pytest.mark.parametrize(
     ("parameters", "complaint"),
     [
-        ({"memorySise": 3}, "no parameter 'memorySise'; did you mean memorySize"),
-        ({"zzz": 3}, "known are: memorySize"),
-        ({"memorySize": -1}, r"agent.parameters.memorySize of agent debug_agent: Expected `int` >= 0"),
-        ({"evalOnReset": "yes"}, "agent.parameters.evalOnReset"),
+        ({"treeDeph": 3}, "no parameter 'treeDeph'; did you mean treeDepth"),
+        ({"zzz": 3}, "known are: compaction"),
+        ({"treeDepth": -1}, r"treeDepth of agent debug_agent is '-1'; it must be an integer from 0 to 20"),
+        (
+            {"evalOnReset": "yes"},
+            "agent.parameters.evalOnReset of agent debug_agent is 'yes'; it must be true or false",
+        ),
+        ({"compaction": "cut"}, "agent.parameters.compaction of agent debug_agent is 'cut'; it must be elide or stop"),
+        ({"systemPrompt": {"text": "x"}}, r"systemPrompt of agent debug_agent is .*; it must be a path, or \{inline"),
+        (
+            {"memory_size": 3},
+            "no parameter 'memorySize' any more: every step stays in the request; remove it, and choose",
+        ),
+        ({"resetHistoryAfterRewrite": True}, "compaction"),
         ({"rewritesBeforePdb": 2}, "no parameter 'rewritesBeforePdb'"),
     ],
 )
@@ -39,3 +50,14 @@ def test_the_rewrite_agent_has_no_pdb_whatever_is_asked():
     agent = load_agent("rewrite_agent")
     assert "pdb" not in agent.default_tools
     assert "pdb" in agent.banned_tools
+
+
+def test_the_bash_agent_has_a_shell_and_nothing_else():
+    agent = load_agent("bash_agent")
+    assert agent.default_tools == ("bash", "submit")
+    assert {"pdb", "rewrite", "view", "eval"} <= set(agent.banned_tools)
+
+
+def test_every_parameter_has_a_remedy():
+    known = {field.encode_name for kind in (Settings, LateDebuggerSettings) for field in msgspec.structs.fields(kind)}
+    assert set(_VALID) == known

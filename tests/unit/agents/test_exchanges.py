@@ -4,10 +4,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dgym.agents.chat import Transcript, ranges
-from dgym.agents.memory import NO_CALL, NOT_EXECUTED, Memory
+from dgym.agents.chat import Exchange, Transcript, ranges
 from dgym.llm import Message, ModelCall, Reply, Usage
-from dgym.wire import Observation, Step, ToolCall
 
 
 @given(st.lists(st.integers(0, 50), max_size=40))
@@ -51,27 +49,26 @@ def test_an_exchange_is_written_in_camel_case_without_what_is_not_there():
     }
 
 
-def test_memory_answers_every_call_and_forgets_the_oldest_step():
-    memory = Memory(2)
-    calls = tuple(ModelCall(id=str(number), tool="view", arguments={}) for number in range(3))
-    memory.add(Reply(text="forgotten"), "gone")
-    memory.add(Reply(text="three at once", calls=calls), "seen")
-    memory.add(Reply(text=""), NO_CALL)
-    three, none = memory.turns
-    assert [message.content for message in three] == ["three at once", "seen", NOT_EXECUTED, NOT_EXECUTED]
-    assert [message.call_id for message in three[1:]] == ["0", "1", "2"]
-    assert [(message.role, message.content) for message in none] == [("assistant", "(no answer)"), ("user", NO_CALL)]
+@given(st.lists(st.sampled_from("abcdef"), min_size=1, max_size=8), st.data())
+def test_what_a_compaction_replaced_is_recorded(texts, data):
+    transcript = Transcript()
+    first = transcript.record([Message(role="user", content=text) for text in texts], Reply())
+    changed = [f"no {text}" if data.draw(st.booleans()) else text for text in texts]
+    second = transcript.record([Message(role="user", content=text) for text in changed], Reply())
+    replaced = {old for old, now in zip(texts, changed, strict=True) if old != now}
+    numbers = [number for low, high in second.removed for number in range(low, high + 1)]
+    assert {first.messages[number].content for number in numbers} == replaced
 
 
-def test_memory_goes_on_from_a_history():
-    memory = Memory(10)
-    steps = [
-        Step(seq=0, call=None, observation=Observation(text="reset")),
-        Step(seq=1, call=ToolCall(tool="view", arguments={"path": "a.py"}), observation=Observation(text="a = 1")),
-        Step(seq=2, call=ToolCall.mistake("no"), observation=Observation(text="no")),
-    ]
-    memory.restore(steps, {})
-    view, mistake = memory.turns
-    assert view[0].calls == (ModelCall(id="step-1", tool="view", arguments={"path": "a.py"}),)
-    assert view[1] == Message(role="tool", content="a = 1", call_id="step-1")
-    assert mistake[1] == Message(role="user", content="no")
+def test_a_later_worker_puts_the_last_request_together_again():
+    transcript, messages = Transcript(), [Message(role="user", content="a")]
+    call = ModelCall(id="1", tool="view", arguments={"start": 100000.0}, raw='{"start": 1e5}')
+    exchanges = [transcript.record(messages, Reply(calls=(call,)), ["view"])]
+    messages.append(Message(role="assistant", content="", calls=(call,), extra={"reasoning_content": "Hm."}))
+    exchanges.append(transcript.record(messages, Reply(text="b"), ["view", "pdb"]))
+    written = msgspec.json.decode(msgspec.json.encode(exchanges), type=list[Exchange])
+    later = Transcript()
+    later.restore(written)
+    assert later.request(written[1]) == messages
+    assert later.tools == ("view", "pdb")
+    assert later.record(messages, Reply(), ["view", "pdb"]).messages == ()

@@ -1,6 +1,6 @@
 import pytest
 
-from dgym.agents.prompt import InlineTemplate, Prompt
+from dgym.agents.prompt import InlineTemplate, Prompt, advice
 from dgym.errors import ManifestError
 
 TOOLS = ("pdb", "view", "rewrite", "eval", "submit")
@@ -12,26 +12,31 @@ def info(*names, **more):
         "instructions": {"task": "Sums are wrong.", **{name: f"how to {name}" for name in TOOLS}},
         "tools": tools,
         "evaluation": "1 failed",
-        "breakpoints": [],
         "notices": [],
         **more,
     }
 
 
-def head(known, views=None, *, system=None, task=None, base=None, **more):
+def head(known, tree="", *, system=None, task=None, base=None, **more):
     prompt = Prompt(system, task, base=base, count=lambda said: len(said[0].content) // 4)
-    return prompt.head(known, views or {}, eval_on_rewrite=True, window=4_000, **more)
+    return prompt.head(known, known["tools"], tree, eval_on_rewrite=True, window=4_000, **more)
 
 
 def test_everything_known_is_in_the_prompt():
-    point = {"number": 2, "file": "a.py", "line": 3, "condition": "x > 1", "ignore_count": 1, "enabled": False}
-    known = info(*TOOLS, breakpoints=[{**point, "temporary": True, "hits": 1}], notices=["mind the gap"])
-    system, task = head(known, {"tree": "a.py\nb.py", "file": "a.py, lines 1 to 2 of 2"})
+    system, task = head(info(*TOOLS, notices=["mind the gap"]), "a.py\nb.py")
     assert (system.role, task.role) == ("system", "user")
-    assert all(f"how to {name}" in system.content for name in TOOLS)
-    shown = ("Sums are wrong.", "a.py\nb.py", "2: a.py:3, if x > 1, ignored 1 time, once, disabled, hit 1 time\n")
-    for text in (*shown, "1 failed", "lines 1 to 2 of 2", "mind the gap"):
+    assert "watch the program with pdb" in system.content
+    for text in ("Sums are wrong.", "a.py\nb.py", "1 failed", "mind the gap"):
         assert text in task.content
+
+
+def test_tools_are_described_in_the_system_message_only_for_models_without_tool_calls():
+    system, _ = head(info(*TOOLS))
+    assert "how to view" not in system.content
+    assert "<call>" not in system.content
+    system, _ = head(info(*TOOLS), in_text=True)
+    assert system.content.count("- view: view") == 1
+    assert "<call>" in system.content
 
 
 def test_without_pdb_nothing_speaks_of_it():
@@ -40,14 +45,21 @@ def test_without_pdb_nothing_speaks_of_it():
     assert "reakpoint" not in system.content + task.content
 
 
+def test_the_prompts_differ_in_the_debugger_alone():
+    (with_pdb, _), (without, _) = head(info(*TOOLS)), head(info(*TOOLS[1:]))
+    assert without.content == with_pdb.content.replace(advice("pdb") + "\n", "")
+
+
 def test_each_section_keeps_to_its_share():
-    known = info(*TOOLS, evaluation="e" * 100_000)
-    _, task = head(known, {"tree": "t" * 100_000, "file": "f" * 100_000})
-    assert task.content.count("characters left out") == 3
+    _, task = head(info(*TOOLS, evaluation="e" * 100_000), "t" * 100_000)
+    assert task.content.count("characters left out") == 2
     assert len(task.content) < 4_000 * 4
-    _, least = head(known, {"tree": "t" * 100_000, "file": "f" * 100_000}, scale=0.0)
-    assert "Sums are wrong." in least.content
-    assert "eee" not in least.content
+
+
+@pytest.mark.parametrize("name", ["file", "breakpoints"])
+def test_a_template_with_a_name_that_is_gone_is_refused_with_the_successor(name):
+    with pytest.raises(ManifestError, match=f"'{name}' is undefined; the observation"):
+        head(info(*TOOLS), task=InlineTemplate(inline=f"{{{{ {name} }}}}"))
 
 
 def test_a_template_of_the_users_replaces_ours_and_may_use_it(tmp_path):

@@ -86,6 +86,24 @@ def test_every_section_becomes_an_episode_over_one_task(folder):
     assert "dgym run out.yaml --results exps/thing" in said
 
 
+@pytest.mark.parametrize(
+    ("setting", "text"),
+    [
+        ("memory_size: 3", "requests hold every step; agent.parameters.compaction makes room"),
+        (
+            "reset_prompt_history_after_rewrite: true",
+            "requests hold every step; agent.parameters.compaction makes room",
+        ),
+        ("reset_prompt_history_after_rewrite: false", "requests hold every step, as without this limit"),
+        ("memory_size: -1", "requests hold every step, as without this limit"),
+    ],
+)
+def test_a_history_of_some_steps_is_not_converted(folder, setting, text):
+    (_, episode), said = converted(folder, f"debug_agent: {{env_kwargs: {{path: data/thing}}, {setting}}}\n")
+    assert not episode.spec.agent.parameters
+    assert text in said
+
+
 def test_base_is_merged_and_overridden(folder):
     (_, rewriting, debugging, late), _ = converted(folder, CONFIG)
     agent = debugging.spec.agent
@@ -94,8 +112,6 @@ def test_base_is_merged_and_overridden(folder):
     assert agent.parameters == {
         "treeDepth": 1,
         "evalOnRewrite": True,
-        "memorySize": 20,
-        "resetHistoryAfterRewrite": True,
     }
     assert rewriting.spec.agent.max_steps == 100
     assert late.spec.agent.parameters["rewritesBeforePdb"] == 5
@@ -269,7 +285,10 @@ def test_images_other_than_bare_pythons_are_kept(folder):
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        (flat(agent="frogy"), "agent.type of section frogy: there is no agent 'frogy'; set it to one of debug_5_agent"),
+        (
+            flat(agent="frogy"),
+            "agent.type of section frogy: there is no agent 'frogy'; set it to one of bash_agent, debug_5_agent",
+        ),
         ("a: {agent_type: x.Y, env_kwargs: {path: data/thing}}", "agent_type of section a: there is no agent 'x.Y'"),
         ("my_agent: {env_kwargs: {path: data/thing}}", "agent_type of section my_agent: there is no agent 'my_agent'"),
     ],
@@ -283,10 +302,10 @@ def test_an_unknown_agent_stops_it(folder, text, complaint):
 
 
 def test_parameters_and_templates_that_dgym_lacks_are_told(folder):
-    text = "solution_agent: {env_kwargs: {path: data/thing}, memory_size: 3}\n"
+    text = "solution_agent: {env_kwargs: {path: data/thing, dir_tree_depth: 3}}\n"
     text += "debug_agent: {env_kwargs: {path: data/thing}, system_prompt: '{{ agent.env }}'}"
     _, said = converted(folder, text)
-    assert "memory_size of solution_agent: the agent solution has no such parameter" in said
+    assert "env_kwargs.dir_tree_depth of solution_agent: the agent solution has no such parameter" in said
     assert "system_prompt of debug_agent: the template uses names of debug-gym" in said
 
 

@@ -179,7 +179,7 @@ def test_validate_checks_agents_tools_options_and_patches(dgym, tmp_path):
         ("nowhere.j2", "nowhere.j2 cannot be used"),
         ("mine.j2", "mine.j2 cannot be used: 'nothing' is undefined"),
         ("{inline: '{% if %}'}", "systemPrompt.inline:1 cannot be used"),
-        ("{inlin: a}", "Object"),
+        ("{inlin: a}", "must be a path, or {inline: TEXT}"),
         ("{inline: '{{ task }} {{ instructions.pdb }}'}", None),
         ("good.j2", None),
     ],

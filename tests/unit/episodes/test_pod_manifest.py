@@ -46,7 +46,7 @@ def test_seed_tools_and_session_are_the_episodes():
         ({"name": "human"}, {}, "terminal"),
         ({}, {}, "agent: "),
         ({"name": "replay"}, {"task": {"metadata": {}}}, "task: "),
-        ({"name": "debug_agent", "parameters": {"memorySise": 1}}, {}, "memorySize"),
+        ({"name": "debug_agent", "parameters": {"treeDeph": 1}}, {}, "treeDepth"),
     ],
 )
 def test_what_is_wrong_is_named(agent, fields, message):

@@ -48,8 +48,9 @@ def test_the_schema_has_types_bounds_defaults_and_descriptions():
         "description": "Which file, relative to the workspace.",
     }
     assert schema["properties"]["line"] == {
-        "anyOf": [{"type": "integer", "minimum": 1, "maximum": 9}, {"type": "null"}],
-        "default": None,
+        "type": "integer",
+        "minimum": 1,
+        "maximum": 9,
         "description": "Which line.",
     }
     assert schema["properties"]["mode"] == {"enum": ["fast", "slow"], "default": "fast"}
@@ -98,12 +99,12 @@ def test_valid_arguments_pass_and_defaults_are_left_to_the_tool():
         ({}, "`path` is missing; it must be text."),
         ({"path": 3}, "`path` must be text, not 3 (an integer)."),
         ({"path": None}, "`path` must be text, not null."),
-        ({"path": "a", "line": 2.5}, "`line` must be an integer from 1 to 9 or null, not 2.5 (a float)."),
-        ({"path": "a", "line": "12"}, "`line` is out of range: it must be an integer from 1 to 9 or null, not 12"),
-        ({"path": "a", "line": 12.0}, "`line` is out of range: it must be an integer from 1 to 9 or null, not 12"),
+        ({"path": "a", "line": 2.5}, "`line` must be an integer from 1 to 9, not 2.5 (a float)."),
+        ({"path": "a", "line": "12"}, "`line` is out of range: it must be an integer from 1 to 9, not 12"),
+        ({"path": "a", "line": 12.0}, "`line` is out of range: it must be an integer from 1 to 9, not 12"),
         ({"path": "a", "line": "twelve"}, 'not "twelve" (text).'),
         ({"path": "a", "line": True}, "not true (a truth value)."),
-        ({"path": "a", "line": 10}, "`line` is out of range: it must be an integer from 1 to 9 or null, not 10"),
+        ({"path": "a", "line": 10}, "`line` is out of range: it must be an integer from 1 to 9, not 10"),
         ({"path": "a", "line": 10**30}, "`line` is out of range"),
         ({"path": "a", "ratio": "x"}, "`ratio` must be a number"),
         ({"path": "a", "deep": 1}, "`deep` must be true or false, not 1 (an integer)."),
