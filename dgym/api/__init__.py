@@ -91,6 +91,8 @@ from dgym.api.task import (
     Resources,
     Scoring,
     SourceSpec,
+    split_hashes,
+    without_hashes,
 )
 from dgym.lazy import lazy_names
 
@@ -213,7 +215,9 @@ __all__ = [
     "loads",
     "parse_quantity",
     "place_of",
+    "split_hashes",
     "struct_type",
+    "without_hashes",
 ]
 
 __getattr__ = lazy_names(

@@ -9,7 +9,7 @@ from dgym.api.episode import Episode, EpisodeSpec, ToolSpec
 from dgym.api.episodeset import EpisodeSet, EpisodeSetSpec, LabelSelector, SetPool
 from dgym.api.fields import INLINE_LIMIT
 from dgym.api.sandboxpool import SandboxPool, SandboxPoolSpec
-from dgym.api.task import DebugTask, DebugTaskSpec, Evaluation, InlineFile, Scoring, SourceSpec
+from dgym.api.task import DebugTask, DebugTaskSpec, Evaluation, InlineFile, Scoring, SourceSpec, without_hashes
 from dgym.errors import FieldPath, Problem
 
 
@@ -87,12 +87,21 @@ def _task(spec: DebugTaskSpec, path: FieldPath) -> Iterator[Problem]:
         yield from _source(spec.source, (*path, "source"))
     if spec.requirements and spec.environment is not None and spec.environment.requirements:
         yield Problem((*path, "requirements"), "stands beside 'environment.requirements'; keep exactly one of them")
+    yield from _hashes(spec.requirements, (*path, "requirements"))
+    if spec.environment is not None:
+        yield from _hashes(spec.environment.requirements, (*path, "environment", "requirements"))
     yield from _scoring(spec.scoring, (*path, "scoring"))
     yield from _twice([variable.name for variable in spec.env], (*path, "env"), "variable")
     size = sum(_size(file) for file in (*files, *spec.scoring.hidden_files))
     if size > INLINE_LIMIT:
         remedy = "move them to a ConfigMap (configMapRef), an archive, git or the image"
         yield Problem((*path, "source", "files"), f"inline files hold {size} bytes, more than {INLINE_LIMIT}; {remedy}")
+
+
+def _hashes(requirements: Sequence[str], path: FieldPath) -> Iterator[Problem]:
+    for index in without_hashes(requirements):
+        remedy = "give each requirement its hashes, or none"
+        yield Problem((*path, index), f"{requirements[index]!r} has no hash, and others have; {remedy}")
 
 
 def _source(source: SourceSpec, path: FieldPath) -> Iterator[Problem]:

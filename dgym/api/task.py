@@ -1,5 +1,6 @@
 """DebugTask: one bug in one Python repository, and what counts as repaired. Any number of episodes may use it."""
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import msgspec
@@ -31,7 +32,19 @@ TestNames = Annotated[tuple[TestName, ...], msgspec.Meta(max_length=20_000)]
 TextOutcome = Literal["PASSED", "FAILED", "SKIPPED", "ERROR", "XFAIL"]
 Parser = Literal["pytest", "pytestOptions", "pytestV2", "django", "seaborn", "sympy", "matplotlib", "code"]
 
-Requirements = Annotated[tuple[Line, ...], msgspec.Meta(max_length=256)]
+_VERSION = r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9,._ -]*\])?==[A-Za-z0-9.!+_]+"
+_NO_OPTION = r"([^-]|-[^-])*"
+Requirement = Annotated[
+    str,
+    msgspec.Meta(
+        min_length=1,
+        max_length=4096,
+        pattern=rf"^({_NO_OPTION}-?|[^@]+@ ?[^ ]+|{_VERSION}( ?;{_NO_OPTION})?( --hash=sha256:[0-9a-f]{{64}})+)$",
+        description="a requirement such as 'numpy>=1.26', or an exact version with its hashes, such as"
+        " 'numpy==1.26.4 --hash=sha256:' followed by 64 digits from 0 to f",
+    ),
+]
+Requirements = Annotated[tuple[Requirement, ...], msgspec.Meta(max_length=256)]
 PythonVersion = Annotated[
     str,
     msgspec.Meta(max_length=16, pattern=r"^3\.[0-9]+(\.[0-9]+)?$", description="a version in quotes, such as '3.11'"),
@@ -227,12 +240,25 @@ class Resources(Model, frozen=True, kw_only=True):
     limits: Quantities = msgspec.field(default_factory=dict)
 
 
+def split_hashes(requirement: str) -> tuple[str, frozenset[str]]:
+    """A requirement without its hashes, and these: the SHA-256 digests of the wheels that may be installed."""
+    plain, *hashes = requirement.split(" --hash=sha256:")
+    return plain, frozenset(hashes)
+
+
+def without_hashes(requirements: Sequence[str]) -> list[int]:
+    """The positions of requirements without hashes in a list where others have them."""
+    missing = [index for index, requirement in enumerate(requirements) if not split_hashes(requirement)[1]]
+    return missing if len(missing) < len(requirements) else []
+
+
 class Environment(Model, frozen=True, kw_only=True):
     """The Python environment of the task's programs. A local run makes it; ``dgym image build`` makes an image with it.
 
     Attributes:
         python: Version of Python, such as "3.9". Without it, the version that runs dgym.
-        requirements: Requirements for pip.
+        requirements: Requirements for pip. If one has hashes of its wheels (``name==1.2 --hash=sha256:DIGEST``), all
+            need them.
         system_packages: Debian packages of the image, such as libxml2. A local run does not install them.
         install: Whether the repository itself is installed: "editable" as by ``pip install -e``, or "none". Without it,
             editable if the repository has a build system (a ``pyproject.toml`` with ``build-system`` or ``project``, or
@@ -309,7 +335,7 @@ class DebugTaskSpec(Model, frozen=True, kw_only=True):
         """Why the task cannot run in a container: it needs an environment and names no image. None if it can."""
         environment = self.declared_environment()
         wanted = {
-            "requirements": tuple(each for each in environment.requirements if each != "pytest"),
+            "requirements": tuple(split_hashes(each)[0] for each in environment.requirements if each != "pytest"),
             "systemPackages": environment.system_packages,
             "extras": environment.extras,
             "groups": environment.groups,

@@ -9,10 +9,11 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from dgym.api import split_hashes
 from dgym.errors import SetupFailed
 from dgym.locks import only_one, whole_in_thread
 from dgym.sandbox.container import call
-from dgym.sandbox.local import Interpreter, cache_directory, installer_environment
+from dgym.sandbox.local import Interpreter, cache_directory, installer_environment, requirement_name
 
 LOCK = "requirements.txt"
 _SECONDS = 1800.0
@@ -30,12 +31,12 @@ async def locked_wheels(requirements: Sequence[str], interpreter: Interpreter, p
     The same requirements give the same wheels as long as the cache has them, so that an image is not built twice.
 
     Args:
-        requirements: As pip takes them, checked by the caller.
+        requirements: As pip takes them, checked by the caller. One with hashes gets a wheel that has one of these.
         interpreter: An interpreter of the version that the image has: markers are evaluated under it.
         progress: Called with each line of pip.
 
     Raises:
-        SetupFailed: A requirement has no wheel, or the index cannot be reached.
+        SetupFailed: A requirement has no wheel or one with another hash, or the index cannot be reached.
     """
     wanted = sorted(set(requirements))
     described = json.dumps([_LAYOUT, wanted, interpreter.version[:2], os.uname().machine])
@@ -61,21 +62,37 @@ async def _download(wanted: Sequence[str], interpreter: Interpreter, path: Path,
         with_pip = [uv, "venv", "--quiet", "--seed", "--python"] if uv else [interpreter.executable, "-m", "venv"]
         make = [*with_pip, *([interpreter.executable] if uv else []), str(pip)]
         await _run(make, "an environment with pip cannot be made", scratch, progress)
-        progress(f"downloading wheels of {', '.join(wanted)}")
+        plain = sorted({split_hashes(requirement)[0] for requirement in wanted})
+        progress(f"downloading wheels of {', '.join(plain)}")
         version = ".".join(map(str, interpreter.version[:2]))
         download = [
             *(str(pip / "bin" / "python"), "-I", "-m", "pip", "download", "--no-input", "--progress-bar", "off"),
             *("--disable-pip-version-check", "--only-binary", ":all:", "--python-version", version),
             *_platforms(os.uname().machine),
-            *("--dest", str(wheels), "--", *wanted),
+            *("--dest", str(wheels), "--", *plain),
         ]
         await _run(download, "requirements: their wheels cannot be downloaded", scratch, progress)
 
         def keep() -> None:
-            (wheels / LOCK).write_text(lock_of(wheels))
+            lock = lock_of(wheels)
+            _check_hashes(wanted, lock)
+            (wheels / LOCK).write_text(lock)
             wheels.rename(path)
 
         await whole_in_thread(keep)
+
+
+def _check_hashes(wanted: Sequence[str], lock: str) -> None:
+    """Refuse wheels whose hashes are not among those that the requirements allow."""
+    found = {requirement_name(line): split_hashes(line.rstrip()) for line in lock.splitlines()}
+    for requirement in wanted:
+        pin, (_, allowed) = requirement_name(requirement), split_hashes(requirement)
+        if allowed and pin in found and found[pin][1].isdisjoint(allowed):
+            plain, (digest,) = found[pin]
+            raise SetupFailed(
+                f"requirements: the wheel of {plain} has the hash sha256:{digest}, which the manifest does not have; "
+                "do not use it unless you know why it differs, and compare with what dgym init writes today"
+            )
 
 
 def lock_of(wheels: Path) -> str:

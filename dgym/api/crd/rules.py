@@ -21,6 +21,7 @@ from dgym.api.task import (
     ConfigMapSource,
     DebugTaskSpec,
     DebugTaskStatus,
+    Environment,
     Evaluation,
     InlineFile,
     KeyToPath,
@@ -39,6 +40,13 @@ class Rule(msgspec.Struct, frozen=True):
     message: str
     field: str = ""
 
+
+_HASHES = Rule(
+    "!has(self.requirements) || !self.requirements.exists(line, line.contains(' --hash='))"
+    " || self.requirements.all(line, line.contains(' --hash='))",
+    "some requirements have hashes and others have none; give each requirement its hashes, or none",
+    ".requirements",
+)
 
 ATOMIC: frozenset[type] = frozenset({LabelSelector})
 """Structs that one owner sets as a whole."""
@@ -156,7 +164,9 @@ RULES: dict[type | tuple[type, str], tuple[Rule, ...]] = {
             ".failToPass",
         ),
     ),
+    Environment: (_HASHES,),
     DebugTaskSpec: (
+        _HASHES,
         Rule(
             "!has(self.environment) || !has(self.environment.requirements) || size(self.environment.requirements) == 0"
             " || !has(self.requirements) || size(self.requirements) == 0",

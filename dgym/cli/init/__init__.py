@@ -182,8 +182,10 @@ def _environment(proposal: Proposal) -> Iterator[str]:
     for text in left_out(proposal):
         yield f"    # Left out: {comment(text)}"
     yield "    environment:"
-    if proposal.python is not None:
-        yield f"      python: {_scalar(proposal.python)}"
+    if proposal.pinned.hashes:
+        yield "      # The versions and the hashes of their wheels, for Linux and macOS, are those of this Python."
+    if proposal.python is not None or proposal.pinned.hashes:
+        yield f"      python: {_scalar(proposal.python or f'{sys.version_info[0]}.{sys.version_info[1]}')}"
     if found.builds:
         yield "      # The repository itself is installed, as by pip install -e."
         yield "      install: editable"
@@ -220,9 +222,15 @@ def _policy(proposal: Proposal) -> Iterator[str]:
 
 
 def _list(name: str, items: Iterable[str]) -> Iterator[str]:
-    lines = [f"      - {_scalar(item)}" for item in items]
-    yield f"    {name}:{'' if lines else ' []'}"
-    yield from lines
+    items = list(items)
+    yield f"    {name}:{'' if items else ' []'}"
+    for item in items:
+        plain, *hashes = item.split(" --hash=")
+        if len(hashes) > 1:
+            yield "      - >-"
+            yield from (f"        {word}" for word in (plain, *(f"--hash={each}" for each in hashes)))
+        else:
+            yield f"      - {_scalar(item)}"
 
 
 def _scalar(value: Any) -> str:

@@ -5,7 +5,7 @@ Both start the runner that pods run, under the task's interpreter or a virtual e
 
 from dgym.sandbox.cache import cache_directory
 from dgym.sandbox.local.bubblewrap import bubblewrap_problem, bubblewrap_works, check_workspace
-from dgym.sandbox.local.environments import ensure_environment, installer_environment
+from dgym.sandbox.local.environments import ensure_environment, installer_environment, requirement_name
 from dgym.sandbox.local.installation import InstalledProject, ProjectRequest, install_project, names_version
 from dgym.sandbox.local.interpreter import Interpreter, find_version, inspect_interpreter, resolve_python
 from dgym.sandbox.local.provider import LocalProvider, remove_leftovers
@@ -30,5 +30,6 @@ __all__ = [
     "names_version",
     "pin_requirements",
     "remove_leftovers",
+    "requirement_name",
     "resolve_python",
 ]

@@ -22,6 +22,7 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
+from dgym.api import split_hashes
 from dgym.errors import ManifestError, SetupFailed
 from dgym.locks import only_one, whole_in_thread
 from dgym.sandbox.cache import cache_directory
@@ -47,6 +48,7 @@ _NO_WHEEL = re.compile(
     r"no matching distribution|no usable wheels|no wheels|only-binary|no-build|building source distributions",
     re.IGNORECASE,
 )
+_UNEXPECTED = re.compile(r"hash mismatch|do not match the hashes|--?require-hashes|no trusted hash", re.IGNORECASE)
 _PASSED_ON = frozenset(
     {
         *("PATH", "TZ", "NETRC", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
@@ -117,7 +119,8 @@ async def ensure_environment(
 
 def _checked(requirements: Sequence[str]) -> list[str]:
     checked = [requirement.strip() for requirement in requirements]
-    for index, requirement in enumerate(checked):
+    for index, line in enumerate(checked):
+        requirement, _ = split_hashes(line)
         before_url = requirement.partition("@")[0]
         # Installers take "tmp/project" for a directory, and "https://…" for what to build, without any option.
         if _REQUIREMENT.fullmatch(requirement) is None or "/" in before_url or "\\" in requirement:
@@ -167,7 +170,8 @@ async def _build(
     try:
         with tempfile.TemporaryDirectory(prefix="dgym-install-") as home:
             if requirements:
-                tell(f"installing {', '.join(each for each in requirements if not each.startswith('-'))}")
+                named = [split_hashes(each)[0] for each in requirements if not each.startswith("-")]
+                tell(f"installing {', '.join(named)}")
                 if build_requirements:
                     tell("source distributions are built on this machine, outside the sandbox: their code runs here")
                 else:
@@ -194,13 +198,25 @@ async def _install(
     python = str(path / "bin" / "python")
     uv = shutil.which("uv")
     wheels = [] if build else ["--only-binary", ":all:"]
+    hashed = [each for each in requirements if split_hashes(each)[1]]
+    rest = [each for each in requirements if each not in hashed]
+    steps = [rest] if rest else []
+    if hashed:
+        # Hashes are options of a line in a file, not of a command. What the project itself requires besides has none.
+        listed, versions = Path(home) / "requirements.txt", Path(home) / "constraints.txt"
+        listed.write_text("".join(f"{each}\n" for each in hashed))
+        versions.write_text("".join(f"{requirement_name(each)}=={_version(each)}\n" for each in hashed))
+        steps = [["--require-hashes", "--requirement", str(listed)]]
+        steps += [["--constraint", str(versions), *rest]] if rest else []
+        if rest:
+            tell(f"without hashes, since the manifest has no line for it: {', '.join(rest)}")
     if uv is not None:
         make = [uv, "venv", "--quiet", "--python", interpreter.executable, str(path)]
-        install = [uv, "pip", "install", *wheels, "--python", python, *requirements]
+        install = [uv, "pip", "install", *wheels, "--python", python]
     else:
         make = [interpreter.executable, "-m", "venv", str(path)]
         quiet = ["--no-input", "--disable-pip-version-check", "--progress-bar", "off", "--no-compile"]
-        install = [python, "-I", "-m", "pip", "install", *quiet, *wheels, *requirements]
+        install = [python, "-I", "-m", "pip", "install", *quiet, *wheels]
     await run_installer(make, "the virtual environment could not be made", tell, home=home)
     remedy = (
         ""
@@ -210,7 +226,14 @@ async def _install(
             "PATH), or, if you trust its code to run on this machine, build it with --build-requirements; "
         )
     )
-    await run_installer(install, "requirements: they could not be installed", tell, home=home, no_wheel=remedy)
+    for step in steps:
+        command = [*install, *step]
+        await run_installer(command, "requirements: they could not be installed", tell, home=home, no_wheel=remedy)
+
+
+def _version(pin: str) -> str:
+    """The version in ``name[extra]==version; marker --hash=…``."""
+    return split_hashes(pin)[0].partition("==")[2].partition(";")[0].strip()
 
 
 def installer_environment(home: str) -> dict[str, str]:
@@ -287,6 +310,11 @@ def _explain(failure: str, end: str, lines: Sequence[str], no_wheel: str) -> str
     cause = ""
     if any(UNREACHABLE.search(line) for line in lines):
         cause = "the package index cannot be reached (is there a network?); "
+    elif any(_UNEXPECTED.search(line) for line in lines):
+        cause = (
+            "the index has a file whose hash is not in the manifest, or something needed has no line there; do not use "
+            "the file unless you know why it differs, and compare with what dgym init writes today; "
+        )
     elif any(_NO_WHEEL.search(line) for line in lines):
         cause = no_wheel
     return f"{failure}: {cause}{end}\n{shown}".rstrip()

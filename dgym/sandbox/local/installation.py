@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from dgym.api import Environment
+from dgym.api import Environment, split_hashes
 from dgym.decoding import DECODE_ERRORS
 from dgym.errors import ManifestError, SetupFailed
 from dgym.locks import only_one, whole_in_thread
@@ -213,7 +213,9 @@ async def _install(source: Path, request: ProjectRequest, place: Path, tell: Pro
     files = _read_files(source, ("pyproject.toml", "setup.py"))
     pyproject = await asyncio.to_thread(_parse, files.get("pyproject.toml"))
     wanted = request.environment
-    declared = (*wanted.requirements, *_group_requirements(pyproject, wanted.groups))
+    in_groups = _group_requirements(pyproject, wanted.groups)
+    pinned = {requirement_name(each) for each in wanted.requirements if split_hashes(each)[1]}
+    declared = (*wanted.requirements, *(each for each in in_groups if requirement_name(each) not in pinned))
     building = Path(tempfile.mkdtemp(prefix="building-", dir=place.parent))
     try:
         if _is_installed(wanted, files, pyproject):

@@ -1,4 +1,4 @@
-"""Exact versions for a list of requirements, from the package index and without installing anything.
+"""Exact versions and hashes for a list of requirements, from the package index and without installing anything.
 
 Only wheels are considered, as when the environment is made: no code of a package runs. uv is used where it is on PATH,
 else pip.
@@ -12,6 +12,7 @@ import re
 import shutil
 import sys
 import tempfile
+import tomllib
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -21,15 +22,21 @@ import msgspec
 from dgym.decoding import DECODE_ERRORS
 from dgym.errors import SetupFailed
 from dgym.sandbox.cache import cache_directory
-from dgym.sandbox.local.environments import UNREACHABLE, installer_environment
+from dgym.sandbox.local.environments import UNREACHABLE, installer_environment, requirement_name
 
 _SECONDS = 180.0
 _TRIES = 10
 _LINES_SHOWN = 6
 _OUTPUT_BYTES = 8 * 1024**2
 _ERRORS_BYTES = 16 * 1024
-_NAME = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
 _PINNED = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*==[^\s;\\]+)")
+_PLATFORMS = (
+    ("x86_64-unknown-linux-gnu", [f"manylinux_2_{minor}_x86_64" for minor in range(40, 4, -1)]),
+    ("aarch64-unknown-linux-gnu", [f"manylinux_2_{minor}_aarch64" for minor in range(40, 16, -1)]),
+    ("aarch64-apple-darwin", ["macosx_15_0_arm64"]),
+    ("x86_64-apple-darwin", ["macosx_15_0_x86_64"]),
+)
+"""The platforms on which tasks run, as uv and as pip name them."""
 _NOT_FOUND = re.compile(
     r"No matching distribution found for ([A-Za-z0-9._-]+)"
     r"|Because (?:only )?([A-Za-z0-9._-]+?)(?:[<>=!~]=?\S+)? (?:was not found|has no (?:usable )?(?:wheels|versions))"
@@ -39,10 +46,14 @@ _CONFLICT = re.compile(r"conflicting dependencies|ResolutionImpossible|No soluti
 
 
 class Pinned(msgspec.Struct, frozen=True, kw_only=True):
-    """``name==version`` of everything to install, and the requirements that were left out with the reason."""
+    """``name==version`` of everything to install, and the requirements that were left out with the reason.
+
+    With ``hashes`` each line has those of its wheels for this machine, and for Linux and macOS on x86-64 and ARM.
+    """
 
     lines: tuple[str, ...]
     left_out: tuple[tuple[str, str], ...] = ()
+    hashes: bool = False
 
 
 async def known_pins(sources: Sequence[Sequence[str]], *, python_version: str | None = None) -> Pinned:
@@ -86,10 +97,15 @@ async def pin_requirements(sources: Sequence[Sequence[str]], *, python_version: 
             return Pinned(lines=(), left_out=tuple(left_out))
         status, output = await _resolve(lines, python_version)
         if status == 0:
-            return Pinned(lines=tuple(_pins(output)), left_out=tuple(left_out))
-        names = {_normal(name) for found in _NOT_FOUND.findall(output) for name in found if name}
+            pins = _pins(output)
+            hashes = await _hashes(pins, output, python_version)
+            whole = all(hashes.get(requirement_name(pin)) for pin in pins)
+            if whole:
+                pins = [" ".join([pin, *sorted(hashes[requirement_name(pin)])]) for pin in pins]
+            return Pinned(lines=tuple(pins), left_out=tuple(left_out), hashes=whole)
+        names = {requirement_name(name).rstrip("-") for found in _NOT_FOUND.findall(output) for name in found if name}
         # uv names a requirement whose older versions have no wheels, too, where the newest is in a conflict.
-        named = [line for line in lines if _normal(line) in names]
+        named = [line for line in lines if requirement_name(line) in names]
         absent = [line for line in named if (await _resolve([line], python_version))[0] != 0]
         why = "the index has no wheel of it for this Python"
         if not absent and not UNREACHABLE.search(output):
@@ -118,33 +134,86 @@ async def _failing(lists: Sequence[Sequence[str]], python_version: str | None) -
     return failing
 
 
-def _normal(line: str) -> str:
-    match = _NAME.match(line)
-    return re.sub(r"[-_.]+", "-", match[1]).lower().rstrip("-") if match else ""
-
-
 def _pins(output: str) -> list[str]:
     """The pins in the report of pip or in the text of uv."""
-    if output.lstrip().startswith("{"):
+    if _is_report(output):
         report = json.loads(output)
         found = [item["metadata"] for item in report["install"]]
         return sorted((f"{item['name']}=={item['version']}" for item in found), key=str.lower)
     return [match[1] for line in output.splitlines() if (match := _PINNED.match(line))]
 
 
-async def _resolve(lines: Sequence[str], python_version: str | None) -> tuple[int, str]:
-    """The exit status of the installer, and its answer or its errors."""
+async def _hashes(pins: Sequence[str], output: str, python_version: str | None) -> dict[str, set[str]]:
+    """``--hash`` options of the wheels of each pin, by normalized names; nothing where the installer has no hashes.
+
+    ``output``: of the resolution. The report of pip has the hashes of this machine's wheels.
+    """
+    if _is_report(output):
+        here = _wheels(0, output)
+    else:
+        here = _wheels(*await _resolve(pins, python_version, wheels=("", "")))
+    every = [here]
+    special = {name for name, files in here.items() if not all(file.endswith("-any.whl") for file, _ in files)}
+    if special:
+        # Where one has no wheel for a platform, the task cannot be installed there: the others' are not needed.
+        wanted = [pin for pin in pins if requirement_name(pin) in special]
+        asked = (_resolve(wanted, python_version, wheels=platform) for platform in _PLATFORMS)
+        every += [_wheels(*answer) for answer in await asyncio.gather(*asked)]
+    found: dict[str, set[str]] = {}
+    for platform in every:
+        for name, files in platform.items():
+            found.setdefault(name, set()).update(f"--hash=sha256:{digest}" for _, digest in files if digest)
+    return found
+
+
+def _is_report(output: str) -> bool:
+    """True for what pip writes, false for what uv writes."""
+    return output.lstrip().startswith("{")
+
+
+def _wheels(status: int, output: str) -> dict[str, list[tuple[str, str]]]:
+    """Names and SHA-256 digests of wheels, by normalized names of their projects, in pip's report or uv's lock."""
+    if status != 0:
+        return {}
+    found: dict[str, list[tuple[str, str]]] = {}
+    if _is_report(output):
+        for item in json.loads(output)["install"]:
+            file = item["download_info"]
+            digest = file.get("archive_info", {}).get("hashes", {}).get("sha256", "")
+            found[requirement_name(item["metadata"]["name"])] = [(file["url"].partition("#")[0], digest)]
+    else:
+        for package in tomllib.loads(output).get("packages", []):
+            files = [(file.get("url") or file.get("path") or "", file.get("hashes", {})) for file in package["wheels"]]
+            found[requirement_name(package["name"])] = [(file, known.get("sha256", "")) for file, known in files]
+    return found
+
+
+async def _resolve(
+    lines: Sequence[str], python_version: str | None, *, wheels: tuple[str, Sequence[str]] | None = None
+) -> tuple[int, str]:
+    """The exit status of the installer, and its answer or its errors.
+
+    With ``wheels`` the answer has the files of the requirements alone, for a platform as uv and as pip name it, or for
+    this machine where the names are empty.
+    """
     uv = shutil.which("uv")
     version = ["--python-version", python_version] if python_version else []
     with tempfile.TemporaryDirectory(prefix="dgym-resolve-") as home:
-        wanted, answer = Path(home) / "wanted.txt", Path(home) / "answer"
+        wanted, answer = Path(home) / "wanted.txt", Path(home) / ("pylock.toml" if uv and wheels else "answer")
         wanted.write_text("".join(f"{line}\n" for line in lines))
         if uv is not None:
             command = [uv, "pip", "compile", "--quiet", "--only-binary", ":all:", "--no-header", "--no-annotate"]
+            if wheels is not None:
+                command += ["--no-deps", "--format", "pylock.toml"]
+                command += ["--python-platform", wheels[0]] if wheels[0] else []
             command += [*(version or ["--python", sys.executable]), "--output-file", str(answer), str(wanted)]
         elif importlib.util.find_spec("pip") is not None:
             command = [sys.executable, "-I", "-m", "pip", "install", "--dry-run", "--ignore-installed", "--no-input"]
             command += ["--only-binary", ":all:", "--disable-pip-version-check", "--retries", "1", "--quiet"]
+            if wheels is not None:
+                command += ["--no-deps", *(word for tag in wheels[1] for word in ("--platform", tag))]
+            # Older pips take these options only with a target, to which a dry run writes nothing.
+            command += ["--target", home] if version or (wheels and wheels[1]) else []
             command += [*version, "--report", str(answer), "--requirement", str(wanted)]
         else:
             raise SetupFailed("neither uv nor pip is there to resolve requirements; install uv")

@@ -1,5 +1,6 @@
 """`dgym image` and `dgym submit --registry` with a builder that only records what it is asked for."""
 
+import hashlib
 import json
 import os
 import zipfile
@@ -95,6 +96,18 @@ def test_an_image_is_built_once_and_named_in_the_manifest(dgym, manifest, tmp_pa
     calls = (tmp_path / "state" / "calls").read_text().splitlines()
     assert calls[-1] == f"push registry.example/team/sums:{tag}"
     assert sum(call.startswith("build") for call in calls) == 2
+
+
+def test_an_image_has_only_wheels_with_the_hashes_of_the_manifest(dgym, manifest, tmp_path):
+    digest = hashlib.sha256((tmp_path / "index" / "pytest-1-py3-none-any.whl").read_bytes()).hexdigest()
+    options = ("--base", "base:1", "--builder", "podman")
+    for given, status in ((digest, 0), ("0" * 64, 1)):
+        pinned = {"environment": {"requirements": [f"pytest==1 --hash=sha256:{given}"]}}
+        manifest.write_text(yaml.safe_dump({**TASK, "spec": {**TASK["spec"], **pinned}}))
+        built = dgym("image", "build", manifest, *options)
+        assert built.exit_code == status, built.stderr
+        assert ("whose hash is not in the manifest" in built.stderr) == bool(status)
+    assert (tmp_path / "state" / "requirements.txt").read_text() == f"pytest==1 --hash=sha256:{digest}\n"
 
 
 def test_a_dry_run_names_the_image_and_builds_nothing(dgym, manifest, tmp_path):

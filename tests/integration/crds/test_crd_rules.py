@@ -80,6 +80,12 @@ BROKEN = [
         "spec.requirements",
         "requirements and environment.requirements are both given; keep exactly one of them",
     ),
+    (
+        "DebugTask",
+        {"environment": {"requirements": ["a==1 --hash=sha256:" + "0" * 64, "b"]}},
+        "spec.environment.requirements",
+        "some requirements have hashes and others have none; give each requirement its hashes, or none",
+    ),
     ("DebugTask", inline(), "spec.source.files[0]", "give exactly one of content and contentBase64"),
     (
         "DebugTask",

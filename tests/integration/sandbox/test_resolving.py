@@ -1,13 +1,15 @@
-"""Exact versions from a directory of wheels, as from an index."""
+"""Exact versions and hashes from a directory of wheels, as from an index."""
 
 import asyncio
+import hashlib
 import shutil
 import zipfile
+from pathlib import Path
 
 import pytest
 
 from dgym.errors import SetupFailed
-from dgym.sandbox.local import pin_requirements
+from dgym.sandbox.local import ensure_environment, pin_requirements
 
 
 @pytest.fixture(params=["pip", "uv"])
@@ -21,6 +23,7 @@ def wheels(request, tmp_path, monkeypatch):
     monkeypatch.setenv("UV_CONFIG_FILE", str(settings))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
     def add(name, version, *requires):
         with zipfile.ZipFile(tmp_path / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
@@ -31,26 +34,28 @@ def wheels(request, tmp_path, monkeypatch):
                 f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
             )
             wheel.writestr(f"{info}/RECORD", "")
+        digest = hashlib.sha256((tmp_path / f"{name}-{version}-py3-none-any.whl").read_bytes()).hexdigest()
+        return f"{name}=={version} --hash=sha256:{digest}"
 
     return add
 
 
 def test_requirements_get_versions_and_what_contradicts_or_has_no_wheel_is_left_out(wheels):
-    wheels("one", "1.0")
+    one = wheels("one", "1.0")
     wheels("one", "2.0")
-    wheels("two", "1.5", "one<2")
+    two = wheels("two", "1.5", "one<2")
     pinned = asyncio.run(pin_requirements([["two"], ["absent>=1"], ["one>=2"]]))
-    assert pinned.lines == ("one==1.0", "two==1.5")
+    assert pinned.lines == (one, two)
     assert [line for line, _ in pinned.left_out] == ["absent>=1", "one>=2"]
 
 
 def test_a_conflict_leaves_out_the_later_list_although_older_versions_have_no_wheel(wheels, tmp_path):
-    wheels("one", "1.0")
+    one = wheels("one", "1.0")
     wheels("one", "2.0")
-    wheels("two", "1.5", "one<2")
+    two = wheels("two", "1.5", "one<2")
     (tmp_path / "two-1.0.tar.gz").write_bytes(b"")
     pinned = asyncio.run(pin_requirements([["two"], ["one>=2"]]))
-    assert pinned.lines == ("one==1.0", "two==1.5")
+    assert pinned.lines == (one, two)
     assert pinned.left_out == (("one>=2", "it contradicts the other requirements"),)
 
 
@@ -61,8 +66,49 @@ def test_what_cannot_be_resolved_at_all_is_an_error(wheels):
 
 
 def test_requirements_that_need_what_has_no_wheel_do_not_stop_the_others(wheels):
-    wheels("one", "1.0")
+    one = wheels("one", "1.0")
     wheels("old_mypy", "0.9", "typed-ast")
     pinned = asyncio.run(pin_requirements([["one"], ["old-mypy==0.9"]]))
-    assert pinned.lines == ("one==1.0",)
+    assert pinned.lines == (one,)
     assert [line for line, _ in pinned.left_out] == ["old-mypy==0.9"]
+
+
+def test_a_platform_gets_the_hashes_of_its_own_wheels(wheels, tmp_path):
+    wheels("one", "1.0")
+    source = tmp_path / "one-1.0-py3-none-any.whl"
+    platforms = ("manylinux_2_17_x86_64", "manylinux_2_17_aarch64", "macosx_11_0_arm64", "macosx_11_0_x86_64")
+    digests = []
+    for platform in (*platforms, "win_amd64"):
+        with (
+            zipfile.ZipFile(source) as wheel,
+            zipfile.ZipFile(tmp_path / f"one-1.0-py3-none-{platform}.whl", "w") as to,
+        ):
+            for name in wheel.namelist():
+                to.writestr(name, wheel.read(name).replace(b"py3-none-any", f"py3-none-{platform}".encode()))
+        digests.append(hashlib.sha256((tmp_path / f"one-1.0-py3-none-{platform}.whl").read_bytes()).hexdigest())
+    source.unlink()
+    pinned = asyncio.run(pin_requirements([["one"]]))
+    assert pinned.lines == (" ".join(["one==1.0", *sorted(f"--hash=sha256:{digest}" for digest in digests[:4])]),)
+
+
+def test_a_file_with_another_hash_is_not_installed(wheels):
+    pins = [wheels("pytest", "1.0", "one"), wheels("one", "1.0")]
+    assert asyncio.run(ensure_environment(pins)) == asyncio.run(ensure_environment(pins))
+    assert wheels("one", "1.0", "pytest") not in pins
+    other = f"pytest==1.0 --hash=sha256:{'0' * 64}"
+    with pytest.raises(SetupFailed, match="the index has a file whose hash is not in the manifest"):
+        asyncio.run(ensure_environment([other, pins[1]]))
+
+
+def test_what_the_hashed_lines_do_not_name_is_installed_beside_them(wheels):
+    one = wheels("one", "1.0")
+    wheels("one", "2.0")
+    wheels("pytest", "1.0", "one")
+    told: list[str] = []
+    environment = Path(asyncio.run(ensure_environment([one], progress=told.append)))
+    names = {path.name for path in environment.glob("lib/python*/site-packages/*.dist-info")}
+    assert {"one-1.0.dist-info", "pytest-1.0.dist-info"} <= names
+    assert "without hashes, since the manifest has no line for it: pytest" in told
+    needing = wheels("two", "1.0", "one")
+    with pytest.raises(SetupFailed, match="something needed has no line there"):
+        asyncio.run(ensure_environment([needing]))

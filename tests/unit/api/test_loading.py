@@ -163,6 +163,15 @@ def test_documents_know_their_place(tmp_path):
         ),
         ("  environment: {systemPackages: ['a b']}", ["systemPackages[0]", "the name of a Debian package"]),
         (
+            "  requirements: ['a==1 --hash=sha256:12']",
+            ["spec.requirements[0]: 'a==1 --hash=sha256:12' is not valid", "--hash=sha256:' followed by 64 digits"],
+        ),
+        (f"  requirements: ['a>=1 --hash=sha256:{'0' * 64}']", ["is not valid", "an exact version with its hashes"]),
+        (
+            f"  environment: {{requirements: ['a==1 --hash=sha256:{'0' * 64}', b]}}",
+            ["spec.environment.requirements[1]: 'b' has no hash, and others have; give each requirement its hashes"],
+        ),
+        (
             "  requirements: [a]\n  environment: {requirements: [b]}",
             ["spec.requirements: stands beside 'environment.requirements'; keep exactly one of them"],
         ),
