@@ -33,6 +33,7 @@ from dgym.session import (
     verification_plan,
 )
 from dgym.session.verification import (
+    BUILD_FILES,
     Assessment,
     Lack,
     VerificationPlan,
@@ -297,9 +298,6 @@ async def check_task(
     return assessment
 
 
-_BUILD_FILES = ("setup.py", "pyproject.toml")
-
-
 class _Check:
     def __init__(self, task: DebugTask, opened: Opened) -> None:
         self._task = task
@@ -319,7 +317,7 @@ class _Check:
             run = await run_version(verifier, msgspec.structs.replace(self.plan, changed=changed))
             if not solved:
                 manifest = await verifier.manifest()
-                texts = await read_versions(verifier, manifest, [path for path in _BUILD_FILES if path in manifest])
+                texts = await read_versions(verifier, manifest, [path for path in BUILD_FILES if path in manifest])
                 text = "\n".join(version.data.decode("utf-8", "replace") for version in texts.values())
                 self.lacks = find_lacks(run, manifest, text)
             return run

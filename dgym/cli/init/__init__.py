@@ -41,6 +41,8 @@ _PYTEST = "python -m pytest -q"
 _TEST_FILES = 10
 """Files of tests with unusual names in the entrypoint, at most."""
 _ROUNDS = 3
+_PROJECTS = 10
+"""Packages of a larger repository that are named."""
 _NEWEST, _OLDEST = 14, 8
 _REBUILD = "python -m pip install -q --no-deps --no-build-isolation --use-pep517 -e ."
 
@@ -354,6 +356,12 @@ def _warnings(proposal: Proposal, target: Path) -> list[str]:
     warnings = []
     if not found.python_files:
         warnings.append(f"there is no Python file in {found.root}")
+    if found.projects and not found.builds:
+        shown = ", ".join(found.projects[:_PROJECTS]) + (", …" if len(found.projects) > _PROJECTS else "")
+        warnings.append(
+            f"{found.root} has no build system, and these directories have: {shown}; nothing of them is installed. "
+            f"Write a manifest for one: dgym init {_quoted(found.root / found.projects[0])}"
+        )
     if not proposal.entrypoint.certain:
         warnings.append(f"{proposal.entrypoint.why}: spec.task.entrypoint")
     warnings += [f"left out: {text}" for text in left_out(proposal)]

@@ -20,6 +20,8 @@ _CONFTESTS = 50
 _STANDARD_TEST = re.compile(r"^(test_.*|.*_test)\.py$")
 _OTHER_TEST = frozenset({"test.py", "tests.py"})
 _TEST_FOLDERS = frozenset({"tests", "test"})
+_NO_PROJECTS = _TEST_FOLDERS | {"examples", "example", "docs", "doc", "testing", "fixtures", "vendor", "third_party"}
+"""Directories whose packages are not what the repository is about."""
 _SECRET = re.compile(r"^(\.env(\..*)?|.*\.pem|.*\.key|id_(rsa|ed25519))$")
 
 
@@ -38,7 +40,8 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True):
     """Findings in the files of a repository. Paths are relative to it; ``bulky`` directories belong to tools.
 
     ``modules``: the names by which its own modules and packages can be imported. ``names``: those of all its Python
-    files and their directories. ``builds``: it has a build system, by which pip can install it.
+    files and their directories. ``builds``: it has a build system, by which pip can install it. ``projects``:
+    directories inside with a build system of their own.
     """
 
     root: Path
@@ -54,6 +57,7 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True):
     policy_files: tuple[str, ...]
     django: bool
     builds: bool
+    projects: tuple[str, ...] = ()
     source_layout: bool
 
 
@@ -78,6 +82,7 @@ def survey(root: Path) -> Survey:
         policy_files=tuple(name for name in (".debugignore", ".debugreadonly") if (root / name).is_file()),
         django="manage.py" in files and "django" in read_text(root, "manage.py").lower(),
         builds=_builds(root),
+        projects=tuple(_projects(root, files)),
         source_layout=any(path.startswith("src/") and path.endswith(".py") for path in files)
         and not (root / "src" / "__init__.py").exists(),
     )
@@ -146,6 +151,13 @@ def _files(root: Path, bulky: list[str]) -> Iterator[str]:
 def _builds(root: Path) -> bool:
     project = read_toml(root, "pyproject.toml")
     return (root / "setup.py").is_file() or "build-system" in project or "project" in project
+
+
+def _projects(root: Path, files: list[str]) -> Iterator[str]:
+    directories = {PurePosixPath(path).parent for path in files if path.endswith(("/setup.py", "/pyproject.toml"))}
+    for directory in sorted(directories):
+        if _NO_PROJECTS.isdisjoint(directory.parts) and _builds(root / directory):
+            yield directory.as_posix()
 
 
 def _module(path: str) -> str:

@@ -1,7 +1,7 @@
 """Scoring on a pristine copy of the repository that no agent touched: protection of tests, run, verdict."""
 
 from dgym.session.verification.assessment import Assessment, assess, unsteady_tests
-from dgym.session.verification.causes import Lack, find_lacks, lacks_in_output
+from dgym.session.verification.causes import BUILD_FILES, Lack, find_lacks, lacks_in_output
 from dgym.session.verification.environment import suggests_doubt
 from dgym.session.verification.files import patched_versions, read_versions, write_versions
 from dgym.session.verification.integrity import label, shell_commands
@@ -17,6 +17,7 @@ from dgym.session.verification.verifier import (
 )
 
 __all__ = [
+    "BUILD_FILES",
     "Assessment",
     "Lack",
     "OpenUntouched",

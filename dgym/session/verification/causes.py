@@ -9,10 +9,22 @@ import msgspec
 from dgym.sandbox import Cause, EntrypointResult
 
 Kind = Literal[
-    "module", "metadata", "script", "plugin", "extension", "option", "network", "database", "display", "installation"
+    "module",
+    "metadata",
+    "script",
+    "plugin",
+    "extension",
+    "option",
+    "network",
+    "database",
+    "display",
+    "installation",
+    "project",
 ]
 OUTSIDE: tuple[Kind, ...] = ("network", "database", "display")
 """What no sandbox has: tests that need it do not count, and that is not a problem."""
+
+BUILD_FILES = ("setup.py", "pyproject.toml")
 
 _BAD = frozenset({"failed", "error"})
 _SHOWN = 3
@@ -78,6 +90,8 @@ _REASONS: dict[Kind, str] = {
     " repository's own, set spec.environment.install: editable",
     "installation": "the repository's own {name} cannot be imported; set spec.environment.install: editable, or make"
     " what its build makes by spec.setupCommands",
+    "project": "the repository's own package in {name} is not installed; write a manifest for that directory: dgym init"
+    " REPOSITORY/{name}",
     "script": "no program named {name}; set spec.environment.install: editable if it is the repository's own, else add"
     " what provides it to spec.environment.requirements",
     "plugin": "the plugin of pytest with {name} is not installed; add it to spec.environment.requirements",
@@ -136,7 +150,8 @@ def _lack(cause: Cause, paths: Collection[str]) -> tuple[Kind, str] | None:
     if kind in ("ModuleNotFoundError", "ImportError"):
         found = _MISSING_MODULE.search(text)
         if found:
-            return _own(found[1], paths) or ("module", found[1].partition(".")[0])
+            top = found[1].partition(".")[0]
+            return _own(found[1], paths) or _project(top, paths) or ("module", top)
         return None
     if kind in ("PackageNotFoundError", "DistributionNotFound"):
         found = _DISTRIBUTION.search(text)
@@ -172,6 +187,17 @@ def _own(module: str, paths: Collection[str]) -> tuple[Kind, str] | None:
     if any(_EXTENSION_FILE.search(place) and place.rpartition(".")[0].endswith(parts[-1]) for place in places):
         return ("extension", module)
     return ("installation", module)
+
+
+def _project(module: str, paths: Collection[str]) -> tuple[Kind, str] | None:
+    """The directory with build files of its own that has a missing module, as in a repository of several packages."""
+    for path in sorted(paths):
+        directory, _, name = path.rpartition("/")
+        if directory and name in BUILD_FILES:
+            places = [f"{directory}/{layout}{module}" for layout in ("", "src/", "lib/")]
+            if any(other.startswith((f"{place}/", f"{place}.py")) for place in places for other in paths):
+                return ("project", directory)
+    return None
 
 
 def lacks_in_output(text: str) -> list[Lack]:

@@ -125,5 +125,19 @@ def test_doubts_are_told(init, tmp_path):
         assert words in done.output
 
 
+def test_the_packages_of_a_larger_repository_are_named(init, tmp_path):
+    root = tmp_path / "large"
+    for path in ("packages/cart", "packages/shop", "tests/data", "tools"):
+        (root / path).mkdir(parents=True)
+        (root / path / "pyproject.toml").write_text("" if path == "tools" else '[project]\nname = "x"\n')
+    (root / "test_all.py").write_text("import shop\n\n\ndef test_it():\n    pass\n")
+    done = init(tmp_path, "large")
+    assert done.exit_code == 0
+    assert f"{root} has no build system, and these directories have: packages/cart, packages/shop;" in done.output
+    assert f"Write a manifest for one: dgym init {root / 'packages' / 'cart'}\n" in done.output
+    (root / "pyproject.toml").write_text('[project]\nname = "x"\n')
+    assert "has no build system" not in init(tmp_path, "large", "--force").output
+
+
 def test_a_directory_that_is_none_is_a_usage_error(init, tmp_path):
     assert init(tmp_path, "nowhere").exit_code == 2

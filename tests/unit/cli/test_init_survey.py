@@ -1,4 +1,5 @@
 import json
+import sys
 
 import pytest
 from hypothesis import given
@@ -9,7 +10,7 @@ from dgym.cli.init import find_entrypoint, manifest_text, missing_requirements, 
 from dgym.cli.init.dependencies import Requirements, Source, allows, read_requirements
 from dgym.cli.init.survey import Survey, protected_patterns, survey
 from dgym.cli.manifests import resource_name
-from dgym.sandbox.local import environments
+from dgym.sandbox.local import Pinned, environments
 from dgym.session.verification import Lack
 
 TEST = "def test_it():\n    assert True\n"
@@ -73,6 +74,18 @@ def test_policy_files_of_the_repository_take_the_place_of_proposals(tmp_path):
 
 def proposed(root):
     return manifest_text(propose(survey(root), read_requirements(root), agent="human"), local_path=".")
+
+
+def test_pins_with_hashes_are_written_with_their_python(tmp_path):
+    digests = [f"--hash=sha256:{digit * 64}" for digit in "123"]
+    lines = (f"one==1.0 {digests[0]}", " ".join(["two==2.0", *digests[1:]]))
+    pinned = Pinned(lines=lines, hashes=True)
+    proposal = propose(survey(write(tmp_path, {"a.py": ""})), Requirements(), agent="human", pinned=pinned)
+    text = manifest_text(proposal, local_path=".")
+    environment = loads(text)[0].spec.task.environment
+    assert environment.requirements == lines
+    assert environment.python == f"{sys.version_info[0]}.{sys.version_info[1]}"
+    assert f"        - >-\n          two==2.0\n          {digests[1]}\n          {digests[2]}\n" in text
 
 
 def test_a_repository_is_installed_or_its_source_layout_put_on_the_path(tmp_path):

@@ -6,6 +6,7 @@ from dgym.sandbox import Cause
 from dgym.session.verification.causes import lack_of, lacks_in_output
 
 PATHS = ["src/own/__init__.py", "src/own/_speed.pyx", "src/own/calc.py", "setup.py"]
+PATHS += ["packages/shop/pyproject.toml", "packages/shop/src/shop/cart.py", "till/setup.py", "till/till.py"]
 
 
 @pytest.mark.parametrize(
@@ -13,6 +14,8 @@ PATHS = ["src/own/__init__.py", "src/own/_speed.pyx", "src/own/calc.py", "setup.
     [
         (Cause("builtins.ModuleNotFoundError", "No module named 'yaml.nodes'"), ("module", "yaml")),
         (Cause("builtins.ModuleNotFoundError", "No module named 'own'"), ("installation", "own")),
+        (Cause("builtins.ModuleNotFoundError", "No module named 'shop.cart'"), ("project", "packages/shop")),
+        (Cause("builtins.ModuleNotFoundError", "No module named 'till'"), ("project", "till")),
         (Cause("builtins.ModuleNotFoundError", "No module named 'own._version'"), ("installation", "own._version")),
         (Cause("builtins.ModuleNotFoundError", "No module named 'own._speed'"), ("extension", "own._speed")),
         (
