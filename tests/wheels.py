@@ -32,5 +32,7 @@ def write_index(directory: Path, names: tuple[str, ...]) -> dict[str, str]:
     place = sysconfig.get_config_var("WHEEL_PKG_DIR") or Path(ensurepip.__file__).parent / "_bundled"
     bundled = next(Path(place).glob("pip-*.whl"))
     (directory / bundled.name).symlink_to(bundled)
-    found = {f"{tool}_FIND_LINKS": str(directory) for tool in ("PIP", "UV")}
-    return {**found, "PIP_NO_INDEX": "1", "UV_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull}
+    settings = directory / "uv.toml"  # uv has no variable for it.
+    settings.write_text(f'no-index = true\nfind-links = ["{directory}"]\n')
+    pip = {"PIP_FIND_LINKS": str(directory), "PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull}
+    return {**pip, "UV_CONFIG_FILE": str(settings)}

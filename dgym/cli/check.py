@@ -1,11 +1,14 @@
 """``dgym check`` and ``dgym validate``: faults of tasks and manifests, found with and without running them."""
 
 import asyncio
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import click
 import msgspec
 
 from dgym.agents import load_agent
@@ -28,6 +31,7 @@ from dgym.documents import dump, read_yaml
 from dgym.env import Opening, check_task
 from dgym.episodes import effective_tools
 from dgym.errors import FieldPath, ManifestError, PatchError, PluginError, Problem, describe, error_of, show
+from dgym.sandbox.local import find_version
 from dgym.session.verification import Assessment
 from dgym.tools import load_tool, load_tools
 from dgym.workspace.patches import parse_patch
@@ -44,6 +48,7 @@ def check_and_show(
     python: str | None = None,
     build_requirements: bool = False,
     repeats: int = 2,
+    yes: bool = False,
     output: str = "table",
     write_to: Sequence[Loaded] = (),
 ) -> None:
@@ -51,7 +56,7 @@ def check_and_show(
 
     ``write_to`` are the manifests into which ``failToPass`` and ``passToPass`` are written.
     """
-    assessments = check_all(tasks, _opening(sandbox, engine, python, build_requirements), repeats)
+    assessments = check_all(tasks, _opening(sandbox, engine, python, build_requirements), repeats, yes=yes)
     if output == "json":
         echo_json(assessments)
     else:
@@ -62,8 +67,11 @@ def check_and_show(
         sys.exit(FAILED)
 
 
-def check_all(tasks: Sequence[DebugTask], opening: Opening, repeats: int) -> list[Assessment]:
-    """The assessments of the tasks, one after the other."""
+def check_all(tasks: Sequence[DebugTask], opening: Opening, repeats: int, *, yes: bool) -> list[Assessment]:
+    """The assessments of the tasks, one after the other; ``yes`` agrees to the installation of a missing Python."""
+    for version in dict.fromkeys(task.spec.declared_environment().python for task in tasks if task.spec.image is None):
+        if version is not None and opening.python is None:
+            _offer_python(version, yes=yes)
 
     def progress(text: str) -> None:
         echo(text, err=True)
@@ -72,6 +80,22 @@ def check_all(tasks: Sequence[DebugTask], opening: Opening, repeats: int) -> lis
         return [await check_task(task, opening, repeats=repeats, progress=progress) for task in tasks]
 
     return asyncio.run(check())
+
+
+def _offer_python(version: str, *, yes: bool) -> None:
+    """Install a Python that this machine lacks, if uv is there and the user agrees.
+
+    Without that the check reports where it was looked for and how to install it.
+    """
+    try:
+        find_version(version)
+    except ManifestError:
+        uv = shutil.which("uv")
+        question = f"There is no Python {version} on this machine. Run 'uv python install {version}'?"
+        if uv is None or not (yes or (sys.stdin.isatty() and click.confirm(question, default=True, err=True))):
+            return
+        # Its status does not matter: the interpreter is looked for again.
+        subprocess.run([uv, "python", "install", version], stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False)
 
 
 def show_assessments(assessments: Sequence[Assessment], *, lists: bool = True) -> None:

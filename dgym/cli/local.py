@@ -38,11 +38,13 @@ _DIRECTORY = click.Path(file_okay=False)
 @python_option
 @build_requirements_option
 @click.option("--write", is_flag=True, help="Put failToPass and passToPass into the manifests.")
+@click.option("--yes", is_flag=True, help="Install a missing Python with uv, unasked.")
 @output_option
 def check_command(
     inputs: Inputs,
     repeat: int,
     write: bool,
+    yes: bool,
     sandbox: str,
     engine: str,
     python: str | None,
@@ -74,6 +76,7 @@ def check_command(
         python=python,
         build_requirements=build_requirements,
         repeats=repeat,
+        yes=yes,
         output=output,
         write_to=files if write else (),
     )
@@ -97,7 +100,7 @@ def check_command(
     default=None,
     help="Run the repository's tests in a sandbox, and add what they lack. [default: on a terminal]",
 )
-@click.option("--yes", is_flag=True, help="Add what the tests lack without a question.")
+@click.option("--yes", is_flag=True, help="Add what the tests lack, and install a missing Python with uv, unasked.")
 def init_command(
     directory: str, output: str | None, agent: str, policy_files: bool, force: bool, check: bool | None, yes: bool
 ) -> None:

@@ -142,7 +142,7 @@ def translated(ctx: click.Context) -> Iterator[None]:
     try:
         with printable_messages():
             yield
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, click.Abort):  # Click raises the other one at a question.
         ctx.exit(INTERRUPTED)
 
 

@@ -283,7 +283,7 @@ def _check_and_complete(proposal: Proposal, target: Path, *, yes: bool) -> bool:
     """Run the tests, add requirements that they lack, and print what is left; returns whether there are problems."""
     root, requirements = proposal.found.root, proposal.requirements
     for _ in range(_ROUNDS):
-        assessments = check_all(tasks_of(load_documents(target, allow_local_paths=[root])), Opening(), 1)
+        assessments = check_all(tasks_of(load_documents(target, allow_local_paths=[root])), Opening(), 1, yes=yes)
         lacking = missing_requirements(assessments[0].lacks, requirements, proposal.found.names)
         question = f"The tests lack {', '.join(lacking)}. Add it to the requirements?"
         if not lacking or not (yes or (sys.stdin.isatty() and click.confirm(question, default=True))):

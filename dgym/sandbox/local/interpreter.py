@@ -89,9 +89,9 @@ def find_version(version: str) -> str:
                 return str(path)
     install = f"uv python install {version}" if shutil.which("uv") else f"pyenv install {version}"
     raise ManifestError(
-        f"environment.python: there is no Python {version} on this machine; looked for python{version} and python3 on "
-        f"PATH, and in {_pyenv_versions()} and {_uv_versions()}; install it with '{install}', or name an interpreter "
-        "with --python PATH"
+        f"environment.python: there is no Python {version} on this machine; looked for python{version}, python3 and "
+        f"'py -{version}' on PATH, and in {_pyenv_versions()} and {_uv_versions()}; install it with '{install}', or "
+        "name an interpreter with --python PATH"
     )
 
 
@@ -106,6 +106,18 @@ def _of_version(version: str) -> Iterator[Path]:
         for found_version in sorted(directory.glob(pattern), key=_numbers, reverse=True):
             if (found_version / "bin" / "python3").is_file():
                 yield found_version / "bin" / "python3"
+    yield from _by_launcher(minor)
+
+
+def _by_launcher(minor: str) -> Iterator[Path]:
+    """What the launcher ``py`` starts for a version."""
+    if (launcher := shutil.which("py")) is not None:
+        command = [launcher, f"-{minor}", "-I", "-S", "-c", "import sys; print(sys.executable)"]
+        with suppress(OSError, subprocess.SubprocessError):
+            answer = subprocess.run(
+                command, capture_output=True, timeout=60, check=True, stdin=subprocess.DEVNULL, text=True
+            )
+            yield Path(answer.stdout.strip())
 
 
 def _numbers(path: Path) -> list[int]:
