@@ -185,6 +185,13 @@ _SETTINGS = {
     "doctest_plus": "pytest-doctestplus",
 }
 
+_OLD_PARAMETERS = {
+    "path": {"pytest_ignore_collect", "pytest_collect_file", "pytest_pycollect_makemodule"},
+    "startdir": {"pytest_report_header", "pytest_report_collectionfinish"},
+}
+"""Parameters of hooks that pytest 9 does not have any more: it refuses a conftest.py with them."""
+_BEFORE_REMOVAL = "pytest<9"
+
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
     """Requirements that belong together: they are kept or, where they contradict earlier ones, left out together."""
@@ -446,7 +453,7 @@ class _Reader:
             for name in names:
                 needed.setdefault(name, path)
         for line, file in needed.items():
-            if normal_name(line) not in self._taken:
+            if normal_name(line) not in self._taken or line == _BEFORE_REMOVAL:
                 self._add(file, [line])
 
     def _add(self, file: str, lines: Iterable[str], *, without_tools: bool = False, warn: bool = True) -> bool:
@@ -501,8 +508,10 @@ def tests_need(root: Path, found: Survey) -> Iterator[tuple[str, list[str]]]:
         if known is None:
             continue
         local = set(known["functions"])
+        old = False
         if path in found.conftests:
             defined |= local
+            old = any(name in known["parameters"] and hooks & local for name, hooks in _OLD_PARAMETERS.items())
         names = [
             DISTRIBUTIONS[name]
             for name in known["imports"]
@@ -510,7 +519,7 @@ def tests_need(root: Path, found: Survey) -> Iterator[tuple[str, list[str]]]:
         ]
         names += [_MARKS[name] for name in known["marks"] if name in _MARKS]
         names += [_FIXTURES[name] for name in known["parameters"] if name in _FIXTURES and name not in local | defined]
-        yield path, list(dict.fromkeys(names))
+        yield path, [*dict.fromkeys(names), *([_BEFORE_REMOVAL] if old else [])]
 
 
 def _why_left_out(line: str) -> str:

@@ -256,6 +256,8 @@ jobs:
             ("PyYAML", "pytest-timeout", "pytest-mock"),
         ),
         ({"tests/conftest.py": "def mocker(): pass\n", "tests/test_a.py": "def test_a(mocker): pass\n"}, ()),
+        ({"tests/conftest.py": "def pytest_ignore_collect(path, config): pass\n"}, ("pytest<9",)),
+        ({"tests/conftest.py": "def pytest_ignore_collect(collection_path): pass\n"}, ()),
         ({"mock.py": "", "test_a.py": "import mock\n"}, ()),
     ],
 )
