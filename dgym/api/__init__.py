@@ -6,6 +6,7 @@ The structs are imported at once; loading, checking and planning when first used
 from typing import TYPE_CHECKING
 
 from dgym.api.episode import (
+    DEFAULT_STEPS,
     AgentAssignment,
     AgentSpec,
     AttemptEnding,
@@ -122,6 +123,7 @@ __all__ = [
     "BENCHMARK_LABEL",
     "CLAIMED_ANNOTATION",
     "DEFAULT_ENTRYPOINT",
+    "DEFAULT_STEPS",
     "DIFFICULTY_LABEL",
     "DRIVER_LABEL",
     "EPISODE_LABEL",

@@ -24,6 +24,9 @@ from dgym.api.fields import (
 )
 from dgym.api.task import DebugTaskSpec, Resources
 
+DEFAULT_STEPS = 50
+"""Steps of an agent whose Episode names no ``maxSteps``."""
+
 
 class TaskRef(Model, frozen=True, kw_only=True):
     """A DebugTask by name: of the same namespace, or in a local run of the manifests given.
@@ -51,7 +54,7 @@ class AgentSpec(Model, frozen=True, kw_only=True):
 
     name: Token
     model: Line | None = None
-    max_steps: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 50
+    max_steps: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = DEFAULT_STEPS
     max_rewrites: Annotated[int, msgspec.Meta(ge=0, le=10_000)] | None = None
     token_budget: Annotated[int, msgspec.Meta(ge=1, le=10**12)] | None = None
     temperature: Temperature | None = None

@@ -399,16 +399,15 @@ class EpisodeView(WatchedObject, frozen=True, kw_only=True):
         return False
 
 
-class SetAnnotations(View, frozen=True, kw_only=True):
-    """The annotations of an EpisodeSet that decisions read."""
-
-    retry: str = msgspec.field(default="", name=RETRY_KEY)
-
-
 class SetMeta(Meta, frozen=True, kw_only=True):
     """Metadata of an EpisodeSet."""
 
-    annotations: SetAnnotations = SetAnnotations()
+    annotations: dict[str, str] = msgspec.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # As long as the whole set.
+        self.annotations.pop("kubectl.kubernetes.io/last-applied-configuration", None)
 
 
 class EpisodeSetView(WatchedObject, frozen=True, kw_only=True):
@@ -417,6 +416,11 @@ class EpisodeSetView(WatchedObject, frozen=True, kw_only=True):
     metadata: SetMeta
     spec: EpisodeSetSpec
     status: EpisodeSetStatus = EpisodeSetStatus()
+
+    @property
+    def retry(self) -> str:
+        """The annotation that requests to run failed episodes again."""
+        return self.metadata.annotations.get(RETRY_KEY, "")
 
 
 class SandboxPoolView(WatchedObject, frozen=True, kw_only=True):

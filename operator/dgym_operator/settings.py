@@ -12,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from dgym.logs import JsonFormatter, TextFormatter, log_to_stderr
+from dgym_operator.defaults import DefaultResources, decode_resources
 from dgym_operator.images import decode_mirrors
 from dgym_operator.policies import NamespacePolicies, decode_policies
 from dgym_operator.pools import AgentPools, decode_pools
@@ -94,6 +95,20 @@ class Settings(BaseSettings):
         description="Registries, with paths or without, and the mirrors that the images of tasks are pulled from "
         'instead, as JSON: `{"docker.io": "mirror.example/docker"}`; the chart\'s value `sandboxes.imageMirrors`.',
     )
+    default_resources: Annotated[DefaultResources, NoDecode] = Field(
+        default=DefaultResources(),
+        description="Resources of `sandbox`, `verifier` and `sidecar` where neither task nor Episode gives any, as "
+        "JSON; the chart's value `sandboxes.resources`.",
+    )
+    inherited_labels: Names = Field(
+        default=(),
+        description="Comma-separated keys of labels of an Episode that its pods get, such as `example.com/*`; the "
+        "chart's value `sandboxes.inherit.labels`.",
+    )
+    inherited_annotations: Names = Field(
+        default=(),
+        description="Likewise of annotations of an Episode and of its set; `sandboxes.inherit.annotations`.",
+    )
     namespace_policies: Annotated[NamespacePolicies, NoDecode] = Field(
         default=NamespacePolicies(),
         description="What each namespace may use, as JSON: `weight`, `maxActive`, `allowed` and `limits` as `defaults` "
@@ -143,7 +158,9 @@ class Settings(BaseSettings):
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO", description="Least severe to log.")
     log_format: Literal["json", "text"] = Field(default="json", description="`text` is for terminals.")
 
-    @field_validator("watch_namespaces", "image_pull_secrets", mode="before")
+    @field_validator(
+        "watch_namespaces", "image_pull_secrets", "inherited_labels", "inherited_annotations", mode="before"
+    )
     @classmethod
     def _split(cls, value: Any) -> Any:
         if isinstance(value, str):
@@ -154,6 +171,11 @@ class Settings(BaseSettings):
     @classmethod
     def _decode_policies(cls, value: Any) -> Any:
         return decode_policies(value) if isinstance(value, str) else value
+
+    @field_validator("default_resources", mode="before")
+    @classmethod
+    def _decode_resources(cls, value: Any) -> Any:
+        return decode_resources(value) if isinstance(value, str) else value
 
     @field_validator("agent_pools", mode="before")
     @classmethod
@@ -206,7 +228,7 @@ def _rows() -> Iterator[str]:
 
 
 def _shown(value: Any) -> str:
-    if value in (None, "", (), {}, NamespacePolicies(), AgentPools()):
+    if value in (None, "", (), {}, NamespacePolicies(), AgentPools(), DefaultResources()):
         return ""
     if isinstance(value, float) and value.is_integer():
         value = int(value)

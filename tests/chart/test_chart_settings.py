@@ -4,6 +4,7 @@ import importlib.util
 
 import pytest
 
+from dgym_operator.defaults import DefaultResources
 from dgym_operator.settings import PREFIX, Settings
 
 GIB = 1024**3
@@ -16,6 +17,7 @@ def test_the_operator_takes_its_environment(render, monkeypatch, values):
     assert {name for name in environment if name.startswith("DGYM_")} <= known
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
+    assert values == "production" or Settings().default_resources == DefaultResources()
     assert Settings().network_policy == ("disabled" if values == "trial" else "required")
 
 
@@ -37,6 +39,13 @@ def test_the_operator_learns_of_every_value(render, monkeypatch):
     assert settings.runtime_class_name == "gvisor"
     assert settings.max_concurrent_pulls is None
     assert settings.image_mirrors == {"docker.io": "mirror.example:5000/docker"}
+    assert settings.default_resources.sandbox.limits == {"memory": "4Gi", "ephemeral-storage": "10Gi"}
+    assert settings.default_resources.sidecar.requests == {"cpu": "50m", "memory": "64Mi"}
+    assert settings.default_resources.verifier == DefaultResources().verifier
+    assert (settings.inherited_labels, settings.inherited_annotations) == (
+        ("example.com/cost-centre",),
+        ("example.com/*",),
+    )
     assert settings.workers == 32
     assert settings.log_level == "DEBUG"
 

@@ -65,6 +65,10 @@ def test_every_value_is_in_the_schema_and_every_property_of_the_schema_is_a_valu
         ("sandboxes.image.repository=dgym/Sandbox", "/sandboxes/image/repository"),
         ("operator.resources.limits.memory=512MB", "/operator/resources/limits/memory"),
         ("agents.resources.requests.cpu=-1", "/agents/resources/requests/cpu"),
+        ("sandboxes.resources.sandbox.limits.memory=2GB", "/sandboxes/resources/sandbox/limits/memory"),
+        ("sandboxes.resources.sandbox.limits.memory=null", "missing property 'memory'"),
+        ("sandboxes.resources.verifier.limits.memory=1Gi", "additional properties 'limits' not allowed"),
+        ("sandboxes.inherit.labels={a b}", "/sandboxes/inherit/labels/0"),
         ("results.persistence.size=10 GiB", "/results/persistence/size"),
         ("agents.extraVolumes[0].emptyDir=x", "/agents/extraVolumes/0"),
         ("operator.extraVolumeMounts[0].name=x", "/operator/extraVolumeMounts/0"),
@@ -157,6 +161,6 @@ def _properties(schema, prefix=""):
 
 def _resolved(schema):
     name = schema.get("$ref", "").rpartition("/")[2]
-    if name in ("resources", "probe") or not name:
+    if name in ("resources", "probe", "sandboxResources") or not name:
         return {} if name else schema
     return json.loads((CHART / "values.schema.json").read_text())["$defs"][name]

@@ -5,6 +5,7 @@ from dgym_operator.actions.drivers import DriverSecrets
 from dgym_operator.actions.episodes import EpisodeExecutor
 from dgym_operator.actions.episodesets import SetExecutor
 from dgym_operator.actions.networkpolicy import NetworkPolicies
+from dgym_operator.actions.permissions import with_step_limit
 from dgym_operator.actions.pods import PodMaker
 from dgym_operator.actions.pools import PoolExecutor
 from dgym_operator.actions.reader import ApiReader, Unmet
@@ -30,4 +31,5 @@ __all__ = [
     "ensure_secrets",
     "episode_patch",
     "key_id",
+    "with_step_limit",
 ]

@@ -22,6 +22,7 @@ from dgym.kube import (
     ServerUnavailable,
 )
 from dgym.logs import fields
+from dgym_operator.actions.permissions import inherited
 from dgym_operator.actions.setpools import SetPools
 from dgym_operator.actions.writes import Writes, set_metadata
 from dgym_operator.cache import Cache
@@ -56,6 +57,8 @@ class SetExecutor:
     writes: Writes
     events: EventRecorder
     pools: SetPools
+    inherited_annotations: tuple[str, ...] = ()
+    """Annotations of a set that its Episodes get, as patterns."""
 
     async def apply(self, episode_set: EpisodeSetView, plan: Plan) -> float | None:
         """Apply the plan; returns the seconds after which to requeue, None: on the next change.
@@ -146,6 +149,9 @@ class SetExecutor:
         metadata = episode_set.metadata
         child = msgspec.to_builtins(child_manifest(episode_set, action))
         child.pop("status", None)
+        annotations = inherited(metadata.annotations, self.inherited_annotations)
+        if annotations:
+            child["metadata"]["annotations"] = annotations
         try:
             made = await self.writes.create(EPISODES, child, decode=EpisodeView, namespace=metadata.namespace)
             self.cache.memory.record_written(made)

@@ -5,11 +5,22 @@ Pure: the Episode and its task as they were read for the pod, and the settings o
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 
-from dgym.api import DebugTask, Episode
+import msgspec
+
+from dgym.api import DEFAULT_STEPS, GROUP, AgentSpec, DebugTask, Episode
 from dgym_operator.policies import Allowed, Limits
 from dgym_operator.settings import Settings
+
+_NEVER_INHERITED = (
+    f"{GROUP}/",
+    "kueue.x-k8s.io/",
+    "kubectl.kubernetes.io/",
+    "container.apparmor.security.beta.kubernetes.io/",
+    "container.seccomp.security.alpha.kubernetes.io/",
+    "seccomp.security.alpha.kubernetes.io/",
+)
 
 
 def find_refusal_by_policy(episode: Episode, task: DebugTask, settings: Settings) -> str | None:
@@ -41,7 +52,7 @@ def _pod_refusals(episode: Episode, task: DebugTask, settings: Settings) -> Iter
     policies = settings.namespace_policies
     policy = policies.of(namespace)
     for field, name, value, patterns in _requests(episode, task, settings, policy.allowed):
-        if patterns is not None and not _matches(value, patterns):
+        if patterns is not None and not matches_any(value, patterns):
             yield (
                 f"{field}: {value!r} is not allowed in namespace {namespace}; remove it, or let the administrator add "
                 f"it to {policies.place(namespace, f'allowed.{name}')} in the chart's values"
@@ -87,11 +98,27 @@ def _numbers(episode: Episode, limits: Limits) -> Iterator[tuple[str, str, int |
     )
     if spec.agent is None:
         return
-    yield "spec.agent.maxSteps", "maxSteps", spec.agent.max_steps, limits.max_steps
+    yield "spec.agent.maxSteps", "maxSteps", with_step_limit(spec.agent, limits).max_steps, limits.max_steps
     if spec.agent.model is not None or spec.agent.token_budget is not None:
         yield "spec.agent.tokenBudget", "tokenBudget", spec.agent.token_budget, limits.token_budget
 
 
-def _matches(text: str, patterns: Iterable[str]) -> bool:
+def with_step_limit(agent: AgentSpec, limits: Limits) -> AgentSpec:
+    """The agent; the default number of steps, which Episodes that name none have, is lowered to the limit."""
+    if limits.max_steps is None or agent.max_steps != DEFAULT_STEPS or agent.max_steps <= limits.max_steps:
+        return agent
+    return msgspec.structs.replace(agent, max_steps=max(1, limits.max_steps))
+
+
+def inherited(given: Mapping[str, str], patterns: Iterable[str], *, taken: Container[str] = ()) -> dict[str, str]:
+    """The labels or annotations of an object that its pods get: without those of dgym and Kueue."""
+    return {
+        key: value
+        for key, value in given.items()
+        if matches_any(key, patterns) and key not in taken and not key.startswith(_NEVER_INHERITED)
+    }
+
+
+def matches_any(text: str, patterns: Iterable[str]) -> bool:
     """Whether one of the patterns is the whole text; ``*`` stands for any characters."""
     return any(re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), text, re.DOTALL) for pattern in patterns)

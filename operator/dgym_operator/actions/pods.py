@@ -39,8 +39,9 @@ from dgym.wire.http import token_digest
 from dgym.wire.messages import EndReason
 from dgym_operator.actions.claims import POOLED_SECONDS, PoolClaims
 from dgym_operator.actions.networkpolicy import NetworkPolicies
-from dgym_operator.actions.permissions import find_refusal_by_policy, find_refusal_of_pod
+from dgym_operator.actions.permissions import find_refusal_by_policy, find_refusal_of_pod, inherited
 from dgym_operator.actions.reader import ApiReader, Unmet
+from dgym_operator.actions.room import explained, is_limit_range
 from dgym_operator.actions.secrets import key_id
 from dgym_operator.actions.writes import Writes, controller_reference
 from dgym_operator.objects import Pod, SandboxPoolView
@@ -101,6 +102,9 @@ class PodMaker:
             return await self._create(manifest)
         except AlreadyExists:
             return await self._recognize(episode, namespace, name, attempt)
+        except Unmet as refusal:
+            refusal.message = explained(refusal.message, episode, task, self.settings.default_resources)
+            raise
 
     async def _create(self, manifest: Mapping[str, Any]) -> Pod:
         """Create the pod.
@@ -235,17 +239,28 @@ class PodMaker:
             task=task.spec,
             delivered=task.spec.source is not None,
             digests=token_digests(self.key, episode_uid=uid, attempt=attempt),
-            labels=_labels(metadata.labels, spec.queue_name),
+            labels=_labels(metadata.labels, spec.queue_name) | self._inherited_labels(episode),
+            annotations=self._inherited_annotations(episode),
             overrides=spec.pod_overrides,
             active_deadline_seconds=deadline_seconds,
             settings=self.settings,
         )
 
+    def _inherited_labels(self, episode: Episode) -> dict[str, str]:
+        """The labels that the administrator lists. What the Episode gives in its overrides takes precedence."""
+        given, overrides = episode.metadata.labels, episode.spec.pod_overrides.labels
+        return inherited(given, self.settings.inherited_labels, taken=overrides)
+
+    def _inherited_annotations(self, episode: Episode) -> dict[str, str]:
+        given, overrides = episode.metadata.annotations, episode.spec.pod_overrides.annotations
+        return inherited(given, self.settings.inherited_annotations, taken=overrides)
+
 
 def _labels(given: Mapping[str, str], queue_name: str | None) -> dict[str, str]:
     """The labels that a pod inherits from its Episode, and that of its queue.
 
-    Others are not inherited: that of drivers would open other sandboxes to this one.
+    Others are inherited only if the administrator lists them, and never dgym's: that of drivers would open other
+    sandboxes to this one.
     """
     inherited = {name: given[name] for name in _INHERITED if name in given}
     return inherited | ({QUEUE_LABEL: queue_name} if queue_name is not None else {})
@@ -271,8 +286,9 @@ def _forbidden(error: Forbidden) -> Unmet:
     if _RBAC in error.message and "User " in error.message:
         # The installation lacks a right, which is no fault of the episode's and may be granted at any time.
         return Unmet(EndReason.INTERNAL_ERROR, error.message, passes=True)
-    lagging = any(text in error.message for text in _LAGGING)
-    return Unmet(EndReason.POD_REJECTED, error.message, passes=lagging)
+    # A LimitRange is as easily changed as a quota: meanwhile the episodes of a set wait, and do not end one by one.
+    passes = is_limit_range(error.message) or any(text in error.message for text in _LAGGING)
+    return Unmet(EndReason.POD_REJECTED, error.message, passes=passes)
 
 
 def _is_limited_by_default(error: Invalid) -> bool:

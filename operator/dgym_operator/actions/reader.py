@@ -59,8 +59,10 @@ class ConfigMapContent(msgspec.Struct, frozen=True, rename="camel"):
 class ApiReader:
     """Reads what the cache holds in part, or not reliably."""
 
-    def __init__(self, client: Client, cache: Cache) -> None:
+    def __init__(self, client: Client, cache: Cache, *, with_annotations: bool = False) -> None:
         self._client = client
+        self._with_annotations = with_annotations
+        """Whether annotations of Episodes are needed, which views do not have."""
         self._cache = cache
         self._tasks = KeptTasks(_KEPT_BYTES)
 
@@ -73,7 +75,7 @@ class ApiReader:
         """
         metadata = view.metadata
         current = self._cache.episodes.get(view.key)
-        if current is not None and self._cache.memory.has_written(current.metadata.uid):
+        if not self._with_annotations and current is not None and self._cache.memory.has_written(current.metadata.uid):
             full = self._from_view(current)
             if full is not None:
                 return current, full

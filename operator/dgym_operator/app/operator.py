@@ -255,7 +255,7 @@ class Operator:
     ) -> tuple[Reconciler, list[Coroutine[Any, Any, None]]]:
         """The reconciler of the leader, and the work beside it."""
         settings, cache, clock, random = self.settings, self.cache, self._clock, self._random
-        reader = ApiReader(self._client, cache)
+        reader = ApiReader(self._client, cache, with_annotations=bool(settings.inherited_annotations))
         agent_client = AgentClient(caller(_AGENT_SECONDS), key, clock)
         sidecars = SidecarCalls(
             caller(_SIDECAR_SECONDS),
@@ -273,6 +273,7 @@ class Operator:
             queue=WorkQueue(clock=clock, random=random),
             key=key,
             counter=self.metrics.assignments,
+            settings=settings,
             tracer=self._tracer,
         )
         poller = AgentPoller(
@@ -325,6 +326,7 @@ class Operator:
                 writes=writes,
                 events=self._events,
                 pools=SetPools(cache=cache, writes=writes, events=self._events),
+                inherited_annotations=settings.inherited_annotations,
             ),
             policies=policies,
             dispatcher=self._dispatcher,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 from prometheus_client import Counter
 
-from dgym.api import ARM_LABEL, SAMPLE_LABEL, DebugTask, Episode, PodOverrides, PoisonedStep, parse_quantity
+from dgym.api import ARM_LABEL, SAMPLE_LABEL, DebugTask, Episode, PodOverrides, PoisonedStep, Resources, parse_quantity
 from dgym.kube import EPISODES, ApiError, EventRecorder, Key, NotFound, WorkQueue
 from dgym.logs import fields
 from dgym.tracing import OFF, Tracer
@@ -20,13 +20,15 @@ from dgym.wire.assignments import Assignment, AssignmentMode, AssignmentState, A
 from dgym.wire.http import NamedTool, Role, make_token
 from dgym.wire.messages import EndReason
 from dgym.wire.signing import make_epochs
-from dgym_operator.actions import ApiReader, Unmet
+from dgym_operator.actions import ApiReader, Unmet, with_step_limit
 from dgym_operator.cache import Agent, Cache
 from dgym_operator.calls import AgentClient, CallFailed
 from dgym_operator.controllers import sidecar_url
 from dgym_operator.controllers.episode import remaining_seconds
+from dgym_operator.defaults import SANDBOX
 from dgym_operator.objects import EpisodeView, Pod
-from dgym_operator.render import DEFAULT, sandbox_resources
+from dgym_operator.render import sandbox_resources
+from dgym_operator.settings import Settings
 
 _log = logging.getLogger(__name__)
 
@@ -58,6 +60,7 @@ class Deliveries:
         queue: WorkQueue[Delivery | Withdrawal],
         key: bytes,
         counter: Counter,
+        settings: Settings,
         tracer: Tracer = OFF,
     ) -> None:
         self._cache = cache
@@ -68,6 +71,7 @@ class Deliveries:
         self._queue = queue
         self._key = key
         self._counter = counter
+        self._settings = settings
         self._tracer = tracer
         self._in_flight: set[Key] = set()
 
@@ -169,6 +173,7 @@ class Deliveries:
             replay_attempt=read.status.replay.attempt if read.status.replay is not None else 0,
             poisoned_steps=read.status.poisoned_steps,
             key=self._key,
+            settings=self._settings,
             traceparent=self._tracer.traceparent(metadata.uid),
         )
         now = self._cache.clock.monotonic()
@@ -221,10 +226,12 @@ def build_assignment(
     replay_attempt: int = 0,
     poisoned_steps: tuple[PoisonedStep, ...] = (),
     key: bytes,
+    settings: Settings,
     traceparent: str = "",
 ) -> Assignment:
     """All that an agent needs for one attempt; without a task it recovers a stored verdict."""
     metadata, spec = episode.metadata, episode.spec
+    limits = settings.namespace_policies.of(metadata.namespace or "").limits
     uid = metadata.uid or ""
     return Assignment(
         namespace=metadata.namespace or "",
@@ -237,8 +244,10 @@ def build_assignment(
         sidecar_url=sidecar_url,
         prepare_token=make_token(key, episode_uid=uid, attempt=attempt, role=Role.PREPARE),
         drive_token=make_token(key, episode_uid=uid, attempt=attempt, role=Role.DRIVE),
-        task=msgspec.to_builtins(_with_resources(task, spec.pod_overrides)) if task is not None else {},
-        agent=msgspec.to_builtins(spec.agent) if spec.agent is not None else None,
+        task=msgspec.to_builtins(_with_resources(task, spec.pod_overrides, settings.default_resources.sandbox))
+        if task is not None
+        else {},
+        agent=msgspec.to_builtins(with_step_limit(spec.agent, limits)) if spec.agent is not None else None,
         tools=tuple(
             tool if isinstance(tool, str) else NamedTool(name=tool.name, options=tool.options) for tool in spec.tools
         ),
@@ -259,13 +268,13 @@ def _mode(episode: Episode, task: DebugTask | None) -> AssignmentMode:
     return AssignmentMode.RUN if episode.spec.agent is not None else AssignmentMode.PREPARE
 
 
-def _with_resources(task: DebugTask, overrides: PodOverrides) -> DebugTask:
+def _with_resources(task: DebugTask, overrides: PodOverrides, default: Resources) -> DebugTask:
     """The task with the resources of its pod: the runner holds programs to that memory.
 
     A task with the same memory is not changed and keeps its digest, by which results are compared.
     """
-    given, effective = task.spec.resources, sandbox_resources(task.spec.resources, overrides)
-    memory = given.limits.get("memory", DEFAULT.limits["memory"])
+    given, effective = task.spec.resources, sandbox_resources(task.spec.resources, overrides, default)
+    memory = given.limits.get("memory", SANDBOX.limits["memory"])
     if parse_quantity(effective.limits["memory"]) == parse_quantity(memory):
         return task
     return msgspec.structs.replace(task, spec=msgspec.structs.replace(task.spec, resources=effective))

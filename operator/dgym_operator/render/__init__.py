@@ -1,7 +1,6 @@
 """From an episode to the manifest of its pod, by Jinja templates that administrators may add to."""
 
 from dgym_operator.render.context import (
-    DEFAULT,
     PodContext,
     TemplateError,
     label_value,
@@ -12,7 +11,6 @@ from dgym_operator.render.preview import check_templates, render_command
 from dgym_operator.render.renderer import Renderer
 
 __all__ = [
-    "DEFAULT",
     "PodContext",
     "Renderer",
     "TemplateError",

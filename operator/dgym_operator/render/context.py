@@ -50,6 +50,7 @@ class PodContext(msgspec.Struct, frozen=True, kw_only=True):
     delivered: bool
     digests: dict[str, str]
     labels: dict[str, str] = msgspec.field(default_factory=dict)
+    annotations: dict[str, str] = msgspec.field(default_factory=dict)
     overrides: PodOverrides = PodOverrides()
     active_deadline_seconds: int
     settings: Settings
@@ -66,7 +67,6 @@ class InvalidOverride(TemplateError):
     """The episode or its task requests a setting that no pod may have; the message names the field and the remedy."""
 
 
-_SIDECAR_RESOURCES = {"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}}
 _NODE_LOST_SECONDS = 60
 _NODE_LOST = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _OWN_LABELS = ("app.kubernetes.io/name", "app.kubernetes.io/component")
@@ -108,7 +108,8 @@ def template_variables(context: PodContext) -> dict[str, Any]:
     """
     overrides, settings = context.overrides, context.settings
     _check_overrides(overrides)
-    sandbox = sandbox_resources(context.task.resources, overrides)
+    defaults = settings.default_resources
+    sandbox = sandbox_resources(context.task.resources, overrides, defaults.sandbox)
     image = context.task.image
     return {
         "pod": _pod(context),
@@ -131,8 +132,8 @@ def template_variables(context: PodContext) -> dict[str, Any]:
         },
         "resources": {
             "sandbox": as_manifest(sandbox),
-            "verifier": as_manifest(verifier_resources(sandbox)),
-            "sidecar": _SIDECAR_RESOURCES,
+            "verifier": as_manifest(verifier_resources(sandbox, defaults.verifier)),
+            "sidecar": as_manifest(defaults.sidecar),
             "disk": sandbox.limits["ephemeral-storage"],
         },
     }
@@ -161,7 +162,11 @@ def _pod(context: PodContext) -> dict[str, Any]:
         "name": context.name,
         "namespace": context.namespace,
         "labels": {**overrides.labels, **own_labels(context)},
-        "annotations": {"kubectl.kubernetes.io/default-container": "sandbox", **overrides.annotations},
+        "annotations": {
+            "kubectl.kubernetes.io/default-container": "sandbox",
+            **context.annotations,
+            **overrides.annotations,
+        },
         "activeDeadlineSeconds": context.active_deadline_seconds,
         "nodeSelector": dict(overrides.node_selector),
         "tolerations": _tolerations(overrides),
@@ -210,30 +215,21 @@ def token_digests(key: bytes, *, episode_uid: str, attempt: int) -> dict[str, st
     }
 
 
-# The memory is what the runner allows programs where no limit is given. Disk is bounded, or one program that fills the
-# node's evicts its neighbours; it is not reserved, for nodes that do not account for it would never take the pod.
-DEFAULT = Resources(
-    requests={"cpu": "100m", "memory": "256Mi", "ephemeral-storage": "0"},
-    limits={"memory": "2Gi", "ephemeral-storage": "10Gi"},
-)
-_IDLE = {"cpu": "10m", "memory": "64Mi", "ephemeral-storage": "0"}
-
-
-def sandbox_resources(task: Resources, overrides: PodOverrides) -> Resources:
+def sandbox_resources(task: Resources, overrides: PodOverrides, default: Resources) -> Resources:
     """Name by name, the episode's take precedence over the task's, and those over the default.
 
     Setting one side of a pair adjusts the other: a limit of 128Mi lowers a default request of 256Mi.
     """
-    merged = DEFAULT
+    merged = default
     for layer in (task, overrides.resources):
         merged = _over(merged, layer)
     return merged
 
 
-def verifier_resources(sandbox: Resources) -> Resources:
+def verifier_resources(sandbox: Resources, default: Resources) -> Resources:
     """The verifier idles until the sandbox is terminated, and then needs as much as the sandbox."""
     requests: dict[str, str | int] = {
-        name: _least(quantity, sandbox.limits.get(name)) for name, quantity in _IDLE.items()
+        name: _least(quantity, sandbox.limits.get(name)) for name, quantity in default.requests.items()
     }
     return Resources(requests=requests, limits=sandbox.limits)
 
@@ -257,5 +253,5 @@ def _over(below: Resources, layer: Resources) -> Resources:
     return msgspec.structs.replace(below, requests=requests, limits=limits)
 
 
-def _least(quantity: str, limit: str | int | None) -> str | int:
+def _least(quantity: str | int, limit: str | int | None) -> str | int:
     return quantity if limit is None or parse_quantity(quantity) <= parse_quantity(limit) else limit

@@ -6,6 +6,7 @@ from dgym.wire.assignments import AssignmentMode
 from dgym.wire.http import NamedTool, Role, make_token
 from dgym_operator.actions.reader import ConfigMapContent, Unmet, config_map_source, inline_task, with_files
 from dgym_operator.dispatch.delivery import build_assignment
+from dgym_operator.settings import Settings
 
 EPISODE = """
 apiVersion: dgym.dev/v1alpha1
@@ -39,7 +40,7 @@ def load(text):
 
 def test_an_agent_gets_all_that_it_needs():
     episode = load(EPISODE)
-    given = build_assignment(episode, inline_task(episode), **ATTEMPT, key=b"key")
+    given = build_assignment(episode, inline_task(episode), **ATTEMPT, key=b"key", settings=Settings())
     assert (given.namespace, given.episode, given.episode_uid, given.attempt, given.epoch) == (
         "team",
         "fix",
@@ -70,7 +71,7 @@ def test_an_agent_gets_all_that_it_needs():
 def test_the_runner_gets_the_memory_limit_of_its_pod(resources, overrides, limits):
     text = EPISODE.replace("{entrypoint: pytest,", f"{{entrypoint: pytest, resources: {resources},")
     episode = load(f"{text}  podOverrides: {{resources: {overrides}}}\n")
-    given = build_assignment(episode, inline_task(episode), **ATTEMPT, key=b"key")
+    given = build_assignment(episode, inline_task(episode), **ATTEMPT, key=b"key", settings=Settings())
     assert msgspec.convert(given.task, DebugTask).spec.resources.limits == limits
 
 
@@ -78,7 +79,9 @@ def test_a_later_attempt_replays_an_earlier_one_without_its_poisoned_steps():
     episode = load(EPISODE)
     poisoned = (PoisonedStep(attempt=1, step=7, reason="OOMKilled"),)
     task = inline_task(episode)
-    given = build_assignment(episode, task, **ATTEMPT, replay_attempt=1, poisoned_steps=poisoned, key=b"key")
+    given = build_assignment(
+        episode, task, **ATTEMPT, replay_attempt=1, poisoned_steps=poisoned, key=b"key", settings=Settings()
+    )
     assert (given.replay_attempt, [(each.step, each.reason) for each in given.poisoned_steps]) == (
         1,
         [(7, "OOMKilled")],
@@ -86,13 +89,13 @@ def test_a_later_attempt_replays_an_earlier_one_without_its_poisoned_steps():
 
 
 def test_without_a_task_it_recovers_a_stored_verdict():
-    given = build_assignment(load(EPISODE), None, **ATTEMPT, key=b"key")
+    given = build_assignment(load(EPISODE), None, **ATTEMPT, key=b"key", settings=Settings())
     assert (given.mode, given.task) == (AssignmentMode.RECOVER, {})
 
 
 def test_without_an_agent_it_only_prepares():
     episode = load(EPISODE.replace("  agent: {name: solution, maxSteps: 7}\n", ""))
-    given = build_assignment(episode, inline_task(episode), **ATTEMPT, key=b"key")
+    given = build_assignment(episode, inline_task(episode), **ATTEMPT, key=b"key", settings=Settings())
     assert given.mode is AssignmentMode.PREPARE
     assert given.agent is None
 

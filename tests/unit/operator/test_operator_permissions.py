@@ -3,8 +3,9 @@ import json
 import msgspec
 import pytest
 
-from dgym.api import DebugTask, DebugTaskSpec, Episode, ObjectMeta
-from dgym_operator.actions.permissions import find_refusal_by_policy
+from dgym.api import AgentSpec, DebugTask, DebugTaskSpec, Episode, ObjectMeta
+from dgym_operator.actions.permissions import find_refusal_by_policy, inherited, with_step_limit
+from dgym_operator.policies import Limits
 from dgym_operator.settings import Settings
 
 pytestmark = pytest.mark.attack("author")
@@ -142,3 +143,32 @@ def test_numbers_have_limits(spec, message):
     found = refusal(spec)
     assert found.startswith(message)
     assert "let the administrator raise namespaces.defaults.limits." in found
+
+
+@pytest.mark.parametrize(
+    ("given", "limit", "effective"), [(None, 20, 20), (None, None, 50), (None, 100, 50), (30, 20, 30), (10, 20, 10)]
+)
+def test_the_default_number_of_steps_is_lowered_to_the_limit(given, limit, effective):
+    agent = AgentSpec(name="solution") if given is None else AgentSpec(name="solution", max_steps=given)
+    assert with_step_limit(agent, Limits(max_steps=limit)).max_steps == effective
+
+
+def test_an_episode_that_names_no_steps_is_not_refused_for_the_default():
+    few = settings({"limits": {"maxSteps": 20}})
+    assert refusal({"agent": {"name": "solution"}}, installation=few) is None
+    assert "spec.agent.maxSteps: is 30" in refusal({"agent": {"name": "solution", "maxSteps": 30}}, installation=few)
+
+
+def test_pods_inherit_what_is_listed_and_never_what_rights_depend_on():
+    given = {
+        "example.com/cost-centre": "42",
+        "team": "a",
+        "dgym.dev/driver": "true",
+        "kueue.x-k8s.io/queue-name": "fast",
+        "kubectl.kubernetes.io/last-applied-configuration": "{}",
+        "container.apparmor.security.beta.kubernetes.io/sandbox": "unconfined",
+    }
+    assert inherited(given, ["*"]) == {"example.com/cost-centre": "42", "team": "a"}
+    assert inherited(given, ["example.com/*"]) == {"example.com/cost-centre": "42"}
+    assert inherited(given, ["*"], taken={"team": "b"}) == {"example.com/cost-centre": "42"}
+    assert inherited(given, []) == {}

@@ -90,6 +90,7 @@ async def polling(cache, client, events, looked_at):
             queue=WorkQueue(clock=cache.clock, random=Random(1)),
             key=KEY,
             counter=Metrics(Snapshot).assignments,
+            settings=Settings(),
         )
         dispatcher = Dispatcher(
             cache, head_start=0, stuck_limit=5, policies=NamespacePolicies(), enqueue=lambda key, **_: None

@@ -4,9 +4,12 @@ import json
 
 import pytest
 
+from dgym.api import DebugTask, DebugTaskSpec, Episode, EpisodeSpec, ObjectMeta, PodOverrides, Resources
 from dgym.kube import ConnectionLost, UnreadableAnswer
 from dgym.kube.errors import error_from_answer
 from dgym_operator.actions.pods import find_refusal
+from dgym_operator.actions.room import explained
+from dgym_operator.defaults import DefaultResources
 
 FORBIDDEN = 'pods "fix-1" is forbidden: '
 LIMIT = "must be less than or equal to cpu limit of 50m"
@@ -95,6 +98,10 @@ PASSES = {
         ),
         "PodRejected",
     ),
+    "limit range": (
+        answer(403, FORBIDDEN + "maximum cpu usage per Container is 50m, but limit is 100m", "Forbidden"),
+        "PodRejected",
+    ),
     "new server": (answer(403, FORBIDDEN + "not yet ready to handle request", "Forbidden"), "PodRejected"),
     "limit range's default": (invalid(ABOVE_DEFAULT), "PodRejected"),
 }
@@ -106,7 +113,6 @@ FINAL = {
     ),
     "priority class": answer(403, FORBIDDEN + "no PriorityClass with name nope was found", "Forbidden"),
     "runtime class": answer(403, FORBIDDEN + 'pod rejected: RuntimeClass "nope" not found', "Forbidden"),
-    "limit range": answer(403, FORBIDDEN + "maximum cpu usage per Container is 50m, but limit is 100m", "Forbidden"),
     "webhook": answer(403, 'admission webhook "pods.example.com" denied the request: no', "Forbidden"),
     "schema": invalid(NO_IMAGE),
     "schema and a default": invalid(ABOVE_DEFAULT, NO_IMAGE),
@@ -143,3 +149,55 @@ def test_a_server_that_asks_for_patience_gets_it():
 
 def test_a_default_that_is_too_low_is_named_as_such():
     assert "LimitRange" in find_refusal(invalid(ABOVE_DEFAULT)).message
+
+
+FIX = "set resources of DebugTask t or podOverrides.resources of the Episode"
+ALONE = (
+    "exceeded quota: team, requested: limits.memory=4352Mi,pods=1, used: limits.memory=0,pods=1, limited: "
+    "limits.memory=4Gi,pods=1"
+)
+TWICE = "maximum cpu usage per Container is 1, but limit is 2, maximum memory usage per Pod is 1Gi, but limit is 4Gi"
+
+
+@pytest.mark.parametrize(
+    ("message", "given", "expected"),
+    [
+        (f"forbidden: [{TWICE}]", {}, "requests.cpu 100m, requests.memory 256Mi, limits.memory 2Gi"),
+        ("maximum memory usage per Container is 1Gi, but limit is 2Gi", {"memory": "2Gi"}, "requests.memory 256Mi"),
+        ("memory max limit to request ratio per Container is 2, but provided ratio is 8.0", {}, "limits.memory 2Gi"),
+        ("maximum cpu usage per Container is 1, but no limit is specified", {}, "requests.cpu 100m"),
+        (
+            ALONE,
+            {},
+            "the pod alone is more than the quota; dgym's default for the sandbox is limits.memory 2Gi; ",
+        ),
+    ],
+)
+def test_room_that_a_pod_can_never_have_is_explained(message, given, expected):
+    text = explained(message, *_request(given), DefaultResources())
+    assert text.startswith(f"{message}; ")
+    assert expected in text
+    assert FIX in text
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "exceeded quota: team, requested: limits.memory=4Gi, used: limits.memory=4Gi, limited: limits.memory=8Gi",
+        'violates PodSecurity "restricted:latest": allowPrivilegeEscalation != false',
+    ],
+)
+def test_what_fits_later_or_is_no_question_of_room_is_left_as_it_is(message):
+    assert explained(message, *_request({}), DefaultResources()) == message
+
+
+def test_a_limit_that_a_quota_requires_is_named():
+    text = explained("failed quota: team: must specify limits.cpu for: sandbox", *_request({}), DefaultResources())
+    assert FIX in text
+    assert "dgym's default" not in text
+
+
+def _request(limits):
+    overrides = PodOverrides(resources=Resources(limits=limits))
+    episode = Episode(metadata=ObjectMeta(name="e"), spec=EpisodeSpec(pod_overrides=overrides))
+    return episode, DebugTask(metadata=ObjectMeta(name="t"), spec=DebugTaskSpec())

@@ -7,6 +7,7 @@ import msgspec
 
 from dgym.api import (
     INDEX_LABEL,
+    RETRY_KEY,
     TREATMENTS,
     Condition,
     EpisodeSetSpec,
@@ -25,7 +26,6 @@ from dgym_operator.objects import (
     EpisodeSpecView,
     EpisodeView,
     Meta,
-    SetAnnotations,
     SetMeta,
     TaskSpecView,
     TaskView,
@@ -53,7 +53,7 @@ def episode_set(*names: str, status=None, template=None, retry="", **spec) -> Ep
             resource_version="1",
             generation=1,
             creation_timestamp=NOW,
-            annotations=SetAnnotations(retry=retry),
+            annotations={RETRY_KEY: retry} if retry else {},
         ),
         spec=EpisodeSetSpec(template=template or EpisodeSpec(), **spec),
         **({"status": status} if status else {}),
@@ -225,7 +225,7 @@ class SetModel:
         """A user annotates the set."""
         self.retries += 1
         value = f"{self.retries} {reasons}".strip()
-        metadata = replace(self.truth.metadata, annotations=SetAnnotations(retry=value))
+        metadata = replace(self.truth.metadata, annotations={RETRY_KEY: value})
         self.truth = replace(self.truth, metadata=metadata)
         self.edit()
 
@@ -280,5 +280,5 @@ class SetModel:
             self.operate()
             self.end(0, "Resolved")
             self.collect()
-            if self.finished and self.truth.status.retry == self.truth.metadata.annotations.retry:
+            if self.finished and self.truth.status.retry == self.truth.retry:
                 return

@@ -5,19 +5,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgym.api import PodOverrides, Resources, parse_quantity
-from dgym_operator.render import DEFAULT, sandbox_resources
-from dgym_operator.render.context import verifier_resources
+from dgym_operator.defaults import SANDBOX, VERIFIER, DefaultResources, decode_resources
+from dgym_operator.render import sandbox_resources
+from dgym_operator.render.context import verifier_resources as verifier_of
 
 NOTHING = Resources()
 
 
+def verifier_resources(sandbox):
+    return verifier_of(sandbox, VERIFIER)
+
+
 def merged(task=NOTHING, override=NOTHING):
-    return sandbox_resources(task, PodOverrides(resources=override))
+    return sandbox_resources(task, PodOverrides(resources=override), SANDBOX)
 
 
 def test_without_a_word_memory_and_disk_are_bounded():
-    assert merged() == DEFAULT
-    assert {"memory", "ephemeral-storage"} <= DEFAULT.limits.keys()
+    assert merged() == SANDBOX
+    assert {"memory", "ephemeral-storage"} <= SANDBOX.limits.keys()
 
 
 def test_the_episode_beats_the_task_and_the_task_the_default():
@@ -66,3 +71,28 @@ def test_no_request_exceeds_its_limit(task, override, limits):
             assert parse_quantity(each.requests[name]) <= parse_quantity(each.limits[name])
     wanted = found.limits if limits[1] else found.requests
     assert override.items() <= wanted.items()
+
+
+def test_the_administrators_defaults_take_the_place_of_dgyms():
+    text = """{"sandbox": {"requests": {"cpu": 1}, "limits": {"memory": "4Gi", "ephemeral-storage": "1Gi"}},
+               "verifier": {"requests": {"cpu": "1m"}}}"""
+    found = decode_resources(text)
+    assert sandbox_resources(NOTHING, PodOverrides(), found.sandbox) == found.sandbox
+    assert verifier_of(found.sandbox, found.verifier).requests == {"cpu": "1m"}
+    assert found.sidecar == DefaultResources().sidecar
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"sandbox": {"limits": {"memory": "2GB"}}}', "give quantities such as 500m, 2 or 4Gi"),
+        ('{"sandbox": {"limits": {"memory": "2Gi"}}}', "sandbox.limits.ephemeral-storage is missing"),
+        ('{"sidecar": {"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}}', "request of cpu is above its limit"),
+        ('{"verifier": {"limits": {"cpu": "2"}}}', "has the limits of the sandbox"),
+        ('{"runner": {}}', "runner"),
+    ],
+)
+def test_wrong_defaults_are_refused_with_the_field(text, message):
+    with pytest.raises(ValueError, match=r"sandboxes\.resources") as error:
+        decode_resources(text)
+    assert message in str(error.value)

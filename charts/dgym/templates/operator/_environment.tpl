@@ -53,6 +53,12 @@
   value: {{ toJson .Values.sandboxes.maxConcurrentPulls | quote }}
 - name: DGYM_OPERATOR_IMAGE_MIRRORS
   value: {{ toJson .Values.sandboxes.imageMirrors | quote }}
+- name: DGYM_OPERATOR_DEFAULT_RESOURCES
+  value: {{ toJson .Values.sandboxes.resources | quote }}
+- name: DGYM_OPERATOR_INHERITED_LABELS
+  value: {{ join "," .Values.sandboxes.inherit.labels | quote }}
+- name: DGYM_OPERATOR_INHERITED_ANNOTATIONS
+  value: {{ join "," .Values.sandboxes.inherit.annotations | quote }}
 - name: DGYM_OPERATOR_NAMESPACE_POLICIES
   value: {{ toJson .Values.namespaces | quote }}
 - name: DGYM_OPERATOR_NETWORK_POLICY

@@ -50,7 +50,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
 def plan_retry(view: EpisodeSetInput, now: datetime) -> Retry | None:
     """What the annotation of the set requests; None: nothing new."""
     episode_set = view.episode_set
-    value, status = episode_set.metadata.annotations.retry[:_VALUE_LIMIT].strip(), episode_set.status
+    value, status = episode_set.retry[:_VALUE_LIMIT].strip(), episode_set.status
     if value in ("", status.retry) or status.start_time is None:
         return None
     if episode_set.spec.cancel:
