@@ -155,7 +155,7 @@ def test_an_episode_is_suspended_and_goes_on_where_it_was(release, watched, tmp_
     suspend(True)
     until(lambda: watched.status(name).get("reason") == "Suspended", what="the suspension")
     suspended = watched.status(name)
-    assert not watched.items("pods", f"dgym.dev/episode={name}")
+    until(lambda: not watched.items("pods", f"dgym.dev/episode={name}"), what="its pod to go")
     assert (suspended["attempt"], suspended["replay"]["attempt"]) == (1, 1)
     # Three steps of half a second, by the sidecar's clock.
     assert 1 <= suspended["activeSeconds"] <= 30

@@ -21,9 +21,12 @@ from tests.e2e.cluster.support import Kubectl, new_namespace, until
 ROOM = 9
 """Pods for which the quota of the crowded namespace has room."""
 WAITING = 200
-EPISODE_SECONDS = 50.0
-WINDOW_SECONDS = 130.0
+EPISODE_SECONDS = 25.0
+WINDOW_SECONDS = 65.0
 """Two waves of pods at least."""
+VACANT_SECONDS = 6.0
+"""A place is vacant for less than this for each pod, on a busy machine too; with a back-off of its own for each
+Episode it was 45 s."""
 RESOURCES = {"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}}
 ENDED = ("Succeeded", "Failed")
 _FIELDS = r"{.type} {.object.metadata.name} {.object.status.phase}{'\n'}"
@@ -178,5 +181,6 @@ def test_a_full_quota_is_used_and_seldom_tried_in_vain(release, crowded, small, 
     assert figures["status"]["pending"] > 0, "episodes waited to the end"
     crowded("patch", "episodeset", "crowd", "--type=merge", "-p", '{"spec": {"cancel": true}}')
     assert max(shares) == ROOM, figures
-    assert shares[ROOM] >= 0.9, figures
+    vacant = sum((ROOM - count) * share for count, share in shares.items()) * (end - begin)
+    assert vacant / counts[201] <= VACANT_SECONDS, figures
     assert counts.get(403, 0) <= 1.2 * counts[201], figures
