@@ -130,11 +130,6 @@ class Loop:
             made += 1
             over = terminated or truncated
 
-    async def first_request(self) -> tuple[list[Message], list[ToolDefinition]]:
-        """The messages and tools of the first request, without sending it."""
-        await self._begin(await self._reset(), ())
-        return self._conversation.messages, self._tools
-
     async def _reset(self) -> InfoDict:
         evaluate = self._settings.eval_on_reset and "eval" in self._context.tools
         _, info = await self._env.reset(seed=self._context.seed, options={"eval": evaluate})

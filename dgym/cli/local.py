@@ -347,10 +347,13 @@ def run_command(
         verbose=verbose,
     )
     loaded = read_episodes(inputs)
-    if sandbox != "container" and any(item.resource.kind == "Episode" for item in loaded):
+    plan = make_plan(loaded, options)
+    if sandbox != "container" and any(Path(item.file).is_dir() for item in loaded):
+        # After the agents and models of the plan were checked: this may ask an index.
         loaded = with_environments(loaded, inputs.entrypoint, options.python)
+        plan = make_plan(loaded, options)
     run_plan(
-        make_plan(loaded, options),
+        plan,
         workers,
         force=force,
         force_failed=force_failed,

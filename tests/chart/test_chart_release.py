@@ -163,13 +163,9 @@ def test_agent_pods_are_replaced_with_the_models_of_a_secret(helm, api_server, a
     secrets = f"/api/v1/namespaces/{api_namespace}/secrets"
 
     def checksum(namespace=api_namespace):
-        flags = (
-            "--dry-run=server",
-            "--kubeconfig",
-            str(api_server.kubeconfig),
-            "--set",
-            "agents.existingSecret=models",
-        )
+        # Other tests may have made the definitions on this server.
+        values = "agents.existingSecret=models,crds.enabled=false"
+        flags = ("--dry-run=server", "--kubeconfig", str(api_server.kubeconfig), "--set", values)
         done = helm("install", "dgym", "charts/dgym", "--namespace", namespace, *flags)
         assert done.returncode == 0, done.stderr
         _, found, rest = done.stdout.partition("checksum/models: ")

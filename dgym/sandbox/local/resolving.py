@@ -179,7 +179,9 @@ def _wheels(status: int, output: str) -> dict[str, list[tuple[str, str]]]:
     if _is_report(output):
         for item in json.loads(output)["install"]:
             file = item["download_info"]
-            digest = file.get("archive_info", {}).get("hashes", {}).get("sha256", "")
+            archive = file.get("archive_info", {})
+            # Before pip 23.1: "hash": "sha256=…".
+            digest = archive.get("hashes", {}).get("sha256") or archive.get("hash", "").partition("sha256=")[2]
             found[requirement_name(item["metadata"]["name"])] = [(file["url"].partition("#")[0], digest)]
     else:
         for package in tomllib.loads(output).get("packages", []):

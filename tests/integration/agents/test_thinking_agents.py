@@ -218,16 +218,20 @@ async def test_a_model_that_does_not_answer_is_no_verdict(play):
     assert "k" not in played.result.message.split()
 
 
-def with_a_long_file(new_task):
+def with_a_long_file(new_task, entrypoint="python -c 'import calc'"):
     long = "\n".join(f"line {number} of a long file" for number in range(3_000))
     files = [
         {"path": "calc.py", "content": "def add(a, b):\n    return a + b\n"},
         {"path": "long.txt", "content": long},
     ]
-    return new_task(source={"files": files}, entrypoint="python -c 'import calc'")
+    return new_task(source={"files": files}, entrypoint=entrypoint)
 
 
 READ = Answer(calls=(Call("view", {"path": "long.txt"}),))
+LONG_READ = [
+    Answer(calls=(Call("view", {"path": "long.txt", "start": start, "end": start + 200}),))
+    for start in range(1, 1000, 50)
+]
 
 
 async def test_an_observation_that_is_too_long_is_cut_and_sent_again(play, new_task):
@@ -241,7 +245,7 @@ async def test_an_observation_that_is_too_long_is_cut_and_sent_again(play, new_t
 
 @pytest.mark.parametrize("known", [True, False])
 async def test_old_observations_make_room_when_the_context_is_full(play, new_task, known):
-    read = [Answer(calls=(Call("view", {"path": "long.txt", "start": n, "end": n + 200}),)) for n in range(1, 1000, 50)]
+    read = LONG_READ
     server = FakeOpenAI(script=[*read, SUBMIT], context_limit=12_000)
     settings = {"context_limit": 12_000} if known else {}
     played = await play(server, task=with_a_long_file(new_task), settings=settings)
@@ -259,11 +263,11 @@ async def test_old_observations_make_room_when_the_context_is_full(play, new_tas
 
 
 async def test_an_episode_that_may_not_be_compacted_ends(play, new_task):
-    server = FakeOpenAI(script=[READ, READ, SUBMIT])
-    played = await play(
-        server, task=with_a_long_file(new_task), settings={"context_limit": 24_000}, parameters={"compaction": "stop"}
-    )
-    assert played.result.reason is EndReason.CONTEXT_EXHAUSTED or played.result.resolved
+    server = FakeOpenAI(script=[*LONG_READ, SUBMIT])
+    task = with_a_long_file(new_task, "python -c 'import calc; assert calc.add(1, 2) == 4'")
+    played = await play(server, task=task, settings={"context_limit": 12_000}, parameters={"compaction": "stop"})
+    assert played.result.reason is EndReason.CONTEXT_EXHAUSTED
+    assert 0 < played.result.steps < len(LONG_READ)
     assert grows(played.requests)
     assert "old observation" not in json.dumps(played.requests)
 

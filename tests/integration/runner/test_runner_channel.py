@@ -17,7 +17,7 @@ import pytest
 from dgym.errors import InfrastructureError, SandboxLost
 from dgym.sandbox import RunnerClient, SandboxSpec, channel
 
-RESIDENT_BOUND_KIB = 15 * 1024
+RESIDENT_BOUND_KIB = 16 * 1024
 
 
 def frame(header: dict, payload: bytes = b"") -> bytes:
