@@ -50,12 +50,11 @@ def build_command(
     """
     import asyncio
 
-    from dgym.cli.manifests import read_manifests
     from dgym.cli.output import echo, echo_json
 
     if builder == "buildctl" and (load or registry is None):
         raise click.UsageError("buildctl has no images on this machine; give --push, or another --builder")
-    tasks = _tasks(read_manifests(inputs))
+    tasks = _tasks(_manifests(inputs))
     built = asyncio.run(build_all(tasks, ImageOptions(registry, base, builder)))
     if output == "json":
         rows = [(*named, *made) for named, made in built.items()]
@@ -77,16 +76,23 @@ def dockerfile_command(inputs: Inputs, base: str | None) -> None:
     """
     import asyncio
 
-    from dgym.cli.manifests import read_manifests
     from dgym.cli.output import echo
     from dgym.images import prepare_image
 
-    tasks = _tasks(read_manifests(inputs))
+    tasks = _tasks(_manifests(inputs))
     if len(tasks) != 1:
         raise click.UsageError(f"there are {len(tasks)} tasks; name the manifest of one")
     (task,) = tasks.values()
     prepared = asyncio.run(prepare_image(task, builder=None, base=base, progress=_progress))
     echo(prepared.dockerfile, nl=False)
+
+
+def _manifests(inputs: Inputs) -> "list[Loaded]":
+    """What the command line names; repositories with the environment that ``dgym init`` proposes."""
+    from dgym.cli.init.detection import with_environments
+    from dgym.cli.manifests import read_manifests
+
+    return with_environments(read_manifests(inputs), inputs.entrypoint, None)
 
 
 async def build_all(

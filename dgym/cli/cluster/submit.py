@@ -17,6 +17,7 @@ from dgym.cli.cluster.manifests import (
 )
 from dgym.cli.cluster.views import EpisodeView, SetView, table_of
 from dgym.cli.image import with_images
+from dgym.cli.init.detection import with_environments
 from dgym.cli.manifests import read_episodes
 from dgym.cli.options import ImageOptions, Inputs
 from dgym.cli.output import FAILED, INTERRUPTED, UsageFailure, echo, show_table
@@ -44,7 +45,7 @@ def submit_all(
     """
     loaded = read_episodes(inputs)
     if images is not None:
-        loaded = with_images(loaded, images, build=not dry_run)
+        loaded = with_images(with_environments(loaded, inputs.entrypoint, None), images, build=not dry_run)
     loaded = with_repositories_inline(loaded)
     refuse_without_image(loaded)
     if output is not None:

@@ -45,14 +45,16 @@ def cache(tmp_path_factory):
 
 @pytest.fixture
 def dgym(tmp_path, monkeypatch, cache):
-    """The command with an index that has pytest alone, and a podman that records its calls."""
+    """The command with an index of two wheels, and a podman that records its calls."""
     index, programs, state = (tmp_path / name for name in ("index", "bin", "state"))
     for directory in (index, programs, state):
         directory.mkdir()
-    with zipfile.ZipFile(index / "pytest-1-py3-none-any.whl", "w") as wheel:
-        wheel.writestr("pytest-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: pytest\nVersion: 1\n")
-        wheel.writestr("pytest-1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        wheel.writestr("pytest-1.dist-info/RECORD", "")
+    for name in ("pytest", "helper"):
+        with zipfile.ZipFile(index / f"{name}-1-py3-none-any.whl", "w") as wheel:
+            info, tags = f"{name}-1.dist-info", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+            wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+            wheel.writestr(f"{info}/WHEEL", tags)
+            wheel.writestr(f"{info}/RECORD", "")
     (programs / "podman").write_text(BUILDER)
     (programs / "podman").chmod(0o755)
     (state / "base_1").touch()
@@ -108,6 +110,22 @@ def test_an_image_has_only_wheels_with_the_hashes_of_the_manifest(dgym, manifest
         assert built.exit_code == status, built.stderr
         assert ("whose hash is not in the manifest" in built.stderr) == bool(status)
     assert (tmp_path / "state" / "requirements.txt").read_text() == f"pytest==1 --hash=sha256:{digest}\n"
+
+
+def test_the_image_of_a_directory_has_the_environment_that_init_proposes(dgym, tmp_path):
+    repository = tmp_path / "sums"
+    repository.mkdir()
+    (repository / "test_calc.py").write_text("import helper\n\n\ndef test_it():\n    assert helper\n")
+    (repository / "requirements.txt").write_text("helper\n")
+    options = ("--base", "base:1", "--builder", "podman")
+    built = dgym("image", "build", repository, *options)
+    assert built.exit_code == 0, built.stderr
+    assert "sums: Python" in built.stderr
+    locked = (tmp_path / "state" / "requirements.txt").read_text()
+    assert [line.partition(" ")[0] for line in locked.splitlines()] == ["helper==1", "pytest==1"]
+    submitted = dgym("submit", repository, *options, "--agent", "human", "--registry", "r.example", "--output", "yaml")
+    assert submitted.exit_code == 0, submitted.stderr
+    assert f"image: r.example/{built.stdout.split()[1].rpartition('/')[2]}" in submitted.stdout
 
 
 def test_a_dry_run_names_the_image_and_builds_nothing(dgym, manifest, tmp_path):
