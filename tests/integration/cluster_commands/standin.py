@@ -87,13 +87,15 @@ class Cluster:
             return socket
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         answers = asyncio.create_task(self._answers(reader, socket))
-        async for message in socket:
-            assert message.type is WSMsgType.BINARY
-            assert message.data[0] == 0
-            writer.write(message.data[1:])
-            await writer.drain()
-        answers.cancel()
-        writer.close()
+        try:
+            async for message in socket:
+                assert message.type is WSMsgType.BINARY
+                assert message.data[0] == 0
+                writer.write(message.data[1:])
+                await writer.drain()
+        finally:
+            answers.cancel()
+            writer.close()
         return socket
 
     @staticmethod

@@ -31,29 +31,37 @@ class LossyProxy:
         self._port = int(url.rpartition(":")[2])
         self.losses = 0
         self.lost = 0
+        self._connections = []
 
     async def __aenter__(self):
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
 
     async def __aexit__(self, *_):
         self._server.close()
+        for connection in self._connections:
+            connection.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    def _accept(self, reader, writer):
+        self._connections.append(asyncio.ensure_future(self._serve(reader, writer)))
 
     async def _serve(self, reader, writer):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError), contextlib.closing(writer):
             upstream, sending = await asyncio.open_connection("127.0.0.1", self._port)
             pump = asyncio.ensure_future(self._pump(reader, sending))
-            while answer := await upstream.read(65536):
-                if self.losses:
-                    self.losses -= 1
-                    self.lost += 1
-                    break
-                writer.write(answer)
-                await writer.drain()
-            pump.cancel()
-            sending.close()
-        writer.close()
+            try:
+                while answer := await upstream.read(65536):
+                    if self.losses:
+                        self.losses -= 1
+                        self.lost += 1
+                        break
+                    writer.write(answer)
+                    await writer.drain()
+            finally:
+                pump.cancel()
+                sending.close()
 
     async def _pump(self, reader, sending):
         with contextlib.suppress(OSError):
