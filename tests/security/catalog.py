@@ -76,7 +76,7 @@ ATTACKS: dict[str, Attack] = {
         (LAPTOP,),
     ),
     "starved-runner": Attack(
-        "the verdict", "memory, descriptors, stack and file size taken from the runner by prlimit", (LAPTOP,)
+        "the verdict", "memory, descriptors, stack and file size taken from the runner by prlimit", (LAPTOP, CONTAINER)
     ),
     "patch-review": Attack(
         "the verdict",

@@ -13,6 +13,7 @@ from dgym.sandbox.local import LocalProvider
 from dgym.session import SandboxTermination, replay
 from dgym.tools import Tool
 from dgym.wire import EndReason
+from tests.fakes.attacks import starvation
 
 REPAIR = "rewrite calc.py 2 <c>    return a + b</c>"
 
@@ -231,28 +232,15 @@ async def test_nothing_is_cleared_under_a_sandbox_that_still_runs(open_session):
     assert (await session.finish()).reason == EndReason.SANDBOX_KILLED
 
 
-STARVE = """
-import os, resource
-process = os.getpid()
-while True:  # Up to the runner: its parent is the process of the tests.
-    with open("/proc/%d/stat" % process) as file:
-        process = int(file.read().rpartition(")")[2].split()[1])
-    if process in (0, 1, {tests}):
-        break
-    for name in {names!r}:
-        resource.prlimit(process, getattr(resource, "RLIMIT_" + name), (0, 0))
-"""
 UNISOLATED = functools.partial(LocalProvider, kind="none")
-LIMITS = ["AS", "NOFILE", "STACK", "FSIZE", "DATA"]
 
 
 @pytest.mark.attack("starved-runner")
-@pytest.mark.parametrize("name", LIMITS)
+@pytest.mark.parametrize("name", starvation.LIMITS)
 async def test_a_runner_without_resources_is_a_death_of_the_sandbox(open_session, name):
     session = await open_session(provider=UNISOLATED)
     await session.step(1, REPAIR)
-    script = STARVE.format(names=[name], tests=os.getpid())
-    await session.step(2, {"tool": "bash", "arguments": {"command": f"python - <<'END'\n{script}\nEND"}})
+    await session.step(2, starvation.command(name, spared=(1, os.getpid())))
     for seq in (3, 4):
         if session.result is None:
             await session.step(seq, {"tool": "bash", "arguments": {"command": "echo still here"}})
@@ -263,11 +251,8 @@ async def test_a_runner_without_resources_is_a_death_of_the_sandbox(open_session
 @pytest.mark.attack("starved-runner")
 async def test_tests_that_starve_the_verifiers_runner_get_a_verdict(open_session):
     session = await open_session(provider=UNISOLATED)
-    code = (
-        "def add(a, b):\n"
-        + textwrap.indent(STARVE.format(names=LIMITS, tests=os.getpid()), "    ")
-        + "\n    return 5\n"
-    )
+    program = starvation.program(*starvation.LIMITS, spared=(1, os.getpid()))
+    code = "def add(a, b):\n" + textwrap.indent(program, "    ") + "\n    return 5\n"
     await session.step(1, {"tool": "rewrite", "arguments": {"path": "calc.py", "new_code": code}})
     result = await session.finish()
     assert result.reason in (EndReason.RESOLVED, EndReason.UNRESOLVED), result

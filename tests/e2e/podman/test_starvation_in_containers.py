@@ -1,0 +1,19 @@
+"""A runner in a container from which the agent takes what it needs: the episode has a verdict."""
+
+import pytest
+
+from dgym.wire import EndReason
+from tests.fakes.attacks import policy, starvation
+
+pytestmark = pytest.mark.attack("starved-runner")
+VERDICTS = (EndReason.RESOLVED, EndReason.UNRESOLVED, EndReason.SANDBOX_KILLED)
+
+
+@pytest.mark.parametrize("name", starvation.LIMITS)
+async def test_a_runner_without_resources_is_a_death_of_the_sandbox(engine, name):
+    async with policy.open_environment("container", engine=engine.flavor) as environment:
+        await environment.reset()
+        for call in (starvation.command(name), "bash echo still here", "bash echo still here"):
+            if environment.result is None:
+                await environment.step(call)
+        assert (await environment.finish()).reason in VERDICTS
