@@ -54,6 +54,7 @@ _LAGGING = (
     "status unknown for quota",
     "error looking up service account",
     "not yet ready to handle request",
+    "cannot find RESTMapping",  # for seconds after the definitions were installed
 )
 """Texts of admission plugins whose caches lack an object that exists or is about to."""
 _RBAC = " cannot "

@@ -65,6 +65,15 @@ PASSES = {
     "no answer": (ConnectionLost("no answer within 30 s"), "InternalError"),
     "unreadable": (UnreadableAnswer("not a pod", status=201), "InternalError"),
     "credentials": (answer(401, "Unauthorized", "Unauthorized"), "InternalError"),
+    "new definitions": (
+        answer(
+            403,
+            FORBIDDEN + "cannot set blockOwnerDeletion in this case because cannot find RESTMapping for APIVersion "
+            'dgym.dev/v1alpha1 Kind Episode: no matches for kind "Episode" in version "dgym.dev/v1alpha1"',
+            "Forbidden",
+        ),
+        "PodRejected",
+    ),
     "right": (
         answer(
             403,
