@@ -1,16 +1,48 @@
-"""An index for tests: a directory of wheels of distributions that are installed here."""
+"""An index for tests: a directory of wheels, made up or of distributions that are installed here."""
 
 import ensurepip
 import os
 import sysconfig
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from zipfile import ZipFile
 
 PYTEST = ("pytest", "packaging", "pluggy", "iniconfig", "pygments")
+HATCHLING = ("hatchling", "editables", "pathspec", "trove-classifiers", "tomlkit")
 
 
-def write_wheel(name: str, directory: Path) -> None:
+def wheel_files(
+    name: str, version: str = "1", *, requires: Sequence[str] = (), files: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """The files of a made-up wheel, with ``files`` or an empty module."""
+    info = f"{name}-{version}.dist-info"
+    lines = "".join(f"Requires-Dist: {each}\n" for each in requires)
+    content = {
+        **(files or {f"{name}.py": ""}),
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{lines}",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    return {**content, f"{info}/RECORD": "".join(f"{path},,\n" for path in [*content, f"{info}/RECORD"])}
+
+
+def write_wheel(
+    directory: Path,
+    name: str,
+    version: str = "1",
+    *,
+    requires: Sequence[str] = (),
+    files: Mapping[str, str] | None = None,
+) -> Path:
+    """Write a made-up wheel; the arguments are those of ``wheel_files``."""
+    path = directory / f"{name}-{version}-py3-none-any.whl"
+    with ZipFile(path, "w") as wheel:
+        for member, text in wheel_files(name, version, requires=requires, files=files).items():
+            wheel.writestr(member, text)
+    return path
+
+
+def _write_installed(name: str, directory: Path) -> None:
     """A wheel of an installed distribution."""
     distribution = metadata.distribution(name)
     stem = f"{name.replace('-', '_')}-{distribution.version}"
@@ -27,7 +59,7 @@ def write_wheel(name: str, directory: Path) -> None:
 def write_index(directory: Path, names: tuple[str, ...]) -> dict[str, str]:
     """Fill ``directory`` with wheels of these distributions and pip; returns variables that make it the only index."""
     for name in names:
-        write_wheel(name, directory)
+        _write_installed(name, directory)
     # Distributions keep it elsewhere.
     place = sysconfig.get_config_var("WHEEL_PKG_DIR") or Path(ensurepip.__file__).parent / "_bundled"
     bundled = next(Path(place).glob("pip-*.whl"))

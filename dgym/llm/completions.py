@@ -150,7 +150,8 @@ def read_reply(
 ) -> tuple[Reply, Usage | None]:
     """The reply, and the usage that the server reported, if any.
 
-    Where there is no call in the form that was asked for, content that is exactly one call of ``tools`` is that call.
+    If the reply has no call in the configured form, and its content is exactly one call of one of the ``tools``, that
+    call is returned.
 
     Raises:
         RequestFailed: The body is no reply: not JSON, an error in place of a choice, or wholly filtered.

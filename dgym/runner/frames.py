@@ -1,12 +1,13 @@
-"""Calls a function with the runner's frames taken out of its stack.
+"""Call a function with the runner's frames taken out of its stack.
 
-What walks the stack inside the function (``f_back``, ``inspect.stack``, ``traceback``) goes on from a given frame of
-the program. The thread must not be traced: from Python 3.12 on a trace function gets the frame that stands for ours.
+Code that walks the stack inside the function (``f_back``, ``inspect.stack``, ``traceback``) finds a given frame of the
+program as the caller. The thread must not be traced: from Python 3.12 on, a trace function would get that frame in
+place of the runner's.
 
-Python has no call for this. A new frame is linked to the frame that the state of the thread names as the current one,
-and ``ctypes`` replaces that pointer for the duration of the call. It is replaced only where it is known to be this
-pointer: its value is the address of the frame that reads it. Elsewhere (another implementation or version, a Python
-without ``ctypes``) the function is called as usual, and the runner's frames are on its stack.
+Python has no function for this. The interpreter links a new frame to the current frame of the thread state, and
+``ctypes`` replaces the pointer to that frame during the call. The pointer is replaced only if its value is the address
+of the frame that reads it, which proves that it is the right word. Otherwise (another implementation or version, a
+Python without ``ctypes``) the function is called as usual, and the runner's frames are on its stack.
 """
 
 import functools
@@ -25,7 +26,7 @@ _STATE_WORDS = 32
 
 def call_from(frame, function, *arguments):
     """The result of ``function(*arguments)``, called as if by ``frame``, or by nothing if ``frame`` is None."""
-    # A Python function that is called by Python code is linked to this frame, whatever the thread's state names.
+    # partial calls it from C: a function that Python code calls is linked to this frame, not to the current one.
     call = functools.partial(function, *arguments)
     current = _current_frame()
     if current is None or current.value != _address(sys._getframe()):
@@ -42,10 +43,10 @@ def call_from(frame, function, *arguments):
 
 
 def _end_link(frame):
-    """The word of a finished frame that names its object, which this sets; None for a frame that has not finished.
+    """Set the pointer from a finished frame to its frame object, and return its word; None if the frame is running.
 
-    The interpreter's frame loses the name of its object when it finishes. Whoever walks to it would get a second
-    object, which frees the frame's variables too.
+    The interpreter clears this pointer when a frame finishes. Code that then walks to the frame would make a second
+    frame object, and both objects would free the frame's variables.
     """
     if not _OWN_FRAMES:
         return None
@@ -63,7 +64,7 @@ def _unlink(link, frame):
 
 
 def _address(frame):
-    """What the state of a thread holds for this frame."""
+    """The address by which a thread state refers to this frame; None for None."""
     if frame is None:
         return None
     # A frame object begins with its header and f_back; the address of the interpreter's frame follows.
@@ -75,7 +76,7 @@ def _word(address, index):
 
 
 def _current_frame():
-    """The word of this thread's state that names the current frame; None if it is not known."""
+    """The word of this thread's state that points to the current frame; None if its place is not known."""
     if not _KNOWN:
         return None
     get_state = ctypes.pythonapi.PyThreadState_Get

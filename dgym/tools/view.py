@@ -52,7 +52,7 @@ class View(Tool):
         shown = f"lines {first} to {last} of {len(lines)}" if lines else "an empty file"
         marks = " (read-only)" if resolved.read_only else ""
         chosen, cut = _fitting(chosen, first, self._output_bytes)
-        # Agents put the file in focus into every prompt: the view of a range must not bring the whole file there.
+        # Only a file that is shown as a whole is in focus.
         focus = resolved.path if start is None and end is None else None
         context.focus_file = focus or context.focus_file
         return ToolResult(

@@ -182,6 +182,6 @@ def test_agent_pods_are_replaced_with_the_models_of_a_secret(helm, api_server, a
 
 
 def test_a_test_that_was_interrupted_leaves_no_config_map(render):
-    # Helm removes what is no hook at uninstall, however a test ended.
+    # `helm uninstall` removes objects that are not hooks, also after a test that was interrupted.
     for made in render("default").of("ConfigMap"):
         assert "helm.sh/hook" not in made["metadata"].get("annotations", {})

@@ -18,7 +18,7 @@ import dgym
 from dgym.api import DebugTask
 from dgym.env import open_source
 from tests.perf.measure import Figure, figure, timed
-from tests.wheels import PYTEST, write_index
+from tests.wheels import HATCHLING, PYTEST, write_index
 
 SIZES = ((10, 11, 150.0), (5000, 5, 2000.0))
 """Files, repetitions, aim in milliseconds."""
@@ -33,7 +33,6 @@ scripts = {measured = "package_0.module_0:value"}
 [tool.hatch.build.targets.wheel]
 include = ["package_0"]
 """
-BACKEND = ("hatchling", "editables", "pathspec", "trove-classifiers", "tomlkit")
 PROJECT_REPEAT = 15
 LAYER_AIM = 150.0
 """Milliseconds that a later episode may take longer for an installed project."""
@@ -69,7 +68,7 @@ def project_figures(scratch: Path) -> list[Figure]:
         write_repository(folder, 10)
     (folders[0] / "pyproject.toml").write_text(PROJECT)
     (scratch / "index").mkdir()
-    index = write_index(scratch / "index", (*PYTEST, *BACKEND))
+    index = write_index(scratch / "index", (*PYTEST, *HATCHLING))
     specs = [{"source": {"localPath": str(folder)}} for folder in folders]
     tasks = [msgspec.convert({"metadata": {"name": "perf"}, "spec": spec}, DebugTask) for spec in specs]
 

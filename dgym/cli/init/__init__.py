@@ -10,7 +10,7 @@ from typing import Any
 import click
 import msgspec
 
-from dgym.api import load_documents, loads
+from dgym.api import load_documents, loads, split_hashes
 from dgym.cli.check import check_all, show_assessments, tasks_of
 from dgym.cli.init.dependencies import (
     LIMIT,
@@ -18,7 +18,6 @@ from dgym.cli.init.dependencies import (
     Source,
     allows,
     distribution_of,
-    normal_name,
     read_requirements,
 )
 from dgym.cli.init.survey import (
@@ -33,7 +32,7 @@ from dgym.cli.output import FAILED, comment, echo, write_text
 from dgym.documents import dump
 from dgym.env import Opening
 from dgym.errors import SetupFailed
-from dgym.sandbox.local import Pinned, known_pins, pin_requirements
+from dgym.sandbox.local import Pinned, known_pins, pin_requirements, requirement_name
 from dgym.session.verification import Lack
 from dgym.terminal import printable_line
 
@@ -227,10 +226,10 @@ def _list(name: str, items: Iterable[str]) -> Iterator[str]:
     items = list(items)
     yield f"    {name}:{'' if items else ' []'}"
     for item in items:
-        plain, *hashes = item.split(" --hash=")
+        plain, hashes = split_hashes(item)
         if len(hashes) > 1:
             yield "      - >-"
-            yield from (f"        {word}" for word in (plain, *(f"--hash={each}" for each in hashes)))
+            yield from (f"        {word}" for word in (plain, *(f"--hash=sha256:{each}" for each in sorted(hashes))))
         else:
             yield f"      - {_scalar(item)}"
 
@@ -249,12 +248,12 @@ def write_manifest(
     requirements = read_requirements(root, found)
     proposal = propose(found, requirements, agent=agent, pinned=pin(requirements))
     if target is None:
-        echo(checked_text(proposal, target), nl=False)
+        echo(_checked_text(proposal, target), nl=False)
         return
     if policy_files:
         _write_policy_files(proposal, force=force)
         proposal = propose(survey(root), requirements, agent=agent, pinned=proposal.pinned)
-    write_text(target, checked_text(proposal, target), force=force)
+    write_text(target, _checked_text(proposal, target), force=force)
     echo(f"wrote {target}")
     if check:
         problems = _check_and_complete(proposal, target, yes=yes)
@@ -269,7 +268,7 @@ def pin(requirements: Requirements, *, known: bool = False) -> Pinned | None:
     lists = [source.lines for source in requirements.sources]
     if not lists:
         return None
-    names = {normal_name(line) for lines in lists for line in lines}
+    names = {requirement_name(line) for lines in lists for line in lines}
     python = other_python(requirements.python)
     try:
         resolve = known_pins if known else pin_requirements
@@ -294,7 +293,7 @@ def _check_and_complete(proposal: Proposal, target: Path, *, yes: bool) -> bool:
         if pinned is not None and pinned.lines == proposal.pinned.lines:
             break
         proposal = propose(proposal.found, requirements, agent=proposal.agent, pinned=pinned)
-        write_text(target, checked_text(proposal, target), force=True)
+        write_text(target, _checked_text(proposal, target), force=True)
         echo(printable_line(f"added {', '.join(lacking)}"))
     _report(proposal, target)
     show_assessments(assessments, lists=False)
@@ -306,10 +305,10 @@ def missing_requirements(lacks: Sequence[Lack], requirements: Requirements, own:
 
     A distribution of the index is not proposed for a module of the repository (``own``), such as another project of it.
     """
-    known = {normal_name(line) for line in requirements.lines} | {requirements.own_name}
+    known = {requirement_name(line) for line in requirements.lines} | {requirements.own_name}
     outside = [lack for lack in lacks if lack.kind != "module" or lack.name not in own]
     names = [name for lack in outside for name in [distribution_of(lack.kind, lack.name)] if name]
-    return [name for name in dict.fromkeys(names) if normal_name(name) not in known]
+    return [name for name in dict.fromkeys(names) if requirement_name(name) not in known]
 
 
 def _default_target(root: Path) -> Path:
@@ -317,7 +316,7 @@ def _default_target(root: Path) -> Path:
     return (root.parent if here.is_relative_to(root) else here) / f"{resource_name(root.name)}.yaml"
 
 
-def checked_text(proposal: Proposal, target: Path | None) -> str:
+def _checked_text(proposal: Proposal, target: Path | None) -> str:
     """The manifest, checked: names in the repository must not make it invalid."""
     text = manifest_text(proposal, local_path=local_path(proposal.found.root, target))
     loads(text, source=str(target or "the manifest"))

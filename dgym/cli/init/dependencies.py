@@ -15,6 +15,7 @@ import msgspec
 
 from dgym.cli.init.commands import is_of_checks, python_answers, read_automation, setup_arguments
 from dgym.cli.init.survey import Survey, read_ini, read_text, read_toml, strings, table
+from dgym.sandbox.local import requirement_name
 
 NAMES = ("test", "tests", "testing", "dev")
 """Extras, groups and hatch environments of tests, the first that exists counts."""
@@ -252,12 +253,6 @@ def allows(specifier: str, version: tuple[int, int]) -> bool:
     return all(version >= bound if operator == ">=" else version < bound for operator, bound in bounds)
 
 
-def normal_name(line: str) -> str:
-    """The name of a requirement as indexes compare it; empty where it does not begin with one."""
-    match = _NAME.match(line)
-    return re.sub(r"[-_.]+", "-", match[0]).lower() if match else ""
-
-
 class _Reader:
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -269,7 +264,7 @@ class _Reader:
         self.sources: list[Source] = []
         self.left_out: list[str] = []
         project, poetry = table(self._project, "project"), table(self._project, "tool", "poetry")
-        self.own_name = normal_name(
+        self.own_name = requirement_name(
             _first_text(
                 project.get("name"),
                 poetry.get("name"),
@@ -324,24 +319,24 @@ class _Reader:
         ]
         for file, extras in places:
             for name, value in extras.items():
-                found.setdefault(normal_name(name.partition(":")[0]), (file, strings_of(value)))
+                found.setdefault(requirement_name(name.partition(":")[0]), (file, strings_of(value)))
         poetry = table(self._project, "tool", "poetry")
         dependencies = table(poetry, "dependencies")
         for name, value in table(poetry, "extras").items():
             lines = [_from_poetry(one, dependencies.get(one)) for one in strings(value)]
-            found.setdefault(normal_name(name), ("pyproject.toml", lines))
+            found.setdefault(requirement_name(name), ("pyproject.toml", lines))
         return found
 
     def _groups(self) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
         standard = table(self._project, "dependency-groups")
         for name in standard:
-            found[normal_name(name)] = _group(standard, name)
+            found[requirement_name(name)] = _group(standard, name)
         for name, value in table(self._project, "tool", "pdm", "dev-dependencies").items():
-            found.setdefault(normal_name(name), strings_of(value))
+            found.setdefault(requirement_name(name), strings_of(value))
         poetry = table(self._project, "tool", "poetry")
         for name, value in table(poetry, "group").items():
-            found.setdefault(normal_name(name), _poetry_lines(table(value, "dependencies")))
+            found.setdefault(requirement_name(name), _poetry_lines(table(value, "dependencies")))
         if old := _poetry_lines(poetry.get("dev-dependencies")):
             found.setdefault("dev", old)
         if uv := strings_of(table(self._project, "tool", "uv").get("dev-dependencies")):
@@ -356,7 +351,7 @@ class _Reader:
     def _extra(self, name: str) -> bool:
         """Add an extra of the project, and those of its own that it names."""
         extras = self._extras()
-        waiting, done = [normal_name(name)], set[str]()
+        waiting, done = [requirement_name(name)], set[str]()
         added = False
         while waiting:
             one = waiting.pop()
@@ -364,10 +359,10 @@ class _Reader:
                 continue
             done.add(one)
             file, lines = extras[one]
-            own = [line for line in lines if normal_name(line) == self.own_name]
+            own = [line for line in lines if requirement_name(line) == self.own_name]
             for line in own:
                 if found := _EXTRAS.match(line):
-                    waiting += [normal_name(word.strip()) for word in found[1].split(",")]
+                    waiting += [requirement_name(word.strip()) for word in found[1].split(",")]
             added |= self._add(file, [line for line in lines if line not in own])
         return added
 
@@ -393,7 +388,7 @@ class _Reader:
                     lines.append(word)
             groups = self._groups()
             for group in automation.groups:
-                self._add(automation.file, groups.get(normal_name(group), []), without_tools=True)
+                self._add(automation.file, groups.get(requirement_name(group), []), without_tools=True)
             self._add(automation.file, lines, without_tools=True)
         self.pytest_arguments = next(filter(None, map(self._collecting, commands)), ())
 
@@ -453,14 +448,14 @@ class _Reader:
             for name in names:
                 needed.setdefault(name, path)
         for line, file in needed.items():
-            if normal_name(line) not in self._taken or line == _BEFORE_REMOVAL:
+            if requirement_name(line) not in self._taken or line == _BEFORE_REMOVAL:
                 self._add(file, [line])
 
     def _add(self, file: str, lines: Iterable[str], *, without_tools: bool = False, warn: bool = True) -> bool:
         good: list[str] = []
         for raw in lines:
             line = " ".join(raw[:_LINE].split())
-            name = normal_name(line)
+            name = requirement_name(line)
             if not line or (name and name == self.own_name) or (without_tools and name in _TOOLS):
                 continue
             if _REQUIREMENT.fullmatch(line):

@@ -8,9 +8,10 @@ from pathlib import Path
 import msgspec
 
 from dgym.api import DebugTask, Episode, Loaded, loads
-from dgym.cli.init import Proposal, checked_text, left_out, pin, propose
+from dgym.cli.init import Proposal, left_out, manifest_text, pin, propose
 from dgym.cli.init.dependencies import Requirements, read_requirements
 from dgym.cli.init.survey import survey
+from dgym.cli.manifests import local_path
 from dgym.cli.output import echo
 from dgym.errors import ManifestError
 from dgym.terminal import printable_line
@@ -39,7 +40,7 @@ def _detected(item: Loaded, entrypoint: str | None, python: str | None) -> Loade
     proposal = propose(found, requirements, agent="human", pinned=pin(requirements, known=True))
     if entrypoint is None and not proposal.entrypoint.certain:
         raise ManifestError(f"{root}: no tests were found; name the command that runs them: --entrypoint COMMAND")
-    (episode,) = loads(checked_text(proposal, None), source=str(root))
+    (episode,) = loads(manifest_text(proposal, local_path=local_path(root, None)), source=str(root))
     assert isinstance(episode, Episode)
     assert episode.spec.task is not None
     proposed = episode.spec.task

@@ -209,7 +209,7 @@ async def _install(
         steps = [["--require-hashes", "--requirement", str(listed)]]
         steps += [["--constraint", str(versions), *rest]] if rest else []
         if rest:
-            tell(f"without hashes, since the manifest has no line for it: {', '.join(rest)}")
+            tell(f"installing without hashes, because the manifest does not list them: {', '.join(rest)}")
     if uv is not None:
         make = [uv, "venv", "--quiet", "--python", interpreter.executable, str(path)]
         install = [uv, "pip", "install", *wheels, "--python", python]

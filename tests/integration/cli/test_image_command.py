@@ -3,13 +3,13 @@
 import hashlib
 import json
 import os
-import zipfile
 
 import pytest
 import yaml
 from click.testing import CliRunner
 
 from dgym.cli.app import cli
+from tests.wheels import write_wheel
 
 BUILDER = """#!/bin/sh
 printf '%s\\n' "$*" >>"$BUILDER_STATE/calls"
@@ -50,11 +50,7 @@ def dgym(tmp_path, monkeypatch, cache):
     for directory in (index, programs, state):
         directory.mkdir()
     for name in ("pytest", "helper"):
-        with zipfile.ZipFile(index / f"{name}-1-py3-none-any.whl", "w") as wheel:
-            info, tags = f"{name}-1.dist-info", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-            wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
-            wheel.writestr(f"{info}/WHEEL", tags)
-            wheel.writestr(f"{info}/RECORD", "")
+        write_wheel(index, name)
     (programs / "podman").write_text(BUILDER)
     (programs / "podman").chmod(0o755)
     (state / "base_1").touch()

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pexpect
@@ -12,7 +11,7 @@ import pytest
 from dgym.api import load
 from dgym.sandbox.local import bubblewrap_problem, find_version
 from tests.required import absent
-from tests.wheels import PYTEST, write_index
+from tests.wheels import PYTEST, write_index, write_wheel
 
 DGYM = str(Path(sys.executable).parent / "dgym")
 TIMEOUT_SECONDS = 90
@@ -36,12 +35,7 @@ def shared(tmp_path_factory):
     """Variables for an index with pytest and ``lacking``, and for a cache."""
     directory = tmp_path_factory.mktemp("shared")
     variables = write_index(directory, PYTEST)
-    with zipfile.ZipFile(directory / "lacking-1.0-py3-none-any.whl", "w") as wheel:
-        wheel.writestr("lacking.py", "TOTAL = 5\n")
-        info = "lacking-1.0.dist-info"
-        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: lacking\nVersion: 1.0\n")
-        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        wheel.writestr(f"{info}/RECORD", "")
+    write_wheel(directory, "lacking", "1.0", files={"lacking.py": "TOTAL = 5\n"})
     return {**variables, "XDG_CACHE_HOME": str(directory / "cache")}
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.openai_server import Answer, Call, FakeOpenAI
-from tests.wheels import PYTEST, write_index
+from tests.wheels import HATCHLING, PYTEST, write_index
 
 DGYM = Path(sys.executable).parent / "dgym"
 FILES = {
@@ -22,7 +22,6 @@ FILES = {
     "tests/test_shop.py": "import shop\n\n\nasync def test_add():\n    assert shop.add(2, 3) == 5\n\n\n"
     "def test_version():\n    assert shop.__version__ == '1.2'\n",
 }
-BACKEND = ("hatchling", "editables", "pathspec", "trove-classifiers", "tomlkit")
 REPAIR = {"path": "src/shop/__init__.py", "start": 7, "end": 7, "new_code": "    return a + b"}
 WALK = [
     {"tool": "eval", "arguments": {}},
@@ -36,7 +35,7 @@ WALK = [
 @pytest.fixture(scope="module")
 def index(tmp_path_factory):
     """A cache of its own, and an index with what the repository needs."""
-    names = (*PYTEST, "pytest-asyncio", "typing_extensions", *BACKEND)
+    names = (*PYTEST, "pytest-asyncio", "typing_extensions", *HATCHLING)
     variables = write_index(tmp_path_factory.mktemp("index"), names)
     return {**variables, "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))}
 

@@ -12,7 +12,7 @@ from dgym.env import AsyncRepoEnv, Opening, RepoEnv, check_task
 from dgym.errors import ManifestError, SetupFailed
 from dgym.session import prepare
 from tests.required import absent
-from tests.wheels import PYTEST, write_index
+from tests.wheels import HATCHLING, PYTEST, write_index
 
 VARIATION = pytest.mark.thorough
 
@@ -49,8 +49,7 @@ REPAIR = """\
 -    return a - b
 +    return a + b
 """
-INSTALLED = ("hatchling", "editables", "pathspec", "trove-classifiers", "tomlkit")
-INSTALLED += (*PYTEST, "maturin", "versioningit")
+INSTALLED = (*HATCHLING, *PYTEST, "maturin", "versioningit")
 
 
 @pytest.fixture(scope="module")

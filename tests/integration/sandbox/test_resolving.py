@@ -10,6 +10,7 @@ import pytest
 
 from dgym.errors import SetupFailed
 from dgym.sandbox.local import ensure_environment, pin_requirements
+from tests.wheels import write_wheel
 
 
 @pytest.fixture(params=["pip", "uv"])
@@ -17,7 +18,7 @@ def wheels(request, tmp_path, monkeypatch):
     if request.param == "pip":
         monkeypatch.setenv("PATH", str(tmp_path))
     elif shutil.which("uv") is None:
-        pytest.skip("there is no uv on PATH")
+        pytest.skip("uv is not installed")
     settings = tmp_path / "uv.toml"
     settings.write_text(f'no-index = true\nfind-links = ["{tmp_path}"]\n')
     monkeypatch.setenv("UV_CONFIG_FILE", str(settings))
@@ -26,15 +27,7 @@ def wheels(request, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
     def add(name, version, *requires):
-        with zipfile.ZipFile(tmp_path / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
-            info = f"{name}-{version}.dist-info"
-            lines = "".join(f"Requires-Dist: {one}\n" for one in requires)
-            wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{lines}")
-            wheel.writestr(
-                f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-            )
-            wheel.writestr(f"{info}/RECORD", "")
-        digest = hashlib.sha256((tmp_path / f"{name}-{version}-py3-none-any.whl").read_bytes()).hexdigest()
+        digest = hashlib.sha256(write_wheel(tmp_path, name, version, requires=requires).read_bytes()).hexdigest()
         return f"{name}=={version} --hash=sha256:{digest}"
 
     return add
@@ -104,11 +97,11 @@ def test_what_the_hashed_lines_do_not_name_is_installed_beside_them(wheels):
     one = wheels("one", "1.0")
     wheels("one", "2.0")
     wheels("pytest", "1.0", "one")
-    told: list[str] = []
-    environment = Path(asyncio.run(ensure_environment([one], progress=told.append)))
+    messages: list[str] = []
+    environment = Path(asyncio.run(ensure_environment([one], progress=messages.append)))
     names = {path.name for path in environment.glob("lib/python*/site-packages/*.dist-info")}
     assert {"one-1.0.dist-info", "pytest-1.0.dist-info"} <= names
-    assert "without hashes, since the manifest has no line for it: pytest" in told
+    assert "installing without hashes, because the manifest does not list them: pytest" in messages
     needing = wheels("two", "1.0", "one")
     with pytest.raises(SetupFailed, match="something needed has no line there"):
         asyncio.run(ensure_environment([needing]))

@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import tarfile
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from dgym.env import Opening
 from dgym.errors import ManifestError, SetupFailed
 from dgym.sandbox.local import ensure_environment, resolve_python
 from dgym.sandbox.local.environments import installer_environment
+from tests.wheels import wheel_files, write_wheel
 
 pytestmark = [pytest.mark.attack("host-build"), pytest.mark.thorough]
 
@@ -28,23 +28,6 @@ def build_wheel(directory, config_settings=None, metadata_directory=None):
             wheel.writestr(name, text)
     return "evil-1-py3-none-any.whl"
 """
-
-
-def wheel_files(name, **more):
-    info = f"{name}-1.dist-info"
-    files = {
-        f"{name}.py": "",
-        **more,
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    return {**files, f"{info}/RECORD": "".join(f"{path},,\n" for path in [*files, f"{info}/RECORD"])}
-
-
-def write_wheel(directory, name, **more):
-    with zipfile.ZipFile(directory / f"{name}-1-py3-none-any.whl", "w") as wheel:
-        for path, text in wheel_files(name, **more).items():
-            wheel.writestr(path, text)
 
 
 @pytest.fixture
@@ -158,7 +141,8 @@ async def test_a_task_is_built_where_its_environment_is_asked_to(canary):
 @pytest.mark.usefixtures("installer")
 async def test_an_installed_package_does_not_run_outside_the_sandbox(sdist, canary):
     """A line of a .pth file that begins with ``import`` is executed by each start of the interpreter."""
-    write_wheel(sdist.parent, "starts", **{"starts.pth": f"import os; open({str(canary)!r}, 'w').close()\n"})
+    started = f"import os; open({str(canary)!r}, 'w').close()\n"
+    write_wheel(sdist.parent, "starts", files={"starts.py": "", "starts.pth": started})
     path = await ensure_environment(["starts"])
     assert list(Path(path).glob("lib/python*/site-packages/starts.pth"))
     assert resolve_python(path) == f"{path}/bin/python"
