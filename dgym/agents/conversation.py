@@ -25,7 +25,7 @@ class Conversation:
     """Appends turns: the model's reply as it was received, and one message for each of its calls.
 
     Args:
-        messages: The system message and the task message, or those of an episode that goes on.
+        messages: The system message and the task message, or all messages of an episode that resumes.
         count: Counts the tokens of messages.
     """
 

@@ -172,7 +172,7 @@ class Loop:
         return idle
 
     def _offer(self, tools: Sequence[ToolDefinition] | None) -> list[ToolDefinition]:
-        """Take over the tools of the environment, those that are known first; returns the new ones."""
+        """Set the tools to those of the environment, known ones first; returns the new ones."""
         if tools is None:
             return []
         given = {str(tool["name"]): tool for tool in tools}

@@ -211,7 +211,7 @@ topologySpreadConstraints:
 {{- end -}}
 {{- end -}}
 
-{{/* Changes with the models. A Secret of the user's is read where there is a cluster to look in. */}}
+{{/* A checksum of the models. A Secret that the user made is read only if helm has a cluster. */}}
 {{- define "dgym.agents.modelsChecksum" -}}
 {{- with include "dgym.agents.llmConfig" . -}}
 {{- sha256sum . -}}

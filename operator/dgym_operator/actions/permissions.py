@@ -111,7 +111,7 @@ def with_step_limit(agent: AgentSpec, limits: Limits) -> AgentSpec:
 
 
 def inherited(given: Mapping[str, str], patterns: Iterable[str], *, taken: Container[str] = ()) -> dict[str, str]:
-    """The labels or annotations of an object that its pods get: without those of dgym and Kueue."""
+    """The labels or annotations that an object passes on to its pods. Keys of dgym and Kueue are left out."""
     return {
         key: value
         for key, value in given.items()

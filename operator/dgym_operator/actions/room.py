@@ -24,7 +24,7 @@ def is_limit_range(message: str) -> bool:
 
 
 def explained(message: str, episode: Episode, task: DebugTask, defaults: DefaultResources) -> str:
-    """The message with what is to be done, where a LimitRange refuses the pod or a quota can never hold it."""
+    """The message with the remedy, if a LimitRange refuses the pod or the quota is smaller than one pod."""
     fields = list(_fields(message))
     if not fields:
         return message
@@ -38,7 +38,7 @@ def explained(message: str, episode: Episode, task: DebugTask, defaults: Default
 
 
 def _fields(message: str) -> Iterator[tuple[str, str]]:
-    """Side and name of the resources that are refused: of a quota those of which the pod alone is more than allowed."""
+    """Side and name of each refused resource. A quota counts only if one pod requests more than its whole."""
     for found in _LIMIT_RANGE.finditer(message):
         for side in _SIDES:
             yield side, found[1] or found[2]

@@ -1,4 +1,4 @@
-"""Takes resources from the runner, which is an ancestor of whatever runs in a sandbox."""
+"""Attacks that take resources from the runner, an ancestor of every process in a sandbox."""
 
 LIMITS = ("AS", "NOFILE", "STACK", "FSIZE", "DATA")
 

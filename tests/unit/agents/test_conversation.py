@@ -1,4 +1,4 @@
-"""Whatever the lengths, only a compaction changes what was sent, and no call is without its answer."""
+"""Only a compaction changes messages that were sent, and every call has its answer."""
 
 import pytest
 from hypothesis import given

@@ -119,7 +119,7 @@ def test_a_bootstrap_of_shares_is_near_the_interval_of_the_normal_distribution()
     assert (found.low, found.high) == (pytest.approx(0.4 - margin, abs=0.02), pytest.approx(0.4 + margin, abs=0.02))
 
 
-# Hundredths: a sum of values that differ by less than floats can tell has an interval of width zero.
+# Hundredths: the interval of floats that are almost equal has the width zero.
 @given(st.lists(st.integers(-100, 100).map(lambda hundredths: hundredths / 100), min_size=1, max_size=14))
 def test_a_bootstrap_lies_within_the_values_and_is_not_made_of_few_or_equal_ones(values):
     found = bootstrap(values, 0.9)

@@ -28,7 +28,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
     """What a requested retry needs now.
 
     Attributes:
-        plan: The deletion of Episodes, or what is awaited.
+        plan: The Episodes to delete, and when to look again.
         status: The status that frees the indexes; None: not yet.
         message: The message of the Event that goes with it.
         refused: Whether nothing can run again.

@@ -25,8 +25,7 @@ EPISODE_SECONDS = 25.0
 WINDOW_SECONDS = 65.0
 """Two waves of pods at least."""
 VACANT_SECONDS = 6.0
-"""A place is vacant for less than this for each pod, on a busy machine too; with a back-off of its own for each
-Episode it was 45 s."""
+"""Highest vacancy of places for each pod that was made. A busy machine reaches 4 s."""
 RESOURCES = {"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}}
 ENDED = ("Succeeded", "Failed")
 _FIELDS = r"{.type} {.object.metadata.name} {.object.status.phase}{'\n'}"
