@@ -11,6 +11,7 @@ from dgym.cli.output import printable_messages, translated
 COMMANDS = {
     "init-llm-config": "Write a commented template of the models' configuration.",
     "llm": "List the configured models, or check that they answer.",
+    "agent": "Show the first request that an agent sends to its model.",
     "attach": "Debug in the sandbox of an Episode of a cluster, at this terminal.",
     "benchmark": "Import benchmarks such as SWE-bench, and run them or render manifests.",
     "cancel": "End Episodes and EpisodeSets of a cluster before their time.",
@@ -35,6 +36,7 @@ COMMANDS = {
 }
 
 _MODULES = {
+    "agent": ("agent",),
     "benchmark": ("benchmark",),
     "cluster": ("attach", "cancel", "get", "logs", "results", "retry", "submit"),
     "image": ("image",),

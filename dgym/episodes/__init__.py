@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     )
     from dgym.episodes.player import Hooks, Models
     from dgym.episodes.pool import Pool, run_inline
+    from dgym.episodes.preview import first_request
 
 __all__ = [
     "Comparison",
@@ -55,6 +56,7 @@ __all__ = [
     "describe_step",
     "effective_tools",
     "episodes_for",
+    "first_request",
     "make_plan",
     "normalize",
     "record_plan",
@@ -90,5 +92,6 @@ __getattr__ = lazy_names(
         ),
         "dgym.episodes.player": ("Hooks", "Models"),
         "dgym.episodes.pool": ("Pool", "run_inline"),
+        "dgym.episodes.preview": ("first_request",),
     },
 )

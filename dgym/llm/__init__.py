@@ -10,7 +10,7 @@ from dgym.llm.protocol import Message, Model, ModelCall, Reply, Role, ToolDefini
 
 if TYPE_CHECKING:
     from dgym.llm.calls import describe_tool, describe_tools, write_arguments, write_result
-    from dgym.llm.catalog import Check, ModelCatalog, check_model, load_models
+    from dgym.llm.catalog import Check, ModelCatalog, check_model, load_models, withholding_model
     from dgym.llm.config import (
         FILE_NAME,
         PATH_VARIABLE,
@@ -46,6 +46,7 @@ __all__ = [
     "describe_tools",
     "load_models",
     "user_directory",
+    "withholding_model",
     "write_arguments",
     "write_result",
     "write_template",
@@ -55,7 +56,7 @@ __getattr__ = lazy_names(
     __name__,
     {
         "dgym.llm.calls": ("describe_tool", "describe_tools", "write_arguments", "write_result"),
-        "dgym.llm.catalog": ("Check", "ModelCatalog", "check_model", "load_models"),
+        "dgym.llm.catalog": ("Check", "ModelCatalog", "check_model", "load_models", "withholding_model"),
         "dgym.llm.config": (
             *("FILE_NAME", "PATH_VARIABLE", "ModelSettings", "Secret"),
             *("default_path", "user_directory", "write_template"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from dgym.errors import ModelConfigError, ModelError
-from dgym.llm.config import ModelEntry, ModelSettings, default_path, hub_token, read_entries
+from dgym.llm.config import ModelEntry, ModelSettings, Secret, default_path, hub_token, read_entries
 from dgym.llm.protocol import Message, Model, Reply
 from dgym.llm.remote import RemoteModel
 from dgym.llm.tokens import TokenCounter, load_tokenizer
@@ -107,8 +107,8 @@ class ModelCatalog:
         return f"{self._origin or self.path}: there is no model {name!r}; {hint}"
 
 
-def open_remote(name: str, settings: ModelSettings) -> RemoteModel:
-    """A new model with these settings.
+def open_remote(name: str, settings: ModelSettings, *, withhold: Callable[[bytes], None] | None = None) -> RemoteModel:
+    """A new model with these settings; ``withhold`` gets the bodies of requests, which are not sent then.
 
     Raises:
         ModelConfigError: A package it needs is missing, or its tokenizer cannot be loaded.
@@ -125,8 +125,18 @@ def open_remote(name: str, settings: ModelSettings) -> RemoteModel:
 
         get_token = token_source(settings.scope)
     count = {} if settings.tokenizer is None else {"count_text": load_tokenizer(settings.tokenizer, hub_token())}
-    connect = partial(OpenAIConnection, settings, get_token=get_token)
+    connect = partial(OpenAIConnection, settings, get_token=get_token, withhold=withhold)
     return RemoteModel(name, settings, connect, counter=TokenCounter(**count))
+
+
+def withholding_model(name: str, settings: ModelSettings, keep: Callable[[bytes], None]) -> RemoteModel:
+    """A model that gives the body of each request to ``keep`` and raises ``ModelMisconfigured``: nothing is sent.
+
+    Raises:
+        ModelConfigError: As ``open_remote``.
+    """
+    changed = msgspec.structs.replace(settings, api_key=Secret("none"), scope=None, headers={})
+    return open_remote(name, changed, withhold=keep)
 
 
 _SECONDS = 120.0

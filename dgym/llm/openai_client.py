@@ -28,9 +28,15 @@ _LARGEST_REPLY = 16 * 1024**2
 
 
 class OpenAIConnection:
-    """Connections to one endpoint."""
+    """Connections to one endpoint. ``withhold`` gets the bodies of requests; they are not sent then."""
 
-    def __init__(self, settings: ModelSettings, url: str, get_token: GetToken | None = None) -> None:
+    def __init__(
+        self,
+        settings: ModelSettings,
+        url: str,
+        get_token: GetToken | None = None,
+        withhold: Callable[[bytes], None] | None = None,
+    ) -> None:
         self._model = settings.model
         self._seconds = settings.timeout_seconds
         self._http = openai.DefaultAsyncHttpxClient(
@@ -40,7 +46,8 @@ class OpenAIConnection:
             # A small compressed body may become a gigabyte.
             headers={"Accept-Encoding": "identity"},
         )
-        self._http.event_hooks = {"request": [_sender(settings.headers)], "response": [_bound]}
+        before = _sender(settings.headers) if withhold is None else _withholder(withhold)
+        self._http.event_hooks = {"request": [before], "response": [_bound]}
         self._client = _client(settings, url, get_token, self._http)
 
     async def send(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> bytes:
@@ -100,6 +107,16 @@ def _sender(headers: Mapping[str, Secret]) -> Callable[[Any], Awaitable[None]]:
         request.headers.update({name: secret.reveal() for name, secret in headers.items()})
 
     return add
+
+
+def _withholder(keep: Callable[[bytes], None]) -> Callable[[Any], Awaitable[None]]:
+    """A hook that gives the body of the request to ``keep`` and ends the request before it is sent."""
+
+    async def end(request: Any) -> None:
+        keep(request.content)
+        raise RequestFailed(Fault.REJECTED, "the request is shown and not sent")
+
+    return end
 
 
 async def _bound(response: Any) -> None:

@@ -43,6 +43,7 @@ class Received:
     headers: dict[str, str]
     body: dict[str, Any]
     session: str
+    raw: bytes = b""
 
 
 @dataclass
@@ -158,6 +159,7 @@ class FakeOpenAI:
                 headers={key.lower(): value for key, value in request.headers.items()},
                 body=body,
                 session=request.headers.get("X-Session-Id", ""),
+                raw=await request.read(),
             )
             self.received.append(received)
             if self._remember is not None:

@@ -1,0 +1,150 @@
+"""``dgym agent``: the first request that an agent sends to its model."""
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dgym.cli.options import (
+    Inputs,
+    check_python,
+    complete_agents,
+    complete_overrides,
+    complete_paths,
+    engine_option,
+    llm_config_option,
+    output_option,
+    python_option,
+    sandbox_option,
+)
+from dgym.cli.output import echo
+from dgym.errors import ManifestError
+from dgym.terminal import printable_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dgym.api import Loaded
+    from dgym.episodes import Job
+
+_STAND_IN = "MODEL"
+"""The name of the model where none is given."""
+
+
+@click.group("agent", no_args_is_help=True)
+def agent_command() -> None:
+    """Show the first request that an agent sends to its model."""
+
+
+@agent_command.command("show")
+@click.argument("name", metavar="NAME", shell_complete=complete_agents)
+@click.option(
+    "--task",
+    metavar="TASK",
+    shell_complete=complete_paths,
+    help="A manifest, a repository or a bundled task. [default: the first task of mini_nightmare]",
+)
+@click.option(
+    "-p",
+    "assignments",
+    multiple=True,
+    metavar="PATH=VALUE",
+    shell_complete=complete_overrides,
+    help="Change a field of the episode's spec, such as agent.model=gpt-4.1.",
+)
+@sandbox_option
+@engine_option
+@python_option
+@llm_config_option
+@output_option
+def show(
+    name: str,
+    task: str | None,
+    assignments: tuple[str, ...],
+    sandbox: str,
+    engine: str,
+    python: str | None,
+    llm_config: str | None,
+    output: str,
+) -> None:
+    """Print the first request that the agent NAME sends: system message, user message and tools.
+
+    The task's sandbox is started and its tests run as at the begin of an episode. Nothing is sent to the model, and no
+    result is stored. Without -p agent.model=NAME, a model without settings stands in. --output json prints the body of
+    the request as it would be sent.
+    """
+    import asyncio
+    from pathlib import Path
+    from tempfile import TemporaryDirectory
+
+    from dgym.agents import load_agent
+    from dgym.episodes import RunOptions, first_request
+
+    if not load_agent(name).uses_model:
+        raise click.UsageError(f"agent {name} asks no model, so that it sends no request")
+    options = RunOptions(sandbox=sandbox, engine=engine, python=check_python(python), llm_config=llm_config)
+    with TemporaryDirectory(prefix="dgym-show-") as directory:
+        job = _first_job(name, task, assignments, options, Path(directory) / "llm.json")
+        body = asyncio.run(first_request(job)).decode()
+    if output == "json":
+        click.echo(printable_json(body))
+    else:
+        _print(json.loads(body))
+
+
+def _first_job(name: str, task: str | None, assignments: tuple[str, ...], options: Any, stand_in: "Path") -> "Job":
+    import msgspec
+
+    from dgym.api import Episode, EpisodeSet
+    from dgym.cli.manifests import override
+    from dgym.cli.run import make_plan
+    from dgym.llm import load_models
+
+    loaded = override(_load(task), (f"agent.name={name}", *assignments))
+    episodes = [item.resource for item in loaded if isinstance(item.resource, Episode | EpisodeSet)]
+    specs = [one.spec if isinstance(one, Episode) else one.spec.template for one in episodes]
+    if all(spec.agent is None or spec.agent.model is None for spec in specs):
+        stand_in.write_text(json.dumps({_STAND_IN: {"model": _STAND_IN}}), encoding="utf-8")
+        options = msgspec.structs.replace(options, llm_config=str(stand_in))
+        loaded = override(loaded, (f"agent.model={_STAND_IN}",))
+    jobs = make_plan(loaded, options).jobs
+    if not jobs:
+        raise ManifestError(f"--task {task}: there is no episode that would run")
+    job = jobs[0]
+    if job.agent.model is not None and load_models(job.llm_config).is_interactive(job.agent.model):
+        raise click.UsageError("the model human gets no request; name a model of the configuration")
+    if len(jobs) > 1:
+        echo(f"{job.episode}, the first of {len(jobs)} episodes:", err=True)
+    return job
+
+
+def _load(task: str | None) -> "list[Loaded]":
+    from pathlib import Path
+
+    from dgym.api import DebugTask, Loaded
+    from dgym.benchmarks import bundled, load_bundled
+    from dgym.cli.manifests import PREFIX, read_manifests
+    from dgym.episodes import episodes_for
+
+    if task is not None and Path(task).exists():
+        loaded = read_manifests(Inputs(manifests=(task,)))
+    else:
+        known = [Loaded(one, f"{PREFIX}{name}", 1) for name in bundled() for one in load_bundled(name)]
+        loaded = [item for item in known if task in (None, item.resource.metadata.name)][:1]
+        if not loaded:
+            names = ", ".join(item.resource.metadata.name for item in known)
+            raise ManifestError(f"--task {task}: no such file and no bundled task; bundled tasks are {names}")
+    if all(isinstance(item.resource, DebugTask) for item in loaded):
+        loaded = [*loaded, *episodes_for(loaded)]
+    return loaded
+
+
+def _print(body: dict[str, Any]) -> None:
+    """Print the request for people: messages as text, tools and the other fields as JSON."""
+    for message in body.pop("messages", []):
+        echo(f"── {message.get('role')} ──\n{message.get('content')}\n")
+    for tool in body.pop("tools", []):
+        function = tool.get("function", {})
+        echo(f"── tool {function.get('name')} ──\n{function.get('description')}")
+        echo(f"{json.dumps(function.get('parameters'), ensure_ascii=False)}\n")
+    echo(f"── other fields ──\n{json.dumps(body, ensure_ascii=False)}")
