@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
@@ -19,6 +19,16 @@ MOST_BUCKETS = 12
 """Buckets of a histogram at most, the one without a bound included."""
 OTHER = "other"
 """Value of a label in place of a value that is not known: what programs invent must not make new series."""
+NAMESPACE = "episode_namespace"
+"""Label with the namespace of an Episode. Prometheus sets ``namespace`` itself, to that of the installation."""
+OTHER_NAMESPACES = "_other"
+"""Its value beyond the bound; no namespace can have this name."""
+NAMESPACE_VALUES = f"namespaces of Episodes, and `{OTHER_NAMESPACES}`; empty with `metrics.namespaceLabel: false`"
+"""What bounds its values, in words."""
+
+NamespaceMode = Literal["auto", "true", "false"]
+"""How many namespaces have a value of their own: up to 50, up to 1,000, none."""
+MOST_NAMESPACES: Mapping[NamespaceMode, int] = {"auto": 50, "true": 1000, "false": 0}
 
 Values = tuple[str, ...] | str
 """All values of a label; or, in words, what bounds them."""
@@ -47,10 +57,11 @@ class Metric(msgspec.Struct, frozen=True):
         """The names of its series in queries."""
         return (self.name,)
 
-    def known(self) -> Iterator[tuple[str, ...]]:
-        """Every combination of label values, if all of them are known and there are labels."""
-        values = tuple(each for each in self.labels.values() if not isinstance(each, str))
-        if values and len(values) == len(self.labels):
+    def known(self, namespace: str = "") -> Iterator[tuple[str, ...]]:
+        """Every combination of label values of a namespace, if all of them are known and there are labels."""
+        labels = {name: (namespace,) if name == NAMESPACE else each for name, each in self.labels.items()}
+        values = tuple(each for each in labels.values() if not isinstance(each, str))
+        if values and len(values) == len(labels):
             yield from itertools.product(*values)
 
 
@@ -147,6 +158,37 @@ def omit_creation_times() -> None:
 def among(value: str, known: Iterable[str]) -> str:
     """The value of a label: ``value`` if it is known, else ``OTHER``."""
     return value if value in known else OTHER
+
+
+class NamespaceLabel:
+    """The values of the label ``NAMESPACE`` in this process: the first namespaces that it sees, up to a bound.
+
+    Each keeps its value until the process ends, as a counter must.
+    """
+
+    def __init__(self, mode: NamespaceMode = "false") -> None:
+        self._most = MOST_NAMESPACES[mode]
+        self._metrics: list[tuple[Metric, Counter | Histogram]] = []
+        self.values: set[str] = set()
+        """Those in use, without the empty one."""
+
+    def follow(self, metric: Metric, series: Counter | Histogram) -> None:
+        """Let the series of the metric begin at 0 for each further namespace."""
+        self._metrics.append((metric, series))
+
+    def __call__(self, namespace: str) -> str:
+        """The value for a namespace: its name, ``OTHER_NAMESPACES`` or nothing."""
+        if not self._most:
+            return ""
+        if namespace in self.values:
+            return namespace
+        value = namespace if len(self.values - {OTHER_NAMESPACES}) < self._most else OTHER_NAMESPACES
+        if value not in self.values:
+            self.values.add(value)
+            for metric, series in self._metrics:
+                for known in metric.known(value):
+                    series.labels(*known)
+        return value
 
 
 @contextlib.asynccontextmanager

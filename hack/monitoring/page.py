@@ -11,7 +11,9 @@ _HEAD = """\
 
 Written by `python -m hack.monitoring` from the catalogues beside the code. Names begin with `dgym_`, units are base
 units, counters end in `_total`. Labels have closed sets of values: no Episode, pod, user or error text is in a label;
-values that are listed begin at 0. Both processes also export `process_*` and `python_*` of the Prometheus client.
+values that are listed begin at 0. `episode_namespace` is the namespace of an Episode, for as many as
+[metrics.namespaceLabel](observability.md#by-namespace) names. Both processes also export `process_*` and `python_*` of
+the Prometheus client.
 
 Gauges are computed from the cache of watched objects at each scrape and equal the objects after any fault; take those
 of the operator from the leader. Counters and histograms begin at 0 with each process: sum rates over replicas. A

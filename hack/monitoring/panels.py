@@ -9,9 +9,12 @@ from grafana_foundation_sdk.models.dashboard import (
     Dashboard,
     DashboardCursorSync,
     DataSourceRef,
+    VariableOption,
     VariableRefresh,
     VariableSort,
 )
+
+from dgym.metrics import NAMESPACE
 
 _DATASOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 P = TypeVar("P", timeseries.Panel, stat.Panel, bargauge.Panel)
@@ -67,6 +70,19 @@ def build(board: Board) -> Dashboard:
             .sort(VariableSort.ALPHABETICAL_ASC)
         )
     )
+    if any(f"${NAMESPACE}" in query.expression for panel in board.panels for query in panel.queries):
+        made = made.with_variable(
+            dashboard.QueryVariable(NAMESPACE)
+            .label("Namespaces of episodes")
+            .query(f'label_values(dgym_episodes{{namespace="$namespace"}}, {NAMESPACE})')
+            .datasource(_DATASOURCE)
+            .refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
+            .sort(VariableSort.ALPHABETICAL_ASC)
+            .multi(True)
+            .include_all(True)
+            .all_value(".*")
+            .current(VariableOption(selected=True, text=["All"], value=["$__all"]))
+        )
     for panel in board.panels:
         made = made.with_panel(_panel(panel))
     return made.build()

@@ -1,19 +1,30 @@
-"""The queries of dashboards: over all replicas, in the namespace that the dashboard's variable names."""
+"""The queries of dashboards: over all replicas, in the namespaces that the dashboard's variables name."""
 
 from collections.abc import Mapping
 
+from dgym.episodes.pod import CATALOGUE as AGENTS
+from dgym.metrics import NAMESPACE
+from dgym_operator.app import CATALOGUE as OPERATOR
 from hack.monitoring.panels import Query
 
 HERE = 'namespace="$namespace"'
 """Matcher of the installation."""
+_OF_NAMESPACE = {NAMESPACE: f'{NAMESPACE}=~"${NAMESPACE}"', "set": f'set=~"${NAMESPACE}/.*"'}
+"""Matchers of the namespaces of Episodes, by the label that has them. ``All`` matches series without the label, too."""
+_LABELS = {
+    series: metric.labels
+    for metric in (*OPERATOR.metrics.values(), *AGENTS.metrics.values())
+    for series in metric.series
+}
 
 
 def _select(metric: str, labels: Mapping[str, str]) -> str:
-    """The metric in the chosen namespace; labels match regular expressions, a ``!`` before one negates it."""
+    """The metric in the chosen namespaces; labels match regular expressions, a ``!`` before one negates it."""
     matchers = [
         f'{name}{"!~" if value.startswith("!") else "=~"}"{value.removeprefix("!")}"' for name, value in labels.items()
     ]
-    return f"{metric}{{{', '.join([HERE, *matchers])}}}"
+    chosen = [matcher for label, matcher in _OF_NAMESPACE.items() if label in _LABELS.get(metric, {})]
+    return f"{metric}{{{', '.join([HERE, *chosen, *matchers])}}}"
 
 
 def leader(metric: str, **labels: str) -> str:

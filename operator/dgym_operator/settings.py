@@ -12,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from dgym.logs import JsonFormatter, TextFormatter, log_to_stderr
+from dgym.metrics import NamespaceMode
 from dgym_operator.defaults import DefaultResources, decode_resources
 from dgym_operator.images import decode_mirrors
 from dgym_operator.policies import NamespacePolicies, decode_policies
@@ -154,6 +155,10 @@ class Settings(BaseSettings):
     workers: int = Field(default=32, ge=1, le=256, description="Objects reconciled at the same time.")
     shutdown_seconds: float = Field(
         default=20.0, gt=0, description="For writes in flight after SIGTERM; below the pod's grace period."
+    )
+    metrics_namespace_label: NamespaceMode = Field(
+        default="auto",
+        description="Namespaces that metrics of Episodes name at most: `auto` 50, `true` 1,000, `false` none.",
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO", description="Least severe to log.")
     log_format: Literal["json", "text"] = Field(default="json", description="`text` is for terminals.")

@@ -12,7 +12,7 @@ from dgym.episodes.pod import CATALOGUE as AGENTS
 from dgym.episodes.pod import Metrics as AgentMetrics
 from dgym.episodes.pod.metrics import Gauges
 from dgym.llm import Usage
-from dgym.metrics import MOST_BUCKETS, Catalogue, HistogramMetric, sampling_lag
+from dgym.metrics import MOST_BUCKETS, Catalogue, HistogramMetric, NamespaceLabel, sampling_lag
 from dgym.wire import Observation, Step
 from dgym.wire.messages import ToolCall
 from dgym_operator.app import CATALOGUE as OPERATOR
@@ -116,12 +116,40 @@ def test_a_reply_counts_by_model():
     metrics = agent_metrics()
     usage = Usage(input_tokens=100, output_tokens=7, price="0.25")
     reply = Exchange(sent=(), usage=usage, seconds_model=1.5, seconds_queue=3.0, tries=3)
-    metrics.model_replied("gpt", reply)
-    assert sample(metrics, "dgym_agent_model_tokens_total", model="gpt", direction="input") == 100
-    assert sample(metrics, "dgym_agent_model_cost_total", model="gpt") == 0.25
+    metrics.model_replied("team", "gpt", reply)
+    assert sample(metrics, "dgym_agent_model_tokens_total", episode_namespace="", model="gpt", direction="input") == 100
+    assert sample(metrics, "dgym_agent_model_cost_total", episode_namespace="", model="gpt") == 0.25
     assert sample(metrics, "dgym_agent_model_retries_total", model="gpt") == 2
     assert sample(metrics, "dgym_agent_model_wait_seconds_total", model="gpt") == 3.0
     assert sample(metrics, "dgym_agent_model_failures_total", model="gpt", fault="rate limited") == 2
+
+
+@pytest.mark.parametrize(
+    ("mode", "labels"),
+    [("auto", ["n0", "n49", "_other"]), ("true", ["n0", "n49", "n50"]), ("false", ["", "", ""])],
+)
+def test_an_agent_pod_counts_by_namespace_as_the_mode_says(mode, labels):
+    metrics = AgentMetrics(mode)
+    reply = Exchange(sent=(), usage=Usage(input_tokens=10, output_tokens=1, price="0.5"))
+    namespaces = [f"n{number}" for number in range(51)]
+    for name in namespaces:
+        metrics.observe_stage(name, "play", 2.0)
+        metrics.model_replied(name, "gpt", reply)
+        metrics.ended(name, "Resolved")
+    for label in dict.fromkeys(labels):
+        share = 51 if mode == "false" else 1
+        shown = {"episode_namespace": label}
+        assert sample(metrics, "dgym_agent_stage_seconds_count", **shown, stage="play") == share
+        assert sample(metrics, "dgym_agent_stage_seconds_count", **shown, stage="store") == 0
+        assert sample(metrics, "dgym_agent_model_tokens_total", **shown, model="gpt", direction="input") == 10 * share
+        assert sample(metrics, "dgym_agent_model_cost_total", **shown, model="gpt") == 0.5 * share
+        assert sample(metrics, "dgym_agent_episodes_ended_total", **shown, reason="Resolved") == share
+
+
+def test_namespaces_are_bounded_even_where_all_are_wanted():
+    label = NamespaceLabel("true")
+    assert {label(f"n{number}") for number in range(1500)} == {f"n{number}" for number in range(1000)} | {"_other"}
+    assert (label("n3"), label("n1400")) == ("n3", "_other")
 
 
 async def test_the_lag_of_the_event_loop_is_sampled():

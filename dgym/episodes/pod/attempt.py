@@ -49,7 +49,8 @@ async def run_assignment(assignment: Assignment, shared: Shared, *, report: Repo
     uid, name = assignment.episode_uid, f"attempt {assignment.attempt}"
     with logging_into(log), shared.tracer.attempt(uid, name, traceparent=assignment.traceparent) as tracing:
         _log.info("assigned: attempt %d, epoch %d, %s", assignment.attempt, assignment.epoch, assignment.mode.value)
-        progress = Progress(report, shared.metrics, model=str((assignment.agent or {}).get("model") or ""))
+        model = str((assignment.agent or {}).get("model") or "")
+        progress = Progress(report, shared.metrics, namespace=assignment.namespace, model=model)
         try:
             ending = await _Attempt(assignment, shared, log, progress, tracing).run()
         except Superseded as error:
@@ -62,7 +63,7 @@ async def run_assignment(assignment: Assignment, shared: Shared, *, report: Repo
         if tracing is not None:
             describe(tracing, assignment, ending)
         _log.info("over: %s %s", ending.state.value, ending.reason, extra={"fields": {"why": ending.message}})
-    shared.metrics.ended(ending.reason.value)
+    shared.metrics.ended(assignment.namespace, ending.reason.value)
     return ending
 
 

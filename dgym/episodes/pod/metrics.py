@@ -10,7 +10,7 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from dgym.llm import Fault, Reply
-from dgym.metrics import LAG_BUCKETS, OTHER, Catalogue, among
+from dgym.metrics import LAG_BUCKETS, NAMESPACE_VALUES, OTHER, Catalogue, NamespaceLabel, NamespaceMode, among
 from dgym.tools import available_tools
 from dgym.wire import EndReason, Step
 from dgym.wire.assignments import AssignmentState
@@ -32,14 +32,24 @@ _CALL_SECONDS = CATALOGUE.histogram(
     "dgym_agent_tool_call_seconds", "Time of a call of a tool in its sandbox.", _TOOL_BUCKETS, tool=_TOOL
 )
 _ENDED = CATALOGUE.counter(
-    "dgym_agent_episodes_ended_total", "Assignments that ended.", reason=tuple(reason.value for reason in EndReason)
+    "dgym_agent_episodes_ended_total",
+    "Assignments that ended.",
+    episode_namespace=NAMESPACE_VALUES,
+    reason=tuple(reason.value for reason in EndReason),
 )
 _RESUMED = CATALOGUE.counter("dgym_agent_episodes_resumed_total", "Episodes resumed midway.")
 _TOKENS = CATALOGUE.counter(
-    "dgym_agent_model_tokens_total", "Tokens of models.", model=_MODEL, direction=("input", "output")
+    "dgym_agent_model_tokens_total",
+    "Tokens of models.",
+    episode_namespace=NAMESPACE_VALUES,
+    model=_MODEL,
+    direction=("input", "output"),
 )
 _COST = CATALOGUE.counter(
-    "dgym_agent_model_cost_total", "Price of the tokens, in the currency of llm.yaml; 0 without prices.", model=_MODEL
+    "dgym_agent_model_cost_total",
+    "Price of the tokens, in the currency of llm.yaml; 0 without prices.",
+    episode_namespace=NAMESPACE_VALUES,
+    model=_MODEL,
 )
 _REPLIES = CATALOGUE.counter("dgym_agent_model_replies_total", "Replies of models.", model=_MODEL)
 _MODEL_SECONDS = CATALOGUE.histogram(
@@ -60,7 +70,11 @@ _WAITS = CATALOGUE.counter(
 )
 _STORE_FAILURES = CATALOGUE.counter("dgym_agent_store_failures_total", "Calls that the results store failed.")
 _STAGE_SECONDS = CATALOGUE.histogram(
-    "dgym_agent_stage_seconds", "Time of each stage of an assignment.", _STAGE_BUCKETS, stage=_STAGES
+    "dgym_agent_stage_seconds",
+    "Time of each stage of an assignment.",
+    _STAGE_BUCKETS,
+    episode_namespace=NAMESPACE_VALUES,
+    stage=_STAGES,
 )
 _LAG_SECONDS = CATALOGUE.histogram(
     "dgym_agent_loop_lag_seconds", "Delay of a callback of the event loop, sampled once a second.", LAG_BUCKETS
@@ -86,8 +100,9 @@ Outages = Callable[[], Iterator[tuple[str, bool]]]
 class Metrics:
     """The metrics of one worker."""
 
-    def __init__(self) -> None:
+    def __init__(self, namespace_mode: NamespaceMode = "false") -> None:
         self.registry = CollectorRegistry()
+        self._namespace_label = NamespaceLabel(namespace_mode)
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self.registry)
         self._tools = frozenset(available_tools())
@@ -105,6 +120,8 @@ class Metrics:
         self._store_failures = _STORE_FAILURES.register(self.registry)
         self._stages = _STAGE_SECONDS.register(self.registry)
         self.lag_seconds = _LAG_SECONDS.register(self.registry)
+        self._namespace_label.follow(_ENDED, self._ended)
+        self._namespace_label.follow(_STAGE_SECONDS, self._stages)
         for tool in (*self._tools, OTHER):
             for result in ("ok", "error"):
                 self._calls.labels(tool, result)
@@ -131,16 +148,17 @@ class Metrics:
         """Count an episode that resumes where an earlier agent left it."""
         self._resumed.inc()
 
-    def ended(self, reason: str) -> None:
+    def ended(self, namespace: str, reason: str) -> None:
         """Count an episode that finished or failed."""
-        self._ended.labels(reason).inc()
+        self._ended.labels(self._namespace_label(namespace), reason).inc()
 
-    def model_replied(self, model: str, reply: Reply) -> None:
+    def model_replied(self, namespace: str, model: str, reply: Reply) -> None:
         """Count the reply of a model that is configured, its time, its tokens and their price."""
         usage = reply.usage
-        self._tokens.labels(model, "input").inc(usage.input_tokens)
-        self._tokens.labels(model, "output").inc(usage.output_tokens)
-        self._cost.labels(model).inc(float(usage.price or 0))
+        shown = self._namespace_label(namespace)
+        self._tokens.labels(shown, model, "input").inc(usage.input_tokens)
+        self._tokens.labels(shown, model, "output").inc(usage.output_tokens)
+        self._cost.labels(shown, model).inc(float(usage.price or 0))
         self._replies.labels(model).inc()
         self._model_seconds.labels(model).observe(reply.seconds_model)
         self._retries.labels(model).inc(max(0, reply.tries - 1))
@@ -150,9 +168,9 @@ class Metrics:
         """Count a failed call of the store."""
         self._store_failures.inc()
 
-    def observe_stage(self, stage: str, seconds: float) -> None:
+    def observe_stage(self, namespace: str, stage: str, seconds: float) -> None:
         """Add the duration of a stage of an episode."""
-        self._stages.labels(stage).observe(seconds)
+        self._stages.labels(self._namespace_label(namespace), stage).observe(seconds)
 
     def text(self) -> bytes:
         """All metrics in Prometheus' text format."""

@@ -64,9 +64,10 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
 class Progress:
     """How far one assignment is, for the operator's report and for metrics."""
 
-    def __init__(self, report: Report, metrics: Metrics, *, model: str = "") -> None:
+    def __init__(self, report: Report, metrics: Metrics, *, namespace: str, model: str = "") -> None:
         self._report_stage = report
         self._metrics = metrics
+        self._namespace = namespace
         self._model = model
         self._state = AssignmentState.PREPARING
         self._begun = False
@@ -88,7 +89,7 @@ class Progress:
 
     def model_replied(self, exchange: Exchange) -> None:
         """Count a reply, its tokens and its price."""
-        self._metrics.model_replied(self._model, exchange)
+        self._metrics.model_replied(self._namespace, self._model, exchange)
 
     def waits(self, cause: str) -> None:
         """Report what the episode waits for; empty: it goes on."""
@@ -132,4 +133,4 @@ class Progress:
             with span(stage):
                 yield
         finally:
-            self._metrics.observe_stage(stage, time.monotonic() - began)
+            self._metrics.observe_stage(self._namespace, stage, time.monotonic() - began)

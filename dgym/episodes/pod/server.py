@@ -25,7 +25,7 @@ from dgym.episodes.pod.metrics import Metrics
 from dgym.episodes.pod.progress import Ending, Report, Shared
 from dgym.episodes.pod.tokens import DIRECTORY, Tokens
 from dgym.errors import ManifestError
-from dgym.metrics import sampling_lag
+from dgym.metrics import NamespaceMode, sampling_lag
 from dgym.results import open_store
 from dgym.tracing import start_tracer
 from dgym.wire.assignments import Assignment
@@ -80,6 +80,10 @@ class AgentSettings(BaseSettings):
         gt=0,
         description="how long requests to a sidecar that does not answer are repeated before it counts as lost",
     )
+    metrics_namespace_label: NamespaceMode = Field(
+        default="auto",
+        description="namespaces that metrics of episodes name at most: `auto` 50, `true` 1,000, `false` none",
+    )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO", description="what is logged")
     pod_name: str = Field(default="", description="name of this pod, for logs")
 
@@ -104,7 +108,7 @@ async def serve(settings: AgentSettings) -> None:
         ManifestError: The results store's location is wrong.
         PluginError: The store needs what is not installed.
     """
-    metrics = Metrics()
+    metrics = Metrics(settings.metrics_namespace_label)
     async with contextlib.AsyncExitStack() as stack:
         tracer = start_tracer("dgym-agent")
         stack.callback(tracer.close)

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 
 from dgym.api import ConditionType
 from dgym.kube import Change, Source
-from dgym.metrics import LAG_BUCKETS, OTHER, among
+from dgym.metrics import LAG_BUCKETS, NAMESPACE_VALUES, OTHER, NamespaceLabel, NamespaceMode, among
 from dgym.wire.messages import EndReason
 from dgym_operator.app.present import CATALOGUE, END_REASONS, Present, Snapshot
 from dgym_operator.controllers import find, is_true
@@ -50,7 +50,12 @@ _API_SECONDS = CATALOGUE.histogram(
     verb="get, list, create, patch, delete",
     resource=_RESOURCE,
 )
-_FINISHED = CATALOGUE.counter("dgym_episodes_finished_total", "Episodes seen to finish.", reason=(*END_REASONS, OTHER))
+_FINISHED = CATALOGUE.counter(
+    "dgym_episodes_finished_total",
+    "Episodes seen to finish.",
+    episode_namespace=NAMESPACE_VALUES,
+    reason=(*END_REASONS, OTHER),
+)
 _ATTEMPTS_FAILED = CATALOGUE.counter(
     "dgym_attempts_failed_total",
     "Attempts that ended without a verdict.",
@@ -60,14 +65,22 @@ _EPISODE_SECONDS = CATALOGUE.histogram(
     "dgym_episode_duration_seconds",
     "Time from the creation of an Episode to its end.",
     _EPISODE_BUCKETS,
+    episode_namespace=NAMESPACE_VALUES,
     outcome=("resolved", "unresolved", "failed"),
 )
 _STAGE_SECONDS = CATALOGUE.histogram(
-    "dgym_episode_stage_seconds", "Time of each stage of the last attempt of an Episode.", _STAGE_BUCKETS, stage=STAGES
+    "dgym_episode_stage_seconds",
+    "Time of each stage of the last attempt of an Episode.",
+    _STAGE_BUCKETS,
+    episode_namespace=NAMESPACE_VALUES,
+    stage=STAGES,
 )
 _STEPS = CATALOGUE.counter("dgym_episode_steps_total", "Steps of the Episodes seen to finish.")
 _TOKENS = CATALOGUE.counter(
-    "dgym_episode_tokens_total", "Tokens that models used in Episodes seen to finish.", direction=("input", "output")
+    "dgym_episode_tokens_total",
+    "Tokens that models used in Episodes seen to finish.",
+    episode_namespace=NAMESPACE_VALUES,
+    direction=("input", "output"),
 )
 _ASSIGNMENTS = CATALOGUE.counter(
     "dgym_assignments_total",
@@ -90,9 +103,10 @@ _VERDICTS = frozenset(reason.value for reason in EndReason if reason.is_verdict)
 class Metrics:
     """The operator's metrics in a registry of their own, so that tests and processes may have several."""
 
-    def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
+    def __init__(self, snapshot: Callable[[], Snapshot], namespace_mode: NamespaceMode = "false") -> None:
+        self.namespace_label = NamespaceLabel(namespace_mode)
         self.registry = CollectorRegistry()
-        self.registry.register(Present(snapshot))
+        self.registry.register(Present(snapshot, self.namespace_label))
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
         GCCollector(registry=self.registry)
@@ -110,6 +124,13 @@ class Metrics:
         self.ready_seconds = _READY_SECONDS.register(self.registry)
         self.lag_seconds = _LAG_SECONDS.register(self.registry)
         self.policies_restored = _POLICIES_RESTORED.register(self.registry)
+        for metric, series in (
+            (_FINISHED, self.finished),
+            (_EPISODE_SECONDS, self.episode_seconds),
+            (_STAGE_SECONDS, self.stage_seconds),
+            (_TOKENS, self.tokens),
+        ):
+            self.namespace_label.follow(metric, series)
         # Looking a series up by its labels takes longer than counting.
         self._of_reconcile = cache(
             lambda kind, result: (
@@ -155,6 +176,8 @@ class TransitionObserver:
     def episode(self, change: Change[EpisodeView]) -> None:
         """Count the finish of an Episode, or the end of its attempt."""
         old, new = change.old, change.new
+        if new is not None:
+            self._metrics.namespace_label(new.metadata.namespace)
         if old is None or new is None or change.source is Source.LIST or not self._leads():
             return
         if new.is_finished and not old.is_finished:
@@ -167,17 +190,18 @@ class TransitionObserver:
     def _finished(self, episode: EpisodeView) -> None:
         """Count the end, how long it took to get there, and what the outcome in the status adds up."""
         status, metrics = episode.status, self._metrics
-        metrics.finished.labels(reason=among(status.reason, END_REASONS)).inc()
+        namespace = metrics.namespace_label(episode.metadata.namespace)
+        metrics.finished.labels(namespace, among(status.reason, END_REASONS)).inc()
         if status.outcome is not None:
             metrics.steps.inc(status.outcome.steps)
-            metrics.tokens.labels(direction="input").inc(status.outcome.input_tokens)
-            metrics.tokens.labels(direction="output").inc(status.outcome.output_tokens)
+            metrics.tokens.labels(namespace, "input").inc(status.outcome.input_tokens)
+            metrics.tokens.labels(namespace, "output").inc(status.outcome.output_tokens)
         for stage, begin, end in stage_times(episode):
-            metrics.stage_seconds.labels(stage=stage).observe((end - begin).total_seconds())
+            metrics.stage_seconds.labels(namespace, stage).observe((end - begin).total_seconds())
         created = episode.metadata.creation_timestamp
         if created is not None and status.completion_time is not None:
             seconds = max(0.0, (status.completion_time - created).total_seconds())
-            metrics.episode_seconds.labels(outcome=_outcome(episode)).observe(seconds)
+            metrics.episode_seconds.labels(namespace, _outcome(episode)).observe(seconds)
         self._ended(episode)
 
     def pod(self, change: Change[Pod]) -> None:

@@ -105,7 +105,7 @@ class Operator:
         self.port = 0
         self.settings = settings
         self.cache = Cache(clock, agents, policy)
-        self.metrics = Metrics(self._snapshot)
+        self.metrics = Metrics(self._snapshot, settings.metrics_namespace_label)
         self._clock = clock
         self._random = random
         self._random_bytes = random_bytes

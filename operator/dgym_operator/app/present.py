@@ -13,12 +13,12 @@ from importlib.metadata import version
 from typing import Any
 
 import msgspec
-from prometheus_client.core import Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from dgym.api import MOST_ARMS, TREATMENTS, ProgressReason, Treatment
 from dgym.kube import WorkQueue
-from dgym.metrics import OTHER, Catalogue, among
+from dgym.metrics import NAMESPACE_VALUES, OTHER, Catalogue, NamespaceLabel, among
 from dgym.wire.messages import EndReason
 from dgym_operator.cache import Agent, Agents, Cache, Informers
 from dgym_operator.controllers import EPOCH
@@ -48,10 +48,22 @@ _KNOWN_EPISODES = (
     *((ACTIVE, str(reason)) for reason in ProgressReason),
     *((FINISHED, reason) for reason in END_REASONS),
 )
+_KNOWN_OF_A_NAMESPACE = (
+    (PENDING, ProgressReason.PENDING.value),
+    (ACTIVE, ProgressReason.RUNNING.value),
+    (FINISHED, EndReason.RESOLVED.value),
+)
+"""Of a namespace each state begins at 0, and not each reason: a query over all of them has those."""
 _REASONS = f"a reason of `status.reason`, or `{OTHER}`"
 _SERVED = "the namespaces of `watchNamespaces`; empty: all namespaces"
 
-_EPISODES = CATALOGUE.gauge("dgym_episodes", "Episodes that exist.", state=(PENDING, ACTIVE, FINISHED), reason=_REASONS)
+_EPISODES = CATALOGUE.gauge(
+    "dgym_episodes",
+    "Episodes that exist.",
+    episode_namespace=NAMESPACE_VALUES,
+    state=(PENDING, ACTIVE, FINISHED),
+    reason=_REASONS,
+)
 _SETS = CATALOGUE.gauge("dgym_sets", "EpisodeSets that exist.", state=("running", "finished"))
 _SET_EPISODES = CATALOGUE.gauge(
     "dgym_set_episodes",
@@ -137,8 +149,8 @@ class WatchState(msgspec.Struct, kw_only=True, frozen=True):
 class Snapshot(msgspec.Struct, kw_only=True):
     """The present, as the cache shows it."""
 
-    episodes: Mapping[tuple[str, str], int] = {}
-    """By state (``pending``, ``active``, ``finished``) and ``status.reason``."""
+    episodes: Mapping[tuple[str, str, str], int] = {}
+    """By namespace, state (``pending``, ``active``, ``finished``) and ``status.reason``."""
     agents: Mapping[str, int] = {}
     """By state: ``ready``, ``starting``, ``draining``, ``silent``, ``refusing``."""
     slots_used: int = 0
@@ -173,8 +185,9 @@ class Snapshot(msgspec.Struct, kw_only=True):
 class Present(Collector):
     """The gauges of a snapshot at scrape time."""
 
-    def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
+    def __init__(self, snapshot: Callable[[], Snapshot], namespace_label: NamespaceLabel) -> None:
         self._snapshot = snapshot
+        self._namespace_label = namespace_label
         self._build = (version("dgym"), platform.python_version())
 
     def describe(self) -> Iterable[Metric]:
@@ -184,7 +197,7 @@ class Present(Collector):
     def collect(self) -> Iterable[Metric]:
         """The gauges, and the counters that are counted elsewhere."""
         now = self._snapshot()
-        yield _EPISODES.family(now.episodes, _KNOWN_EPISODES)
+        yield self._episodes(now)
         yield _SETS.family(now.sets)
         yield _SET_EPISODES.family(now.set_episodes)
         yield _SET_ARM_EPISODES.family(now.set_arm_episodes)
@@ -211,6 +224,14 @@ class Present(Collector):
         yield _LEADER.single(int(now.is_leader))
         yield _BUILD.family({self._build: 1})
 
+    def _episodes(self, now: Snapshot) -> GaugeMetricFamily:
+        shown: collections.Counter[tuple[str, str, str]] = collections.Counter()
+        for (namespace, state, reason), count in now.episodes.items():
+            shown[self._namespace_label(namespace), state, reason] += count
+        zeros = [("", *each) for each in _KNOWN_EPISODES]
+        zeros += [(name, *each) for name in self._namespace_label.values for each in _KNOWN_OF_A_NAMESPACE]
+        return _EPISODES.family(shown, zeros)
+
 
 def state_of(episode: EpisodeView) -> str:
     """``pending`` before the first assignment of an attempt, ``active`` after it, or ``finished``."""
@@ -219,9 +240,11 @@ def state_of(episode: EpisodeView) -> str:
     return ACTIVE if episode.status.pod_name else PENDING
 
 
-def count_episodes(episodes: Iterable[EpisodeView]) -> dict[tuple[str, str], int]:
-    """Number of Episodes by state and reason."""
-    return dict(collections.Counter((state_of(each), _reason(each.status.reason)) for each in episodes))
+def count_episodes(episodes: Iterable[EpisodeView]) -> dict[tuple[str, str, str], int]:
+    """Number of Episodes by namespace, state and reason."""
+    return dict(
+        collections.Counter((each.metadata.namespace, state_of(each), _reason(each.status.reason)) for each in episodes)
+    )
 
 
 _REASONS_KNOWN = frozenset((*WAIT_REASONS, *END_REASONS))

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import yaml
 
 from dgym.episodes.pod import CATALOGUE as AGENTS
+from dgym.metrics import NAMESPACE
 from dgym_operator.app import CATALOGUE as OPERATOR
 from tests.integration.monitoring.conftest import DASHBOARDS, RULES
 
@@ -28,12 +29,13 @@ class Expression(NamedTuple):
     text: str
 
 
-def queries(*, namespace: str = "dgym", interval: str = "5m") -> Iterator[Expression]:
+def queries(*, namespace: str = "dgym", episodes: str = ".*", interval: str = "5m") -> Iterator[Expression]:
     """The queries of all panels, with Grafana's variables replaced."""
     for path in sorted(DASHBOARDS.glob("*.json")):
         for panel in json.loads(path.read_text("utf-8"))["panels"]:
             for target in panel["targets"]:
                 text = target["expr"].replace("$namespace", namespace).replace("$__rate_interval", interval)
+                text = text.replace(f"${NAMESPACE}", episodes)
                 assert "$" not in text
                 yield Expression(f"{path.stem}: {panel['title']}", text)
 

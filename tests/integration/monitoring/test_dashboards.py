@@ -74,7 +74,11 @@ def test_reasons_in_rules_and_dashboards_exist():
 def test_a_dashboard_has_its_variables_and_its_panels_units_and_descriptions(name):
     board = json.loads((DASHBOARDS / f"{name}.json").read_text("utf-8"))
     assert board["uid"] == f"dgym-{name}"
-    assert [each["name"] for each in board["templating"]["list"]] == ["datasource", "namespace"]
+    assert [each["name"] for each in board["templating"]["list"]] == [
+        "datasource",
+        "namespace",
+        *(["episode_namespace"] if name != "operator" else []),
+    ]
     assert len({panel["title"] for panel in board["panels"]}) == len(board["panels"])
     for panel in board["panels"]:
         assert panel["description"].endswith("."), panel["title"]

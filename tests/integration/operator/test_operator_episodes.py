@@ -31,8 +31,9 @@ async def test_an_episode_ends_with_its_verdict(installation):
     for path in ("/healthz", "/readyz"):
         assert await get(operator, path) == (200, "ok\n")
     lines = (await get(operator, "/metrics"))[1].splitlines()
-    assert 'dgym_episodes{reason="Resolved",state="finished"} 1.0' in lines
-    assert 'dgym_episodes_finished_total{reason="Resolved"} 1.0' in lines
+    label = f'episode_namespace="{installation.namespace}"'
+    assert f'dgym_episodes{{{label},reason="Resolved",state="finished"}} 1.0' in lines
+    assert f'dgym_episodes_finished_total{{{label},reason="Resolved"}} 1.0' in lines
     assert 'dgym_slots{state="free"} 8.0' in lines
     assert "dgym_operator_is_leader 1.0" in lines
 

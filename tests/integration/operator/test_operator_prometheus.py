@@ -33,10 +33,10 @@ class AgentExporter:
         self.failures += 1
         usage = Usage(input_tokens=900, output_tokens=30, price="0.01")
         reply = Exchange(sent=(), usage=usage, seconds_model=1.2, seconds_queue=0.5, tries=2)
-        self.metrics.model_replied("gpt", reply)
+        self.metrics.model_replied("team", "gpt", reply)
         observation = Observation(text="", duration_seconds=0.1)
         self.metrics.step_recorded(Step(seq=1, call=ToolCall(tool="bash"), observation=observation))
-        self.metrics.observe_stage("play", 5.0)
+        self.metrics.observe_stage("team", "play", 5.0)
         self.metrics.lag_seconds.observe(0.001)
 
     @contextlib.asynccontextmanager

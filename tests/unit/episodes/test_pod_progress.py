@@ -12,7 +12,7 @@ from dgym.wire.assignments import AssignmentState
 @pytest.mark.parametrize("stage", [AssignmentState.PREPARING, AssignmentState.RUNNING, AssignmentState.CLOSING])
 def test_a_store_that_is_away_before_there_is_a_verdict_changes_no_stage(stage):
     told, metrics = [], Metrics()
-    progress = Progress(lambda stage: told.append(stage.state), metrics)
+    progress = Progress(lambda stage: told.append(stage.state), metrics, namespace="team")
     progress.enter(stage)
     progress.store_unavailable(StoreUnavailable("away"))
     assert set(told) == {stage}
@@ -21,14 +21,14 @@ def test_a_store_that_is_away_before_there_is_a_verdict_changes_no_stage(stage):
 
 def test_the_deadline_runs_from_the_reset_to_the_last_step():
     told = []
-    progress = Progress(lambda stage: told.append(stage.active), Metrics())
+    progress = Progress(lambda stage: told.append(stage.active), Metrics(), namespace="team")
     progress.enter(AssignmentState.PREPARING)
     progress.enter(AssignmentState.RUNNING)
     progress.step_recorded(Step(seq=0, call=None, observation=Observation(text="")))
     progress.enter(AssignmentState.CLOSING)
     assert told == [False, False, True, False]
 
-    progress = Progress(lambda stage: told.append(stage.active), Metrics())
+    progress = Progress(lambda stage: told.append(stage.active), Metrics(), namespace="team")
     progress.resumed()
     progress.enter(AssignmentState.RUNNING)
     assert told[-1]
@@ -36,7 +36,7 @@ def test_the_deadline_runs_from_the_reset_to_the_last_step():
 
 def test_what_the_model_keeps_waiting_is_told_while_the_agent_runs_alone():
     told = []
-    progress = Progress(lambda stage: told.append((stage.state, stage.cause)), Metrics())
+    progress = Progress(lambda stage: told.append((stage.state, stage.cause)), Metrics(), namespace="team")
     progress.enter(AssignmentState.RUNNING)
     progress.waits("waiting for the model")
     progress.step_recorded(Step(seq=0, call=None, observation=Observation(text="")))
@@ -50,7 +50,7 @@ def test_what_the_model_keeps_waiting_is_told_while_the_agent_runs_alone():
 
 def test_a_verdict_that_waits_for_its_store_is_told_as_such():
     told = []
-    progress = Progress(lambda stage: told.append((stage.state, stage.cause)), Metrics())
+    progress = Progress(lambda stage: told.append((stage.state, stage.cause)), Metrics(), namespace="team")
     progress.enter(AssignmentState.STORING)
     progress.store_unavailable(StoreUnavailable("away"))
     progress.store_unavailable(None)

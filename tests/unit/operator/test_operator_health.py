@@ -15,7 +15,7 @@ from dgym_operator.settings import Settings
 def metrics():
     return Metrics(
         lambda: Snapshot(
-            episodes={("active", "Running"): 3, ("finished", "Resolved"): 2},
+            episodes={("team", "active", "Running"): 3, ("team", "finished", "Resolved"): 2},
             agents={"ready": 1},
             slots_used=3,
             slots_free=5,
@@ -63,19 +63,19 @@ def test_a_worker_hangs_only_beyond_the_limit():
 
 
 async def test_metrics_show_the_present_and_what_happened(metrics):
-    metrics.finished.labels(reason="Resolved").inc()
+    metrics.finished.labels("", "Resolved").inc()
     metrics.reconciles.labels(kind="Episode", result="ok").inc(2)
     async with serving(metrics, "127.0.0.1", 0) as port:
         status, text = await get(port, "/metrics")
     assert status == 200
     for line in (
-        'dgym_episodes{reason="Running",state="active"} 3.0',
+        'dgym_episodes{episode_namespace="",reason="Running",state="active"} 3.0',
         'dgym_slots{state="free"} 5.0',
         'dgym_agents{state="ready"} 1.0',
         "dgym_operator_queue_depth 4.0",
         'dgym_operator_watch_staleness_seconds{namespace="",resource="episodes"} 2.0',
         "dgym_operator_is_leader 1.0",
-        'dgym_episodes_finished_total{reason="Resolved"} 1.0',
+        'dgym_episodes_finished_total{episode_namespace="",reason="Resolved"} 1.0',
         'dgym_operator_reconcile_total{kind="Episode",result="ok"} 2.0',
     ):
         assert line in text.splitlines(), line

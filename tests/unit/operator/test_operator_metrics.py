@@ -46,9 +46,9 @@ def metrics():
 def finish(metrics, objects):
     observer = TransitionObserver(metrics, lambda: True)
 
-    def change(status):
-        old = objects.episode("fix")
-        new = objects.episode("fix", **status)
+    def change(status, namespace="team"):
+        old = objects.episode("fix", namespace=namespace)
+        new = objects.episode("fix", namespace=namespace, **status)
         observer.episode(Change(key=old.key, old=old, new=new, source=Source.WATCH))
 
     return change
@@ -61,24 +61,48 @@ def sample(metrics, name, **labels):
 def test_an_episode_that_finishes_is_counted_with_its_outcome_and_its_stages(metrics, finish):
     outcome = {"resolved": True, "steps": 12, "inputTokens": 3000, "outputTokens": 40}
     finish(finished("Resolved", outcome=outcome, stages=STAGES))
-    assert sample(metrics, "dgym_episodes_finished_total", reason="Resolved") == 1
+    assert sample(metrics, "dgym_episodes_finished_total", episode_namespace="", reason="Resolved") == 1
     assert sample(metrics, "dgym_episode_steps_total") == 12
-    assert sample(metrics, "dgym_episode_tokens_total", direction="input") == 3000
-    assert sample(metrics, "dgym_episode_duration_seconds_sum", outcome="resolved") == 90
+    assert sample(metrics, "dgym_episode_tokens_total", episode_namespace="", direction="input") == 3000
+    assert sample(metrics, "dgym_episode_duration_seconds_sum", episode_namespace="", outcome="resolved") == 90
     lasted = {"created": 1, "scheduled": 2, "sandbox_ready": 3, "assigned": 4}
     lasted |= {"first_step": 5, "last_step": 60, "verified": 5, "released": 10}
     for stage, seconds in lasted.items():
-        assert sample(metrics, "dgym_episode_stage_seconds_sum", stage=stage) == seconds
+        assert sample(metrics, "dgym_episode_stage_seconds_sum", episode_namespace="", stage=stage) == seconds
 
 
 def test_a_failure_is_no_verdict_and_a_reason_that_is_not_known_is_other(metrics, finish):
     finish(finished("SandboxLost", "False"))
     finish(finished("Invented", "False"))
     finish(finished("Unresolved", "False"))
-    assert sample(metrics, "dgym_episode_duration_seconds_count", outcome="failed") == 2
-    assert sample(metrics, "dgym_episode_duration_seconds_count", outcome="unresolved") == 1
-    assert sample(metrics, "dgym_episodes_finished_total", reason="other") == 1
+    assert sample(metrics, "dgym_episode_duration_seconds_count", episode_namespace="", outcome="failed") == 2
+    assert sample(metrics, "dgym_episode_duration_seconds_count", episode_namespace="", outcome="unresolved") == 1
+    assert sample(metrics, "dgym_episodes_finished_total", episode_namespace="", reason="other") == 1
     assert b"Invented" not in metrics.text()
+
+
+def test_the_namespaces_of_episodes_are_shown_up_to_a_bound(objects):
+    names = [f"team-{number:02}" for number in range(60)]
+    there = [objects.episode(name, namespace=name, reason="Pending") for name in names]
+    metrics = Metrics(lambda: Snapshot(episodes=count_episodes(there)), "auto")
+    observer = TransitionObserver(metrics, lambda: True)
+    for old in there:
+        observer.episode(Change(key=old.key, old=None, new=old, source=Source.LIST))
+        label = old.key[0] if old.key[0] in names[:50] else "_other"
+        before = sample(metrics, "dgym_episodes_finished_total", episode_namespace=label, reason="Resolved")
+        assert before is not None, "the series begins before the first end"
+        outcome = {"resolved": True, "inputTokens": 100, "outputTokens": 4}
+        new = objects.episode(old.key[1], namespace=old.key[0], **finished("Resolved", outcome=outcome, stages=STAGES))
+        observer.episode(Change(key=old.key, old=old, new=new, source=Source.WATCH))
+    for name, number in ((names[0], 1), (names[49], 1), ("_other", 10)):
+        label = {"episode_namespace": name}
+        assert sample(metrics, "dgym_episodes", **label, state="pending", reason="Pending") == number
+        assert sample(metrics, "dgym_episodes", **label, state="active", reason="Running") == 0
+        assert sample(metrics, "dgym_episodes_finished_total", **label, reason="Resolved") == number
+        assert sample(metrics, "dgym_episode_tokens_total", **label, direction="input") == 100 * number
+        assert sample(metrics, "dgym_episode_duration_seconds_count", **label, outcome="resolved") == number
+        assert sample(metrics, "dgym_episode_stage_seconds_count", **label, stage="verified") == number
+    assert b"team-50" not in metrics.text()
 
 
 def test_a_stage_that_was_not_observed_belongs_to_the_next_one(objects):
@@ -89,7 +113,7 @@ def test_a_stage_that_was_not_observed_belongs_to_the_next_one(objects):
 
 
 def test_episodes_with_a_reason_that_is_not_known_are_other(objects):
-    assert count_episodes([objects.episode("fix", reason="Invented")]) == {("pending", "other"): 1}
+    assert count_episodes([objects.episode("fix", reason="Invented")]) == {("team", "pending", "other"): 1}
 
 
 def test_the_sets_that_are_shown_are_the_unfinished_and_the_latest(objects):
@@ -131,7 +155,7 @@ def test_a_replica_shows_its_cache():
         'dgym_operator_cache_objects{resource="episodes"} 0.0',
         'dgym_operator_watch_events_total{resource="pods"} 0.0',
         'dgym_admission_requests{resource="pod"} 0.0',
-        'dgym_episodes{reason="Unschedulable",state="pending"} 0.0',
+        'dgym_episodes{episode_namespace="",reason="Unschedulable",state="pending"} 0.0',
         'dgym_sets{state="running"} 0.0',
         "dgym_operator_api_throttle_seconds_total 0.0",
         'dgym_operator_events_dropped_total{type="Warning"} 0.0',

@@ -17,6 +17,8 @@
   value: {{ join "," .Values.agents.sourceHosts | quote }}
 - name: DGYM_AGENT_CACHE_LIMIT_BYTES
   value: {{ include "dgym.agents.cacheLimit" . | quote }}
+- name: DGYM_AGENT_METRICS_NAMESPACE_LABEL
+  value: {{ .Values.metrics.namespaceLabel | quote }}
 - name: DGYM_AGENT_LOG_LEVEL
   value: {{ .Values.agents.logLevel }}
 {{- include "dgym.tracing.environment" (dict "root" . "component" "agent") }}

@@ -67,6 +67,8 @@
   value: {{ .Values.operator.api.qps | quote }}
 - name: DGYM_OPERATOR_API_BURST
   value: {{ .Values.operator.api.burst | quote }}
+- name: DGYM_OPERATOR_METRICS_NAMESPACE_LABEL
+  value: {{ .Values.metrics.namespaceLabel | quote }}
 - name: DGYM_OPERATOR_LOG_LEVEL
   value: {{ .Values.operator.logLevel }}
 - name: DGYM_OPERATOR_LOG_FORMAT
