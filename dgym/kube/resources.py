@@ -51,6 +51,10 @@ EVENTS = Resource("events.k8s.io", "v1", "events", "Event")
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 RESOURCE_QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
 NETWORK_POLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
+TOKEN_REVIEWS = Resource("authentication.k8s.io", "v1", "tokenreviews", "TokenReview", namespaced=False)
+SUBJECT_ACCESS_REVIEWS = Resource(
+    "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False
+)
 DEBUG_TASKS = Resource(GROUP, "v1alpha1", "debugtasks", "DebugTask")
 EPISODES = Resource(GROUP, "v1alpha1", "episodes", "Episode")
 EPISODE_SETS = Resource(GROUP, "v1alpha1", "episodesets", "EpisodeSet")

@@ -17,7 +17,10 @@ from dgym.wire.messages import EndReason, Outcome
 ASSIGNMENTS_PATH = "/v1/assignments"
 """``GET`` the report; ``PUT`` and ``DELETE`` below it, followed by a slash and the episode's UID."""
 RESULTS_PATH = "/v1/results"
-"""``GET`` below it: ``/<namespace>/<episode>/<uid>/<attempt>/<file>``, or ``/<namespace>/<episode>`` for the list."""
+"""``GET`` below it, of agent pods with their token and of the operator with a user's:
+``/<namespace>/<episode>/<uid>/<attempt>/<file>``, or ``/<namespace>/<episode>`` for the list."""
+RESULTS_AUDIENCE = "results.dgym.dev"
+"""Audience of tokens with which results are read from the operator; the API server accepts none of them."""
 ASSIGNMENT_LIMIT = 8 * 1024**2
 """Bytes of one assignment, which holds the task with its files."""
 

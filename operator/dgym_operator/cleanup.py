@@ -151,8 +151,7 @@ class Cleanup:
 
     async def _delete_own(self) -> None:
         settings = self._settings
-        derived = (settings.agent_keys_secret, settings.results_token_secret)
-        secrets = [pool_secret(name, pool) for pool in settings.agent_pools.names for name in derived]
+        secrets = [pool_secret(settings.agent_keys_secret, pool) for pool in settings.agent_pools.names]
         for secret in (*secrets, settings.key_secret):
             await self._delete(SECRETS, secret, settings.namespace)
         await self._delete(LEASES, settings.lease_name, settings.namespace)

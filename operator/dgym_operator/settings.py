@@ -122,10 +122,7 @@ class Settings(BaseSettings):
     )
     key_secret: str = Field(default="dgym-key", description="Secret of the cluster's key, from which all tokens come.")
     agent_keys_secret: str = Field(
-        default="dgym-agent-keys", description="Secret from which agents know the operator and readers of results."
-    )
-    results_token_secret: str = Field(
-        default="dgym-results-token", description="Secret with the token that reads stored results."
+        default="dgym-agent-keys", description="Secret from which agents know the operator."
     )
     lease_name: str = Field(default="dgym-operator", description="Lease that the leader holds.")
     lease_duration_seconds: float = Field(

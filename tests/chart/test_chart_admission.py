@@ -149,7 +149,7 @@ def test_what_the_installation_allows_and_requires(install, api_server):
 def test_secrets_other_than_the_operators_are_refused(operator):
     good = driver_secret(operator.namespace)
     assert operator.secret(good) == ""
-    for name in ("dgym-key", "dgym-agent-keys", "dgym-results-token"):
+    for name in ("dgym-key", "dgym-agent-keys"):
         assert operator.secret(secret_manifest(name, operator.namespace, {"key": b"x" * 32})) == ""
     account = {"kubernetes.io/service-account.name": "default"}
     changes = {

@@ -46,7 +46,6 @@ def test_operator_agents_and_readers_know_who_serves_which_namespace(render, poo
         {"name": "others", "namespaces": ["beta", "gamma"]},
     ]
     assert environment(pools["others"])["DGYM_AGENT_NAMESPACES"] == "beta,gamma"
-    assert pools["others"]["metadata"]["annotations"]["dgym.dev/namespaces"] == "beta,gamma"
 
 
 def test_the_models_of_one_pool_open_no_port_to_another(render):

@@ -74,7 +74,7 @@ def test_a_second_release_in_the_namespace_is_refused_by_helm(render):
         for of_first in first.of(each["kind"])
         if of_first["metadata"]["name"] == each["metadata"]["name"]
     ]
-    assert same == ["dgym-operator", "dgym-operator"]
+    assert same == ["dgym-results", "dgym-operator", "dgym-operator"]
 
 
 def test_agents_that_share_a_disk_of_one_node_are_replaced_one_after_the_other(render):
@@ -101,6 +101,25 @@ def test_users_get_the_kinds_by_the_roles_they_have(render):
     assert "rbac.authorization.k8s.io/aggregate-to-edit" in roles["edit"]["metadata"]["labels"]
     written = {verb for rule in roles["view"]["rules"] for verb in rule["verbs"]}
     assert written == {"get", "list", "watch"}
+
+
+def test_who_views_a_namespace_reads_its_results_and_the_operator_may_ask_for_that_right(render):
+    release = render("production")
+    roles = {role["metadata"]["name"].rpartition(":")[2]: role["rules"] for role in release.of("ClusterRole")}
+    reading = {"apiGroups": ["dgym.dev"], "resources": ["episodes/results"], "verbs": ["get"]}
+    assert reading in roles["dgym-view"]
+    assert roles["dgym-results"] == [reading]
+    asked = {
+        (resource, verb) for rule in roles["dgym-reviews"] for resource in rule["resources"] for verb in rule["verbs"]
+    }
+    assert asked == {("tokenreviews", "create"), ("subjectaccessreviews", "create")}
+    reaching = release.one("Role", "dgym-results-readers")
+    assert {(*rule["resources"], *rule["verbs"]) for rule in reaching["rules"]} == {
+        ("pods", "list"),
+        ("pods/portforward", "get", "create"),
+    }
+    assert [each["name"] for each in release.one("RoleBinding", "dgym-results-readers")["subjects"]] == ["team-a"]
+    assert not [role for role in render("default").of("Role") if role["metadata"]["name"] == "dgym-results-readers"]
 
 
 def test_without_roles_nothing_is_left_that_would_need_one(render):

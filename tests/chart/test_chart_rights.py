@@ -20,6 +20,9 @@ SELDOM = {
     "operator (served): patch events.k8s.io/events",
     "operator (own): create events.k8s.io/events",
     "operator (own): patch events.k8s.io/events",
+    # Readers of results.
+    "operator (served): create authentication.k8s.io/tokenreviews",
+    "operator (served): create authorization.k8s.io/subjectaccessreviews",
     # Episodes without agent.
     "operator (served): create /secrets",
     # Asked for by an admission plugin when a child with blockOwnerDeletion is created.

@@ -66,7 +66,7 @@ def clean_up(api_server):
 
 def _install(system):
     secret = {"data": {"key": base64.b64encode(bytes(32)).decode()}}
-    for name in ("dgym-key", "dgym-agent-keys", "dgym-results-token", "model-keys"):
+    for name in ("dgym-key", "dgym-agent-keys", "model-keys"):
         system.make("api/v1/secrets", name, **secret)
     system.make("apis/coordination.k8s.io/v1/leases", "dgym-operator", spec={"holderIdentity": "x"})
     template = {"metadata": {"labels": OPERATOR_LABELS}, "spec": {"containers": [{"name": "c", "image": "i"}]}}

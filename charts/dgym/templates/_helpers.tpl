@@ -68,7 +68,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- $names := list "dgym-key" -}}
 {{- range fromJsonArray (include "dgym.agents.pools" .) -}}
 {{- $suffix := include "dgym.agents.suffix" (dict "pool" .name) -}}
-{{- $names = concat $names (list (printf "dgym-agent-keys%s" $suffix) (printf "dgym-results-token%s" $suffix)) -}}
+{{- $names = append $names (printf "dgym-agent-keys%s" $suffix) -}}
 {{- end -}}
 {{- toJson $names -}}
 {{- end -}}

@@ -1,11 +1,10 @@
-"""``dgym results``: stored files fetched through an agent of the cluster."""
+"""``dgym results``: stored files fetched through the operator, which asks the API server what the user may read."""
 
 import asyncio
-import base64
-import binascii
 import contextlib
 import shutil
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -13,38 +12,57 @@ from urllib.parse import unquote, urlsplit
 import aiohttp
 import msgspec
 
-from dgym.api import NAMESPACES_ANNOTATION, POOL_LABEL, child_name
+from dgym.api import child_name
 from dgym.cli.cluster.connection import ClusterError, connect, find_all, selector_of_children
 from dgym.cli.cluster.views import ConditionView, EpisodeView, Meta, SetView, View
 from dgym.cli.output import FAILED, UsageFailure, echo
 from dgym.cli.story import show_stories
 from dgym.decoding import DECODE_ERRORS
-from dgym.kube import EPISODES, PODS, SECRETS, Client, Forbidden, NotFound, PortForward, PortUnreachable
+from dgym.kube import EPISODES, PODS, Client, Forbidden, NotFound, PortForward, PortUnreachable, Resource
 from dgym.results import FILES, Attempt, StoredResult, record_left_out
-from dgym.wire.assignments import RESULTS_PATH, ResultsList, StoredFile, pool_secret
+from dgym.wire.assignments import RESULTS_AUDIENCE, RESULTS_PATH, ResultsList, StoredFile
 
-AGENTS = "app.kubernetes.io/name=dgym,app.kubernetes.io/component=agent"
-PORT = 8081
-TOKEN_SECRET, TOKEN_KEY = "dgym-results-token", "token"
+OPERATORS = "app.kubernetes.io/name=dgym,app.kubernetes.io/component=operator"
+PORT = 8080
+READER = "dgym-results"
+"""ServiceAccount of the installation that reads the results of all namespaces it serves, for administrators."""
+_TOKEN_REQUESTS = Resource("", "v1", f"serviceaccounts/{READER}/token", "TokenRequest")
+_TOKEN_SECONDS, _RENEW_SECONDS = 600, 300.0
 
 _TRIES = 4
 _SECONDS = 60.0
 
 
+class ResultsRefused(ClusterError):
+    """The user may not reach the operator, or not read results."""
+
+
 class ResultsReader:
     """Lists and fetches stored files; one port-forward serves all calls."""
 
-    def __init__(self, session: aiohttp.ClientSession, forward: PortForward, token: str, namespace: str) -> None:
+    def __init__(
+        self, session: aiohttp.ClientSession, forward: PortForward, credentials: "_Credentials", namespace: str
+    ) -> None:
         self._session = session
         self._forward = forward
         self._namespace = namespace
-        self._headers = {"Authorization": f"Bearer {token}"}
+        self._credentials = credentials
+
+    async def check(self, namespace: str) -> None:
+        """Return if the user may read the results of the namespace.
+
+        Raises:
+            ClusterError: As of ``files``.
+        """
+        async for _ in self._get(namespace):
+            pass
 
     async def files(self, namespace: str, episode: str) -> list[StoredFile]:
         """Every file of every attempt at the episodes of that name.
 
         Raises:
-            ClusterError: The agent does not answer, or answers with something else than a list of results.
+            ResultsRefused: The user may not read them.
+            ClusterError: The operator does not answer, or sends something else than a list of results.
         """
         body = b"".join([chunk async for chunk in self._get(f"{namespace}/{episode}")])
         try:
@@ -72,8 +90,9 @@ class ResultsReader:
 
     async def _get(self, path: str) -> AsyncIterator[bytes]:
         for tried in range(1, _TRIES + 1):
+            headers = {"Authorization": await self._credentials.header()}
             try:
-                async with self._session.get(f"http://agent{RESULTS_PATH}/{path}", headers=self._headers) as response:
+                async with self._session.get(f"http://operator{RESULTS_PATH}/{path}", headers=headers) as response:
                     if response.status == 503 and tried < _TRIES:
                         await asyncio.sleep(tried)
                         continue
@@ -95,58 +114,90 @@ class ResultsReader:
 
 @contextlib.asynccontextmanager
 async def open_results(client: Client, system_namespace: str) -> AsyncIterator[ResultsReader]:
-    """A reader that asks one of the agents in the namespace in which dgym is installed.
+    """A reader that asks an operator pod in the namespace in which dgym is installed.
 
     Raises:
-        ClusterError: There is no agent, or the user has no right to read from it.
+        ResultsRefused: The user may not reach it, or not read the results of the client's namespace.
+        ClusterError: There is no operator pod, or the user has no token.
     """
     with _rights_explained(system_namespace):
-        agent = await _agent(client, system_namespace)
-    secret = pool_secret(TOKEN_SECRET, agent.metadata.labels.get(POOL_LABEL, ""))
-    with _rights_explained(system_namespace, secret):
-        token = await _token(client, system_namespace, secret)
-    forward = PortForward(client, system_namespace, agent.metadata.name, PORT)
+        operator = await _operator(client, system_namespace)
+    credentials = _Credentials(client, system_namespace)
+    await credentials.header()
+    forward = PortForward(client, system_namespace, operator.metadata.name, PORT)
     async with forward.open() as path:
         connector = aiohttp.UnixConnector(path=str(path), limit=4)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_SECONDS, sock_read=_SECONDS)
         async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
-            yield ResultsReader(session, forward, token, system_namespace)
+            reader = ResultsReader(session, forward, credentials, system_namespace)
+            try:
+                await reader.check(client.namespace)
+            except ResultsRefused:
+                raise
+            except ClusterError:
+                pass  # It may answer when there is something to read.
+            yield reader
 
 
 @contextlib.contextmanager
-def _rights_explained(namespace: str, secret: str = TOKEN_SECRET) -> Iterator[None]:
+def _rights_explained(namespace: str) -> Iterator[None]:
     """Explain ``Forbidden`` by the rights that are missing, which no ClusterRole for users grants."""
     try:
         yield
     except Forbidden as error:
-        raise ClusterError(
-            f"reading results is forbidden: it takes get on Secret {secret}, list on pods and get and create on"
-            f" pods/portforward in namespace {namespace}; docs/kubernetes.md#results has the Role"
+        raise ResultsRefused(
+            f"the operator cannot be reached: it takes list on pods and get and create on pods/portforward in namespace"
+            f" {namespace}; the chart's value rbac.resultsReaders grants them"
         ) from error
 
 
-async def _token(client: Client, namespace: str, name: str) -> str:
-    try:
-        secret = await client.get(SECRETS, name, namespace=namespace, decode=_Secret)
-        return base64.b64decode(secret.data[TOKEN_KEY]).decode("ascii").strip()
-    except NotFound as error:
-        raise _not_installed(f"there is no Secret {name}", namespace) from error
-    except (KeyError, binascii.Error, UnicodeDecodeError) as error:
-        raise ClusterError(f"Secret {name} in namespace {namespace} holds no '{TOKEN_KEY}'") from error
+class _Credentials:
+    """The header by which the operator identifies the user.
+
+    Whoever may request tokens of the ServiceAccount ``READER`` sends one of those, which the API server does not take.
+    Others send the token of their kubeconfig.
+    """
+
+    def __init__(self, client: Client, namespace: str) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._made = ""
+        self._renew = 0.0
+        self._own = False
+
+    async def header(self) -> str:
+        """The header ``Authorization``.
+
+        Raises:
+            ClusterError: There is neither token.
+        """
+        if not self._own and time.monotonic() >= self._renew:
+            spec = {"audiences": [RESULTS_AUDIENCE], "expirationSeconds": _TOKEN_SECONDS}
+            body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+            try:
+                made = await self._client.create(_TOKEN_REQUESTS, body, decode=_TokenRequest, namespace=self._namespace)
+                self._made, self._renew = f"Bearer {made.status.token}", time.monotonic() + _RENEW_SECONDS
+            except (Forbidden, NotFound):
+                self._own = True
+        if not self._own:
+            return self._made
+        header = await self._client.access.credentials.header() or ""
+        if not header.lower().startswith("bearer "):
+            raise ClusterError(
+                f"context '{self._client.access.context}' has no token by which the operator can identify you; use a"
+                f" kubeconfig with a token, or get create on serviceaccounts/token of {READER} in namespace"
+                f" {self._namespace}"
+            )
+        return header
 
 
-async def _agent(client: Client, namespace: str) -> "_Pod":
-    """The agent to ask; where there are pools, one that serves the client's namespace."""
-    found = await client.list(PODS, namespace=namespace, decode=_Pod, label_selector=AGENTS)
+async def _operator(client: Client, namespace: str) -> "_Pod":
+    found = await client.list(PODS, namespace=namespace, decode=_Pod, label_selector=OPERATORS)
     if not found:
-        raise _not_installed("there are no agent pods", namespace)
-    pods = [pod for pod in found if pod.serves(client.namespace)]
-    if not pods:
-        raise ClusterError(f"no pool of agents in namespace {namespace} serves the namespace {client.namespace}")
-    # A pod that is not ready, because its store is away or it is being deleted, may answer all the same.
-    best = max(pods, key=lambda pod: (pod.metadata.deletion_timestamp is None, pod.ready, pod.runs))
+        raise _not_installed("there are no operator pods", namespace)
+    best = max(found, key=lambda pod: (pod.metadata.deletion_timestamp is None, pod.ready, pod.runs))
     if not best.runs:
-        raise ClusterError(f"no agent pod runs in namespace {namespace}; see kubectl get pods -n {namespace}")
+        raise ClusterError(f"no operator pod runs in namespace {namespace}; see kubectl get pods -n {namespace}")
     return best
 
 
@@ -159,7 +210,8 @@ def _refusal(status: int, body: str, pod: str) -> ClusterError:
         text = str(msgspec.json.decode(body)["message"])
     except (*DECODE_ERRORS, LookupError, TypeError):
         text = f"HTTP status {status}"
-    return ClusterError(f"agent {pod} does not give the results: {text}")
+    kind = ResultsRefused if status in (401, 403) else ClusterError
+    return kind(f"operator pod {pod} does not give the results: {text}")
 
 
 def _is_below(path: str, namespace: str, episode: str) -> bool:
@@ -182,11 +234,6 @@ class _Pod(View, frozen=True, kw_only=True):
     metadata: _PodMeta
     status: _PodStatus = _PodStatus()
 
-    def serves(self, namespace: str) -> bool:
-        """Whether it has the namespace's results: it is of no pool, or of that of the namespace."""
-        served = self.metadata.annotations.get(NAMESPACES_ANNOTATION, "")
-        return POOL_LABEL not in self.metadata.labels or namespace in served.split(",")
-
     @property
     def runs(self) -> bool:
         return self.status.phase == "Running"
@@ -196,8 +243,12 @@ class _Pod(View, frozen=True, kw_only=True):
         return any(each.type == "Ready" and each.status == "True" for each in self.status.conditions)
 
 
-class _Secret(View, frozen=True, kw_only=True):
-    data: dict[str, str] = msgspec.field(default_factory=dict)
+class _TokenStatus(View, frozen=True, kw_only=True):
+    token: str
+
+
+class _TokenRequest(View, frozen=True, kw_only=True):
+    status: _TokenStatus
 
 
 _AT_A_TIME = 4

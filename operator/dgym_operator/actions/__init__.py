@@ -9,7 +9,7 @@ from dgym_operator.actions.permissions import with_step_limit
 from dgym_operator.actions.pods import PodMaker
 from dgym_operator.actions.pools import PoolExecutor
 from dgym_operator.actions.reader import ApiReader, Unmet
-from dgym_operator.actions.secrets import KeyUnusable, ensure_secrets, key_id
+from dgym_operator.actions.secrets import KeyUnusable, ensure_secrets, key_id, read_key
 from dgym_operator.actions.setpools import SetPools
 from dgym_operator.actions.writes import NotLeading, ProgressBudget, Writes, episode_patch
 
@@ -31,5 +31,6 @@ __all__ = [
     "ensure_secrets",
     "episode_patch",
     "key_id",
+    "read_key",
     "with_step_limit",
 ]

@@ -51,11 +51,21 @@ async def ensure_secrets(
     return key
 
 
+async def read_key(client: Client, settings: Settings) -> bytes:
+    """The cluster's key, which the leader has made.
+
+    Raises:
+        KeyUnusable: The Secret has no key.
+        ApiError: There is no Secret, or the API server refused.
+    """
+    found = await client.get(SECRETS, settings.key_secret, decode=SecretData, namespace=settings.namespace)
+    return decode_key(settings.key_secret, found.data)
+
+
 def _derived(settings: Settings, key: bytes) -> Iterator[tuple[str, dict[str, bytes]]]:
-    """Names and contents of the Secrets that follow from the key, two for each pool of agents."""
+    """Names and contents of the Secrets that follow from the key, one for each pool of agents."""
     for pool in settings.agent_pools.names:
         yield pool_secret(settings.agent_keys_secret, pool), agent_keys_data(key, pool)
-        yield pool_secret(settings.results_token_secret, pool), results_token_data(key, pool)
 
 
 async def _ensure(
@@ -96,11 +106,6 @@ def agent_keys_data(key: bytes, pool: str = "") -> dict[str, bytes]:
     """Contents of the Secret from which the agents of a pool know their callers."""
     digest = token_digest(make_results_token(key, pool))
     return {POOL_KEY: make_pool_key(key, pool).encode(), RESULTS_DIGEST: digest.encode()}
-
-
-def results_token_data(key: bytes, pool: str = "") -> dict[str, bytes]:
-    """Contents of the Secret with the token that reads results from the agents of a pool."""
-    return {"token": make_results_token(key, pool).encode()}
 
 
 def secret_manifest(name: str, namespace: str, data: Mapping[str, bytes]) -> dict[str, Any]:

@@ -54,9 +54,15 @@ class Watchdog:
 
 @asynccontextmanager
 async def serving(
-    metrics: Metrics, host: str, port: int, *, live: Sequence[Check] = (), ready: Sequence[Check] = ()
+    metrics: Metrics,
+    host: str,
+    port: int,
+    *,
+    live: Sequence[Check] = (),
+    ready: Sequence[Check] = (),
+    routes: Sequence[web.RouteDef] = (),
 ) -> AsyncIterator[int]:
-    """Serve ``/healthz``, ``/readyz`` and ``/metrics``; yields the port.
+    """Serve ``/healthz``, ``/readyz``, ``/metrics`` and the routes; yields the port.
 
     The checks show why to restart the process (``live``), and why not to rely on it (``live`` and ``ready``).
     """
@@ -64,6 +70,7 @@ async def serving(
     application.router.add_get("/healthz", _answering(live))
     application.router.add_get("/readyz", _answering((*live, *ready)))
     application.router.add_get("/metrics", _metrics(metrics))
+    application.router.add_routes(routes)
     runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=1.0)
     await runner.setup()
     try:
@@ -142,7 +149,7 @@ def _refusal(agent: Agent) -> str:
     return (
         f"agent pod {agent.name} refuses the operator's token: the Secret dgym-agent-keys it was started with does "
         f"not come from the present key, or its node's clock is wrong by an hour or more. Correct the clock, or delete "
-        f"the Secrets dgym-agent-keys and dgym-results-token, restart the operator and then the agents"
+        f"the Secret dgym-agent-keys, restart the operator and then the agents"
     )
 
 

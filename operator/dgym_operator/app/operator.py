@@ -50,6 +50,7 @@ from dgym_operator.app.metrics import Metrics, TransitionObserver
 from dgym_operator.app.namespaces import Claims, Namespaces
 from dgym_operator.app.present import Snapshot, snapshot_of
 from dgym_operator.app.reconciler import Item, Reconciler
+from dgym_operator.app.results import ResultsApi
 from dgym_operator.app.traces import trace_episode
 from dgym_operator.cache import Agents, Cache, Informers
 from dgym_operator.calls import AgentClient, PodCaller, SidecarCalls
@@ -171,6 +172,7 @@ class Operator:
             announcer=announcer,
             served=self._handlers.enqueue_namespace,
         )
+        self._results = ResultsApi(self._client, agents, settings, clock)
         self._key_health = KeyHealth(agents, announcer)
         self._watchdog = Watchdog(clock.monotonic, _HANGS_SECONDS)
 
@@ -182,7 +184,12 @@ class Operator:
         """
         ready = (self._informers.check, self._key_health.check)
         serve = self._network.serve(
-            self.metrics, self.settings.host, self.settings.port, live=(self._watchdog.check,), ready=ready
+            self.metrics,
+            self.settings.host,
+            self.settings.port,
+            live=(self._watchdog.check,),
+            ready=ready,
+            routes=self._results.routes(),
         )
         async with self._client, self._network.callers() as caller, serve as self.port, asyncio.TaskGroup() as group:
             background = [group.create_task(self._events.run())]

@@ -1,21 +1,29 @@
-"""A stand-in for API server and kubelet, with the code that agents serve results with behind it."""
+"""A stand-in for API server and kubelet, with the code of operator and agents that serves results behind it."""
 
 import asyncio
 import base64
 import contextlib
 import hashlib
 import threading
+from random import Random
 
 import msgspec
 import pytest
 from aiohttp import WSMsgType, web
 
 from dgym.episodes.pod import AgentApi, Assignments, Metrics, Tokens
+from dgym.kube import Access, Client, Credentials, SystemClock
 from dgym.results import StoredResult, open_store
+from dgym.wire.assignments import RESULTS_AUDIENCE, make_results_token
+from dgym_operator.app.results import ResultsApi
+from dgym_operator.cache import Agents
+from dgym_operator.objects import Pod
+from dgym_operator.settings import Settings
 
-TOKEN = "the results token"
+KEY = b"the key of the cluster"
+TENANT, READER = "the token of a tenant", "the token of dgym-results"
 SYSTEM = "dgym-system"
-POD = {"metadata": {"name": "agent-0"}, "status": {"phase": "Running"}}
+POD = {"metadata": {"name": "operator-0"}, "status": {"phase": "Running"}}
 
 
 class Cluster:
@@ -23,11 +31,14 @@ class Cluster:
 
     def __init__(self):
         self.objects = {}
-        self.secret = {"data": {"token": base64.b64encode(TOKEN.encode()).decode()}}
-        self.secret_name = "dgym-results-token"
         self.pods = [POD]
+        self.token = TENANT
+        self.users = {(TENANT, ""): "tenant", (READER, RESULTS_AUDIENCE): "system:serviceaccount:dgym-system:reader"}
+        self.readers = {"tenant", "system:serviceaccount:dgym-system:reader"}
+        self.reviewed = []
+        self.requestable = False
         self.logs = {}
-        self.port = 0
+        self.server, self.port = "", 0
         self.forwarded_to = None
         self.error = b""
         self.forbidden = ""
@@ -40,7 +51,10 @@ class Cluster:
         app = web.Application(middlewares=[self.authorize])
         app.router.add_get("/apis/dgym.dev/v1alpha1/namespaces/default/{kind}", self.listed)
         app.router.add_get("/apis/dgym.dev/v1alpha1/namespaces/default/{kind}/{name}", self.one)
-        app.router.add_get("/api/v1/namespaces/dgym-system/secrets/{name}", self.token)
+        app.router.add_get("/api/v1/namespaces/dgym-system/secrets/dgym-key", self.key)
+        app.router.add_post("/api/v1/namespaces/dgym-system/serviceaccounts/dgym-results/token", self.request_token)
+        app.router.add_post("/apis/authentication.k8s.io/v1/tokenreviews", self.review_token)
+        app.router.add_post("/apis/authorization.k8s.io/v1/subjectaccessreviews", self.review_access)
         app.router.add_get("/api/v1/namespaces/dgym-system/pods", self.agents)
         app.router.add_get("/api/v1/namespaces/dgym-system/pods/{name}/portforward", self.forward)
         app.router.add_get("/api/v1/namespaces/default/pods/{name}/log", self.log)
@@ -64,9 +78,27 @@ class Cluster:
         found = self.objects.get((request.match_info["kind"], request.match_info["name"]))
         return web.json_response(found) if found else missing(request.match_info["name"])
 
-    async def token(self, request):
-        name = request.match_info["name"]
-        return web.json_response(self.secret) if self.secret and name == self.secret_name else missing(name)
+    async def key(self, _):
+        return web.json_response({"data": {"key": base64.b64encode(KEY).decode()}})
+
+    async def request_token(self, request):
+        assert (await request.json())["spec"]["audiences"] == [RESULTS_AUDIENCE]
+        if not self.requestable:
+            status = {"kind": "Status", "reason": "Forbidden", "message": "serviceaccounts is forbidden"}
+            return web.json_response(status, status=403)
+        return web.json_response({"status": {"token": READER}}, status=201)
+
+    async def review_token(self, request):
+        spec = (await request.json())["spec"]
+        (audience,) = spec.get("audiences", [""])
+        user = self.users.get((spec["token"], audience))
+        status = {"authenticated": True, "user": {"username": user, "groups": ["all"]}} if user else {}
+        return web.json_response({"status": status}, status=201)
+
+    async def review_access(self, request):
+        spec = (await request.json())["spec"]
+        self.reviewed.append(spec)
+        return web.json_response({"status": {"allowed": spec["user"] in self.readers}}, status=201)
 
     async def agents(self, _):
         return web.json_response({"metadata": {"resourceVersion": "1"}, "items": self.pods})
@@ -119,23 +151,44 @@ async def listening(app):
     await runner.cleanup()
 
 
+@contextlib.asynccontextmanager
+async def operator_at(server, agent_port):
+    """The operator's server of results, which knows one agent pod."""
+    clock = SystemClock()
+    access = Access(server=server, credentials=Credentials("Bearer operator"))
+    async with Client(access, clock=clock, random=Random(1)) as client:
+        agents = Agents(clock, port=agent_port, silence_seconds=60)
+        ready = {"phase": "Running", "podIP": "127.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]}
+        metadata = {"name": "agent-0", "namespace": SYSTEM, "uid": "uid-agent", "resourceVersion": "1"}
+        agents.observe_pod(msgspec.convert({"metadata": metadata, "status": ready}, Pod))
+        app = web.Application()
+        app.router.add_routes(ResultsApi(client, agents, Settings(namespace=SYSTEM), clock).routes())
+        yield app
+
+
 @pytest.fixture
 def cluster(tmp_path, kubeconfig):
     """The stand-in, with an agent that serves a results store."""
     standin, ready, done = Cluster(), threading.Event(), None
     tokens = tmp_path / "tokens"
     tokens.mkdir()
-    (tokens / "results-token-sha256").write_text(hashlib.sha256(TOKEN.encode()).hexdigest())
+    (tokens / "results-token-sha256").write_text(hashlib.sha256(make_results_token(KEY).encode()).hexdigest())
     standin.store = tmp_path / "store"
     loop = asyncio.new_event_loop()
 
     async def serve():
         nonlocal done
         done = asyncio.Event()
-        async with Assignments(lambda *_: asyncio.sleep(0), slots=1) as assignments:
+        async with (
+            Assignments(lambda *_: asyncio.sleep(0), slots=1) as assignments,
+            contextlib.AsyncExitStack() as stack,
+        ):
             api = AgentApi(assignments, open_store(str(standin.store)), Tokens(tokens), Metrics())
-            async with listening(api.application()) as standin.port, listening(standin.application()) as port:
-                kubeconfig(f"http://127.0.0.1:{port}")
+            async with listening(api.application()) as agent, listening(standin.application()) as port:
+                server = standin.server = f"http://127.0.0.1:{port}"
+                kubeconfig(server, token=TENANT)
+                operator = await stack.enter_async_context(operator_at(server, agent))
+                standin.port = await stack.enter_async_context(listening(operator))
                 ready.set()
                 await done.wait()
 

@@ -1,17 +1,14 @@
-"""Results and logs, from the code that agents serve them with, behind a stand-in for API server and kubelet."""
+"""Results and logs, from the code of operator and agents that serves them, behind a stand-in for the cluster."""
 
-import base64
 import json
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import yaml
 from click.testing import CliRunner
 
 from dgym.cli.app import cli
 from dgym.terminal import printable
-from tests.integration.cluster_commands.standin import POD, RESOLVED
+from tests.integration.cluster_commands.standin import POD, READER, RESOLVED
 
 
 @pytest.fixture
@@ -38,7 +35,10 @@ def test_results_come_through_a_port_forward(cluster, stored, dgym, tmp_path):
     for name in ("result.json", "trajectory.jsonl", "patch.diff", "episode.log"):
         assert (fetched / name).read_bytes() == (source / name).read_bytes()
     assert sorted(path.name for path in fetched.parent.parent.iterdir()) == ["uid-1"]
-    assert cluster.forwarded_to == 8081
+    assert cluster.forwarded_to == 8080
+    resource = {"group": "dgym.dev", "resource": "episodes", "subresource": "results", "verb": "get"}
+    asked = {"user": "tenant", "groups": ["all"], "resourceAttributes": {**resource, "namespace": "default"}}
+    assert [{**each, **asked} for each in cluster.reviewed] == cluster.reviewed[:1]
     assert dgym("report", "results").out.startswith("1 of 1 resolved")
 
 
@@ -80,86 +80,76 @@ def test_a_directory_of_another_episode_is_not_copied(cluster, stored, dgym, tmp
     source = stored("other", root=tmp_path / "mounted", **RESOLVED)
     cluster.episode("fix", reason="Resolved", outcome={"resultURI": source.as_uri()})
     assert "fix: nothing is stored yet" in dgym("results", "fix", status=1).out
-    assert cluster.forwarded_to == 8081
+    assert cluster.forwarded_to == 8080
 
 
 def test_dgym_is_installed_elsewhere(cluster, dgym):
     cluster.episode("fix", attempt=1)
-    cluster.secret = None
+    cluster.pods = []
     assert "--system-namespace names the one in which dgym is installed" in dgym("results", "fix", status=1).err
 
 
 @pytest.mark.parametrize(
     ("pods", "message"),
     [
-        ([], "there are no agent pods in namespace dgym-system"),
-        ([{**POD, "status": {"phase": "Pending"}}], "no agent pod runs in namespace dgym-system"),
+        ([], "there are no operator pods in namespace dgym-system"),
+        ([{**POD, "status": {"phase": "Pending"}}], "no operator pod runs in namespace dgym-system"),
     ],
 )
-def test_no_agent(cluster, dgym, pods, message):
+def test_no_operator(cluster, dgym, pods, message):
     cluster.episode("fix", attempt=1)
     cluster.pods = pods
     assert message in dgym("results", "fix", status=1).err
 
 
-def of_pool(name, *namespaces):
-    labels, annotations = {"dgym.dev/pool": name}, {"dgym.dev/namespaces": ",".join(namespaces)}
-    return {**POD, "metadata": {**POD["metadata"], "labels": labels, "annotations": annotations}}
-
-
-def test_results_are_those_of_the_pool_of_the_namespace(cluster, stored, dgym):
+def test_a_user_without_the_right_gets_nothing(cluster, stored, dgym, tmp_path):
     stored("fix", **RESOLVED)
-    cluster.episode("fix", reason="Resolved", attempt=1)
-    cluster.secret_name = "dgym-results-token-mine"
-    cluster.pods = [of_pool("theirs", "other"), of_pool("mine", "another", "default")]
-    assert dgym("results", "fix").out.splitlines()[0] == "fix: Resolved 2/2, results/default/fix/uid-1/1"
-    cluster.pods = [of_pool("theirs", "other")]
-    error = dgym("results", "fix", "--directory", "again", status=1).err
-    assert "no pool of agents in namespace dgym-system serves the namespace default" in error
-
-
-def test_forbidden_names_the_secret_of_the_pool(cluster, dgym):
     cluster.episode("fix", attempt=1)
-    cluster.pods = [of_pool("mine", "default")]
-    cluster.forbidden = "/secrets/dgym-results-token-mine"
-    assert "it takes get on Secret dgym-results-token-mine, list on pods" in dgym("results", "fix", status=1).err
+    cluster.readers.clear()
+    error = dgym("results", "fix", status=1).err
+    assert "user tenant may not get episodes/results in namespace default; the ClusterRoles view and edit" in error
+    assert not list(tmp_path.glob("results/default/**/*"))
+
+
+def test_a_token_that_the_api_server_does_not_know(cluster, dgym):
+    cluster.episode("fix", attempt=1)
+    cluster.users.clear()
+    assert "the API server does not accept the token" in dgym("results", "fix", status=1).err
+
+
+def test_who_may_request_a_token_of_the_reader_sends_no_own_one(cluster, stored, dgym):
+    stored("fix", **RESOLVED)
+    cluster.episode("fix", attempt=1)
+    cluster.requestable = True
+    cluster.users = {key: user for key, user in cluster.users.items() if key[0] == READER}
+    assert dgym("results", "fix").out.startswith("fix: Resolved 2/2")
+
+
+def test_a_kubeconfig_without_a_token_is_explained(cluster, dgym, kubeconfig):
+    cluster.episode("fix", attempt=1)
+    kubeconfig(cluster.server, token="")
+    error = dgym("results", "fix", status=1).err
+    assert "context 'here' has no token by which the operator can identify you" in error
 
 
 @pytest.mark.parametrize("command", ["results", "logs"])
-@pytest.mark.parametrize("forbidden", ["/secrets/dgym-results-token", "/dgym-system/pods", "/portforward"])
-def test_forbidden_names_the_rights_and_where_the_role_is(cluster, dgym, command, forbidden):
+@pytest.mark.parametrize("forbidden", ["/dgym-system/pods", "/portforward"])
+def test_forbidden_names_the_rights_and_the_value_that_grants_them(cluster, dgym, command, forbidden):
     cluster.episode("fix", attempt=1)
     cluster.forbidden = forbidden
     error = dgym(command, "fix", status=1).err
     assert (
-        "reading results is forbidden: it takes get on Secret dgym-results-token, list on pods and get and create on"
-        " pods/portforward in namespace dgym-system; docs/kubernetes.md#results has the Role"
+        "the operator cannot be reached: it takes list on pods and get and create on pods/portforward in namespace"
+        " dgym-system; the chart's value rbac.resultsReaders grants them"
     ) in error
     assert "ClusterRole" not in error
-
-
-def test_the_role_that_the_refusal_speaks_of_is_there():
-    guide = (Path(__file__).parents[3] / "docs/kubernetes.md").read_text()
-    role = yaml.safe_load(guide.partition("\n## Results\n")[2].partition("```yaml\n")[2].partition("```")[0])
-    assert role["kind"] == "Role"
-    granted = {(resource, verb) for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
-    assert granted == {
-        *{("secrets", "get"), ("pods", "list")},
-        *{("pods/portforward", "get"), ("pods/portforward", "create")},
-    }
 
 
 def test_the_port_cannot_be_reached(cluster, dgym):
     cluster.episode("fix", attempt=1)
     cluster.error = b"connection refused"
     error = dgym("results", "fix", status=1).err
-    assert "port 8081 of pod agent-0 cannot be reached: connection refused" in error
-
-
-def test_a_token_that_is_not_taken(cluster, dgym):
-    cluster.episode("fix", attempt=1)
-    cluster.secret = {"data": {"token": base64.b64encode(b"old").decode()}}
-    assert "agent agent-0 does not give the results: the bearer token" in dgym("results", "fix", status=1).err
+    assert "port 8080 of pod operator-0 cannot be reached: connection refused" in error
 
 
 def test_the_log_of_a_pod(cluster, dgym):

@@ -21,7 +21,7 @@ async def test_a_replaced_key_is_a_disruption_of_the_pods_made_with_the_old_one(
     uid = (await installation.episode("fix"))["metadata"]["uid"]
     await until(lambda: uid in agent.held, "it is assigned")
     await installation.stop_operator()
-    for name in ("dgym-key", "dgym-agent-keys", "dgym-results-token"):
+    for name in ("dgym-key", "dgym-agent-keys"):
         await installation.api.call("DELETE", installation.core("secrets", name))
     await agent.restart()
     await installation.start_operator()

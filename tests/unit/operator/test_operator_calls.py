@@ -12,11 +12,18 @@ from aiohttp import web
 
 from dgym.kube import SystemClock, WorkQueue
 from dgym.wire import EndReason, Outcome, Result
-from dgym.wire.assignments import AgentReport, AssignmentStatus, make_agent_key, make_assign_token, make_pool_key
+from dgym.wire.assignments import (
+    AgentReport,
+    AssignmentStatus,
+    make_agent_key,
+    make_assign_token,
+    make_pool_key,
+    make_results_token,
+)
 from dgym.wire.http import AttemptState, Path, Role, VerifyResponse, make_token, token_digest
 from dgym.wire.signing import SIGNATURE_HEADER, read_request, sign_answer, sign_verdict
 from dgym_operator.actions import KeyUnusable
-from dgym_operator.actions.secrets import agent_keys_data, decode_key, results_token_data, secret_manifest
+from dgym_operator.actions.secrets import agent_keys_data, decode_key, secret_manifest
 from dgym_operator.calls import AgentAddress, AgentClient, PodCaller, Refused, SidecarCall, SidecarCalls, Unreachable
 
 KEY = b"k" * 32
@@ -320,13 +327,12 @@ async def test_a_sidecar_that_is_slow_to_answer_is_told_once(server, caller):
 
 
 def test_secrets_hold_what_agents_and_readers_need():
-    token = results_token_data(KEY)["token"].decode()
     assert agent_keys_data(KEY) == {
         "pool-key": make_pool_key(KEY, "").encode(),
-        "results-token-sha256": token_digest(token).encode(),
+        "results-token-sha256": token_digest(make_results_token(KEY)).encode(),
     }
     assert not {*agent_keys_data(KEY).values()} & {*agent_keys_data(KEY, "research").values()}
-    assert results_token_data(KEY, "research") != results_token_data(KEY)
+    assert make_results_token(KEY, "research") != make_results_token(KEY)
     manifest = secret_manifest("dgym-key", "dgym", {"key": KEY})
     assert decode_key("dgym-key", manifest["data"]) == KEY
 
