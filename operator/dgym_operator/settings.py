@@ -121,9 +121,7 @@ class Settings(BaseSettings):
         "pod where that fails.",
     )
     key_secret: str = Field(default="dgym-key", description="Secret of the cluster's key, from which all tokens come.")
-    agent_keys_secret: str = Field(
-        default="dgym-agent-keys", description="Secret from which agents know the operator."
-    )
+    agent_keys_secret: str = Field(default="dgym-agent-keys", description="Secret from which agents know the operator.")
     lease_name: str = Field(default="dgym-operator", description="Lease that the leader holds.")
     lease_duration_seconds: float = Field(
         default=15.0, gt=0, description="After so long without renewal another replica takes over."

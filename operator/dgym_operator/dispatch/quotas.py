@@ -127,4 +127,7 @@ def _text(message: str) -> str:
     found = _REFUSAL.search(message)
     if found is None:
         return f"the namespace's quota is used up: {message}"
-    return f"ResourceQuota {found['name']} is used up ({found['limit']}); the next pod starts when one ends"
+    limit, _, never = found["limit"].partition("; ")
+    if never:
+        return f"ResourceQuota {found['name']} is too small ({limit}); {never}"
+    return f"ResourceQuota {found['name']} is used up ({limit}); the next pod starts when one ends"

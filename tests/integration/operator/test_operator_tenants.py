@@ -4,7 +4,7 @@ import json
 
 from dgym_operator.policies import decode_policies
 from tests.integration.operator.conftest import TASK
-from tests.integration.operator.peers import until
+from tests.integration.operator.peers import MERGE, until
 
 
 async def make_set(installation, name, *, parallelism=2, agent=None, **metadata):
@@ -58,3 +58,39 @@ async def test_pods_have_what_the_administrator_lists(installation):
     assert container["sandbox"]["limits"] == container["verifier"]["limits"] == sandbox["limits"]
     assert container["sandbox"]["requests"]["cpu"] == "250m"
     assert {each.agent["maxSteps"] for each in agent.held.values()} == {20}
+
+
+async def test_a_quota_that_no_pod_ever_fits_is_explained_before_episodes_are_lost(installation):
+    await installation.start_agent()
+    hard = {"limits.memory": "1Gi"}
+    path = installation.core("resourcequotas", "tiny")
+    quota = {"metadata": {"name": "tiny"}, "spec": {"hard": hard}}
+    await installation.api.call("POST", installation.core("resourcequotas"), quota)
+    await installation.api.call(
+        "PATCH", f"{path}/status", {"status": {"hard": hard, "used": {"limits.memory": "0"}}}, MERGE
+    )
+    await installation.start_operator()
+    await installation.create("DebugTask", "bug", TASK)
+    template = {"agent": {"name": "solution"}}
+    spec = {"tasks": [{"name": "bug"}], "samples": 200, "parallelism": 10, "template": template}
+    await installation.create("EpisodeSet", "all", spec)
+
+    async def waiting():
+        found = (await installation.get("all", "episodesets")).get("status", {})
+        return found if found.get("waiting") == "quota 10" else None
+
+    status = await until(waiting, "all wait for the quota")
+    assert "the pod alone is more than the quota" in status["message"]
+    assert "dgym's default for the sandbox is limits.memory 2Gi" in status["message"]
+    assert "set resources of DebugTask bug or podOverrides.resources" in status["message"]
+    assert status.get("failed", 0) == 0
+
+    async def children():
+        found = await installation.api.items(installation.path("episodes"))
+        messages = [each.get("status", {}).get("message", "") for each in found]
+        return messages if len(messages) == 10 and all(messages) else None
+
+    messages = await until(children, "each child shows what it waits for")
+    assert all("the pod alone is more than the quota" in message for message in messages), messages
+    assert all("dgym's default for the sandbox is limits.memory 2Gi" in message for message in messages), messages
+    assert not any("starts when one ends" in message for message in messages), messages
