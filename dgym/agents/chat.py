@@ -1,4 +1,4 @@
-"""One episode's conversation with its model: the token budget, the deadline, and the record of its exchanges."""
+"""One episode's conversation with its model: its budgets, its deadline, and the record of its exchanges."""
 
 import asyncio
 import hashlib
@@ -123,7 +123,7 @@ class Chat:
 
     ``listener`` gets every exchange before the agent gets the reply, ``waiting`` what a request waits for. ``deadline``
     is the time of the event loop at which the episode ends and requests to the model are cancelled; None before the
-    reset.
+    reset. ``earlier_cost`` is that of all attempts so far, in the currency of ``cost_limit``.
     """
 
     def __init__(
@@ -134,6 +134,8 @@ class Chat:
         seed: int | None = None,
         temperature: str | None = None,
         token_budget: int | None = None,
+        cost_limit: Decimal | None = None,
+        earlier_cost: Decimal = Decimal(0),
         listener: Callable[[Exchange], None] = lambda _: None,
         waiting: Waiting = lambda _: None,
     ) -> None:
@@ -146,6 +148,8 @@ class Chat:
         self._seed = seed
         self._temperature = temperature
         self._token_budget = token_budget
+        self._cost_limit = cost_limit
+        self._earlier_cost = earlier_cost
         self._listener = listener
         self._waiting = waiting
         self._transcript = Transcript()
@@ -155,11 +159,18 @@ class Chat:
     ) -> None:
         """Go on from the exchanges and the usage of an earlier worker."""
         self.input_tokens, self.output_tokens, self.price = input_tokens, output_tokens, price
+        # The exchanges that are recorded again were paid in an earlier attempt.
+        self._earlier_cost = max(Decimal(0), self._earlier_cost - (price or 0))
         self._transcript.restore(exchanges)
 
     def request(self, reply: Reply) -> list[Message] | None:
         """The messages to which ``reply`` was the answer, if it was recorded by an earlier worker."""
         return self._transcript.request(reply) if isinstance(reply, Exchange) else None
+
+    @property
+    def cost(self) -> Decimal | None:
+        """What all attempts have cost; None for a model without prices."""
+        return self._earlier_cost + (self.price or 0) if self.price is not None or self._earlier_cost else None
 
     @property
     def last_tools(self) -> tuple[str, ...]:
@@ -170,12 +181,15 @@ class Chat:
         """The model's reply.
 
         Raises:
-            StopEpisode: The token budget is used up, the deadline has passed, or the person who answers has left.
+            StopEpisode: The token budget or the cost limit is used up, the deadline has passed, or the person who
+                answers has left.
             ContextLengthExceeded: The messages are too long; leave some out and ask again.
             ModelError: The model does not answer.
         """
         if self._token_budget is not None and self.input_tokens + self.output_tokens >= self._token_budget:
             raise StopEpisode(EndReason.TOKEN_BUDGET_EXHAUSTED)
+        if self._cost_limit is not None and (self.cost or 0) >= self._cost_limit:
+            raise StopEpisode(EndReason.COST_LIMIT_REACHED)
         limit = asyncio.timeout_at(self.deadline)
         try:
             with genai_span("chat", self.model.name, kind="client") as asking:

@@ -8,6 +8,7 @@ from dgym.api.fields import (
     API_VERSION,
     Annotations,
     Conditions,
+    Cost,
     Count,
     DnsLabel,
     Labels,
@@ -47,6 +48,8 @@ class AgentSpec(Model, frozen=True, kw_only=True):
         max_steps: How many calls of tools the agent may make.
         max_rewrites: How many of them may be rewrites. Without it, all.
         token_budget: How many tokens the model may read and write in total. Without it, any number.
+        cost_limit: How much the model's tokens may cost over all attempts, in quotes ("2.50"), in the currency of the
+            model's prices, which it must have. Without it, any amount.
         temperature: Of the model's sampling, in quotes ("0.2"), since floating numbers do not survive every serializer.
         seed: Of the model's sampling and the agent's own choices; a set adds the number of the sample.
         parameters: The agent's own parameters; see the documentation of the agent.
@@ -57,6 +60,7 @@ class AgentSpec(Model, frozen=True, kw_only=True):
     max_steps: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = DEFAULT_STEPS
     max_rewrites: Annotated[int, msgspec.Meta(ge=0, le=10_000)] | None = None
     token_budget: Annotated[int, msgspec.Meta(ge=1, le=10**12)] | None = None
+    cost_limit: Cost | None = None
     temperature: Temperature | None = None
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**53)] | None = None
     parameters: Annotated[dict[str, Any], msgspec.Meta(max_length=128)] = msgspec.field(default_factory=dict)

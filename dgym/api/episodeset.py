@@ -8,6 +8,7 @@ from dgym.api.episode import AgentSpec, EpisodeSpec, TaskRef, Tools
 from dgym.api.fields import (
     API_VERSION,
     Conditions,
+    Cost,
     Count,
     DnsLabel,
     Idle,
@@ -83,6 +84,7 @@ class AgentOverrides(Model, frozen=True, kw_only=True):
         max_steps: How many calls of tools the agent may make.
         max_rewrites: How many of them may be rewrites.
         token_budget: How many tokens the model may read and write in total.
+        cost_limit: How much the model's tokens may cost, in quotes ("2.50").
         temperature: Of the model's sampling, in quotes ("0.2").
         parameters: The agent's own parameters, in place of all those of the template's agent. Without them, the
             template's if the agent is the same, else none.
@@ -93,6 +95,7 @@ class AgentOverrides(Model, frozen=True, kw_only=True):
     max_steps: Annotated[int, msgspec.Meta(ge=1, le=10_000)] | None = None
     max_rewrites: Annotated[int, msgspec.Meta(ge=0, le=10_000)] | None = None
     token_budget: Annotated[int, msgspec.Meta(ge=1, le=10**12)] | None = None
+    cost_limit: Cost | None = None
     temperature: Temperature | None = None
     parameters: Annotated[dict[str, Any], msgspec.Meta(max_length=128)] | None = None
 

@@ -117,6 +117,14 @@ Line = Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
 Temperature = Annotated[
     str, msgspec.Meta(max_length=16, pattern=r"^[0-9]+(\.[0-9]+)?$", description='a number in quotes ("0.2")')
 ]
+Cost = Annotated[
+    str,
+    msgspec.Meta(
+        max_length=24,
+        pattern=r"^([0-9]*[1-9][0-9]*(\.[0-9]+)?|0+\.[0-9]*[1-9][0-9]*)$",
+        description='a number above 0, in quotes ("2.50")',
+    ),
+]
 TestId = Annotated[
     str,
     msgspec.Meta(

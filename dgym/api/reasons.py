@@ -78,6 +78,7 @@ TREATMENTS: dict[str, Treatment] = {
     "StepLimitReached": Treatment.VERDICT,
     "RewriteLimitReached": Treatment.VERDICT,
     "TokenBudgetExhausted": Treatment.VERDICT,
+    "CostLimitReached": Treatment.VERDICT,
     "ContextExhausted": Treatment.VERDICT,
     "ModelRefused": Treatment.VERDICT,
     "NoToolCall": Treatment.VERDICT,

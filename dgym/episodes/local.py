@@ -12,6 +12,7 @@ import msgspec
 
 from dgym.agents import Agent, Exchange, Tools, load_agent
 from dgym.env import AsyncRepoEnv
+from dgym.episodes.costs import lost_cost
 from dgym.episodes.events import (
     NOTICE,
     Narrated,
@@ -162,6 +163,7 @@ def _episode_run(job: Job, agent: type[Agent], tools: Tools) -> EpisodeRun:
         deadline_seconds=float(job.spec.active_deadline_seconds),
         base=Path(job.base),
         llm_config=job.llm_config,
+        earlier_cost=lost_cost(job.folder),
     )
 
 
@@ -191,4 +193,6 @@ async def store_lost(job: Job, message: str) -> StoredResult:
     attempts = job.folder.attempts()
     begun = attempts and attempts[-1].load() is None
     record = job.record_of(attempts[-1].number) if begun else job.new_record()
-    return await record.finish(job.describe(Result(resolved=False, reason=EndReason.AGENT_LOST, message=message)))
+    result = Result(resolved=False, reason=EndReason.AGENT_LOST, message=message)
+    cost = lost_cost(job.folder)
+    return await record.finish(job.describe(result, price=format(cost, "f") if cost else None))

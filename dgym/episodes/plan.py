@@ -213,6 +213,9 @@ def _check_models(jobs: Iterable[Job]) -> None:
         catalog = models.catalog(job.llm_config)
         if not catalog.is_interactive(job.agent.model):
             catalog.settings(job.agent.model)
+        if job.agent.cost_limit is not None:
+            field = f"agent.costLimit of episode {job.episode}"
+            models.require_prices(job.agent.model, job.llm_config, field=field, limit=job.agent.cost_limit)
 
 
 def any_interactive(jobs: Iterable[Job]) -> bool:

@@ -78,6 +78,22 @@ class Models:
         async with self._opening:
             return await asyncio.to_thread(lambda: self.catalog(config).open(name))
 
+    def require_prices(self, name: str, config: str | None, *, field: str, limit: str) -> None:
+        """Refuse a limit of cost for a model without prices; ``field`` and ``limit`` name it in the message.
+
+        Raises:
+            ManifestError: The model has no prices.
+            ModelConfigError: There is no such model, or its configuration is wrong.
+        """
+        catalog = self.catalog(config)
+        remedy = f"remove {field}"
+        if not catalog.is_interactive(name):
+            if catalog.settings(name).has_prices:
+                return
+            remedy = f"add input_price and output_price to it (0 where it costs nothing), or {remedy}"
+        where = self._origin or catalog.path
+        raise ManifestError(f"{field} is {limit}, but model {name!r} of {where} has no prices; {remedy}")
+
     def failures(self) -> Iterator[tuple[str, str, int]]:
         """Model, fault and number of the requests that failed, of every open model."""
         for catalog in self._catalogs.values():
@@ -105,7 +121,7 @@ class EpisodeRun(msgspec.Struct, frozen=True, kw_only=True):
     """One run of one agent on one task.
 
     ``session`` names the conversation with the model; ``base`` None: parameters name no files. ``tools`` are the
-    effective ones.
+    effective ones. ``earlier_cost`` is that of all attempts before this player.
     """
 
     task: DebugTask
@@ -117,6 +133,7 @@ class EpisodeRun(msgspec.Struct, frozen=True, kw_only=True):
     deadline_seconds: float
     base: Path | None = None
     llm_config: str | None = None
+    earlier_cost: Decimal = Decimal(0)
 
 
 class EpisodeSession(Protocol):
@@ -211,8 +228,8 @@ class Player:
 
     @property
     def price(self) -> str | None:
-        """The price of the model's tokens, where the model's configuration has prices."""
-        price = self._chat.price if self._chat is not None else None
+        """The price of the model's tokens in all attempts, where the model's configuration has prices."""
+        price = self._chat.cost if self._chat is not None else None
         return None if price is None else format(price, "f")
 
     async def _drive(self) -> Result:
@@ -252,12 +269,17 @@ class Player:
         run = self._run
         if not run.agent.uses_model or run.spec.model is None:
             return
+        limit = run.spec.cost_limit
+        if limit is not None:
+            models.require_prices(run.spec.model, run.llm_config, field="agent.costLimit", limit=limit)
         self._chat = Chat(
             await models.open(run.spec.model, run.llm_config),
             session=run.session,
             seed=run.seed,
             temperature=run.spec.temperature,
             token_budget=run.spec.token_budget,
+            cost_limit=None if limit is None else Decimal(limit),
+            earlier_cost=run.earlier_cost,
             listener=self._exchanged,
             waiting=self._hooks.on_wait or (lambda _: None),
         )

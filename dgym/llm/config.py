@@ -128,6 +128,11 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
                 return value
         return None
 
+    @property
+    def has_prices(self) -> bool:
+        """Whether the cost of a reply is known."""
+        return self.input_price is not None and self.output_price is not None
+
     def price(self, input_tokens: int, output_tokens: int, cached_tokens: int) -> str | None:
         """What that many tokens cost; cached ones at their own price where one is given. None without prices."""
         if self.input_price is None and self.output_price is None:

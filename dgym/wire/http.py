@@ -341,6 +341,7 @@ DRIVER_REASONS = frozenset(
     {
         EndReason.UNRESOLVED,
         EndReason.TOKEN_BUDGET_EXHAUSTED,
+        EndReason.COST_LIMIT_REACHED,
         EndReason.CONTEXT_EXHAUSTED,
         EndReason.MODEL_REFUSED,
         EndReason.NO_TOOL_CALL,

@@ -50,6 +50,7 @@ class EndReason(StrEnum):
     STEP_LIMIT_REACHED = "StepLimitReached"
     REWRITE_LIMIT_REACHED = "RewriteLimitReached"
     TOKEN_BUDGET_EXHAUSTED = "TokenBudgetExhausted"  # noqa: S105 - tokens of a model, not a secret
+    COST_LIMIT_REACHED = "CostLimitReached"
     CONTEXT_EXHAUSTED = "ContextExhausted"
     MODEL_REFUSED = "ModelRefused"
     NO_TOOL_CALL = "NoToolCall"
@@ -88,6 +89,7 @@ _TRUNCATIONS = frozenset(
         EndReason.STEP_LIMIT_REACHED,
         EndReason.REWRITE_LIMIT_REACHED,
         EndReason.TOKEN_BUDGET_EXHAUSTED,
+        EndReason.COST_LIMIT_REACHED,
         EndReason.CONTEXT_EXHAUSTED,
         EndReason.MODEL_REFUSED,
         EndReason.NO_TOOL_CALL,

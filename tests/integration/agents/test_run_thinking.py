@@ -130,6 +130,11 @@ def test_the_patch_is_applied_after_a_question(repository, run):
     [
         (["repository", "--agent", "debug_agent"], "needs a model: -p agent.model=NAME"),
         (["repository", "--agent", "debug_agent", "-p", "agent.model=mm"], "there is no model 'mm'; did you mean 'm'"),
+        (
+            ["repository", "--agent", "debug_agent", "-p", "agent.model=m", "-p", "agent.costLimit=2.5"],
+            "is 2.5, but model 'm'",
+        ),
+        (["repository", "--agent", "debug_agent", "-p", "agent.costLimit=0"], 'a number above 0, in quotes ("2.50")'),
         (["repository", "--agent", "debug_agen"], "did you mean 'debug_agent'"),
         (["x.yaml", "--entrypoint", "true"], "--entrypoint is of repositories"),
         (["repository", "--agent", "debug_agent", "--llm-config", "no.yaml"], "no.yaml"),

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import json
 import re
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -335,6 +336,39 @@ async def test_a_used_up_token_budget_ends_the_episode_with_a_score(play):
     assert (played.result.score, played.result.max_score) == (0, 1)
     assert played.result.input_tokens + played.result.output_tokens >= 4_000
     assert 0 < played.result.steps < 50
+
+
+PRICED = {"input_price": 2000, "output_price": 8000}
+
+
+async def test_an_episode_ends_at_its_cost_limit_and_is_scored(play):
+    script = [REPAIR, LOOK]
+    whole = await play(FakeOpenAI(script=script), settings=PRICED, maxSteps=6, name="whole")
+    spent = [Decimal(step["exchanges"][0]["usage"]["price"]) for step in whole.steps]
+    limit = format(sum(spent[:3]), "f")
+    played = await play(FakeOpenAI(script=script), settings=PRICED, maxSteps=6, costLimit=limit)
+    assert (played.result.steps, played.result.price) == (3, limit)
+    assert played.result.resolved  # scored on the workspace as it is
+    played = await play(FakeOpenAI(script=[LOOK]), settings=PRICED, costLimit="0.5", name="unrepaired")
+    assert played.result.reason is EndReason.COST_LIMIT_REACHED
+    assert (played.result.score, played.result.max_score) == (0, 1)
+    assert (played.result.reason.is_verdict, played.result.reason.is_truncation) == (True, True)
+
+
+async def test_a_lost_attempt_counts_against_the_cost_limit(play):
+    played = await play(FakeOpenAI(script=[LOOK]), settings=PRICED, maxSteps=3)
+    (played.folder / "result.json").unlink()
+    again = await play(FakeOpenAI(script=[LOOK]), settings=PRICED, costLimit=played.result.price, maxSteps=3)
+    assert (again.result.attempt, again.result.reason, again.result.steps) == (2, EndReason.COST_LIMIT_REACHED, 0)
+    assert (again.requests, again.result.price) == ([], played.result.price)
+
+
+@pytest.mark.parametrize("prices", [{}, {"input_price": 1}])
+async def test_a_cost_limit_needs_a_model_with_prices(play, prices):
+    played = await play(FakeOpenAI(script=[SUBMIT]), settings=prices, costLimit="2.50")
+    assert (played.result.reason, played.requests) == (EndReason.INVALID_SPEC, [])
+    for part in ("agent.costLimit is 2.50", "'m'", "one.json", "no prices", "add input_price and output_price"):
+        assert part in played.result.message
 
 
 async def test_the_deadline_does_not_wait_for_a_slow_model(play):
