@@ -155,12 +155,18 @@ class Chat:
         self._transcript = Transcript()
 
     def resume(
-        self, exchanges: Iterable[Exchange], *, input_tokens: int, output_tokens: int, price: Decimal | None
+        self,
+        exchanges: Iterable[Exchange],
+        *,
+        input_tokens: int,
+        output_tokens: int,
+        price: Decimal | None,
+        cost: Decimal = Decimal(0),
     ) -> None:
-        """Go on from the exchanges and the usage of an earlier worker."""
+        """Go on from the exchanges and the usage of an earlier worker; ``cost`` is that of all attempts, if known."""
         self.input_tokens, self.output_tokens, self.price = input_tokens, output_tokens, price
         # The exchanges that are recorded again were paid in an earlier attempt.
-        self._earlier_cost = max(Decimal(0), self._earlier_cost - (price or 0))
+        self._earlier_cost = max(Decimal(0), max(self._earlier_cost, cost) - (price or 0))
         self._transcript.restore(exchanges)
 
     def request(self, reply: Reply) -> list[Message] | None:

@@ -111,6 +111,7 @@ if TYPE_CHECKING:
         in_order_of_use,
         label_value,
         place_of,
+        with_cost_limit,
     )
     from dgym.api.rules import check_rules
     from dgym.api.schema import known_paths, struct_type
@@ -217,6 +218,7 @@ __all__ = [
     "place_of",
     "split_hashes",
     "struct_type",
+    "with_cost_limit",
     "without_hashes",
 ]
 
@@ -229,6 +231,7 @@ __getattr__ = lazy_names(
         "dgym.api.planning": (
             *("PlannedEpisode", "child_name", "digest", "driver_secret_name"),
             *("episodes_of", "expand", "find_task", "in_order_of_use", "label_value", "place_of"),
+            "with_cost_limit",
         ),
         "dgym.api.rules": ("check_rules",),
         "dgym.api.schema": ("known_paths", "struct_type"),

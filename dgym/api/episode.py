@@ -17,6 +17,7 @@ from dgym.api.fields import (
     Name,
     ObjectMeta,
     ObservedGeneration,
+    Paid,
     Priority,
     Temperature,
     Timestamp,
@@ -317,6 +318,8 @@ class EpisodeStatus(Model, frozen=True, kw_only=True):
         message: The cause of the reason, for people.
         steps: How many steps the attempt has taken, as last recorded.
         outcome: Score, steps and tokens; there once the episode is finished.
+        cost: What the model's tokens have cost so far, over all attempts, in the currency of the model's prices. Empty
+            for a model without prices.
         attempt: Number of the newest attempt that a pod was made for.
         failures: How many attempts the sandbox has failed. They count against backoffLimit.
         disruptions: How many attempts were lost with their node. They count against maxDisruptions.
@@ -347,6 +350,7 @@ class EpisodeStatus(Model, frozen=True, kw_only=True):
     message: Annotated[str, msgspec.Meta(max_length=1024)] = ""
     steps: Count = 0
     outcome: EpisodeOutcome | None = None
+    cost: Paid = ""
     attempt: Count = 0
     failures: Count = 0
     disruptions: Count = 0

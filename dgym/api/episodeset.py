@@ -19,6 +19,7 @@ from dgym.api.fields import (
     Model,
     ObjectMeta,
     ObservedGeneration,
+    Paid,
     Priority,
     Temperature,
     Timestamp,
@@ -170,6 +171,10 @@ class EpisodeSetSpec(Model, frozen=True, kw_only=True):
         cancel: End the episodes that are under way and make no more. It cannot be taken back.
         max_failed: Make no more episodes once so many have failed for reasons that are no verdict; those under way
             finish. Without it, any number may fail.
+        cost_limit: Make no more episodes once the set's episodes have cost so much, in quotes ("50"), in the currency
+            of the models' prices, which they must have; those under way finish. All attempts count, also of episodes
+            that ran again. Episodes that are not made do not count as failed; the reason is CostLimitReached. It is
+            also the highest ``agent.costLimit`` of each episode. Without it, any amount.
         ttl_seconds_after_finished: How long the EpisodeSet is kept, with its Episodes, once it is finished. Without it,
             until it is deleted. Stored results stay.
     """
@@ -185,6 +190,7 @@ class EpisodeSetSpec(Model, frozen=True, kw_only=True):
     suspend: bool = False
     cancel: bool = False
     max_failed: Annotated[int, msgspec.Meta(ge=0, le=10_000_000)] | None = None
+    cost_limit: Cost | None = None
     ttl_seconds_after_finished: TtlSeconds | None = None
 
 
@@ -227,7 +233,7 @@ class EpisodeSetStatus(Model, frozen=True, kw_only=True):
         conditions: Finished, Suspended, Ready and Stalled for tools that follow kstatus, and ModelAvailable, which is
             False while episodes wait for a model that is out. Wait for Finished.
         reason: How the set stands: Running, WaitingForTask, EpisodeRefused, Suspended, Resuming, Cancelled,
-            MaxFailedReached, TaskListLost or Completed. It is the end once Finished is True.
+            MaxFailedReached, CostLimitReached, TaskListLost or Completed. It is the end once Finished is True.
         message: The cause of the reason, for people.
         completed_indexes: Indexes of the finished episodes as intervals, such as 0-5,7, as of an Indexed Job.
         total: How many episodes there will have been.
@@ -242,6 +248,7 @@ class EpisodeSetStatus(Model, frozen=True, kw_only=True):
         failed: How many ended without a verdict.
         failed_indexes: The indexes of the failed episodes by reason: those that dgym retry and the annotation
             dgym.dev/retry run again.
+        cost: What the finished episodes have cost, in the currency of the models' prices.
         retry: The last value of the annotation dgym.dev/retry whose episodes are run again.
         cancelled: How many were cancelled and not scored, such as those that never began.
         pass_at_1: The share of the episodes with a verdict that repaired their bug, from 0 to 1: resolved / (resolved +
@@ -271,6 +278,7 @@ class EpisodeSetStatus(Model, frozen=True, kw_only=True):
     unresolved: Count = 0
     failed: Count = 0
     failed_indexes: Annotated[tuple[FailedIndexes, ...], msgspec.Meta(max_length=64)] = ()
+    cost: Paid = ""
     retry: Annotated[str, msgspec.Meta(max_length=256)] = ""
     cancelled: Count = 0
     pass_at_1: Annotated[str, msgspec.Meta(max_length=16)] = msgspec.field(default="", name="passAt1")

@@ -125,6 +125,8 @@ Cost = Annotated[
         description='a number above 0, in quotes ("2.50")',
     ),
 ]
+Paid = Annotated[str, msgspec.Meta(max_length=32)]
+"""What something has cost, as a decimal number; empty where nothing is known."""
 TestId = Annotated[
     str,
     msgspec.Meta(

@@ -11,6 +11,7 @@ from dgym.api.episodeset import Arm, EpisodeSet, EpisodeSetSpec
 from dgym.api.fields import ARM_LABEL, INDEX_LABEL, SAMPLE_LABEL, SET_LABEL, TASK_LABEL, ObjectMeta
 from dgym.api.task import DebugTask, DebugTaskSpec
 from dgym.errors import ManifestError, nearest
+from dgym.wire import read_cost
 
 _Task = TypeVar("_Task")
 
@@ -90,6 +91,14 @@ def expand(episode_set: EpisodeSet, tasks: Iterable[DebugTask]) -> list[PlannedE
     chosen, spec = _chosen(episode_set, list(tasks)), episode_set.spec
     places = (place_of(spec, len(chosen), index) for index in range(episodes_of(spec, len(chosen))))
     return [_planned(episode_set, chosen[place.task], index, place) for index, place in enumerate(places)]
+
+
+def with_cost_limit(agent: AgentSpec, limit: str | None) -> AgentSpec:
+    """The agent with a ``costLimit`` that is not above its set's ``limit``; None: the set has none."""
+    own = agent.cost_limit
+    if limit is None or (own is not None and read_cost(own) <= read_cost(limit)):
+        return agent
+    return msgspec.structs.replace(agent, cost_limit=limit)
 
 
 class Place(NamedTuple):

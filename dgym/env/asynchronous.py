@@ -371,12 +371,15 @@ class AsyncRepoEnv:
 
     @property
     def usage(self) -> Usage:
-        """Tokens of the model, as drivers of this episode recorded them."""
+        """Tokens of the model and their price, as drivers of this episode recorded them."""
         return (self._episode.state.usage if self._episode is not None else None) or Usage()
 
-    def record_usage(self, *, input_tokens: int, output_tokens: int) -> None:
-        """Record the tokens that the model has used so far; in a pod they travel with the next step."""
-        self._running().record_usage(Usage(input_tokens=input_tokens, output_tokens=output_tokens))
+    def record_usage(self, *, input_tokens: int, output_tokens: int, price: str | None = None) -> None:
+        """Record the tokens that the model has used so far; in a pod they travel with the next step.
+
+        ``price`` is what they have cost, such as ``"0.25"``; None where that is not known.
+        """
+        self._running().record_usage(Usage(input_tokens=input_tokens, output_tokens=output_tokens, price=price))
 
     def render(self) -> str | None:
         """The last observation's text in render mode "ansi"."""

@@ -6,6 +6,7 @@ from dgym.lazy import lazy_names
 
 if TYPE_CHECKING:
     from dgym.episodes.comparison import Comparison, Difference, compare, normalize, run_again
+    from dgym.episodes.costs import SetCosts
     from dgym.episodes.events import (
         Event,
         Finished,
@@ -47,6 +48,7 @@ __all__ = [
     "Plan",
     "Pool",
     "RunOptions",
+    "SetCosts",
     "Started",
     "Stepped",
     "Waits",
@@ -73,6 +75,7 @@ __getattr__ = lazy_names(
     __name__,
     {
         "dgym.episodes.comparison": ("Comparison", "Difference", "compare", "normalize", "run_again"),
+        "dgym.episodes.costs": ("SetCosts",),
         "dgym.episodes.events": (
             "Event",
             "Finished",

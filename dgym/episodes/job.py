@@ -14,9 +14,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """One episode to run.
 
     ``digest`` covers task, agent and sample. ``group`` is the EpisodeSet it belongs to, whose ``parallelism`` and
-    ``max_failed`` bound the group as a whole, and ``arm`` its arm, empty in a set without arms. ``manifest`` is where
-    the episode was found, ``base`` the directory that relative paths in it start from. ``llm_config`` is the file of
-    models, None the user's own; ``verbose``: every step is reported in words.
+    ``max_failed`` and ``cost_limit`` bound the group as a whole, and ``arm`` its arm, empty in a set without arms.
+    ``manifest`` is where the episode was found, ``base`` the directory that relative paths in it start from.
+    ``llm_config`` is the file of models, None the user's own; ``verbose``: every step is reported in words.
     """
 
     namespace: str
@@ -39,6 +39,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     group: str = ""
     parallelism: int | None = None
     max_failed: int | None = None
+    cost_limit: str | None = None
     llm_config: str | None = None
     verbose: bool = False
 
@@ -65,7 +66,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         """The record of an attempt that was made before."""
         return Record(DirectoryStore(Path(self.results), local=True), f"{self.results_path}/{attempt}")
 
-    def describe(self, result: Result, *, start_time: str = "", price: str | None = None) -> StoredResult:
+    def describe(self, result: Result, *, start_time: str = "") -> StoredResult:
         """``result`` with what identifies this episode."""
         return StoredResult(
             **{name: getattr(result, name) for name in Result.__struct_fields__},
@@ -79,7 +80,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
             task_labels=self.task.metadata.labels,
             digest=self.digest,
             start_time=start_time,
-            price=price,
         )
 
     def header(self, *, attempt: int, start_time: str, version: str, tools: tuple[str, ...]) -> TrajectoryHeader:

@@ -30,7 +30,7 @@ from dgym.errors import EpisodeOver
 from dgym.results import Attempt, StoredResult
 from dgym.sandbox import EngineName, SandboxKind
 from dgym.tracing import Tracer, start_tracer
-from dgym.wire import EndReason, Result, Step
+from dgym.wire import EndReason, Result, Step, write_cost
 
 
 async def run_episode(
@@ -84,7 +84,7 @@ async def _run(job: Job, report: Report, models: Models, hooks: Hooks) -> Stored
         )
         result = await player.play(models)
         log.info("finished: %s, score %d of %d", result.reason, result.score, result.max_score)
-        return await record.finish(job.describe(result, start_time=start_time, price=player.price))
+        return await record.finish(job.describe(result, start_time=start_time))
 
 
 @contextlib.asynccontextmanager
@@ -193,6 +193,7 @@ async def store_lost(job: Job, message: str) -> StoredResult:
     attempts = job.folder.attempts()
     begun = attempts and attempts[-1].load() is None
     record = job.record_of(attempts[-1].number) if begun else job.new_record()
-    result = Result(resolved=False, reason=EndReason.AGENT_LOST, message=message)
     cost = lost_cost(job.folder)
-    return await record.finish(job.describe(result, price=format(cost, "f") if cost else None))
+    price = write_cost(cost) if cost else None
+    result = Result(resolved=False, reason=EndReason.AGENT_LOST, message=message, price=price)
+    return await record.finish(job.describe(result))

@@ -20,6 +20,7 @@ from dgym.api import (
     digest,
     expand,
     find_task,
+    with_cost_limit,
 )
 from dgym.episodes.job import Job, effective_tools
 from dgym.episodes.player import Models
@@ -149,6 +150,7 @@ def _jobs(
     resource = item.resource
     assert not isinstance(resource, DebugTask | SandboxPool)
     is_set = isinstance(resource, EpisodeSet)
+    cost_limit = resource.spec.cost_limit if isinstance(resource, EpisodeSet) else None
     base = Path(item.file).absolute().parent
     for one in planned:
         name, spec = one.episode.metadata.name, one.episode.spec
@@ -167,7 +169,7 @@ def _jobs(
             arm=one.arm,
             task=task,
             task_digest=_mixed(digest(task, None), source),
-            agent=spec.agent,
+            agent=with_cost_limit(spec.agent, cost_limit),
             spec=spec,
             digest=_mixed(one.digest, moving),
             manifest=item.file if ":" in item.file else str(Path(item.file).absolute()),
@@ -183,6 +185,7 @@ def _jobs(
             group=f"{item.file}#{resource.metadata.name}" if is_set else "",
             parallelism=resource.spec.parallelism if isinstance(resource, EpisodeSet) else None,
             max_failed=resource.spec.max_failed if isinstance(resource, EpisodeSet) else None,
+            cost_limit=cost_limit,
         )
 
 
@@ -214,8 +217,10 @@ def _check_models(jobs: Iterable[Job]) -> None:
         if not catalog.is_interactive(job.agent.model):
             catalog.settings(job.agent.model)
         if job.agent.cost_limit is not None:
-            field = f"agent.costLimit of episode {job.episode}"
-            models.require_prices(job.agent.model, job.llm_config, field=field, limit=job.agent.cost_limit)
+            field, limit = f"agent.costLimit of {job.episode}", job.agent.cost_limit
+            if job.cost_limit is not None:
+                field, limit = f"costLimit of {job.group.rpartition('#')[2]}", job.cost_limit
+            models.require_prices(job.agent.model, job.llm_config, field=field, limit=limit)
 
 
 def any_interactive(jobs: Iterable[Job]) -> bool:

@@ -34,7 +34,7 @@ from dgym.errors import (
 from dgym.llm import Model, Waiting, load_models
 from dgym.results import Record, TimedStep
 from dgym.tracing import genai_span
-from dgym.wire import EndReason, Result, Step, ToolCall, action_problem
+from dgym.wire import EndReason, Result, Step, ToolCall, action_problem, read_cost, write_cost
 from dgym.wire.episode import Action
 
 if TYPE_CHECKING:
@@ -229,8 +229,8 @@ class Player:
     @property
     def price(self) -> str | None:
         """The price of the model's tokens in all attempts, where the model's configuration has prices."""
-        price = self._chat.cost if self._chat is not None else None
-        return None if price is None else format(price, "f")
+        cost = self._chat.cost if self._chat is not None else None
+        return None if cost is None else write_cost(cost)
 
     async def _drive(self) -> Result:
         try:
@@ -318,13 +318,16 @@ class Player:
             input_tokens=max(usage.input_tokens, sum(exchange.usage.input_tokens for exchange in earlier)),
             output_tokens=max(usage.output_tokens, sum(exchange.usage.output_tokens for exchange in earlier)),
             price=sum(prices, Decimal(0)) if prices else None,
+            cost=read_cost(usage.price),
         )
 
     def _exchanged(self, exchange: Exchange) -> None:
         assert self._chat is not None
         assert self._env is not None
         self._unrecorded.append(exchange)
-        self._env.record_usage(input_tokens=self._chat.input_tokens, output_tokens=self._chat.output_tokens)
+        self._env.record_usage(
+            input_tokens=self._chat.input_tokens, output_tokens=self._chat.output_tokens, price=self.price
+        )
         if self._hooks.on_exchange is not None:
             self._hooks.on_exchange(exchange, self._recorded)
 
@@ -356,7 +359,10 @@ class Player:
 
     def _with_usage(self, result: Result) -> Result:
         """``result`` with the tokens of the model, where the session has not counted them; a signed one as it is."""
-        if self._chat is None or result.signature or result.input_tokens or result.output_tokens:
+        if self._chat is None or result.signature:
+            return result
+        result = msgspec.structs.replace(result, price=self.price)
+        if result.input_tokens or result.output_tokens:
             return result
         return msgspec.structs.replace(
             result, input_tokens=self._chat.input_tokens, output_tokens=self._chat.output_tokens

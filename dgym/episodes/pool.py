@@ -24,6 +24,7 @@ from pathlib import Path
 import msgspec
 
 from dgym.agents import load_agent
+from dgym.episodes.costs import SetCosts
 from dgym.episodes.events import Event, Finished, Started, Stepped
 from dgym.episodes.job import Job, effective_tools
 from dgym.episodes.local import run_episode, share_models, store_lost
@@ -63,15 +64,16 @@ def bounds_of(job: Job) -> Bounds:
 
 
 class Schedule:
-    """Which job is next: in order, within the parallelism of each set, and not beyond a set's ``maxFailed``. Pure.
+    """Which job is next: in order, within the parallelism, ``maxFailed`` and ``costLimit`` of each set.
 
-    A job that waits for its group does not hold up the jobs of other groups behind it.
+    A job that waits for its group does not hold up the jobs of other groups behind it. ``costs`` are those of the sets.
     """
 
-    def __init__(self, jobs: Iterable[Job]) -> None:
+    def __init__(self, jobs: Iterable[Job], costs: SetCosts | None = None) -> None:
         self._waiting = deque(jobs)
         self._active: Counter[str] = Counter()
         self._failed: Counter[str] = Counter()
+        self._costs = costs or SetCosts(())
 
     @property
     def finished(self) -> bool:
@@ -84,7 +86,7 @@ class Schedule:
         found = None
         while self._waiting and found is None:
             job = self._waiting.popleft()
-            if self._beyond_max_failed(job):
+            if self._beyond_max_failed(job) or self._costs.spent(job) is not None:
                 continue
             if self._full(job):
                 held_back.append(job)
@@ -100,10 +102,11 @@ class Schedule:
         self._active[job.group] -= 1
         self._waiting.appendleft(job)
 
-    def done(self, job: Job, *, failed: bool) -> None:
+    def done(self, job: Job, result: StoredResult) -> None:
         """Count a job that was started and is over."""
         self._active[job.group] -= 1
-        self._failed[job.group] += failed
+        self._failed[job.group] += not result.reason.is_verdict
+        self._costs.add(job, result)
 
     def _full(self, job: Job) -> bool:
         return bool(job.group) and job.parallelism is not None and self._active[job.group] >= job.parallelism
@@ -138,7 +141,7 @@ class Pool:
     """Runs jobs, at most ``workers`` at a time, and calls ``listener`` with their events in the calling thread.
 
     ``may_share``: whether a job may run in one event loop with others. ``processes``: how many processes such jobs
-    share, by default as many as there are CPUs.
+    share, by default as many as there are CPUs. ``costs`` are those of the jobs' sets.
     """
 
     def __init__(
@@ -150,12 +153,14 @@ class Pool:
         bounds: Callable[[Job], Bounds] = bounds_of,
         may_share: Callable[[Job], bool] | None = None,
         processes: int | None = None,
+        costs: SetCosts | None = None,
     ) -> None:
         self._size = workers
         self._bounds = bounds
         self._listener = listener
         self._tick = tick
         self._may_share = may_share or OwnCode().runs
+        self._costs = costs
         self._most_shared = processes or _shared_processes(workers)
         self._preparing: set[int] = set()
         self._last_start = float("-inf")
@@ -167,7 +172,7 @@ class Pool:
 
     def run(self, jobs: Sequence[Job]) -> None:
         """Run every job to its stored result. ``KeyboardInterrupt`` passes through once all processes have ended."""
-        schedule = Schedule(jobs)
+        schedule = Schedule(jobs, self._costs)
         self._preload = preloaded(jobs)
         try:
             self._fill(schedule)
@@ -250,7 +255,7 @@ class Pool:
         self._finished(job, result, schedule)
 
     def _finished(self, job: Job, result: StoredResult, schedule: Schedule) -> None:
-        schedule.done(job, failed=not result.reason.is_verdict)
+        schedule.done(job, result)
         self._listener(job, Finished(result))
 
     def _stop(self) -> None:
@@ -310,10 +315,16 @@ def _last_death(process: _Process) -> str:
     return f"last with status {process.exit_status}"
 
 
-def run_inline(jobs: Sequence[Job], listener: Listener, *, hooks: Callable[[Job], Hooks] = lambda _: Hooks()) -> None:
+def run_inline(
+    jobs: Sequence[Job],
+    listener: Listener,
+    *,
+    hooks: Callable[[Job], Hooks] = lambda _: Hooks(),
+    costs: SetCosts | None = None,
+) -> None:
     """Run the jobs in this process, one after the other: for a person at the terminal, or in a debugger."""
-    schedule = Schedule(jobs)
+    schedule = Schedule(jobs, costs)
     while (job := schedule.next()) is not None:
         result = asyncio.run(run_episode(job, functools.partial(listener, job), hooks=hooks(job)))
-        schedule.done(job, failed=not result.reason.is_verdict)
+        schedule.done(job, result)
         listener(job, Finished(result))

@@ -39,8 +39,7 @@ class StoredResult(Result, frozen=True, kw_only=True, rename="camel"):
 
     ``arm`` is empty outside a set with arms; ``task_labels`` are those of the DebugTask, by which reports group.
     ``wall_seconds`` are those of the whole attempt, where ``duration_seconds`` leave out preparation and scoring;
-    None when the process that began the attempt is not the one that stored its result. ``price`` of all the
-    tokens is a decimal number as text, None where the model's configuration has no prices.
+    None when the process that began the attempt is not the one that stored its result.
     """
 
     namespace: str = "local"
@@ -55,7 +54,6 @@ class StoredResult(Result, frozen=True, kw_only=True, rename="camel"):
     digest: str = ""
     start_time: str = ""
     wall_seconds: float | None = None
-    price: str | None = None
 
 
 class Attempt:

@@ -329,7 +329,7 @@ class Attempt:
 
     def _count_tokens(self, result: Result, usage: Usage) -> None:
         """Count the tokens that a driver reports after the end: an episode may end while its model answers."""
-        counted = Usage(input_tokens=result.input_tokens, output_tokens=result.output_tokens)
+        counted = Usage(input_tokens=result.input_tokens, output_tokens=result.output_tokens, price=result.price)
         if (total := counted.merged(usage)) != counted:
             tokens = msgspec.structs.asdict(total)
             self._conclude(msgspec.structs.replace(result, **tokens))

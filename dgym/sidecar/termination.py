@@ -61,6 +61,7 @@ def final_message(settings: Settings, attempt: Attempt) -> TerminationMessage | 
         rewrites=session.rewrites if session is not None else 0,
         input_tokens=usage.input_tokens,
         output_tokens=usage.output_tokens,
+        price=usage.price,
         elapsed_seconds=evidence.elapsed_seconds,
         step_in_flight=evidence.step_in_flight,
         poisoned_step=evidence.poisoned_step,

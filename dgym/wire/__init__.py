@@ -3,6 +3,7 @@
 Files and HTTP bodies use camelCase, Python uses snake_case; ``msgspec`` translates.
 """
 
+from dgym.wire.costs import read_cost, write_cost
 from dgym.wire.messages import (
     ACTION_LIMIT,
     OBSERVATION_LIMIT,
@@ -37,4 +38,6 @@ __all__ = [
     "Step",
     "ToolCall",
     "action_problem",
+    "read_cost",
+    "write_cost",
 ]

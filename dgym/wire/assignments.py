@@ -86,6 +86,7 @@ class Assignment(Message, frozen=True, kw_only=True):
         mode: What the agent is to do.
         replay_attempt: The attempt whose recorded steps are replayed into this pod first; 0: the episode begins afresh.
         poisoned_steps: The episode's steps that no replay runs again.
+        earlier_price: Price of the model's tokens in all attempts before this assignment.
         traceparent: The root span of the episode's trace, as the W3C's header names it; empty: the operator has none.
     """
 
@@ -109,6 +110,7 @@ class Assignment(Message, frozen=True, kw_only=True):
     mode: AssignmentMode = AssignmentMode.RUN
     replay_attempt: Count = 0
     poisoned_steps: tuple[PoisonedStep, ...] = ()
+    earlier_price: str | None = None
     traceparent: str = ""
 
     def __repr__(self) -> str:
@@ -122,7 +124,7 @@ class AssignmentStatus(Message, frozen=True, kw_only=True):
     ``reason`` and ``outcome`` are set once the assignment is finished or failed, ``message`` also while its agent waits
     for the model, or its result for the store. ``outage``: it failed because the provider of its model is out.
     ``active_seconds`` is how long the episode's deadline has run under this assignment: from the first reset to the end
-    of the last step, without preparation and scoring.
+    of the last step, without preparation and scoring. ``price`` is that of the model's tokens in all attempts.
     """
 
     episode_uid: str
@@ -135,6 +137,7 @@ class AssignmentStatus(Message, frozen=True, kw_only=True):
     outcome: Outcome | None = None
     message: str = ""
     outage: bool = False
+    price: str | None = None
 
 
 class AgentReport(Message, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import msgspec
 
 from dgym.tracing import Span
+from dgym.wire.costs import read_cost
 from dgym.wire.error_codes import ErrorBody as ErrorBody
 from dgym.wire.error_codes import ErrorCode as ErrorCode
 from dgym.wire.error_codes import error_body as error_body
@@ -46,6 +47,7 @@ HISTORY_LIMIT = 4 * 1024**2
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 _END = r"$(?!\n)"
 """Python's ``$`` alone allows a line's end behind it."""
+Price = Annotated[str, msgspec.Meta(pattern=f"^[0-9]{{1,12}}(\\.[0-9]{{1,12}})?{_END}", max_length=25)]
 Digest = Annotated[str, msgspec.Meta(pattern=f"^[0-9a-f]{{64}}{_END}", max_length=64)]
 """A SHA-256 in lower-case hexadecimal digits."""
 
@@ -120,16 +122,18 @@ class SpansResponse(Message, frozen=True, kw_only=True):
 
 
 class Usage(Message, frozen=True, kw_only=True):
-    """The model's tokens so far, counted by the driver."""
+    """The model's tokens so far, counted by the driver, and their price as a decimal number; None: it has no prices."""
 
     input_tokens: Count = 0
     output_tokens: Count = 0
+    price: Price | None = None
 
     def merged(self, other: "Usage") -> "Usage":
-        """The higher of both numbers each: counts only grow, and may arrive out of order."""
+        """The higher of both numbers each: they only grow, and may arrive out of order."""
         return Usage(
             input_tokens=max(self.input_tokens, other.input_tokens),
             output_tokens=max(self.output_tokens, other.output_tokens),
+            price=max(self.price, other.price, key=read_cost),
         )
 
 

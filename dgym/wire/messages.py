@@ -186,7 +186,10 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """``status.outcome`` of an Episode, and in a pod the sidecar's signature of it (``dgym.wire.signing``)."""
+    """``status.outcome`` of an Episode, and in a pod the sidecar's signature of it (``dgym.wire.signing``).
+
+    ``price`` of the tokens of all attempts is a decimal number as text, None where the model has no prices.
+    """
 
     resolved: bool
     score: int = 0
@@ -195,6 +198,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     rewrites: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
+    price: str | None = None
     result_uri: str = msgspec.field(default="", name="resultURI")
     message: str = ""
     signature: str = ""

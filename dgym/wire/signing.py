@@ -142,8 +142,8 @@ def sign_verdict(key: str, result: Result, *, episode_uid: str, attempt: int) ->
     """The signature of a verdict under ``key``, the digest of the token of the role "operate".
 
     Neither agents nor drivers have that key. Signed are episode and attempt, reason, score, counts of steps, rewrites
-    and tokens, and the patch, whose SHA-256 stands before the HMAC. ``message``, ``notes`` and the result's address are
-    the agent's own report.
+    and tokens, their price, and the patch, whose SHA-256 stands before the HMAC. ``message``, ``notes`` and the
+    result's address are the agent's own report.
     """
     patch = content_digest(result.patch.encode("utf-8", "surrogateescape"))
     return f"{patch}.{_sign_outcome(key, result, result.reason, patch, episode_uid, attempt)}"
@@ -170,4 +170,4 @@ def _sign_outcome(key: str, outcome: Outcome, reason: EndReason, patch: str, epi
     scored = (outcome.resolved, outcome.score, outcome.max_score)
     counts = (outcome.steps, outcome.rewrites, outcome.input_tokens, outcome.output_tokens)
     numbers = (str(int(number)) for number in (attempt, *scored, *counts))
-    return _sign(key, "verdict", episode_uid, reason.value, *numbers, patch)
+    return _sign(key, "verdict", episode_uid, reason.value, *numbers, outcome.price or "", patch)

@@ -42,6 +42,7 @@ class TerminationMessage(msgspec.Struct, frozen=True, kw_only=True, rename="came
     rewrites: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
+    price: str | None = None
     elapsed_seconds: float = 0.0
     step_in_flight: int | None = None
     poisoned_step: int | None = None
@@ -63,6 +64,7 @@ def with_verdict(message: TerminationMessage, result: Result) -> TerminationMess
         rewrites=result.rewrites,
         input_tokens=result.input_tokens,
         output_tokens=result.output_tokens,
+        price=result.price,
         message=result.message,
     )
 

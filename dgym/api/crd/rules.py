@@ -252,7 +252,7 @@ SET_RULES = (
         ".arms",
     ),
 )
-"""Of an EpisodeSet's spec: parallelism, suspend, cancel, maxFailed and the TTL may change."""
+"""Of an EpisodeSet's spec: parallelism, suspend, cancel, maxFailed, costLimit and the TTL may change."""
 
 EPISODE_NAME_RULES = (
     Rule(

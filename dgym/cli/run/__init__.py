@@ -3,7 +3,8 @@
 import os
 import stat
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -17,6 +18,7 @@ from dgym.episodes import (
     Plan,
     Pool,
     RunOptions,
+    SetCosts,
     any_interactive,
     record_plan,
     run_inline,
@@ -70,13 +72,16 @@ def run_plan(
     jobs = list(unfinished(plan.jobs, force=force, force_failed=force_failed))
     if jobs:
         record_plan(plan.jobs)
-    interrupted = _execute(jobs, workers or _cpus(), skipped=len(plan.jobs) - len(jobs), debug=debug)
+    costs = SetCosts(plan.jobs, afresh=force)
+    interrupted = _execute(jobs, workers or _cpus(), costs, skipped=len(plan.jobs) - len(jobs), debug=debug)
     results = stored_results(plan.jobs)
     (print_json if output == "json" else print_table)(plan.jobs, results, plan.left_out)
     if interrupted:
         unforced = " without --force" if force else ""
         echo(f"Interrupted; the same command{unforced} goes on where this one stopped.", err=True)
         sys.exit(INTERRUPTED)
+    for line in stopped_sets(plan.jobs, results, costs):
+        echo(line, err=True)
     if apply_patch:
         offer_patches(plan.jobs, results)
     if any(result is not None and not result.reason.is_verdict for result in results):
@@ -84,7 +89,19 @@ def run_plan(
         sys.exit(FAILED)
 
 
-def _execute(jobs: list[Job], workers: int, *, skipped: int, debug: bool) -> bool:
+def stopped_sets(jobs: Sequence[Job], results: "Sequence[StoredResult | None]", costs: SetCosts) -> Iterator[str]:
+    """A line for each set whose ``costLimit`` is spent before all of its episodes have run."""
+    left = [job for job, result in zip(jobs, results, strict=True) if result is None and costs.spent(job) is not None]
+    numbers = Counter(job.group for job in left)
+    for job in {job.group: job for job in left}.values():
+        name, number = job.group.rpartition("#")[2], numbers[job.group]
+        yield (
+            f"EpisodeSet {name}: costLimit is {job.cost_limit}, and {costs.spent(job)} is spent: {number} episode"
+            f"{'' if number == 1 else 's'} did not run; the same command with a higher -p set.costLimit runs the rest."
+        )
+
+
+def _execute(jobs: list[Job], workers: int, costs: SetCosts, *, skipped: int, debug: bool) -> bool:
     """Run the jobs; True when interrupted."""
     interactive = any_interactive(jobs)
     verbose = any(job.verbose for job in jobs)
@@ -96,11 +113,11 @@ def _execute(jobs: list[Job], workers: int, *, skipped: int, debug: bool) -> boo
             if debug:
                 from dgym.cli.run.stepping import stopping_hooks
 
-                run_inline(jobs, progress, hooks=stopping_hooks)
+                run_inline(jobs, progress, hooks=stopping_hooks, costs=costs)
             elif interactive:
-                run_inline(jobs, progress)
+                run_inline(jobs, progress, costs=costs)
             else:
-                Pool(workers=workers, listener=progress).run(jobs)
+                Pool(workers=workers, listener=progress, costs=costs).run(jobs)
     except KeyboardInterrupt:
         return True
     finally:

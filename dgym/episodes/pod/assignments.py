@@ -88,6 +88,7 @@ class _Held:
     def status(self) -> AssignmentStatus:
         """The assignment's line in the report."""
         ending = self.ending
+        outcome = None if ending is None else ending.outcome
         return AssignmentStatus(
             episode_uid=self.assignment.episode_uid,
             attempt=self.assignment.attempt,
@@ -96,9 +97,10 @@ class _Held:
             steps=self.stage.steps,
             active_seconds=int(self.active_seconds),
             reason=None if ending is None else ending.reason,
-            outcome=None if ending is None else ending.outcome,
+            outcome=outcome,
             message=self.stage.cause if ending is None else ending.message,
             outage=ending is not None and ending.outage,
+            price=(outcome.price if outcome is not None else None) or self.stage.price,
         )
 
 

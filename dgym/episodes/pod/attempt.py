@@ -21,7 +21,7 @@ from dgym.errors import DgymError, EpisodeOver, ManifestError, ModelError, Model
 from dgym.results import Record, StoredResult, TrajectoryHeader, attempt_path
 from dgym.session import EpisodeLimits
 from dgym.tracing import OpenSpan
-from dgym.wire import EndReason, Outcome, Result
+from dgym.wire import EndReason, Outcome, Result, read_cost
 from dgym.wire.assignments import Assignment, AssignmentMode, AssignmentState
 from dgym.wire.signing import patch_is_signed
 
@@ -93,10 +93,10 @@ class _Attempt:
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(self._session.close)
             if stored is None:
-                result, price = await self._result()
+                result = await self._result()
                 self._progress.enter(AssignmentState.STORING)
                 with self._progress.timed("store"):
-                    stored = await self._store(self._described(result, price))
+                    stored = await self._store(self._described(result))
             if self._tracing is not None:
                 spans = await self._session.spans()
                 self._shared.tracer.forward(spans, self._tracing.trace_id, service="dgym-sidecar")
@@ -107,16 +107,16 @@ class _Attempt:
             )
         return _finished(stored)
 
-    async def _result(self) -> tuple[Result, str | None]:
-        """The verdict, or a failure that no other try would cure in the form of a result; and the tokens' price."""
+    async def _result(self) -> Result:
+        """The verdict, or a failure that no other try would cure in the form of a result."""
         try:
             if self._assignment.mode is AssignmentMode.RUN:
                 with self._shared.breakers.guard(self._model, self):
                     return await self._play()
             try:
-                return await self._prepare_for_driver(), None
+                return await self._prepare_for_driver()
             except EpisodeOver as over:
-                return await self._session.result_after(over), None
+                return await self._session.result_after(over)
         except LOST:
             # Another pod goes on with what is recorded.
             await self._record.save_within(self._shared.store_patience_seconds)
@@ -125,9 +125,9 @@ class _Attempt:
             raise
         except Exception as error:
             reason, message = failure_cause(error, _log)
-            return Result(resolved=False, reason=reason, message=message), None
+            return Result(resolved=False, reason=reason, message=message)
 
-    async def _play(self) -> tuple[Result, str | None]:
+    async def _play(self) -> Result:
         """Let the episode's agent drive."""
         run = read_run(self._assignment)
         past = self._session.past = await self._past()
@@ -140,19 +140,19 @@ class _Attempt:
         self._progress.went_on(begun)
         hooks = Hooks(
             on_step=self._progress.step_recorded,
-            on_exchange=lambda exchange, _steps: self._model_replied(exchange),
+            on_exchange=lambda exchange, _steps: self._model_replied(exchange, player.price),
             on_wait=self._progress.waits,
         )
         player = Player(run, self._session, self._record, log=_log, hooks=hooks, begun=begun, said=said)
-        return await player.play(self._shared.models), player.price
+        return await player.play(self._shared.models)
 
     @property
     def _model(self) -> str:
         return str((self._assignment.agent or {}).get("model") or "")
 
-    def _model_replied(self, exchange: Exchange) -> None:
+    def _model_replied(self, exchange: Exchange, price: str | None) -> None:
         self._shared.breakers.answered(self._model)
-        self._progress.model_replied(exchange)
+        self._progress.model_replied(exchange, price)
 
     async def _past(self) -> Past | None:
         """The steps of the attempt that this one goes on from; None: the episode begins afresh."""
@@ -247,7 +247,7 @@ class _Attempt:
             except DgymError:
                 continue  # the failure that is being stored
 
-    def _described(self, result: Result, price: str | None) -> StoredResult:
+    def _described(self, result: Result) -> StoredResult:
         assignment = self._assignment
         agent = assignment.agent or {}
         metadata = assignment.task.get("metadata") or {}
@@ -264,7 +264,6 @@ class _Attempt:
             attempt=assignment.attempt,
             digest=assignment.episode_uid,
             start_time=self._started,
-            price=price,
         )
 
 
@@ -351,6 +350,7 @@ def read_run(assignment: Assignment) -> EpisodeRun:
         session=f"{assignment.episode}-{assignment.episode_uid[:16]}",
         seed=None if spec.seed is None else spec.seed + assignment.sample,
         deadline_seconds=assignment.remaining_seconds,
+        earlier_cost=read_cost(assignment.earlier_price),
     )
 
 

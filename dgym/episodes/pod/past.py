@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -9,7 +10,7 @@ import msgspec
 from dgym.agents import Exchange
 from dgym.results import TimedStep, UnansweredStep
 from dgym.session import RecordedHistory, death_observation
-from dgym.wire import Observation, Step, ToolCall
+from dgym.wire import Observation, Step, ToolCall, read_cost, write_cost
 from dgym.wire.assignments import PoisonedStep
 from dgym.wire.http import REPLAY_LIMIT, Usage
 
@@ -53,12 +54,14 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def usage(self) -> Usage:
-        """The tokens that the model has used."""
+        """The tokens that the model has used, and their price."""
         exchanges = [each for step in self.steps for each in step.exchanges or ()]
         used = [msgspec.convert(each, Exchange).usage for each in (*exchanges, *self.said)]
+        prices = [usage.price for usage in used if usage.price is not None]
         return Usage(
             input_tokens=sum(usage.input_tokens for usage in used),
             output_tokens=sum(usage.output_tokens for usage in used),
+            price=write_cost(sum(map(read_cost, prices), Decimal(0))) if prices else None,
         )
 
 

@@ -24,12 +24,16 @@ _CAUSE_CHARACTERS = 1000
 
 
 class Stage(msgspec.Struct, frozen=True):
-    """How far an assignment is: its state, the steps taken, the cause of a wait, and whether its deadline runs."""
+    """How far an assignment is: its state, its steps, the cause of a wait, whether its deadline runs, and its price.
+
+    That is the price of the model's tokens in all attempts.
+    """
 
     state: AssignmentState
     steps: int = 0
     cause: str = ""
     active: bool = False
+    price: str | None = None
 
 
 Report = Callable[[Stage], None]
@@ -73,6 +77,7 @@ class Progress:
         self._begun = False
         self._steps = 0
         self._wait = ""
+        self._price: str | None = None
         self.store_problem: StoreUnavailable | None = None
 
     def enter(self, state: AssignmentState) -> None:
@@ -87,9 +92,11 @@ class Progress:
         self._metrics.step_recorded(step)
         self._report(self._state)
 
-    def model_replied(self, exchange: Exchange) -> None:
-        """Count a reply, its tokens and its price."""
+    def model_replied(self, exchange: Exchange, price: str | None = None) -> None:
+        """Count a reply, its tokens and its price; ``price`` is that of all replies in all attempts."""
         self._metrics.model_replied(self._namespace, self._model, exchange)
+        self._price = price
+        self._report(self._state)
 
     def waits(self, cause: str) -> None:
         """Report what the episode waits for; empty: it goes on."""
@@ -123,7 +130,7 @@ class Progress:
 
     def _report(self, state: AssignmentState, cause: str = "") -> None:
         runs = state is AssignmentState.RUNNING
-        self._report_stage(Stage(state, self._steps, self._wait if runs else cause, self._begun and runs))
+        self._report_stage(Stage(state, self._steps, self._wait if runs else cause, self._begun and runs, self._price))
 
     @contextlib.contextmanager
     def timed(self, stage: str) -> Iterator[None]:

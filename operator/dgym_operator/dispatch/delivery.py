@@ -172,6 +172,7 @@ class Deliveries:
             remaining_seconds=remaining_seconds(read),
             replay_attempt=read.status.replay.attempt if read.status.replay is not None else 0,
             poisoned_steps=read.status.poisoned_steps,
+            earlier_price=read.status.cost or None,
             key=self._key,
             settings=self._settings,
             traceparent=self._tracer.traceparent(metadata.uid),
@@ -225,6 +226,7 @@ def build_assignment(
     remaining_seconds: float,
     replay_attempt: int = 0,
     poisoned_steps: tuple[PoisonedStep, ...] = (),
+    earlier_price: str | None = None,
     key: bytes,
     settings: Settings,
     traceparent: str = "",
@@ -258,6 +260,7 @@ def build_assignment(
         mode=_mode(episode, task),
         replay_attempt=replay_attempt,
         poisoned_steps=tuple(wire.PoisonedStep(step=each.step, reason=each.reason) for each in poisoned_steps),
+        earlier_price=earlier_price,
         traceparent=traceparent,
     )
 

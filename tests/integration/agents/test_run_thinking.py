@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pexpect
@@ -42,9 +43,10 @@ def repository(tmp_path):
 def run(tmp_path):
     """``dgym run`` with the model ``m`` of a server."""
 
-    def command(server, *arguments, stdin="", timeout=TIMEOUT_SECONDS):
+    def command(server, *arguments, stdin="", timeout=TIMEOUT_SECONDS, prices=None):
         config = tmp_path / "llm.yaml"
-        config.write_text(json.dumps({"m": {"model": "scripted", "endpoint": server.url, "api_key": "k"}}))
+        model = {"model": "scripted", "endpoint": server.url, "api_key": "k", **(prices or {})}
+        config.write_text(json.dumps({"m": model}))
         return subprocess.run(
             [DGYM, "run", *arguments, *here(), "--llm-config", str(config), "-p", "agent.model=m"],
             cwd=tmp_path,
@@ -94,6 +96,38 @@ def test_a_benchmark_is_debugged_and_solved(tmp_path, run):
     for path in results:
         called = [json.loads(line)["call"] for line in path.with_name("trajectory.jsonl").read_text().splitlines()[2:]]
         assert "pdb" in [call["tool"] for call in called]
+
+
+def test_a_set_stops_when_its_cost_limit_is_spent_and_goes_on_with_a_higher_one(tmp_path, run):
+    looks = Answer(calls=(Call("listdir", {}),))
+    sets = (
+        "--bundled",
+        "mini_nightmare",
+        "--agent",
+        "debug_agent",
+        "-p",
+        "agent.maxSteps=1",
+        "-p",
+        "set.parallelism=1",
+    )
+    with FakeOpenAI(script=[looks]).in_thread() as server:
+        refused = run(server, *sets, "-p", "set.costLimit=0.01")
+        assert refused.returncode == 2
+        assert "costLimit of mini-nightmare is 0.01, but model 'm'" in refused.stderr
+        assert not (tmp_path / "results").exists()
+        priced = partial(run, server, *sets, prices={"input_price": 10, "output_price": 10})
+        done = priced("-p", "set.costLimit=0.01")
+        assert done.returncode == 0, done.stderr
+        asked = len(server.received)
+        assert 1 <= asked <= 3
+        assert "EpisodeSet mini-nightmare: costLimit is 0.01, and 0.0" in done.stderr
+        assert f"is spent: {10 - asked} episodes did not run" in done.stderr
+        assert f"10 episodes: 0 resolved, {asked} unresolved, 0 failed, {10 - asked} without a result" in done.stdout
+        assert "is spent" in priced("-p", "set.costLimit=0.01").stderr
+        assert len(server.received) == asked
+        more = priced("-p", "set.costLimit=1")
+        assert (more.returncode, len(server.received)) == (0, 10), more.stderr
+        assert "is spent" not in more.stderr
 
 
 def test_a_repository_is_debugged_in_place_of_a_manifest_and_left_alone(repository, run):

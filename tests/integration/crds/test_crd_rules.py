@@ -259,7 +259,8 @@ def test_a_task_stays_what_it_is(changed):
         ("Episode", {**REF, "ttlSecondsAfterFinished": 5, "suspend": True},
          {"ttlSecondsAfterFinished": None, "suspend": False}),
         ("EpisodeSet", TASKS,
-         {"parallelism": 0, "suspend": True, "cancel": True, "maxFailed": 3, "ttlSecondsAfterFinished": 5}),
+         {"parallelism": 0, "suspend": True, "cancel": True, "maxFailed": 3, "costLimit": "7",
+          "ttlSecondsAfterFinished": 5}),
     ],
 )  # fmt: skip
 def test_what_may_change(changed, kind, spec, patch):

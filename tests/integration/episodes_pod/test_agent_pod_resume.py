@@ -1,6 +1,7 @@
 """Workers that die, are replaced or end: every step is executed once, and every episode has its verdict."""
 
 import json
+from decimal import Decimal
 
 import pytest
 
@@ -241,3 +242,28 @@ async def test_a_prompt_that_no_other_try_could_shorten_ends_the_episode(new_age
         over = await agent.over()
     assert (over.state, over.reason) == (AssignmentState.FINISHED, EndReason.CONTEXT_EXHAUSTED)
     assert pod.attempt.released.is_set()
+
+
+async def test_a_cost_limit_counts_what_earlier_attempts_have_cost(new_agent, pod, counter, models, helpers):
+    counter.go_on()
+    async with FakeOpenAI(script=helpers.script) as server:
+        agent = await new_agent(**models(server, input_price=100, output_price=0)).start()
+        spends = {"name": "debug_agent", "model": "m", "costLimit": "3"}
+        await agent.put(helpers.assign(pod, agent=spends, earlier_price="2.75"))
+        over = await agent.over()
+        exchanges = [exchange for step in agent.steps() for exchange in step.get("exchanges", [])]
+    assert (over.state, over.reason) == (AssignmentState.FINISHED, EndReason.COST_LIMIT_REACHED)
+    spent = sum((Decimal(exchange["usage"]["price"]) for exchange in exchanges), Decimal("2.75"))
+    assert 0 < len(exchanges) < len(helpers.script)
+    prices = over.price, over.outcome.price, pod.attempt.result.price, agent.result()["price"]
+    assert {Decimal(price) for price in prices} == {spent}
+
+
+async def test_a_cost_limit_of_a_model_without_prices_is_refused(new_agent, pod, models, helpers):
+    async with FakeOpenAI(script=helpers.script) as server:
+        agent = await new_agent(**models(server, input_price=100)).start()
+        await agent.put(helpers.assign(pod, agent={"name": "debug_agent", "model": "m", "costLimit": "3"}))
+        over = await agent.over()
+    assert (over.reason, server.received) == (EndReason.INVALID_SPEC, [])
+    assert "agent.costLimit is 3, but model 'm'" in over.message
+    assert "add input_price and output_price" in over.message

@@ -324,24 +324,27 @@ class Agent:
         self.key = ""
         await self.listen()
 
-    async def finish(self, uid: str, reason: EndReason = EndReason.RESOLVED, *, message: bool = True) -> None:
+    async def finish(
+        self, uid: str, reason: EndReason = EndReason.RESOLVED, *, message: bool = True, price: str | None = None
+    ) -> None:
         """The verdict is stored, the sidecar let go."""
         held = self.held[uid]
         ending = TerminationMessage(
             episode_uid=uid, attempt=held.attempt, reason=reason, resolved=reason is EndReason.RESOLVED,
-            score=1, max_score=1, steps=3, result_uri="file:///results/x",
+            score=1, max_score=1, steps=3, result_uri="file:///results/x", price=price,
         )  # fmt: skip
         await self._kubelet.end(held.pod_name, encode_termination(ending).decode() if message else "")
-        outcome = await self._signed(held, reason)
+        outcome = await self._signed(held, reason, price)
         self.results[uid, held.attempt] = {"reason": reason, "steps": 3, "outcome": outcome}
         self.set_state(uid, AssignmentState.FINISHED, **self.results[uid, held.attempt])
 
-    async def _signed(self, held: Assignment, reason: EndReason) -> Outcome:
+    async def _signed(self, held: Assignment, reason: EndReason, price: str | None) -> Outcome:
         """The outcome with the signature of the episode's sidecar."""
         secret = await self._api.call("GET", f"/api/v1/namespaces/{self._namespace}/secrets/dgym-key")
         key, uid, attempt = base64.b64decode(secret["data"]["key"]), held.episode_uid, held.attempt
         token = make_token(key, episode_uid=uid, attempt=attempt, role=Role.OPERATE)
-        counts = {"resolved": reason is EndReason.RESOLVED, "score": 1, "max_score": 1, "steps": 3}
+        counts: dict[str, Any] = {"score": 1, "max_score": 1, "steps": 3, "price": price}
+        counts["resolved"] = reason is EndReason.RESOLVED
         result = Result(reason=reason, **counts)
         return Outcome(**counts, signature=sign_verdict(token_digest(token), result, episode_uid=uid, attempt=attempt))
 

@@ -80,6 +80,40 @@ async def test_a_set_waits_for_its_tasks_and_keeps_to_them(installation):
     ]
 
 
+async def test_a_set_makes_no_more_episodes_once_its_cost_limit_is_spent(installation):
+    await make_tasks(installation, "a", "b", "c", "d")
+    agent = await installation.start_agent()
+    agent.playing = False
+    await installation.start_operator()
+    spec = {
+        "taskSelector": {},
+        "parallelism": 2,
+        "costLimit": "2.50",
+        "template": {"agent": {"name": "debug_agent", "model": "m", "costLimit": "9"}},
+    }
+    await installation.create("EpisodeSet", "dear", spec)
+    await until(lambda: len(agent.held) == 2, "two are assigned")
+    assert {each.agent["costLimit"] for each in agent.held.values()} == {"2.50"}
+    first, second = agent.held
+    await agent.finish(first, price="1.25")
+    await until(lambda: len({each.episode for each in agent.given}) == 3, "another one is assigned")
+    await agent.finish(second, EndReason.COST_LIMIT_REACHED, price="2.5")
+
+    async def stopped():
+        found = (await installation.get("dear", "episodesets"))["status"]
+        return found if found["reason"] == "CostLimitReached" else None
+
+    status = await until(stopped, "the set says so")
+    assert "costLimit is 2.50, and 3.75 is spent: no more episodes are made; 1 episodes" in status["message"]
+    (last,) = {each.episode_uid for each in agent.given} - {first, second}
+    await agent.finish(last, price="0.05")
+    status = (await installation.finished("dear", "episodesets"))["status"]
+    assert (status["reason"], status["cost"]) == ("CostLimitReached", "3.8")
+    assert (status["resolved"], status["unresolved"], status.get("failed", 0)) == (2, 1, 0)
+    episodes = await installation.api.items(installation.path("episodes"))
+    assert sorted(each["status"]["cost"] for each in episodes) == ["0.05", "1.25", "2.5"]
+
+
 async def test_a_cancelled_set_cancels_its_children(installation):
     await make_tasks(installation, "a", "b", "c")
     agent = await installation.start_agent(slots=1)

@@ -1,7 +1,35 @@
+import json
+
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dgym.episodes import SetCosts
 from dgym.episodes.pool import Schedule
+from dgym.results import StoredResult
+from dgym.wire import EndReason
+
+VERDICT = StoredResult(resolved=True, reason=EndReason.RESOLVED)
+FAILED = StoredResult(resolved=False, reason=EndReason.AGENT_LOST)
+
+
+def paid(price):
+    return StoredResult(resolved=False, reason=EndReason.UNRESOLVED, price=price)
+
+
+def lost_attempt(job, *prices):
+    folder = job.folder.path / "1"
+    folder.mkdir(parents=True)
+    exchanges = [{"usage": {"price": price}} for price in prices]
+    lines = [{"schemaVersion": 1}, {"seq": 0}, {"seq": 1, "exchanges": exchanges}]
+    (folder / "trajectory.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"seq": 2, "exch')
+
+
+def stored(job, price):
+    folder = job.folder.path / "1"
+    folder.mkdir(parents=True)
+    (folder / "result.json").write_bytes(msgspec.json.encode(paid(price)))
 
 
 def test_jobs_start_in_order(make_job):
@@ -10,7 +38,7 @@ def test_jobs_start_in_order(make_job):
     assert [schedule.next() for _ in range(4)] == [*jobs, None]
     assert not schedule.finished
     for job in jobs:
-        schedule.done(job, failed=False)
+        schedule.done(job, VERDICT)
     assert schedule.finished
 
 
@@ -19,7 +47,7 @@ def test_a_full_group_does_not_hold_up_others(make_job):
     alone = make_job("alone")
     schedule = Schedule([*grouped, alone])
     assert [schedule.next() for _ in range(3)] == [grouped[0], alone, None]
-    schedule.done(grouped[0], failed=False)
+    schedule.done(grouped[0], VERDICT)
     assert schedule.next() == grouped[1]
 
 
@@ -33,9 +61,9 @@ def test_a_job_that_has_to_run_again_comes_first(make_job):
 def test_a_set_is_given_up_beyond_max_failed(make_job):
     jobs = [make_job(name, group="set", max_failed=1) for name in "abcd"]
     schedule = Schedule(jobs)
-    schedule.done(schedule.next(), failed=True)
+    schedule.done(schedule.next(), FAILED)
     assert schedule.next() == jobs[1]
-    schedule.done(jobs[1], failed=True)
+    schedule.done(jobs[1], FAILED)
     assert schedule.next() is None
     assert schedule.finished
 
@@ -49,6 +77,7 @@ def test_every_job_runs_once_and_no_group_exceeds_its_limit(groups, limit):
             self.group = group
             self.parallelism = limit
             self.max_failed = None
+            self.cost_limit = None
 
     items = [Item(group) for group in groups]
     schedule = Schedule(items)
@@ -59,5 +88,35 @@ def test_every_job_runs_once_and_no_group_exceeds_its_limit(groups, limit):
             assert all(number <= limit for group, number in Counter(one.group for one in active).items() if group)
         done = active.pop(0)
         ran.append(done)
-        schedule.done(done, failed=False)
+        schedule.done(done, VERDICT)
     assert Counter(map(id, ran)) == Counter(map(id, items))
+
+
+def test_a_set_stops_once_its_cost_limit_is_spent(make_job):
+    jobs = [make_job(name, group="set", cost_limit="1") for name in "abcd"]
+    alone = make_job("alone")
+    costs = SetCosts(jobs)
+    schedule = Schedule([*jobs, alone], costs)
+    schedule.done(schedule.next(), paid("0.4"))
+    running = schedule.next()
+    assert running == jobs[1]
+    schedule.done(schedule.next(), paid("0.6"))
+    assert schedule.next() == alone
+    assert schedule.next() is None
+    assert costs.spent(jobs[0]) == "1"
+    schedule.done(running, paid(None))
+    schedule.done(alone, paid("9"))
+    assert schedule.finished
+    assert costs.spent(alone) is None
+
+
+@pytest.mark.parametrize(("afresh", "spent"), [(False, "0.9"), (True, "0.3")])
+def test_results_and_lost_attempts_of_earlier_runs_count_once(make_job, afresh, spent):
+    finished, lost = (make_job(name, group="set", cost_limit="0.1") for name in "ab")
+    stored(finished, "0.6")
+    lost_attempt(lost, "0.1", "0.2")
+    costs = SetCosts([finished, lost], afresh=afresh)
+    assert costs.spent(lost) == spent
+    assert Schedule([lost], costs).next() is None
+    costs.add(lost, paid("0.5"))
+    assert costs.spent(lost) == ("0.5" if afresh else "1.1")

@@ -319,3 +319,17 @@ def test_a_sandbox_that_ended_while_its_sidecar_runs_is_told_again_and_again():
         plan = decide(view(running(), dead), NOW)
         assert plan.actions == (CallSidecar(path=Path.VERIFY, url="http://10.0.0.7:8080", attempt=1),)
         assert plan.requeue_after == 5
+
+
+def test_the_cost_of_an_episode_only_grows_and_survives_its_attempts():
+    first = report(AssignmentState.RUNNING, price="0.75", steps=3)
+    seen = view(running(cost="0.5", assigned=120), ready_pod(), agent=first)
+    assert written(decide(seen, NOW)).cost == "0.75"
+    verdict = ended_pod(message(price="0.80"))
+    assert written(decide(view(running(cost="0.75"), verdict), NOW)).cost == "0.8"
+    again = concluded(view(running(cost="0.75"), ended_pod()))
+    assert (again.cost, again.pod_name) == ("0.75", None)
+    for nonsense in ("NaN", "-1", "1e99", "x"):
+        wrong = report(AssignmentState.RUNNING, price=nonsense, steps=3)
+        seen = view(running(cost="0.75", assigned=120), ready_pod(), agent=wrong)
+        assert written(decide(seen, NOW)).cost == "0.75"

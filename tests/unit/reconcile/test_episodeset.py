@@ -232,6 +232,51 @@ def test_too_many_failures_stop_the_set_when_what_runs_has_finished(limit, stops
         assert (done.status, done.reason) == ("True", "MaxFailedReached")
 
 
+def costing(status, cost):
+    return msgspec.structs.replace(status, cost=cost)
+
+
+def test_a_set_makes_no_more_episodes_once_its_cost_limit_is_spent():
+    seen = episode_set("a", "b", samples=2, parallelism=2, cost_limit="2.50")
+    ended, cheap = child(0, status=costing(finished(), "1.5")), child(1, status=EpisodeStatus(cost="0.9"))
+    assert made(decide_set(see(seen, ended, cheap), NOW)) == [2]
+    running = child(1, status=EpisodeStatus(cost="1"))
+    plan = decide_set(see(seen, ended, running), NOW)
+    status = status_of(plan)
+    assert (made(plan), status.cost, status.failed, status.cancelled) == ([], "1.5", 0, 0)
+    condition = the_condition(status, "Finished")
+    assert (condition.status, condition.reason, status.reason) == ("False", "CostLimitReached", "CostLimitReached")
+    assert "costLimit is 2.50, and 2.5 is spent: no more episodes are made; 1 episodes" in condition.message
+    done = child(1, status=costing(finished("ModelError"), "1.25"))
+    after = status_of(decide_set(see(episode_set("a", "b", samples=2, cost_limit="2.50", status=status), done), NOW))
+    over = the_condition(after, "Finished")
+    assert (over.status, over.reason, after.cost, after.failed) == ("True", "CostLimitReached", "2.75", 1)
+    raised = episode_set("a", "b", samples=2, parallelism=2, cost_limit="9", status=status)
+    assert made(decide_set(see(raised, running), NOW)) == [2]
+
+
+def test_a_set_whose_episodes_have_all_begun_is_completed_whatever_it_costs():
+    seen = episode_set("a", "b", cost_limit="1")
+    status = status_of(decide_set(see(seen, *(child(n, status=costing(finished(), "3")) for n in (0, 1))), NOW))
+    assert (status.reason, status.cost) == ("Completed", "6")
+
+
+def test_a_cost_that_was_counted_stays_when_the_episode_runs_again():
+    failed = child(0, status=costing(finished("ModelError"), "0.75"))
+    status = status_of(decide_set(see(episode_set("a", cost_limit="1"), failed), NOW))
+    asked = episode_set("a", cost_limit="1", status=status, retry="1")
+    again = status_of(decide_set(see(asked, frozen=FROZEN[:1]), NOW))
+    assert (again.failed, again.cost) == (0, "0.75")
+
+
+def test_no_episode_may_cost_more_than_its_set():
+    for own, bound in (("0.5", "0.5"), ("30", "2.50"), (None, "2.50")):
+        agent = AgentSpec(name="debug_agent", model="m", cost_limit=own)
+        seen = episode_set("a", cost_limit="2.50", template=EpisodeSpec(agent=agent))
+        create = CreateEpisode(name="s-0", index=0, sample=0, task="a", task_uid="u")
+        assert child_manifest(seen, create).spec.agent.cost_limit == bound
+
+
 def test_cancelling_ends_the_children_and_then_the_set():
     seen = episode_set("a", "b", samples=2, parallelism=2, cancel=True)
     plan = decide_set(see(seen, child(0), child(1, cancel=True)), NOW)

@@ -9,6 +9,7 @@ from datetime import datetime
 import msgspec
 
 from dgym.api import ConditionType, EndCause, EpisodeStatus, ProgressReason
+from dgym.wire import read_cost, write_cost
 from dgym_operator.controllers.conditions import is_outdated, is_true, set_condition
 from dgym_operator.controllers.episode.attempt import create, progress, run, start
 from dgym_operator.controllers.episode.conclusion import (
@@ -20,7 +21,7 @@ from dgym_operator.controllers.episode.conclusion import (
     record_disruption,
     suspend,
 )
-from dgym_operator.controllers.episode.ending import Wait, find_ending, is_disrupted
+from dgym_operator.controllers.episode.ending import Wait, find_ending, is_disrupted, last_words
 from dgym_operator.controllers.episode.pods import AttemptEnd, deleted_early
 from dgym_operator.controllers.episode.sidecar import sidecar_requests
 from dgym_operator.controllers.episode.terminating import CANCELLED, carry_out, delete_pods, terminate
@@ -35,11 +36,33 @@ def decide(view: EpisodeInput, now: datetime) -> Plan:
     """The plan for the Episode."""
     if view.episode.metadata.deletion_timestamp is not None:
         return Plan()
-    plan, episode = _decide(view, now), view.episode
+    plan, episode = _with_cost(view, _decide(view, now)), view.episode
     writes = any(isinstance(action, PatchStatus | DeleteEpisode) for action in plan.actions)
     if writes or not is_outdated(episode.status.observed_generation, episode.metadata.generation):
         return plan
     return msgspec.structs.replace(plan, actions=(PatchStatus(status=view.status_with()), *plan.actions))
+
+
+def _with_cost(view: EpisodeInput, plan: Plan) -> Plan:
+    """The plan, whose writes of the status also record the highest known cost: it only grows."""
+    if not any(isinstance(action, PatchStatus) for action in plan.actions):
+        return plan
+    words = last_words(view, view.pod) if view.pod is not None else None
+    sources = (view.report.price if view.report is not None else None, words.price if words is not None else None)
+    cost = max(view.episode.status.cost, *(source or "" for source in sources), key=read_cost)
+    actions = tuple(
+        PatchStatus(status=msgspec.structs.replace(action.status, cost=_fit_cost(cost)), progress=action.progress)
+        if isinstance(action, PatchStatus)
+        else action
+        for action in plan.actions
+    )
+    return msgspec.structs.replace(plan, actions=actions)
+
+
+def _fit_cost(text: str) -> str:
+    """The text within the bounds of the Episode's definition; an agent pod has sent it."""
+    cost = read_cost(text)
+    return write_cost(cost) if cost else ""
 
 
 def _decide(view: EpisodeInput, now: datetime) -> Plan:

@@ -28,8 +28,10 @@ from dgym.api import (
     expand,
     in_order_of_use,
     place_of,
+    with_cost_limit,
 )
 from dgym.api import OwnerReference as Owner
+from dgym.wire import read_cost, write_cost
 from dgym_operator.controllers.conditions import (
     EPOCH,
     Conditions,
@@ -62,7 +64,7 @@ from dgym_operator.objects import EpisodeSetView, TaskView
 _SOON = 1.0
 _RESUMING = "Resuming"
 _MODEL = ConditionType.MODEL_AVAILABLE
-_WARNINGS = frozenset({"WaitingForTask", "EpisodeRefused", "MaxFailedReached", "TaskListLost"})
+_WARNINGS = frozenset({"WaitingForTask", "EpisodeRefused", "MaxFailedReached", "CostLimitReached", "TaskListLost"})
 KEY = "tasks"
 """Key in the ConfigMap's data; a line for each task: its name, a space, its UID."""
 SIZE_LIMIT = 1_000_000
@@ -177,6 +179,8 @@ def _stop_reason(view: EpisodeSetInput, counted: Tally) -> str | None:
         return "TaskListLost"
     if spec.max_failed is not None and counted.failed >= max(1, spec.max_failed):
         return "MaxFailedReached"
+    if spec.cost_limit is not None and counted.pending(counted.active) and counted.spent >= read_cost(spec.cost_limit):
+        return "CostLimitReached"
     return None
 
 
@@ -264,7 +268,10 @@ def _reason(view: EpisodeSetInput, counted: Tally, conditions: Conditions) -> tu
         return stop, f"{_list_lost(view)}; {counts}"
     if stop is not None:
         rest = f"{counted.active} episodes are still under way" if counted.active else counts
-        return stop, f"no more episodes are made; {rest}"
+        spent = ""
+        if stop == "CostLimitReached":
+            spent = f"costLimit is {view.episode_set.spec.cost_limit}, and {write_cost(counted.spent)} is spent: "
+        return stop, f"{spent}no more episodes are made; {rest}"
     suspended = find(conditions, ConditionType.SUSPENDED)
     if suspended is not None and suspended.status == "True":
         return suspended.reason, ""
@@ -304,6 +311,7 @@ def _status(
         failed=counted.failed,
         failed_indexes=counted.failed_indexes,
         cancelled=counted.cancelled,
+        cost=write_cost(counted.cost) if counted.cost else "",
         pass_at_1=pass_at_1(counted.resolved, counted.unresolved),
         arms=counted.arms,
         resolved_by_arm=resolved_by_arm(counted.arms),
@@ -413,6 +421,9 @@ def child_manifest(episode_set: EpisodeSetView, create: CreateEpisode) -> Episod
     marks = {INDEX_LABEL: str(create.index), SAMPLE_LABEL: str(create.sample), TASK_UID_LABEL: create.task_uid}
     if episode_set.status.retry:
         marks[RETRY_KEY] = retry_label(episode_set.status.retry)
+    agent = planned.spec.agent
+    if agent is not None:
+        agent = with_cost_limit(agent, spec.cost_limit)
     return msgspec.structs.replace(
         planned,
         metadata=msgspec.structs.replace(
@@ -421,5 +432,5 @@ def child_manifest(episode_set: EpisodeSetView, create: CreateEpisode) -> Episod
             labels={**planned.metadata.labels, **marks},
             owner_references=(owner,),
         ),
-        spec=msgspec.structs.replace(planned.spec, priority=spec.priority or planned.spec.priority),
+        spec=msgspec.structs.replace(planned.spec, agent=agent, priority=spec.priority or planned.spec.priority),
     )

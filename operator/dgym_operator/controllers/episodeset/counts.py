@@ -6,12 +6,13 @@ twice, and a counted child may be deleted.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from decimal import Decimal
 from itertools import islice
 
 import msgspec
 
 from dgym.api import TREATMENTS, ArmStatus, ConditionType, FailedIndexes, ResolvedReason, Treatment
-from dgym.wire import EndReason
+from dgym.wire import EndReason, read_cost
 from dgym_operator.controllers.children import Children, Indexes
 from dgym_operator.controllers.conditions import find, is_true
 from dgym_operator.controllers.inputs import EpisodeSetInput
@@ -21,8 +22,8 @@ from dgym_operator.objects import EpisodeView
 class Tally(msgspec.Struct, frozen=True, kw_only=True):
     """Counts as of a view, and those of each arm.
 
-    ``unfinished`` and ``suspended`` count children that are neither finished nor completed, ``creating`` holds the
-    indexes of those not observed yet.
+    ``cost`` is that of the finished episodes; ``spent`` includes those under way. ``unfinished`` and ``suspended``
+    count children that are neither finished nor completed, ``creating`` holds the indexes of those not observed yet.
     """
 
     total: int
@@ -31,6 +32,8 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
     unresolved: int
     failed: int
     cancelled: int
+    cost: Decimal
+    spent: Decimal
     failed_indexes: tuple[FailedIndexes, ...]
     arms: tuple[ArmStatus, ...]
     children: Children
@@ -56,6 +59,8 @@ def tally(view: EpisodeSetInput, total: int) -> Tally:
     resolved, unresolved, failed, cancelled = _ends(done.values())
     completed = before.plus(done)
     unfinished, suspended = children.count_unfinished(total)
+    cost = read_cost(status.cost) + _cost_of(done.values())
+    limited = view.episode_set.spec.cost_limit is not None
     return Tally(
         total=total,
         completed=completed,
@@ -63,6 +68,8 @@ def tally(view: EpisodeSetInput, total: int) -> Tally:
         unresolved=status.unresolved + unresolved,
         failed=status.failed + failed,
         cancelled=status.cancelled + cancelled,
+        cost=cost,
+        spent=cost + _cost_of(children.unfinished(total)) if limited else cost,
         failed_indexes=_failed_indexes(status.failed_indexes, done),
         arms=tuple(_arms(view, total, done)),
         children=children,
@@ -70,6 +77,10 @@ def tally(view: EpisodeSetInput, total: int) -> Tally:
         suspended=suspended,
         creating=frozenset(index for index in view.creating if index not in children and index not in completed),
     )
+
+
+def _cost_of(children: Iterable[EpisodeView]) -> Decimal:
+    return sum((read_cost(child.status.cost) for child in children if child.status.cost), Decimal(0))
 
 
 def _failed_indexes(before: tuple[FailedIndexes, ...], done: Mapping[int, EpisodeView]) -> tuple[FailedIndexes, ...]:
