@@ -52,6 +52,14 @@ def render_messages(
     settings: ModelSettings, messages: Sequence[Message], tools: Sequence[ToolDefinition]
 ) -> list[dict[str, Any]]:
     """Messages in the form this model takes."""
+    rendered = [_render(message) for message in adapt_messages(settings, messages, tools)]
+    return _with_markers(rendered) if settings.cache_control else rendered
+
+
+def adapt_messages(
+    settings: ModelSettings, messages: Sequence[Message], tools: Sequence[ToolDefinition]
+) -> Sequence[Message]:
+    """The messages for a model that lacks calls of tools or system prompts; of other models as they are."""
     native = settings.tool_calling == "native"
     if not native:
         messages = _as_text(messages, tools)
@@ -60,7 +68,26 @@ def render_messages(
     if not native or not settings.system_prompt_support:
         # Templates of such models insist that user and assistant take turns.
         messages = _merged(messages)
-    return [_render(message) for message in messages]
+    return messages
+
+
+def _with_markers(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages with three marks up to which their server caches: the system message, and where this request ends.
+
+    The third is where the request before has ended: servers search the cache a limited number of blocks before a mark.
+    Where marks are is not part of what is cached, so that the requests' common prefix stays.
+    """
+    roles = [message["role"] for message in messages]
+    last_reply = max((place for place, role in enumerate(roles) if role == "assistant"), default=0)
+    ends = ([0] if roles[:1] == ["system"] else [], range(1, last_reply), range(last_reply + 1, len(messages)))
+    marked = list(messages)
+    for places in ends:
+        able = [place for place in places if roles[place] != "assistant" and messages[place]["content"]]
+        if able:
+            message = messages[able[-1]]
+            part = {"type": "text", "text": message["content"], "cache_control": {"type": "ephemeral"}}
+            marked[able[-1]] = {**message, "content": [part]}
+    return marked
 
 
 def render_tool(tool: ToolDefinition) -> dict[str, Any]:
@@ -79,16 +106,16 @@ def _render(message: Message) -> dict[str, Any]:
 
 
 def _render_call(call: ModelCall) -> dict[str, Any]:
-    function = {"name": _name(call.tool), "arguments": _arguments(call)}
+    function = {"name": valid_name(call.tool), "arguments": valid_arguments(call)}
     return {"id": call.id, "type": "function", "function": function, **call.extra}
 
 
-def _name(tool: str) -> str:
+def valid_name(tool: str) -> str:
     """A name that servers accept in a history; models invent invalid ones."""
     return _NOT_IN_NAMES.sub("_", tool)[:64] or "unknown"
 
 
-def _arguments(call: ModelCall) -> str:
+def valid_arguments(call: ModelCall) -> str:
     """As the model wrote them where that is valid JSON: some servers decode the history and fail on other text."""
     if call.arguments is None:
         return json.dumps({"not_valid": call.raw})
@@ -156,42 +183,65 @@ def read_reply(
     Raises:
         RequestFailed: The body is no reply: not JSON, an error in place of a choice, or wholly filtered.
     """
-    document = _document(body)
+    document = read_document(body)
+    if document.get("error") and not document.get("choices"):
+        raise classify(200, document, {})
     choice, message = _choice(document)
     finish_reason = str(choice.get("finish_reason") or "stop")
     content = _text(message.get("content"))
-    text, reasoning = _text_and_reasoning(message, settings.reasoning_end_token, cut=finish_reason == "length")
-    content = content if settings.reasoning == "return" else text
+    thought = next((found for name in _REASONING_FIELDS if isinstance(found := message.get(name), str) and found), "")
+    text, reasoning = split_reasoning(content, thought, settings.reasoning_end_token, cut=finish_reason == "length")
     identity = str(document.get("id") or "call")
-    calls = _native_calls(message, identity) if settings.tool_calling == "native" else ()
-    in_text = not calls and bool(text)
-    if in_text and settings.tool_calling == "text":
-        text, calls = read_calls(text, first_id=identity)
-    if in_text and not calls and finish_reason != "length":
-        only = read_only_call(text, [str(tool["name"]) for tool in tools], identity=f"{identity}-0")
-        text, calls = ("", (only,)) if only is not None else (text, ())
-    calls = tuple(_explain_cut(call) for call in calls) if finish_reason == "length" else calls
     refusal = message.get("refusal")
-    reply = Reply(
+    received = Reply(
         text=text,
-        content=content if content != text and content.strip() else "",
+        content=content if settings.reasoning == "return" else text,
         reasoning=reasoning,
-        calls=calls,
-        in_text=in_text and bool(calls),
+        calls=_native_calls(message, identity) if settings.tool_calling == "native" else (),
         extra=_returned(message, _RETURNED) if settings.reasoning == "return" else {},
         finish_reason=finish_reason,
         refusal=refusal if isinstance(refusal, str) else "",
     )
-    if finish_reason == "content_filter" and not calls:
+    return complete_reply(received, settings, tools, identity=identity), _usage(document.get("usage"), settings)
+
+
+def complete_reply(
+    received: Reply, settings: ModelSettings, tools: Sequence[ToolDefinition], *, identity: str
+) -> Reply:
+    """``received`` with the calls that are in its text; ``identity`` begins their ids.
+
+    Raises:
+        RequestFailed: The reply was wholly filtered.
+    """
+    text, calls, cut = received.text, received.calls, received.finish_reason == "length"
+    in_text = not calls and bool(text)
+    if in_text and settings.tool_calling == "text":
+        text, calls = read_calls(text, first_id=identity)
+    if in_text and not calls and not cut:
+        only = read_only_call(text, [str(tool["name"]) for tool in tools], identity=f"{identity}-0")
+        text, calls = ("", (only,)) if only is not None else (text, ())
+    if received.finish_reason == "content_filter" and not calls:
         raise RequestFailed(Fault.FILTERED, "the content filter removed the reply")
-    return reply, _usage(document.get("usage"), settings)
+    content = received.content
+    return msgspec.structs.replace(
+        received,
+        text=text,
+        content=content if content != text and content.strip() else "",
+        calls=tuple(_explain_cut(call) for call in calls) if cut else calls,
+        in_text=in_text and bool(calls),
+    )
 
 
 def _returned(received: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     return {name: received[name] for name in names if received.get(name)}
 
 
-def _document(body: bytes) -> dict[str, Any]:
+def read_document(body: bytes) -> dict[str, Any]:
+    """The object that the body of a response is.
+
+    Raises:
+        RequestFailed: It is not JSON, or not an object.
+    """
     try:
         document = decode_leniently(body)
     except (ValueError, RecursionError):
@@ -199,8 +249,6 @@ def _document(body: bytes) -> dict[str, Any]:
         raise RequestFailed(Fault.BAD_REPLY, f"the answer is not JSON: {shown!r}") from None
     if not isinstance(document, dict):
         raise RequestFailed(Fault.BAD_REPLY, "the answer is JSON but not an object")
-    if document.get("error") and not document.get("choices"):
-        raise classify(200, document, {})
     return document
 
 
@@ -213,10 +261,8 @@ def _choice(document: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]
     raise RequestFailed(Fault.BAD_REPLY, "the answer has no choice with a message")
 
 
-def _text_and_reasoning(message: Mapping[str, Any], end_token: str | None, *, cut: bool) -> tuple[str, str]:
-    """Text and reasoning; the reasoning is a field of its own, or everything up to the token that ends it."""
-    text = _text(message.get("content"))
-    reasoning = next((found for name in _REASONING_FIELDS if isinstance(found := message.get(name), str) and found), "")
+def split_reasoning(text: str, reasoning: str, end_token: str | None, *, cut: bool) -> tuple[str, str]:
+    """Text and reasoning; the reasoning is given, or everything in the text up to the token that ends it."""
     if end_token is None:
         return text.strip(), reasoning.strip()
     thought, mark, said = text.partition(end_token)
@@ -252,9 +298,14 @@ def _native_calls(message: Mapping[str, Any], identity: str) -> tuple[ModelCall,
 
 def _native_call(entry: Mapping[str, Any], identity: str) -> ModelCall:
     function = entry.get("function")
-    function = function if isinstance(function, dict) else {}
+    return read_call(
+        function if isinstance(function, dict) else {}, identity, extra=_returned(entry, _RETURNED_OF_CALLS)
+    )
+
+
+def read_call(function: Mapping[str, Any], identity: str, *, extra: dict[str, Any]) -> ModelCall:
+    """The call of ``function``, its ``name`` and ``arguments``."""
     tool, arguments = str(function.get("name") or ""), function.get("arguments")
-    extra = _returned(entry, _RETURNED_OF_CALLS)
     if isinstance(arguments, dict):
         return ModelCall(id=identity, tool=tool, arguments=arguments, raw=json.dumps(arguments), extra=extra)
     raw = arguments if isinstance(arguments, str) else ""
@@ -278,14 +329,19 @@ def _explain_cut(call: ModelCall) -> ModelCall:
 def _usage(reported: Any, settings: ModelSettings) -> Usage | None:
     if not isinstance(reported, dict) or not isinstance(reported.get("prompt_tokens"), int):
         return None
-    given, made = _count(reported, "prompt_tokens"), _count(reported, "completion_tokens")
-    cached = min(given, _count(reported.get("prompt_tokens_details"), "cached_tokens"))
+    return read_usage(reported, settings, given="prompt_tokens", made="completion_tokens")
+
+
+def read_usage(reported: Mapping[str, Any], settings: ModelSettings, *, given: str, made: str) -> Usage:
+    """The usage; ``given`` and ``made`` are the names of its fields for tokens that were sent and received."""
+    sent, received = _count(reported, given), _count(reported, made)
+    cached = min(sent, _count(reported.get(f"{given}_details"), "cached_tokens"))
     return Usage(
-        input_tokens=given,
-        output_tokens=made,
+        input_tokens=sent,
+        output_tokens=received,
         cached_tokens=cached,
-        reasoning_tokens=_count(reported.get("completion_tokens_details"), "reasoning_tokens"),
-        price=settings.price(given, made, cached),
+        reasoning_tokens=_count(reported.get(f"{made}_details"), "reasoning_tokens"),
+        price=settings.price(sent, received, cached),
     )
 
 

@@ -86,6 +86,7 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     model: Line
     endpoint: Url | None = None
     endpoints: tuple[Url, ...] = ()
+    api: Literal["chat", "responses"] = "chat"
     api_key: Secret | None = None
     scope: Line | None = None
     api_version: Line | None = None
@@ -97,6 +98,7 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     tool_calling: Literal["native", "text"] = "native"
     reasoning: Literal["return", "drop"] = "return"
     reasoning_end_token: Line | None = None
+    cache_control: bool = False
     system_prompt_support: bool = True
     ignore_kwargs: tuple[Line, ...] = ()
     generate_kwargs: dict[str, Any] = {}
@@ -122,7 +124,7 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     @property
     def reply_limit(self) -> int | None:
         """The longest reply that ``generate_kwargs`` asks for."""
-        for key in ("max_completion_tokens", "max_tokens"):
+        for key in ("max_completion_tokens", "max_tokens", "max_output_tokens"):
             value = self.generate_kwargs.get(key)
             if isinstance(value, int):
                 return value
@@ -162,6 +164,8 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             found.append("is on Azure and has neither api_key nor scope; add one of them")
         if self.cached_input_price is not None and self.input_price is None:
             found.append("has a cached_input_price but no input_price; add it")
+        if self.cache_control and self.api == "responses":
+            found.append("has cache_control, which the Responses API does not know; remove it, or api: responses")
         if any("@" in urlsplit(url).netloc for url in self.urls):
             found.append("has a password in its endpoint, where it could be seen; put it under api_key or headers")
         return found

@@ -38,6 +38,7 @@ class OpenAIConnection:
         withhold: Callable[[bytes], None] | None = None,
     ) -> None:
         self._model = settings.model
+        self._api = settings.api
         self._seconds = settings.timeout_seconds
         self._http = openai.DefaultAsyncHttpxClient(
             timeout=openai.Timeout(settings.timeout_seconds, connect=min(_CONNECT_SECONDS, settings.timeout_seconds)),
@@ -59,15 +60,17 @@ class OpenAIConnection:
         try:
             # The package's time-out is one between bytes; a server that trickles would never reach it.
             async with asyncio.timeout(self._seconds):
+                # As an extra the body passes as it is: the package would copy every message of a long history, and
+                # refuse parameters that only some servers have.
+                if self._api == "responses":
+                    answer = await self._client.responses.with_raw_response.create(
+                        model=self._model, input=[], extra_body=dict(body), extra_headers=dict(headers)
+                    )
+                    return answer.content
                 response = await self._client.chat.completions.with_raw_response.create(
-                    model=self._model,
-                    messages=[],
-                    # As an extra the body passes as it is: the package would copy every message of a long history,
-                    # and refuse parameters that only some servers have.
-                    extra_body=dict(body),
-                    extra_headers=dict(headers),
+                    model=self._model, messages=[], extra_body=dict(body), extra_headers=dict(headers)
                 )
-            return response.content
+                return response.content
         except (openai.APITimeoutError, TimeoutError):
             raise RequestFailed(Fault.TIMEOUT, "no answer in time") from None
         except openai.APIConnectionError as error:

@@ -7,6 +7,8 @@ import msgspec
 
 Role = Literal["system", "user", "assistant", "tool"]
 
+ITEMS = "output"
+"""Field of ``extra`` with the items of a response of the Responses API, which stand for the whole message."""
 ToolDefinition = Mapping[str, Any]
 """A tool as ``info["tools"]`` lists it: ``name``, ``description`` and ``parameters``, a JSON Schema."""
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from dgym.errors import ContentFiltered, ContextLengthExceeded, ModelError, ModelMisconfigured, ModelUnavailable
-from dgym.llm.completions import read_reply, request_body
+from dgym.llm import completions, responses
 from dgym.llm.config import DEFAULT_TRIES, ModelSettings, mask
 from dgym.llm.faults import REMEDIES, TREATMENTS, Fault, RequestFailed, Retrying, Treatment
 from dgym.llm.limits import Limits
@@ -113,7 +113,7 @@ class RemoteModel:
         waiting: Waiting = lambda _: None,
     ) -> Reply:
         """Ask the model; see ``dgym.llm.Model``."""
-        body = request_body(self.settings, messages, tools, seed=seed, temperature=temperature)
+        body = self._body(messages, tools, seed=seed, temperature=temperature)
         expected = self._counter.count(messages, tools)
         started = time.monotonic()
         wait = _Wait(waiting, self._noticed_seconds)
@@ -134,6 +134,22 @@ class RemoteModel:
             tries=tries,
             seconds_queue=round(max(0.0, time.monotonic() - started - reply.seconds_model), 6),
         )
+
+    @property
+    def _uses_responses(self) -> bool:
+        return self.settings.api == "responses"
+
+    def _body(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolDefinition],
+        *,
+        seed: int | None,
+        temperature: str | None,
+    ) -> dict[str, Any]:
+        if self._uses_responses:
+            return responses.request_body(self.settings, messages, tools, temperature=temperature)
+        return completions.request_body(self.settings, messages, tools, seed=seed, temperature=temperature)
 
     async def _try_once(
         self,
@@ -159,6 +175,7 @@ class RemoteModel:
                     f"no answer yet, try {wait.tries}, timeout_seconds {self.settings.timeout_seconds:g}"
                 ):
                     answer = await connection.send(body, headers)
+                read_reply = responses.read_reply if self._uses_responses else completions.read_reply
                 reply, reported = read_reply(answer, self.settings, tools)
             except RequestFailed as failure:
                 self.failures[failure.fault] += 1

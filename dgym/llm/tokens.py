@@ -10,7 +10,7 @@ import msgspec
 from dgym.errors import ModelConfigError
 from dgym.llm.calls import write_arguments
 from dgym.llm.config import Secret, mask
-from dgym.llm.protocol import Message, ToolDefinition
+from dgym.llm.protocol import ITEMS, Message, ToolDefinition
 
 _BYTES_PER_TOKEN = 3.5
 _PER_MESSAGE = 4
@@ -59,6 +59,8 @@ class TokenCounter:
         return total
 
     def _message(self, message: Message) -> int:
+        if ITEMS in message.extra:
+            return _PER_MESSAGE + self._count_text(msgspec.json.encode(message.extra[ITEMS], enc_hook=repr).decode())
         total = _PER_MESSAGE + (self._count_text(message.content) if message.content else 0)
         total += sum(
             self._count_text(f"{call.tool} {call.raw or write_arguments(call)}") + _PER_MESSAGE

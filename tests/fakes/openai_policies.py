@@ -60,7 +60,7 @@ class Request:
 
     @property
     def text(self) -> str:
-        return "\n".join(str(message.get("content") or "") for message in self.body["messages"])
+        return "\n".join(text_of(message.get("content")) for message in self.body["messages"])
 
     @property
     def calls(self) -> list[Call]:
@@ -75,6 +75,11 @@ class Request:
                 decoded = json.loads(text)
                 found.append(Call(decoded["tool"], decoded["arguments"]))
         return found
+
+
+def text_of(content: Any) -> str:
+    """The text of a message, given as such or in parts."""
+    return "".join(part["text"] for part in content) if isinstance(content, list) else str(content or "")
 
 
 Policy = Callable[[Request], Answer]

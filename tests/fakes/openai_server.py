@@ -1,4 +1,4 @@
-"""A scripted server that speaks OpenAI's chat completions over real HTTP, Azure's addresses included.
+"""A scripted server that speaks OpenAI's chat completions and Responses API over real HTTP, Azure's addresses included.
 
     python tests/fakes/openai_server.py --port 0 --fault rate_limit --fault reset
 
@@ -25,6 +25,7 @@ if __name__ == "__main__":
 
 from aiohttp import web
 
+from tests.fakes import openai_responses
 from tests.fakes.openai_answers import Answer, Call, prompt_tokens, render
 from tests.fakes.openai_faults import MISTAKES, Fault, fail
 from tests.fakes.openai_policies import Request, find_policy
@@ -44,6 +45,11 @@ class Received:
     body: dict[str, Any]
     session: str
     raw: bytes = b""
+
+    @property
+    def chat(self) -> dict[str, Any]:
+        """The body as one of chat completions."""
+        return openai_responses.as_chat(self.body) if "input" in self.body else self.body
 
 
 @dataclass
@@ -97,6 +103,7 @@ class FakeOpenAI:
         app = web.Application(client_max_size=2**26)
         app.router.add_post("/v1/chat/completions", self._complete)
         app.router.add_post("/openai/deployments/{deployment}/chat/completions", self._complete)
+        app.router.add_post("/v1/responses", self._complete)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/healthz", self._healthy)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
@@ -185,7 +192,7 @@ class FakeOpenAI:
             return Fault("unauthorized")
         if self.faults:
             return self.faults.popleft()
-        if self._context_limit is not None and prompt_tokens(received.body) > self._context_limit:
+        if self._context_limit is not None and prompt_tokens(received.chat) > self._context_limit:
             return Fault("context_length")
         if self._chance.random() < self._fault_rate:
             return Fault(self._chance.choice(["server_error", "reset", "rate_limit", "not_json"]), retry_after="0.01")
@@ -212,15 +219,21 @@ class FakeOpenAI:
         if answer is None:
             error = {"message": f"The model {received.body.get('model')!r} does not exist", "code": "model_not_found"}
             return web.json_response({"error": error}, status=404)
-        document = render(answer, received.body, session.told, usage=self._usage, cached=session.last_tokens)
-        session.last_tokens = prompt_tokens(received.body)
+        if received.path.endswith("/responses"):
+            if (problem := openai_responses.problem(received.body)) is not None:
+                return web.json_response({"error": {"message": problem, "type": "invalid_request_error"}}, status=400)
+            make = openai_responses.render
+        else:
+            make = render
+        document = make(answer, received.body, session.told, usage=self._usage, cached=session.last_tokens)
+        session.last_tokens = prompt_tokens(received.chat)
         return web.json_response(document)
 
     def _decide(self, received: Received, answered: int) -> Answer | None:
         if self._script is not None:
             return self._script[min(answered, len(self._script) - 1)]
         policy = find_policy(str(received.body.get("model")))
-        return policy(Request(received.body, answered)) if policy is not None else None
+        return policy(Request(received.chat, answered)) if policy is not None else None
 
 
 async def _serve(server: FakeOpenAI, host: str, port: int) -> None:

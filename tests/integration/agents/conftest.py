@@ -12,6 +12,7 @@ from dgym.api import AgentSpec, DebugTask, EpisodeSpec
 from dgym.episodes import Event, Job, Narrated, run_episode
 from dgym.results import StoredResult
 from tests.bare_python import bare_python
+from tests.fakes.openai_responses import check_request as check_responses_request
 from tests.fakes.openai_server import FakeOpenAI
 
 CALC = "def add(a, b):\n    total = a\n    total -= b\n    return total\n"
@@ -84,7 +85,11 @@ def play(tmp_path):
             )
             events: list[Event] = []
             result = await run_episode(job, events.append)
-            return Played(result, job.folder.attempts()[-1].path, server, events)
+            played = Played(result, job.folder.attempts()[-1].path, server, events)
+            for body in played.requests:
+                if "input" in body:
+                    check_responses_request(body)
+            return played
 
     return run
 

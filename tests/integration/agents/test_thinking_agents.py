@@ -193,12 +193,91 @@ async def test_reasoning_goes_back_as_it_was_received(play, reasoning):
     assert played.steps[0]["exchanges"][0]["reasoning"] == "What?"
 
 
+RESPONSES = {"api": "responses", "input_price": 2, "output_price": 8}
+
+
+async def test_an_agent_debugs_by_the_responses_api(play):
+    played = await play(FakeOpenAI(script=SOLUTION), settings=RESPONSES, seed=5, temperature="0.5")
+    assert (played.result.resolved, played.result.steps, played.result.rewrites) == (True, 5, 1)
+    assert {received.path for received in played.server.received} == {"/v1/responses"}
+    first, last = played.requests[0], played.requests[-1]
+    assert (first["store"], first["include"]) == (False, ["reasoning.encrypted_content"])
+    assert (first["temperature"], first["model"], "seed" in first) == (0.5, "scripted", False)
+    assert [item.get("role", item["type"]) for item in first["input"]] == ["system", "user"]
+    assert {(tool["type"], tool["strict"]) for tool in first["tools"]} == {("function", False)}
+    thought, said, call, answer = last["input"][2:6]
+    assert thought["encrypted_content"] == "encrypted 1"
+    assert said["content"][0]["text"] == "I look."
+    assert (call["name"], answer["call_id"]) == ("view", call["call_id"])
+    assert "total -= b" in answer["output"]
+    assert grows(played.requests)
+    exchange = played.steps[1]["exchanges"][0]
+    assert exchange["usage"]["cachedTokens"] > 0
+    assert exchange["usage"]["price"]
+    assert played.steps[0]["exchanges"][0]["reasoning"] == "What is there?"
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (Answer(reasoning="Hm", finish_reason="length"), "Your reply was cut off at the limit of its length"),
+        (Answer(reasoning="Hm."), "Your reply had only reasoning"),
+        (Answer(refusal="No."), "Your reply refused to go on"),
+        (Answer(), "Your reply was empty"),
+        (Answer(calls=(Call("view", '{"path": "ca'),), finish_reason="length"), "write less at a time"),
+        (Answer(text="view calc.py"), "total -= b"),
+    ],
+)
+async def test_replies_without_a_valid_call_by_the_responses_api(play, answer, told):
+    played = await play(FakeOpenAI(script=[LOOK, answer, REPAIR, SUBMIT]), settings=RESPONSES)
+    assert (played.result.resolved, played.result.steps) == (True, 4)
+    assert told in played.steps[1]["observation"]["text"]
+    assert grows(played.requests)
+
+
+async def test_reasoning_is_neither_asked_for_nor_returned_where_it_is_dropped(play):
+    played = await play(FakeOpenAI(script=SOLUTION), settings={**RESPONSES, "reasoning": "drop"})
+    assert played.result.resolved
+    assert "include" not in played.requests[0]
+    kinds = {item["type"] for request in played.requests for item in request["input"]}
+    assert kinds == {"message", "function_call", "function_call_output"}
+    assert grows(played.requests)
+
+
+async def test_marks_for_the_cache_move_with_the_end_of_the_request(play):
+    calls = (*LOOK.calls, *BREAK.calls)
+    script = [Answer(calls=calls), GO, REPAIR, SUBMIT]
+    played = await play(FakeOpenAI(script=script), settings={"cache_control": True})
+    assert played.result.resolved
+    marked = [
+        [
+            place
+            for place, message in enumerate(request["messages"])
+            if "cache_control" in json.dumps(message["content"])
+        ]
+        for request in played.requests
+    ]
+    assert marked == [[0, 1], [0, 1, 4], [0, 4, 6], [0, 6, 8]]
+    (part,) = played.requests[1]["messages"][4]["content"]
+    assert (part["type"], part["cache_control"]) == ("text", {"type": "ephemeral"})
+    assert not grows(played.requests)
+    assert grows([without_marks(request) for request in played.requests])
+
+
+def without_marks(request):
+    messages = [
+        {**message, "content": message["content"][0]["text"]} if isinstance(message["content"], list) else message
+        for message in request["messages"]
+    ]
+    return {**request, "messages": messages}
+
+
 def grows(requests):
     """Whether each request begins with the messages and tools of the one before, byte for byte."""
     pairs = [
         (json.dumps(request[part])[:-1], json.dumps(later[part]))
         for request, later in itertools.pairwise(requests)
-        for part in ("messages", "tools")
+        for part in ("messages", "input", "tools")
         if part in request
     ]
     return all(later.startswith(earlier) for earlier, later in pairs)
@@ -347,7 +426,7 @@ async def test_an_episode_ends_at_its_cost_limit_and_is_scored(play):
     spent = [Decimal(step["exchanges"][0]["usage"]["price"]) for step in whole.steps]
     limit = format(sum(spent[:3]), "f")
     played = await play(FakeOpenAI(script=script), settings=PRICED, maxSteps=6, costLimit=limit)
-    assert (played.result.steps, Decimal(played.result.price)) == (3, Decimal(limit))
+    assert (played.result.steps, played.result.price) == (3, limit)
     assert played.result.resolved  # scored on the workspace as it is
     played = await play(FakeOpenAI(script=[LOOK]), settings=PRICED, costLimit="0.5", name="unrepaired")
     assert played.result.reason is EndReason.COST_LIMIT_REACHED
@@ -425,15 +504,16 @@ ANY = st.sampled_from(
     script=st.lists(ANY, min_size=2, max_size=8),
     agent=st.sampled_from(["debug_agent", "rewrite_agent", "debug_5_agent", "bash_agent"]),
     tool_calling=st.sampled_from(["native", "text"]),
+    api=st.sampled_from(["chat", "responses"]),
     number=st.uuids(),
 )
-async def test_every_request_begins_with_the_one_before(play, script, agent, tool_calling, number):
+async def test_every_request_begins_with_the_one_before(play, script, agent, tool_calling, api, number):
     parameters = {"maxIdleReplies": 9} | ({"rewritesBeforePdb": 1} if agent == "debug_5_agent" else {})
     played = await play(
         FakeOpenAI(script=[*script, SUBMIT]),
         agent,
         parameters=parameters,
-        settings={"tool_calling": tool_calling},
+        settings={"tool_calling": tool_calling, "api": api},
         name=f"n{number}"[:20].rstrip("-"),
     )
     assert len(played.requests) == len(script) + 1

@@ -80,6 +80,8 @@ def test_an_unknown_setting_names_the_nearest(key, hint):
         ({"api_version": "1", "api_key": "key-1"}, "no endpoint"),
         ({"api_version": "1", "endpoint": "http://a"}, "neither api_key nor scope"),
         ({"cached_input_price": 1}, "no input_price"),
+        ({"api": "completions"}, "api: Invalid enum value 'completions'"),
+        ({"api": "responses", "cache_control": True}, "remove it, or api: responses"),
         ({"endpoint": "https://user:pass@host/v1"}, "a password in its endpoint"),
     ],
 )
