@@ -141,10 +141,12 @@ def _load(task: str | None) -> "list[Loaded]":
 
 def _print(body: dict[str, Any]) -> None:
     """Print the request for people: messages as text, tools and the other fields as JSON."""
-    for message in body.pop("messages", []):
-        echo(f"── {message.get('role')} ──\n{message.get('content')}\n")
+    for message in body.pop("input" if "input" in body else "messages", []):
+        content = message.get("content")
+        text = "".join(part.get("text", "") for part in content) if isinstance(content, list) else content
+        echo(f"── {message.get('role')} ──\n{text}\n")
     for tool in body.pop("tools", []):
-        function = tool.get("function", {})
+        function = tool.get("function", tool)
         echo(f"── tool {function.get('name')} ──\n{function.get('description')}")
         echo(f"{json.dumps(function.get('parameters'), ensure_ascii=False)}\n")
     echo(f"── other fields ──\n{json.dumps(body, ensure_ascii=False)}")

@@ -56,6 +56,8 @@ def dgym(tmp_path):
         ("debug_agent", {}, ()),
         ("rewrite_agent", {"generate_kwargs": {"top_p": 0.9}}, ("-p", "agent.temperature=0.5", "-p", "agent.seed=3")),
         ("debug_5_agent", {"tool_calling": "text"}, ()),
+        ("bash_agent", {"api": "responses"}, ()),
+        ("bash_agent", {"cache_control": True}, ()),
         ("bash_agent", {"system_prompt_support": False, "headers": {"X-Team": "secret-team"}}, ()),
     ],
 )
@@ -92,6 +94,18 @@ def test_tools_and_other_fields_are_shown_without_a_model(dgym):
         *("── system ──", "── user ──", "── tool bash ──", "── tool submit ──", "── other fields ──"),
     ]
     assert '{"model": "MODEL", "seed": 3}' in shown.stdout
+
+
+@pytest.mark.parametrize("settings", [{"api": "responses"}, {"cache_control": True}])
+def test_every_form_of_a_request_is_shown(dgym, settings):
+    model = ("-p", "agent.model=m")
+    with FakeOpenAI().in_thread() as server:
+        shown = dgym(server, "agent", "show", "bash_agent", "--task", "task.yaml", *model, **settings)
+    assert shown.returncode == 0, shown.stderr
+    assert [line for line in shown.stdout.splitlines() if line.startswith("──")] == [
+        *("── system ──", "── user ──", "── tool bash ──", "── tool submit ──", "── other fields ──"),
+    ]
+    assert "\nadd() is wrong: 2 + 3 ≠ 5." in shown.stdout
 
 
 def test_what_cannot_be_shown_has_a_reason(dgym, tmp_path):
