@@ -81,7 +81,7 @@ _LENGTH_WORDS = re.compile(
 _LENGTH_NUMBER = re.compile(
     r"(?:context|model|input|prompt)[ _-]?(?:length|window|size|limit)\D{0,24}?(\d{3,9})", re.IGNORECASE
 )
-_FILTER_CODES = {"content_filter", "content_policy_violation", "responsibleaipolicyviolation"}
+_FILTER_CODES = {"content_filter", "content_policy_violation", "responsibleaipolicyviolation", "invalid_prompt"}
 _QUOTA_CODES = {"insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "insufficient_credits"}
 
 
