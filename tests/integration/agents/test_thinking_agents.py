@@ -426,7 +426,7 @@ async def test_an_episode_ends_at_its_cost_limit_and_is_scored(play):
     spent = [Decimal(step["exchanges"][0]["usage"]["price"]) for step in whole.steps]
     limit = format(sum(spent[:3]), "f")
     played = await play(FakeOpenAI(script=script), settings=PRICED, maxSteps=6, costLimit=limit)
-    assert (played.result.steps, played.result.price) == (3, limit)
+    assert (played.result.steps, Decimal(played.result.price)) == (3, Decimal(limit))
     assert played.result.resolved  # scored on the workspace as it is
     played = await play(FakeOpenAI(script=[LOOK]), settings=PRICED, costLimit="0.5", name="unrepaired")
     assert played.result.reason is EndReason.COST_LIMIT_REACHED

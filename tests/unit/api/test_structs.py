@@ -87,9 +87,9 @@ def test_unknown_fields_are_refused_everywhere(kind):
             level += [member for member in members if isinstance(member, inspect.StructType)]
 
 
-def test_outcome_is_the_one_of_results_without_its_signature():
+def test_outcome_is_the_one_of_results_without_its_signature_and_its_price():
     bounded = {field.encode_name for field in msgspec.structs.fields(EpisodeOutcome)}
-    assert bounded == {field.encode_name for field in msgspec.structs.fields(Outcome)} - {"signature"}
+    assert bounded == {field.encode_name for field in msgspec.structs.fields(Outcome)} - {"signature", "price"}
 
 
 def test_each_reason_has_one_treatment():
