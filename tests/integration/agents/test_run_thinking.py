@@ -100,33 +100,25 @@ def test_a_benchmark_is_debugged_and_solved(tmp_path, run):
 
 def test_a_set_stops_when_its_cost_limit_is_spent_and_goes_on_with_a_higher_one(tmp_path, run):
     looks = Answer(calls=(Call("listdir", {}),))
-    sets = (
-        "--bundled",
-        "mini_nightmare",
-        "--agent",
-        "debug_agent",
-        "-p",
-        "agent.maxSteps=1",
-        "-p",
-        "set.parallelism=1",
-    )
+    tasks = "set.tasks=[{name: sheet-undo}, {name: timesheet}, {name: formula}]"
+    limits = "-p", "agent.maxSteps=1", "-p", "set.parallelism=1", "-p", tasks
+    sets = "--bundled", "mini_nightmare", "--agent", "debug_agent", *limits
+    low = "-p", "set.costLimit=0.001"
     with FakeOpenAI(script=[looks]).in_thread() as server:
-        refused = run(server, *sets, "-p", "set.costLimit=0.01")
+        refused = run(server, *sets, *low)
         assert refused.returncode == 2
-        assert "costLimit of mini-nightmare is 0.01, but model 'm'" in refused.stderr
+        assert "costLimit of mini-nightmare is 0.001, but model 'm'" in refused.stderr
         assert not (tmp_path / "results").exists()
         priced = partial(run, server, *sets, prices={"input_price": 10, "output_price": 10})
-        done = priced("-p", "set.costLimit=0.01")
+        done = priced(*low)
         assert done.returncode == 0, done.stderr
-        asked = len(server.received)
-        assert 1 <= asked <= 3
-        assert "EpisodeSet mini-nightmare: costLimit is 0.01, and 0.0" in done.stderr
-        assert f"is spent: {10 - asked} episodes did not run" in done.stderr
-        assert f"10 episodes: 0 resolved, {asked} unresolved, 0 failed, {10 - asked} without a result" in done.stdout
-        assert "is spent" in priced("-p", "set.costLimit=0.01").stderr
-        assert len(server.received) == asked
+        assert "EpisodeSet mini-nightmare: costLimit is 0.001, and 0.0" in done.stderr
+        assert "is spent: 2 episodes did not run" in done.stderr
+        assert "3 episodes: 0 resolved, 1 unresolved, 0 failed, 2 without a result" in done.stdout
+        assert "is spent" in priced(*low).stderr
+        assert len(server.received) == 1
         more = priced("-p", "set.costLimit=1")
-        assert (more.returncode, len(server.received)) == (0, 10), more.stderr
+        assert (more.returncode, len(server.received)) == (0, 3), more.stderr
         assert "is spent" not in more.stderr
 
 
