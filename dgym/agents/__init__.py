@@ -17,6 +17,7 @@ from dgym.agents.base import (
     load_agent,
 )
 from dgym.agents.chat import Chat, Exchange, StopEpisode
+from dgym.agents.requests import SentRequest, asking_steps, message_parts, sent_requests
 from dgym.lazy import lazy_names
 
 if TYPE_CHECKING:
@@ -35,10 +36,14 @@ __all__ = [
     "HumanAgent",
     "HumanModel",
     "ModelAgent",
+    "SentRequest",
     "StopEpisode",
     "Tools",
     "agent_names",
+    "asking_steps",
     "load_agent",
+    "message_parts",
+    "sent_requests",
 ]
 
 __getattr__ = lazy_names(

@@ -11,6 +11,7 @@ from dgym.llm.protocol import Message, Model, ModelCall, Reply, Role, ToolDefini
 if TYPE_CHECKING:
     from dgym.llm.calls import describe_tool, describe_tools, write_arguments, write_result
     from dgym.llm.catalog import Check, ModelCatalog, check_model, load_models, withholding_model
+    from dgym.llm.completions import render_call
     from dgym.llm.config import (
         FILE_NAME,
         PATH_VARIABLE,
@@ -45,6 +46,7 @@ __all__ = [
     "describe_tool",
     "describe_tools",
     "load_models",
+    "render_call",
     "user_directory",
     "withholding_model",
     "write_arguments",
@@ -57,6 +59,7 @@ __getattr__ = lazy_names(
     {
         "dgym.llm.calls": ("describe_tool", "describe_tools", "write_arguments", "write_result"),
         "dgym.llm.catalog": ("Check", "ModelCatalog", "check_model", "load_models", "withholding_model"),
+        "dgym.llm.completions": ("render_call",),
         "dgym.llm.config": (
             *("FILE_NAME", "PATH_VARIABLE", "ModelSettings", "Secret"),
             *("default_path", "user_directory", "write_template"),

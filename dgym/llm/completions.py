@@ -101,11 +101,12 @@ def _render(message: Message) -> dict[str, Any]:
         return {"role": "tool", "tool_call_id": message.call_id or "", "content": message.content}
     if not message.calls:
         return {"role": message.role, "content": message.content, **message.extra}
-    calls = [_render_call(call) for call in message.calls]
+    calls = [render_call(call) for call in message.calls]
     return {"role": "assistant", "content": message.content or None, "tool_calls": calls, **message.extra}
 
 
-def _render_call(call: ModelCall) -> dict[str, Any]:
+def render_call(call: ModelCall) -> dict[str, Any]:
+    """A call in a message of the assistant, as the API takes it."""
     function = {"name": valid_name(call.tool), "arguments": valid_arguments(call)}
     return {"id": call.id, "type": "function", "function": function, **call.extra}
 

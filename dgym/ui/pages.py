@@ -13,6 +13,8 @@ import jinja2
 import msgspec
 from markupsafe import Markup
 
+from dgym.agents import message_parts
+from dgym.llm import Message
 from dgym.results import FILES, LOG, PATCH, RESULT, StoredResult, decode_result
 from dgym.terminal import printable
 from dgym.ui.comparing import Side, compare_episodes, compare_runs, sides_of
@@ -29,6 +31,8 @@ _PAIR_LINES = 300
 _LOG_BYTES = 4 * 1024**2
 _RESULT_BYTES = 32 * 1024**2
 _PATCH_CHARACTERS = 512 * 1024
+_BEGINNING = 120
+"""Characters of a message that its line shows."""
 _TESTS_SHOWN = 2_000
 
 
@@ -73,6 +77,8 @@ class Pages:
         result = await self._result(entry, attempt)
         query = Query.parse(parameters)
         first = 0 if steps_shown is None else _first_shown(parameters, story)
+        turns = story.turns[first:][:steps_shown]
+        requests = story.requests()
         before, after = self._neighbours(entry, query)
         return self._render(
             "episode.html.j2",
@@ -80,7 +86,9 @@ class Pages:
             entry=entry,
             attempt=attempt,
             story=story,
-            turns=story.turns[first:][:steps_shown],
+            turns=turns,
+            requests=requests,
+            messages=requests.messages(turns),
             first=first,
             known=knowledge(story.turns),
             result=result,
@@ -226,6 +234,8 @@ def _environment() -> jinja2.Environment:
         "ansi": lambda text: terminal_text(clipped(text)),
         "diff": lambda text: diff_text(clipped(text, _PATCH_CHARACTERS)),
         "observed": observed,
+        "parts": lambda message: [(name, plain(clipped(text))) for name, text in message_parts(message)],
+        "beginning": beginning,
         "duration": duration,
         "moment": moment,
         "number": lambda value: f"{value:,}",
@@ -253,6 +263,12 @@ def observed(turn: Turn) -> Markup:
         before, _, after = text.partition(diff)
         return terminal_text(before) + diff_text(diff) + terminal_text(after)
     return debugger_text(text) if turn.tool == "pdb" else terminal_text(text)
+
+
+def beginning(message: Message) -> str:
+    """The first words of a message, in one line."""
+    text = "  ".join(f"{name} {part[:_BEGINNING]}" for name, part in message_parts(message))
+    return " ".join(text.split())[:_BEGINNING]
 
 
 def pretty(value: Any) -> Markup:

@@ -1,11 +1,14 @@
 """A trajectory as a page shows it: its steps with what the model thought and said, and what it observed."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from dgym import agents
 from dgym.decoding import DECODE_ERRORS
+from dgym.llm import Message
 from dgym.results import TrajectoryHeader
 from dgym.ui.library import decode_header
 from dgym.wire import Breakpoint, Frame, Observation, ToolCall
@@ -68,6 +71,13 @@ def _reply(exchange: Any) -> Exchange | None:
         return None
 
 
+def _recorded(exchange: Any) -> agents.Exchange | None:
+    try:
+        return msgspec.convert(exchange, agents.Exchange)
+    except msgspec.ValidationError:
+        return None
+
+
 _SHORT_CHARACTERS = 160
 _VALUE_CHARACTERS = 60
 
@@ -84,6 +94,34 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
     header: TrajectoryHeader = TrajectoryHeader()
     turns: tuple[Turn, ...] = ()
     problem: str = ""
+
+    def requests(self) -> "Requests":
+        """The requests to the model, as far as they can be put together."""
+        exchanges = [[_recorded(each) for each in turn.exchanges] for turn in self.turns]
+        sent = agents.sent_requests(itertools.chain.from_iterable(exchanges))
+        made = [[each for each in itertools.islice(sent, len(before)) if each is not None] for before in exchanges]
+        asked = agents.asking_steps(exchanges)
+        return Requests(
+            by_seq={turn.seq: requests for turn, requests in zip(self.turns, made, strict=True)},
+            asked_at={
+                turn.seq: self.turns[place].seq
+                for turn, place in zip(self.turns, asked, strict=True)
+                if place is not None
+            },
+        )
+
+
+class Requests(msgspec.Struct, frozen=True):
+    """The requests before each step, and the step whose reply has a step's call, by ``seq``."""
+
+    by_seq: Mapping[int, Sequence[agents.SentRequest]]
+    asked_at: Mapping[int, int]
+
+    def messages(self, turns: Sequence[Turn]) -> list[tuple[int, Message]]:
+        """Every message of the requests before ``turns``, with its number."""
+        requests = [request for turn in turns for request in self.by_seq[turn.seq]]
+        numbers = {number for request in requests for number in request.numbers}
+        return [(number, requests[0].known[number]) for number in sorted(numbers)]
 
 
 def read_story(data: bytes | None) -> Story:

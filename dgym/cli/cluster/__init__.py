@@ -149,6 +149,12 @@ def logs_command(
     help="Where the results go.",
 )
 @click.option("--story", is_flag=True, help="Print what happened, step by step; NAME may be a directory of results.")
+@click.option(
+    "--step",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="With --story: print step N alone, with every message that the model got before it.",
+)
 @namespace_option
 @context_option
 @system_namespace_option
@@ -156,6 +162,7 @@ def results_command(
     names: tuple[str, ...],
     directory: str,
     story: bool,
+    step: int | None,
     namespace: str | None,
     context: str | None,
     system_namespace: str,
@@ -166,18 +173,21 @@ def results_command(
     episode/NAME and episodeset/NAME tell them apart. They come from the results store where this machine has it as a
     directory, else from an agent through a port-forward. `dgym report DIR` reads what is fetched.
 
-    With --story the terminal shows the newest attempt of each: what the agent thought, did and saw, and its end.
-    Where every NAME is a directory, such as results/local/EPISODE, nothing is fetched.
+    With --story the terminal shows the newest attempt of each: what the model was sent (new messages in a line each),
+    what it thought, did and saw, and the end. --step shows one step, and the whole request before it. Where every NAME
+    is a directory, such as results/local/EPISODE, nothing is fetched.
 
     Exit status: 0, 1 nothing is stored yet of some, or the cluster refuses or cannot be reached, 2 usage or a name that
     is not there, 130 Ctrl-C.
     """
     from pathlib import Path
 
+    if step is not None and not story:
+        raise click.UsageError("--step belongs to --story: add --story")
     if story and all(Path(name).is_dir() for name in names):
         from dgym.cli.story import show_stories
 
-        show_stories(names)
+        show_stories(names, step=step)
         return
     for name in names:
         # Names of a cluster have one slash at most: episode/NAME.
@@ -187,7 +197,9 @@ def results_command(
             )
     from dgym.cli.cluster.results import fetch_and_show
 
-    fetch_and_show(names, directory, place=(context, namespace), system_namespace=system_namespace, story=story)
+    fetch_and_show(
+        names, directory, place=(context, namespace), system_namespace=system_namespace, story=story, step=step
+    )
 
 
 @click.command("retry")

@@ -382,6 +382,7 @@ def fetch_and_show(
     place: tuple[str | None, str | None],
     system_namespace: str,
     story: bool = False,
+    step: int | None = None,
 ) -> None:
     """Fetch the results and print a line for each episode, or its story; exit with 1 where some have nothing stored."""
     directory = Path(destination)
@@ -392,7 +393,7 @@ def fetch_and_show(
     fetched = asyncio.run(fetch(names, directory, place=place, system_namespace=system_namespace))
     for each in fetched:
         if story and each.attempts:
-            show_stories([str(each.attempts[-1])])
+            show_stories([str(each.attempts[-1])], step=step)
         else:
             echo(_line(each))
     stored = [each for each in fetched if each.attempts]

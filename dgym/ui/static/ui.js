@@ -38,12 +38,52 @@
     const open = list.some((each) => !each.open);
     list.forEach((each) => { each.open = open; });
   }
+  // Requests: each message is in the page once, and its text is shown where it is opened.
+  function opened(event) {
+    const details = event.target;
+    if (!details.open) return;
+    if (details.matches(".request")) showRequest(details);
+    else if (details.matches(".messages .sent") && details.children.length === 1)
+      details.append(...[...document.getElementById("message-" + details.dataset.number).cloneNode(true).children].slice(1));
+  }
+  function showRequest(request) {
+    const list = request.querySelector(".messages");
+    if (list.children.length) return;
+    const fresh = new Set(request.dataset.new.split(" "));
+    for (const range of request.dataset.sent.trim().split(" ")) {
+      const [first, last] = range.split("-").map(Number);
+      for (let number = first; number <= last; number++) {
+        const source = document.getElementById("message-" + number);
+        if (!source) continue;
+        const item = document.createElement("li"), details = document.createElement("details");
+        details.className = "sent";
+        details.dataset.number = number;
+        details.append(source.firstElementChild.cloneNode(true));
+        if (fresh.has(String(number))) {
+          const mark = document.createElement("span");
+          mark.className = "state";
+          mark.textContent = "new";
+          details.firstElementChild.prepend(mark, " ");
+          item.className = "new";
+        }
+        item.append(details);
+        list.append(item);
+      }
+    }
+  }
+  document.addEventListener("toggle", opened, true);
+  function toggleRequest() {
+    const step = current();
+    const request = step && step.querySelector(".request");
+    if (request) request.open = !request.open;
+  }
   const dialog = document.getElementById("keys");
   const keys = {
     l: () => move(1), h: () => move(-1), j: () => moveRow(1), k: () => moveRow(-1),
     L: () => follow(document.querySelector("a[data-key=L]")),
     H: () => follow(document.querySelector("a[data-key=H]")),
     r: fold,
+    m: toggleRequest,
     p: () => { const patch = document.getElementById("patch"); if (patch) patch.scrollIntoView({ block: "start" }); },
     "/": () => { const box = document.querySelector("input[type=search]"); if (box) box.focus(); },
     "?": () => dialog.showModal(),

@@ -8,11 +8,15 @@ from typing import Any
 import msgspec
 import pytest
 
+from dgym.agents import Exchange, sent_requests
 from dgym.api import AgentSpec, DebugTask, EpisodeSpec
 from dgym.episodes import Event, Job, Narrated, run_episode
+from dgym.llm import load_models
+from dgym.llm.completions import render_messages
 from dgym.results import StoredResult
 from tests.bare_python import bare_python
 from tests.fakes.openai_responses import check_request as check_responses_request
+from tests.fakes.openai_schema import check_request
 from tests.fakes.openai_server import FakeOpenAI
 
 CALC = "def add(a, b):\n    total = a\n    total -= b\n    return total\n"
@@ -41,12 +45,17 @@ class Played:
 
     @property
     def lines(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in (self.folder / "trajectory.jsonl").read_text().splitlines()]
+        return [json.loads(line) for line in (self.folder / "trajectory.jsonl").read_bytes().splitlines()]
 
     @property
     def steps(self) -> list[dict[str, Any]]:
         """Every step but the reset."""
         return self.lines[2:]
+
+    @property
+    def exchanges(self) -> list[Exchange]:
+        """Everything that the trajectory records of the model."""
+        return msgspec.convert([each for step in self.steps for each in step.get("exchanges", ())], list[Exchange])
 
     @property
     def told(self) -> str:
@@ -59,7 +68,7 @@ class Played:
 
 @pytest.fixture
 def play(tmp_path):
-    """Play one episode of an agent with the model of ``server``."""
+    """Play one episode of an agent with the model of ``server``, and check every request of it."""
 
     async def run(server, agent="debug_agent", *, task=None, settings=None, spec=None, name="one", **fields) -> Played:
         async with server:
@@ -89,9 +98,23 @@ def play(tmp_path):
             for body in played.requests:
                 if "input" in body:
                     check_responses_request(body)
+                else:
+                    check_request(body)
+            if (settings or {}).get("api") != "responses":
+                rendered = as_sent(played.exchanges, config)
+                received = iter(json.dumps(body["messages"]) for body in played.requests)
+                assert all(each in received for each in rendered), "the trajectory has a request that was not sent"
             return played
 
     return run
+
+
+def as_sent(exchanges: list[Exchange], config: Path) -> list[str]:
+    """The messages of each recorded request, in the form that the model's server gets."""
+    requests = [request for request in sent_requests(exchanges) if request is not None]
+    assert len(requests) == len(exchanges)
+    settings = load_models(config).settings("m")
+    return [json.dumps(render_messages(settings, request.messages, ())) for request in requests]
 
 
 @pytest.fixture

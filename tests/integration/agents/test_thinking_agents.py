@@ -20,7 +20,9 @@ from dgym.episodes import normalize
 from dgym.llm import Reply, load_models
 from dgym.wire import EndReason, ToolCall
 from tests.bare_python import bare_python
+from tests.fakes.openai_schema import check_request
 from tests.fakes.openai_server import Answer, Call, FakeOpenAI
+from tests.integration.agents.conftest import as_sent
 
 DOCUMENTED = Path(__file__).parents[3] / "docs" / "trajectory.md"
 LOOK = Answer(reasoning="What is there?", text="I look.", calls=(Call("view", {"path": "calc.py"}),))
@@ -646,12 +648,18 @@ async def test_another_worker_goes_on_with_the_same_messages(new_task, tmp_path,
         await models.close()
         stored = msgspec.json.decode(msgspec.json.encode(said), type=dict[int, Exchange])
         second_half.answer_as(first_half, "one")
-        await resume(env, first, stored, second_half, tmp_path, exchanges=stored.values())
+        later = await resume(env, first, stored, second_half, tmp_path, exchanges=stored.values())
         assert env.result is not None
         assert env.result.resolved
     expected = [normalized(received.body) for received in whole.received]
-    sent = [normalized(received.body) for received in (*first_half.received, *second_half.received)]
-    assert [body for body, _ in itertools.groupby(sent)] == expected
+    sent = [received.body for received in (*first_half.received, *second_half.received)]
+    assert [body for body, _ in itertools.groupby(map(normalized, sent))] == expected
+    recorded = [normalize(each) for each in as_sent([*stored.values(), *later], config)]
+    assert [each for each, _ in itertools.groupby(recorded)] == [
+        normalized(received.body["messages"]) for received in whole.received
+    ]
+    for body in sent:
+        check_request(body)
 
 
 def normalized(body):

@@ -1,12 +1,16 @@
-"""Real results to show: two runs of one set, of an agent that repairs and of one that gives up."""
+"""Real results to show: two runs of one set, of an agent that repairs and of one that gives up, and one of a model."""
 
 import fcntl
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from tests.fakes.openai_server import Answer, Call, FakeOpenAI
 
 DGYM = Path(sys.executable).parent / "dgym"
 
@@ -82,3 +86,25 @@ def run_set(folder: Path, results: Path) -> subprocess.Popen[str]:
         (folder / f"{name}.jsonl").write_text(walk)
     command = [DGYM, "run", "set.yaml", "--sandbox", "none", "--results", str(results), "--workers", "1"]
     return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+SCRIPT = [
+    Answer(reasoning="What is there?", text="I look.", calls=(Call("view", {"path": "calc.py"}), Call("listdir", {}))),
+    Answer(text="</pre><script>window.hacked = 8</script>"),
+    Answer(calls=(Call("rewrite", {"path": "calc.py", "start": 3, "end": 3, "new_code": "    total += b"}),)),
+    Answer(calls=(Call("submit", {}),)),
+]
+
+
+@pytest.fixture
+def asked(tmp_path) -> tuple[Path, list[dict[str, Any]]]:
+    """Results of an episode of a scripted model, and the requests that its server received."""
+    task, _, _ = MANIFEST.partition("---")
+    (tmp_path / "task.yaml").write_text(task)
+    with FakeOpenAI(script=SCRIPT).in_thread() as server:
+        (tmp_path / "llm.yaml").write_text(json.dumps({"m": {"model": "scripted", "endpoint": server.url}}))
+        command = [DGYM, "run", "task.yaml", "--agent", "debug_agent", "-p", "agent.model=m", "--sandbox", "none"]
+        command += ["--llm-config", "llm.yaml", "--results", "results"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=250, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return tmp_path / "results", [received.body for received in server.received]

@@ -20,7 +20,15 @@ def write_hostile(results: Path) -> None:
     frame = {"file": ALL, "line": 1, "function": ALL}
     point = {"number": 1, "file": LINK, "line": 3, "condition": SCRIPT}
     observation = {"text": ALL, "tool": ALL, "frame": frame, "breakpoints": [point], "diff": f"+{ALL}", "notes": [ALL]}
-    exchange = {"text": ALL, "reasoning": ALL, "refusal": ALL}
+    said = {"role": "assistant", "content": ALL, "calls": [{"id": ALL, "tool": ALL, "raw": ALL}], "extra": {ALL: ALL}}
+    exchange = {
+        "text": ALL,
+        "reasoning": ALL,
+        "refusal": ALL,
+        "messages": [said],
+        "sent": [[0, 0]] * 50,
+        "tools": [ALL],
+    }
     steps = [
         {"tool": ALL, "arguments": {ALL: ALL, "list": [ALL], "id": "step-0"}},
         {"tool": "pdb", "arguments": {"command": ALL}},
@@ -30,6 +38,7 @@ def write_hostile(results: Path) -> None:
     for number, call in enumerate(steps, start=1):
         step = {"seq": number, "call": call, "observation": observation, "elapsedSeconds": -5.0}
         lines.append({**step, "exchanges": [exchange, ALL, 7, {"text": 7}]})
+    lines[1]["exchanges"] = [{**exchange, "sent": sent} for sent in ([[0, 10**18]], [[-1, 0]], [[0, 0]] * 10_000, [])]
     huge = {"text": "x" * 2_000_000 + "\n" * 100_000 + "\x1b[31m" * 100_000, "tool": "bash"}
     lines.append({"seq": 4, "call": {"tool": "bash", "arguments": {}}, "observation": huge, "elapsedSeconds": 2.0})
     (attempt / "trajectory.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))

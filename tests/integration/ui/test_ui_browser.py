@@ -87,6 +87,36 @@ async def test_from_the_list_to_a_step_and_the_patch_by_keys(page, results):
         await page.until(f"location.pathname === {first!r}")
 
 
+async def test_a_request_unfolds_into_its_messages_and_marks_the_new_ones(page, asked):
+    results, sent = asked
+    async with served(results) as client:
+        await open_page(page, client, "/episodes.html")
+        await page.click("a.row-link")
+        await page.until("document.querySelectorAll('.step .request').length === 4")
+        for number, body in enumerate(sent):
+            request = f"document.querySelectorAll('.request')[{number}]"
+            await page.evaluate(f"{request}.open = true")
+            await page.until(f"{request}.querySelectorAll('.sent').length === {len(body['messages'])}")
+            await page.evaluate(f"{request}.querySelectorAll('.sent').forEach((each) => {{ each.open = true }})")
+            await page.until(f"[...{request}.querySelectorAll('.sent')].every((each) => each.children.length > 1)")
+            shown = await page.evaluate(f"[...{request}.querySelectorAll('.sent')].map((each) => each.innerText)")
+            for message, text in zip(body["messages"], shown, strict=True):
+                assert message["role"] in text
+                assert (message["content"] or "").strip() in text
+                assert message.get("reasoning_content", "") in text
+            new = await page.evaluate(f"[...{request}.querySelectorAll('li')].map((each) => each.className)")
+            before = len(sent[number - 1]["messages"]) if number else 0
+            assert new == [""] * before + ["new"] * (len(body["messages"]) - before)
+        for width in (1280, 390):
+            await page.look(width=width)
+            assert await page.evaluate("document.documentElement.scrollWidth") <= width
+        await page.evaluate("document.getElementById('step-1').classList.add('now')")
+        await page.press("m")
+        await page.until("!document.querySelector('#step-1 .request').open")
+        assert await page.evaluate("window.hacked") is None
+        assert page.console == []
+
+
 async def test_an_address_of_a_step_shows_it(page, results):
     async with served(results) as client:
         await open_page(page, client, "/episodes.html?arm=repair")
@@ -151,6 +181,10 @@ async def test_hostile_results_are_shown_and_not_obeyed(page, tmp_path):
         await page.click("a.row-link")
         await page.until("document.querySelectorAll('.step').length === 5")
         await page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true })")
+        await page.until("document.querySelectorAll('.messages .sent').length > 50")
+        await page.evaluate("document.querySelectorAll('.messages .sent').forEach((each) => { each.open = true })")
+        await page.until("[...document.querySelectorAll('.messages .sent')].every((each) => each.children.length > 1)")
+        assert await page.text("#step-1 .messages") != ""
         shown = await page.text("#step-1")
         assert "<script>window.hacked = 1</script>" in shown
         assert "\\x1b]8;;javascript" in shown

@@ -6,6 +6,7 @@ import shutil
 from datetime import datetime
 
 import pytest
+from markupsafe import escape
 from yarl import URL
 
 from dgym.ui import open_library
@@ -36,6 +37,30 @@ async def test_runs_episodes_and_an_episode(results):
         assert "stands at" in episode
         assert 'id="step-8"' in episode
         assert 'id="patch"' in episode
+
+
+async def test_each_step_has_the_request_before_it_and_each_message_is_in_the_page_once(asked):
+    results, sent = asked
+    async with served(results) as client:
+        page = await text(client, await first_link(client, "/episodes.html"))
+    requests = re.findall(r'class="request" data-sent="([^"]*) " data-new="([^"]*) ".*?soft">(.*?)</span>', page)
+    assert [(ranges, new) for ranges, new, _ in requests] == [
+        ("0-1", "0 1"),
+        ("0-4", "2 3 4"),
+        ("0-6", "5 6"),
+        ("0-8", "7 8"),
+    ]
+    assert re.fullmatch(r"5 messages, 3 new · [\d,]+ tokens, [\d,]+ cached · \d+ out", requests[1][2])
+    assert re.findall(r'A call of the reply at <a href="([^"]*)">step (\d)</a>', page)[0][1] == "1"
+    messages = re.findall(r'<details class="sent" id="message-(\d)">(.*?)</details>', page, re.DOTALL)
+    assert [number for number, _ in messages] == [str(number) for number in range(9)]
+    for message, (_, shown) in zip(sent[-1]["messages"], messages, strict=True):
+        assert f"<b>{message['role']}</b>" in shown
+        assert str(escape(message["content"] or "")) in shown
+        assert message.get("reasoning_content", "") in shown
+        for call in message.get("tool_calls", ()):
+            assert f"call {call['function']['name']}" in shown
+            assert str(escape(call["function"]["arguments"])) in shown
 
 
 async def test_lists_are_filtered_and_sorted_by_the_address(results):

@@ -6,7 +6,9 @@ import json
 import pytest
 from click.testing import CliRunner
 
+from dgym.agents.chat import Transcript
 from dgym.cli.app import cli
+from dgym.llm import Message, ModelCall, Reply, Usage
 from dgym.results import Record, StoredResult, TrajectoryHeader, episode_path
 from dgym.wire import EndReason, Observation, Step, ToolCall
 
@@ -52,6 +54,86 @@ def test_it_tells_what_was_thought_done_and_seen(dgym, played):
         "      +++ b/calc.py",
     ):
         assert words in done.output
+
+
+@pytest.fixture
+def asked(tmp_path):
+    """An episode of two requests: the second has a stub for an observation of the first, and a reply of two calls."""
+    record = Record.new(tmp_path / "results", episode_path("local", "asked-0", "d"))
+    record.begin(TrajectoryHeader(episode="asked-0", task="calc", agent={"name": "debug_agent", "model": "m"}))
+    record.write(Step(seq=0, call=None, observation=Observation(text="It is wrong.", tool="reset")))
+    view, reply = ModelCall(id="a", tool="view", arguments={"path": "calc.py"}), Reply()
+    transcript = Transcript()
+    messages = [Message(role="system", content="Call tools."), Message(role="user", content=f"The task.\n{HOSTILE}")]
+    for seq, calls in ((1, 1), (2, 2)):
+        reply = Reply(text="I look.", calls=(view,) * calls, usage=Usage(input_tokens=1500, cached_tokens=1200))
+        exchange = transcript.record(messages, reply, ["view", "bash"])
+        for number in range(calls):
+            observation = Observation(text=f"answer {seq}", tool="view")
+            call = ToolCall(tool="view", arguments={"path": "calc.py"})
+            record.write(Step(seq=seq + number, call=call, observation=observation), [exchange][number:])
+        messages[1] = Message(role="user", content="A stub.")
+        extra = {"reasoning_content": "It may subtract."}
+        messages += [Message(role="assistant", content="I look.", calls=(view,), extra=extra)]
+        messages += [Message(role="tool", content=f"answer {seq}", call_id="a")]
+    return tmp_path / "results"
+
+
+def test_it_tells_how_large_each_request_was_and_what_was_new_in_it(dgym, asked):
+    lines = dgym("--story", "results").output.splitlines()
+    first, second = (index for index, line in enumerate(lines) if line.startswith("request:"))
+    assert lines[first : first + 3] == [
+        "request: 2 messages, 2 of them new; 1,500 tokens, 1,200 of them cached",
+        "    tools: view, bash",
+        "    message 0, system, 11 characters: Call tools.",
+    ]
+    assert lines[second : second + 4] == [
+        "request: 4 messages, 3 of them new, 1 replaced by stubs; 1,500 tokens, 1,200 of them cached",
+        "    message 2, user, 7 characters: A stub.",
+        (
+            "    message 3, assistant, 7 characters: reasoning_content: It may subtract. I look."
+            ' call view: {"path": "calc.py"}'
+        ),
+        "    message 4, tool, 8 characters: answer 1",
+    ]
+
+
+@pytest.mark.parametrize("step", ["2", "3"])
+def test_of_one_step_every_message_of_its_request_is_told(dgym, asked, step):
+    done = dgym("--story", "--step", step, "results")
+    assert done.exit_code == 0, done.output
+    request = done.output[done.output.index("request:") : done.output.index("says:")].splitlines()
+    assert request[1:] == [
+        "    tools: view, bash",
+        "    message 0, system, 11 characters",
+        "        Call tools.",
+        "    new message 2, user, 7 characters",
+        "        A stub.",
+        "    new message 3, assistant, 7 characters",
+        "        reasoning_content: It may subtract.",
+        "        I look.",
+        '        call view: {"path": "calc.py"}',
+        "    new message 4, tool, 8 characters",
+        "        answer 1",
+    ]
+    assert ("The call of step 3 is in the reply to the request of step 2" in done.output) == (step == "3")
+    assert f"─── {step} · view" in done.output
+    assert "─── 1" not in done.output
+
+
+def test_the_text_of_messages_forges_no_line(dgym, asked):
+    for arguments in ((), ("--step", "1")):
+        output = dgym("--story", *arguments, "results").output
+        assert not {"\x1b", "\x07", "\r", "\u202e"} & set(output)
+        assert "passed" in output
+        assert not [line for line in output.splitlines() if line.startswith(("═══ Res", "drow"))]
+
+
+def test_a_step_that_is_not_there_is_an_error_with_a_remedy(dgym, asked):
+    done = dgym("--story", "--step", "9", "results")
+    assert done.exit_code != 0
+    assert "no such step; give one from 0 to 3" in str(done.output) + str(done.exception)
+    assert "add --story" in dgym("--step", "9", "results").output
 
 
 def test_hostile_text_neither_drives_the_terminal_nor_forges_a_line(dgym, played):

@@ -1,0 +1,33 @@
+"""Requests checked against the schema that OpenAI publishes: the types of its package, nothing beyond them allowed."""
+
+import copy
+from typing import Any
+
+from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming
+from pydantic import ConfigDict, TypeAdapter
+
+RETURNED = ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks", "provider_specific_fields")
+"""Fields of other servers' messages, which get them back. OpenAI's own servers send none of them."""
+
+# A list, because a TypedDict would take only a configuration of its own.
+_REQUESTS = TypeAdapter(list[CompletionCreateParamsNonStreaming], config=ConfigDict(extra="forbid"))
+
+
+def check_request(body: dict[str, Any]) -> None:
+    """Raise pydantic's ValidationError if ``body`` is not a request to ``/v1/chat/completions``."""
+    body = copy.deepcopy(body)
+    for message in body.get("messages", ()):
+        if message.get("role") == "assistant":
+            for name in RETURNED:
+                message.pop(name, None)
+    _exhaust(_REQUESTS.validate_python([body], strict=True))
+
+
+def _exhaust(value: Any) -> None:
+    """Read every iterable in ``value``: pydantic checks the parts of one when they are read."""
+    if isinstance(value, dict):
+        for each in value.values():
+            _exhaust(each)
+    elif not isinstance(value, str) and hasattr(value, "__iter__"):
+        for each in value:
+            _exhaust(each)
