@@ -29,6 +29,10 @@ $(VENV)-conformance/.ready: requirements/conformance.txt hack/venv
 	@hack/venv $(VENV)-conformance requirements/conformance.txt
 	@touch $@
 
+$(VENV)-litellm/.ready: requirements/litellm.txt hack/venv
+	@hack/venv $(VENV)-litellm requirements/litellm.txt
+	@touch $@
+
 .PHONY: venv
 venv: $(STAMP) ## make .venv with the locked dependencies
 
@@ -87,6 +91,10 @@ repositories: $(STAMP) ## dgym init and dgym check on packages from PyPI: NAMES=
 .PHONY: conformance
 conformance: $(STAMP) $(VENV)-conformance/.ready ## verdicts compared with SWE-bench's own harness: COUNT=2000, RECORD=--record
 	@$(BIN)/python -m tests.conformance $(VENV)-conformance/lib/python3*/site-packages --count $(or $(COUNT),2000) $(RECORD)
+
+.PHONY: litellm
+litellm: $(STAMP) $(VENV)-litellm/.ready ## each agent that asks a model, through a real LiteLLM proxy on this machine
+	@LITELLM=$(abspath $(VENV)-litellm/bin/litellm) $(BIN)/python -m pytest -q tests/litellm
 
 .PHONY: simulate
 simulate: $(STAMP) ## the operator in simulated clusters under faults, by seeds: SCHEDULES=10000, FIRST=0 (30 are in make test)
@@ -199,4 +207,4 @@ lock: ## resolve the dependencies again (needs uv)
 
 .PHONY: clean
 clean: ## remove what the other targets made
-	rm -rf $(VENV) $(VENV)-perf $(VENV)-fuzz $(VENV)-conformance build dist .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis perf-results
+	rm -rf $(VENV) $(VENV)-perf $(VENV)-fuzz $(VENV)-conformance $(VENV)-litellm build dist .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis perf-results

@@ -20,6 +20,9 @@ def check_request(body: dict[str, Any]) -> None:
         if message.get("role") == "assistant":
             for name in RETURNED:
                 message.pop(name, None)
+        if isinstance(message.get("content"), list):
+            for part in message["content"]:
+                part.pop("cache_control", None)  # not OpenAI's, and sent only where it is configured
     _exhaust(_REQUESTS.validate_python([body], strict=True))
 
 

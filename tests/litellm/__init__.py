@@ -1,0 +1,1 @@
+"""The agents behind a real LiteLLM proxy: ``make litellm``."""
