@@ -79,7 +79,9 @@ def measure(dgym: Path, repository: Path, arguments: list[str], scratch: Path) -
 
 def _common(one: str, other: str) -> int:
     """How many characters both begin with."""
-    return next((index for index, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), len(one))
+    return next(
+        (index for index, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
+    )
 
 
 def main(dgym: Path) -> None:

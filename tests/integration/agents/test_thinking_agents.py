@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import dgym.agents
 from dgym.agents import AgentContext, Chat, Exchange, StopEpisode
 from dgym.agents.model_agent import Loop, Settings
 from dgym.env import AsyncRepoEnv
@@ -403,12 +404,69 @@ CONTROL = [
 ]
 
 
-async def test_the_arm_without_a_debugger_reads_nothing_about_one(play):
-    tools = ["listdir", "view", "grep", "eval", "rewrite", "bash", "submit"]
-    played = await play(FakeOpenAI(script=CONTROL), agent="rewrite_agent", spec={"tools": tools})
-    assert played.result.steps == len(CONTROL)
-    found = re.findall(r".{0,60}(?:breakpoint|pdb|debugger).{0,20}", json.dumps(played.requests), re.IGNORECASE)
-    assert not found
+def call(tool, **arguments):
+    return Answer(calls=(Call(tool, arguments),))
+
+
+WRONG = [
+    call("view", path="."),
+    call("view", path="calc.py", file="calc.py"),
+    call("view", path="calc.py", start=90),
+    call("grep", pattern="("),
+    call("grep", pattern="no such text"),
+    call("listdir", path="nothing"),
+    call("rewrite", path="check.py", new_code="print(1)\n"),
+    call("rewrite", path="calc.py", start=9, end=3, new_code="x\n"),
+    call("rewrite", path="calc.py"),
+    call("rewrite", path="calc.py", new_code="def add(a, b:\n"),
+    call("eval"),
+    call("rewrite", path="calc.py", new_code="def add(a, b):\n    return add(a, b)\n"),
+    call("eval"),
+    call("rewrite", path="calc.py", new_code="import os\nos.kill(os.getpid(), 11)\n"),
+    call("eval", path="calc.py"),
+    call("bash", command="env; ls -a; git log; cat nothing"),
+    call("bash", command="python -c 'import sys; print(sys.path, sys.flags, sys.gettrace())'; exec 2>&1; python -X"),
+    call("bash", command="kill -9 $$"),
+    call("bash"),
+    Answer(calls=(Call("rewrite", "{"), Call("eval", '{"a'))),
+    Answer(text="I think."),
+    Answer(refusal="No."),
+    Answer(reasoning="Hm."),
+    Answer(text="", finish_reason="length"),
+]
+
+
+@pytest.mark.parametrize("tool_calling", ["native", "text"])
+async def test_the_arm_without_a_debugger_reads_nothing_about_one(play, tool_calling):
+    # The manifest names pdb, as one for both arms does.
+    tools = ["pdb", "listdir", "view", "grep", "eval", "rewrite", "bash", "submit"]
+    script = [*CONTROL[:-1], *WRONG, SUBMIT]
+    settings = {"tool_calling": tool_calling}
+    parameters = {"maxIdleReplies": 9}
+    played = await play(
+        FakeOpenAI(script=script), "rewrite_agent", spec={"tools": tools}, settings=settings, parameters=parameters
+    )
+    assert played.result.steps == sum(max(1, len(answer.calls)) for answer in script)
+    read = json.dumps([played.requests, [step["observation"]["text"] for step in played.lines[1:]]])
+    assert not re.findall(r".{0,60}(?:breakpoint|pdb|debugger).{0,20}", read, re.IGNORECASE)
+    for part in ("SyntaxError", "RecursionError", "read-only", "exit status", "cannot be read", "PATH="):
+        assert part.lower() in read.lower(), part
+
+
+async def test_the_prompts_of_both_arms_differ_in_the_debugger_alone(play):
+    debug, rewrite = [
+        (await play(FakeOpenAI(script=[SUBMIT]), agent, name=agent.partition("_")[0])).requests[0]
+        for agent in ("debug_agent", "rewrite_agent")
+    ]
+    advice = (Path(dgym.agents.__file__).parent / "prompts" / "pdb.j2").read_text("utf-8")
+    assert advice in debug["messages"][0]["content"]
+    system = debug["messages"][0]["content"].replace(advice, "")
+    assert system.replace("\n\n\n", "\n").split() == rewrite["messages"][0]["content"].split()
+    assert without_place(debug["messages"][1]["content"]) == without_place(rewrite["messages"][1]["content"])
+    offered = [{tool["function"]["name"]: tool["function"] for tool in body["tools"]} for body in (debug, rewrite)]
+    assert set(offered[0]) - set(offered[1]) == {"pdb"}
+    for name, tool in offered[1].items():
+        assert tool["parameters"].keys() == offered[0][name]["parameters"].keys()
 
 
 async def test_a_used_up_token_budget_ends_the_episode_with_a_score(play):
