@@ -102,13 +102,13 @@ def test_helm_upgrades_and_uninstalls_without_it(installed, api_server, api_name
     upgraded = installed("upgrade")
     assert upgraded.returncode == 0, upgraded.stderr
     assert f"namespace {absent_namespace} is gone" in upgraded.stdout
-    assert len(roles(api_namespace)) == 3
+    assert len(roles(api_namespace)) == 4
     assert not roles(absent_namespace)
 
     make_namespace(api_server, absent_namespace)
     upgraded = installed("upgrade")
     assert upgraded.returncode == 0, upgraded.stderr
-    assert len(roles(absent_namespace)) == 2
+    assert len(roles(absent_namespace)) == 3
 
 
 def test_helm_uninstalls_without_it(installed, api_server, api_namespace):
