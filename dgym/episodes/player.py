@@ -28,8 +28,10 @@ from dgym.errors import (
     EpisodeOver,
     InfrastructureError,
     ManifestError,
+    ModelError,
     ModelMisconfigured,
     PluginError,
+    Superseded,
 )
 from dgym.llm import Model, Waiting, load_models
 from dgym.results import Record, TimedStep
@@ -202,6 +204,7 @@ class Player:
         self._env: AsyncRepoEnv | None = None
         self._chat: Chat | None = None
         self._notes: list[str] = []
+        self._patch = ""
 
     async def play(self, models: Models) -> Result:
         """The verdict, or a failure in the form of a result.
@@ -215,7 +218,7 @@ class Player:
                 await self._open_chat(models)
                 result = await self._drive()
         except Exception as error:
-            if isinstance(error, self._session.retryable) and not isinstance(error, ModelMisconfigured):
+            if self._is_retryable(error):
                 raise
             reason, message = failure_cause(error, self._log)
             result = self._failed(reason, message)
@@ -225,6 +228,10 @@ class Player:
         if not result.duration_seconds:
             result = msgspec.structs.replace(result, duration_seconds=round(time.monotonic() - started, 3))
         return self._with_usage(result)
+
+    def _is_retryable(self, error: Exception) -> bool:
+        """True if another player may try."""
+        return isinstance(error, self._session.retryable) and not isinstance(error, ModelMisconfigured)
 
     @property
     def price(self) -> str | None:
@@ -259,11 +266,25 @@ class Player:
                 except ContentFiltered as error:
                     self._note(f"the model or its provider refuses to answer: {error}")
                     return EndReason.MODEL_REFUSED
+                except ModelError as error:
+                    if not self._is_retryable(error):
+                        self._patch = await self._changes(env)
+                    raise
         except EpisodeOver:
             # The verdict stands, whether or not the agent noticed that it was given.
             if env.result is None:
                 raise
             return None
+
+    async def _changes(self, env: AsyncRepoEnv) -> str:
+        """The agent's changes before the model failed; empty where they cannot be read."""
+        try:
+            return await env.patch()
+        except Superseded:
+            raise
+        except DgymError as error:
+            self._note(f"the changes before the failure are lost: {error}")
+            return ""
 
     async def _open_chat(self, models: Models) -> None:
         run = self._run
@@ -355,7 +376,7 @@ class Player:
             step.call is not None and step.call.tool == "rewrite" and step.observation.ok for step in self._recorded
         )
         steps = max(0, len(self._recorded) - 1)
-        return Result(resolved=False, reason=reason, message=message, steps=steps, rewrites=rewrites)
+        return Result(resolved=False, reason=reason, message=message, steps=steps, rewrites=rewrites, patch=self._patch)
 
     def _with_usage(self, result: Result) -> Result:
         """``result`` with the tokens of the model, where the session has not counted them; a signed one as it is."""

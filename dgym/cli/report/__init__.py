@@ -235,9 +235,16 @@ def _tasks(report: Report) -> Table:
 
 
 def _reasons(report: Report) -> Table:
-    drawn = table_of("Reason", numbers=("Episodes", "Share"))
-    for reason, number in report.overall.reasons.items():
-        add_row(drawn, [reason, str(number), percent(number / report.overall.episodes)])
+    """Each reason under each arm, or of each agent: also where it is none, so that an imbalance is seen."""
+    headings, rows = subjects(report)
+    if len(rows) < 2:
+        headings, rows = (), [([], report.overall, ())]
+    drawn = table_of("Reason", *headings, numbers=("Episodes", "Share"))
+    for reason in report.overall.reasons:
+        for number, (names, group, _) in enumerate(rows):
+            count = group.reasons.get(reason, 0)
+            share = percent(count / group.episodes) if group.episodes else ""
+            add_row(drawn, ["" if number else reason, *names, str(count), share])
     return drawn
 
 

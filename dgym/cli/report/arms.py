@@ -66,9 +66,7 @@ def about_arms(report: Report) -> list[str]:
         notes.append("pass@k is the unbiased estimate; its interval is a bootstrap over tasks.")
     outside = report.overall.episodes - sum(one.figures.episodes for one in report.arms)
     if report.arms and outside:
-        notes.append(
-            f"{outside} {plural(outside, 'episode')} of no arm, in the tables of tasks, reasons and tools alone."
-        )
+        notes.append(f"{outside} {plural(outside, 'episode')} of no arm, in the tables of tasks and tools alone.")
     return notes
 
 

@@ -301,6 +301,13 @@ async def test_a_model_that_does_not_answer_is_no_verdict(play):
     assert "k" not in played.result.message.split()
 
 
+async def test_the_changes_before_a_model_failed_are_kept_without_a_score(play):
+    played = await play(FakeOpenAI(script=SOLUTION[3:], faults=[None, "forbidden"]))
+    assert (played.result.reason, played.result.max_score) == (EndReason.MODEL_ERROR, 0)
+    assert "+    total += b" in (played.folder / "patch.diff").read_text()
+    assert [step["call"]["tool"] for step in played.steps] == ["rewrite"]
+
+
 def with_a_long_file(new_task, entrypoint="python -c 'import calc'"):
     long = "\n".join(f"line {number} of a long file" for number in range(3_000))
     files = [

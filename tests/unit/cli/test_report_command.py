@@ -136,6 +136,21 @@ def test_arms_are_compared_within_eighty_columns(dgym, play, monkeypatch):
     assert "no result is of the arm 'third'; there are results of with-pdb, without" in refused.output
 
 
+def test_reasons_are_shown_by_arm_so_that_an_imbalance_is_seen(dgym, play):
+    ends = {"long": [EndReason.CONTEXT_EXHAUSTED] * 3 + [EndReason.RESOLVED], "short": [EndReason.RESOLVED] * 4}
+    for arm, reasons in ends.items():
+        for number, reason in enumerate(reasons):
+            play(f"results/{arm}", f"task-{number}", reason, episode=f"s-{arm}-{number}", arm=arm)
+    lines = [line.split() for line in dgym().output.splitlines()]
+    first = lines.index(["Resolved", "long", "1", "25.0", "%"])
+    assert lines[first : first + 4] == [
+        ["Resolved", "long", "1", "25.0", "%"],
+        ["short", "4", "100.0", "%"],
+        ["ContextExhausted", "long", "3", "75.0", "%"],
+        ["short", "0", "0.0", "%"],
+    ]
+
+
 def test_few_tasks_with_samples_are_not_shown_as_equal(dgym, play, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     for run, arm in (("results", "with-pdb"), ("results", "without"), ("other", "with-pdb")):
