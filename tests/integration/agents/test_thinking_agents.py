@@ -8,22 +8,14 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import dgym.agents
-from dgym.agents import AgentContext, Chat, Exchange, StopEpisode
-from dgym.agents.model_agent import Loop, Settings
-from dgym.env import AsyncRepoEnv
 from dgym.episodes import normalize
-from dgym.llm import Reply, load_models
-from dgym.wire import EndReason, ToolCall
-from tests.bare_python import bare_python
-from tests.fakes.openai_schema import check_request
+from dgym.wire import EndReason
 from tests.fakes.openai_server import Answer, Call, FakeOpenAI
-from tests.integration.agents.conftest import as_sent
 
 DOCUMENTED = Path(__file__).parents[3] / "docs" / "trajectory.md"
 LOOK = Answer(reasoning="What is there?", text="I look.", calls=(Call("view", {"path": "calc.py"}),))
@@ -617,131 +609,6 @@ def observed(played):
 def without_place(text):
     """Without what differs from run to run, and the directory of a sandbox of kind none."""
     return re.sub(r"files-\w+", "files", normalize(text))
-
-
-class Attached:
-    """A session that lives, as it is when another worker takes it over: a reset answers with what it answered first."""
-
-    def __init__(self, env, first):
-        self._env = env
-        self._first = first
-
-    async def reset(self, **_):
-        return self._first, self._env.info
-
-    def __getattr__(self, name):
-        return getattr(self._env, name)
-
-
-async def resume(env, first, said, server, tmp_path, exchanges=(), **parameters):
-    config = tmp_path / "llm.yaml"
-    config.write_text(json.dumps({"m": {"model": "scripted", "endpoint": server.url}}))
-    models = load_models(config)
-    listened = []
-    chat = Chat(models.open("m"), session="one", listener=listened.append)
-    chat.resume(exchanges, input_tokens=0, output_tokens=0, price=None)
-    context = AgentContext(task_name="calc", chat=chat, said=said, tools=("eval",))
-    try:
-        await Loop(Attached(env, first), chat, context, Settings(**parameters)).run()
-    finally:
-        await models.close()
-    return listened
-
-
-async def test_an_agent_goes_on_where_a_driver_without_a_model_left_a_living_session(new_task, tmp_path):
-    server = FakeOpenAI(script=SOLUTION)
-    async with server, AsyncRepoEnv(new_task(), sandbox="none", python=bare_python()) as env:
-        first, _ = await env.reset()
-        await env.step("pdb b calc.py:3")
-        await env.step(ToolCall.mistake("Call a tool."))
-        await resume(env, first, {}, server, tmp_path)
-        assert env.result is not None
-        assert (env.result.resolved, env.result.steps) == (True, 7)
-    roles = [message["role"] for message in server.received[0].body["messages"]]
-    assert roles == ["system", "user", "assistant", "tool", "assistant", "user"]
-
-
-class Interrupted(Exception):
-    pass
-
-
-class Interrupting:
-    """Raises after so many steps, as if the agent pod had died."""
-
-    def __init__(self, env, steps):
-        self._env = env
-        self._left = steps
-
-    async def step(self, action):
-        if not self._left:
-            raise Interrupted
-        self._left -= 1
-        return await self._env.step(action)
-
-    def __getattr__(self, name):
-        return getattr(self._env, name)
-
-
-MANY = Answer(text=" Many. ", reasoning="Hm.", calls=(*LOOK.calls, *BREAK.calls, *GO.calls))
-PROSE = Answer(text="I think.")
-LONG_SCRIPT = [LOOK, PROSE, MANY, PROSE, REPAIR, comment(1), SUBMIT]
-
-
-@pytest.mark.parametrize("after", range(1, 9))
-async def test_another_worker_goes_on_with_the_same_messages(new_task, tmp_path, after):
-    whole, first_half, second_half = (FakeOpenAI(script=LONG_SCRIPT) for _ in range(3))
-    async with whole, AsyncRepoEnv(new_task(), sandbox="none", python=bare_python()) as env:
-        first, _ = await env.reset()
-        await resume(env, first, {}, whole, tmp_path)
-    async with first_half, second_half, AsyncRepoEnv(new_task(), sandbox="none", python=bare_python()) as env:
-        first, _ = await env.reset()
-        exchanges, said = [], {}
-
-        class Recording(Interrupting):
-            async def step(self, action):
-                if len(exchanges) > len(said):
-                    said[len(env.history())] = exchanges[-1]
-                return await super().step(action)
-
-        config = tmp_path / "llm.yaml"
-        config.write_text(json.dumps({"m": {"model": "scripted", "endpoint": first_half.url}}))
-        models = load_models(config)
-        chat = Chat(models.open("m"), session="one", listener=exchanges.append)
-        context = AgentContext(task_name="calc", chat=chat, tools=("eval",))
-        with pytest.raises(Interrupted):
-            await Loop(Recording(Attached(env, first), after), chat, context, Settings()).run()
-        await models.close()
-        stored = msgspec.json.decode(msgspec.json.encode(said), type=dict[int, Exchange])
-        second_half.answer_as(first_half, "one")
-        later = await resume(env, first, stored, second_half, tmp_path, exchanges=stored.values())
-        assert env.result is not None
-        assert env.result.resolved
-    expected = [normalized(received.body) for received in whole.received]
-    sent = [received.body for received in (*first_half.received, *second_half.received)]
-    assert [body for body, _ in itertools.groupby(map(normalized, sent))] == expected
-    recorded = [normalize(each) for each in as_sent([*stored.values(), *later], config)]
-    assert [each for each, _ in itertools.groupby(recorded)] == [
-        normalized(received.body["messages"]) for received in whole.received
-    ]
-    for body in sent:
-        check_request(body)
-
-
-def normalized(body):
-    return normalize(json.dumps(body))
-
-
-@pytest.mark.parametrize("limit", [2, 3])
-async def test_replies_without_a_call_are_counted_across_workers(new_task, tmp_path, limit):
-    server = FakeOpenAI(script=[PROSE])
-    async with server, AsyncRepoEnv(new_task(), sandbox="none", python=bare_python()) as env:
-        first, _ = await env.reset()
-        for _ in range(2):
-            await env.step(ToolCall.mistake("Call a tool."))
-        said = {1: Reply(text="I think."), 2: Reply(text="I think.")}
-        with pytest.raises(StopEpisode):
-            await resume(env, first, said, server, tmp_path, max_idle_replies=limit)
-    assert len(server.received) == limit - 2
 
 
 async def test_a_slow_model_holds_up_no_other_episode_of_the_process(play, tmp_path):
