@@ -45,6 +45,24 @@ _WIDTH = 100
 _GLUED = re.compile(r"^(p|pp|whatis|display)(?=[(\[])")
 
 
+class _Expressions(object):
+    """What pdb of Python 3.12 needs of ``re``, without templates.
+
+    For a template the interpreter imports ``re`` again, and the program may have another module of that name.
+    """
+
+    compile = staticmethod(re.compile)
+    escape = staticmethod(re.escape)
+
+    @staticmethod
+    def sub(pattern, template, text):
+        return re.sub(pattern, lambda match: template.replace("\\1", match.group(1)), text)
+
+
+if sys.version_info[:2] == (3, 12):
+    pdb.re = _Expressions
+
+
 class Commands(pdb.Pdb):
     """The commands of the debugger; ``tracing`` stops the program, ``remote_pdb`` exchanges messages with the host."""
 
@@ -52,7 +70,6 @@ class Commands(pdb.Pdb):
         if self.commands_defining:
             return pdb.Pdb.onecmd(self, line)
         # From 3.13 on pdb would take p(x) for a call.
-        # A replacement given as text would import re again, which the program may have replaced.
         line = _GLUED.sub(lambda match: match.group() + " ", line)
         word = line.split(None, 1)[0] if line.strip() else ""
         refused = refusal(line) if word in COMMANDS and word != "commands" else None
