@@ -1,8 +1,8 @@
 """Call a function with the runner's frames taken out of its stack.
 
 Code that walks the stack inside the function (``f_back``, ``inspect.stack``, ``traceback``) finds a given frame of the
-program as the caller. The thread must not be traced: from Python 3.12 on, a trace function would get that frame in
-place of the runner's.
+program as the caller. The thread must not be traced before the call: from Python 3.12 on, a trace function would get
+that frame in place of the runner's.
 
 Python has no function for this. The interpreter links a new frame to the current frame of the thread state, and
 ``ctypes`` replaces the pointer to that frame during the call. The pointer is replaced only if its value is the address
@@ -15,7 +15,7 @@ import sys
 
 try:
     import ctypes  # here, because later a module of the program may have this name
-except ImportError:
+except Exception:  # missing, or forbidden to allocate executable memory
     ctypes = None
 
 _KNOWN = ctypes is not None and sys.implementation.name == "cpython" and (3, 6) <= sys.version_info[:2] <= (3, 13)
@@ -32,14 +32,31 @@ def call_from(frame, function, *arguments):
     if current is None or current.value != _address(sys._getframe()):
         return call()
     finished = None if frame is None else _end_link(frame)
-    own, other = current.value, _address(frame)
+    own, other = ctypes.c_void_p(current.value), _address(frame)
+    place = ctypes.c_void_p(ctypes.addressof(current))
+    if frame is None and sys.version_info >= (3, 12):
+        # If the function has begun to trace, the interpreter looks for the current frame as soon as an exception
+        # arrives here: before ``finally``.
+        call = _ending_with(call, functools.partial(ctypes.memmove, place, ctypes.addressof(own), ctypes.sizeof(own)))
+    calls = [call]
+    del call
     try:
         current.value = other
-        return call()
+        return calls.pop()()
     finally:
-        current.value = own
+        current.value = own.value
+        place.value = ctypes.addressof(own)  # should anything have kept the object that is called
         if finished is not None:
             _unlink(finished, frame)
+
+
+def _ending_with(call, end):
+    """An object to call, which calls ``end`` when it is freed: by C code alone, as soon as the call has ended."""
+    members = {"__slots__": (), "__call__": staticmethod(call), "__del__": staticmethod(end)}
+    found = type("Call", (), members)()
+    # Code that keeps all objects that the garbage collector shows must not keep this one.
+    ctypes.pythonapi.PyObject_GC_UnTrack(ctypes.py_object(found))
+    return found
 
 
 def _end_link(frame):

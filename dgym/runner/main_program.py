@@ -41,26 +41,22 @@ def _is_importable(target):
     return False
 
 
-def load(kind, target):
-    """Make ``__main__``; returns its code and namespace. Raises ``SystemExit`` where the interpreter would exit."""
-    if kind == "script" and not _is_importable(target):
-        return _load_script(target)
-    try:
-        if kind == "script":
-            _name, spec, code = runpy._get_main_module_details(runpy._Error)
-        else:
-            _name, spec, code = runpy._get_module_details(target, runpy._Error)
-    except runpy._Error as error:
-        raise SystemExit("%s: %s" % (sys.executable, error))
+def prepare(kind, target):
+    """Make an empty ``__main__``; returns the function that runs the program in it, and the function's arguments.
+
+    Raises ``SystemExit`` where the interpreter would exit, and what a script that cannot be compiled raises.
+    """
+    main = types.ModuleType("__main__")
+    main.__dict__.update(__annotations__={}, __builtins__=sys.modules["builtins"])
+    sys.modules["__main__"] = main
     if kind == "module":
-        sys.argv[0] = spec.origin
-    main = _new_main()
-    main.update(__file__=spec.origin, __cached__=spec.cached, __loader__=spec.loader)
-    main.update(__package__=spec.parent, __spec__=spec)
-    return code, main
+        return runpy._run_module_as_main, (target,)
+    if _is_importable(target):
+        return runpy._run_module_as_main, ("__main__", False)
+    return exec, (_load_script(target, main.__dict__), main.__dict__)
 
 
-def _load_script(target):
+def _load_script(target, namespace):
     path = os.path.join(os.getcwd(), target)
     try:
         with io.open(path, "rb") as stream:
@@ -68,18 +64,10 @@ def _load_script(target):
     except OSError as error:
         sys.stderr.write("can't open file %r: %s\n" % (target, error))
         raise SystemExit(2)
-    code = compile(data, path, "exec", dont_inherit=True)
     name = path if sys.version_info >= (3, 9) else target
-    main = _new_main()
-    main.update(__loader__=importlib.machinery.SourceFileLoader("__main__", name), __file__=name, __cached__=None)
-    return code, main
-
-
-def _new_main():
-    module = types.ModuleType("__main__")
-    module.__dict__.update(__annotations__={}, __builtins__=sys.modules["builtins"])
-    sys.modules["__main__"] = module
-    return module.__dict__
+    loader = importlib.machinery.SourceFileLoader("__main__", name)
+    namespace.update(__loader__=loader, __file__=name, __cached__=None)
+    return compile(data, name, "exec", dont_inherit=True)
 
 
 def forget_modules(loaded, keep=()):

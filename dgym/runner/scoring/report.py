@@ -20,6 +20,20 @@ _TEXT = 200
 _RANK = ("passed", "xpassed", "skipped", "xfailed", "failed", "error")
 
 
+def make_reporter(orders, write):
+    """The plugin for one pytest session."""
+    if orders["changed"] is None:
+        return Reporter(write)
+    from .canary import make_canary
+
+    name = "test_" + os.urandom(6).hex()
+    return Reporter(
+        write,
+        changed=[os.path.join(orders["workspace"], path) for path in orders["changed"]],
+        make_canary=lambda session, *callbacks: make_canary(session, name, *callbacks),
+    )
+
+
 class Reporter(object):
     """Plugin object; ``write(kind, **fields)`` puts one record on the report descriptor.
 

@@ -109,6 +109,6 @@ def _report(manager, load):
         report = load("descriptors").move_high(int(descriptors[1]))
     except OSError:
         return
-    reporter = load("scoring.start").make_reporter(orders, wrapper.open_writer(report, orders.pop("token")))
+    reporter = load("scoring.report").make_reporter(orders, wrapper.open_writer(report, orders.pop("token")))
     reporter.watch()
     manager.register(reporter, "dgym-" + os.urandom(6).hex())

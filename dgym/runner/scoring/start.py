@@ -8,8 +8,10 @@ counts only when the program's own code or the library asked for it, not a file 
 import importlib
 import os
 import sys
+from sys import getprofile, gettrace, setprofile, settrace
 
 from dgym_runner import main_program
+from dgym_runner.frames import call_from
 
 
 def run(orders, write, loaded):
@@ -23,32 +25,14 @@ def run(orders, write, loaded):
 # pytest
 
 
-def make_reporter(orders, write):
-    """The plugin for one pytest session."""
-    from .report import Reporter
-
-    if orders["changed"] is None:
-        return Reporter(write)
-    from .canary import make_canary
-
-    name = "test_" + os.urandom(6).hex()
-    return Reporter(
-        write,
-        changed=[os.path.join(orders["workspace"], path) for path in orders["changed"]],
-        make_canary=lambda session, *callbacks: make_canary(session, name, *callbacks),
-    )
-
-
 def _run_pytest(orders, write):
     launch = orders["launch"]
     pytest = _import_pytest(launch)
+    from .report import make_reporter
+
     sys.argv = [pytest.__file__ if launch["kind"] == "module" else launch["target"]] + _pytest_arguments(orders)
-    status = int(pytest.main(sys.argv[1:], plugins=[make_reporter(orders, write)]))
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (AttributeError, OSError, ValueError):
-            continue
+    status = int(_call_alone(pytest.main, sys.argv[1:], [make_reporter(orders, write)]))
+    _flush_streams()
     write("status", status=status & 0xFF)
     sys.exit(status)
 
@@ -86,40 +70,67 @@ def _import_early():
             continue
 
 
+def _flush_streams():
+    for stream in (sys.stderr, sys.stdout):
+        try:
+            _call_alone(stream.flush)
+        except Exception:  # noqa: S112 - closed or replaced by the program
+            continue
+
+
 # Scripts and modules
 
 
 def _run_program(orders, write, loaded):
     launch = orders["launch"]
+    kind, target = launch["kind"], launch["target"]
     changed = [os.path.realpath(os.path.join(orders["workspace"], path)) for path in orders["changed"] or ()]
-    sys.argv = [launch["target"]] + list(launch["argv"])
+    sys.argv = ["-m" if kind == "module" else target] + list(launch["argv"])
     if hasattr(sys, "orig_argv"):
         sys.orig_argv[:] = launch["orig_argv"]
-    status, abnormal = 0, None
+    ending = abnormal = failure = tracing = function = None
     try:
-        first = main_program.first_entry(launch["kind"], launch["target"])
+        first = main_program.first_entry(kind, target)
         if first is not None:
             sys.path.insert(0, first)
         main_program.forget_modules(loaded)
-        code, namespace = main_program.load(launch["kind"], launch["target"])
-        exec(code, namespace)
+        function, arguments = main_program.prepare(kind, target)
+        try:
+            _call_alone(function, *arguments)
+        finally:
+            # The program's trace function must not see what runs from here on.
+            tracing = gettrace()
+            settrace(None)
+            setprofile(None)
     except SystemExit as error:
-        status = _exit_status(error.code)
-        abnormal = _abnormal_end(error.__traceback__, launch["target"], changed)
-    except BaseException:
-        status = 1
-        _show_traceback()
-    write("status", status=status, **({} if abnormal is None else {"abnormal": abnormal}))
-    sys.exit(status)
+        ending = error.code
+        abnormal = _abnormal_end(error.__traceback__, target, changed)
+    except BaseException as error:
+        failure = error
+        ending = 1
+    if function is exec:
+        _flush_streams()  # as the interpreter does at the end of a script, before it prints an exception
+    if failure is not None:
+        _show_traceback(failure)
+        tracing = gettrace() or tracing
+        settrace(None)
+    write("status", status=_exit_status(ending), **({} if abnormal is None else {"abnormal": abnormal}))
+    settrace(tracing)
+    sys.exit(ending)
+
+
+def _call_alone(function, *arguments):
+    """The result of the function, with the runner's frames taken out of its stack where that is possible."""
+    if gettrace() is None and getprofile() is None:
+        return call_from(None, function, *arguments)
+    return function(*arguments)
 
 
 def _exit_status(code):
+    """The status with which the interpreter ends after ``SystemExit(code)``; it prints what is not a number."""
     if code is None:
         return 0
-    if isinstance(code, int):
-        return int(code) & 0xFF
-    sys.stderr.write("%s\n" % (code,))
-    return 1
+    return int(code) & 0xFF if isinstance(code, int) else 1
 
 
 def _abnormal_end(traceback, target, changed):
@@ -132,13 +143,14 @@ def _abnormal_end(traceback, target, changed):
     return None
 
 
-def _show_traceback():
-    """What the interpreter would print, without the frames of the runner and of the import system."""
-    kind, value, traceback = sys.exc_info()
+def _show_traceback(error):
+    """Print an exception as the interpreter does, without the frames of the runner."""
+    traceback = error.__traceback__
     ours = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
-    while traceback is not None and (
-        os.path.realpath(traceback.tb_frame.f_code.co_filename).startswith(ours)
-        or traceback.tb_frame.f_globals.get("__name__") == "runpy"
-    ):
+    while traceback is not None and os.path.realpath(traceback.tb_frame.f_code.co_filename).startswith(ours):
         traceback = traceback.tb_next
-    sys.excepthook(kind, value.with_traceback(traceback), traceback)
+    error.__traceback__ = traceback
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, traceback
+    if sys.version_info >= (3, 12):
+        sys.last_exc = error
+    _call_alone(sys.excepthook, type(error), error, traceback)

@@ -6,14 +6,80 @@ from pathlib import Path
 import pytest
 
 from tests.bare_python import bare_python
-from tests.plain_python import FORMS, library_names, plain, without_advice, write_forms, write_hiding
+from tests.plain_python import (
+    FAILING,
+    FORMS,
+    STACKS,
+    library_names,
+    plain,
+    without_advice,
+    write_forms,
+    write_hiding,
+)
 
 INTERPRETERS = sorted(
     (Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions").glob("3.*/bin/python"),
     key=lambda path: [int(part) for part in path.parent.parent.name.split(".") if part.isdigit()],
 )
 NEWEST = str(INTERPRETERS[-1]) if INTERPRETERS else bare_python()
-PYTHONS = [pytest.param(str(path), marks=pytest.mark.thorough) for path in INTERPRETERS[:-1][:1]] + [NEWEST]
+PYTHONS = [pytest.param(str(path), marks=pytest.mark.thorough) for path in INTERPRETERS[:-1][:1]] + [
+    *(pytest.param(str(path), marks=pytest.mark.matrix) for path in INTERPRETERS[1:-1]),
+    NEWEST,
+]
+TRACED = """
+import gc, threading
+
+def trace(frame, event, arg):
+    if "/runner/" in frame.f_code.co_filename:
+        seen.append(frame.f_code.co_name)
+    return trace
+
+def profile(frame, event, arg):
+    pass
+
+def catch(depth):
+    try:
+        return 1 / depth
+    except ZeroDivisionError:
+        return catch(depth + 1)
+
+def generate():
+    try:
+        yield catch(0)
+    finally:
+        show_stack()
+
+seen = []
+kept = [generate()]
+
+def finish():
+    sys.settrace(None)
+    sys.setprofile(None)
+    kept[0].close()
+    print(seen)
+
+atexit.register(finish)
+threading.settrace(trace)
+sys.settrace(trace)
+if "profile" in sys.argv:
+    sys.setprofile(profile)
+list(generate())
+kept.append(gc.get_objects())
+next(kept[0])
+"""
+ENDINGS = {
+    "an exception": FAILING,
+    "an exception of another kind": "raise GeneratorExit('over')",
+    "a status": "sys.exit(3)",
+    "a message": "sys.exit(['not', 'a', 'number'])",
+    "an exit in a function": "def leave():\n    raise SystemExit(None)\nleave()",
+    "recursion": "sys.setrecursionlimit(150)\nsys.tracebacklimit = 2\ndef fall(): fall()\nfall()",
+    "a hook": "sys.excepthook = lambda *found: show_stack() or print(found[:2], sys.exc_info(), flush=True)\n1 / 0",
+    "a hook that traces": "sys.excepthook = lambda *found: sys.settrace(trace)\n1 / 0",
+    "an error in C": "sorted([1, 'a'], key=show_stack() or str.lower)",
+    "a syntax error": "eval('1 +')",
+    "nothing": "",
+}
 
 
 @pytest.fixture(params=PYTHONS, ids=lambda path: Path(path).parent.parent.name)
@@ -37,6 +103,22 @@ def score_like_python(run_plain, tmp_path, python):
 @pytest.mark.parametrize("entrypoint", [*FORMS, "cd sub && python ../main.py"])
 async def test_the_program_sees_what_it_sees_alone(score_like_python, entrypoint):
     await score_like_python(write_forms, entrypoint)
+
+
+@pytest.mark.parametrize("entrypoint", [*FORMS, "cd sub && python ../main.py", "true && python main.py"])
+async def test_no_frame_of_the_runner_is_on_the_stack_of_the_program(score_like_python, entrypoint):
+    await score_like_python(lambda workspace: write_forms(workspace, STACKS + FAILING), entrypoint)
+
+
+@pytest.mark.parametrize("argument", ["trace", "profile"])
+@pytest.mark.parametrize("ending", ENDINGS)
+async def test_a_program_that_traces_itself_ends_as_it_does_alone(run_plain, tmp_path, python, ending, argument):
+    program = STACKS + TRACED + ENDINGS[ending]
+    entrypoint = f"python main.py {argument}"
+    result = await run_plain({"main.py": program}, entrypoint, python=python, changed=["other.py"])
+    expected = plain(python, f"{entrypoint}; echo status $?", tmp_path / "workspace")
+    assert f"{result.run.text}status {result.run.exit_status}\n" == expected
+    assert result.completed
 
 
 @pytest.mark.parametrize("entrypoint", ["python main.py", "true && python main.py"])
