@@ -139,8 +139,10 @@ def explain_place(filename, line, shown):
             line,
             _advice(meant, shown, found if body else None),
         )
-    if found is None or (body is not None and body <= line):
+    if found is None or (body is not None and body < line):
         return None
+    if body == line:
+        return "Line %d has the whole of %s: the program stops there when it is defined, too." % (line, found)
     text = "Line %d belongs to the definition of %s: the program stops there when it is defined" % (line, found)
     if body is None:
         return text + "."

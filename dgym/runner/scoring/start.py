@@ -152,5 +152,5 @@ def _show_traceback(error):
     error.__traceback__ = traceback
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, traceback
     if sys.version_info >= (3, 12):
-        sys.last_exc = error
+        sys.last_exc = error  # novm
     _call_alone(sys.excepthook, type(error), error, traceback)
