@@ -7,6 +7,7 @@ comprehensions and lambdas, and assignments to local variables stay, in every fr
 import ast
 import functools
 import linecache
+import operator
 import os
 import pdb  # noqa: T100 - this is one
 import pprint
@@ -151,7 +152,7 @@ class Commands(pdb.Pdb):
     def _getval_except(self, arg, frame=None):
         values = self.values() if frame is None else frame.f_locals
         try:
-            return evaluate(arg, frame or self.curframe, values)
+            return _Displayed(evaluate(arg, frame or self.curframe, values), self)
         except BaseException:
             kind, value = sys.exc_info()[:2]
             return _Raised("** raised %s **" % traceback.format_exception_only(kind, value)[-1].strip())
@@ -337,6 +338,21 @@ def unquoted(place):
     except ValueError:
         return place
     return words[0] if len(words) == 1 else place
+
+
+class _Displayed(object):
+    """A value as pdb shows and compares it, without frames of the debugger on the stack of the value's own methods."""
+
+    def __init__(self, value, debugger):
+        self.value = value
+        self._debugger = debugger
+
+    def __repr__(self):
+        return call_from(self._debugger.curframe, repr, self.value)
+
+    def __ne__(self, other):
+        value = getattr(other, "value", other)
+        return self.value is not value and call_from(self._debugger.curframe, operator.ne, self.value, value)
 
 
 class _Raised(str):

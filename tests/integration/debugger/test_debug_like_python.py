@@ -151,6 +151,8 @@ async def test_no_frame_of_the_debugger_is_on_the_stack_of_a_command(debug, how)
         if expected is not None:
             assert shown.strip() == repr(expected).replace("<stdin>", "<module>"), command
         assert "dgym" not in shown
+    displayed = (await debug("display shown")).output.strip()
+    assert displayed == "display shown: ['__repr__', 'inner', 'outer', '<module>']"
     assert (await debug("p sys._getframe().f_back.f_code.co_name")).output.strip() == "'inner'"
     result = await debug.each("u", "p names()")
     assert result.output.strip() == "['names', '<module>', 'outer', '<module>']"
