@@ -151,6 +151,11 @@ class BaseAgent:
     def check_files(cls, parameters: Mapping[str, Any], base: Path | None) -> None:
         """Nothing: the parameters name no files."""
 
+    @classmethod
+    def prompt_digests(cls, parameters: Mapping[str, Any], base: Path | None) -> dict[str, str]:  # noqa: ARG003
+        """Digests of the templates of the agent's prompts, by name, for the record of an episode."""
+        return {}
+
 
 def find_file(reference: str, base: Path | None) -> Path:
     """The file beside the manifest, or, as with a path typed at the prompt, in the current directory.

@@ -28,13 +28,15 @@ class Exchange(Reply, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     ``sent`` are the numbers of the request's messages, in order, as ranges with both ends included; ``messages`` are
     those sent for the first time, whose numbers go on from the last one of the exchange before. ``removed`` are the
     numbers of the messages that the request before had and that a compaction replaced. ``tools`` are the names of the
-    tools in the order in which they were sent, where they differ from those of the exchange before.
+    tools in the order in which they were sent, where they differ from those of the exchange before; ``tools_digest`` is
+    the SHA-256 of their schemas as JSON.
     """
 
     sent: tuple[tuple[int, int], ...]
     messages: tuple[Message, ...] = ()
     removed: tuple[tuple[int, int], ...] = ()
     tools: tuple[str, ...] = ()
+    tools_digest: str = ""
 
 
 class Transcript:
@@ -62,8 +64,9 @@ class Transcript:
             return None
         return [self._messages[number] for number in numbers]
 
-    def record(self, messages: Sequence[Message], reply: Reply, tools: Sequence[str] = ()) -> Exchange:
-        """The exchange in which ``messages`` and ``tools`` were sent and ``reply`` came back."""
+    def record(self, messages: Sequence[Message], reply: Reply, definitions: Sequence[ToolDefinition] = ()) -> Exchange:
+        """The exchange in which ``messages`` and tools were sent and ``reply`` came back."""
+        tools = [str(tool["name"]) for tool in definitions]
         numbers, new = [], []
         for sent in messages:
             message = msgspec.structs.replace(sent, calls=_recorded(sent.calls))
@@ -75,18 +78,25 @@ class Transcript:
         removed = sorted({old for old, now in zip(self._last, numbers, strict=False) if old != now})
         changed = () if tuple(tools) == self.tools else tuple(tools)
         self._last, self.tools = numbers, tuple(tools)
-        fields = msgspec.structs.asdict(reply) | {"calls": _recorded(reply.calls)}
         return Exchange(
             sent=tuple(ranges(numbers)),
             messages=tuple(new),
             removed=tuple(ranges(removed)),
             tools=changed,
-            **fields,
+            tools_digest=digest_tools(definitions),
+            **msgspec.structs.asdict(reply),
         )
 
     def _add(self, message: Message) -> int:
         self._messages.append(message)
         return self._numbers.setdefault(_key(message), len(self._messages) - 1)
+
+
+def digest_tools(definitions: Sequence[ToolDefinition]) -> str:
+    """The SHA-256 of tools with their schemas, in order; empty without tools."""
+    if not definitions:
+        return ""
+    return hashlib.sha256(msgspec.json.encode(definitions, order="deterministic")).hexdigest()
 
 
 def _numbers(sent: Iterable[tuple[int, int]]) -> list[int]:
@@ -217,7 +227,7 @@ class Chat:
         except PersonLeft:
             raise StopEpisode(EndReason.CANCELLED) from None
         self._account(reply)
-        self._listener(self._transcript.record(messages, reply, [str(tool["name"]) for tool in tools]))
+        self._listener(self._transcript.record(messages, reply, tools))
         return reply
 
     def count(self, messages: Sequence[Message], tools: Sequence[ToolDefinition] = ()) -> int:

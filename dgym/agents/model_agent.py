@@ -15,7 +15,7 @@ import msgspec
 from dgym.agents.base import AgentContext, BaseAgent, Env, Tools
 from dgym.agents.chat import Chat, StopEpisode
 from dgym.agents.conversation import Conversation
-from dgym.agents.prompt import InlineTemplate, Prompt, advice, check_template
+from dgym.agents.prompt import InlineTemplate, Prompt, advice, check_template, digest_template
 from dgym.api import ToolSpec
 from dgym.env import InfoDict
 from dgym.errors import ContextLengthExceeded, ManifestError
@@ -296,6 +296,13 @@ class ModelAgent(BaseAgent):
         settings = cls.settings(parameters)
         check_template(settings.system_prompt, base, "system")
         check_template(settings.task_prompt, base, "task")
+
+    @classmethod
+    def prompt_digests(cls, parameters: Mapping[str, Any], base: Path | None) -> dict[str, str]:
+        """The digests of both templates."""
+        settings = cls.settings(parameters)
+        given = {"system": settings.system_prompt, "task": settings.task_prompt}
+        return {name: digest_template(template, base, name) for name, template in given.items()}
 
     @classmethod
     def settings(cls, parameters: Mapping[str, Any]) -> Settings:

@@ -4,6 +4,7 @@ Both are Jinja templates; users may replace them, by a path or inline. Each sect
 so that a long traceback cannot push out everything else.
 """
 
+import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -101,6 +102,36 @@ def check_template(given: str | InlineTemplate | None, base: Path | None, name: 
     template = _template(given, base, name)
     known: dict[str, Any] = {"tools": list(STANDARD_TOOLS), "instructions": defaultdict(str), "eval_on_rewrite": False}
     _render(template, {**known, **dict.fromkeys(SHARES, ""), "notices": []})
+
+
+def digest_template(given: str | InlineTemplate | None, base: Path | None, name: str) -> str:
+    """The SHA-256 of a template's text and of the templates that it includes or extends by a literal name.
+
+    Raises:
+        ManifestError: It cannot be read, or is not valid.
+    """
+    from jinja2 import TemplateError
+    from jinja2.meta import find_referenced_templates
+
+    template = _template(given, base, name)
+    if isinstance(given, InlineTemplate):
+        texts, directory = [given.inline], _PROMPTS
+    else:
+        path = Path(template.filename or "")
+        texts, directory = [path.read_text(encoding="utf-8")], path.parent
+    environment, names, total = _environment(directory), list[str](), hashlib.sha256()
+    while texts:
+        text = texts.pop()
+        total.update(text.encode() + b"\0")
+        for other in find_referenced_templates(environment.parse(text)):
+            if other is None or other in names or environment.loader is None:
+                continue
+            names.append(other)
+            try:
+                texts.append(environment.loader.get_source(environment, other)[0])
+            except TemplateError:  # An include may be optional.
+                continue
+    return total.hexdigest()
 
 
 def _template(given: str | InlineTemplate | None, base: Path | None, name: str) -> "Template":

@@ -17,9 +17,8 @@ from dgym.cli.options import (
     python_option,
     sandbox_option,
 )
-from dgym.cli.output import echo
+from dgym.cli.output import echo, echo_document
 from dgym.errors import ManifestError
-from dgym.terminal import printable_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -87,7 +86,7 @@ def show(
         job = _first_job(name, task, assignments, options, Path(directory) / "llm.json")
         body = asyncio.run(first_request(job)).decode()
     if output == "json":
-        click.echo(printable_json(body))
+        echo_document(body)
     else:
         _print(json.loads(body))
 

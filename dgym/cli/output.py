@@ -36,7 +36,12 @@ def echo_json(value: Any) -> None:
     """Print ``value`` as indented JSON, in which nothing is lost."""
     import msgspec
 
-    click.echo(printable_json(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()))
+    echo_document(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+def echo_document(text: str) -> None:
+    """Print a JSON document as it is; characters that drive a terminal become JSON's escapes."""
+    click.echo(printable_json(text))
 
 
 def console(*, err: bool = False) -> "Console":

@@ -34,6 +34,7 @@ from dgym.tools import Tool, load_tools
 from dgym.wire import EndReason, Observation, Result, Step
 from dgym.wire.episode import Action, Episode
 from dgym.wire.http import Epochs, Usage
+from dgym.wire.provenance import RunEnvironment
 
 Opener = Callable[[DebugTask | None], Awaitable[Episode]]
 """Opens the episode of the next reset; with a task, that of this task from now on."""
@@ -368,6 +369,15 @@ class AsyncRepoEnv:
         """
         self._observers.append(observer)
         self._senders += [sending] if sending is not None else []
+
+    @property
+    def environment(self) -> RunEnvironment | None:
+        """Where the programs of the task run, and what the sandbox reports of it; None where a pod does not report it.
+
+        Raises:
+            EpisodeOver: The episode was never reset.
+        """
+        return self._running().toolset.environment
 
     @property
     def usage(self) -> Usage:

@@ -8,6 +8,7 @@ from dgym.agents import Agent
 from dgym.api import AgentSpec, DebugTask, EpisodeSpec, ToolSpec
 from dgym.results import DirectoryStore, EpisodeFolder, Record, StoredResult, TrajectoryHeader, episode_path
 from dgym.wire import Result
+from dgym.wire.provenance import Provenance
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +67,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         """The record of an attempt that was made before."""
         return Record(DirectoryStore(Path(self.results), local=True), f"{self.results_path}/{attempt}")
 
-    def describe(self, result: Result, *, start_time: str = "") -> StoredResult:
+    def describe(self, result: Result, *, start_time: str = "", provenance: Provenance | None = None) -> StoredResult:
         """``result`` with what identifies this episode."""
         return StoredResult(
             **{name: getattr(result, name) for name in Result.__struct_fields__},
@@ -80,6 +81,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
             task_labels=self.task.metadata.labels,
             digest=self.digest,
             start_time=start_time,
+            provenance=provenance,
         )
 
     def header(self, *, attempt: int, start_time: str, version: str, tools: tuple[str, ...]) -> TrajectoryHeader:

@@ -26,6 +26,7 @@ from dgym.episodes.events import (
 )
 from dgym.episodes.job import Job, effective_tools
 from dgym.episodes.player import EpisodeRun, Hooks, Models, Player
+from dgym.episodes.provenance import begin_provenance
 from dgym.errors import EpisodeOver
 from dgym.results import Attempt, StoredResult
 from dgym.sandbox import EngineName, SandboxKind
@@ -84,7 +85,7 @@ async def _run(job: Job, report: Report, models: Models, hooks: Hooks) -> Stored
         )
         result = await player.play(models)
         log.info("finished: %s, score %d of %d", result.reason, result.score, result.max_score)
-        return await record.finish(job.describe(result, start_time=start_time))
+        return await record.finish(job.describe(result, start_time=start_time, provenance=player.provenance))
 
 
 @contextlib.asynccontextmanager
@@ -158,6 +159,7 @@ def _episode_run(job: Job, agent: type[Agent], tools: Tools) -> EpisodeRun:
         spec=job.agent,
         agent=agent,
         tools=tools,
+        provenance=begin_provenance(job.task_digest),
         session=f"{job.episode}-{job.digest[:16]}",
         seed=job.seed,
         deadline_seconds=float(job.spec.active_deadline_seconds),

@@ -20,6 +20,7 @@ import msgspec
 from dgym.agents import Agent, AgentContext, Chat, Exchange, StopEpisode, Tools
 from dgym.api import AgentSpec, DebugTask
 from dgym.env import AsyncRepoEnv
+from dgym.episodes.provenance import with_agent
 from dgym.errors import (
     ArgumentError,
     ContentFiltered,
@@ -38,10 +39,13 @@ from dgym.results import Record, TimedStep
 from dgym.tracing import genai_span
 from dgym.wire import EndReason, Result, Step, ToolCall, action_problem, read_cost, write_cost
 from dgym.wire.episode import Action
+from dgym.wire.provenance import Provenance
 
 if TYPE_CHECKING:
     from dgym.llm import ModelCatalog
 
+_MOST_SERVED = 20
+"""Models, and fingerprints, that a result lists."""
 _WRONG = (ManifestError, PluginError, ArgumentError)
 
 
@@ -123,7 +127,8 @@ class EpisodeRun(msgspec.Struct, frozen=True, kw_only=True):
     """One run of one agent on one task.
 
     ``session`` names the conversation with the model; ``base`` None: parameters name no files. ``tools`` are the
-    effective ones. ``earlier_cost`` is that of all attempts before this player.
+    effective ones. ``earlier_cost`` is that of all attempts before this player, ``provenance`` what is known before the
+    episode begins.
     """
 
     task: DebugTask
@@ -136,6 +141,7 @@ class EpisodeRun(msgspec.Struct, frozen=True, kw_only=True):
     base: Path | None = None
     llm_config: str | None = None
     earlier_cost: Decimal = Decimal(0)
+    provenance: Provenance = Provenance()
 
 
 class EpisodeSession(Protocol):
@@ -201,10 +207,15 @@ class Player:
         }
         self._exchanges |= self._said
         self._unrecorded: list[Exchange] = []
+        self._served: dict[str, None] = {}
+        self._fingerprints: dict[str, None] = {}
+        for exchange in (exchange for exchanges in self._exchanges.values() for exchange in exchanges):
+            self._served_by(exchange)
         self._env: AsyncRepoEnv | None = None
         self._chat: Chat | None = None
         self._notes: list[str] = []
         self._patch = ""
+        self._provenance = run.provenance
 
     async def play(self, models: Models) -> Result:
         """The verdict, or a failure in the form of a result.
@@ -216,6 +227,7 @@ class Player:
         try:
             async with self._record.saving():
                 await self._open_chat(models)
+                self._record.provenance = self._provenance = self._with_agent()
                 result = await self._drive()
         except Exception as error:
             if self._is_retryable(error):
@@ -238,6 +250,49 @@ class Player:
         """The price of the model's tokens in all attempts, where the model's configuration has prices."""
         cost = self._chat.cost if self._chat is not None else None
         return None if cost is None else write_cost(cost)
+
+    @property
+    def provenance(self) -> Provenance:
+        """What ran, as far as it is known."""
+        model = self._provenance.model
+        if model is None:
+            return self._provenance
+        model = msgspec.structs.replace(
+            model,
+            served=tuple(self._served)[:_MOST_SERVED],
+            system_fingerprints=tuple(self._fingerprints)[:_MOST_SERVED],
+        )
+        return msgspec.structs.replace(self._provenance, model=model)
+
+    def _with_agent(self) -> Provenance:
+        run = self._run
+        return with_agent(
+            run.provenance,
+            run.agent,
+            run.spec.parameters,
+            base=run.base,
+            model=self._chat.model if self._chat is not None else None,
+            seed=run.seed,
+            temperature=run.spec.temperature,
+        )
+
+    def _with_environment(self) -> Provenance:
+        """The provenance with what the environment reported at the reset."""
+        assert self._env is not None
+        environment = self._env.environment
+        if environment is None:
+            return self._provenance
+        return msgspec.structs.replace(
+            self._provenance,
+            sandbox=environment.sandbox,
+            image=self._provenance.image or environment.image,
+            reported_by_sandbox=environment.reported_by_sandbox,
+        )
+
+    def _served_by(self, exchange: Exchange) -> None:
+        """Remember what the server reported of itself."""
+        self._served |= dict.fromkeys([exchange.model] if exchange.model else [])
+        self._fingerprints |= dict.fromkeys([exchange.system_fingerprint] if exchange.system_fingerprint else [])
 
     async def _drive(self) -> Result:
         try:
@@ -346,6 +401,7 @@ class Player:
         assert self._chat is not None
         assert self._env is not None
         self._unrecorded.append(exchange)
+        self._served_by(exchange)
         self._env.record_usage(
             input_tokens=self._chat.input_tokens, output_tokens=self._chat.output_tokens, price=self.price
         )
@@ -360,6 +416,8 @@ class Player:
         """Record a step, unless an earlier player has, with the exchanges that led to it."""
         if step.seq == 0:
             self._resume_chat()
+            self._provenance = self._with_environment()
+            self._record.describe(self._provenance)
         if step.seq < len(self._recorded):
             return
         exchanges, self._unrecorded = self._unrecorded, []

@@ -18,10 +18,12 @@ if TYPE_CHECKING:
         ModelSettings,
         Secret,
         default_path,
+        mask,
         user_directory,
         write_template,
     )
     from dgym.llm.faults import Fault
+    from dgym.llm.record import describe_model
     from dgym.llm.tokens import TokenCounter
 
 __all__ = [
@@ -43,9 +45,11 @@ __all__ = [
     "Waiting",
     "check_model",
     "default_path",
+    "describe_model",
     "describe_tool",
     "describe_tools",
     "load_models",
+    "mask",
     "render_call",
     "user_directory",
     "withholding_model",
@@ -62,9 +66,10 @@ __getattr__ = lazy_names(
         "dgym.llm.completions": ("render_call",),
         "dgym.llm.config": (
             *("FILE_NAME", "PATH_VARIABLE", "ModelSettings", "Secret"),
-            *("default_path", "user_directory", "write_template"),
+            *("default_path", "mask", "user_directory", "write_template"),
         ),
         "dgym.llm.faults": ("Fault",),
+        "dgym.llm.record": ("describe_model",),
         "dgym.llm.tokens": ("TokenCounter",),
     },
 )

@@ -171,6 +171,7 @@ _RETURNED = (*_REASONING_FIELDS, "reasoning_details", "thinking_blocks", "provid
 """Fields of a message that servers take back. OpenAI's own servers send none of them, and refuse unknown ones."""
 _RETURNED_OF_CALLS = ("extra_content", "provider_specific_fields")
 _THINK_START = "<think>"
+_REPORTED_CHARACTERS = 200
 
 
 def read_reply(
@@ -202,6 +203,8 @@ def read_reply(
         extra=_returned(message, _RETURNED) if settings.reasoning == "return" else {},
         finish_reason=finish_reason,
         refusal=refusal if isinstance(refusal, str) else "",
+        model=reported_text(document, "model"),
+        system_fingerprint=reported_text(document, "system_fingerprint"),
     )
     return complete_reply(received, settings, tools, identity=identity), _usage(document.get("usage"), settings)
 
@@ -231,6 +234,12 @@ def complete_reply(
         calls=tuple(_explain_cut(call) for call in calls) if cut else calls,
         in_text=in_text and bool(calls),
     )
+
+
+def reported_text(document: Mapping[str, Any], name: str) -> str:
+    """What the server reports of itself in the field ``name``, bounded; empty where it reports nothing."""
+    value = document.get(name)
+    return value[:_REPORTED_CHARACTERS] if isinstance(value, str) else ""
 
 
 def _returned(received: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:

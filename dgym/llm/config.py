@@ -283,6 +283,17 @@ def _explain(error: msgspec.ValidationError) -> str:
     return f"{field}: {what}" if field else what
 
 
+class _FromEnvironment(str):
+    """Text with the value of an environment variable."""
+
+    __slots__ = ()
+
+
+def from_environment(text: str) -> bool:
+    """Whether a text of ``generate_kwargs`` has the value of an environment variable."""
+    return isinstance(text, _FromEnvironment)
+
+
 def _resolve(value: Any, variables: Mapping[str, str], missing: list[str]) -> Any:
     """``value`` with every ``${NAME}`` and ``${NAME:-default}`` replaced, at any depth; unset names are collected."""
     if isinstance(value, dict):
@@ -300,7 +311,8 @@ def _resolve(value: Any, variables: Mapping[str, str], missing: list[str]) -> An
             return ""
         return found
 
-    return _REFERENCE.sub(replace, value)
+    resolved = _REFERENCE.sub(replace, value)
+    return _FromEnvironment(resolved) if _REFERENCE.search(value) else resolved
 
 
 def hub_token(environment: Mapping[str, str] | None = None) -> Secret | None:

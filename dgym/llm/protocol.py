@@ -75,7 +75,8 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     several calls are both possible. ``content`` is the message as it was received and as it is sent back, where it is
     not ``text``; ``extra`` are the fields that are sent back with it. ``in_text``: the calls were written in the
     content. ``tries`` counts requests, ``seconds_queue`` holds the waiting for a rate limit, a free place and between
-    tries; ``seconds_model`` is the time of the request that succeeded.
+    tries; ``seconds_model`` is the time of the request that succeeded. ``model`` and ``system_fingerprint`` are what
+    the server reports of itself.
     """
 
     text: str = ""
@@ -90,6 +91,8 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     seconds_model: float = 0.0
     seconds_queue: float = 0.0
     tries: int = 1
+    model: str = ""
+    system_fingerprint: str = ""
 
 
 Waiting = Callable[[str], None]

@@ -113,7 +113,7 @@ class RemoteModel:
         waiting: Waiting = lambda _: None,
     ) -> Reply:
         """Ask the model; see ``dgym.llm.Model``."""
-        body = self._body(messages, tools, seed=seed, temperature=temperature)
+        body = self.body(messages, tools, seed=seed, temperature=temperature)
         expected = self._counter.count(messages, tools)
         started = time.monotonic()
         wait = _Wait(waiting, self._noticed_seconds)
@@ -139,7 +139,7 @@ class RemoteModel:
     def _uses_responses(self) -> bool:
         return self.settings.api == "responses"
 
-    def _body(
+    def body(
         self,
         messages: Sequence[Message],
         tools: Sequence[ToolDefinition],
@@ -147,6 +147,7 @@ class RemoteModel:
         seed: int | None,
         temperature: str | None,
     ) -> dict[str, Any]:
+        """The body of a request."""
         if self._uses_responses:
             return responses.request_body(self.settings, messages, tools, temperature=temperature)
         return completions.request_body(self.settings, messages, tools, seed=seed, temperature=temperature)

@@ -13,6 +13,7 @@ from dgym.llm.completions import (
     read_call,
     read_document,
     read_usage,
+    reported_text,
     split_reasoning,
     valid_arguments,
     valid_name,
@@ -104,6 +105,8 @@ def read_reply(
         extra={ITEMS: returned} if settings.reasoning == "return" and returned else {},
         finish_reason=finish_reason,
         refusal=_joined(parts, "refusal", "refusal"),
+        model=reported_text(document, "model"),
+        system_fingerprint=reported_text(document, "system_fingerprint"),
     )
     reported = document.get("usage")
     usage = (

@@ -21,6 +21,7 @@ from dgym.errors import ManifestError
 from dgym.results.store import LOG, PATCH, RESULT, TRAJECTORY
 from dgym.untrusted import open_regular, read_regular
 from dgym.wire import Result, Step, ToolCall
+from dgym.wire.provenance import Provenance
 
 INLINE_PATCH_LIMIT = 1024**2
 """Bytes of patch kept inside ``result.json``; a larger one stands in ``patch.diff`` alone."""
@@ -39,7 +40,8 @@ class StoredResult(Result, frozen=True, kw_only=True, rename="camel"):
 
     ``arm`` is empty outside a set with arms; ``task_labels`` are those of the DebugTask, by which reports group.
     ``wall_seconds`` are those of the whole attempt, where ``duration_seconds`` leave out preparation and scoring;
-    None when the process that began the attempt is not the one that stored its result.
+    None when the process that began the attempt is not the one that stored its result. ``provenance`` is None in
+    results of earlier versions.
     """
 
     namespace: str = "local"
@@ -54,6 +56,7 @@ class StoredResult(Result, frozen=True, kw_only=True, rename="camel"):
     digest: str = ""
     start_time: str = ""
     wall_seconds: float | None = None
+    provenance: Provenance | None = None
 
 
 class Attempt:
@@ -137,7 +140,8 @@ class TrajectoryHeader(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
 
     ``manifest`` is the file the episode came from, or ``bundled:NAME``; ``tools`` and ``agent`` are as the manifest
     gives them after overrides. Neither the solution nor anything that scores is in a trajectory. The first steps of an
-    attempt that goes on after a lost one are those of ``replayed_attempt``.
+    attempt that goes on after a lost one are those of ``replayed_attempt``. ``provenance`` is what was known before the
+    first step.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -157,6 +161,7 @@ class TrajectoryHeader(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     sandbox: str = "auto"
     start_time: str = ""
     replayed_attempt: int | msgspec.UnsetType = msgspec.UNSET
+    provenance: Provenance | None = None
 
 
 class TimedStep(Step, frozen=True, kw_only=True, rename="camel"):

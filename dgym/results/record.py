@@ -25,6 +25,7 @@ from dgym.results.attempts import (
 from dgym.results.directory import DirectoryStore
 from dgym.results.store import IN_FLIGHT, LOG, PATCH, RESULT, TRAJECTORY, Store, StoreUnavailable
 from dgym.wire import Step, ToolCall
+from dgym.wire.provenance import Provenance
 
 _log = logging.getLogger(__name__)
 
@@ -82,6 +83,10 @@ class Record:
         self._version: str | None = None
         self._unsaved_steps = 0
         self._changed = asyncio.Event()
+        self.provenance: Provenance | None = None
+        """Written into the header, with the first step or at the end."""
+        self._unwritten: list[TrajectoryHeader | TimedStep] = []
+        """The header, and the steps of an earlier attempt, before they are written."""
         self.unanswered: UnansweredStep | None = None
         """The step that an earlier worker had sent after those that ``load`` returned."""
         self._in_flight: UnansweredStep | None = None
@@ -140,7 +145,8 @@ class Record:
     def begin(self, header: TrajectoryHeader) -> None:
         """Begin the trajectory of a new attempt, whose duration this process knows."""
         self._timed = True
-        self._line(header)
+        self._unwritten = [header]
+        self._store.append_at_once(self._place(TRAJECTORY), b"", size=0)  # Refuses the attempt of another process.
 
     async def load(self, header: TrajectoryHeader, earlier: Sequence[TimedStep] = ()) -> tuple[TimedStep, ...]:
         """The steps that an earlier worker wrote; ``unanswered`` is the one that it had sent after them.
@@ -149,9 +155,7 @@ class Record:
         """
         data, steps, self.unanswered = await self._read()
         if steps is None:
-            self._line(header)
-            for step in earlier:
-                self._line(step)
+            self._unwritten = [header, *earlier]
             self._went_on(earlier)
             return tuple(earlier)
         whole = data[: data.rfind(b"\n") + 1]
@@ -176,6 +180,17 @@ class Record:
         if steps:
             self._began -= steps[-1].elapsed_seconds
 
+    def describe(self, provenance: Provenance) -> None:
+        """Write the header, which is not written yet, with what is known before the first step."""
+        self.provenance = provenance
+        self._write_begin()
+
+    def _write_begin(self) -> None:
+        unwritten, self._unwritten = self._unwritten, []
+        for line in unwritten:
+            header = isinstance(line, TrajectoryHeader)
+            self._line(msgspec.structs.replace(line, provenance=self.provenance) if header else line)
+
     def sending(self, seq: int, call: ToolCall, exchanges: Sequence[Any] = ()) -> None:
         """Record a step that is about to be sent, with the exchanges that led to it, until ``write`` has its answer."""
         if not self._lines:
@@ -189,6 +204,7 @@ class Record:
         if self._saving_soon is not None:
             self._saving_soon.cancel()
         self._in_flight = None
+        self._write_begin()
         self._line(
             TimedStep(
                 seq=step.seq,
@@ -213,6 +229,7 @@ class Record:
         finally:
             saving.cancel()
             await asyncio.wait([saving])
+            self._write_begin()
             with contextlib.suppress(StoreUnavailable, TimeoutError):
                 async with asyncio.timeout(_LAST_SAVE_SECONDS):
                     await self.save()
@@ -316,6 +333,7 @@ class Record:
             patch=result.patch if len(patch) <= INLINE_PATCH_LIMIT else "",
             wall_seconds=round(time.monotonic() - self._began, 3) if self._timed else None,
         )
+        self._write_begin()
         await self.save()
         await self._store.write(self._place(PATCH), patch)
         if self._log is not None:

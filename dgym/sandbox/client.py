@@ -89,6 +89,11 @@ class RunnerClient:
         return self._workspace
 
     @property
+    def image(self) -> str:
+        """The digest of the container's image, where it is known; see ``Sandbox.image``."""
+        return ""
+
+    @property
     def overlay(self) -> str:
         """The path inside of the environment that projects are installed into; see ``Sandbox.overlay``."""
         return ""

@@ -175,6 +175,11 @@ class Sandbox(Protocol):
         ...
 
     @property
+    def image(self) -> str:
+        """The digest of the container's image; "" without a container, and in a pod."""
+        ...
+
+    @property
     def overlay(self) -> str:
         """The path inside of the environment that projects are installed into; "" if the image has its own."""
         ...

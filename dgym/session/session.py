@@ -25,6 +25,7 @@ from dgym.session.execution import (
 from dgym.session.journal import Journal, Requests
 from dgym.session.limits import Deadline, EpisodeLimits
 from dgym.session.preparation import Baseline, apply_solution, run_setup
+from dgym.session.provenance import read_environment
 from dgym.session.replay import LAST_DEATH, RecordedHistory
 from dgym.session.sandboxes import Sandboxes, SandboxTermination
 from dgym.session.scoring import MAXIMUM_NOTES, ChangeSet, Ending, score, unscored, verification_plan
@@ -35,6 +36,7 @@ from dgym.tools import Tool, ToolContext
 from dgym.wire import EndReason, Observation, Result, Score, Step, ToolCall
 from dgym.wire.episode import Action
 from dgym.wire.http import EpisodeState, ToolsResponse, Usage
+from dgym.wire.provenance import RunEnvironment
 
 
 class Session:
@@ -92,6 +94,7 @@ class Session:
         self._reset_key: str | None = None
         self._unexecuted: set[int] = set()
         self._solution: Observation | None = None
+        self._environment: RunEnvironment | None = None
         self._started = 0.0
         self._deadline_watch: asyncio.Task[None] | None = None
         self._finishing: asyncio.Future[Result] | None = None
@@ -151,7 +154,8 @@ class Session:
     @property
     def toolset(self) -> ToolsResponse:
         """The task's instructions and the tools that are available now."""
-        return self._toolbox.describe(self.task.spec.instructions)
+        toolset = self._toolbox.describe(self.task.spec.instructions)
+        return msgspec.structs.replace(toolset, environment=self._environment)
 
     @property
     def step_in_flight(self) -> int | None:
@@ -322,7 +326,10 @@ class Session:
                 self.deadline.run()
             instructions = self.task.spec.instructions.strip() or "Find and repair the bug."
             texts = [instructions, *await self._toolbox.greet(context, self.tools.values())]
-            first = await first_observation(self.tools, context, texts, evaluate=evaluate)
+            sandbox, _ = self._sandboxes.current()
+            first, self._environment = await asyncio.gather(
+                first_observation(self.tools, context, texts, evaluate=evaluate), read_environment(sandbox)
+            )
             self.evaluation = first.evaluation
             if self._recorded is None:
                 await self._check_evaluation(context)

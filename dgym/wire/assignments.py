@@ -87,6 +87,7 @@ class Assignment(Message, frozen=True, kw_only=True):
         replay_attempt: The attempt whose recorded steps are replayed into this pod first; 0: the episode begins afresh.
         poisoned_steps: The episode's steps that no replay runs again.
         earlier_price: Price of the model's tokens in all attempts before this assignment.
+        image_digest: Digest of the image of the pod's sandbox, as the kubelet reports it; empty: it is not known.
         traceparent: The root span of the episode's trace, as the W3C's header names it; empty: the operator has none.
     """
 
@@ -111,6 +112,7 @@ class Assignment(Message, frozen=True, kw_only=True):
     replay_attempt: Count = 0
     poisoned_steps: tuple[PoisonedStep, ...] = ()
     earlier_price: str | None = None
+    image_digest: str = ""
     traceparent: str = ""
 
     def __repr__(self) -> str:

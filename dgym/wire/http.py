@@ -21,6 +21,7 @@ from dgym.wire.error_codes import ErrorBody as ErrorBody
 from dgym.wire.error_codes import ErrorCode as ErrorCode
 from dgym.wire.error_codes import error_body as error_body
 from dgym.wire.messages import Breakpoint, EndReason, Observation, Result, Score, Step, ToolCall
+from dgym.wire.provenance import RunEnvironment
 
 EPOCH_HEADER = "Dgym-Epoch"
 """The epoch of the caller's assignment, with the operator's proof; one below the highest seen is superseded."""
@@ -266,11 +267,15 @@ class ToolDescription(Message, frozen=True, kw_only=True):
 
 
 class ToolsResponse(Message, frozen=True, kw_only=True):
-    """The task's instructions and the tools. ``notices`` are texts of the tools' ``on_reset``."""
+    """The task's instructions and the tools. ``notices`` are texts of the tools' ``on_reset``.
+
+    ``environment`` is where the task's programs run; None before the reset.
+    """
 
     instructions: str
     tools: tuple[ToolDescription, ...]
     notices: tuple[str, ...] = ()
+    environment: RunEnvironment | None = None
 
 
 class DiffResponse(Message, frozen=True, kw_only=True):

@@ -60,7 +60,8 @@ def render(answer: Answer, body: dict[str, Any], number: int, *, usage: bool, ca
         "id": f"chatcmpl-{number}",
         "object": "chat.completion",
         "created": 0,
-        "model": body.get("model", ""),
+        "model": f"{body.get('model', '')}-2026-01-01",
+        "system_fingerprint": "fp_fake",
         "choices": [{"index": 0, "message": message, "finish_reason": finish, "logprobs": None}],
     }
     if usage:

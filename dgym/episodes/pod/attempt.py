@@ -17,12 +17,14 @@ from dgym.episodes.pod.logs import EpisodeLog, logging_into
 from dgym.episodes.pod.past import Past, make_past
 from dgym.episodes.pod.progress import Ending, Progress, Report, Shared
 from dgym.episodes.pod.session import LOST, PodSession
+from dgym.episodes.provenance import begin_provenance
 from dgym.errors import DgymError, EpisodeOver, ManifestError, ModelError, ModelUnavailable, Superseded
 from dgym.results import Record, StoredResult, TrajectoryHeader, attempt_path
 from dgym.session import EpisodeLimits
 from dgym.tracing import OpenSpan
 from dgym.wire import EndReason, Outcome, Result, read_cost
 from dgym.wire.assignments import Assignment, AssignmentMode, AssignmentState
+from dgym.wire.provenance import Provenance
 from dgym.wire.signing import patch_is_signed
 
 T = TypeVar("T")
@@ -77,6 +79,7 @@ class _Attempt:
         self._tracing = tracing
         self._session = PodSession(assignment, shared, progress)
         self._record = self._record_of(assignment.attempt, log)
+        self._provenance: Provenance | None = None
         self._started = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
     async def run(self) -> Ending:
@@ -144,7 +147,10 @@ class _Attempt:
             on_wait=self._progress.waits,
         )
         player = Player(run, self._session, self._record, log=_log, hooks=hooks, begun=begun, said=said)
-        return await player.play(self._shared.models)
+        try:
+            return await player.play(self._shared.models)
+        finally:
+            self._provenance = player.provenance
 
     @property
     def _model(self) -> str:
@@ -177,6 +183,7 @@ class _Attempt:
     async def _prepare_for_driver(self) -> Result:
         """Prepare the pod for an external driver, and store its steps until the verdict."""
         task, tools = read_task(self._assignment), read_tools(self._assignment) or STANDARD_TOOLS
+        self._record.provenance = self._provenance = _begun(self._assignment, task)
         begun = await self._record.load(header_of(self._assignment, task, tools, self._started))
         limits = EpisodeLimits(max_steps=_MAX_STEPS, deadline_seconds=self._assignment.remaining_seconds)
         await self._session.prepare_for_driver(task, tools, limits)
@@ -264,6 +271,7 @@ class _Attempt:
             attempt=assignment.attempt,
             digest=assignment.episode_uid,
             start_time=self._started,
+            provenance=self._provenance,
         )
 
 
@@ -351,7 +359,13 @@ def read_run(assignment: Assignment) -> EpisodeRun:
         seed=None if spec.seed is None else spec.seed + assignment.sample,
         deadline_seconds=assignment.remaining_seconds,
         earlier_cost=read_cost(assignment.earlier_price),
+        provenance=_begun(assignment, task),
     )
+
+
+def _begun(assignment: Assignment, task: DebugTask) -> Provenance:
+    provenance = begin_provenance(digest(task, None), image=assignment.image_digest)
+    return msgspec.structs.replace(provenance, sandbox="pod")
 
 
 def _load(spec: AgentSpec) -> type[Agent]:

@@ -220,11 +220,16 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Image:
-    """An image this engine has. ``id`` is the digest of its contents; ``user`` runs its programs."""
+    """An image this engine has.
+
+    ``id`` is the digest of its configuration; ``user`` runs its programs. ``digest`` is that of its manifest, by which
+    registries know it; of an image that never was in one, ``id``.
+    """
 
     name: str
     id: str
     user: str
+    digest: str = ""
 
     @property
     def is_root(self) -> bool:
@@ -294,7 +299,13 @@ def _image(name: str, answer: Answer) -> Image:
         # docker answers with an object, podman with a list of one.
         facts: dict[str, Any] = said[0] if isinstance(said, list) else said
         config = facts.get("Config") or {}
-        return Image(name=name, id=str(facts["Id"]), user=str(config.get("User") or ""))
+        known = [str(one).rpartition("@")[2] for one in facts.get("RepoDigests") or ()]
+        return Image(
+            name=name,
+            id=str(facts["Id"]),
+            user=str(config.get("User") or ""),
+            digest=known[0] if known else str(facts["Id"]),
+        )
     except (*DECODE_ERRORS, LookupError, AttributeError, TypeError):
         raise SandboxStartFailed(
             f"the engine's answer about image {name!r} makes no sense: {answer.output[:200]}"

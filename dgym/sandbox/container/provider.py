@@ -87,7 +87,7 @@ class ContainerProvider(SandboxProvider):
             ownership.release()
             raise
         reader, writer = await asyncio.open_connection(sock=connection)
-        sandbox = ContainerSandbox(reader, writer, process)
+        sandbox = ContainerSandbox(reader, writer, process, self._image)
         try:
             await self._configure(sandbox, process)
         except BaseException:
@@ -129,15 +129,23 @@ class ContainerProvider(SandboxProvider):
 class ContainerSandbox(RunnerClient):
     """A running container."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, process: ContainerProcess) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, process: ContainerProcess, image: Image
+    ) -> None:
         super().__init__(reader, writer)
         self._process = process
+        self._image = image
         self._stopping: asyncio.Task[None] | None = None
 
     @property
     def kind(self) -> Literal["container"]:
         """Always "container"."""
         return "container"
+
+    @property
+    def image(self) -> str:
+        """The digest of its image."""
+        return self._image.digest
 
     @property
     def name(self) -> str:

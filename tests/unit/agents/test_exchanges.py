@@ -63,12 +63,12 @@ def test_what_a_compaction_replaced_is_recorded(texts, data):
 def test_a_later_worker_puts_the_last_request_together_again():
     transcript, messages = Transcript(), [Message(role="user", content="a")]
     call = ModelCall(id="1", tool="view", arguments={"start": 100000.0}, raw='{"start": 1e5}')
-    exchanges = [transcript.record(messages, Reply(calls=(call,)), ["view"])]
+    exchanges = [transcript.record(messages, Reply(calls=(call,)), [{"name": "view"}])]
     messages.append(Message(role="assistant", content="", calls=(call,), extra={"reasoning_content": "Hm."}))
-    exchanges.append(transcript.record(messages, Reply(text="b"), ["view", "pdb"]))
+    exchanges.append(transcript.record(messages, Reply(text="b"), [{"name": "view"}, {"name": "pdb"}]))
     written = msgspec.json.decode(msgspec.json.encode(exchanges), type=list[Exchange])
     later = Transcript()
     later.restore(written)
     assert later.request(written[1]) == messages
     assert later.tools == ("view", "pdb")
-    assert later.record(messages, Reply(), ["view", "pdb"]).messages == ()
+    assert later.record(messages, Reply(), [{"name": "view"}, {"name": "pdb"}]).messages == ()

@@ -26,7 +26,10 @@ def test_a_request_has_the_messages_that_were_sent_and_marks_the_new_ones(sent):
 def test_tools_are_those_that_were_sent_last():
     transcript = Transcript()
     tools = [["view"], ["view"], ["view", "pdb"]]
-    recorded = [transcript.record([Message(role="user", content="a")], Reply(), names) for names in tools]
+    recorded = [
+        transcript.record([Message(role="user", content="a")], Reply(), [{"name": name} for name in names])
+        for names in tools
+    ]
     assert [list(request.tools) for request in sent_requests(recorded) if request] == tools
 
 

@@ -1,0 +1,95 @@
+"""What an episode records to be repeated: versions, digests, parameters, and the model's settings without secrets."""
+
+import functools
+import hashlib
+import subprocess
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, distribution, version
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import dgym
+from dgym.agents import Agent
+from dgym.decoding import DECODE_ERRORS
+from dgym.llm import Model, describe_model, mask
+from dgym.wire.provenance import Provenance
+
+_GIT_SECONDS = 10.0
+_LONG_BYTES = 1_000
+
+
+def begin_provenance(task_digest: str, *, image: str = "") -> Provenance:
+    """What is known before an episode begins; ``image`` is the digest of the pod's image."""
+    return Provenance(dgym_version=version("dgym"), dgym_commit=dgym_commit(), task_digest=task_digest, image=image)
+
+
+def with_agent(
+    provenance: Provenance,
+    agent: type[Agent],
+    parameters: Mapping[str, Any],
+    *,
+    base: Path | None,
+    model: Model | None,
+    seed: int | None,
+    temperature: str | None,
+) -> Provenance:
+    """``provenance`` with the agent's parameters and prompts, and its model."""
+    digests = getattr(agent, "prompt_digests", None)
+    return msgspec.structs.replace(
+        provenance,
+        parameters={name: _recorded(value) for name, value in parameters.items()},
+        prompts=digests(parameters, base) if digests is not None else {},
+        model=describe_model(model, seed=seed, temperature=temperature) if model is not None else None,
+    )
+
+
+def _recorded(value: Any) -> Any:
+    """A parameter without what looks like a key; a long one by its digest."""
+    data = mask(msgspec.json.encode(value, order="sorted", enc_hook=repr).decode())
+    if len(data) > _LONG_BYTES:
+        return {"sha256": hashlib.sha256(data.encode()).hexdigest()}
+    return msgspec.json.decode(data)
+
+
+@functools.cache
+def dgym_commit() -> str:
+    """The commit that dgym was installed from: that of its checkout, with ``-dirty`` if files differ, or of its source.
+
+    Empty where neither is known, as for a wheel of a release.
+    """
+    checkout = Path(dgym.__file__).resolve().parents[1]
+    if (checkout / ".git").exists():
+        commit = _git(checkout, "rev-parse", "HEAD")
+        changed = _git(checkout, "status", "--porcelain", "--untracked-files=no")
+        return f"{commit}-dirty" if commit and changed else commit
+    try:
+        source = msgspec.json.decode(distribution("dgym").read_text("direct_url.json") or "{}", type=_Source)
+    except (PackageNotFoundError, OSError, *DECODE_ERRORS):
+        return ""
+    return source.vcs_info.commit_id
+
+
+class _VcsInfo(msgspec.Struct, frozen=True):
+    commit_id: str = ""
+
+
+class _Source(msgspec.Struct, frozen=True):
+    """``direct_url.json`` of an installed distribution (PEP 610)."""
+
+    vcs_info: _VcsInfo = _VcsInfo()
+
+
+def _git(directory: Path, *arguments: str) -> str:
+    try:
+        done = subprocess.run(
+            ["git", "--no-optional-locks", "-C", str(directory), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=_GIT_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
