@@ -41,6 +41,7 @@ from dgym.results.report import (
     make_report,
     read_run,
     run_of,
+    sentence,
 )
 
 ROWS = 100
@@ -99,9 +100,7 @@ def _report(run: Run, output: str, prices: dict[str, Price], make: Callable[[Run
         return
     report = make(run)
     if output == "json":
-        episodes = [
-            {**msgspec.to_builtins(record), "run": _run(record), "calls": len(record.calls)} for record in run.records
-        ]
+        episodes = [{**_plain(record), "run": _run(record), "calls": len(record.calls)} for record in run.records]
         echo_json({**msgspec.to_builtins(report), "episodes": episodes})
     else:
         _print_report(report)
@@ -167,6 +166,9 @@ def _print_report(report: Report) -> None:
     if report.overall.failed:
         notes.append(f"{report.overall.failed} failed without a verdict: no rate and no median counts them.")
     notes += about_arms(report)
+    if len(report.arm_pairs) == 1:
+        (pair,) = report.arm_pairs
+        notes += about_provenance(pair.comparison, pair.a, pair.b)
     notes += _about_reading(report)
     if len(report.tasks) > ROWS:
         notes.append(f"{len(report.tasks) - ROWS} more tasks; --output json lists all.")
@@ -186,6 +188,8 @@ def _print_comparison(a: Report, b: Report, comparison: Comparison) -> None:
             show_table(each)
     screen.print()
     screen.print(text(comparison.summary))
+    for warning in about_provenance(comparison, "A", "B"):
+        screen.print(text(warning, "yellow"))
     for note in _about_pairs(a, b, comparison):
         screen.print(text(note, "dim"))
 
@@ -323,6 +327,17 @@ def _about_pairs(a: Report, b: Report, comparison: Comparison) -> list[str]:
     return notes
 
 
+def about_provenance(comparison: Comparison, a: str, b: str) -> list[str]:
+    """Warnings: the recorded values in which two runs differ, and the episodes that record none."""
+    found = sentence(comparison.provenance, a, b)
+    missing = [
+        f"{side}: provenance not recorded for {number} {plural(number, 'episode')}."
+        for side, number in zip((a, b), comparison.not_recorded, strict=True)
+        if number
+    ]
+    return [f"Warning: {found}", *missing] if found else missing
+
+
 def _about_reading(report: Report) -> list[str]:
     notes = []
     if report.unfinished:
@@ -339,7 +354,7 @@ def _about_reading(report: Report) -> list[str]:
     return notes
 
 
-_NOT_COLUMNS = {"task_labels", "calls", "stages", "price", "signs"}
+_NOT_COLUMNS = {"task_labels", "calls", "stages", "price", "signs", "facts"}
 
 
 def _print_episodes(run: Run, prices: Mapping[str, Price]) -> None:
@@ -351,6 +366,13 @@ def _print_episodes(run: Run, prices: Mapping[str, Price]) -> None:
         taken = msgspec.structs.astuple(record.stages) if record.stages is not None else [None] * len(stages)
         lines.append([_run(record), *(getattr(record, field) for field in fields), *taken, cost_of([record], prices)])
     _print(["run", *fields, *stages, "cost"], lines)
+
+
+def _plain(record: EpisodeRow) -> dict[str, Any]:
+    """The fields of a row but its provenance, which is in ``result.json``."""
+    fields: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(record, facts=None))
+    del fields["facts"]
+    return fields
 
 
 def _run(record: EpisodeRow) -> str:

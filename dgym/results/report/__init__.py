@@ -4,6 +4,7 @@ from dgym.results.report.arms import ArmGroup, ArmPair
 from dgym.results.report.comparison import Comparison, Difference, TaskPair, compare
 from dgym.results.report.figures import LABELS, LabelGroup, Report, make_report
 from dgym.results.report.groups import Group, PassAtK, Price, cost_of, grouped
+from dgym.results.report.provenance import ProvenanceDifference, sentence
 from dgym.results.report.reading import Call, EpisodeRow, Run, Stages, read_run, row_of, run_of
 from dgym.results.report.statistics import TOO_FEW, Interval, wilson
 
@@ -21,6 +22,7 @@ __all__ = [
     "LabelGroup",
     "PassAtK",
     "Price",
+    "ProvenanceDifference",
     "Report",
     "Run",
     "Stages",
@@ -32,5 +34,6 @@ __all__ = [
     "read_run",
     "row_of",
     "run_of",
+    "sentence",
     "wilson",
 ]

@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from dgym.results.report.groups import CONFIDENCE, grouped, resolve_rate
+from dgym.results.report.provenance import Facts, ProvenanceDifference, differing
 from dgym.results.report.reading import EpisodeRow, Run
 from dgym.results.report.statistics import TOO_FEW, Interval, bootstrap, mcnemar, newcombe, randomization_test
 
@@ -39,7 +40,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     ``difference`` is B's share of resolved samples minus A's, the mean over tasks; ``interval`` is around it, None
     where the tasks in common are too few for one. ``better`` and ``worse`` are the tasks that B resolves more and less
-    often than A. ``p_value`` is of ``test``.
+    often than A. ``p_value`` is of ``test``. ``provenance`` are the recorded values in which the two differ;
+    ``not_recorded`` counts the episodes of A and of B that record none.
     """
 
     pairs: tuple[TaskPair, ...]
@@ -53,6 +55,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     p_value: float
     only_a: tuple[str, ...]
     only_b: tuple[str, ...]
+    provenance: tuple[ProvenanceDifference, ...] = ()
+    not_recorded: tuple[int, int] = (0, 0)
 
     @property
     def summary(self) -> str:
@@ -95,7 +99,16 @@ def compare(a: Run, b: Run, *, confidence: float = CONFIDENCE) -> Comparison:
         p_value=mcnemar(better, worse) if single else randomization_test(changes),
         only_a=tuple(task for task in tasks_a if task not in tasks_b),
         only_b=tuple(task for task in tasks_b if task not in tasks_a),
+        provenance=differing([(_facts(side_a), _facts(side_b)) for side_a, side_b in common]),
+        not_recorded=(
+            sum(row.facts is None for side, _ in common for row in side),
+            sum(row.facts is None for _, side in common for row in side),
+        ),
     )
+
+
+def _facts(rows: Sequence[EpisodeRow]) -> list[Facts]:
+    return [row.facts for row in rows if row.facts is not None]
 
 
 def _interval(pairs: Sequence[TaskPair], single: bool, confidence: float) -> Interval | None:

@@ -13,6 +13,7 @@ from dgym.decoding import DECODE_ERRORS
 from dgym.errors import ManifestError
 from dgym.results.attempts import Attempt, EpisodeFolder, StoredResult, trajectory_lines
 from dgym.results.left_out import LeftOut, read_left_out
+from dgym.results.report.provenance import Facts, facts_of
 from dgym.wire import EndReason
 
 UNREADABLE = "(not a call)"
@@ -45,7 +46,8 @@ class EpisodeRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One episode: the fields of its newest result, and the calls of its trajectory.
 
     ``arm`` is empty outside a set with arms. ``clean`` and ``signs`` are of the label of integrity; None and none where
-    it has no label. ``price`` is that of its tokens, where the configuration of the model has one.
+    it has no label. ``price`` is that of its tokens, where the configuration of the model has one. ``facts`` are of the
+    provenance.
     """
 
     namespace: str
@@ -72,6 +74,7 @@ class EpisodeRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     clean: bool | None = None
     signs: tuple[str, ...] = ()
     price: float | None = None
+    facts: Facts | None = None
     calls: tuple[Call, ...] = ()
     stages: Stages | None = None
 
@@ -239,6 +242,7 @@ def row_of(result: StoredResult, *, attempt: int, path: str) -> EpisodeRow:
         clean=result.integrity.clean if result.integrity is not None else None,
         signs=tuple(sorted({seen.sign for seen in result.integrity.seen})) if result.integrity is not None else (),
         price=_number(result.price),
+        facts=facts_of(result),
     )
 
 

@@ -2,6 +2,7 @@ import asyncio
 import csv
 import io
 import json
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -9,6 +10,7 @@ from click.testing import CliRunner
 from dgym.cli.app import cli
 from dgym.results import Record, StoredResult, TrajectoryHeader, episode_path
 from dgym.wire import EndReason, Integrity, IntegritySign, Observation, Seen, Step, ToolCall
+from dgym.wire.provenance import ModelRecord, Provenance, ReportedBySandbox
 
 
 @pytest.fixture
@@ -231,3 +233,51 @@ def test_no_figure_is_cut_on_any_terminal(dgym, play, monkeypatch, columns):
     assert "…" not in output
     compared = dgym("results", "--compare", "results").output
     assert "…" not in compared
+
+
+def provenance(interpreter="3.11.7", numpy="1.26.4", **fields):
+    reported = ReportedBySandbox(interpreter=interpreter, distributions={"attrs": "23.1.0", "numpy": numpy})
+    model = ModelRecord(requested="m-1", sampling={"temperature": fields.pop("temperature", 0.5)})
+    values = {"dgym_version": "0.1.0", "sandbox": "bubblewrap", "task_digest": "1f3a", "model": model, **fields}
+    return Provenance(reported_by_sandbox=reported, **values)
+
+
+def test_compared_runs_that_differ_are_named(dgym, play):
+    for task in ("one", "two"):
+        play("before", task, EndReason.RESOLVED, provenance=provenance(prompts={"system": "a" * 64}))
+        other = provenance(
+            "3.12.1", "2.0.1", temperature=0.7, prompts={"system": "b" * 64}, parameters={"treeDepth": 1}
+        )
+        play("after", task, EndReason.RESOLVED, provenance=other)
+    same = dgym("before", "--compare", "before")
+    assert "differ in" not in same.output
+    assert "not recorded" not in same.output
+    output = " ".join(dgym("before", "--compare", "after").output.split())
+    assert (
+        "Warning: A and B differ in: interpreter 3.11.7 / 3.12.1 (in 2 tasks); distributions numpy 1.26.4 / numpy 2.0.1"
+        " (in 2 tasks); prompt system aaaaaaaaaaaa / bbbbbbbbbbbb (in 2 tasks); sampling temperature 0.5 / 0.7 (in 2"
+        " tasks); parameter treeDepth - / 1 (in 2 tasks)."
+    ) in output
+    found = json.loads(dgym("before", "--compare", "after", "--output", "json").output)["comparison"]["provenance"]
+    assert found[0] == {"name": "interpreter", "a": "3.11.7", "b": "3.12.1", "tasks": 2}
+
+
+def test_results_of_earlier_versions_are_reported_as_not_recorded(dgym, play):
+    play("old", "one", EndReason.RESOLVED)
+    play("new", "one", EndReason.RESOLVED, provenance=provenance())
+    (path,) = Path("old").glob("**/result.json")
+    stored = json.loads(path.read_text())
+    del stored["provenance"]
+    path.write_text(json.dumps(stored))
+    done = dgym("old", "--compare", "new")
+    assert done.exit_code == 0, done.output
+    assert "A: provenance not recorded for 1 episode." in done.output
+    assert "differ in" not in done.output
+
+
+def test_a_value_of_a_sandbox_cannot_drive_the_terminal_or_fill_it(dgym, play):
+    play("a", "one", EndReason.RESOLVED, provenance=provenance("\x1b]0;x\x07" + "9" * 500))
+    play("b", "one", EndReason.RESOLVED, provenance=provenance())
+    output = dgym("a", "--compare", "b").output
+    assert "\x1b" not in output
+    assert "9" * 70 not in output.replace("\n", "")
