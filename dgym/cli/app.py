@@ -21,6 +21,7 @@ COMMANDS = {
     "get": "Show the Episodes and EpisodeSets of a cluster.",
     "image": "Build images of tasks, for clusters and containers.",
     "init": "Write a manifest for a repository of your own.",
+    "lock": "Write exact versions and hashes of the requirements into manifests of tasks.",
     "logs": "Show the log of an Episode of a cluster.",
     "migrate": "Convert a configuration of debug-gym to a manifest.",
     "replay": "Run recorded trajectories again and compare the observations.",
@@ -42,7 +43,7 @@ _MODULES = {
     "image": ("image",),
     "installed": ("clean", "completion", "tools", "version"),
     "llm": ("init-llm-config", "llm"),
-    "local": ("check", "init", "migrate", "replay", "report", "run", "validate"),
+    "local": ("check", "init", "lock", "migrate", "replay", "report", "run", "validate"),
     "ui": ("ui",),
 }
 """The commands that each module declares. At import, these modules load options and output functions only."""

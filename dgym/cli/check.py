@@ -150,14 +150,14 @@ def with_scoring(text: str, number: int, fail_to_pass: Sequence[str], pass_to_pa
     first = document.line_of((*where, next(iter(spec))))
     if first is None or "{" in lines[first - 1].partition(":")[0]:
         raise ManifestError("the manifest is not in YAML's block form; add spec.scoring by hand")
-    indent = _indent(lines[first - 1])
+    indent = indent_of(lines[first - 1])
     scoring = spec.get("scoring") or {}
     at = document.line_of((*where, "scoring")) if scoring else None
     for name in sorted(wanted, key=lambda name: -(document.line_of((*where, "scoring", name)) or 0)):
         if name in scoring:
             line = (document.line_of((*where, "scoring", name)) or 1) - 1
             del lines[line : _end_of(lines, line)]
-    inner = " " * (_indent(lines[at]) if at is not None and scoring.keys() - wanted.keys() else indent + 2)
+    inner = " " * (indent_of(lines[at]) if at is not None and scoring.keys() - wanted.keys() else indent + 2)
     new = [f"{inner}{line}" for line in dump({name: tests for name, tests in wanted.items() if tests}).splitlines()]
     if at is None:
         at = _place_of_scoring(lines, first - 1, indent)
@@ -190,14 +190,15 @@ def _end_of(lines: Sequence[str], start: int) -> int:
     """The line after the field that begins at ``start``."""
     end = start + 1
     while end < len(lines) and (
-        _indent(lines[end]) > _indent(lines[start])
-        or (lines[end].lstrip().startswith("- ") and _indent(lines[end]) == _indent(lines[start]))
+        indent_of(lines[end]) > indent_of(lines[start])
+        or (lines[end].lstrip().startswith("- ") and indent_of(lines[end]) == indent_of(lines[start]))
     ):
         end += 1
     return end
 
 
-def _indent(line: str) -> int:
+def indent_of(line: str) -> int:
+    """The number of spaces that the line begins with."""
     return len(line) - len(line.lstrip(" "))
 
 

@@ -120,6 +120,21 @@ def init_command(
     write_manifest(directory, output, agent=agent, policy_files=policy_files, force=force, check=check, yes=yes)
 
 
+@click.command("lock")
+@click.argument("manifests", nargs=-1, required=True, metavar="TASK...", shell_complete=complete_paths)
+def lock_command(manifests: tuple[str, ...]) -> None:
+    """Write exact versions and hashes of the requirements into manifests of tasks.
+
+    TASK is a manifest of DebugTasks or Episodes. The package index resolves what environment.requirements (or
+    requirements) names, for environment.python or the Python that runs dgym; nothing is installed. The list then has
+    every distribution with the hashes of its wheels, for Linux and macOS, and installations take no others. Comments
+    stay.
+    """
+    from dgym.cli.lock import lock_files
+
+    lock_files(manifests)
+
+
 @click.command("migrate")
 @click.argument("config", metavar="CONFIG.yaml", type=click.Path(exists=True, dir_okay=False))
 @click.option(

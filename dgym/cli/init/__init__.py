@@ -10,7 +10,7 @@ from typing import Any
 import click
 import msgspec
 
-from dgym.api import load_documents, loads, split_hashes
+from dgym.api import load_documents, loads
 from dgym.cli.check import check_all, show_assessments, tasks_of
 from dgym.cli.init.dependencies import (
     LIMIT,
@@ -27,6 +27,7 @@ from dgym.cli.init.survey import (
     survey,
     test_folders,
 )
+from dgym.cli.lock import requirement_lines
 from dgym.cli.manifests import local_path, resource_name
 from dgym.cli.output import FAILED, comment, echo, write_text
 from dgym.documents import dump
@@ -225,13 +226,7 @@ def _policy(proposal: Proposal) -> Iterator[str]:
 def _list(name: str, items: Iterable[str]) -> Iterator[str]:
     items = list(items)
     yield f"    {name}:{'' if items else ' []'}"
-    for item in items:
-        plain, hashes = split_hashes(item)
-        if len(hashes) > 1:
-            yield "      - >-"
-            yield from (f"        {word}" for word in (plain, *(f"--hash=sha256:{each}" for each in sorted(hashes))))
-        else:
-            yield f"      - {_scalar(item)}"
+    yield from (f"    {line}" for line in requirement_lines(items))
 
 
 def _scalar(value: Any) -> str:
@@ -274,7 +269,8 @@ def pin(requirements: Requirements, *, known: bool = False) -> Pinned | None:
         resolve = known_pins if known else pin_requirements
         return asyncio.run(resolve([*lists, *([] if "pytest" in names else [["pytest"]])], python_version=python))
     except SetupFailed as failure:
-        echo(printable_line(f"Warning: {failure}; the requirements have no exact versions"), err=True)
+        later = "the requirements have no exact versions; dgym lock MANIFEST writes them later"
+        echo(printable_line(f"Warning: {failure}; {later}"), err=True)
         return None
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from dgym.api import DebugTask, Episode, EpisodeSet, Loaded
+from dgym.cli.lock import is_locked
 from dgym.cli.manifests import bundled_tasks
 from dgym.cli.output import FAILED, INTERRUPTED, echo, terminated_like_interrupted
 from dgym.cli.run.progress import Progress, print_json, print_table
@@ -30,6 +31,9 @@ from dgym.errors import DgymError
 from dgym.results import StoredResult, record_left_out
 from dgym.terminal import printable_line
 from dgym.workspace.patches import FileVersion, apply_patch
+
+_NAMED = 5
+"""Tasks that are not locked, named at most."""
 
 
 def make_plan(loaded: list[Loaded], options: RunOptions) -> Plan:
@@ -70,6 +74,7 @@ def run_plan(
 ) -> None:
     """Run the unfinished episodes and print all results; exit with 1 where an episode has no verdict."""
     jobs = list(unfinished(plan.jobs, force=force, force_failed=force_failed))
+    _name_unlocked(jobs)
     if jobs:
         record_plan(plan.jobs)
     costs = SetCosts(plan.jobs, afresh=force)
@@ -87,6 +92,15 @@ def run_plan(
     if any(result is not None and not result.reason.is_verdict for result in results):
         echo("Some episodes failed; --force-failed runs them again.", err=True)
         sys.exit(FAILED)
+
+
+def _name_unlocked(jobs: Sequence[Job]) -> None:
+    """Name the tasks whose requirements have no hashes: what is installed for them may change."""
+    names = list(dict.fromkeys(job.task.metadata.name for job in jobs if not is_locked(job.task.spec)))
+    if names:
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        named = printable_line(f"{', '.join(names[:_NAMED])}{more}")
+        echo(f"Not locked: {named}; dgym lock MANIFEST writes exact versions and hashes into it.", err=True)
 
 
 def stopped_sets(jobs: Sequence[Job], results: "Sequence[StoredResult | None]", costs: SetCosts) -> Iterator[str]:

@@ -1,0 +1,106 @@
+"""``dgym lock``, with an index of made-up wheels."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.wheels import PYTEST, write_index, write_wheel
+
+DGYM = str(Path(sys.executable).parent / "dgym")
+TIMEOUT_SECONDS = 240
+TASK = """\
+# A task.
+apiVersion: dgym.dev/v1alpha1
+kind: DebugTask
+metadata: {name: calc}
+spec:
+  entrypoint: python check.py  # fails
+  environment:
+    requirements:
+      # What the program needs.
+      - acme
+      - pytest>=1   # for the tests
+
+    # The repository is no package.
+    install: none
+  source:
+    files:
+      - {path: check.py, content: "import acme"}
+"""
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("index")
+    variables = write_index(directory, PYTEST)
+    write_wheel(directory, "acme", "1.0", requires=["beta<2"])
+    write_wheel(directory, "beta", "1.5")
+    write_wheel(directory, "beta", "2.0")
+    return variables
+
+
+@pytest.fixture
+def dgym(tmp_path, index, monkeypatch):
+    for name, value in index.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def command(*arguments):
+        return subprocess.run(
+            [DGYM, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False
+        )
+
+    return command
+
+
+def test_a_locked_task_has_versions_and_hashes_and_its_comments(dgym, tmp_path):
+    task = tmp_path / "task.yaml"
+    task.write_text(TASK)
+    done = dgym("lock", "task.yaml")
+    assert done.returncode == 0, done.stderr
+    assert "calc: 7 requirements with hashes, in task.yaml" in done.stdout
+    locked = task.read_text()
+    comments = (
+        "# A task.",
+        "# fails",
+        "# What the program needs.",
+        "# for the tests",
+        "# The repository is no package.",
+    )
+    assert [kept for kept in (*comments, "install: none") if kept not in locked] == []
+    for name in ("acme==1.0 --hash=sha256:", "beta==1.5 --hash=sha256:", "pytest=="):
+        assert name in locked
+    assert f'python: "{sys.version_info[0]}.{sys.version_info[1]}"' in locked
+    assert dgym("validate", "task.yaml").returncode == 0
+    assert dgym("lock", "task.yaml").returncode == 0
+    assert task.read_text() == locked, "a locked task is locked again to the same"
+
+
+def test_run_names_tasks_that_are_not_locked_and_runs_them(dgym, tmp_path):
+    (tmp_path / "task.yaml").write_text(TASK)
+    arguments = ("run", "task.yaml", "--agent", "solution", "--sandbox", "none")
+    before = dgym(*arguments)
+    assert "Not locked: calc; dgym lock MANIFEST writes exact versions and hashes into it." in before.stderr
+    assert dgym("lock", "task.yaml").returncode == 0
+    assert "Not locked" not in dgym(*arguments, "--force").stderr
+
+
+def test_what_cannot_be_locked_has_a_reason(dgym, tmp_path):
+    without = TASK[: TASK.index("  environment:")] + TASK[TASK.index("  source:") :]
+    (tmp_path / "none.yaml").write_text(without)
+    (tmp_path / "flow.yaml").write_text(without + "  environment: {requirements: [acme]}\n")
+    (tmp_path / "absent.yaml").write_text(TASK.replace("- acme", "- no-such-thing"))
+    reasons = {
+        "none.yaml": "nothing to lock",
+        "flow.yaml": "cannot be changed line by line",
+        "absent.yaml": "'no-such-thing' cannot be locked",
+    }
+    for file, reason in reasons.items():
+        before = (tmp_path / file).read_text()
+        done = dgym("lock", file)
+        assert done.returncode != 0
+        assert reason in done.stderr
+        assert "Traceback" not in done.stderr
+        assert (tmp_path / file).read_text() == before
