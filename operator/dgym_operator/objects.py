@@ -221,13 +221,15 @@ class ContainerState(View, frozen=True, kw_only=True):
 
 
 class Container(View, frozen=True, kw_only=True):
-    """A container's status."""
+    """A container's status. ``image_id`` names the image as the kubelet found it, with its digest."""
 
     name: str
+    image_id: str = msgspec.field(default="", name="imageID")
     state: ContainerState = ContainerState()
 
     def __post_init__(self) -> None:
         force_setattr(self, "name", intern(self.name))
+        force_setattr(self, "image_id", intern(self.image_id))
 
 
 class OpenEnum(StrEnum):

@@ -31,6 +31,7 @@ from dgym_operator.render import sandbox_resources
 from dgym_operator.settings import Settings
 
 _log = logging.getLogger(__name__)
+_DIGEST_CHARACTERS = 128
 
 
 class Delivery(NamedTuple):
@@ -175,6 +176,7 @@ class Deliveries:
             earlier_price=read.status.cost or None,
             key=self._key,
             settings=self._settings,
+            image_digest=image_digest_of(pod),
             traceparent=self._tracer.traceparent(metadata.uid),
         )
         now = self._cache.clock.monotonic()
@@ -215,6 +217,12 @@ def _assigned(episode: EpisodeView, cache: Cache) -> tuple[Agent, Pod | None] | 
     return (agent, pod) if reachable or status.assignment.mode == AssignmentMode.RECOVER.value else None
 
 
+def image_digest_of(pod: Pod | None) -> str:
+    """The digest of the sandbox's image; empty where the kubelet has not reported one."""
+    sandbox = pod.container("sandbox") if pod is not None else None
+    return sandbox.image_id.rpartition("@")[2][:_DIGEST_CHARACTERS] if sandbox is not None else ""
+
+
 def build_assignment(
     episode: Episode,
     task: DebugTask | None,
@@ -229,6 +237,7 @@ def build_assignment(
     earlier_price: str | None = None,
     key: bytes,
     settings: Settings,
+    image_digest: str = "",
     traceparent: str = "",
 ) -> Assignment:
     """All that an agent needs for one attempt; without a task it recovers a stored verdict."""
@@ -261,6 +270,7 @@ def build_assignment(
         replay_attempt=replay_attempt,
         poisoned_steps=tuple(wire.PoisonedStep(step=each.step, reason=each.reason) for each in poisoned_steps),
         earlier_price=earlier_price,
+        image_digest=image_digest,
         traceparent=traceparent,
     )
 

@@ -27,6 +27,23 @@ async def test_an_episode_is_played_stored_and_its_pod_released(agent, pod, help
     assert pod.attempt.released.is_set()
 
 
+@pytest.mark.parametrize("mode", ["run", "prepare"])
+async def test_result_and_header_record_the_image_that_the_kubelet_reports(agent, pod, helpers, mode):
+    await agent.put(helpers.assign(pod, {"tool": "submit"}, mode=mode, image_digest="sha256:1f3a"))
+    if mode == "prepare":
+        await agent.until(lambda status: status.state is AssignmentState.RUNNING)
+        env = pod.connect()
+        await env.reset()
+        await env.step({"tool": "submit", "arguments": {}})
+    await agent.over()
+    found = agent.result()["provenance"]
+    header = json.loads((agent.folder() / "trajectory.jsonl").read_text().partition("\n")[0])
+    assert header["provenance"] == found
+    assert (found["sandbox"], found["image"]) == ("pod", "sha256:1f3a")
+    assert found["taskDigest"] == header["taskDigest"]
+    assert (found["reportedBySandbox"] is None) == (mode == "prepare")
+
+
 async def test_the_solution_agent_checks_a_task(agent, pod, helpers):
     await agent.put(helpers.assign(pod, agent={"name": "solution"}, tools=()))
     over = await agent.over()

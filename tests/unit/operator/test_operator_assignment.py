@@ -5,7 +5,8 @@ from dgym.api import DebugTask, PoisonedStep, loads
 from dgym.wire.assignments import AssignmentMode
 from dgym.wire.http import NamedTool, Role, make_token
 from dgym_operator.actions.reader import ConfigMapContent, Unmet, config_map_source, inline_task, with_files
-from dgym_operator.dispatch.delivery import build_assignment
+from dgym_operator.dispatch.delivery import build_assignment, image_digest_of
+from dgym_operator.objects import Pod
 from dgym_operator.settings import Settings
 
 EPISODE = """
@@ -129,3 +130,19 @@ def test_an_empty_config_map_is_no_repository():
     task = load(TASK.replace(", items: [{key: calc, path: src/calc.py}, {key: logo, path: logo.png}]", ""))
     with pytest.raises(Unmet, match="is empty"):
         with_files(task, config_map_source(task), ConfigMapContent())
+
+
+@pytest.mark.parametrize(
+    ("image_id", "digest"),
+    [
+        ("registry.example/team/task@sha256:1f3a", "sha256:1f3a"),
+        ("sha256:1f3a", "sha256:1f3a"),
+        ("", ""),
+        ("x@" + "9" * 1000, "9" * 128),
+    ],
+)
+def test_the_digest_of_the_sandboxs_image_is_that_of_the_kubelet(image_id, digest):
+    statuses = [{"name": "sidecar", "imageID": "other@sha256:2"}, {"name": "sandbox", "imageID": image_id}]
+    pod = msgspec.convert({"metadata": {"name": "p", "uid": "u"}, "status": {"containerStatuses": statuses}}, Pod)
+    assert image_digest_of(pod) == digest
+    assert image_digest_of(None) == ""
